@@ -1,0 +1,1 @@
+"""What any experiment is built from: modules, random numbers, layers, losses, optimizers, data, checkpoints."""

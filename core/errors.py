@@ -1,0 +1,50 @@
+"""Errors that end a run: each carries the exit code that `python -m trainers.main` returns for it.
+
+Library code raises plain `ValueError`/`TypeError` for a caller's mistake; these classes are for what stops a run as a
+whole, so that a script or a scheduler can tell the reasons apart.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class TapeloopError(Exception):
+    """Ends a run with one paragraph and `exit_code`."""
+
+    exit_code = 1
+
+
+class ConfigurationError(TapeloopError, ValueError):
+    """What was asked for can't be run: flags, gin bindings, sizes that don't fit each other."""
+
+    exit_code = 2
+
+
+class NotFiniteError(TapeloopError):
+    """A loss or gradient became infinite or not a number."""
+
+    exit_code = 3
+
+
+class DataError(TapeloopError):
+    """The data is missing, unreadable, or not what the task expects."""
+
+    exit_code = 4
+
+
+class CheckpointError(TapeloopError):
+    """A checkpoint is damaged or doesn't fit the model."""
+
+    exit_code = 5
+
+
+class PreemptedError(TapeloopError):
+    """The run was asked to stop; everything is saved, and the same command goes on."""
+
+    exit_code = 75
+
+
+def did_you_mean(name: str, candidates: Iterable[str]) -> str:
+    """A question naming the nearest candidate, with a leading space; empty where nothing is near."""
+    near = difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.6)
+    return f" Did you mean `{near[0]}`?" if near else ""

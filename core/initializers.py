@@ -1,0 +1,188 @@
+"""First values of parameters: pure functions `(rng, shape, dtype=tf.float32) -> tensor`, made by the factories below.
+
+    >>> from core.random import Rng
+    >>> he_normal()(Rng.from_seed(0), [3, 3, 16, 32]).shape
+    TensorShape([3, 3, 16, 32])
+
+A kernel's shape is `[..., inputs, outputs]`; the axes before those two are the window of a convolution.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+import tensorflow as tf
+
+from core.random import Rng
+
+
+class Initializer(Protocol):
+    """Makes the first value of a parameter."""
+
+    def __call__(self, rng: Rng, shape: Sequence[int], dtype: tf.DType = tf.float32) -> tf.Tensor:
+        """The same `rng`, `shape` and `dtype` always give the same value."""
+
+
+def constant(value: float) -> Initializer:
+    """`value` everywhere."""
+    return lambda rng, shape, dtype=tf.float32: tf.fill(shape, tf.cast(value, dtype))
+
+
+def zeros() -> Initializer:
+    """Zero everywhere."""
+    return constant(0.0)
+
+
+def ones() -> Initializer:
+    """One everywhere."""
+    return constant(1.0)
+
+
+def normal(stddev: float = 1.0, mean: float = 0.0) -> Initializer:
+    """A normal distribution."""
+    _check_not_negative("stddev", stddev)
+    return lambda rng, shape, dtype=tf.float32: tf.cast(mean + stddev * rng.normal(shape), dtype)
+
+
+def truncated_normal(stddev: float = 1.0, mean: float = 0.0) -> Initializer:
+    """A normal distribution of `stddev`, cut off at two of them on either side (what is left spreads 0.88 of it)."""
+    _check_not_negative("stddev", stddev)
+    return lambda rng, shape, dtype=tf.float32: tf.cast(mean + stddev * rng.truncated_normal(shape), dtype)
+
+
+def uniform(low: float = -0.05, high: float = 0.05) -> Initializer:
+    """Uniform in [low, high)."""
+    if low > high:
+        raise ValueError(f"`low` is {low} and `high` is {high}; swap them.")
+    return lambda rng, shape, dtype=tf.float32: tf.cast(rng.uniform(shape, low, high), dtype)
+
+
+def variance_scaling(scale: float = 1.0, mode: str = "fan_in", distribution: str = "truncated_normal") -> Initializer:
+    """Zero mean and variance `scale / fan`, so that a signal keeps its size from layer to layer.
+
+    `mode` says which fan: the number of inputs that meet in one output (`fan_in`), of outputs that one input reaches
+    (`fan_out`), or the mean of the two (`fan_avg`). `distribution` is `truncated_normal`, `normal` or `uniform`.
+    """
+    _check_not_negative("scale", scale)
+    _check_choice("mode", mode, ("fan_in", "fan_out", "fan_avg"))
+    _check_choice("distribution", distribution, ("truncated_normal", "normal", "uniform"))
+
+    def make(rng: Rng, shape: Sequence[int], dtype: tf.DType = tf.float32) -> tf.Tensor:
+        fan_in, fan_out = fans(shape)
+        fan = {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}[mode]
+        stddev = math.sqrt(scale / max(1.0, fan))
+        if distribution == "uniform":
+            limit = math.sqrt(3.0) * stddev
+            return uniform(-limit, limit)(rng, shape, dtype)
+        if distribution == "normal":
+            return normal(stddev)(rng, shape, dtype)
+        return truncated_normal(stddev / _TRUNCATED_STDDEV)(rng, shape, dtype)
+
+    return make
+
+
+def glorot_normal() -> Initializer:
+    """Glorot and Bengio (2010): variance 2 / (fan_in + fan_out), truncated normal."""
+    return variance_scaling(1.0, "fan_avg", "truncated_normal")
+
+
+def glorot_uniform() -> Initializer:
+    """Glorot and Bengio (2010): variance 2 / (fan_in + fan_out), uniform."""
+    return variance_scaling(1.0, "fan_avg", "uniform")
+
+
+def he_normal() -> Initializer:
+    """He et al. (2015), for layers before a ReLU: variance 2 / fan_in, truncated normal."""
+    return variance_scaling(2.0, "fan_in", "truncated_normal")
+
+
+def he_uniform() -> Initializer:
+    """He et al. (2015), for layers before a ReLU: variance 2 / fan_in, uniform."""
+    return variance_scaling(2.0, "fan_in", "uniform")
+
+
+def lecun_normal() -> Initializer:
+    """LeCun et al. (1998): variance 1 / fan_in, truncated normal."""
+    return variance_scaling(1.0, "fan_in", "truncated_normal")
+
+
+def lecun_uniform() -> Initializer:
+    """LeCun et al. (1998): variance 1 / fan_in, uniform."""
+    return variance_scaling(1.0, "fan_in", "uniform")
+
+
+def orthogonal(gain: float = 1.0) -> Initializer:
+    """Saxe et al. (2014): orthonormal columns (or rows) of the matrix of all axes but the last by the last."""
+
+    def make(rng: Rng, shape: Sequence[int], dtype: tf.DType = tf.float32) -> tf.Tensor:
+        _check_matrix("orthogonal", shape)
+        rows, columns = math.prod(shape[:-1]), shape[-1]
+        q, r = tf.linalg.qr(rng.normal([max(rows, columns), min(rows, columns)]))
+        # QR leaves the signs open; a positive diagonal of R makes Q uniform over all orthogonal matrices.
+        diagonal = tf.linalg.diag_part(r)
+        q *= tf.where(diagonal < 0.0, -1.0, 1.0)
+        q = tf.transpose(q) if rows < columns else q
+        return tf.cast(gain * tf.reshape(q, shape), dtype)
+
+    return make
+
+
+def delta_orthogonal(gain: float = 1.0) -> Initializer:
+    """Xiao et al. (2018): a convolution that is an orthogonal map of the channels at its centre, and zero elsewhere."""
+
+    def make(rng: Rng, shape: Sequence[int], dtype: tf.DType = tf.float32) -> tf.Tensor:
+        _check_matrix("delta_orthogonal", shape)
+        *_, inputs, outputs = shape
+        if inputs > outputs:
+            raise ValueError(
+                f"`shape` of `delta_orthogonal` is {tuple(shape)}: {inputs} input channels can't keep their length in "
+                f"{outputs} outputs; use `orthogonal` for this layer."
+            )
+        return _at_centre(orthogonal(gain)(rng, [inputs, outputs], dtype), shape)
+
+    return make
+
+
+def identity(gain: float = 1.0) -> Initializer:
+    """The identity matrix; for a convolution, the identity of the channels at its centre."""
+
+    def make(rng: Rng, shape: Sequence[int], dtype: tf.DType = tf.float32) -> tf.Tensor:
+        _check_matrix("identity", shape)
+        return _at_centre(tf.cast(gain, dtype) * tf.eye(shape[-2], shape[-1], dtype=dtype), shape)
+
+    return make
+
+
+def fans(shape: Sequence[int]) -> tuple[int, int]:
+    """How many inputs meet in one output of a kernel of this shape, and how many outputs one input reaches."""
+    _check_matrix("fans", shape)
+    *window, inputs, outputs = shape
+    return math.prod(window) * inputs, math.prod(window) * outputs
+
+
+# The standard deviation of a standard normal cut off at two.
+_TRUNCATED_STDDEV = math.sqrt(1.0 - 4.0 * math.exp(-2.0) / math.sqrt(2.0 * math.pi) / math.erf(math.sqrt(2.0)))
+
+
+def _at_centre(matrix: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
+    window = shape[:-2]
+    paddings = [((size - 1) // 2, size // 2) for size in window] + [(0, 0), (0, 0)]
+    return tf.pad(tf.reshape(matrix, [1] * len(window) + list(shape[-2:])), paddings)
+
+
+def _check_matrix(name: str, shape: Sequence[int]) -> None:
+    if len(shape) < 2:
+        raise ValueError(
+            f"`shape` of `{name}` is {tuple(shape)}: it needs inputs and outputs as its last two axes; "
+            "use `constant`, `normal` or `uniform` for a vector."
+        )
+
+
+def _check_not_negative(name: str, value: float) -> None:
+    if value < 0.0:
+        raise ValueError(f"`{name}` is {value}; give zero or more.")
+
+
+def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise ValueError(f"`{name}` is {value!r}; give one of {', '.join(map(repr, choices))}.")

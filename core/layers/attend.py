@@ -1,0 +1,118 @@
+"""The arithmetic of attention: pure functions of queries, keys and values."""
+
+import math
+
+import tensorflow as tf
+
+from core.layers.dropout import drop
+from core.layers.norm import widen
+from core.layers.recompute import recompute
+from core.layers.shapes import check_groups, sizes
+from core.random import Rng
+
+
+def attend(
+    q: tf.Tensor,
+    k: tf.Tensor,
+    v: tf.Tensor,
+    *,
+    mask: tf.Tensor | None = None,
+    causal: bool = False,
+    first_query: tf.Tensor | int = 0,
+    dropout_rate: float = 0.0,
+    rng: Rng | None = None,
+    chunk_size: int | None = None,
+) -> tf.Tensor:
+    """`softmax(q k' / sqrt(size)) v` for `q` `[batch, time, heads, size]` and `k`, `v` `[batch, keys, kv_heads, size]`.
+
+    `mask` is true where attention may go, `[batch, heads, time, keys]`, `[batch, time, keys]` or `[batch, keys]`, with
+    ones where all share it. With `causal`, query `i` sees the keys up to `first_query + i`. A query that sees no key
+    gets zeros. More than `chunk_size` queries go in chunks of so many, whose scores aren't kept for the gradient.
+    """
+    batch, time, heads, size = sizes(q)
+    kv_heads = k.shape[2]
+    check_groups("kv_heads", kv_heads, heads=heads)
+    if mask is not None:
+        mask = _by_group(mask, q, k)
+    q = tf.transpose(tf.reshape(q, [batch, time, kv_heads, heads // kv_heads, size]), [0, 2, 3, 1, 4])
+    q *= tf.cast(1.0 / math.sqrt(size), q.dtype)
+    k, v = tf.transpose(k, [0, 2, 1, 3]), tf.transpose(v, [0, 2, 1, 3])
+
+    def part(
+        q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, mask: tf.Tensor | None, first: tf.Tensor | int, rng: Rng | None
+    ) -> tf.Tensor:
+        if not causal:
+            return _attend(q, k, v, mask, dropout_rate, rng)
+        seen = first + tf.range(tf.shape(q)[3])[:, tf.newaxis] >= tf.range(tf.shape(k)[2])
+        return _attend(q, k, v, seen if mask is None else mask & seen, dropout_rate, rng)
+
+    if chunk_size is None or not isinstance(time, int) or time <= chunk_size:
+        y = part(q, k, v, mask, first_query, rng)
+    else:
+        count = -(-time // chunk_size)
+        chunks: tuple[tf.Tensor, ...] = (tf.range(count), _chunks(q, count, chunk_size))
+        varies = mask is not None and mask.shape[3] != 1
+        if varies:
+            chunks += (_chunks(mask, count, chunk_size),)
+
+        def chunk(element: tuple[tf.Tensor, ...]) -> tf.Tensor:
+            i, part_q, *rest = element
+            part_mask = rest[0] if varies else mask
+            part_rng = None if rng is None else rng.fold(i)
+            return recompute(part)(part_q, k, v, part_mask, first_query + i * chunk_size, part_rng)
+
+        shape = [q.shape[0], *q.shape[1:3], chunk_size, v.shape[-1]]
+        # One after the other: next to each other they would need the memory that chunks are there to save.
+        y = tf.map_fn(chunk, chunks, parallel_iterations=1, fn_output_signature=tf.TensorSpec(shape, q.dtype))
+        y = tf.transpose(y, [1, 2, 3, 0, 4, 5])
+        y = tf.reshape(y, [batch, kv_heads, heads // kv_heads, count * chunk_size, v.shape[-1]])[:, :, :, :time]
+    return tf.reshape(tf.transpose(y, [0, 3, 1, 2, 4]), [batch, time, heads, v.shape[-1]])
+
+
+def _attend(
+    q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, mask: tf.Tensor | None, dropout_rate: float, rng: Rng | None
+) -> tf.Tensor:
+    """`q` is `[batch, group, head, time, size]` and scaled, `k` and `v` are `[batch, group, keys, size]`."""
+    batch, groups, heads, time, size = sizes(q)
+    keys = sizes(k)[2]
+    # The heads of a group are more queries to the same keys: one product, and no copy of the keys for each.
+    scores = tf.matmul(tf.reshape(q, [batch, groups, heads * time, size]), k, transpose_b=True)
+    scores = tf.reshape(widen(scores), [batch, groups, heads, time, keys])
+    if mask is not None:
+        scores = tf.where(mask, scores, scores.dtype.min)
+    weights = tf.cast(tf.nn.softmax(scores), v.dtype)
+    if rng is not None:
+        weights = drop(weights, rng, dropout_rate, sizes(weights))
+    y = tf.matmul(tf.reshape(weights, [batch, groups, heads * time, keys]), v)
+    y = tf.reshape(y, [batch, groups, heads, time, v.shape[-1]])
+    # The softmax of a row that is masked throughout is uniform: its result is taken out here, where it is small.
+    return y if mask is None else tf.where(tf.reduce_any(mask, -1, keepdims=True), y, tf.zeros([], y.dtype))
+
+
+def _by_group(mask: tf.Tensor, q: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
+    """The mask as `[batch, group, head, time, keys]`, with ones where all share it."""
+    heads, groups = q.shape[2], k.shape[2]
+    full = [q.shape[0], heads, q.shape[1], k.shape[1]]
+    kept = {2: [0, 3], 3: [0, 2, 3], 4: [0, 1, 2, 3]}.get(mask.shape.rank, [])
+    fits = all(
+        size in (1, full[axis], None) or full[axis] is None for size, axis in zip(mask.shape, kept, strict=False)
+    )
+    if mask.dtype != tf.bool or not kept or not fits:
+        raise ValueError(
+            f"`mask` is {mask.dtype.name} of shape {mask.shape}; give booleans, true where attention may go, of shape "
+            "[batch, keys], [batch, time, keys] or [batch, heads, time, keys], here "
+            f"{full}, with 1 where all share it."
+        )
+    for axis in sorted({0, 1, 2, 3} - set(kept)):
+        mask = tf.expand_dims(mask, axis)
+    if mask.shape[1] == 1:
+        return mask[:, :, tf.newaxis]
+    batch, _, time, keys = sizes(mask)
+    return tf.reshape(mask, [batch, groups, heads // groups, time, keys])
+
+
+def _chunks(x: tf.Tensor, count: int, chunk_size: int) -> tf.Tensor:
+    """`x` `[a, b, c, time, d]` as `[count, a, b, c, chunk_size, d]`, padded at the end."""
+    a, b, c, time, d = sizes(x)
+    x = tf.pad(x, [(0, 0), (0, 0), (0, 0), (0, count * chunk_size - time), (0, 0)])
+    return tf.transpose(tf.reshape(x, [a, b, c, count, chunk_size, d]), [3, 0, 1, 2, 4, 5])

@@ -1,0 +1,143 @@
+"""Scaled dot-product attention (Vaswani et al., 2017), with as much memory as the sequence is long, not its square."""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from core.initializers import Initializer
+from core.layers.attend import attend
+from core.layers.linear import Linear
+from core.layers.rotary import rotary
+from core.layers.shapes import check_axes, check_groups, check_positive, check_rate, sizes
+from core.module import Module
+from core.random import Rng
+
+
+class Cache(NamedTuple):
+    """The keys and values of the past, for decoding: `length` positions, with room for `keys.shape[1]`."""
+
+    keys: tf.Tensor  # [batch, room, kv_heads, head_size]
+    values: tf.Tensor
+    length: tf.Tensor  # scalar int32
+
+
+class MultiHeadAttention(Module):
+    """Attention by several heads at once, of a sequence to itself or to a `context`.
+
+    With fewer `num_kv_heads` than `num_heads`, several heads share keys and values (Ainslie et al., 2023). `causal`
+    hides the future. `rotary_base` turns on rotary positions (10000 in the paper). Sequences of more than `chunk_size`
+    queries are attended to in chunks whose scores are computed again for the gradient (Rabe and Staats, 2021).
+
+    `mask` is true where attention may go, and broadcasts to `[batch, heads, queries, keys]`, `[batch, queries, keys]`
+    or `[batch, keys]`. A query that may look nowhere gets zeros.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        num_heads: int,
+        *,
+        rng: Rng,
+        num_kv_heads: int | None = None,
+        head_size: int | None = None,
+        context_size: int | None = None,
+        causal: bool = False,
+        rotary_base: float | None = None,
+        dropout_rate: float = 0.0,
+        bias: bool = True,
+        chunk_size: int = 1024,
+        w_init: Initializer | None = None,
+    ):
+        super().__init__()
+        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        check_positive(size=size, num_heads=num_heads, num_kv_heads=num_kv_heads, chunk_size=chunk_size)
+        check_groups("num_kv_heads", num_kv_heads, num_heads=num_heads)
+        check_rate("dropout_rate", dropout_rate)
+        if head_size is None:
+            check_groups("num_heads", num_heads, size=size)
+            head_size = size // num_heads
+        check_positive(head_size=head_size)
+        if context_size is not None and (causal or rotary_base is not None):
+            raise ValueError(
+                f"`context_size` is {context_size}, but `causal` and `rotary_base` compare positions of one sequence; "
+                "leave them out for attention to a context."
+            )
+        self.num_heads, self.num_kv_heads, self.head_size = num_heads, num_kv_heads, head_size
+        self.causal, self.rotary_base, self.dropout_rate = causal, rotary_base, dropout_rate
+        self.chunk_size, self.takes_context = chunk_size, context_size is not None
+
+        def linear(name: str, in_size: int, out_size: int) -> Linear:
+            return Linear(in_size, out_size, rng=rng.fold(name), bias=bias, w_init=w_init)
+
+        self.query = linear("query", size, num_heads * head_size)
+        self.key = linear("key", context_size or size, num_kv_heads * head_size)
+        self.value = linear("value", context_size or size, num_kv_heads * head_size)
+        self.out = linear("out", num_heads * head_size, size)
+
+    def __call__(
+        self, x: tf.Tensor, rng: Rng | None = None, *, context: tf.Tensor | None = None, mask: tf.Tensor | None = None
+    ) -> tf.Tensor:
+        check_axes(self, x, "batch, time, size")
+        if (context is not None) != self.takes_context:
+            raise ValueError(
+                f"`context` was {'not ' if context is None else ''}given, but the layer was made "
+                f"{'with' if self.takes_context else 'without'} `context_size`; give both or neither."
+            )
+        q, k, v = self._heads(x, x if context is None else context, 0)
+        y = attend(
+            q, k, v, mask=mask, causal=self.causal, dropout_rate=self.dropout_rate, rng=rng, chunk_size=self.chunk_size
+        )
+        return self.out(_join(y))
+
+    def empty_cache(self, batch_size: int, room: int, dtype: tf.DType = tf.float32) -> Cache:
+        """A cache for `room` positions."""
+        zeros = tf.zeros([batch_size, room, self.num_kv_heads, self.head_size], dtype)
+        return Cache(zeros, zeros, tf.constant(0))
+
+    def decode(self, x: tf.Tensor, cache: Cache) -> tuple[tf.Tensor, Cache]:
+        """What `layer(x)` makes of the positions after those in `cache`, and the cache with them.
+
+        `x` is one or more positions `[batch, time, size]`; all at once, or one by one, gives the same.
+        """
+        check_axes(self, x, "batch, time, size")
+        if not self.causal or self.takes_context:
+            raise ValueError("`decode` goes from past to future; make the layer with `causal=True` and no context.")
+        time, room = sizes(x)[1], cache.keys.shape[1]
+        after = cache.length + time
+        tf.debugging.assert_less_equal(after, room, f"`cache` has room for {room} positions; make a larger one")
+        q, k, v = self._heads(x, x, cache.length)
+        keys, values = (_write(old, new, cache.length) for old, new in ((cache.keys, k), (cache.values, v)))
+        # A query sees no key beyond its own position, so the unfilled ones aren't seen either.
+        y = attend(q, keys, values, causal=True, first_query=cache.length)
+        return self.out(_join(y)), Cache(keys, values, after)
+
+    def _heads(
+        self, x: tf.Tensor, context: tf.Tensor, first: tf.Tensor | int
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Queries, keys and values by head, `[batch, time, heads, head_size]`; `first` is the position of the first."""
+        q, k, v = (
+            tf.reshape(layer(y), [*sizes(y)[:-1], heads, self.head_size])
+            for layer, y, heads in (
+                (self.query, x, self.num_heads),
+                (self.key, context, self.num_kv_heads),
+                (self.value, context, self.num_kv_heads),
+            )
+        )
+        if self.rotary_base is not None:
+            positions = first + tf.range(tf.shape(x)[1])
+            q, k = rotary(q, positions, self.rotary_base), rotary(k, positions, self.rotary_base)
+        return q, k, v
+
+
+def _join(y: tf.Tensor) -> tf.Tensor:
+    """`[batch, time, heads, size]` with the heads side by side."""
+    batch, time, heads, size = sizes(y)
+    return tf.reshape(y, [batch, time, heads * size])
+
+
+def _write(old: tf.Tensor, new: tf.Tensor, first: tf.Tensor) -> tf.Tensor:
+    """`old` with `new` from position `first` on: a selection, because a slice of unknown size has no place in XLA."""
+    distance = tf.range(tf.shape(old)[1]) - first
+    time = tf.shape(new)[1]
+    inside = ((distance >= 0) & (distance < time))[:, tf.newaxis, tf.newaxis]
+    return tf.where(inside, tf.gather(new, tf.clip_by_value(distance, 0, time - 1), axis=1), old)

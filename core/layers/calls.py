@@ -1,0 +1,25 @@
+"""How containers call what they hold: a layer gets `rng` and `statistics` if it takes them."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+Layer = Callable[..., tf.Tensor]  # a module, or a plain function such as `tf.nn.relu`
+
+_PASSED = ("rng", "statistics")
+
+
+def arguments_of(layer: Layer) -> frozenset[str]:
+    """Which of `rng` and `statistics` the layer takes, by the names in its signature. Asked once, at construction."""
+    if not callable(layer):
+        raise TypeError(
+            f"`layers` holds {layer!r}, which can't be called; give a layer or a function such as `tf.nn.relu`."
+        )
+    return frozenset(inspect.signature(layer).parameters).intersection(_PASSED)
+
+
+def call(layer: Layer, takes: frozenset[str], x: tf.Tensor, **passed: Any) -> tf.Tensor:
+    """`layer(x)` with those of `passed` that it takes."""
+    return layer(x, **{name: value for name, value in passed.items() if name in takes})

@@ -1,0 +1,98 @@
+"""Convolutions: channels last, kernels `[*window, in_channels / groups, out_channels]`."""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from core import initializers
+from core.initializers import Initializer
+from core.layers.shapes import add_bias, check_axes, check_groups, check_last, check_positive
+from core.layers.windows import SPACE, Ints, Padding, Pairs, per_axis, read_padding, slide, split_groups
+from core.module import Module
+from core.random import Rng
+
+
+class ConvBase(Module):
+    """What convolutions and transposed convolutions share: all but the arithmetic."""
+
+    rank: int  # how many axes of space
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Ints,
+        *,
+        rng: Rng,
+        stride: Ints = 1,
+        padding: Padding = "SAME",
+        dilation: Ints = 1,
+        groups: int = 1,
+        bias: bool = True,
+        w_init: Initializer | None = None,
+        b_init: Initializer | None = None,
+    ):
+        super().__init__()
+        check_positive(in_channels=in_channels, out_channels=out_channels, groups=groups)
+        check_groups("groups", groups, in_channels=in_channels, out_channels=out_channels)
+        self.in_channels, self.groups = in_channels, groups
+        self.stride, self.dilation = per_axis("stride", stride, self.rank), per_axis("dilation", dilation, self.rank)
+        self.padding = read_padding(padding, self.rank)
+        shape = [*per_axis("kernel_size", kernel_size, self.rank), in_channels // groups, out_channels]
+        w_init, b_init = w_init or initializers.lecun_normal(), b_init or initializers.zeros()
+        self.w = tf.Variable(w_init(rng.fold("w"), shape), name="w")
+        self.b = tf.Variable(b_init(rng.fold("b"), [out_channels]), name="b") if bias else None
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        return self.compute(x, self.w)
+
+    def compute(self, x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
+        """The layer with another kernel than its own."""
+        check_axes(self, x, f"batch, {SPACE[self.rank]}, channels")
+        check_last(self, x, self.in_channels, "in_channels")
+        return add_bias(self._convolve(x, w), self.b)
+
+    def _convolve(self, x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
+        return convolve(x, w, self.stride, self.padding, self.dilation, self.groups)
+
+
+class Conv1D(ConvBase):
+    """A convolution of `[batch, length, channels]`; `padding=[(dilation * (kernel_size - 1), 0)]` makes it causal."""
+
+    rank = 1
+
+
+class Conv2D(ConvBase):
+    """A convolution of `[batch, height, width, channels]`."""
+
+    rank = 2
+
+
+class Conv3D(ConvBase):
+    """A convolution of `[batch, depth, height, width, channels]`."""
+
+    rank = 3
+
+
+def convolve(
+    x: tf.Tensor,
+    w: tf.Tensor,
+    stride: Sequence[int],
+    padding: str | Pairs,
+    dilation: Sequence[int],
+    groups: int = 1,
+) -> tf.Tensor:
+    """A convolution in the dtype of `x`, with gradients on every device."""
+
+    def op(x: tf.Tensor, stride: Sequence[int], padding: str) -> tf.Tensor:
+        # TensorFlow's CPU kernels have no gradient for dilation either; `tf.nn.convolution`, unlike `tf.nn.conv2d`,
+        # makes plain convolutions of it, by moving space to the batch. It takes a stride or a dilation, not both.
+        def convolution(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
+            # Named, because the second derivative of an eager convolution stumbles over the default format, None.
+            layout = {1: "NWC", 2: "NHWC", 3: "NDHWC"}[len(stride)]
+            return tf.nn.convolution(x, w, list(stride), padding, layout, list(dilation))
+
+        return split_groups(convolution, x, tf.cast(w, x.dtype), groups)
+
+    skip = max(stride) > 1 and max(dilation) > 1
+    return slide(op, x, w.shape[:-2], stride, padding, dilation, skip=skip)

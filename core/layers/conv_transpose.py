@@ -1,0 +1,87 @@
+"""Transposed convolutions: what a convolution's gradient does to its output, used to make a signal larger.
+
+Channels last, kernels `[*window, in_channels / groups, out_channels]` like those of a convolution.
+"""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from core.layers.conv import ConvBase
+from core.layers.shapes import sizes
+from core.layers.windows import Pairs, split_groups
+
+
+class _ConvTranspose(ConvBase):
+    """A transposed convolution.
+
+    `padding` is that of the convolution whose gradient this is. Of `n` values, `"SAME"` makes `n * stride`, `"VALID"`
+    makes `(n - 1) * stride + max(span, stride)` with `span = (kernel_size - 1) * dilation + 1`, and an explicit padding
+    takes its numbers off the ends of `(n - 1) * stride + span`.
+    """
+
+    def _convolve(self, x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
+        return transposed_convolve(x, w, self.stride, self.padding, self.dilation, self.groups)
+
+
+class ConvTranspose1D(_ConvTranspose):
+    """A transposed convolution of `[batch, length, channels]`."""
+
+    rank = 1
+
+
+class ConvTranspose2D(_ConvTranspose):
+    """A transposed convolution of `[batch, height, width, channels]`."""
+
+    rank = 2
+
+
+class ConvTranspose3D(_ConvTranspose):
+    """A transposed convolution of `[batch, depth, height, width, channels]`."""
+
+    rank = 3
+
+
+def transposed_convolve(
+    x: tf.Tensor,
+    w: tf.Tensor,
+    stride: Sequence[int],
+    padding: str | Pairs,
+    dilation: Sequence[int],
+    groups: int = 1,
+) -> tf.Tensor:
+    """A transposed convolution in the dtype of `x`, with gradients on every device."""
+    # No CPU kernel takes a dilation: zeros between the taps of the kernel say the same.
+    w = spread_taps(tf.cast(w, x.dtype), dilation)
+    batch, *space, _ = sizes(x)
+    window = w.shape[:-2]
+    if padding == "SAME":
+        larger = [n * s for n, s in zip(space, stride, strict=True)]
+    else:
+        larger = [(n - 1) * s + max(k, s) for n, s, k in zip(space, stride, window, strict=True)]
+    rank = len(stride)
+
+    def op(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
+        swapped = tf.transpose(w, [*range(rank), rank + 1, rank])  # TensorFlow's kernel is that of the convolution
+        kind = padding if isinstance(padding, str) else "VALID"
+        return tf.nn.conv_transpose(x, swapped, tf.stack([batch, *larger, w.shape[-1]]), list(stride), kind)
+
+    y = split_groups(op, x, w, groups)
+    if isinstance(padding, str):
+        return y
+    ends = [(n - 1) * s + k for n, s, k in zip(space, stride, window, strict=True)]
+    kept = [slice(before, end - after) for (before, after), end in zip(padding, ends, strict=True)]
+    kept.insert(0, slice(None))
+    return y[tuple(kept)]
+
+
+def spread_taps(w: tf.Tensor, dilation: Sequence[int]) -> tf.Tensor:
+    """A kernel with `dilation - 1` zeros between its taps."""
+    for axis, (k, d) in enumerate(zip(w.shape[:-2], dilation, strict=True)):
+        if d > 1:
+            before, after = w.shape[:axis].as_list(), w.shape[axis + 1 :].as_list()
+            gaps = tf.zeros([*before, k, d - 1, *after], w.dtype)
+            spread = tf.concat([tf.expand_dims(w, axis + 1), gaps], axis + 1)
+            w = tf.reshape(spread, [*before, k * d, *after])
+            w = tf.gather(w, range((k - 1) * d + 1), axis=axis)
+    return w

@@ -1,0 +1,67 @@
+"""Layers that drop values at random while training, and do nothing when evaluated (`rng=None`)."""
+
+import math
+from typing import Any
+
+import tensorflow as tf
+
+from core.layers.shapes import check_rate, sizes
+from core.module import Module
+from core.random import Rng
+
+
+class _Dropper(Module):
+    """Drops with probability `rate`; what is left is scaled up by `1 / (1 - rate)`, so that the mean stays."""
+
+    def __init__(self, rate: float):
+        super().__init__()
+        check_rate("rate", rate)
+        self.rate = rate
+
+    def __call__(self, x: tf.Tensor, rng: Rng | None = None) -> tf.Tensor:
+        return x if rng is None else drop(x, rng, self.rate, self._mask_shape(x))
+
+    def _mask_shape(self, x: tf.Tensor) -> list[Any]:
+        return sizes(x)
+
+
+class Dropout(_Dropper):
+    """Srivastava et al. (2014): drops each value by itself."""
+
+
+class SpatialDropout(_Dropper):
+    """Tompson et al. (2015): drops whole channels of `[batch, ..., channels]`."""
+
+    def _mask_shape(self, x: tf.Tensor) -> list[Any]:
+        batch, *space, channels = sizes(x)
+        return [batch, *(1 for _ in space), channels]
+
+
+class StochasticDepth(_Dropper):
+    """Huang et al. (2016): drops a whole branch for an example; put it last in the layer of a `Residual`."""
+
+    def _mask_shape(self, x: tf.Tensor) -> list[Any]:
+        batch, *rest = sizes(x)
+        return [batch, *(1 for _ in rest)]
+
+
+def drop(x: tf.Tensor, rng: Rng, rate: float, mask_shape: list[Any]) -> tf.Tensor:
+    """Drops values of `x`; `mask_shape` has ones for the axes along which values share their fate."""
+    # Sixteen bits decide over a value: half the draws, for a rate that is right to 1e-5. The scale is that of the rate
+    # as rounded, so the mean is exact.
+    threshold = min(round(rate * 2**16), 2**16 - 1)
+    if threshold == 0:
+        return x
+    rows, *rest = mask_shape
+    if not all(isinstance(size, int) for size in rest):
+        raise ValueError(
+            f"`x` of a dropout has shape {x.shape}; only its first axis may be unknown while tracing: give the others "
+            "by `tf.ensure_shape`."
+        )
+    width = math.prod(rest)
+    words = rng.rows.bits(rows, -(-width // 2))
+    halves = tf.bitwise.bitwise_and(words, 0xFFFF), tf.bitwise.right_shift(words, 16)
+    keep = tf.concat([half >= threshold for half in halves], 1)
+    keep = tf.reshape(keep[:, :width], [tf.shape(words)[0], *rest])
+    # Selecting, not multiplying: a dropped infinity is gone.
+    return tf.where(keep, x * tf.cast(2**16 / (2**16 - threshold), x.dtype), tf.zeros([], x.dtype))

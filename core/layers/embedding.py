@@ -1,0 +1,62 @@
+"""Tables of vectors, looked up by number or by position."""
+
+import math
+
+import tensorflow as tf
+
+from core import initializers
+from core.initializers import Initializer
+from core.layers.shapes import check_last, check_positive, merge_leading
+from core.module import Module
+from core.random import Rng
+
+
+class Embedding(Module):
+    """A vector for each of `num_embeddings` ids; `logits` uses the same table for the output (Press and Wolf, 2017).
+
+    Ids have no precision to compute in, so the result is float32 unless the call names another `dtype`.
+    """
+
+    def __init__(self, num_embeddings: int, size: int, *, rng: Rng, w_init: Initializer | None = None):
+        super().__init__()
+        check_positive(num_embeddings=num_embeddings, size=size)
+        self.size = size
+        # Logits of unit vectors then have unit variance.
+        w_init = w_init or initializers.normal(1.0 / math.sqrt(size))
+        self.w = tf.Variable(w_init(rng.fold("w"), [num_embeddings, size]), name="w")
+
+    def __call__(self, ids: tf.Tensor, *, dtype: tf.DType = tf.float32) -> tf.Tensor:
+        if not ids.dtype.is_integer:
+            raise ValueError(f"`ids` of `Embedding` are {ids.dtype.name}; give integers, one id per vector.")
+        # Gathered before the cast: the gradient then has a row per id, not per vector of the table.
+        return tf.cast(tf.gather(self.w, ids), dtype)
+
+    def logits(self, x: tf.Tensor) -> tf.Tensor:
+        """The product of `x` with each vector of the table: [..., size] to [..., num_embeddings]."""
+        check_last(self, x, self.size, "size")
+        rows, leading = merge_leading(x, 1)
+        y = tf.matmul(rows, tf.cast(self.w, x.dtype), transpose_b=True)
+        return tf.reshape(y, [*leading, self.w.shape[0]])
+
+
+class LearnedPositions(Module):
+    """Adds a vector for each position to `[batch, time, size]`, up to `max_length` positions."""
+
+    def __init__(self, max_length: int, size: int, *, rng: Rng, w_init: Initializer | None = None):
+        super().__init__()
+        check_positive(max_length=max_length, size=size)
+        self.max_length, self.size = max_length, size
+        w_init = w_init or initializers.normal(0.02)
+        self.w = tf.Variable(w_init(rng.fold("w"), [max_length, size]), name="w")
+
+    def __call__(self, x: tf.Tensor, first: tf.Tensor | int = 0) -> tf.Tensor:
+        """`first` is the position of the first vector of `x`, for decoding."""
+        check_last(self, x, self.size, "size")
+        time = x.shape[-2]
+        if time is not None and time + (first if isinstance(first, int) else 0) > self.max_length:
+            raise ValueError(
+                f"`x` of `LearnedPositions` has shape {x.shape} and starts at {first}, beyond `max_length="
+                f"{self.max_length}`; make the layer with a larger one."
+            )
+        positions = first + tf.range(tf.shape(x)[-2])
+        return x + tf.cast(tf.gather(self.w, positions), x.dtype)

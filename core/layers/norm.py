@@ -1,0 +1,99 @@
+"""Normalisation of each example by its own statistics. Statistics are float32 whatever the input's dtype."""
+
+import math
+
+import tensorflow as tf
+
+from core.layers.shapes import add_bias, check_groups, check_last, check_positive, sizes
+from core.module import Module
+
+
+class Norm(Module):
+    """What the norms share: an optional scale and offset per channel, and a small number under the root."""
+
+    def __init__(self, size: int, *, epsilon: float, scale: bool, offset: bool):
+        super().__init__()
+        check_positive(size=size)
+        if epsilon <= 0.0:
+            raise ValueError(f"`epsilon` is {epsilon}; give a small positive number: it keeps a constant input finite.")
+        self.size, self.epsilon = size, epsilon
+        self.scale = tf.Variable(tf.ones([size]), name="scale") if scale else None
+        self.offset = tf.Variable(tf.zeros([size]), name="offset") if offset else None
+
+
+class LayerNorm(Norm):
+    """Ba et al. (2016): the last axis with zero mean and unit variance, then scaled and shifted."""
+
+    def __init__(self, size: int, *, epsilon: float = 1e-6, scale: bool = True, offset: bool = True):
+        super().__init__(size, epsilon=epsilon, scale=scale, offset=offset)
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        check_last(self, x, self.size, "size")
+        wide = widen(x)
+        centred = wide - tf.reduce_mean(wide, -1, keepdims=True)
+        y = centred * tf.math.rsqrt(tf.reduce_mean(tf.square(centred), -1, keepdims=True) + self.epsilon)
+        return tf.cast(affine(y, self.scale, self.offset), x.dtype)
+
+
+class RMSNorm(Norm):
+    """Zhang and Sennrich (2019): the last axis divided by its root mean square, then scaled."""
+
+    def __init__(self, size: int, *, epsilon: float = 1e-6, scale: bool = True):
+        super().__init__(size, epsilon=epsilon, scale=scale, offset=False)
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        check_last(self, x, self.size, "size")
+        wide = widen(x)
+        y = wide * tf.math.rsqrt(tf.reduce_mean(tf.square(wide), -1, keepdims=True) + self.epsilon)
+        return tf.cast(affine(y, self.scale, None), x.dtype)
+
+
+class GroupNorm(Norm):
+    """Wu and He (2018): zero mean and unit variance over space and the channels of a group, `[batch, ..., size]`."""
+
+    def __init__(self, size: int, groups: int, *, epsilon: float = 1e-6, scale: bool = True, offset: bool = True):
+        super().__init__(size, epsilon=epsilon, scale=scale, offset=offset)
+        check_positive(groups=groups)
+        check_groups("groups", groups, size=size)
+        self.groups = groups
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        check_last(self, x, self.size, "size")
+        if x.shape.rank < 3:
+            raise ValueError(
+                f"`x` of `{type(self).__name__}` has shape {x.shape}; its axes are [batch, ..., channels] with space "
+                "between them: use `LayerNorm` for plain vectors."
+            )
+        shape = sizes(x)
+        members = self.size // self.groups
+        wide = tf.reshape(widen(x), [shape[0], math.prod(shape[1:-1]), self.groups, members])
+        # Not `tf.nn.moments`: it holds the mean constant in the variance, which gives wrong second derivatives.
+        mean = tf.reduce_mean(wide, [1, 3], keepdims=True)
+        variance = tf.reduce_mean(tf.math.squared_difference(wide, mean), [1, 3], keepdims=True)
+        factor = tf.math.rsqrt(variance + self.epsilon)
+        # Scale and offset join the small tensors, so the large one is multiplied once and added to once.
+        if self.scale is not None:
+            factor *= tf.cast(tf.reshape(self.scale, [self.groups, members]), wide.dtype)
+        shift = -mean * factor
+        if self.offset is not None:
+            shift += tf.cast(tf.reshape(self.offset, [self.groups, members]), wide.dtype)
+        return tf.cast(tf.reshape(wide * factor + shift, shape), x.dtype)
+
+
+class InstanceNorm(GroupNorm):
+    """Ulyanov et al. (2016): each channel of each example with zero mean and unit variance over space."""
+
+    def __init__(self, size: int, *, epsilon: float = 1e-6, scale: bool = True, offset: bool = True):
+        super().__init__(size, size, epsilon=epsilon, scale=scale, offset=offset)
+
+
+def widen(x: tf.Tensor) -> tf.Tensor:
+    """`x` in the dtype of its statistics: float32, or float64 where it is that already."""
+    return tf.cast(x, tf.float32) if x.dtype.size < 4 else x
+
+
+def affine(y: tf.Tensor, scale: tf.Tensor | None, offset: tf.Tensor | None) -> tf.Tensor:
+    """`y * scale + offset` over the last axis."""
+    if scale is not None:
+        y *= tf.cast(scale, y.dtype)
+    return add_bias(y, offset)

@@ -1,0 +1,90 @@
+"""Memory for time: activations that are computed again when the gradient needs them, instead of kept until then."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from core.module import Module
+from core.statistics import Statistics
+
+Function = Callable[..., Any]
+
+
+def recompute(fn: Function) -> "Recomputed":
+    """`fn`, a layer or function of tensors, keeping only its arguments for the gradient (Chen et al., 2016).
+
+    Numbers and gradients are those of `fn`; memory is saved in a graph, not in eager code. What the gradient should
+    reach must be an argument or a variable: a float tensor that `fn` closes over is refused. The result stands where
+    `fn` did, in a `Sequential` too.
+
+    >>> from core.layers import Linear
+    >>> from core.random import Rng
+    >>> block = recompute(Linear(4, 4, rng=Rng.from_seed(0)))
+    >>> block(tf.ones([2, 4])).shape, list(block.parameters())
+    (TensorShape([2, 4]), ['layer/b', 'layer/w'])
+    """
+    if not callable(fn):
+        raise TypeError(f"`fn` of `recompute` is {fn!r}; give a layer or a function.")
+    return Recomputed(fn)
+
+
+class Recomputed(Module):
+    """A module, so that the variables of the layer it holds are found."""
+
+    def __init__(self, fn: Function):
+        super().__init__()
+        self.layer = fn
+        self.__signature__ = inspect.signature(fn)  # containers look here for `rng` and `statistics`
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        _check_closure(self.layer)
+        values = tf.nest.flatten((args, kwargs))
+        moving = [i for i, value in enumerate(values) if tf.is_tensor(value) and value.dtype.is_floating]
+
+        def compute(floats: Sequence[tf.Tensor], statistics: bool) -> Any:
+            chosen = list(values)
+            for i, value in zip(moving, floats, strict=True):
+                chosen[i] = value
+            if not statistics:  # the sums of the first computation are the ones that count
+                chosen = [Statistics(v.sum_over_replicas) if isinstance(v, Statistics) else v for v in chosen]
+            again_args, again_kwargs = tf.nest.pack_sequence_as((args, kwargs), chosen)
+            return self.layer(*again_args, **again_kwargs)
+
+        @tf.custom_gradient
+        def run(*floats: tf.Tensor) -> Any:
+            result = compute(floats, statistics=True)
+
+            def gradient(*upstream: tf.Tensor, variables: Sequence[tf.Variable] = ()) -> Any:
+                zero = _zero_after(upstream[0])
+                with tf.GradientTape() as tape:
+                    again = [x + tf.cast(zero, x.dtype) for x in floats]
+                    tape.watch(again)
+                    outputs = tf.nest.flatten(compute(again, statistics=False))
+                sources = [*again, *variables]
+                gradients = tape.gradient(outputs, sources, upstream, tf.UnconnectedGradients.ZERO)
+                return gradients[: len(floats)], gradients[len(floats) :]
+
+            return result, gradient
+
+        return run(*[values[i] for i in moving])
+
+
+def _zero_after(upstream: tf.Tensor) -> tf.Tensor:
+    """A zero that can't be known before the gradient arrives.
+
+    Added to the arguments, it keeps the second computation from being merged with the first, or done next to it; XLA
+    doesn't look at control dependencies, and neither compiler sees through this.
+    """
+    first = tf.reduce_max(tf.reshape(upstream, [-1])[:1])  # minus infinity where there is none
+    return tf.stop_gradient(tf.minimum(tf.abs(tf.cast(first, tf.float32)), 0.0))
+
+
+def _check_closure(fn: Function) -> None:
+    for name, value in inspect.getclosurevars(fn).nonlocals.items() if inspect.isfunction(fn) else ():
+        if tf.is_tensor(value) and not isinstance(value, tf.Variable) and value.dtype.is_floating:
+            raise ValueError(
+                f"`fn` of `recompute` closes over the tensor `{name}`, which its gradient would not reach; "
+                f"make `{name}` an argument."
+            )

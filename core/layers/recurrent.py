@@ -1,0 +1,172 @@
+"""Recurrent cores, and `unroll`, which runs one over time.
+
+A core makes the next state and an output of an input and a state; `unroll` does so for `[batch, time, size]`:
+
+    >>> from core.layers import LSTM, unroll
+    >>> from core.random import Rng
+    >>> core = LSTM(8, 16, rng=Rng.from_seed(0))
+    >>> outputs, last = unroll(core, tf.ones([2, 5, 8]))
+    >>> outputs.shape, last.cell.shape
+    (TensorShape([2, 5, 16]), TensorShape([2, 16]))
+"""
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from core import initializers
+from core.initializers import Initializer
+from core.layers.linear import linear
+from core.layers.shapes import check_axes, check_last, check_positive, sizes
+from core.module import Module
+from core.random import Rng
+
+
+class Core(Module):
+    """One step of a recurrent network: `core(x, state) -> (output, new state)`.
+
+    The part that looks at inputs alone is a method of its own, because `unroll` then does it once for all times.
+    """
+
+    gates: int
+
+    def __init__(
+        self,
+        in_size: int,
+        hidden_size: int,
+        *,
+        rng: Rng,
+        w_init: Initializer | None = None,
+        u_init: Initializer | None = None,
+    ):
+        super().__init__()
+        check_positive(in_size=in_size, hidden_size=hidden_size)
+        self.in_size, self.hidden_size = in_size, hidden_size
+        w_init, u_init = w_init or initializers.lecun_normal(), u_init or initializers.orthogonal()
+
+        def per_gate(init: Initializer, name: str, size: int) -> tf.Variable:
+            parts = [init(rng.fold(name).fold(gate), [size, hidden_size]) for gate in range(self.gates)]
+            return tf.Variable(tf.concat(parts, 1), name=name)
+
+        self.w = per_gate(w_init, "w", in_size)  # from the input
+        self.u = per_gate(u_init, "u", hidden_size)  # from the state
+        self.b = tf.Variable(self._first_bias(), name="b")
+
+    def __call__(self, x: tf.Tensor, state: Any) -> tuple[tf.Tensor, Any]:
+        check_axes(self, x, "batch, in_size")
+        return self.step(self.project(x), state)
+
+    def project(self, x: tf.Tensor) -> tf.Tensor:
+        """What the gates take from the input."""
+        check_last(self, x, self.in_size, "in_size")
+        return linear(x, self.w, self.b)
+
+    def step(self, projected: tf.Tensor, state: Any) -> tuple[tf.Tensor, Any]:
+        """Output and new state, from `project(x)` and the state."""
+        raise NotImplementedError(f"`{type(self).__name__}` needs `step(projected, state) -> (output, new state)`.")
+
+    def initial_state(self, batch_size: Any, dtype: tf.DType = tf.float32) -> Any:
+        """Zeros."""
+        return tf.zeros([batch_size, self.hidden_size], dtype)
+
+    def _first_bias(self) -> tf.Tensor:
+        return tf.zeros([self.gates * self.hidden_size])
+
+
+class VanillaRNN(Core):
+    """Elman (1990): `h = tanh(x w + h u + b)`."""
+
+    gates = 1
+
+    def step(self, projected: tf.Tensor, state: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        hidden = tf.tanh(projected + linear(state, self.u))
+        return hidden, hidden
+
+
+class LSTMState(NamedTuple):
+    """What an LSTM remembers."""
+
+    hidden: tf.Tensor
+    cell: tf.Tensor
+
+
+class LSTM(Core):
+    """Hochreiter and Schmidhuber (1997) with forget gates (Gers et al., 2000), which begin open (bias 1).
+
+    The gates lie in `w`, `u` and `b` in the order input, forget, cell, output.
+    """
+
+    gates = 4
+
+    def step(self, projected: tf.Tensor, state: LSTMState) -> tuple[tf.Tensor, LSTMState]:
+        i, f, g, o = tf.split(projected + linear(state.hidden, self.u), 4, -1)
+        cell = tf.sigmoid(f) * state.cell + tf.sigmoid(i) * tf.tanh(g)
+        hidden = tf.sigmoid(o) * tf.tanh(cell)
+        return hidden, LSTMState(hidden, cell)
+
+    def initial_state(self, batch_size: Any, dtype: tf.DType = tf.float32) -> LSTMState:
+        """Zeros."""
+        zeros = tf.zeros([batch_size, self.hidden_size], dtype)
+        return LSTMState(zeros, zeros)
+
+    def _first_bias(self) -> tf.Tensor:
+        zeros = tf.zeros([self.hidden_size])
+        return tf.concat([zeros, zeros + 1.0, zeros, zeros], 0)
+
+
+class GRU(Core):
+    """Cho et al. (2014), with the reset gate after the product, so that all gates are one product (as in cuDNN).
+
+    The gates lie in `w`, `u` and `b` in the order reset, update, new; `b_new` belongs to the state's part of the last.
+    """
+
+    gates = 3
+
+    def __init__(
+        self,
+        in_size: int,
+        hidden_size: int,
+        *,
+        rng: Rng,
+        w_init: Initializer | None = None,
+        u_init: Initializer | None = None,
+    ):
+        super().__init__(in_size, hidden_size, rng=rng, w_init=w_init, u_init=u_init)
+        self.b_new = tf.Variable(tf.zeros([hidden_size]), name="b_new")
+
+    def step(self, projected: tf.Tensor, state: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        x_gates, x_new = tf.split(projected, [2 * self.hidden_size, self.hidden_size], -1)
+        h_gates, h_new = tf.split(linear(state, self.u), [2 * self.hidden_size, self.hidden_size], -1)
+        reset, update = tf.split(tf.sigmoid(x_gates + h_gates), 2, -1)
+        new = tf.tanh(x_new + reset * (h_new + tf.cast(self.b_new, state.dtype)))
+        hidden = new + update * (state - new)
+        return hidden, hidden
+
+
+def unroll(core: Core, x: tf.Tensor, state: Any = None, *, lengths: tf.Tensor | None = None) -> tuple[tf.Tensor, Any]:
+    """Outputs `[batch, time, size]` and the last state of `core` run over `x` `[batch, time, in_size]`.
+
+    `state` is zeros unless given. With `lengths` `[batch]`, an example ends there: its state stays,
+    its outputs are zero.
+    """
+    check_axes(core, x, "batch, time, in_size")
+    batch, time, _ = sizes(x)
+    state = core.initial_state(batch, x.dtype) if state is None else state
+    # Time first, and projected at once: a loop's step is then a read and the state's part alone.
+    inputs = tf.transpose(core.project(x), [1, 0, 2])
+    elements = tf.TensorArray(x.dtype, time, element_shape=inputs.shape[1:]).unstack(inputs)
+    outputs = tf.TensorArray(x.dtype, time, element_shape=[x.shape[0], core.hidden_size])
+
+    def body(t: tf.Tensor, state: Any, outputs: tf.TensorArray) -> tuple[tf.Tensor, Any, tf.TensorArray]:
+        output, new = core.step(elements.read(t), state)
+        if lengths is not None:
+            going = (t < tf.cast(lengths, tf.int32))[:, tf.newaxis]
+            output = tf.where(going, output, tf.zeros([], output.dtype))
+            new = tf.nest.map_structure(lambda a, b: tf.where(going, a, b), new, state)
+        return t + 1, new, outputs.write(t, output)
+
+    # The number of steps as a bound is what XLA needs to reserve memory for the gradient.
+    _, state, outputs = tf.while_loop(
+        lambda t, *_: t < time, body, (tf.constant(0), state, outputs), maximum_iterations=time
+    )
+    return tf.transpose(outputs.stack(), [1, 0, 2]), state

@@ -1,0 +1,21 @@
+"""Rotary positions (Su et al., 2021, "RoFormer"): query times key depends on how far apart they are, not on where."""
+
+import tensorflow as tf
+
+
+def rotary(x: tf.Tensor, positions: tf.Tensor, base: float = 10000.0) -> tf.Tensor:
+    """Turns `x` `[batch, time, heads, size]` by its `positions`, `[time]` or `[batch, time]`.
+
+    Value `i` and value `i + size / 2` of a head are a plane, turned by `position / base ** (2 i / size)`.
+    """
+    size = x.shape[-1]
+    if size is None or size % 2:
+        raise ValueError(
+            f"`x` of `rotary` has shape {x.shape}; planes need an even last axis: take another `head_size`."
+        )
+    frequencies = base ** (-tf.range(size // 2, dtype=tf.float32) * 2.0 / size)
+    # In float32: bfloat16 has eight bits for a position, float16 ends at 65504.
+    angles = tf.cast(positions, tf.float32)[..., tf.newaxis, tf.newaxis] * frequencies
+    cos, sin = tf.cast(tf.cos(angles), x.dtype), tf.cast(tf.sin(angles), x.dtype)
+    first, second = tf.split(x, 2, -1)
+    return tf.concat([first * cos - second * sin, second * cos + first * sin], -1)

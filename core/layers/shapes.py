@@ -1,0 +1,89 @@
+"""What layers ask of the shapes they are given, while tracing: a mistake is found before the first step."""
+
+import math
+from typing import Any
+
+import tensorflow as tf
+
+
+def check_positive(**sizes: int) -> None:
+    """Sizes and counts are at least one."""
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"`{name}` is {size}; give a whole number of at least 1.")
+
+
+def check_rate(name: str, rate: float) -> None:
+    """A rate is a fraction that leaves something."""
+    if not 0.0 <= rate < 1.0:
+        raise ValueError(f"`{name}` is {rate}; give a fraction of at least 0 and below 1.")
+
+
+def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
+    """One of a few words."""
+    if value not in choices:
+        raise ValueError(f"`{name}` is {value!r}; give one of {', '.join(map(repr, choices))}.")
+
+
+def check_groups(name: str, groups: int, **channels: int) -> None:
+    """Channels come in groups of equal size."""
+    for what, count in channels.items():
+        if count % groups:
+            raise ValueError(f"`{name}` is {groups}, which doesn't divide `{what}={count}`; give a divisor.")
+
+
+def check_axes(layer: object, x: tf.Tensor, axes: str) -> None:
+    """`x` has the axes that `axes` names, for example "batch, height, width, channels"."""
+    _check_tensor(layer, x)
+    if x.shape.rank != len(axes.split(", ")):
+        raise ValueError(
+            f"`x` of `{_name(layer)}` has shape {x.shape}; its axes are [{axes}]: reshape it, or give a part of it "
+            "its shape by `tf.ensure_shape`."
+        )
+
+
+def check_last(layer: object, x: tf.Tensor, size: int, argument: str) -> None:
+    """The last axis of `x` has the size that the layer was made for."""
+    _check_tensor(layer, x)
+    if x.shape.rank is None or x.shape.rank < 1 or x.shape[-1] is None:
+        raise ValueError(
+            f"`x` of `{_name(layer)}` has shape {x.shape}, whose last axis isn't known while tracing; give it by "
+            f"`tf.ensure_shape(x, [..., {size}])`."
+        )
+    if x.shape[-1] != size:
+        raise ValueError(
+            f"`x` of `{_name(layer)}` has shape {x.shape}, but the layer was made with `{argument}={size}`; make it "
+            f"with `{argument}={x.shape[-1]}`, or feed it a last axis of {size}."
+        )
+
+
+def sizes(x: tf.Tensor) -> list[Any]:
+    """The shape of `x`: ints where they are known while tracing, scalar tensors where they aren't."""
+    known = x.shape.as_list()
+    if None not in known:
+        return known
+    running = tf.shape(x)
+    return [running[i] if size is None else size for i, size in enumerate(known)]
+
+
+def merge_leading(x: tf.Tensor, trailing: int) -> tuple[tf.Tensor, list[Any]]:
+    """`x` with all axes but the last `trailing` flattened into one, and the sizes of those it flattened."""
+    leading, rest = sizes(x)[: x.shape.rank - trailing], x.shape[x.shape.rank - trailing :]
+    if len(leading) == 1:
+        return x, leading
+    count = math.prod(leading) if all(isinstance(size, int) for size in leading) else -1
+    return tf.reshape(x, [count, *rest]), leading
+
+
+def add_bias(y: tf.Tensor, b: tf.Tensor | None) -> tf.Tensor:
+    """`y + b` over the last axis, in the dtype of `y`."""
+    return y if b is None else tf.nn.bias_add(y, tf.cast(b, y.dtype))
+
+
+def _check_tensor(layer: object, x: object) -> None:
+    if not tf.is_tensor(x):
+        raise TypeError(f"`x` of `{_name(layer)}` is of type {type(x).__name__}; give a tensor: `tf.constant(x)`.")
+
+
+def _name(layer: object) -> str:
+    return type(layer).__name__

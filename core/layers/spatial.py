@@ -1,0 +1,108 @@
+"""Changes to the space of images `[batch, height, width, channels]`: borders and sizes."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from core.layers.shapes import check_axes, check_choice, check_positive, sizes
+from core.layers.windows import SPACE, Ints, Padding, pad_space, per_axis, read_padding
+from core.module import Module
+
+
+class Pad(Module):
+    """Adds a border: zeros (`"CONSTANT"`), or the image mirrored at its last pixels (`"REFLECT"`)."""
+
+    def __init__(self, padding: Padding, *, mode: str = "REFLECT"):
+        super().__init__()
+        check_choice("mode", mode, ("REFLECT", "CONSTANT"))
+        pairs = read_padding(padding, 2)
+        if isinstance(pairs, str):
+            raise ValueError(f"`padding` of `Pad` is {padding!r}; give the number of pixels to add.")
+        self.pairs, self.mode = tuple(pairs), mode
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        check_axes(self, x, f"batch, {SPACE[2]}, channels")
+        if self.mode == "CONSTANT":
+            return pad_space(x, self.pairs)
+        for axis, (before, after) in enumerate(self.pairs, 1):
+            if x.shape[axis] is not None and x.shape[axis] <= max(before, after):
+                raise ValueError(
+                    f"`padding` is {list(self.pairs)}, but `x` has shape {x.shape}: a mirror image at the border has "
+                    f"one pixel less than the image, {x.shape[axis] - 1} here; pad less, or with `mode='CONSTANT'`."
+                )
+        if x.shape[0]:
+            return tf.pad(x, [(0, 0), *self.pairs, (0, 0)], "REFLECT")
+        for axis, (before, after) in enumerate(self.pairs, 1):
+            x = _reflect(x, axis, before, after)
+        return x
+
+
+class PixelShuffle(Module):
+    """Shi et al. (2016): channels become pixels, `[h, w, factor² c]` to `[factor h, factor w, c]`.
+
+    Channel `(i * factor + j) * c + k` becomes channel `k` of the pixel at row `i`, column `j` of its block.
+    """
+
+    def __init__(self, factor: int):
+        super().__init__()
+        check_positive(factor=factor)
+        self.factor = factor
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        check_axes(self, x, f"batch, {SPACE[2]}, channels")
+        if x.shape[-1] is None or x.shape[-1] % self.factor**2:
+            raise ValueError(
+                f"`x` of `PixelShuffle` has shape {x.shape}, but `factor={self.factor}` takes channels in blocks of "
+                f"{self.factor**2}; make the layer before it wider."
+            )
+        return x if self.factor == 1 else tf.nn.depth_to_space(x, self.factor)
+
+
+class Resize(Module):
+    """Resizes images to `size`, or `scale` times larger; `"nearest"` or `"bilinear"`, with pixels as areas."""
+
+    def __init__(self, *, size: Ints | None = None, scale: Ints | None = None, method: str = "bilinear"):
+        super().__init__()
+        check_choice("method", method, ("nearest", "bilinear"))
+        if (size is None) == (scale is None):
+            raise ValueError(f"`size` is {size} and `scale` is {scale}; give one of them.")
+        self.size = None if size is None else per_axis("size", size, 2)
+        self.scale = None if scale is None else per_axis("scale", scale, 2)
+        self.method = method
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        check_axes(self, x, f"batch, {SPACE[2]}, channels")
+        old = sizes(x)[1:3]
+        new = self.size or [n * s for n, s in zip(old, self.scale or [], strict=True)]
+        if self.method == "bilinear":
+            return tf.cast(tf.image.resize(x, new), x.dtype)
+        for axis, (n, m) in enumerate(zip(old, new, strict=True), 1):
+            times = self.scale[axis - 1] if self.scale else (m // n if isinstance(n, int) and m % n == 0 else 0)
+            x = _repeat(x, axis, times) if times else _nearest(x, axis, n, m)
+        return x
+
+
+def _repeat(x: tf.Tensor, axis: int, times: int) -> tf.Tensor:
+    """Each slice `times` times: a broadcast, whose gradient is a sum."""
+    shape = sizes(x)
+    wide = tf.broadcast_to(tf.expand_dims(x, axis + 1), [*shape[: axis + 1], times, *shape[axis + 1 :]])
+    return tf.reshape(wide, [*shape[:axis], shape[axis] * times, *shape[axis + 1 :]])
+
+
+def _nearest(x: tf.Tensor, axis: int, old: Any, new: int) -> tf.Tensor:
+    """The slice whose middle is nearest: of TensorFlow's own nearest, XLA has no gradient."""
+    middle = 2 * tf.range(new) + 1
+    return tf.gather(x, middle * old // (2 * new), axis=axis)
+
+
+def _reflect(x: tf.Tensor, axis: int, before: int, after: int) -> tf.Tensor:
+    """Mirrors by slices, for a batch that may be empty, which TensorFlow's own mirror refuses."""
+
+    def part(start: int | None, stop: int | None) -> tf.Tensor:
+        index = [slice(None)] * x.shape.rank
+        index[axis] = slice(start, stop, -1)
+        return x[tuple(index)]
+
+    ahead = [part(before, 0)] if before else []
+    behind = [part(-2, -after - 2)] if after else []
+    return tf.concat([*ahead, x, *behind], axis)

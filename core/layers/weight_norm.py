@@ -1,0 +1,97 @@
+"""Wrappers that give a layer another kernel than its own: the kernel itself stays as it is, also in the forward pass.
+
+They hold any layer with a kernel `w`, outputs last, and a method `compute(*inputs, w)`: linear and bilinear layers and
+all convolutions.
+"""
+
+from typing import Protocol
+
+import tensorflow as tf
+
+from core.layers.shapes import check_positive
+from core.module import Module
+from core.random import Rng
+from core.statistics import Values
+
+
+class HasKernel(Protocol):
+    """A layer that computes with any kernel."""
+
+    w: tf.Variable
+
+    def compute(self, *inputs: tf.Tensor) -> tf.Tensor:
+        """What the layer makes of its inputs, and of a kernel that comes last."""
+
+
+class WeightNorm(Module):
+    """Salimans and Kingma (2016): the kernel of each output is `scale * w / |w|`; `scale` begins as `|w|`."""
+
+    def __init__(self, layer: HasKernel):
+        super().__init__()
+        _check_kernel(self, layer)
+        self.layer = layer
+        self.scale = tf.Variable(tf.norm(_matrix(layer.w), axis=0), name="scale")
+
+    def __call__(self, *inputs: tf.Tensor) -> tf.Tensor:
+        return self.layer.compute(*inputs, self.kernel())
+
+    def kernel(self) -> tf.Tensor:
+        """The kernel that the layer computes with."""
+        direction = tf.math.l2_normalize(_matrix(self.layer.w), 0, _TINY)
+        return tf.reshape(direction * self.scale, self.layer.w.shape)
+
+
+class SpectralNorm(Module):
+    """Miyato et al. (2018): the kernel divided by its largest singular value, as a matrix of outputs and all else.
+
+    The singular value is that of `vector`, which power iteration brings towards the singular vector. The vector is
+    derived state: the forward pass reads it, and `refresh` returns its next value, for the engine to commit once per
+    applied update.
+    """
+
+    def __init__(self, layer: HasKernel, *, rng: Rng, iterations: int = 1):
+        super().__init__()
+        _check_kernel(self, layer)
+        check_positive(iterations=iterations)
+        self.layer, self.iterations = layer, iterations
+        start = tf.math.l2_normalize(rng.fold("vector").normal([layer.w.shape[-1]]))
+        # A random vector sees far less than the largest singular value, so it begins near where iteration leads it.
+        start = power_iteration(_matrix(layer.w), start, 30)
+        self.vector = tf.Variable(start, trainable=False, name="vector")
+
+    def __call__(self, *inputs: tf.Tensor) -> tf.Tensor:
+        return self.layer.compute(*inputs, self.kernel())
+
+    def kernel(self) -> tf.Tensor:
+        """The kernel that the layer computes with."""
+        # |W v| for a unit vector v is the paper's u'Wv with its u of now, and has the same gradient, u v'.
+        square = tf.reduce_sum(tf.square(tf.linalg.matvec(_matrix(self.layer.w), self.vector)))
+        return self.layer.w * tf.math.rsqrt(tf.maximum(square, _TINY))
+
+    def refresh(self) -> Values:
+        """The vector's next value."""
+        return {self.vector.ref(): power_iteration(_matrix(self.layer.w), self.vector, self.iterations)}
+
+
+def power_iteration(w: tf.Tensor, v: tf.Tensor, iterations: int) -> tf.Tensor:
+    """`v` nearer to the first right singular vector of `w`."""
+    for _ in range(iterations):
+        u = tf.math.l2_normalize(tf.linalg.matvec(w, v), epsilon=_TINY)
+        longer = tf.linalg.matvec(w, u, transpose_a=True)
+        # A kernel of zeros has no direction to offer: the vector waits for one that has.
+        v = tf.where(tf.reduce_any(longer != 0.0), tf.math.l2_normalize(longer, epsilon=_TINY), v)
+    return v
+
+
+_TINY = 1e-24  # of squares: it keeps a kernel of zeros, and its gradient, finite
+
+
+def _matrix(w: tf.Tensor) -> tf.Tensor:
+    return tf.reshape(w, [-1, w.shape[-1]])
+
+
+def _check_kernel(wrapper: object, layer: object) -> None:
+    if not (isinstance(getattr(layer, "w", None), tf.Variable) and hasattr(layer, "compute")):
+        raise ValueError(
+            f"`layer` of `{type(wrapper).__name__}` is {layer!r}; give one with a kernel, such as `Linear` or `Conv2D`."
+        )

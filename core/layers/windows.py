@@ -1,0 +1,94 @@
+"""Windows that slide over space, for convolutions and pooling: sizes per axis, and what is added at the borders."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from core.layers.shapes import sizes
+
+Ints = int | Sequence[int]
+Padding = str | int | Sequence[int | tuple[int, int]]  # as a caller gives it
+Pairs = Sequence[tuple[Any, Any]]  # before and after, per axis
+
+SPACE = {1: "length", 2: "height, width", 3: "depth, height, width"}
+
+
+def per_axis(name: str, value: Ints, rank: int) -> list[int]:
+    """One number per axis of space, from one for all or one for each."""
+    values = [value] * rank if isinstance(value, int) else list(value)
+    if len(values) != rank or any(v < 1 for v in values):
+        raise ValueError(f"`{name}` is {value!r}; give a number of at least 1, or one for each of [{SPACE[rank]}].")
+    return values
+
+
+def read_padding(padding: Padding, rank: int) -> str | Pairs:
+    """`"SAME"`, `"VALID"`, or what is added before and after each axis: a number, one per axis, or a pair per axis."""
+    if padding in ("SAME", "VALID"):
+        return str(padding)
+    values = [padding] * rank if isinstance(padding, int) else padding
+    if not isinstance(values, str) and len(values) == rank:
+        pairs = [(v, v) if isinstance(v, int) else tuple(v) for v in values]
+        if all(len(pair) == 2 and min(pair) >= 0 for pair in pairs):
+            return [(before, after) for before, after in pairs]
+    raise ValueError(
+        f"`padding` is {padding!r}; give 'SAME', 'VALID', or what to add: a number, or (before, after) for each of "
+        f"[{SPACE[rank]}]."
+    )
+
+
+def pad_space(x: tf.Tensor, pairs: Pairs, value: float = 0.0) -> tf.Tensor:
+    """`x` with its axes of space padded."""
+    return tf.pad(x, [(0, 0), *pairs, (0, 0)], constant_values=tf.cast(value, x.dtype))
+
+
+def same_padding(x: tf.Tensor, window: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> Pairs:
+    """What `"SAME"` adds: enough for `ceil(size / stride)` outputs, the odd one at the end."""
+    pairs = []
+    for size, k, s, d in zip(sizes(x)[1:-1], window, stride, dilation, strict=True):
+        short = (-(-size // s) - 1) * s + (k - 1) * d + 1 - size
+        total = max(short, 0) if isinstance(short, int) else tf.maximum(short, 0)
+        pairs.append((total // 2, total - total // 2))
+    return pairs
+
+
+def slide(
+    op: Callable[[tf.Tensor, Sequence[int], str], tf.Tensor],
+    x: tf.Tensor,
+    window: Sequence[int],
+    stride: Sequence[int],
+    padding: str | Pairs,
+    dilation: Sequence[int],
+    *,
+    skip: bool,
+) -> tf.Tensor:
+    """`op(x, stride, padding)` for any padding. With `skip` the op, which can't, is spared the stride.
+
+    It then computes every output, of which those that the stride keeps are taken.
+    """
+    if skip and padding == "SAME":
+        padding = same_padding(x, window, stride, dilation)
+    if not isinstance(padding, str):
+        x, padding = pad_space(x, padding), "VALID"
+    for size, k, d in zip(x.shape[1:-1], window, dilation, strict=True):
+        if padding == "VALID" and size is not None and size < (k - 1) * d + 1:
+            raise ValueError(
+                f"`x` has {size} values (padding included) along an axis where `kernel_size={k}` with `dilation={d}` "
+                f"spans {(k - 1) * d + 1}; pad it, or take a smaller window."
+            )
+    if not skip:
+        return op(x, stride, padding)
+    y = op(x, [1] * len(stride), padding)
+    kept = (slice(None), *(slice(None, None, step) for step in stride))
+    return y[kept]
+
+
+def split_groups(op: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], x: tf.Tensor, w: tf.Tensor, groups: int) -> tf.Tensor:
+    """`op(x, w)` with channels in groups that don't see each other.
+
+    TensorFlow's own grouped convolutions have no gradient on CPU, so each group is a convolution of its own.
+    """
+    if groups == 1:
+        return op(x, w)
+    parts = zip(tf.split(x, groups, -1), tf.split(w, groups, -1), strict=True)
+    return tf.concat([op(part, kernel) for part, kernel in parts], -1)

@@ -1,0 +1,129 @@
+"""Randomness as an argument.
+
+An `Rng` is a value: the same `Rng` always draws the same numbers, and `fold` makes a new one for each purpose.
+
+    >>> rng = Rng.from_seed(0)
+    >>> noise = rng.fold("noise").normal([2, 3])          # shared by all replicas
+    >>> latents = rng.fold("latents").rows.normal(8, 16)  # one row per example
+
+Draws come from Philox, a counter-based generator (Salmon et al., 2011, "Parallel random numbers: as easy as 1, 2, 3"):
+any place in the stream is reached by adding to a counter. So `rng.rows` draws the caller's rows of *one* draw over the
+global batch at the cost of those rows alone, and the numbers don't depend on the number of replicas or microbatches.
+"""
+
+import hashlib
+import math
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+_PHILOX = 1
+_FOLDS = 1 << 63  # counters from here on are kept for `fold`, which therefore never meets a draw
+_NAMES = 1 << 62  # and above this one for names, which never meet a number
+
+
+class Rng(NamedTuple):
+    """A stateless seed, and which rows of the global batch its holder is looking at."""
+
+    seed: tf.Tensor  # int32 [2], not negative: XLA and the CPU kernel extend a negative seed differently
+    first_row: Any = 0
+    num_rows: int | None = None
+
+    @classmethod
+    def from_seed(cls, seed: int) -> "Rng":
+        """An `Rng` from a number, as a run's `seed` or a unit test gives it."""
+        return cls(tf.constant([seed & 0x7FFFFFFF, (seed >> 31) & 0x7FFFFFFF], tf.int32))
+
+    def fold(self, data: Any) -> "Rng":
+        """An independent `Rng` for one purpose (a name), one step or one item (a number or scalar tensor)."""
+        if isinstance(data, str):
+            digest = hashlib.blake2b(data.encode(), digest_size=8).digest()
+            data = _NAMES | int.from_bytes(digest, "big") >> 2
+        offset = tf.constant(_FOLDS, tf.uint64) + tf.cast(tf.convert_to_tensor(data, None, tf.int64), tf.uint64)
+        words = self._words([2], offset)
+        return self._replace(
+            seed=tf.bitcast(tf.bitwise.bitwise_and(words, tf.constant(0x7FFFFFFF, tf.uint32)), tf.int32)
+        )
+
+    @property
+    def rows(self) -> "RowRng":
+        """Draws with one row per example of the global batch."""
+        return RowRng(self)
+
+    def uniform(self, shape: Any, low: float = 0.0, high: float = 1.0) -> tf.Tensor:
+        """Float32 in [low, high), the same for every replica."""
+        return low + (high - low) * _unit(self._flat_bits(shape))
+
+    def normal(self, shape: Any) -> tf.Tensor:
+        """Standard normal float32, the same for every replica."""
+        return _box_muller(self._flat_bits([2, *shape]), axis=0)
+
+    def truncated_normal(self, shape: Any) -> tf.Tensor:
+        """Standard normal float32 cut off at two standard deviations, by inversion of its distribution function."""
+        edge = math.erf(2.0 / math.sqrt(2.0))
+        # The half step keeps the argument strictly inside (-edge, edge).
+        u = _unit(self._flat_bits(shape)) + 2.0**-25
+        return math.sqrt(2.0) * tf.math.erfinv(edge * (2.0 * u - 1.0))
+
+    def bits(self, shape: Any) -> tf.Tensor:
+        """Uniform uint32, the same for every replica."""
+        return self._flat_bits(shape)
+
+    def _flat_bits(self, shape: Any) -> tf.Tensor:
+        return self._words(shape, tf.constant(0, tf.uint64))
+
+    def _words(self, shape: Any, offset: tf.Tensor) -> tf.Tensor:
+        key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=self.seed)
+        counter += tf.stack([offset, tf.constant(0, tf.uint64)])
+        # Integers only: TensorFlow's own float draws change when compiled by XLA, its integer draws don't.
+        return tf.raw_ops.StatelessRandomUniformFullIntV2(
+            shape=shape, key=key, counter=counter, alg=_PHILOX, dtype=tf.uint32
+        )
+
+
+class RowRng(NamedTuple):
+    """The holder's rows of one draw over the global batch. The first number of a shape is the number of rows."""
+
+    rng: Rng
+
+    def uniform(self, *shape: Any) -> tf.Tensor:
+        """Float32 in [0, 1), one row per example."""
+        return _unit(self.bits(*shape))
+
+    def normal(self, *shape: Any) -> tf.Tensor:
+        """Standard normal float32, one row per example."""
+        rows, *rest = shape
+        width = math.prod(rest)
+        # Eigen computes the tail of a tensor that doesn't fill a vector of 16 by other code, with other last bits: with
+        # every row filling whole vectors, a row has the same bits wherever its tensor begins and ends.
+        normals = _box_muller(self.bits(rows, 2, -(-width // 16) * 16), axis=1)
+        return tf.reshape(normals[:, :width], [rows, *rest])
+
+    def bits(self, *shape: Any) -> tf.Tensor:
+        """Uniform uint32, one row per example."""
+        rows, *rest = shape
+        expected = self.rng.num_rows
+        if expected is not None:
+            if not isinstance(rows, int):  # known only while running: the engine's own count is the right one
+                rows = expected
+            if rows != expected:
+                raise ValueError(
+                    f"`rng.rows` was asked for {rows} rows, but this call of the step function sees {expected}: "
+                    "draw one row per example (`x.shape[0]`), or use `rng.normal(shape)` for values that all share."
+                )
+        width = math.prod(rest)
+        padded = -(-width // 4) * 4  # one count of Philox gives four words, so each row starts on a whole count
+        offset = tf.cast(self.rng.first_row, tf.uint64) * tf.constant(padded // 4, tf.uint64)
+        words = self.rng._words([rows, padded], offset)
+        return tf.reshape(words[:, :width], [rows, *rest])
+
+
+def _unit(bits: tf.Tensor) -> tf.Tensor:
+    """The upper 24 bits as a float32 in [0, 1): every value is exact, so none rounds up to one."""
+    return tf.cast(tf.bitwise.right_shift(bits, tf.constant(8, tf.uint32)), tf.float32) * 2.0**-24
+
+
+def _box_muller(bits: tf.Tensor, axis: int) -> tf.Tensor:
+    """Box and Muller (1958): two uniforms, along `axis`, make one normal."""
+    radius, angle = tf.unstack(_unit(bits), axis=axis)
+    return tf.sqrt(-2.0 * tf.math.log(1.0 - radius)) * tf.cos(2.0 * math.pi * angle)

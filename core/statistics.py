@@ -1,0 +1,111 @@
+"""Untrained state: what layers return for the engine to commit, instead of assigning it themselves.
+
+*Statistics* are sums that normalisation layers take over a batch. A step function makes a `Statistics`, hands it to its
+layers and returns it in its `Loss`:
+
+    def loss(self, batch, rng):
+        statistics = Statistics()
+        logits = self.net(batch["x"], rng, statistics=statistics)
+        return Loss(softmax_cross_entropy(logits, batch["y"]), statistics=statistics)
+
+The sums are additive: whoever runs the step adds those of its microbatches and replicas, then asks once for the values
+that the layers' averages take from them:
+
+    >>> import tensorflow as tf
+    >>> from core.layers import BatchNorm
+    >>> norm, statistics = BatchNorm(1), Statistics()
+    >>> _ = norm(tf.constant([[1.0], [3.0]]), statistics=statistics)
+    >>> sums = tf.nest.map_structure(lambda a, b: a + b, statistics.sums, statistics.sums)  # two equal microbatches
+    >>> commit(statistics.averages(sums))
+    >>> norm.moving_mean.numpy(), norm.moving_variance.numpy()
+    (array([2.], dtype=float32), array([1.], dtype=float32))
+
+*Derived* state, such as a power iteration's vector, comes from the parameters alone: `refreshed(module)` collects it.
+"""
+
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import tensorflow as tf
+
+Values = dict[Any, tf.Tensor]  # by `variable.ref()`, because variables can't be keys of a dict
+
+
+class Sums(NamedTuple):
+    """What a normalisation layer saw of each channel."""
+
+    count: tf.Tensor  # []
+    total: tf.Tensor  # [channels]
+    square: tf.Tensor  # [channels]
+
+
+class Averages(Protocol):
+    """A layer that keeps moving averages."""
+
+    def averages(self, sums: Sums) -> Values:
+        """The values that its averages take after a step with these sums. Assigns nothing."""
+
+
+SumOverReplicas = Callable[[Sums], Sums]
+
+_sum_over_replicas: contextvars.ContextVar[SumOverReplicas] = contextvars.ContextVar("sum_over_replicas")
+
+
+class Statistics:
+    """The sums of one call of a step function, by layer in the order in which they were first added."""
+
+    def __init__(self, sum_over_replicas: SumOverReplicas | None = None):
+        # By default what the engine declared with `summing_over_replicas`; in a unit test, the identity.
+        self.sum_over_replicas = sum_over_replicas or _sum_over_replicas.get(lambda sums: sums)
+        self.layers: dict[str, Averages] = {}
+        self.sums: dict[str, Sums] = {}
+
+    def add(self, layer: Averages, sums: Sums) -> None:
+        """Adds what `layer` saw; a layer that is called twice has both calls in its sums."""
+        key = next((key for key, known in self.layers.items() if known is layer), None)
+        if key is None:
+            # Numbered: the same in each microbatch and on each replica. Four digits, as `tf.nest` sorts keys as text.
+            key = f"{len(self.layers):04d}"
+            self.layers[key] = layer
+            self.sums[key] = sums
+        else:
+            self.sums[key] = Sums(*(a + b for a, b in zip(self.sums[key], sums, strict=True)))
+
+    def averages(self, sums: Mapping[str, Sums] | None = None) -> Values:
+        """The layers' next averages, given sums of the structure of `self.sums` (by default, those themselves)."""
+        values: Values = {}
+        for key, layer_sums in (self.sums if sums is None else sums).items():
+            values |= self.layers[key].averages(layer_sums)
+        return values
+
+    def __repr__(self) -> str:
+        return f"Statistics({len(self.layers)} layers)"
+
+
+@contextlib.contextmanager
+def summing_over_replicas(function: SumOverReplicas) -> Iterator[None]:
+    """Within it, `Statistics()` sums over replicas by `function`: for engines, around a step function."""
+    token = _sum_over_replicas.set(function)
+    try:
+        yield
+    finally:
+        _sum_over_replicas.reset(token)
+
+
+def refreshed(module: tf.Module) -> Values:
+    """The values that the derived state of `module` and all modules in it takes, given the parameters of now."""
+    values: Values = {}
+    for part in (module, *module.submodules):
+        refresh = getattr(part, "refresh", None)
+        if refresh is not None:
+            values |= refresh()
+    return values
+
+
+def commit(values: Values, keep: tf.Tensor | None = None) -> None:
+    """Assigns each value to its variable. Where `keep` (a scalar bool) is true, every variable keeps its bits."""
+    for reference, value in values.items():
+        variable = reference.deref()
+        variable.assign(value if keep is None else tf.where(keep, variable, value))
