@@ -1,0 +1,37 @@
+"""Losses per example: values for the engine to weigh, sum and divide once. None of them takes a mean over the batch.
+
+    >>> from core import losses
+    >>> loss = losses.softmax_cross_entropy([[2.0, 0.0], [0.0, 3.0], [1.0, 1.0]], [0, 1, -1], ignore=-1)
+    >>> [round(float(x), 4) for x in loss]
+    [0.1269, 0.0486, 0.0]
+    >>> [float(x) for x in losses.label_weights([0, 1, -1], ignore=-1, class_weights=[1.0, 3.0])]
+    [1.0, 3.0, 0.0]
+
+Each computes in float32, from whatever floats it is given (float64 stays float64), and checks its arguments while it
+is traced. What can only be seen while running, a label out of range say, raises or gives `nan`: never a number.
+"""
+
+from core.losses.cross_entropy import kl_divergence, label_weights, sigmoid_cross_entropy, softmax_cross_entropy
+from core.losses.embedding import cosine_distance, info_nce, triplet
+from core.losses.margin import focal, hinge
+from core.losses.regression import absolute_error, huber, log_cosh, squared_error
+from core.losses.segmentation import dice
+from core.losses.sequence import ctc
+
+__all__ = [
+    "absolute_error",
+    "cosine_distance",
+    "ctc",
+    "dice",
+    "focal",
+    "hinge",
+    "huber",
+    "info_nce",
+    "kl_divergence",
+    "label_weights",
+    "log_cosh",
+    "sigmoid_cross_entropy",
+    "softmax_cross_entropy",
+    "squared_error",
+    "triplet",
+]

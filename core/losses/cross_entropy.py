@@ -1,0 +1,99 @@
+"""Softmax and sigmoid cross-entropy, the divergence between distributions, and the weights of labels."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from core.losses import arguments
+from core.losses.arguments import zero_where
+
+
+def softmax_cross_entropy(
+    logits: Any, labels: Any, *, label_smoothing: float = 0.0, ignore: int | None = None, z_loss: float = 0.0
+) -> tf.Tensor:
+    """−Σ labels · log softmax(logits) over the last axis of logits [..., classes]: one value per row.
+
+    `labels` are class indices [...] (integers) or distributions [..., classes] (floats). `label_smoothing` s moves a
+    share s of each label to the uniform distribution (Szegedy et al., 2016); `z_loss` adds that multiple of
+    (log Σ exp logits)², which keeps the logits near zero (Chowdhery et al., 2022). An index equal to `ignore` gives
+    zero and no gradient, and `label_weights` leaves it out of the mean.
+
+    An index out of range is an error or, on devices that can't raise, `nan`.
+    """
+    logits = arguments.floats("logits", logits, min_rank=1, axes="[..., classes]")
+    arguments.fraction("label_smoothing", label_smoothing)
+    arguments.not_negative("z_loss", z_loss)
+    labels = tf.convert_to_tensor(labels)
+    ranks = (labels.shape.rank, logits.shape.rank)
+    if labels.dtype.is_integer or (None not in ranks and ranks[0] == ranks[1] - 1):
+        labels = arguments.class_indices("labels", labels, "logits", logits)
+        ignored = None if ignore is None else tf.equal(labels, tf.cast(ignore, labels.dtype))
+        labels = zero_where(ignored, labels)
+        # A zero gradient times a logit that isn't finite would still be `nan`, so the logits are replaced too.
+        logits = zero_where(None if ignored is None else ignored[..., tf.newaxis], logits)
+        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+        if label_smoothing:
+            uniform = -tf.reduce_mean(tf.nn.log_softmax(logits), axis=-1)
+            loss = (1.0 - label_smoothing) * loss + label_smoothing * uniform
+    else:
+        if ignore is not None:
+            raise ValueError(f"`ignore` is {ignore}, but `labels` are distributions: give such rows a weight of zero.")
+        ignored = None
+        labels = arguments.targets_like("labels", labels, "logits", logits)
+        if label_smoothing:
+            classes = tf.cast(tf.shape(logits)[-1], logits.dtype)
+            labels = (1.0 - label_smoothing) * labels + label_smoothing / classes
+        # TensorFlow's fused op supposes in its gradient that labels sum to one; this is right for any.
+        loss = -tf.reduce_sum(labels * tf.nn.log_softmax(logits), axis=-1)
+    if z_loss:
+        loss += z_loss * tf.square(tf.reduce_logsumexp(logits, axis=-1))
+    return zero_where(ignored, loss)
+
+
+def sigmoid_cross_entropy(
+    logits: Any, labels: Any, *, label_smoothing: float = 0.0, ignore: int | None = None
+) -> tf.Tensor:
+    """−labels · log σ(logits) − (1 − labels) · log(1 − σ(logits)): one value per logit.
+
+    `labels` are 0 or 1, or probabilities; one outside [0, 1] gives `nan`. `label_smoothing` s moves them to
+    (1 − s) · labels + s/2. A label equal to `ignore` gives zero and no gradient.
+    """
+    arguments.fraction("label_smoothing", label_smoothing)
+    logits, labels, ignored = arguments.binary(logits, labels, ignore, soft=True)
+    if label_smoothing:
+        labels = (1.0 - label_smoothing) * labels + 0.5 * label_smoothing
+    return zero_where(ignored, tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits))
+
+
+def kl_divergence(logits: Any, targets: Any) -> tf.Tensor:
+    """Σ targets · (log targets − log softmax(logits)), for distributions [..., classes] (Kullback and Leibler, 1951).
+
+    Logarithms of probabilities are logits too. For distillation, `targets` are `tf.nn.softmax(teacher_logits)`.
+    """
+    logits = arguments.floats("logits", logits, min_rank=1, axes="[..., classes]")
+    targets = arguments.targets_like("targets", targets, "logits", logits)
+    return tf.reduce_sum(tf.math.xlogy(targets, targets) - targets * tf.nn.log_softmax(logits), axis=-1)
+
+
+def label_weights(labels: Any, *, ignore: int | None = None, class_weights: Sequence[float] | None = None) -> tf.Tensor:
+    """The weight of each label: that of its class, and zero where it is to be ignored.
+
+    It belongs in `Loss.weight`, beside the loss of the same labels, so that the mean divides by the weights' sum:
+
+        Loss(losses.softmax_cross_entropy(logits, labels, ignore=-1), weight=losses.label_weights(labels, ignore=-1))
+
+    For the labels 0 and 1 of sigmoid losses, `class_weights` are those of the negatives and the positives. A label that
+    has no class weight gets the weight `nan`.
+    """
+    labels = arguments.integers("labels", labels)
+    weights = tf.ones_like(labels, tf.float32)
+    if class_weights is not None:
+        table = tf.convert_to_tensor(class_weights, tf.float32)
+        if table.shape.rank not in (1, None):
+            raise ValueError(f"`class_weights` has shape {table.shape}; give one weight per class: [classes].")
+        classes = tf.shape(table, labels.dtype)[0]
+        in_range = (labels >= 0) & (labels < classes)
+        # Out of range, `gather` raises, gives zero or the nearest row, depending on the device.
+        weights = tf.where(in_range, tf.gather(table, zero_where(~in_range, labels)), arguments.nan(tf.float32))
+    return weights if ignore is None else zero_where(tf.equal(labels, tf.cast(ignore, labels.dtype)), weights)

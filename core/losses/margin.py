@@ -1,0 +1,37 @@
+"""Losses of binary classifiers that look at how sure the right answers are: focal and hinge."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from core.losses import arguments
+from core.losses.arguments import zero_where
+
+
+def focal(
+    logits: Any, labels: Any, *, gamma: float = 2.0, alpha: float | None = None, ignore: int | None = None
+) -> tf.Tensor:
+    """−α_t (1 − p_t)^γ log p_t, with p_t the probability of the right answer (Lin et al., 2017): one value per logit.
+
+    Answers that are sure already count little. `alpha` weighs the positives, 1 − alpha the negatives. Labels are 0 or
+    1, and any other gives `nan`, save one equal to `ignore`: zero and no gradient.
+    """
+    arguments.not_negative("gamma", gamma)
+    if alpha is not None and not 0.0 <= alpha <= 1.0:
+        raise ValueError(f"`alpha` is {alpha}; it is the share of the positives, in [0, 1].")
+    logits, labels, ignored = arguments.binary(logits, labels, ignore)
+    score = (2.0 * labels - 1.0) * logits  # p_t = σ(score)
+    # Both factors are made from logarithms, so that neither they nor their gradients leave the range of floats.
+    loss = tf.exp(gamma * tf.math.log_sigmoid(-score)) * tf.math.softplus(-score)
+    if alpha is not None:
+        loss *= alpha * labels + (1.0 - alpha) * (1.0 - labels)
+    return zero_where(ignored, loss)
+
+
+def hinge(logits: Any, labels: Any, *, ignore: int | None = None) -> tf.Tensor:
+    """max(0, 1 − y · logits), with y = −1 for label 0 and y = +1 for label 1 (Cortes and Vapnik, 1995).
+
+    One value per logit. Any other label gives `nan`, save one equal to `ignore`: zero and no gradient.
+    """
+    logits, labels, ignored = arguments.binary(logits, labels, ignore)
+    return zero_where(ignored, tf.nn.relu(1.0 - (2.0 * labels - 1.0) * logits))

@@ -1,0 +1,41 @@
+"""Losses between predictions and targets of one shape: one value per element.
+
+Rows of several elements become one value per example by a sum or mean over their own axes, which the step function
+says aloud: `tf.reduce_mean(losses.squared_error(images, targets), axis=[1, 2, 3])`.
+"""
+
+import math
+from typing import Any
+
+import tensorflow as tf
+
+from core.losses import arguments
+
+
+def squared_error(predictions: Any, targets: Any) -> tf.Tensor:
+    """(predictions − targets)²."""
+    return tf.square(_difference(predictions, targets))
+
+
+def absolute_error(predictions: Any, targets: Any) -> tf.Tensor:
+    """|predictions − targets|."""
+    return tf.abs(_difference(predictions, targets))
+
+
+def huber(predictions: Any, targets: Any, *, delta: float = 1.0) -> tf.Tensor:
+    """d²/2 for differences d up to `delta`, and δ(|d| − δ/2) beyond (Huber, 1964)."""
+    arguments.positive("delta", delta)
+    distance = tf.abs(_difference(predictions, targets))
+    near = tf.minimum(distance, delta)
+    return 0.5 * tf.square(near) + delta * (distance - near)
+
+
+def log_cosh(predictions: Any, targets: Any) -> tf.Tensor:
+    """log cosh(predictions − targets): about d²/2 near zero and |d| − log 2 far away."""
+    distance = tf.abs(_difference(predictions, targets))
+    return distance + tf.math.softplus(-2.0 * distance) - math.log(2.0)
+
+
+def _difference(predictions: Any, targets: Any) -> tf.Tensor:
+    predictions = arguments.floats("predictions", predictions)
+    return predictions - arguments.targets_like("targets", targets, "predictions", predictions)

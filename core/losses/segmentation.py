@@ -1,0 +1,25 @@
+"""Losses over masks: dice."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from core.losses import arguments
+from core.losses.arguments import zero_where
+
+
+def dice(logits: Any, labels: Any, *, smooth: float = 1.0, ignore: int | None = None) -> tf.Tensor:
+    """1 − (2 Σ p · labels + smooth) / (Σ p + Σ labels + smooth), with p = σ(logits): one value per example.
+
+    The sums run over all axes but the first of logits and labels [batch, ...] (Milletari et al., 2016; the
+    denominator without squares). Labels are 0 or 1, and any other gives `nan`, save those equal to `ignore`, which are
+    in no sum. An empty mask found empty is at distance zero.
+    """
+    arguments.positive("smooth", smooth)
+    arguments.floats("logits", logits, min_rank=2, axes="[batch, ...]")
+    logits, labels, ignored = arguments.binary(logits, labels, ignore)
+    p = zero_where(ignored, tf.sigmoid(logits))
+    axes = tf.range(1, tf.rank(logits)) if logits.shape.rank is None else list(range(1, logits.shape.rank))
+    overlap = tf.reduce_sum(p * labels, axis=axes)
+    total = tf.reduce_sum(p, axis=axes) + tf.reduce_sum(labels, axis=axes)
+    return 1.0 - (2.0 * overlap + smooth) / (total + smooth)

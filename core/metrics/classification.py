@@ -1,0 +1,138 @@
+"""How often a classifier is right, and how it errs."""
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from core.losses import arguments
+from core.metrics.state import poisoned, ratio, weighted_sum, weights_of
+
+
+def accuracy(logits: Any, labels: Any) -> tf.Tensor:
+    """1 where the largest of logits [..., classes] is at the label [...], else 0; `nan` for a label out of range."""
+    logits = arguments.floats("logits", logits, min_rank=1, axes="[..., classes]")
+    labels = arguments.class_indices("labels", labels, "logits", logits)
+    correct = tf.equal(tf.argmax(logits, axis=-1, output_type=labels.dtype), labels)
+    return _where_in_range(correct, labels, logits)
+
+
+def top_k_accuracy(logits: Any, labels: Any, *, k: int) -> tf.Tensor:
+    """1 where the label [...] is among the k largest of logits [..., classes], else 0; `nan` for a label out of range.
+
+    Of equal logits the first counts as the largest, so that a constant answer gets no credit for its ties.
+    """
+    logits = arguments.floats("logits", logits, min_rank=1, axes="[..., classes]")
+    classes = logits.shape[-1] if logits.shape.rank is not None else None
+    if k < 1 or (classes is not None and k > classes):
+        raise ValueError(f"`k` is {k}; it counts classes, from 1 to {classes or 'their number'}.")
+    labels = arguments.class_indices("labels", labels, "logits", logits)
+    indices = tf.range(tf.shape(logits, labels.dtype)[-1])
+    at_label = tf.equal(indices, labels[..., tf.newaxis])
+    score = tf.reduce_sum(arguments.zero_where(~at_label, logits), axis=-1, keepdims=True)
+    # Counted from below, so that a logit that isn't a number is never among the best.
+    below = (logits < score) | (tf.equal(logits, score) & (indices >= labels[..., tf.newaxis]))
+    rank = tf.reduce_sum(tf.cast(~below, tf.int32), axis=-1)
+    return _where_in_range(rank < k, labels, logits)
+
+
+def _where_in_range(correct: tf.Tensor, labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    in_range = (labels >= 0) & (labels < tf.shape(logits, labels.dtype)[-1])
+    return tf.where(in_range, tf.cast(correct, tf.float32), arguments.nan(tf.float32))
+
+
+class PrecisionRecall(NamedTuple):
+    """Of a detector: how many of its finds are right, and how many of what is there it finds (van Rijsbergen, 1979)."""
+
+    true_positives: tf.Tensor
+    false_positives: tf.Tensor
+    false_negatives: tf.Tensor
+
+    @classmethod
+    def of(cls, scores: Any, labels: Any, weight: Any = None, *, threshold: float = 0.5) -> "PrecisionRecall":
+        """From scores (found at `threshold` and above; 0 for logits) and labels 0 or 1."""
+        scores = arguments.floats("scores", scores)
+        weights, labels, valid = binary_labels(scores, labels, weight)
+        found, there = scores >= threshold, tf.equal(labels, 1)
+        sums = (weighted_sum(x, weights) for x in (found & there, found & ~there, ~found & there))
+        return cls(*(poisoned(x, (valid & ~tf.math.is_nan(scores)) | tf.equal(weights, 0.0)) for x in sums))
+
+    def result(self) -> dict[str, tf.Tensor]:
+        """Precision, recall, and F1, which is their harmonic mean."""
+        found, there = self.true_positives + self.false_positives, self.true_positives + self.false_negatives
+        return {
+            "precision": ratio(self.true_positives, found),
+            "recall": ratio(self.true_positives, there),
+            "f1": ratio(2.0 * self.true_positives, found + there),
+        }
+
+
+class Confusion(NamedTuple):
+    """How often each class (row) was taken for each (column)."""
+
+    counts: tf.Tensor  # [classes, classes]
+
+    @classmethod
+    def of(cls, predictions: Any, labels: Any, num_classes: int, weight: Any = None) -> "Confusion":
+        """From class indices of any one shape, pixels included; predictions are `tf.argmax(logits, -1)`."""
+        return cls(confusion_counts(predictions, labels, num_classes, weight))
+
+    def result(self) -> dict[str, tf.Tensor]:
+        """Accuracy; precision, recall and F1 averaged over the classes that occur among labels or predictions."""
+        right, predicted, labelled = margins(self.counts)
+        return {
+            "accuracy": ratio(tf.reduce_sum(right), tf.reduce_sum(self.counts)),
+            "precision": class_average(right, predicted, self.counts),
+            "recall": class_average(right, labelled, self.counts),
+            "f1": class_average(2.0 * right, predicted + labelled, self.counts),
+        }
+
+
+class IoU(NamedTuple):
+    """Intersection over union of prediction and label (Jaccard, 1912), averaged over the classes that occur."""
+
+    counts: tf.Tensor  # [classes, classes], as in `Confusion`
+
+    @classmethod
+    def of(cls, predictions: Any, labels: Any, num_classes: int, weight: Any = None) -> "IoU":
+        """From class indices of any one shape, pixels included; predictions are `tf.argmax(logits, -1)`."""
+        return cls(confusion_counts(predictions, labels, num_classes, weight))
+
+    def result(self) -> tf.Tensor:
+        """The mean over classes of |prediction ∩ label| / |prediction ∪ label|."""
+        right, predicted, labelled = margins(self.counts)
+        return class_average(right, predicted + labelled - right, self.counts)
+
+
+def confusion_counts(predictions: Any, labels: Any, num_classes: int, weight: Any) -> tf.Tensor:
+    """The weight of each pair (label, prediction), [classes, classes]; `nan` if an index is out of range."""
+    if num_classes < 1:
+        raise ValueError(f"`num_classes` is {num_classes}; it is at least 1.")
+    predictions = tf.cast(arguments.integers("predictions", predictions), tf.int64)
+    labels = tf.cast(arguments.integers("labels", labels), tf.int64)
+    labels = arguments.shaped_like("labels", labels, "predictions", predictions)
+    weights = weights_of(predictions, "predictions", weight)
+    valid = (tf.minimum(predictions, labels) >= 0) & (tf.maximum(predictions, labels) < num_classes)
+    pairs = arguments.zero_where(~valid, labels * num_classes + predictions)
+    counts = tf.math.unsorted_segment_sum(weights, pairs, num_classes**2)
+    return poisoned(tf.reshape(counts, [num_classes, num_classes]), valid | tf.equal(weights, 0.0))
+
+
+def margins(counts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Per class: the weight of right answers, of predictions, and of labels."""
+    return tf.linalg.diag_part(counts), tf.reduce_sum(counts, axis=0), tf.reduce_sum(counts, axis=1)
+
+
+def class_average(numerators: tf.Tensor, denominators: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
+    """The mean of the ratios over the classes that occur; a class that was never predicted has precision zero there."""
+    _, predicted, labelled = margins(counts)
+    occurs = tf.cast(tf.not_equal(predicted + labelled, 0.0), counts.dtype)
+    ratios = tf.math.divide_no_nan(numerators, denominators)
+    return ratio(tf.reduce_sum(occurs * ratios), tf.reduce_sum(occurs))
+
+
+def binary_labels(scores: tf.Tensor, labels: Any, weight: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """The weights (float64) and integer labels of `scores`, and whether each label is 0 or 1."""
+    labels = tf.convert_to_tensor(labels)
+    labels = arguments.integers("labels", tf.cast(labels, tf.int32) if labels.dtype.is_bool else labels)
+    labels = arguments.shaped_like("labels", labels, "scores", scores)
+    return weights_of(scores, "scores", weight), labels, tf.equal(labels, 0) | tf.equal(labels, 1)

@@ -1,0 +1,64 @@
+"""How much two images differ: figures per example, which the engine averages like the loss."""
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from core.losses import arguments
+
+_FILTER, _SIGMA, _K1, _K2 = 11, 1.5, 0.01, 0.03  # the paper's
+
+
+def psnr(images: Any, targets: Any, *, max_value: float) -> tf.Tensor:
+    """10 · log₁₀(max_value² / mean squared error), in decibels, of images [batch, ...]: one value per example.
+
+    It stops at 138 dB, where float32 no longer tells the images apart: equal images have no finite ratio.
+    """
+    images, targets = _scaled(images, targets, max_value, min_rank=2, axes="[batch, ...]")
+    rows = tf.reshape(tf.square(images - targets), [tf.shape(images)[0], tf.reduce_prod(tf.shape(images)[1:])])
+    error = tf.maximum(tf.reduce_mean(rows, axis=1), np.finfo(np.float32).eps ** 2)
+    return tf.cast(-10.0 / np.log(10.0) * tf.math.log(error), tf.float32)
+
+
+def ssim(images: Any, targets: Any, *, max_value: float) -> tf.Tensor:
+    """The structural similarity (Wang et al., 2004) of images [batch, height, width, channels]: one value per example.
+
+    Means, variances and covariances are taken under a Gaussian window of 11 by 11 that stays inside the image, and
+    the index is averaged over places and channels.
+    """
+    images, targets = _scaled(images, targets, max_value, min_rank=4, axes="[batch, height, width, channels]")
+    if images.shape.rank not in (4, None):
+        raise ValueError(f"`images` has shape {images.shape}; it needs the axes [batch, height, width, channels].")
+    for size in images.shape[1:3]:
+        if size is not None and size < _FILTER:
+            raise ValueError(
+                f"`images` has shape {images.shape}; its window needs {_FILTER} by {_FILTER} pixels: resize."
+            )
+    channels = images.shape[-1]
+    if channels is None:
+        raise ValueError("`images` has an unknown number of channels; state it with `tf.ensure_shape`.")
+    moments = [images, targets, images * images, targets * targets, images * targets]
+    x, y, xx, yy, xy = tf.split(_windowed(tf.concat(moments, axis=-1)), 5, axis=-1)
+    c1, c2 = _K1**2, _K2**2  # of a dynamic range of one
+    luminance = (2.0 * x * y + c1) / (x * x + y * y + c1)
+    structure = (2.0 * (xy - x * y) + c2) / (xx - x * x + yy - y * y + c2)
+    return tf.cast(tf.reduce_mean(luminance * structure, axis=[1, 2, 3]), tf.float32)
+
+
+def _windowed(x: tf.Tensor) -> tf.Tensor:
+    """Gaussian means of each channel: a row of weights down, then across."""
+    places = np.arange(_FILTER) - _FILTER // 2
+    window = np.exp(-(places**2) / (2.0 * _SIGMA**2))
+    window = tf.constant(window / window.sum(), x.dtype)
+    for shape in ([_FILTER, 1, 1, 1], [1, _FILTER, 1, 1]):
+        kernel = tf.tile(tf.reshape(window, shape), [1, 1, x.shape[-1], 1])
+        x = tf.nn.depthwise_conv2d(x, kernel, strides=[1, 1, 1, 1], padding="VALID")
+    return x
+
+
+def _scaled(images: Any, targets: Any, max_value: float, *, min_rank: int, axes: str) -> tuple[tf.Tensor, tf.Tensor]:
+    arguments.positive("max_value", max_value)
+    images = arguments.floats("images", images, min_rank=min_rank, axes=axes)
+    targets = arguments.targets_like("targets", targets, "images", images)
+    return images / max_value, targets / max_value

@@ -1,0 +1,94 @@
+"""What an additive metric is, and the plainest of them: means, and functions of means."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
+
+import tensorflow as tf
+
+from core.losses import arguments
+
+Figures: TypeAlias = tf.Tensor | Mapping[str, tf.Tensor]  # a scalar, or scalars by the suffix they are reported under
+
+
+@runtime_checkable
+class State(Protocol):
+    """A named tuple of sums over examples. Adding two states field by field gives that of both sets of examples."""
+
+    def result(self) -> Figures:
+        """The figures that the sums stand for; `nan` where nothing was measured. Pure: runs eagerly or in a graph."""
+
+
+_StateT = TypeVar("_StateT", bound=State)
+
+
+def merge(a: _StateT, b: _StateT) -> _StateT:
+    """The state of the examples of `a` and `b` together."""
+    return tf.nest.map_structure(tf.add, a, b)
+
+
+class Mean(NamedTuple):
+    """The weighted mean of a value whose weights are not those of the loss."""
+
+    total: tf.Tensor
+    weight: tf.Tensor
+
+    @classmethod
+    def of(cls, values: Any, weight: Any = None) -> "Mean":
+        """From one value per example, and one weight per value (1 if not given)."""
+        return cls(*weighted_mean(arguments.floats("values", values), "values", weight))
+
+    def result(self) -> tf.Tensor:
+        """Σ weight · value / Σ weight."""
+        return ratio(self.total, self.weight)
+
+
+class Perplexity(NamedTuple):
+    """exp of the mean cross-entropy per token: as uncertain as a choice among that many (Jelinek et al., 1977)."""
+
+    total: tf.Tensor
+    weight: tf.Tensor
+
+    @classmethod
+    def of(cls, cross_entropies: Any, weight: Any = None) -> "Perplexity":
+        """From one cross-entropy (in nats) per token, and one weight per token."""
+        values = arguments.floats("cross_entropies", cross_entropies)
+        return cls(*weighted_mean(values, "cross_entropies", weight))
+
+    def result(self) -> tf.Tensor:
+        """exp(Σ weight · cross-entropy / Σ weight)."""
+        return tf.exp(ratio(self.total, self.weight))
+
+
+def weighted_mean(values: tf.Tensor, name: str, weight: Any) -> tuple[tf.Tensor, tf.Tensor]:
+    """Σ weight · value and Σ weight, of which the mean is the ratio."""
+    weights = weights_of(values, name, weight)
+    return weighted_sum(values, weights), tf.reduce_sum(weights)
+
+
+def weights_of(values: tf.Tensor, name: str, weight: Any) -> tf.Tensor:
+    """The weight of each value, in float64: 1 if none is given.
+
+    Counts in float32 stand still at 2²⁴ = 16.8 million, which the pixels of one batch can reach; in float64 whole
+    weights add up exactly, in any order.
+    """
+    if weight is None:
+        return tf.ones_like(values, tf.float64)
+    weight = tf.cast(tf.convert_to_tensor(weight), tf.float64)
+    return arguments.shaped_like("weight", weight, name, values)
+
+
+def weighted_sum(values: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    """Σ weight · value; values whose weight is zero are not read, so they may be anything."""
+    return tf.reduce_sum(weights * arguments.zero_where(tf.equal(weights, 0.0), tf.cast(values, tf.float64)))
+
+
+def ratio(numerator: tf.Tensor, denominator: tf.Tensor) -> tf.Tensor:
+    """The quotient in float32, and `nan` (not a number that was never measured) where the denominator is zero."""
+    zero = tf.equal(denominator, 0.0)
+    quotient = numerator / tf.where(zero, tf.ones_like(denominator), denominator)
+    return tf.cast(tf.where(zero, arguments.nan(quotient.dtype), quotient), tf.float32)
+
+
+def poisoned(sums: tf.Tensor, sane: tf.Tensor) -> tf.Tensor:
+    """`sums`, but `nan` unless all is `sane`: input that makes no sense must not end as a plausible figure."""
+    return tf.where(tf.reduce_all(sane), sums, arguments.nan(sums.dtype))

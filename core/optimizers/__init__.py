@@ -1,0 +1,98 @@
+"""Optimizers: `Transform`s, `chain`, the rules, schedules, and `Optimizer`, which owns the state."""
+
+from core.optimizers.adafactor import adafactor
+from core.optimizers.adagrad import adadelta, adagrad, rmsprop
+from core.optimizers.adam import adam, adamw
+from core.optimizers.adam_variants import adamax, amsgrad, nadam, radam
+from core.optimizers.averaging import ema, polyak
+from core.optimizers.clipping import adaptive_clip, clip_by_global_norm, clip_by_norm, clip_by_value
+from core.optimizers.finite import apply_if_finite
+from core.optimizers.gradients import centralise, gradient_noise, weight_decay
+from core.optimizers.groups import frozen, groups
+from core.optimizers.layerwise import lamb, lars
+from core.optimizers.lion import lion
+from core.optimizers.lookahead import lookahead, sam
+from core.optimizers.muon import muon
+from core.optimizers.plateau import reduce_on_plateau
+from core.optimizers.schedule_free import schedule_free_adamw
+from core.optimizers.schedules import (
+    constant,
+    cosine,
+    cosine_restarts,
+    exponential,
+    inverse_square_root,
+    join,
+    linear,
+    one_cycle,
+    piecewise_constant,
+    polynomial,
+    warmup_cosine,
+    warmup_stable_decay,
+)
+from core.optimizers.sgd import sgd
+from core.optimizers.shampoo import shampoo
+from core.optimizers.transform import (
+    Optimizer,
+    Schedule,
+    Transform,
+    chain,
+    named,
+    observer,
+    stateful,
+    stateless,
+)
+
+__all__ = [
+    "Optimizer",
+    "Schedule",
+    "Transform",
+    "adadelta",
+    "adafactor",
+    "adagrad",
+    "adam",
+    "adamax",
+    "adamw",
+    "adaptive_clip",
+    "amsgrad",
+    "apply_if_finite",
+    "centralise",
+    "chain",
+    "clip_by_global_norm",
+    "clip_by_norm",
+    "clip_by_value",
+    "constant",
+    "cosine",
+    "cosine_restarts",
+    "ema",
+    "exponential",
+    "frozen",
+    "gradient_noise",
+    "groups",
+    "inverse_square_root",
+    "join",
+    "lamb",
+    "lars",
+    "linear",
+    "lion",
+    "lookahead",
+    "muon",
+    "nadam",
+    "named",
+    "observer",
+    "one_cycle",
+    "piecewise_constant",
+    "polyak",
+    "polynomial",
+    "radam",
+    "reduce_on_plateau",
+    "rmsprop",
+    "sam",
+    "schedule_free_adamw",
+    "sgd",
+    "shampoo",
+    "stateful",
+    "stateless",
+    "warmup_cosine",
+    "warmup_stable_decay",
+    "weight_decay",
+]

@@ -1,0 +1,80 @@
+"""Adafactor."""
+
+import gin
+import tensorflow as tf
+
+from core.optimizers.arguments import as_dtype, check_fraction, check_positive, check_rate, rate_at, updates_after
+from core.optimizers.transform import Schedule, State, Tensors, Transform, stateful
+
+
+def factored_axes(shape: tf.TensorShape, min_size: int) -> tuple[int, int] | None:
+    """The second largest and the largest axis, if both are large enough to be worth factoring."""
+    axes = sorted(range(len(shape)), key=lambda axis: int(shape[axis]))  # of equals, the later counts as larger
+    return (axes[-2], axes[-1]) if len(axes) >= 2 and shape[axes[-2]] >= min_size else None
+
+
+def without_axis(x: tf.Tensor, axis: int) -> tf.Tensor:
+    """Zeros in the shape of `x` less one axis."""
+    return tf.zeros([*x.shape[:axis], *x.shape[axis + 1 :]], x.dtype)
+
+
+def rms(x: tf.Tensor) -> tf.Tensor:
+    """Root mean square."""
+    return tf.sqrt(tf.reduce_mean(tf.square(x)))
+
+
+@gin.configurable
+def adafactor(
+    learning_rate: float | Schedule,
+    *,
+    decay_exponent: float = 0.8,
+    clipping_threshold: float = 1.0,
+    scale_by_parameter: bool = True,
+    min_factored_size: int = 128,
+    beta_1: float = 0.0,
+    epsilon: float = 1e-30,
+) -> Transform:
+    """Shazeer and Stern (2018), "Adafactor: adaptive learning rates with sublinear memory cost". Reads parameters.
+
+    The rate is relative to each parameter's root mean square (1e-3 at least) unless `scale_by_parameter` is false.
+    """
+    check_rate(learning_rate=learning_rate)
+    check_fraction(beta_1=beta_1)
+    check_positive(decay_exponent=decay_exponent, clipping_threshold=clipping_threshold, epsilon=epsilon)
+    check_positive(min_factored_size=min_factored_size)
+
+    def init(params: Tensors) -> State:
+        axes = {path: factored_axes(p.shape, min_factored_size) for path, p in params.items()}
+        factored = {path: (p, *both) for path, p in params.items() if (both := axes[path])}
+        state = {
+            "row": {path: without_axis(p, largest) for path, (p, _, largest) in factored.items()},
+            "column": {path: without_axis(p, second) for path, (p, second, _) in factored.items()},
+            "v": {path: tf.zeros_like(p) for path, p in params.items() if path not in factored},
+        }
+        return state | ({"m": {path: tf.zeros_like(p) for path, p in params.items()}} if beta_1 else {})
+
+    def update(gradients: Tensors, state: State, params: Tensors, step: tf.Tensor) -> tuple[Tensors, State]:
+        rate, share = rate_at(learning_rate, step), tf.pow(updates_after(step), -decay_exponent)
+        new: dict[str, dict[str, tf.Tensor]] = {slot: {} for slot in state}
+        updates = {}
+        for path, g in gradients.items():
+            newest, square = as_dtype(share, g), tf.square(g) + epsilon
+            if axes := factored_axes(g.shape, min_factored_size):
+                second, largest = axes
+                row = (1.0 - newest) * state["row"][path] + newest * tf.reduce_mean(square, largest)
+                column = (1.0 - newest) * state["column"][path] + newest * tf.reduce_mean(square, second)
+                new["row"][path], new["column"][path] = row, column
+                mean = tf.reduce_mean(row, second - 1 if second > largest else second, keepdims=True)
+                u = g * tf.expand_dims(tf.math.rsqrt(row / mean), largest)
+                u *= tf.expand_dims(tf.math.rsqrt(column), second)
+            else:
+                new["v"][path] = (1.0 - newest) * state["v"][path] + newest * square
+                u = g * tf.math.rsqrt(new["v"][path])
+            u /= tf.maximum(1.0, rms(u) / clipping_threshold)
+            u *= as_dtype(rate, u) * (tf.maximum(rms(params[path]), 1e-3) if scale_by_parameter else 1.0)
+            if beta_1:
+                u = new["m"][path] = beta_1 * state["m"][path] + (1.0 - beta_1) * u
+            updates[path] = -u
+        return updates, new
+
+    return stateful("adafactor", init, update)

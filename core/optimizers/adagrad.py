@@ -1,0 +1,136 @@
+"""Rules that divide by a running size of the gradient: Adagrad, Adadelta and RMSProp."""
+
+import gin
+import tensorflow as tf
+
+from core.optimizers.arguments import (
+    as_dtype,
+    check_fraction,
+    check_not_negative,
+    check_positive,
+    check_rate,
+    kernel_scalar,
+    rate_at,
+)
+from core.optimizers.moments import averages, squares, zeros
+from core.optimizers.transform import Schedule, Slots, State, Tensors, Transform, Variables, stateful
+
+
+@gin.configurable
+def adagrad(learning_rate: float | Schedule, *, initial_sum: float = 0.1, epsilon: float = 1e-7) -> Transform:
+    """Duchi et al. (2011), "Adaptive subgradient methods for online learning and stochastic optimization".
+
+    The sum of squares starts at `initial_sum + epsilon`, which is the same as adding epsilon under each root.
+    """
+    check_rate(learning_rate=learning_rate)
+    check_not_negative(initial_sum=initial_sum)
+    check_positive(epsilon=epsilon)
+
+    def init(params: Tensors) -> State:
+        return {"sum": {path: tf.fill(p.shape, tf.cast(initial_sum + epsilon, p.dtype)) for path, p in params.items()}}
+
+    def update(gradients: Tensors, state: State, params: Tensors, step: tf.Tensor) -> tuple[Tensors, State]:
+        minus_rate = -rate_at(learning_rate, step)
+        sums = {path: state["sum"][path] + tf.square(g) for path, g in gradients.items()}
+        return {path: as_dtype(minus_rate, g) * g * tf.math.rsqrt(sums[path]) for path, g in gradients.items()}, {
+            "sum": sums
+        }
+
+    def fused(gradients: Tensors, slots: Slots, params: Variables, step: tf.Tensor) -> None:
+        rate = rate_at(learning_rate, step)
+        for path, variable in params.items():
+            tf.raw_ops.ResourceApplyAdagrad(
+                var=variable.handle,
+                accum=slots["sum"][path].handle,
+                lr=kernel_scalar(rate, variable),
+                grad=gradients[path],
+            )
+
+    return stateful("adagrad", init, update, fused)
+
+
+@gin.configurable
+def adadelta(learning_rate: float | Schedule = 1.0, *, rho: float = 0.9, epsilon: float = 1e-6) -> Transform:
+    """Zeiler (2012), "ADADELTA: an adaptive learning rate method". The paper has no learning rate: it is 1."""
+    check_rate(learning_rate=learning_rate)
+    check_fraction(rho=rho)
+    check_positive(epsilon=epsilon)
+
+    def update(gradients: Tensors, state: State, params: Tensors, step: tf.Tensor) -> tuple[Tensors, State]:
+        minus_rate = -rate_at(learning_rate, step)
+        g2 = averages(state["squared_gradient"], squares(gradients), rho)
+        deltas = {
+            path: tf.sqrt(state["squared_delta"][path] + epsilon) * tf.math.rsqrt(g2[path] + epsilon) * g
+            for path, g in gradients.items()
+        }
+        x2 = averages(state["squared_delta"], squares(deltas), rho)
+        updates = {path: as_dtype(minus_rate, delta) * delta for path, delta in deltas.items()}
+        return updates, {"squared_gradient": g2, "squared_delta": x2}
+
+    def fused(gradients: Tensors, slots: Slots, params: Variables, step: tf.Tensor) -> None:
+        rate = rate_at(learning_rate, step)
+        for path, variable in params.items():
+            tf.raw_ops.ResourceApplyAdadelta(
+                var=variable.handle,
+                accum=slots["squared_gradient"][path].handle,
+                accum_update=slots["squared_delta"][path].handle,
+                lr=kernel_scalar(rate, variable),
+                rho=kernel_scalar(rho, variable),
+                epsilon=kernel_scalar(epsilon, variable),
+                grad=gradients[path],
+            )
+
+    return stateful("adadelta", zeros("squared_gradient", "squared_delta"), update, fused)
+
+
+@gin.configurable
+def rmsprop(
+    learning_rate: float | Schedule,
+    *,
+    rho: float = 0.9,
+    momentum: float = 0.0,
+    centred: bool = False,
+    epsilon: float = 1e-8,
+) -> Transform:
+    """Tieleman and Hinton (2012), "Lecture 6.5: RMSProp"; centred, Graves (2013), "Generating sequences with RNNs".
+
+    `epsilon` is added under the root, as in Graves, TensorFlow and Optax (PyTorch adds it to the root).
+    """
+    check_rate(learning_rate=learning_rate)
+    check_fraction(rho=rho, momentum=momentum)
+    check_positive(epsilon=epsilon)
+    slots_used = ("square", "mean", "velocity") if centred else ("square", "velocity")
+
+    def update(gradients: Tensors, state: State, params: Tensors, step: tf.Tensor) -> tuple[Tensors, State]:
+        rate = rate_at(learning_rate, step)
+        square = averages(state["square"], squares(gradients), rho)
+        new: dict[str, Tensors] = {"square": square}
+        variance = square
+        if centred:
+            new["mean"] = averages(state["mean"], gradients, rho)
+            variance = {path: square[path] - tf.square(mean) for path, mean in new["mean"].items()}
+        new["velocity"] = {
+            path: momentum * state["velocity"][path] + as_dtype(rate, g) * g * tf.math.rsqrt(variance[path] + epsilon)
+            for path, g in gradients.items()
+        }
+        return {path: -velocity for path, velocity in new["velocity"].items()}, new
+
+    def fused(gradients: Tensors, slots: Slots, params: Variables, step: tf.Tensor) -> None:
+        rate = rate_at(learning_rate, step)
+        for path, variable in params.items():
+            arguments = {
+                "var": variable.handle,
+                "ms": slots["square"][path].handle,
+                "mom": slots["velocity"][path].handle,
+                "lr": kernel_scalar(rate, variable),
+                "rho": kernel_scalar(rho, variable),
+                "momentum": kernel_scalar(momentum, variable),
+                "epsilon": kernel_scalar(epsilon, variable),
+                "grad": gradients[path],
+            }
+            if centred:
+                tf.raw_ops.ResourceApplyCenteredRMSProp(mg=slots["mean"][path].handle, **arguments)
+            else:
+                tf.raw_ops.ResourceApplyRMSProp(**arguments)
+
+    return stateful("rmsprop", zeros(*slots_used), update, fused)

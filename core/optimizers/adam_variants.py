@@ -1,0 +1,159 @@
+"""Rules that change one thing in Adam: AMSGrad, Nadam, RAdam and AdaMax."""
+
+import math
+
+import gin
+import tensorflow as tf
+
+from core.optimizers.arguments import as_dtype, kernel_scalar, kernel_shortfall, newest_share, rate_at, updates_after
+from core.optimizers.moments import averages, check_adam, squares, zeros
+from core.optimizers.transform import Schedule, Slots, State, Tensors, Transform, Variables, stateful
+
+
+@gin.configurable
+def amsgrad(
+    learning_rate: float | Schedule, *, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-8
+) -> Transform:
+    """Reddi et al. (2018), "On the convergence of Adam and beyond": the second moment that divides never decreases.
+
+    As in Optax it is the largest *corrected* second moment so far; the paper corrects neither moment.
+    """
+    check_adam(learning_rate, beta_1, beta_2, epsilon)
+
+    def update(gradients: Tensors, state: State, params: Tensors, step: tf.Tensor) -> tuple[Tensors, State]:
+        t = updates_after(step)
+        m = averages(state["m"], gradients, beta_1)
+        share = newest_share(t, beta_2)
+        v = {path: v + as_dtype(share, v) * (tf.square(gradients[path]) - v) for path, v in state["v"].items()}
+        v_max = {path: tf.maximum(state["v_max"][path], new) for path, new in v.items()}
+        minus_alpha = -rate_at(learning_rate, step) / (1.0 - tf.pow(beta_1, t))
+        updates = {
+            path: as_dtype(minus_alpha, mean) * mean / (tf.sqrt(v_max[path]) + epsilon) for path, mean in m.items()
+        }
+        return updates, {"m": m, "v": v, "v_max": v_max}
+
+    def fused(gradients: Tensors, slots: Slots, params: Variables, step: tf.Tensor) -> None:
+        rate, t = rate_at(learning_rate, step), updates_after(step)
+        share = newest_share(t, beta_2)
+        for path, variable in params.items():
+            short = kernel_shortfall(beta_1, variable)
+            tf.raw_ops.ResourceApplyAdamWithAmsgrad(
+                var=variable.handle,
+                m=slots["m"][path].handle,
+                v=slots["v"][path].handle,
+                vhat=slots["v_max"][path].handle,
+                beta1_power=kernel_scalar(tf.pow(beta_1, t), variable),
+                beta2_power=kernel_scalar(0.0, variable),
+                lr=kernel_scalar(rate / short, variable),
+                beta1=kernel_scalar(beta_1, variable),
+                beta2=kernel_scalar(1.0 - share, variable),
+                epsilon=kernel_scalar(epsilon, variable),
+                grad=gradients[path],
+            )
+
+    return stateful("amsgrad", zeros("m", "v", "v_max"), update, fused)
+
+
+@gin.configurable
+def nadam(
+    learning_rate: float | Schedule, *, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-8
+) -> Transform:
+    """Dozat (2016), "Incorporating Nesterov momentum into Adam": the first moment looks one step ahead.
+
+    As in Optax, without the paper's factor β2 on the second moment.
+    """
+    check_adam(learning_rate, beta_1, beta_2, epsilon)
+
+    def update(gradients: Tensors, state: State, params: Tensors, step: tf.Tensor) -> tuple[Tensors, State]:
+        t = updates_after(step)
+        m = averages(state["m"], gradients, beta_1)
+        v = averages(state["v"], squares(gradients), beta_2)
+        of_mean = beta_1 / (1.0 - tf.pow(beta_1, t + 1.0))
+        of_gradient = (1.0 - beta_1) / (1.0 - tf.pow(beta_1, t))
+        correction = tf.sqrt(1.0 - tf.pow(beta_2, t))
+        minus_alpha, epsilon_hat = -rate_at(learning_rate, step) * correction, epsilon * correction
+        updates = {}
+        for path, g in gradients.items():
+            ahead = as_dtype(minus_alpha * of_mean, g) * m[path] + as_dtype(minus_alpha * of_gradient, g) * g
+            updates[path] = ahead / (tf.sqrt(v[path]) + as_dtype(epsilon_hat, g))
+        return updates, {"m": m, "v": v}
+
+    return stateful("nadam", zeros("m", "v"), update)
+
+
+def rectification(t: tf.Tensor, beta_2: float) -> tuple[tf.Tensor, tf.Tensor]:
+    """(r, whether it may be used) of RAdam's update t: the variance of the adaptive rate, relative to its limit."""
+    limit = 2.0 / (1.0 - beta_2) - 1.0
+    # 1 - β2^t by `expm1`: as a difference of float32 it would be off by 1e-5, and so would 2000 - 1995.
+    power = t * math.log(beta_2)
+    length = limit + 2.0 * t * tf.exp(power) / tf.math.expm1(power)
+    usable = length >= 5.0
+    long = tf.maximum(length, 5.0)
+    ratio = (long - 4.0) * (long - 2.0) * limit / ((limit - 4.0) * (limit - 2.0) * long)
+    return tf.sqrt(ratio), usable
+
+
+@gin.configurable
+def radam(
+    learning_rate: float | Schedule, *, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-8
+) -> Transform:
+    """Liu et al. (2020), "On the variance of the adaptive learning rate and beyond": plain momentum until v is known.
+
+    As in Optax, the rule turns adaptive when the length of the average reaches 5 (the paper says more than 4).
+    """
+    check_adam(learning_rate, beta_1, beta_2, epsilon)
+    if beta_2 < 0.8:
+        raise ValueError(f"`beta_2` is {beta_2!r}; below 0.8 the average is too short for the rectification.")
+
+    def update(gradients: Tensors, state: State, params: Tensors, step: tf.Tensor) -> tuple[Tensors, State]:
+        t = updates_after(step)
+        m = averages(state["m"], gradients, beta_1)
+        v = averages(state["v"], squares(gradients), beta_2)
+        r, usable = rectification(t, beta_2)
+        minus_alpha = -rate_at(learning_rate, step) / (1.0 - tf.pow(beta_1, t))
+        correction = tf.sqrt(1.0 - tf.pow(beta_2, t))
+        numerator, epsilon_hat = r * correction, epsilon * correction
+        updates = {}
+        for path, mean in m.items():
+            adaptive = as_dtype(numerator, mean) / (tf.sqrt(v[path]) + as_dtype(epsilon_hat, mean))
+            updates[path] = as_dtype(minus_alpha, mean) * mean * tf.where(usable, adaptive, tf.ones_like(adaptive))
+        return updates, {"m": m, "v": v}
+
+    return stateful("radam", zeros("m", "v"), update)
+
+
+@gin.configurable
+def adamax(
+    learning_rate: float | Schedule, *, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-8
+) -> Transform:
+    """Kingma and Ba (2015), "Adam: a method for stochastic optimization", section 7.1: the norm of order infinity.
+
+    `epsilon` is added to the norm; Optax adds it to the gradient within.
+    """
+    check_adam(learning_rate, beta_1, beta_2, epsilon)
+
+    def update(gradients: Tensors, state: State, params: Tensors, step: tf.Tensor) -> tuple[Tensors, State]:
+        m = averages(state["m"], gradients, beta_1)
+        u = {path: tf.maximum(beta_2 * state["u"][path], tf.abs(g)) for path, g in gradients.items()}
+        minus_alpha = -rate_at(learning_rate, step) / (1.0 - tf.pow(beta_1, updates_after(step)))
+        return {path: as_dtype(minus_alpha, g) * m[path] / (u[path] + epsilon) for path, g in gradients.items()}, {
+            "m": m,
+            "u": u,
+        }
+
+    def fused(gradients: Tensors, slots: Slots, params: Variables, step: tf.Tensor) -> None:
+        rate, beta_1_power = rate_at(learning_rate, step), tf.pow(beta_1, updates_after(step))
+        for path, variable in params.items():
+            tf.raw_ops.ResourceApplyAdaMax(
+                var=variable.handle,
+                m=slots["m"][path].handle,
+                v=slots["u"][path].handle,
+                beta1_power=kernel_scalar(beta_1_power, variable),
+                lr=kernel_scalar(rate / kernel_shortfall(beta_1, variable), variable),
+                beta1=kernel_scalar(beta_1, variable),
+                beta2=kernel_scalar(beta_2, variable),
+                epsilon=kernel_scalar(epsilon, variable),
+                grad=gradients[path],
+            )
+
+    return stateful("adamax", zeros("m", "u"), update, fused)

@@ -1,0 +1,50 @@
+"""Averages of the weights: a shadow copy that evaluation and export read, while training goes on with the weights.
+
+They follow the rule in a chain, `chain(adamw(1e-3), ema(0.999))`, and `Optimizer.shadow()` returns them by path.
+"""
+
+from collections.abc import Callable
+
+import gin
+import tensorflow as tf
+
+from core.optimizers.arguments import as_dtype, check_fraction, check_not_negative, newest_share, updates_after
+from core.optimizers.transform import State, Tensors, Transform, observer
+
+
+@gin.configurable
+def ema(decay: float = 0.999, *, debias: bool = True) -> Transform:
+    """An exponential moving average of the weights.
+
+    Debiased, it is the weighted mean of the weights after each update, the newest counting most; otherwise the initial
+    weights are its start, and count decay^t of the whole.
+    """
+    check_fraction(decay=decay)
+
+    def share(t: tf.Tensor) -> float | tf.Tensor:
+        return newest_share(t, decay) if debias else 1.0 - decay
+
+    return _average("ema", share)
+
+
+@gin.configurable
+def polyak(start: int = 0) -> Transform:
+    """Polyak and Juditsky (1992), "Acceleration of stochastic approximation by averaging": the mean of all weights.
+
+    The weights of the first `start` updates don't count.
+    """
+    check_not_negative(start=start)
+    return _average("polyak", lambda t: 1.0 / tf.maximum(t - start, 1.0))
+
+
+def _average(name: str, share: Callable[[tf.Tensor], float | tf.Tensor]) -> Transform:
+    """average ← average + share (weights - average), so that it is a true mean at any time and needs no correction."""
+
+    def observe(state: State, params: Tensors, step: tf.Tensor) -> State:
+        newest = share(updates_after(step))
+        old = state["average"]
+        return {"average": {path: old[path] + as_dtype(newest, p) * (p - old[path]) for path, p in params.items()}}
+
+    return observer(
+        name, lambda params: {"average": dict(params)}, observe, shadow=lambda state, params, step: state["average"]
+    )

@@ -1,0 +1,41 @@
+"""A rule that sits out updates whose gradients aren't finite."""
+
+import gin
+import tensorflow as tf
+
+from core.optimizers.arguments import check_not_negative
+from core.optimizers.transform import State, Tensors, Transform, chain
+
+
+@gin.configurable
+def apply_if_finite(inner: Transform, *, max_consecutive_errors: int = 5) -> Transform:
+    """Leaves parameters and state alone where a gradient isn't finite, unless that has happened too often in a row.
+
+    For loops of one's own: the engine's `commit` does this for a whole step. The schedules of `inner` count what was
+    applied.
+    """
+    check_not_negative(max_consecutive_errors=max_consecutive_errors)
+    rule = chain(inner)
+
+    def init(params: Tensors) -> State:
+        zero = tf.zeros([], tf.int64)
+        return {"errors_in_a_row": {"": zero}, "rejected": {"": zero}, **rule.init(params)}
+
+    def update(
+        gradients: Tensors, state: State, params: Tensors, *, step: tf.Tensor, value: tf.Tensor | None = None
+    ) -> tuple[Tensors, State]:
+        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g in gradients.values()])
+        errors = tf.where(finite, tf.constant(0, tf.int64), state["errors_in_a_row"][""] + 1)
+        accepted = finite | (errors > max_consecutive_errors)
+        rejected = state["rejected"][""]
+        updates, new = rule.update(gradients, state, params, step=step - rejected, value=value)
+        return {path: tf.where(accepted, u, tf.cast(-0.0, u.dtype)) for path, u in updates.items()}, {
+            "errors_in_a_row": {"": errors},
+            "rejected": {"": rejected + tf.cast(~accepted, tf.int64)},
+            **{
+                slot: {path: tf.where(accepted, x, state[slot][path]) for path, x in values.items()}
+                for slot, values in new.items()
+            },
+        }
+
+    return Transform("apply_if_finite", init, update, shadow=rule.shadow)

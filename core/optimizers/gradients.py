@@ -1,0 +1,66 @@
+"""What may be done to gradients before the rule sees them, clipping apart: decay, noise, centring."""
+
+from collections.abc import Sequence
+
+import gin
+import tensorflow as tf
+
+from core.optimizers.arguments import as_dtype, check_not_negative, check_rate, matching, rate_at, updates_after
+from core.optimizers.transform import Schedule, State, Tensors, Transform, stateful, stateless
+from core.random import Rng
+
+
+@gin.configurable
+def weight_decay(rate: float | Schedule, *, only: Sequence[str] = ("*",), exclude: Sequence[str] = ()) -> Transform:
+    """Adds `rate` times the parameter to its gradient: the L2 penalty of Krogh and Hertz (1992). Reads parameters.
+
+    For parameters that a pattern of `only` matches and none of `exclude`. It comes before the rule. (The decay that
+    goes around the rule is AdamW's, and an argument of the rules that have it.)
+    """
+    check_rate(rate=rate)
+
+    def init(params: Tensors) -> State:
+        matching(only, params, argument="only")
+        matching(exclude, params, argument="exclude")
+        return {}
+
+    def update(gradients: Tensors, state: State, params: Tensors, step: tf.Tensor) -> tuple[Tensors, State]:
+        decay = rate_at(rate, step)
+        chosen = matching(only, params, argument="only") - matching(exclude, params, argument="exclude")
+        return {
+            path: g + as_dtype(decay, g) * params[path] if path in chosen else g for path, g in gradients.items()
+        }, {}
+
+    return stateful("weight_decay", init, update)
+
+
+@gin.configurable
+def gradient_noise(eta: float = 0.01, *, gamma: float = 0.55, seed: int = 0) -> Transform:
+    """Neelakantan et al. (2015), "Adding gradient noise improves learning for very deep networks".
+
+    Normal noise of variance η / t^γ, a function of the seed, the step and the parameter's path. Reads the step.
+    """
+    check_not_negative(eta=eta, gamma=gamma)
+
+    def rule(gradients: Tensors, params: Tensors, step: tf.Tensor) -> Tensors:
+        rng = Rng.from_seed(seed).fold("gradient_noise").fold(step)
+        deviation = tf.sqrt(eta * tf.pow(updates_after(step), -gamma))
+        return {path: g + tf.cast(deviation * rng.fold(path).normal(g.shape), g.dtype) for path, g in gradients.items()}
+
+    return stateless("gradient_noise", rule)
+
+
+@gin.configurable
+def centralise() -> Transform:
+    """Yong et al. (2020), "Gradient centralization": the gradient of each output's weights has mean zero.
+
+    An output is the last axis of a parameter, as in this project's kernels (in Optax, the first).
+    """
+
+    def rule(gradients: Tensors, params: Tensors, step: tf.Tensor) -> Tensors:
+        return {
+            path: g - tf.reduce_mean(g, list(range(len(g.shape) - 1)), keepdims=True) if len(g.shape) > 1 else g
+            for path, g in gradients.items()
+        }
+
+    return stateless("centralise", rule)

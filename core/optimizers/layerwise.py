@@ -1,0 +1,102 @@
+"""Rules for large batches, which give each layer a rate of its own by a trust ratio: LARS and LAMB."""
+
+from collections.abc import Sequence
+
+import gin
+import tensorflow as tf
+
+from core.optimizers.arguments import (
+    as_dtype,
+    check_fraction,
+    check_positive,
+    check_rate,
+    matching,
+    rate_at,
+    updates_after,
+)
+from core.optimizers.moments import averages, check_adam, squares, zeros
+from core.optimizers.transform import Schedule, State, Tensors, Transform, stateful
+
+
+def trust_ratio(param: tf.Tensor, direction: tf.Tensor, coefficient: float = 1.0) -> tf.Tensor:
+    """η ‖θ‖ / ‖u‖, or one where either norm is zero: a parameter at zero would never leave it."""
+    size, norm = tf.norm(param), tf.norm(direction)
+    ratio = coefficient * tf.math.divide_no_nan(size, norm)
+    return tf.where((size > 0.0) & (norm > 0.0), ratio, tf.ones_like(ratio))
+
+
+@gin.configurable
+def lamb(
+    learning_rate: float | Schedule,
+    *,
+    weight_decay: float | Schedule = 0.0,
+    beta_1: float = 0.9,
+    beta_2: float = 0.999,
+    epsilon: float = 1e-6,
+    no_decay: Sequence[str] = (),
+) -> Transform:
+    """You et al. (2020), "Large batch optimization for deep learning: training BERT in 76 minutes".
+
+    Reads parameters.
+    """
+    check_adam(learning_rate, beta_1, beta_2, epsilon)
+    check_rate(weight_decay=weight_decay)
+
+    def init(params: Tensors) -> State:
+        matching(no_decay, params, argument="no_decay")
+        return zeros("m", "v")(params)
+
+    def update(gradients: Tensors, state: State, params: Tensors, step: tf.Tensor) -> tuple[Tensors, State]:
+        t, kept = updates_after(step), matching(no_decay, params, argument="no_decay")
+        m = averages(state["m"], gradients, beta_1)
+        v = averages(state["v"], squares(gradients), beta_2)
+        correction = tf.sqrt(1.0 - tf.pow(beta_2, t))
+        alpha, epsilon_hat = correction / (1.0 - tf.pow(beta_1, t)), epsilon * correction
+        minus_rate, decay = -rate_at(learning_rate, step), rate_at(weight_decay, step)
+        updates = {}
+        for path, p in params.items():
+            direction = as_dtype(alpha, p) * m[path] / (tf.sqrt(v[path]) + as_dtype(epsilon_hat, p))
+            if path not in kept:
+                direction += as_dtype(decay, p) * p
+            updates[path] = as_dtype(minus_rate, p) * trust_ratio(p, direction) * direction
+        return updates, {"m": m, "v": v}
+
+    return stateful("lamb", init, update)
+
+
+@gin.configurable
+def lars(
+    learning_rate: float | Schedule,
+    *,
+    momentum: float = 0.9,
+    nesterov: bool = False,
+    weight_decay: float | Schedule = 0.0,
+    trust_coefficient: float = 1e-3,
+    plain: Sequence[str] = (),
+) -> Transform:
+    """You et al. (2017), "Large batch training of convolutional networks". Reads parameters.
+
+    Parameters that a pattern of `plain` matches (biases and scales, as a rule) get neither the ratio nor the decay.
+    """
+    check_rate(learning_rate=learning_rate, weight_decay=weight_decay)
+    check_fraction(momentum=momentum)
+    check_positive(trust_coefficient=trust_coefficient)
+
+    def init(params: Tensors) -> State:
+        matching(plain, params, argument="plain")
+        return zeros("momentum")(params)
+
+    def update(gradients: Tensors, state: State, params: Tensors, step: tf.Tensor) -> tuple[Tensors, State]:
+        minus_rate, decay = -rate_at(learning_rate, step), rate_at(weight_decay, step)
+        steps = {}
+        for path, p in params.items():
+            direction = gradients[path]
+            if path not in matching(plain, params, argument="plain"):
+                direction += as_dtype(decay, p) * p
+                direction *= trust_ratio(p, direction, trust_coefficient)
+            steps[path] = as_dtype(minus_rate, p) * direction
+        sums = {path: momentum * state["momentum"][path] + s for path, s in steps.items()}
+        ahead = {path: momentum * sums[path] + s for path, s in steps.items()} if nesterov else sums
+        return ahead, {"momentum": sums}
+
+    return stateful("lars", init, update)

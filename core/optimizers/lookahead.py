@@ -1,0 +1,73 @@
+"""Lookahead and SAM: rules that take another rule and move the parameters between two points."""
+
+import gin
+import tensorflow as tf
+
+from core.optimizers.arguments import as_dtype, check_positive
+from core.optimizers.clipping import global_norm
+from core.optimizers.transform import State, Tensors, Transform, chain
+
+
+@gin.configurable
+def lookahead(inner: Transform, *, sync_period: int = 5, slow_step_size: float = 0.5) -> Transform:
+    """Zhang et al. (2019), "Lookahead optimizer: k steps forward, 1 step back". Reads parameters and the step.
+
+    The parameters are the fast weights; evaluation reads the slow ones, which are the shadow.
+    """
+    check_positive(sync_period=sync_period, slow_step_size=slow_step_size)
+    rule = chain(inner)
+
+    def init(params: Tensors) -> State:
+        return {"slow": dict(params), **rule.init(params)}
+
+    def update(
+        gradients: Tensors, state: State, params: Tensors, *, step: tf.Tensor, value: tf.Tensor | None = None
+    ) -> tuple[Tensors, State]:
+        updates, new = rule.update(gradients, state, params, step=step, value=value)
+        sync = tf.equal((step + 1) % sync_period, 0)
+        slow, moves = {}, {}
+        for path, old in state["slow"].items():
+            ahead = params[path] + updates[path] - old
+            slow[path] = tf.where(sync, old + slow_step_size * ahead, old)
+            moves[path] = tf.where(sync, updates[path] - (1.0 - slow_step_size) * ahead, updates[path])
+        return moves, {"slow": slow, **new}
+
+    return Transform("lookahead", init, update, shadow=lambda state, params, step: state["slow"])
+
+
+@gin.configurable
+def sam(inner: Transform, *, rho: float = 0.05) -> Transform:
+    """Foret et al. (2021), "Sharpness-aware minimization for efficiently improving generalization". Reads parameters.
+
+    The alternating form: an even update climbs `rho` along its gradient; the next one, with the gradient found there,
+    lets `inner` move the point where the climb began. So two updates make one, each on its own batch, and the schedules
+    of `inner` count pairs. Evaluation reads the shadow: the point between climbs.
+    """
+    check_positive(rho=rho)
+    rule = chain(inner)
+
+    def init(params: Tensors) -> State:
+        return {"centre": dict(params), **rule.init(params)}
+
+    def update(
+        gradients: Tensors, state: State, params: Tensors, *, step: tf.Tensor, value: tf.Tensor | None = None
+    ) -> tuple[Tensors, State]:
+        climbs = tf.equal(step % 2, 0)
+        centre = {path: tf.where(climbs, p, state["centre"][path]) for path, p in params.items()}
+        steps, new = rule.update(gradients, state, centre, step=step // 2, value=value)
+        reach = tf.math.divide_no_nan(rho, global_norm(gradients))
+        updates = {
+            path: tf.where(climbs, as_dtype(reach, g) * g, centre[path] - params[path] + steps[path])
+            for path, g in gradients.items()
+        }
+        kept = {
+            slot: {path: tf.where(climbs, state[slot][path], x) for path, x in values.items()}
+            for slot, values in new.items()
+        }
+        return updates, {"centre": centre, **kept}
+
+    def shadow(state: State, params: Tensors, step: tf.Tensor) -> Tensors:
+        climbs = tf.equal(step % 2, 0)
+        return {path: tf.where(climbs, p, state["centre"][path]) for path, p in params.items()}
+
+    return Transform("sam", init, update, shadow=shadow)

@@ -1,0 +1,63 @@
+"""Schedule-free AdamW."""
+
+import gin
+import tensorflow as tf
+
+from core.optimizers.arguments import as_dtype, check_not_negative, check_rate, rate_at, updates_after
+from core.optimizers.moments import averages, check_adam, squares, zeros
+from core.optimizers.transform import Schedule, State, Tensors, Transform
+
+
+@gin.configurable
+def schedule_free_adamw(
+    learning_rate: float | Schedule = 0.0025,
+    *,
+    weight_decay: float | Schedule = 0.0,
+    beta_1: float = 0.9,
+    beta_2: float = 0.999,
+    epsilon: float = 1e-8,
+    weight_power: float = 2.0,
+) -> Transform:
+    """Defazio et al. (2024), "The road less scheduled". Reads parameters and the step.
+
+    The parameters are the sequence y, where gradients are taken; z is a slot; evaluation reads the average x, which is
+    the shadow. A schedule may warm the rate up, and need not bring it down.
+    """
+    check_adam(learning_rate, beta_1, beta_2, epsilon)
+    check_rate(weight_decay=weight_decay)
+    check_not_negative(weight_power=weight_power)
+    if beta_1 == 0.0:
+        raise ValueError("`beta_1` is 0.0; x is worked out from y and z by dividing by it: use a number in (0, 1).")
+
+    def init(params: Tensors) -> State:
+        scalars = {slot: {"": tf.zeros([], tf.float32)} for slot in ("largest_rate", "weight_sum")}
+        return {"z": dict(params), **zeros("v")(params), **scalars}
+
+    def x_of(y: tf.Tensor, z: tf.Tensor) -> tf.Tensor:
+        return (y - (1.0 - beta_1) * z) / beta_1
+
+    def update(
+        gradients: Tensors, state: State, params: Tensors, *, step: tf.Tensor, value: tf.Tensor | None = None
+    ) -> tuple[Tensors, State]:
+        rate, decay = rate_at(learning_rate, step), rate_at(weight_decay, step)
+        largest = tf.maximum(state["largest_rate"][""], rate)
+        weight = tf.pow(largest, weight_power)
+        weight_sum = state["weight_sum"][""] + weight
+        share = tf.math.divide_no_nan(weight, weight_sum)  # of z in x; nothing while the rate is still zero
+        v = averages(state["v"], squares(gradients), beta_2)
+        correction = tf.sqrt(1.0 - tf.pow(beta_2, updates_after(step)))
+        updates, new_z = {}, {}
+        for path, y in params.items():
+            denominator = tf.sqrt(v[path]) / as_dtype(correction, y) + epsilon
+            z = state["z"][path]
+            x = x_of(y, z)
+            z -= as_dtype(rate, y) * (gradients[path] / denominator + as_dtype(decay, y) * y)
+            x += as_dtype(share, y) * (z - x)
+            updates[path] = beta_1 * x + (1.0 - beta_1) * z - y
+            new_z[path] = z
+        return updates, {"z": new_z, "v": v, "largest_rate": {"": largest}, "weight_sum": {"": weight_sum}}
+
+    def shadow(state: State, params: Tensors, step: tf.Tensor) -> Tensors:
+        return {path: x_of(y, state["z"][path]) for path, y in params.items()}
+
+    return Transform("schedule_free_adamw", init, update, shadow=shadow)

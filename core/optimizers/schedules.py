@@ -1,0 +1,224 @@
+"""Schedules: pure functions from the number of updates applied so far (zero for the first) to a rate.
+
+>>> import tensorflow as tf
+>>> schedule = warmup_cosine(0.1, warmup_steps=10, total_steps=100)
+>>> [round(float(schedule(tf.constant(step))), 3) for step in (0, 5, 10, 55, 100, 1000)]
+[0.0, 0.05, 0.1, 0.05, 0.0, 0.0]
+"""
+
+import math
+from collections.abc import Sequence
+
+import gin
+import tensorflow as tf
+
+from core.optimizers.arguments import check_not_negative, check_positive
+from core.optimizers.transform import Schedule
+
+
+def _progress(step: tf.Tensor, steps: int, start: int = 0) -> tf.Tensor:
+    """How far `step` is on its way from `start` to `start + steps`, in [0, 1]."""
+    return tf.clip_by_value(tf.cast(step - start, tf.float32) / steps, 0.0, 1.0)
+
+
+def _half_cosine(initial_rate: float, final_rate: float, progress: tf.Tensor) -> tf.Tensor:
+    return final_rate + (initial_rate - final_rate) * (0.5 + 0.5 * tf.cos(math.pi * progress))
+
+
+def _line(initial_rate: float, final_rate: float, progress: tf.Tensor) -> tf.Tensor:
+    return initial_rate + (final_rate - initial_rate) * progress
+
+
+@gin.configurable
+def constant(rate: float) -> Schedule:
+    """`rate`, for ever. (In gin, `@schedules.constant()`: gin has a `constant` of its own.)"""
+    check_not_negative(rate=rate)
+    return lambda step: tf.constant(rate, tf.float32)
+
+
+@gin.configurable
+def linear(initial_rate: float, final_rate: float, *, steps: int) -> Schedule:
+    """A line from `initial_rate` to `final_rate`, reached after `steps` updates."""
+    return polynomial(initial_rate, final_rate, steps=steps, power=1.0)
+
+
+@gin.configurable
+def polynomial(initial_rate: float, final_rate: float = 0.0, *, steps: int, power: float) -> Schedule:
+    """From `initial_rate` to `final_rate` as (1 - step/steps)^power falls from one to zero."""
+    check_not_negative(initial_rate=initial_rate, final_rate=final_rate)
+    check_positive(steps=steps, power=power)
+    return lambda step: _line(final_rate, initial_rate, tf.pow(1.0 - _progress(step, steps), power))
+
+
+@gin.configurable
+def cosine(initial_rate: float, final_rate: float = 0.0, *, steps: int) -> Schedule:
+    """Half a cosine: Loshchilov and Hutter (2017), "SGDR: stochastic gradient descent with warm restarts"."""
+    check_not_negative(initial_rate=initial_rate, final_rate=final_rate)
+    check_positive(steps=steps)
+    return lambda step: _half_cosine(initial_rate, final_rate, _progress(step, steps))
+
+
+@gin.configurable
+def warmup_cosine(
+    peak_rate: float, *, warmup_steps: int, total_steps: int, initial_rate: float = 0.0, final_rate: float = 0.0
+) -> Schedule:
+    """A line from `initial_rate` to `peak_rate`, then half a cosine down to `final_rate` at `total_steps`."""
+    check_not_negative(peak_rate=peak_rate, warmup_steps=warmup_steps, initial_rate=initial_rate, final_rate=final_rate)
+    if total_steps <= warmup_steps:
+        raise ValueError(
+            f"`total_steps` is {total_steps}, but `warmup_steps` is {warmup_steps}; the warm-up is part of the total."
+        )
+
+    def schedule(step: tf.Tensor) -> tf.Tensor:
+        down = _half_cosine(peak_rate, final_rate, _progress(step, total_steps - warmup_steps, warmup_steps))
+        return _after_warmup(step, warmup_steps, initial_rate, peak_rate, down)
+
+    return schedule
+
+
+@gin.configurable
+def cosine_restarts(
+    initial_rate: float, final_rate: float = 0.0, *, period: int, period_multiplier: int = 1
+) -> Schedule:
+    """Half cosines one after the other, each `period_multiplier` times as long as the last: SGDR's warm restarts."""
+    check_not_negative(initial_rate=initial_rate, final_rate=final_rate)
+    check_positive(period=period, period_multiplier=period_multiplier)
+    starts = [0]
+    while period_multiplier > 1 and starts[-1] < 1 << 40:
+        starts.append(starts[-1] * period_multiplier + period)
+
+    def schedule(step: tf.Tensor) -> tf.Tensor:
+        step = tf.cast(step, tf.int64)
+        if period_multiplier == 1:
+            return _half_cosine(initial_rate, final_rate, _progress(step % period, period))
+        all_starts = tf.constant(starts, tf.int64)
+        start = tf.reduce_max(tf.where(all_starts <= step, all_starts, tf.zeros_like(all_starts)))
+        length = start * (period_multiplier - 1) + period  # of a geometric series, the next term from the sum
+        return _half_cosine(initial_rate, final_rate, tf.cast(step - start, tf.float32) / tf.cast(length, tf.float32))
+
+    return schedule
+
+
+@gin.configurable
+def exponential(
+    initial_rate: float, *, decay_rate: float, steps: int, staircase: bool = False, final_rate: float = 0.0
+) -> Schedule:
+    """`initial_rate` times `decay_rate` for every `steps` updates, down to `final_rate` at the least."""
+    check_not_negative(initial_rate=initial_rate, final_rate=final_rate)
+    check_positive(decay_rate=decay_rate, steps=steps)
+
+    def schedule(step: tf.Tensor) -> tf.Tensor:
+        periods = tf.cast(step, tf.float32) / steps
+        power = tf.floor(periods) if staircase else periods
+        return tf.maximum(initial_rate * tf.pow(decay_rate, power), final_rate)
+
+    return schedule
+
+
+@gin.configurable
+def inverse_square_root(peak_rate: float, *, warmup_steps: int) -> Schedule:
+    """Vaswani et al. (2017), "Attention is all you need": a line up, then peak_rate √(warmup_steps / step)."""
+    check_not_negative(peak_rate=peak_rate)
+    check_positive(warmup_steps=warmup_steps)
+
+    def schedule(step: tf.Tensor) -> tf.Tensor:
+        t = tf.cast(step, tf.float32)
+        return peak_rate * tf.minimum(t / warmup_steps, tf.math.rsqrt(tf.maximum(t / warmup_steps, 1.0)))
+
+    return schedule
+
+
+@gin.configurable
+def piecewise_constant(rates: Sequence[float], *, boundaries: Sequence[int]) -> Schedule:
+    """`rates[0]` until update `boundaries[0]`, `rates[1]` from there on, and so forth."""
+    _check_boundaries(boundaries, "rates", len(rates))
+    check_not_negative(**{f"rates[{i}]": rate for i, rate in enumerate(rates)})
+
+    def schedule(step: tf.Tensor) -> tf.Tensor:
+        passed = tf.cast(step, tf.int64) >= tf.constant(list(boundaries), tf.int64)
+        return tf.gather(tf.constant(list(rates), tf.float32), tf.reduce_sum(tf.cast(passed, tf.int32)))
+
+    return schedule
+
+
+@gin.configurable
+def one_cycle(
+    peak_rate: float,
+    *,
+    total_steps: int,
+    warmup_fraction: float = 0.3,
+    initial_divisor: float = 25.0,
+    final_divisor: float = 1e4,
+) -> Schedule:
+    """Smith and Topin (2018), "Super-convergence": half a cosine up, and another all the way down."""
+    check_not_negative(peak_rate=peak_rate)
+    check_positive(total_steps=total_steps, initial_divisor=initial_divisor, final_divisor=final_divisor)
+    warmup_steps = int(warmup_fraction * total_steps)
+    if not 0 < warmup_steps < total_steps:
+        raise ValueError(
+            f"`warmup_fraction` is {warmup_fraction!r}; of {total_steps} steps that leaves none for the way up or down."
+        )
+    initial_rate = peak_rate / initial_divisor
+    final_rate = initial_rate / final_divisor
+
+    def schedule(step: tf.Tensor) -> tf.Tensor:
+        up = _half_cosine(initial_rate, peak_rate, _progress(step, warmup_steps))
+        down = _half_cosine(peak_rate, final_rate, _progress(step, total_steps - warmup_steps, warmup_steps))
+        return tf.where(step < warmup_steps, up, down)
+
+    return schedule
+
+
+@gin.configurable
+def warmup_stable_decay(
+    peak_rate: float,
+    *,
+    warmup_steps: int,
+    decay_steps: int,
+    total_steps: int,
+    initial_rate: float = 0.0,
+    final_rate: float = 0.0,
+) -> Schedule:
+    """Hu et al. (2024), "MiniCPM": a line up, the peak for most of the time, a line down in the last `decay_steps`."""
+    check_not_negative(peak_rate=peak_rate, warmup_steps=warmup_steps, initial_rate=initial_rate, final_rate=final_rate)
+    check_positive(decay_steps=decay_steps)
+    if warmup_steps + decay_steps > total_steps:
+        raise ValueError(
+            f"`total_steps` is {total_steps}, but `warmup_steps` and `decay_steps` make {warmup_steps + decay_steps}; "
+            "both are part of the total."
+        )
+
+    def schedule(step: tf.Tensor) -> tf.Tensor:
+        down = _line(peak_rate, final_rate, _progress(step, decay_steps, total_steps - decay_steps))
+        return _after_warmup(step, warmup_steps, initial_rate, peak_rate, down)
+
+    return schedule
+
+
+@gin.configurable
+def join(schedules: Sequence[Schedule], *, boundaries: Sequence[int]) -> Schedule:
+    """Each schedule from its boundary on, counted from there: `join([linear(...), cosine(...)], boundaries=[100])`."""
+    _check_boundaries(boundaries, "schedules", len(schedules))
+
+    def schedule(step: tf.Tensor) -> tf.Tensor:
+        rate = schedules[0](step)
+        for boundary, following in zip(boundaries, schedules[1:], strict=True):
+            rate = tf.where(step < boundary, rate, following(step - boundary))
+        return rate
+
+    return schedule
+
+
+def _after_warmup(
+    step: tf.Tensor, warmup_steps: int, initial_rate: float, peak_rate: float, then: tf.Tensor
+) -> tf.Tensor:
+    if warmup_steps == 0:
+        return then
+    return tf.where(step < warmup_steps, _line(initial_rate, peak_rate, _progress(step, warmup_steps)), then)
+
+
+def _check_boundaries(boundaries: Sequence[int], of: str, count: int) -> None:
+    if len(boundaries) != count - 1:
+        raise ValueError(f"`boundaries` has {len(boundaries)} entries for {count} `{of}`; give one less than `{of}`.")
+    if any(low >= high for low, high in zip([0, *boundaries], boundaries, strict=False)):
+        raise ValueError(f"`boundaries` is {list(boundaries)!r}; give update counts above zero in ascending order.")

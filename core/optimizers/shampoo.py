@@ -1,0 +1,91 @@
+"""Shampoo."""
+
+import functools
+
+import gin
+import tensorflow as tf
+
+from core.optimizers.arguments import as_dtype, check_fraction, check_positive, check_rate, rate_at
+from core.optimizers.transform import Schedule, State, Tensors, Transform, stateful
+
+
+def at_least_vector(x: tf.Tensor) -> tf.Tensor:
+    """A scalar as a vector of one."""
+    return x if len(x.shape) else tf.reshape(x, [1])
+
+
+def gram(x: tf.Tensor, axis: int) -> tf.Tensor:
+    """G Gᵀ, where the rows of G are the slices of `x` along `axis`."""
+    others = [i for i in range(len(x.shape)) if i != axis]
+    return tf.tensordot(x, x, [others, others])
+
+
+def inverse_root(matrix: tf.Tensor, order: int) -> tf.Tensor:
+    """The matrix to the power -1/order, in float64: the smallest eigenvalues count most, and float32 loses them."""
+    wide = tf.cast(matrix, tf.float64)
+    # `eigh` raises on a number that isn't finite. Such an update is the caller's to drop; it is lost in any case.
+    finite = tf.reduce_all(tf.math.is_finite(wide))
+    values, vectors = tf.linalg.eigh(tf.where(finite, wide, tf.eye(matrix.shape[0], dtype=tf.float64)))
+    # Of a sum of squares every eigenvalue is positive, up to what float32 lost while summing it.
+    values = tf.maximum(values, values[-1] * 1e-9)
+    return tf.cast(tf.matmul(vectors * values ** (-1.0 / order), vectors, transpose_b=True), matrix.dtype)
+
+
+def along(x: tf.Tensor, axis: int, matrix: tf.Tensor) -> tf.Tensor:
+    """`x` with `matrix` applied to one of its axes."""
+    order = [axis, *(i for i in range(len(x.shape)) if i != axis)]
+    applied = tf.tensordot(matrix, x, [[1], [axis]])
+    return tf.transpose(applied, [order.index(i) for i in range(len(order))])
+
+
+@gin.configurable
+def shampoo(
+    learning_rate: float | Schedule,
+    *,
+    momentum: float = 0.9,
+    epsilon: float = 1e-4,
+    root_every: int = 1,
+    max_size: int = 1024,
+) -> Transform:
+    """Gupta et al. (2018), "Shampoo: preconditioned stochastic tensor optimization".
+
+    Each axis of a parameter of rank k has a sum of Gram matrices, from ε I on; its power -1/2k preconditions the
+    gradient, and is worked out anew every `root_every` updates. An axis longer than `max_size` is left alone, and a
+    scalar counts as a vector of one.
+    """
+    check_rate(learning_rate=learning_rate)
+    check_fraction(momentum=momentum)
+    check_positive(epsilon=epsilon, root_every=root_every, max_size=max_size)
+
+    def axes(p: tf.Tensor) -> list[int]:
+        return [axis for axis, size in enumerate(p.shape) if size <= max_size]
+
+    def init(params: Tensors) -> State:
+        state: dict[str, dict[str, tf.Tensor]] = {"momentum": {path: tf.zeros_like(p) for path, p in params.items()}}
+        for path, param in params.items():
+            p = at_least_vector(param)
+            for axis in axes(p):
+                start = tf.eye(int(p.shape[axis]), dtype=p.dtype)
+                state.setdefault(f"gram_{axis}", {})[path] = epsilon * start
+                state.setdefault(f"root_{axis}", {})[path] = epsilon ** (-0.5 / len(p.shape)) * start
+        return state
+
+    def update(gradients: Tensors, state: State, params: Tensors, step: tf.Tensor) -> tuple[Tensors, State]:
+        minus_rate, due = -rate_at(learning_rate, step), tf.equal(step % root_every, 0)
+        new: dict[str, dict[str, tf.Tensor]] = {slot: {} for slot in state}
+        updates = {}
+        for path, gradient in gradients.items():
+            g = direction = at_least_vector(gradient)
+            for axis in axes(g):
+                total = new[f"gram_{axis}"][path] = state[f"gram_{axis}"][path] + gram(g, axis)
+                root = state[f"root_{axis}"][path]
+                fresh = functools.partial(inverse_root, total, 2 * len(g.shape))
+                root = fresh() if root_every == 1 else tf.cond(due, fresh, lambda root=root: root)
+                new[f"root_{axis}"][path] = root
+                direction = along(direction, axis, root)
+            total = momentum * state["momentum"][path] + tf.reshape(direction, gradient.shape)
+            new["momentum"][path] = total
+            updates[path] = as_dtype(minus_rate, total) * total
+        return updates, new
+
+    return stateful("shampoo", init, update)
