@@ -1,0 +1,139 @@
+"""Examples that lie in memory: NumPy arrays, and `.npz` files of them.
+
+    >>> import numpy as np
+    >>> images = np.zeros([10, 28, 28, 1], np.uint8)
+    >>> source = ArraySource({"image": images, "label": np.arange(10)}, name="blank")
+    >>> source.spec["image"].dtype.name, source.spec["label"].dtype.name, source.extremes("label")
+    ('float32', 'int32', (0, 0, 9, 9))
+
+What comes out is what steps compute with: uint8 of rank two or more are levels of grey or colour and become float32,
+times `scale`; other integers become int32 and other floats float32. Bytes that aren't levels (text, say) become plain
+integers when the array is made int32 beforehand.
+"""
+
+import functools
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import gin
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from core.data.source import Source, check_feature
+from core.errors import DataError
+
+Array = npt.NDArray[np.generic]
+
+
+class ArraySource(Source):
+    """Arrays whose first axis counts the examples, by feature."""
+
+    def __init__(
+        self, arrays: Mapping[str, Array], *, name: str, place: str = "memory", scale: float = 1.0 / 255.0
+    ) -> None:
+        if not arrays:
+            raise DataError(f"The source `{name}` is empty: {place} holds no array; give at least one, by feature.")
+        self._arrays = {feature: _checked(name, feature, np.asarray(values)) for feature, values in arrays.items()}
+        lengths = {feature: len(values) for feature, values in self._arrays.items()}
+        if len(set(lengths.values())) > 1:
+            raise DataError(
+                f"The arrays of the source `{name}` ({place}) differ in length: "
+                + ", ".join(f"`{feature}` has {length}" for feature, length in lengths.items())
+                + ". Each needs one entry per example."
+            )
+        super().__init__(name, size=next(iter(lengths.values())), place=place)
+        self._scale = scale
+
+    @property
+    def spec(self) -> dict[str, tf.TensorSpec]:
+        return {
+            feature: tf.TensorSpec(values.shape[1:], tf.float32 if values.dtype == np.uint8 else values.dtype)
+            for feature, values in self._arrays.items()
+        }
+
+    def gather(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {feature: self._decoded(tf.gather(values, indices)) for feature, values in self._tensors.items()}
+
+    def extremes(self, feature: str) -> tuple[int, int, int, int] | None:
+        check_feature(self, feature)
+        values = self._arrays[feature]
+        if values.dtype != np.int32 or values.size == 0:
+            return None
+        per_example = values.size // len(values)
+        low, high = int(values.argmin()), int(values.argmax())
+        return int(values.flat[low]), low // per_example, int(values.flat[high]), high // per_example
+
+    def _decoded(self, values: tf.Tensor) -> tf.Tensor:
+        """Levels stay bytes in memory, a quarter of the size, and become numbers on their way out."""
+        return tf.cast(values, tf.float32) * self._scale if values.dtype == tf.uint8 else values
+
+    @functools.cached_property
+    def _tensors(self) -> dict[str, tf.Tensor]:
+        """The arrays as tensors, made once and outside any graph: each pipeline captures these, none copies them."""
+        with tf.init_scope(), tf.device("CPU:0"):
+            tensors = {feature: tf.constant(values) for feature, values in self._arrays.items()}
+        # From here on NumPy looks at the tensors' own memory, so that nothing is kept twice.
+        self._arrays = {feature: np.asarray(memoryview(tensor)) for feature, tensor in tensors.items()}
+        return tensors
+
+
+def read_npz(path: Path) -> dict[str, Array]:
+    """The arrays of an `.npz` file by name."""
+    if not path.is_file():
+        raise DataError(f"There is no file {path.absolute()}; give the path of an `.npz` file that `np.savez` wrote.")
+    try:
+        if not zipfile.is_zipfile(path):
+            raise DataError(f"{path.absolute()} isn't an `.npz` file (a zip of arrays); write it with `np.savez`.")
+        with np.load(path, allow_pickle=False) as file:
+            return {name: _member(path, name, file) for name in file.files}
+    except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+        raise DataError(f"{path.absolute()} can't be read: {error}. Write or download it again.") from error
+
+
+@gin.configurable
+def npz(path: str, scale: float = 1.0 / 255.0) -> Source:
+    """The arrays of an `.npz` file, one feature each; uint8 of rank two or more become float32, times `scale`."""
+    file = Path(path).expanduser()
+    return ArraySource(read_npz(file), name="npz", place=str(file.absolute()), scale=scale)
+
+
+def _member(path: Path, name: str, file: Mapping[str, Array]) -> Array:
+    try:
+        values = file[name]
+    except ValueError as error:  # what NumPy raises for a damaged header, and for pickled objects
+        raise DataError(
+            f"The array `{name}` of {path.absolute()} can't be read: {error} Only plain numbers are read, because "
+            "a pickle runs code while it loads; save the array with a numeric dtype."
+        ) from error
+    if not isinstance(values, np.ndarray):  # a stranger in the zip, which NumPy hands out as bytes
+        raise DataError(f"{path.absolute()} holds `{name}`, which isn't an array; an `.npz` file holds arrays only.")
+    return values
+
+
+def _checked(name: str, feature: str, values: Array) -> Array:
+    """`values` in the dtype in which it is kept: uint8 (levels), int32, float32 or bool."""
+    if values.ndim == 0:
+        raise DataError(
+            f"`{feature}` of the source `{name}` is a single number ({values!r}); "
+            "give an array with one entry per example."
+        )
+    if values.dtype == np.bool_ or (values.dtype == np.uint8 and values.ndim > 1):
+        return values
+    if values.dtype.kind == "f":
+        return values.astype(np.float32, copy=False)
+    if values.dtype.kind not in "iu":
+        raise DataError(
+            f"`{feature}` of the source `{name}` has dtype {values.dtype}; give integers, floats or bool. "
+            "Text needs to become token numbers first, rows of different lengths one padded array."
+        )
+    bounds = np.iinfo(np.int32)
+    if values.dtype.itemsize >= 4 and values.size and not bounds.min <= values.min() <= values.max() <= bounds.max:
+        outlier = values.max() if values.max() > bounds.max else values.min()
+        raise DataError(
+            f"`{feature}` of the source `{name}` holds {outlier}, which doesn't fit into int32, "
+            "the integer that steps compute with; renumber it, or give it as floats."
+        )
+    return values.astype(np.int32, copy=False)

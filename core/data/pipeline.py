@@ -1,0 +1,178 @@
+"""From a `Source` to the chunks that the engine eats: which examples, in which order, in which shape.
+
+Input is a pure function of (seed, epoch, index): the p-th example of a run is known without reading the ones before it.
+So a run resumes at any step, on another number of replicas, and sees the examples it would have seen; and whole chunks
+are gathered at once, which is what makes input cheap.
+
+    >>> import numpy as np
+    >>> from core.data.arrays import ArraySource
+    >>> source = ArraySource({"x": np.arange(10)}, name="ten")
+    >>> chunks = train_chunks(source, global_batch_size=4, microbatches=2, chunk_steps=5, seed=0)
+    >>> chunk = next(iter(chunks))["x"]  # steps, microbatches, rows: 20 examples, which is two epochs
+    >>> chunk.shape, sorted(chunk.numpy().ravel()) == sorted(2 * list(range(10)))
+    (TensorShape([5, 2, 2]), True)
+"""
+
+import tensorflow as tf
+
+from core.data.shuffle import shuffled
+from core.data.source import Source
+from core.errors import ConfigurationError
+
+Features = dict[str, tf.Tensor]
+
+_ENDLESS = 1 << 62
+
+
+def train_chunks(
+    source: Source,
+    *,
+    global_batch_size: int,
+    microbatches: int,
+    chunk_steps: int,
+    first_step: int = 0,
+    origin: int = 0,
+    seed: int,
+    replicas: int = 1,
+    replica: int = 0,
+    synthetic: bool = False,
+) -> tf.data.Dataset:
+    """An endless stream of chunks `{feature: [chunk_steps, microbatches, rows, ...]}` for one replica.
+
+    Chunks are aligned: the first holds `first_step`, but begins at the multiple of `chunk_steps` at or below it.
+    `origin` is where step 0 stands in the data; it isn't 0 once a run has gone on with another batch size. With
+    `synthetic` the first chunk comes over and over and the source is read once: what a step then gains is what input
+    costs.
+    """
+    _check_positive(chunk_steps=chunk_steps)
+    _check_not_negative(first_step=first_step, consumed=origin + first_step * global_batch_size)
+    rows = _rows(global_batch_size, microbatches, replicas, replica)
+
+    @tf.autograph.experimental.do_not_convert  # a source's `gather` is run as it is written
+    def chunk(number: tf.Tensor) -> Features:
+        indices = position_indices(
+            len(source),
+            first_step=number * chunk_steps,
+            num_steps=chunk_steps,
+            global_batch_size=global_batch_size,
+            microbatches=microbatches,
+            origin=origin,
+            seed=seed,
+            replicas=replicas,
+            replica=replica,
+        )
+        return _gathered(source, indices, [chunk_steps, microbatches, rows])
+
+    numbers = tf.data.Dataset.range(first_step // chunk_steps, _ENDLESS)
+    if synthetic:
+        return _configured(numbers.take(1).map(chunk).cache().repeat())
+    return _configured(numbers.map(chunk))
+
+
+def position_indices(
+    size: int,
+    *,
+    first_step: int | tf.Tensor,
+    num_steps: int,
+    global_batch_size: int,
+    microbatches: int = 1,
+    origin: int = 0,
+    seed: int,
+    replicas: int = 1,
+    replica: int = 0,
+) -> tf.Tensor:
+    """The examples (int64 [num_steps, microbatches, rows]) that these steps see on one replica.
+
+    Row r of microbatch m of step s is the example at position `origin + s * B + m * (B / k) + replica * rows + r` of
+    the shuffled stream, with B the global batch of k microbatches: neither k nor the replicas change what a step sees.
+    """
+    rows = _rows(global_batch_size, microbatches, replicas, replica)
+    step = tf.cast(first_step, tf.int64) + tf.range(num_steps, dtype=tf.int64)[:, None, None]
+    microbatch = tf.range(microbatches, dtype=tf.int64)[:, None]
+    row = replica * rows + tf.range(rows, dtype=tf.int64)
+    positions = origin + step * global_batch_size + microbatch * (replicas * rows) + row
+    positions = tf.maximum(positions, 0)  # only steps before the first of a run can lie below: they are never taken
+    indices = shuffled(tf.reshape(positions, [-1]), size=size, seed=seed, span=num_steps * global_batch_size)
+    return tf.reshape(indices, [num_steps, microbatches, rows])
+
+
+def eval_chunks(
+    source: Source, *, global_batch_size: int, chunk_batches: int = 16, replicas: int = 1, replica: int = 0
+) -> tf.data.Dataset:
+    """Every example once, in order, as `({feature: [batches, rows, ...]}, mask [batches, rows])` for one replica.
+
+    All elements have one shape, of at most `chunk_batches` batches. Rows beyond the last example repeat example 0 and
+    have mask 0 (float32); all others have mask 1.
+    """
+    _check_positive(chunk_batches=chunk_batches)
+    rows = _rows(global_batch_size, 1, replicas, replica)
+    size = len(source)
+    batches = -(-size // global_batch_size)
+    chunks = -(-batches // chunk_batches)
+    in_chunk = -(-batches // chunks)  # spread evenly: 17 batches make 9 + 8, not 16 + 1
+
+    @tf.autograph.experimental.do_not_convert
+    def chunk(number: tf.Tensor) -> tuple[Features, tf.Tensor]:
+        batch = number * in_chunk + tf.range(in_chunk, dtype=tf.int64)[:, None]
+        positions = batch * global_batch_size + replica * rows + tf.range(rows, dtype=tf.int64)
+        real = positions < size
+        indices = tf.where(real, positions, tf.zeros_like(positions))
+        return _gathered(source, indices, [in_chunk, rows]), tf.cast(real, tf.float32)
+
+    return _configured(tf.data.Dataset.range(chunks).map(chunk))
+
+
+def _gathered(source: Source, indices: tf.Tensor, leading: list[int]) -> Features:
+    """The examples of `indices`, whose shape is `leading`, and the proof that they are as the source says."""
+    examples = source.gather(tf.reshape(indices, [-1]))
+    spec = source.spec
+    found = {name: (value.dtype.name, tuple(value.shape[1:])) for name, value in examples.items()}
+    promised = {name: (feature.dtype.name, tuple(feature.shape)) for name, feature in spec.items()}
+    if found != promised:
+        raise ValueError(
+            f"`gather` of the source `{source.name}` returns {found}, but its `spec` promises {promised}; "
+            "make the two agree (and shapes known: `tf.ensure_shape`)."
+        )
+    return {name: tf.reshape(value, [*leading, *spec[name].shape]) for name, value in examples.items()}
+
+
+def _configured(chunks: tf.data.Dataset) -> tf.data.Dataset:
+    """The same stream, made ready ahead of the engine at little cost to it."""
+    options = tf.data.Options()
+    options.deterministic = True
+    # Replicas and workers ask for their own rows; TensorFlow's sharding would divide them a second time.
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    # There is nothing to tune in a map and a prefetch; the tuner's and rewriter's threads and copies only cost.
+    options.autotune.enabled = False
+    options.experimental_optimization.apply_default_optimizations = False
+    # A small pool of its own, so that input never queues behind the operations of the step, nor crowds them out.
+    options.threading.private_threadpool_size = 2
+    # One chunk ahead: while the engine eats one, the next is made. More would cost memory and hide nothing.
+    return chunks.prefetch(1).with_options(options)
+
+
+def _rows(global_batch_size: int, microbatches: int, replicas: int, replica: int) -> int:
+    """Rows of one microbatch on one replica."""
+    _check_positive(global_batch_size=global_batch_size, microbatches=microbatches, replicas=replicas)
+    if not 0 <= replica < replicas:
+        raise ConfigurationError(f"`replica` is {replica}; {replicas} replicas are numbered from 0 to {replicas - 1}.")
+    parts = microbatches * replicas
+    if global_batch_size % parts:
+        nearest = max(1, round(global_batch_size / parts)) * parts
+        raise ConfigurationError(
+            f"`global_batch_size` is {global_batch_size}, which {microbatches} microbatches x {replicas} replicas "
+            f"don't divide evenly; the nearest that fits is {nearest}: set `global_batch_size = {nearest}`."
+        )
+    return global_batch_size // parts
+
+
+def _check_positive(**values: int) -> None:
+    for name, value in values.items():
+        if value < 1:
+            raise ConfigurationError(f"`{name}` is {value}; it counts something, so give at least 1.")
+
+
+def _check_not_negative(**values: int) -> None:
+    for name, value in values.items():
+        if value < 0:
+            raise ConfigurationError(f"`{name}` is {value}; it counts what came before, so give 0 or more.")

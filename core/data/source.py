@@ -1,0 +1,83 @@
+"""A `Source`: examples that can be asked for by number.
+
+Training never iterates over a source; it asks for the examples that a step needs (`core/data/pipeline.py`). So a source
+has a length, can say what one example looks like, and gathers any examples at once. A source of one's own is a class
+with `spec` and `gather`:
+
+    >>> import tensorflow as tf
+    >>> class Points(Source):
+    ...     def __init__(self, count):
+    ...         super().__init__("points", size=count, place="made up on the spot")
+    ...     @property
+    ...     def spec(self):
+    ...         return {"x": tf.TensorSpec([2], tf.float32)}
+    ...     def gather(self, indices):
+    ...         angle = tf.cast(indices, tf.float32)
+    ...         return {"x": tf.stack([tf.cos(angle), tf.sin(angle)], axis=1)}
+    >>> Points(100).gather(tf.constant([0, 7], tf.int64))["x"].shape
+    TensorShape([2, 2])
+
+Gin makes sources before the strategy exists, and TensorFlow accepts no new device once it has run an operation. So a
+source's `__init__` reads files with NumPy and leaves tensors to the first `gather`.
+"""
+
+import abc
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from core.errors import ConfigurationError, DataError, did_you_mean
+
+
+class Source(abc.ABC):
+    """A fixed number of examples, each a dictionary of features of fixed shape."""
+
+    def __init__(self, name: str, *, size: int, place: str) -> None:
+        if size < 1:
+            raise DataError(
+                f"The source `{name}` is empty: {place} holds no example. Check that it names the right data."
+            )
+        self.name = name
+        self.place = place  # where the examples came from, for errors
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    @abc.abstractmethod
+    def spec(self) -> dict[str, tf.TensorSpec]:
+        """What one example looks like, by feature: shapes are fully known and have no batch axis."""
+
+    @abc.abstractmethod
+    def gather(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
+        """The examples of these numbers (int64 [n]), each feature [n, ...]; runs inside a `tf.data` map."""
+
+    def extremes(self, feature: str) -> tuple[int, int, int, int] | None:
+        """An integer feature's smallest value and an example that has it, then its largest value and an example.
+
+        A task refuses labels out of range with it before the first step. None for features that aren't integers, and
+        where finding out would mean reading everything.
+        """
+        return None
+
+
+def check_feature(source: Source, feature: str) -> None:
+    """Refuses a feature that `source` doesn't have."""
+    if feature not in source.spec:
+        raise DataError(
+            f"The source `{source.name}` has no feature `{feature}`; it has {_listed(source.spec)}."
+            f"{did_you_mean(feature, source.spec)}"
+        )
+
+
+def check_split(name: str, split: str, known: Sequence[str]) -> None:
+    """Refuses a split that the source called `name` doesn't have."""
+    if split not in known:
+        raise ConfigurationError(
+            f"`split` of `{name}` is {split!r}; it has {_listed(known)}.{did_you_mean(str(split), known)}"
+        )
+
+
+def _listed(names: Sequence[str] | dict[str, tf.TensorSpec]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
