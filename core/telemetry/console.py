@@ -1,0 +1,165 @@
+"""Figures for a person: a live progress bar on a terminal, plain lines in a pipe or a file.
+
+>>> times = iter([0.0, 10.0])
+>>> console = Console(total_steps=2000, clock=lambda: next(times))
+>>> console.progress(0)
+>>> console.write(500, "train", {"loss": 0.12341, "examples_per_second": 123456.7, "data_wait": 0.018})
+step  500/2000  train  loss 0.1234  examples/s 123,457  data wait 2 %  eta 0:30
+"""
+
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import SupportsFloat, TextIO
+
+from rich.console import Console as Terminal
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Column
+from rich.text import Text
+
+Figures = Mapping[str, SupportsFloat]
+
+_REFRESH_SECONDS = 0.1
+_SPEED = "examples_per_second"  # a line with this figure tells of the training's progress
+_ON_THE_BAR = ("loss", _SPEED, "data_wait")
+
+
+class Console:
+    """Prints one line for each `write`; on a terminal, a bar below the lines follows `progress`."""
+
+    def __init__(self, total_steps: int, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic):
+        self._total = total_steps
+        self._stream = sys.stdout if stream is None else stream
+        self._clock = clock
+        self._start: tuple[int, float] | None = None  # the first step heard of, and when
+        self._drawn = -math.inf  # when the bar was last drawn
+        self._latest: Figures = {}  # what the bar shows
+        self._widths: dict[str, int] = {}  # of the columns so far: figures of the same name stay below each other
+        self._bar = _make_bar(self._stream, total_steps)
+
+    def write(self, step: int, split: str, figures: Figures) -> None:
+        """Prints one line."""
+        now = self._clock()
+        self._start = self._start or (step, now)
+        line = Text(f"step {self._padded(step)}  ").append(self._aligned("split", split, str.ljust), "bold")
+        for name, value in figures.items():
+            line.append(f"  {label(name)} ", "dim")
+            line.append(self._aligned(name, format_figure(name, value), str.rjust), _style(value))
+        if _SPEED in figures:
+            if step < self._total:
+                line.append("  eta ", "dim").append(self._eta(step, now))
+            self._latest = figures
+            self._draw(step, now)
+        self._print(line)
+
+    def progress(self, step: int, figures: Figures | None = None) -> None:
+        """Moves the bar, at most ten times a second; `figures` are read only when they are drawn.
+
+        The time left is estimated from the first call on, so make it before the first step.
+        """
+        now = self._clock()
+        self._start = self._start or (step, now)
+        if figures is not None:
+            self._latest = figures
+        if now - self._drawn >= _REFRESH_SECONDS or step >= self._total:
+            self._draw(step, now)
+
+    def note(self, text: str) -> None:
+        """Prints a line of text: a checkpoint was saved, something needs attention."""
+        self._print(Text(text))
+
+    def close(self) -> None:
+        """Takes the bar away; the lines stay."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def _print(self, line: Text) -> None:
+        if self._bar is None:
+            self._stream.write(line.plain + "\n")
+            self._stream.flush()
+        else:
+            # The terminal breaks a long line, so that it is whole again in a wider window or when copied.
+            self._bar.console.print(line, soft_wrap=True)
+
+    def _draw(self, step: int, now: float) -> None:
+        if self._bar is None:
+            return
+        self._drawn = now
+        shown = {name: value for name, value in self._latest.items() if name.rpartition("/")[2] in _ON_THE_BAR}
+        figures = [f"{label(name)} {format_figure(name, value)}" for name, value in shown.items()]
+        text = "  ".join([self._padded(step), f"eta {self._eta(step, now)}", *figures])
+        self._bar.start()
+        self._bar.update(self._bar.task_ids[0], completed=step, text=text, refresh=True)
+
+    def _padded(self, step: int) -> str:
+        return f"{step:{len(str(self._total))}}/{self._total}"
+
+    def _aligned(self, column: str, cell: str, justify: Callable[[str, int], str]) -> str:
+        width = self._widths[column] = max(self._widths.get(column, 0), len(cell))
+        return justify(cell, width)
+
+    def _eta(self, step: int, now: float) -> str:
+        """From the average over the whole run so far, with its pauses for evaluation and checkpoints."""
+        first_step, start = self._start or (step, now)
+        if step <= first_step:
+            return "-:--"
+        seconds = round((self._total - step) * (now - start) / (step - first_step))
+        minutes, seconds = divmod(max(seconds, 0), 60)
+        hours, minutes = divmod(minutes, 60)
+        return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def label(name: str) -> str:
+    """What a figure is called on the screen.
+
+    >>> label("examples_per_second"), label("d/gradient_penalty")
+    ('examples/s', 'd/gradient penalty')
+    """
+    return name.replace("examples_per_second", "examples/s").replace("step_seconds", "step time").replace("_", " ")
+
+
+def format_figure(name: str, value: SupportsFloat) -> str:
+    """A number as a person reads it, with about four digits that matter.
+
+    >>> [format_figure("loss", x) for x in (0.12341234, 1.5, 31.41592, 65536.2, 0.00012345, 1e-9, 0.0)]
+    ['0.1234', '1.5000', '31.416', '65,536', '0.000123', '1e-09', '0.0000']
+    >>> format_figure("data_wait", 0.018), format_figure("step_seconds", 0.00125), format_figure("examples", 60000)
+    ('2 %', '1.250 ms', '60,000')
+    """
+    kind = name.rpartition("/")[2]
+    if isinstance(value, int):
+        return f"{value:,}"
+    x = float(value)
+    if not math.isfinite(x):
+        return str(x)
+    if kind == _SPEED:
+        return f"{x:,.0f}"
+    if kind == "data_wait":
+        return f"{100 * x:.0f} %"
+    if kind == "step_seconds":
+        return f"{x:.3f} s" if x >= 1 else f"{1000 * x:.3f} ms"
+    size = abs(x)
+    if 0 < size < 0.01:
+        return f"{x:.3g}"
+    decimals = 4 if size < 10 else 3 if size < 100 else 2 if size < 1000 else 0
+    return f"{x:,.{decimals}f}"
+
+
+def _style(value: SupportsFloat) -> str:
+    return "" if math.isfinite(float(value)) else "bold red"
+
+
+def _make_bar(stream: TextIO, total_steps: int) -> Progress | None:
+    """A bar that is drawn only when told to, so no thread takes time from the training; `None` if not on a terminal."""
+    terminal = Terminal(file=stream, highlight=False)
+    # Asked of the stream itself, because variables such as FORCE_COLOR make rich take a pipe for a terminal.
+    if not stream.isatty() or terminal.is_dumb_terminal:
+        return None
+    columns = [
+        BarColumn(bar_width=None, complete_style="cyan", finished_style="cyan", table_column=Column(ratio=1)),
+        TextColumn("{task.fields[text]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
+    ]
+    bar = Progress(*columns, console=terminal, auto_refresh=False, transient=True, expand=True)
+    bar.add_task("", total=total_steps, text="")
+    return bar

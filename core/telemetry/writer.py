@@ -1,0 +1,64 @@
+"""The one interface behind which console, JSON lines and TensorBoard look the same, and several of them as one."""
+
+import contextlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+
+class Writer(Protocol):
+    """Takes the figures of a step, for one split of the data (`train`, `eval`, ...)."""
+
+    def write(self, step: int, split: str, figures: Mapping[str, float]) -> None:
+        """Writes `figures` where a reader sees them at once."""
+
+    def close(self) -> None:
+        """Writes nothing more."""
+
+
+@runtime_checkable
+class Screen(Writer, Protocol):
+    """A writer that a person is looking at."""
+
+    def progress(self, step: int, figures: Mapping[str, float] | None = None) -> None:
+        """Shows how far the run is."""
+
+    def note(self, text: str) -> None:
+        """Shows a line of text."""
+
+
+class Telemetry:
+    """Several writers as one; the screens among them get progress and notes too. Without writers it says nothing."""
+
+    def __init__(self, writers: Sequence[Writer] = ()):
+        self.writers = tuple(writers)
+        self.screens = tuple(writer for writer in writers if isinstance(writer, Screen))
+        self._warnings: set[str] = set()
+
+    def write(self, step: int, split: str, figures: Mapping[str, float]) -> None:
+        """Hands `figures` to each writer in turn."""
+        for writer in self.writers:
+            writer.write(step, split, figures)
+
+    def progress(self, step: int, figures: Mapping[str, float] | None = None) -> None:
+        """Shows how far the run is; cheap enough to call after each chunk of steps."""
+        for screen in self.screens:
+            screen.progress(step, figures)
+
+    def note(self, text: str) -> None:
+        """Shows a line of text."""
+        for screen in self.screens:
+            screen.note(text)
+
+    def warn_once(self, text: str) -> None:
+        """Shows a warning, unless it was shown before; one that differs in its numbers alone is the same warning."""
+        gist = re.sub(r"\d+", "", text)
+        if gist not in self._warnings:
+            self._warnings.add(gist)
+            self.note(f"Warning: {text}")
+
+    def close(self) -> None:
+        """Closes every writer, also when one of them fails to."""
+        with contextlib.ExitStack() as closing:
+            for writer in self.writers:
+                closing.callback(writer.close)
