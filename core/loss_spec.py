@@ -1,0 +1,159 @@
+"""What a step function returns: its checks, its structure, its sums.
+
+The structure is found out by tracing the function once, before the first step. Here a mistake becomes an error that
+names the phase: a scalar loss, shapes that don't match, a variable made on the way.
+"""
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from core.metrics import State
+from core.random import Rng
+from core.task import Batch, Loss
+
+Specs = Mapping[str, tf.TensorSpec]
+Sums = Mapping[str, Any]  # "weight", "loss" and each metric: weighted sums, or an additive state
+
+
+@dataclasses.dataclass(frozen=True)
+class LossSpec:
+    """The structure of one phase's `Loss`."""
+
+    sums: Any  # a nest of specs
+    weighted: bool
+    outputs: Specs
+
+    def zero_sums(self) -> dict[str, Any]:
+        """Sums of nothing."""
+        return dict(tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), self.sums))
+
+
+def weighted_sums(loss: Loss) -> tuple[tf.Tensor, dict[str, Any]]:
+    """The sum to differentiate, and all that is reported, as sums."""
+    if loss.weight is None:
+        weight = None
+        total = tf.cast(tf.size(loss.per_example), tf.float32)
+    else:
+        weight = tf.cast(loss.weight, tf.float32)
+        total = tf.reduce_sum(weight)
+
+    def weigh(x: tf.Tensor) -> tf.Tensor:
+        x = tf.cast(x, tf.float32)
+        if weight is None:
+            return tf.reduce_sum(x)
+        # Select, don't multiply: nothing may leak from where the weight is zero, a NaN least of all.
+        return tf.reduce_sum(tf.where(weight != 0.0, weight * x, 0.0))
+
+    objective = weigh(loss.per_example)
+    metrics = {name: x if isinstance(x, State) else weigh(x) for name, x in loss.metrics.items()}
+    return objective, {"weight": total, "loss": objective, **metrics}
+
+
+def means(sums: Sums) -> dict[str, float]:
+    """The figures that sums stand for: weighted means, and the results of additive states; NaN of nothing."""
+    weight = float(sums["weight"])
+    figures: dict[str, float] = {}
+    for name, x in sums.items():
+        if isinstance(x, State):
+            result = x.result()
+            named = result.items() if isinstance(result, Mapping) else [("", result)]
+            figures |= {f"{name}/{suffix}".rstrip("/"): float(value) for suffix, value in named}
+        elif name != "weight":
+            figures[name] = float(x) / weight if weight else math.nan
+    return figures
+
+
+def describe_loss(loss: Callable[[Batch, Rng], Loss], batch: Specs, name: str) -> LossSpec:
+    """The structure of `loss(batch, rng)` for batches `[rows, ...]` of the given specs."""
+    rows = next(iter(batch.values())).shape[0]
+
+    def traced(b: Batch, rng: Rng) -> tuple[Loss, Any]:
+        result = checked(loss(b, rng), name, rows)
+        return result, weighted_sums(result)[1]
+
+    result, sums = _trace(traced, batch, name)
+    return LossSpec(_specs(sums), result.weight is not None, _specs(dict(result.outputs)))
+
+
+def describe_outputs(fn: Callable[[Batch, Rng], Mapping[str, tf.Tensor]], batch: Specs, name: str) -> Specs:
+    """The specs of what `fn(batch, rng)` returns."""
+    return _specs(dict(_trace(fn, batch, name)))
+
+
+def microbatch_specs(values: Batch) -> Specs:
+    """What a step function sees of `values` [microbatches, rows, ...]."""
+    return {key: tf.TensorSpec(x.shape[1:], x.dtype) for key, x in values.items()}
+
+
+def checked(loss: Any, name: str, rows: int | None) -> Loss:
+    """`loss`, if it is one value per example with everything else in the same shape."""
+    if not isinstance(loss, Loss):
+        raise TypeError(
+            f"phase `{name}` returned {type(loss).__name__}; a step function returns `Loss(per_example, ...)` from "
+            "`core.task`, with one value per example."
+        )
+    shape = loss.per_example.shape
+    if shape.rank == 0:
+        raise ValueError(
+            f"phase `{name}` returned a scalar loss (shape {shape}). Return one value per example and let the engine "
+            "take "
+            "the mean: `Loss(per_example)` instead of `Loss(tf.reduce_mean(per_example))`. A scalar regulariser is "
+            "added to every row: `Loss(per_example + penalty)`."
+        )
+    if rows is not None and shape[0] is not None and shape[0] != rows:
+        raise ValueError(
+            f"phase `{name}` returned a loss of shape {shape} for a batch of {rows} rows; the first axis of "
+            "`per_example` is the batch: return one value (or one row of weighted values) per example."
+        )
+    if shape.rank != 1 and loss.weight is None:
+        raise ValueError(
+            f"phase `{name}` returned a loss of shape {shape} without a `weight`. Say what one value counts: "
+            "`Loss(per_token, weight=mask)` with a weight of the same shape, or sum the inner axes to one value per "
+            "example."
+        )
+    tensors = {key: x for key, x in loss.metrics.items() if not isinstance(x, State)}
+    others = {"weight": loss.weight, **{f"metrics[{key!r}]": x for key, x in tensors.items()}}
+    for key, value in others.items():
+        if value is not None and not (value.shape.rank == shape.rank and value.shape.is_compatible_with(shape)):
+            raise ValueError(
+                f"phase `{name}` returned `{key}` of shape {value.shape} beside `per_example` of shape {shape}; both "
+                "hold one value for the same things, so give both the same shape."
+            )
+    for key in ("weight", "loss"):
+        if key in loss.metrics:
+            raise ValueError(
+                f"phase `{name}` returned a metric named `{key}`; that name is the engine's own: rename it."
+            )
+    return loss
+
+
+def _specs(nest: Any) -> Any:
+    return tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), nest)
+
+
+def _trace(fn: Callable[[Batch, Rng], Any], batch: Specs, name: str) -> Any:
+    rng = Rng.from_seed(0)
+    with no_new_variables(name):
+        traced = tf.function(lambda b: fn(b, rng), autograph=False).get_concrete_function(dict(batch))
+    return traced.structured_outputs
+
+
+@contextlib.contextmanager
+def no_new_variables(name: str) -> Iterator[None]:
+    """Refuses variables that are made while a step function is being traced."""
+
+    def refuse(_: Any, **kwargs: Any) -> tf.Variable:
+        raise ValueError(
+            f"phase `{name}` made a variable (`{kwargs.get('name') or 'Variable'}`) inside its step function. "
+            "Variables are "
+            "made once, in `__init__` of a module, where the strategy, the optimizer and the checkpoint can see them: "
+            "move it there."
+        )
+
+    with tf.variable_creator_scope(refuse):
+        yield

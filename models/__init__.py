@@ -1,0 +1,1 @@
+"""One architecture a file: its networks, then the task that trains them."""

@@ -1,0 +1,149 @@
+"""What gin has registered, seen as names, signatures and types: what the configuration audit checks against."""
+
+import dataclasses
+import inspect
+import types
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import gin
+from gin import config as gin_config
+
+from core.errors import did_you_mean
+
+MISSING = inspect.Parameter.empty
+_UNRESOLVED = (NameError, AttributeError, TypeError, SyntaxError, ValueError, LookupError, ImportError)
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameter:
+    """One parameter: its type is `Any` where there is none, or none that can be resolved here."""
+
+    default: Any
+    hint: Any
+
+    @property
+    def required(self) -> bool:
+        """Whether its author asks for a binding."""
+        return self.default is gin.REQUIRED
+
+
+@dataclasses.dataclass(frozen=True)
+class Signature:
+    """What a configurable takes and what calling it makes."""
+
+    parameters: Mapping[str, Parameter]
+    extra: Parameter | None  # of `**kwargs`
+    makes: Any
+    denied: Sequence[str] = ()
+
+    def find(self, name: str) -> Parameter | None:
+        """The parameter that a binding of `name` sets."""
+        return None if name in self.denied else self.parameters.get(name, self.extra)
+
+
+def configurables() -> dict[str, Any]:
+    """Each configurable by its complete selector, gin's own (`gin.macro`) left out."""
+    return {name: c for name, c in gin_config._REGISTRY.items() if c.module != "gin"}
+
+
+def matches(selector: str) -> list[str]:
+    """The complete selectors that `selector` may stand for."""
+    return sorted(gin_config._REGISTRY.matching_selectors(selector))
+
+
+def get(complete_selector: str) -> Any:
+    """gin's record of one configurable."""
+    return gin_config._REGISTRY[complete_selector]
+
+
+def lookup(function: Any) -> str | None:
+    """The complete selector of a function or class, if it is a configurable."""
+    try:
+        found = gin_config._inverse_lookup(function)
+    except TypeError:  # not hashable: no function or class
+        return None
+    return found.selector if found else None
+
+
+def short(complete_selector: str) -> str:
+    """The name without its module: `Trainer`, or `Class.method`."""
+    return ".".join(complete_selector.split(".")[-2 if get(complete_selector).is_method else -1 :])
+
+
+def constants(name: str) -> list[str]:
+    """The complete names of the constants that `%name` may stand for."""
+    return sorted(gin_config._CONSTANTS.matching_selectors(name))
+
+
+def constant(complete_name: str) -> Any:
+    """A constant's value."""
+    return gin_config._CONSTANTS[complete_name]
+
+
+def constant_names() -> set[str]:
+    """All constants, by their complete names and by those that leave modules out."""
+    parts = [name.split(".") for name, _ in gin_config._CONSTANTS.items()]
+    return {".".join(part[i:]) for part in parts for i in range(len(part))}
+
+
+def near(selector: str, candidates: Iterable[str] | None = None) -> str:
+    """A question naming the registered name nearest to `selector`."""
+    names = list(configurables() if candidates is None else candidates)
+    return did_you_mean(selector.rpartition(".")[2], {short(name) for name in names}) or did_you_mean(selector, names)
+
+
+def signature(complete_selector: str) -> Signature:
+    """The signature of the function, or of the class's constructor, below all decorators."""
+    configurable = get(complete_selector)
+    target = configurable.wrapped
+    function = gin_config._find_class_construction_fn(target) if inspect.isclass(target) else target
+    function = inspect.unwrap(function)
+    makes = target if inspect.isclass(target) else Any
+    if function is object.__init__:  # it claims `**kwargs`, and refuses them when called
+        return Signature({}, None, makes)
+    try:
+        parameters = list(inspect.signature(function, follow_wrapped=False).parameters.values())
+    except (TypeError, ValueError):  # compiled code
+        return Signature({}, Parameter(MISSING, Any), makes)
+    hints = _hints(function)
+    if inspect.isclass(target) or configurable.is_method:
+        parameters = parameters[1:]
+    else:
+        makes = hints.get("return", Any)
+    listed = {
+        p.name: _parameter(p, hints)
+        for p in parameters
+        if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and _may_bind(configurable, p.name)
+    }
+    extra = next((Parameter(None, hints.get(p.name, Any)) for p in parameters if p.kind is p.VAR_KEYWORD), None)
+    if configurable.allowlist:
+        unlisted = {name: extra for name in configurable.allowlist if extra is not None and name not in listed}
+        return Signature({**listed, **unlisted}, None, makes)
+    return Signature(listed, extra, makes, tuple(configurable.denylist or ()))
+
+
+def _parameter(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Parameter:
+    hint = hints.get(parameter.name, Any)
+    if parameter.default is None and hint is not Any and types.NoneType not in typing.get_args(hint):
+        hint = typing.Optional[hint]  # noqa: UP045  # `|` refuses a string
+    return Parameter(parameter.default, hint)
+
+
+def _may_bind(configurable: Any, name: str) -> bool:
+    if configurable.allowlist:
+        return name in configurable.allowlist
+    return name not in (configurable.denylist or ())
+
+
+def _hints(function: Any) -> dict[str, Any]:
+    """The annotations that can be resolved: a name that exists only for type checkers leaves the others as they are."""
+    hints: dict[str, Any] = {}
+    for name, annotation in getattr(function, "__annotations__", {}).items():
+        holder = types.SimpleNamespace(__annotations__={name: annotation})
+        try:
+            hints |= typing.get_type_hints(holder, globalns=getattr(function, "__globals__", {}))
+        except _UNRESOLVED:
+            hints[name] = Any
+    return hints

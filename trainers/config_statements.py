@@ -1,0 +1,151 @@
+"""What gin files say, one statement at a time, each with its place.
+
+gin itself keeps only the last value of each parameter; here a second value for the same name is a duplicate (within one
+file) or an override (of an earlier file), and both places are known.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from core.errors import ConfigurationError
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a statement stands."""
+
+    source: str
+    line: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.line}" if self.line else self.source
+
+
+@dataclasses.dataclass(frozen=True)
+class Reference:
+    """`@scope/selector`, or with parentheses what calling it returns."""
+
+    scope: str
+    selector: str
+    evaluated: bool
+
+    def __str__(self) -> str:
+        return f"@{scoped(self.scope, self.selector)}{'()' if self.evaluated else ''}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Macro:
+    """`%name`: the value of a macro or of a constant."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"%{self.name}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Binding:
+    """`scope/selector.parameter = value`; a macro's definition has no parameter."""
+
+    scope: str
+    selector: str
+    parameter: str
+    value: Any
+    place: Place
+    reading: int  # which reading of which file: two values within one are a duplicate
+
+    @property
+    def is_macro(self) -> bool:
+        """Whether this defines a macro."""
+        return not self.parameter
+
+    @property
+    def name(self) -> str:
+        """What is bound, as written."""
+        return scoped(self.scope, self.selector) + (f".{self.parameter}" if self.parameter else "")
+
+    def __str__(self) -> str:
+        return f"`{self.name} = {text(self.value)}` ({self.place})"
+
+
+@dataclasses.dataclass(frozen=True)
+class Import:
+    """`import module`, and where."""
+
+    module: str
+    statement: Any  # gin's own record, which its operative text prints
+    place: Place
+
+
+@dataclasses.dataclass(frozen=True)
+class Override:
+    """A later file, or a `--gin_param`, took the place of an earlier value."""
+
+    old: Binding
+    new: Binding
+
+    def __str__(self) -> str:
+        old, new = self.old, self.new
+        return f"`{new.name}` is {text(new.value)} ({new.place}), not {text(old.value)} ({old.place})"
+
+
+def scoped(scope: str, name: str) -> str:
+    """`scope/name`, or `name` alone."""
+    return f"{scope}/{name}" if scope else name
+
+
+def text(value: Any) -> str:
+    """`value` as gin would read it."""
+    if isinstance(value, Reference | Macro):
+        return str(value)
+    if isinstance(value, list):
+        return f"[{', '.join(map(text, value))}]"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(text, value))}{',' if len(value) == 1 else ''})"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{text(k)}: {text(v)}" for k, v in value.items()) + "}"
+    return repr(value)
+
+
+def names_in(value: Any) -> Iterator[Reference | Macro]:
+    """Each reference and macro in `value`, however deep."""
+    if isinstance(value, Reference | Macro):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from names_in(item)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from names_in(key)
+            yield from names_in(item)
+
+
+def is_placeholder(value: Any) -> bool:
+    """Whether `value` is `%gin.REQUIRED`, by which a file asks a later one for a value."""
+    return isinstance(value, Macro) and value.name in ("gin.REQUIRED", "REQUIRED")
+
+
+def settle(bindings: Iterable[Binding]) -> tuple[tuple[Binding, ...], tuple[Override, ...]]:
+    """The bindings that hold in the end, and what they override; a duplicate within one file is an error."""
+    groups: dict[tuple[str, ...], list[Binding]] = {}
+    overrides: list[Override] = []
+    for new in bindings:
+        group = groups.setdefault((new.scope, new.selector.rpartition(".")[2], new.parameter), [])
+        for old in [old for old in group if _same_selector(old.selector, new.selector)]:
+            if old.reading == new.reading:
+                raise ConfigurationError(
+                    f"`{new.name}` is bound twice in one file: {text(old.value)} at {old.place} and "
+                    f"{text(new.value)} at {new.place}. Keep one of the two lines."
+                )
+            group.remove(old)
+            if not is_placeholder(old.value) and old.place != new.place:
+                overrides.append(Override(old, new))
+        group.append(new)
+    kept = [binding for group in groups.values() for binding in group]
+    return tuple(sorted(kept, key=lambda binding: binding.reading)), tuple(overrides)
+
+
+def _same_selector(a: str, b: str) -> bool:
+    """`adamw` and `optimizers.adamw`: spellings of one name end alike, whatever modules are imported later."""
+    return f".{a}".endswith(f".{b}") or f".{b}".endswith(f".{a}")

@@ -1,0 +1,57 @@
+"""Evaluation: each held-out example counts exactly once, whatever the batch size."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import gin
+import tensorflow as tf
+
+from core.data import Source, eval_chunks
+from core.errors import ConfigurationError
+from core.loss_spec import Sums, checked, describe_loss, means, weighted_sums
+from core.task import Batch, Task
+
+
+@gin.configurable
+class Evaluator:
+    """Evaluates a task on a source.
+
+    The last batches come padded. The padding is cut off before the task sees them, so that it can't count in anything.
+    """
+
+    def __init__(self, task: Task, source: Source, strategy: tf.distribute.Strategy, *, global_batch_size: int = 256):
+        if global_batch_size < 1:
+            raise ConfigurationError(
+                f"`Evaluator.global_batch_size` is {global_batch_size}; it counts examples: use 1 or more."
+            )
+        self.task, self.strategy = task, strategy
+        self._chunks = eval_chunks(source, global_batch_size=global_batch_size)
+        features, _ = self._chunks.element_spec
+        any_rows = {key: tf.TensorSpec([None, *spec.shape[2:]], spec.dtype) for key, spec in features.items()}
+        self._spec = describe_loss(lambda batch, _: task.evaluate(batch), any_rows, "evaluate")
+        self._sums_of_chunk = tf.function(self._sum_chunk, input_signature=self._chunks.element_spec, autograph=False)
+
+    def evaluate(self) -> dict[str, float]:
+        """The figures of the task's `evaluate` over the whole source."""
+        sums = self._spec.zero_sums()
+        for features, mask in self._chunks:
+            sums = tf.nest.map_structure(tf.add, sums, self._sums_of_chunk(features, mask))
+        return means(sums)
+
+    def _sum_chunk(self, features: Batch, mask: tf.Tensor) -> Sums:
+        return self.strategy.run(self._sum_replica, args=(features, mask))
+
+    def _sum_replica(self, features: Batch, mask: tf.Tensor) -> Sums:
+        """Sums over a chunk of batches, each of the rows that are real: a mask's ones come before its zeros."""
+
+        def body(i: tf.Tensor, sums: Sums) -> Any:
+            rows = tf.cast(tf.reduce_sum(mask[i]), tf.int32)
+            real = {key: x[i, :rows] for key, x in features.items()}
+            return i + 1, tf.nest.map_structure(
+                tf.add, sums, tf.cond(rows > 0, lambda: self._sum_batch(real), self._spec.zero_sums)
+            )
+
+        return tf.while_loop(lambda i, _: i < mask.shape[0], body, (tf.constant(0), self._spec.zero_sums()))[1]
+
+    def _sum_batch(self, batch: Mapping[str, tf.Tensor]) -> dict[str, Any]:
+        return weighted_sums(checked(self.task.evaluate(batch), "evaluate", None))[1]

@@ -1,0 +1,93 @@
+"""An experiment: what is trained, on what, where. Every mode starts by building one."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import gin
+import tensorflow as tf
+
+from core.data import Source
+from core.distribution import one_device
+from core.errors import ConfigurationError
+from core.module import named_variables
+from core.random import Rng
+from core.task import Phase, Task, Update
+
+
+@gin.configurable
+class Experiment:
+    """Builds the task inside the strategy's scope and checks that everything is in its place.
+
+    `task` is a factory, called with `rng=`; sources and the strategy hold no variables and come ready made. `synthetic`
+    trains on the first batches over and over, to see what a run costs without its input.
+    """
+
+    def __init__(
+        self,
+        *,
+        task: Callable[..., Task] = gin.REQUIRED,
+        train_source: Source = gin.REQUIRED,
+        eval_source: Source | None = None,
+        strategy: tf.distribute.Strategy | None = None,
+        seed: int = 0,
+        synthetic: bool = False,
+    ):
+        self.train_source = train_source
+        self.eval_source = eval_source
+        self.strategy = strategy or one_device()
+        self.seed = seed
+        self.synthetic = synthetic
+        with self.strategy.scope():
+            self.task = _make(task, Rng.from_seed(seed).fold("init"))
+        self._check_scope()
+        self.phases = _checked_phases(self.task)
+        for source in filter(None, (train_source, eval_source)):
+            self.task.check_source(source)
+
+    def _check_scope(self) -> None:
+        """A variable made outside the scope trains to wrong numbers without an error (TensorFlow issue 41768)."""
+        for path, variable in named_variables(self.task).items():
+            if not self.strategy.extended.variable_created_in_scope(variable):
+                raise ConfigurationError(
+                    f"variable `{path}` of `{type(self.task).__name__}` was made outside the experiment's strategy. "
+                    "Make it in "
+                    "the task's `__init__`, which the experiment calls inside `strategy.scope()`; don't make it when a "
+                    "module is imported, and don't share it between tasks."
+                )
+
+
+def _make(factory: Callable[..., Task], rng: Rng) -> Task:
+    if isinstance(factory, Task):
+        raise ConfigurationError(
+            f"`Experiment.task` is a finished `{type(factory).__name__}`; give the class itself (in gin "
+            f"`@{type(factory).__name__}` without parentheses): the experiment calls it inside the strategy's scope."
+        )
+    name = getattr(factory, "__name__", repr(factory))
+    parameters = inspect.signature(factory).parameters
+    if "rng" not in parameters and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        raise ConfigurationError(
+            f"`Experiment.task` is `{name}`, which takes no `rng`. Write `def __init__(self, *, rng, ...)` and make "
+            "the variables from it: a run's seed is what decides its initial weights."
+        )
+    task = factory(rng=rng)
+    if not isinstance(task, Task):
+        raise ConfigurationError(
+            f"`Experiment.task` is `{name}`, which made {task!r}; it must make a `core.task.Task`."
+        )
+    return task
+
+
+def _checked_phases(task: Task) -> list[Phase]:
+    phases: list[Any] = list(task.phases())
+    name = type(task).__name__
+    for phase in phases:
+        if not isinstance(phase, Phase):
+            raise ConfigurationError(f"`{name}.phases()` returned {phase!r}; each phase is an `Update` or a `Compute`.")
+    names = [phase.name for phase in phases]
+    for phase_name in names:
+        if names.count(phase_name) > 1:
+            raise ConfigurationError(f"`{name}.phases()` has two phases named `{phase_name}`; give each its own name.")
+    if not any(isinstance(phase, Update) for phase in phases):
+        raise ConfigurationError(f"`{name}.phases()` trains nothing; return at least one `Update`.")
+    return phases

@@ -1,0 +1,158 @@
+"""`python -m trainers.main --gin_file=F [--gin_file=G] [--gin_param='a.b=1'] [--workdir=DIR] [--mode=train]`
+
+Flags, then gin, then a mode. Nothing here imports TensorFlow before it has to: `--help` and a misspelt file answer at
+once.
+"""
+
+import argparse
+import contextlib
+import faulthandler
+import importlib
+import importlib.util
+import os
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TextIO
+
+from core.errors import ConfigurationError, TapeloopError, did_you_mean
+
+MODES = {
+    "train": "trains, with evaluation; goes on by itself where an earlier run of the same configuration stopped",
+    "evaluate": "evaluates the newest checkpoint of the workdir",
+    "summary": "prints the parameter table",
+    "resume_check": "trains once without and once with a SIGKILL in the middle, and compares every bit",
+}
+CHECKOUT = Path(__file__).resolve().parent.parent
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit code."""
+    flags = parse(sys.argv[1:] if arguments is None else arguments)
+    try:
+        _check_packages()
+        from trainers import config_audit
+
+        configuration = config_audit.read(flags.gin_file, flags.gin_param, search=[CHECKOUT])
+        workdir = Path(flags.workdir or Path("runs") / Path(flags.gin_file[0]).stem)
+        with native_stderr_in(workdir if flags.mode in ("train", "evaluate") else None):
+            from trainers.session import Session
+
+            session = Session(flags, configuration, workdir)
+            return int(importlib.import_module(f"trainers.modes.{flags.mode}").run(session))
+    except TapeloopError as error:
+        return _fail(error, error.exit_code, flags.verbose)
+    except (ValueError, TypeError) as error:
+        return _fail(error, ConfigurationError.exit_code, flags.verbose)
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The flags."""
+    parser = argparse.ArgumentParser(
+        prog="python -m trainers.main",
+        description="Trains, evaluates and inspects what a gin file describes.",
+        epilog="modes:\n"
+        + "\n".join(f"  {name:<14}{text}" for name, text in MODES.items())
+        + "\n\nexit codes: 0 finished, "
+        "2 configuration, 3 not finite, 4 data, 5 checkpoint, 75 stopped and saved: run it again",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add(
+        "--gin_file",
+        action="append",
+        required=True,
+        metavar="F",
+        help="a configuration; later ones override earlier ones",
+    )
+    add("--gin_param", action="append", default=[], metavar="'a.b=1'", help="one binding more; overrides the files")
+    add("--workdir", metavar="DIR", help="where the run is kept (default: runs/<name of the first gin file>)")
+    add("--mode", default="train", metavar="MODE", help="one of the modes below (default: train)")
+    add("--allow_config_change", action="store_true", help="go on in a workdir whose configuration was another")
+    add("--eager", action="store_true", help="one step without tracing: print and breakpoints work in step functions")
+    add("--verbose", action="store_true", help="show tracebacks with errors")
+    add("--kill_after_step", type=int, metavar="N", help="rehearse a crash: SIGKILL the process after this step")
+    flags = parser.parse_args(arguments)
+    if flags.mode not in MODES:
+        parser.error(f"`--mode` is {flags.mode!r}; use one of {', '.join(MODES)}.{did_you_mean(flags.mode, MODES)}")
+    return flags
+
+
+def _check_packages() -> None:
+    """A user's own `core/` or `models/` in the working directory would be imported instead of ours."""
+    for name in ("core", "models"):
+        found = importlib.util.find_spec(name)
+        place = Path(found.origin).resolve().parent if found and found.origin else None
+        if place != CHECKOUT / name:
+            raise ConfigurationError(
+                f"`import {name}` finds `{place or name + '/ in the working directory'}` instead of Tapeloop's own "
+                f"`{CHECKOUT / name}`: rename the folder, or run from another directory."
+            )
+
+
+@contextlib.contextmanager
+def native_stderr_in(workdir: Path | None) -> Iterator[None]:
+    """Sends what TensorFlow's C++ writes to stderr to a file; Python's own `sys.stderr` stays where it was.
+
+    No environment variable silences TensorFlow's start-up lines altogether, and level 3 would hide real errors as well.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    path = workdir / "native_stderr.log" if workdir else Path(os.devnull)
+    if workdir:
+        from trainers.workdir import Workdir
+
+        Workdir(workdir).create()
+    sys.stderr.flush()
+    original = os.dup(2)
+    with open(path, "ab") as sink:
+        os.dup2(sink.fileno(), 2)
+    visible: TextIO = os.fdopen(os.dup(original), "w", buffering=1)
+    python_stderr, sys.stderr = sys.stderr, visible
+    faulthandler.enable(visible)  # a crash in C++ still says where Python was
+    try:
+        yield
+    except (TapeloopError, ValueError, TypeError):
+        raise
+    except BaseException:
+        if workdir:
+            _show_tail(path, visible)
+        raise
+    finally:
+        faulthandler.disable()
+        sys.stderr = python_stderr
+        os.dup2(original, 2)
+        os.close(original)
+        visible.close()
+
+
+def _show_tail(path: Path, stream: TextIO, lines: int = 20) -> None:
+    tail = path.read_text(errors="replace").splitlines()[-lines:]
+    if tail:
+        print(f"--- the last of `{path}` (TensorFlow's own messages)", *tail, "---", sep="\n", file=stream)
+
+
+def _fail(error: Exception, exit_code: int, verbose: bool) -> int:
+    from trainers.config_audit import plain_message
+
+    if verbose:
+        traceback.print_exception(error)
+    place = "" if isinstance(error, TapeloopError) else _place(error)
+    print(f"error: {plain_message(error)}{place}", file=sys.stderr)
+    return exit_code
+
+
+def _place(error: Exception) -> str:
+    """Where in somebody's own code an error arose: the innermost frame that isn't an installed package's."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [
+        f
+        for f in frames
+        if "site-packages" not in f.filename and not f.filename.startswith(("<", str(CHECKOUT / "trainers")))
+    ]
+    return f" ({own[-1].filename}:{own[-1].lineno}; `--verbose` shows the traceback)" if own else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""One mode a file: `run(session)` does it and returns the exit code."""

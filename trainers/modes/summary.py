@@ -1,0 +1,27 @@
+"""`--mode=summary`: what is trained, as a table."""
+
+from rich.console import Console
+from rich.table import Table
+
+from core.module import named_variables, parameter_table
+from trainers.experiment import Experiment
+from trainers.session import Session
+
+
+def run(session: Session) -> int:
+    """Prints every parameter with its shape, and the totals."""
+    session.bind(required=[Experiment])
+    experiment = Experiment()
+    rows = parameter_table(experiment.task)
+    table = Table("parameter", "shape", "dtype", "count", title=type(experiment.task).__name__)
+    table.columns[-1].justify = "right"
+    for path, shape, dtype, count in rows:
+        table.add_row(path, " × ".join(map(str, shape)) or "scalar", dtype, f"{count:,}")
+    console = Console()
+    console.print(table)
+    others = len(named_variables(experiment.task)) - len(rows)
+    phases = ", ".join(f"{type(phase).__name__} {phase.name}" for phase in experiment.phases)
+    console.print(
+        f"{sum(row[-1] for row in rows):,} parameters, {others} variables that aren't trained; phases: {phases}"
+    )
+    return 0

@@ -1,0 +1,40 @@
+"""Finds out what was not finite: the bad step again, without tracing, from the weights it started with."""
+
+import math
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+from core.loss_spec import means
+from core.random import Rng
+from core.task import Batch, Compute, Update
+from trainers.step import TrainStep, accumulate_gradients, compute
+
+
+def describe_bad_step(train_step: TrainStep, values: Batch, index: int) -> str:
+    """Names the figures and gradients of step `index` that aren't finite, phase by phase."""
+    values = dict(values)
+    for phase in train_step.phases:
+        if index % phase.every:
+            continue
+        rng = train_step.rng_of(phase, index)
+        mine = train_step.inputs_of(phase, values)
+        if isinstance(phase, Compute):
+            values |= compute(phase.fn, mine, rng, name=phase.name)
+            continue
+        found = list(_not_finite(phase, mine, rng))
+        if found:
+            return f"in phase `{phase.name}`, {', '.join(found[:4])}{' and more' if len(found) > 4 else ''}"
+        values |= accumulate_gradients(phase.loss, phase.variables(), mine, rng, name=phase.name)[1]
+    return "a loss or gradient of it overflowed (done again without tracing it is finite)"
+
+
+def _not_finite(phase: Update, values: Batch, rng: Rng) -> Iterator[str]:
+    accumulated, _ = accumulate_gradients(phase.loss, phase.variables(), values, rng, name=phase.name)
+    for name, x in means(accumulated.sums).items():
+        if not math.isfinite(x):
+            yield f"`{name}` is {x}"
+    for path, gradient in accumulated.gradients.items():
+        bad = int(tf.reduce_sum(tf.cast(~tf.math.is_finite(gradient), tf.int32)))
+        if bad:
+            yield f"the gradient of `{path}` ({bad:,} of {tf.size(gradient):,} values)"

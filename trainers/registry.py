@@ -1,0 +1,12 @@
+"""Imports everything of Tapeloop that a gin file may name, so that gin knows it."""
+
+import core.data
+import core.distribution
+import core.optimizers
+import models.convnet
+import models.linear
+import models.mlp
+
+__all__ = ["STRATEGIES", "core", "models"]
+
+STRATEGIES = tuple(core.distribution.__all__)

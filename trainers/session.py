@@ -1,0 +1,77 @@
+"""What every mode is handed: the flags, the configuration, and the pieces built from them."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from core import checkpoint
+from core.telemetry import Console
+from trainers import registry
+from trainers.config_audit import Configuration
+from trainers.config_identity import config_hash, difference, identity, operative_text
+from trainers.evaluator import Evaluator
+from trainers.experiment import Experiment
+from trainers.hooks import KillAfter
+from trainers.trainer import Trainer
+from trainers.workdir import Workdir
+
+# What may change when a run goes on: where it computes, how long, how often it looks up.
+NOT_IDENTITY = (
+    "Experiment.strategy",
+    "Experiment.synthetic",
+    *(f"{name}.*" for name in registry.STRATEGIES),
+    "Trainer.steps",
+    "Trainer.chunk_steps",
+    "Trainer.*_every",
+    "Trainer.keep_checkpoints",
+    "Trainer.hooks",
+    "Evaluator.*",
+)
+
+
+class Session:
+    """One call of the command."""
+
+    def __init__(self, flags: argparse.Namespace, configuration: Configuration, workdir: Path):
+        self.flags, self.configuration = flags, configuration
+        self.workdir = Workdir(workdir)
+
+    def bind(self, required: Sequence[Any]) -> None:
+        """Hands the bindings to gin, after every check that can be made before anything is built."""
+        self.configuration.bind([Experiment, Trainer, Evaluator], required=required)
+        for override in self.configuration.overrides:
+            print(f"override: {override}", flush=True)
+
+    def trainer(self) -> Trainer:
+        """The experiment and its trainer; nothing is written yet."""
+        self.bind(required=[Experiment, Trainer])
+        trainer = Trainer(Experiment(), self.workdir)
+        self.configuration.check_consumed()
+        if self.flags.kill_after_step is not None:
+            trainer.hooks.append(KillAfter(self.flags.kill_after_step))
+        return trainer
+
+    def claim(self) -> None:
+        """Takes the workdir, unless it holds a run of another configuration."""
+        own = identity(NOT_IDENTITY)
+        found = self.newest_checkpoint()
+        previous = found.extra["configuration"] if found else None
+        self.workdir.create()
+        note = self.workdir.claim(
+            own, config_hash(own), previous, difference, allow_change=self.flags.allow_config_change
+        )
+        if note:
+            print(note, flush=True)
+        self.workdir.write_configuration(given=self.configuration.given, operative=operative_text())
+        self.workdir.write_run([device.name for device in tf.config.list_logical_devices()])
+
+    def newest_checkpoint(self) -> checkpoint.Manifest | None:
+        """The newest whole checkpoint of the workdir."""
+        return checkpoint.newest(self.workdir.checkpoints, warn=lambda text: print(f"warning: {text}", flush=True))
+
+    def console(self, steps: int) -> Console:
+        """The console."""
+        return Console(total_steps=steps)

@@ -1,0 +1,299 @@
+"""The loop around the step: chunks of steps, hooks between them, and the ways a run can end."""
+
+import contextlib
+import math
+import signal
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from types import FrameType
+from typing import Any
+
+import gin
+import tensorflow as tf
+
+from core import checkpoint
+from core.data import train_chunks
+from core.errors import ConfigurationError, NotFiniteError, PreemptedError
+from core.loss_spec import means
+from core.module import named_variables
+from core.optimizers import Optimizer
+from core.task import Update
+from core.telemetry import Telemetry
+from trainers.chunk import ALL_WELL, ChunkResult, make_chunk
+from trainers.evaluator import Evaluator
+from trainers.experiment import Experiment
+from trainers.hooks import Evaluate, Hook, LogMetrics, SaveCheckpoint
+from trainers.meter import Meter
+from trainers.not_finite import describe_bad_step
+from trainers.step import TrainStep
+from trainers.workdir import Workdir
+
+CHUNK_BYTES = 64 * 2**20  # a chunk's batches wait in memory, and so do the prefetched ones
+
+
+@gin.configurable
+class Trainer:
+    """Trains an experiment's task for `steps` steps of `global_batch_size` examples.
+
+    A step's examples are cut into `microbatches`, whose gradients are summed before the one update. Intervals count
+    steps; `None` means only at the end. `chunk_steps` is how many steps run for one call from Python (`None`: as many
+    as the intervals and memory allow, up to 50). It changes no number, but for last bits where `compile` makes another
+    program of each length.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        workdir: Workdir,
+        *,
+        steps: int = gin.REQUIRED,
+        global_batch_size: int = gin.REQUIRED,
+        microbatches: int = 1,
+        chunk_steps: int | None = None,
+        log_every: int | None = 100,
+        evaluate_every: int | None = 500,
+        checkpoint_every: int | None = 500,
+        keep_checkpoints: int = 3,
+        compile: bool = False,
+        hooks: Sequence[Hook] = (),
+    ):
+        counts = {
+            "steps": steps,
+            "global_batch_size": global_batch_size,
+            "microbatches": microbatches,
+            "chunk_steps": chunk_steps,
+            "log_every": log_every,
+            "evaluate_every": evaluate_every,
+            "checkpoint_every": checkpoint_every,
+            "keep_checkpoints": keep_checkpoints,
+        }
+        for name, value in counts.items():
+            if value is not None and value < 1:
+                raise ConfigurationError(f"`Trainer.{name}` is {value}; it must be at least 1.")
+        self.experiment, self.workdir = experiment, workdir
+        self.steps, self.global_batch_size, self.microbatches = steps, global_batch_size, microbatches
+        self.keep_checkpoints, self.compile = keep_checkpoints, compile
+        intervals = {name: counts[name] for name in ("log_every", "evaluate_every", "checkpoint_every")}
+        self.chunk_steps = chunk_steps or _longest_chunk(
+            [every for every in intervals.values() if every is not None],
+            global_batch_size
+            * sum(spec.dtype.size * spec.shape.num_elements() for spec in experiment.train_source.spec.values()),
+        )
+        _check_intervals(intervals, self.chunk_steps)
+
+        self.evaluator = None
+        if experiment.eval_source is not None:
+            self.evaluator = Evaluator(experiment.task, experiment.eval_source, experiment.strategy)
+        self.hooks: list[Hook] = [LogMetrics(log_every), *hooks]
+        self.hooks += [Evaluate(evaluate_every)] if self.evaluator else []
+        self.hooks += [SaveCheckpoint(checkpoint_every)]
+
+        updates = [phase for phase in experiment.phases if isinstance(phase, Update)]
+        with experiment.strategy.scope():
+            self.optimizers = {phase.name: Optimizer(phase.optimizer, phase.variables()) for phase in updates}
+        self.step = 0
+        self._origin = 0  # examples consumed before step 0; not zero once a run went on with another batch size
+        self._stacked_spec = self.chunks().element_spec
+        self.train_step = TrainStep(
+            experiment.phases,
+            self.optimizers,
+            strategy=experiment.strategy,
+            seed=experiment.seed,
+            batch_spec={key: tf.TensorSpec(spec.shape[2:], spec.dtype) for key, spec in self._stacked_spec.items()},
+        )
+        self.chunk = make_chunk(self.train_step, self._stacked_spec, compile=compile)
+        self._outcome = ChunkResult(tf.constant(ALL_WELL, tf.int64), self._no_sums())
+        self._saved_sums = tf.nest.map_structure(lambda x: tf.Variable(x, trainable=False), self._no_sums())
+        self.evaluation: dict[str, float] = {}
+        self.telemetry = Telemetry([])
+        self._stop_signal: int | None = None
+        self._meter = Meter()
+
+    # --- the loop ---------------------------------------------------------------------------------------------------
+
+    def train(self, telemetry: Telemetry | None = None) -> dict[str, float]:
+        """Runs from `self.step` to the last step; returns the last evaluation."""
+        self.telemetry = telemetry or self.telemetry
+        chunks = iter(self.chunks())
+        with self._catching_signals():
+            stacked = next(chunks)
+            self._warm_up(stacked)
+            self.telemetry.progress(self.step)
+            self._meter.restart()
+            while self.step < self.steps:
+                self.advance(stacked)
+                if self.step < self.steps:
+                    with self._meter.waiting():
+                        stacked = next(chunks)
+        return self.evaluation
+
+    def advance(self, stacked: Mapping[str, tf.Tensor]) -> None:
+        """Runs what is left of the chunk of steps that `self.step` is in, and the hooks that are due then."""
+        first = self.step - self.step % self.chunk_steps
+        end = min(first + self.chunk_steps, self.steps)
+        place = tf.constant([first, self.step, end], tf.int64)
+        self._outcome = self.chunk(stacked, place, self._outcome.bad_step, self._outcome.sums)
+        self._meter.steps += end - self.step
+        self.step = end
+        self.telemetry.progress(self.step)
+        self._between_chunks()
+
+    def _between_chunks(self) -> None:
+        due = [hook for hook in self.hooks if hook.due(self.step, self.steps)]
+        if due or self._stop_signal is not None:
+            self._refuse_bad_step()
+        with self._meter.paused():
+            for hook in due:
+                hook(self)
+        if self._stop_signal is not None and self.step < self.steps:
+            path = self.save()
+            name = signal.Signals(self._stop_signal).name
+            raise PreemptedError(
+                f"stopped by {name} after step {self.step} of {self.steps}; everything is in `{path.name}`. Run the "
+                "same command again to go on."
+            )
+
+    def eager_step(self) -> dict[str, float]:
+        """One step without tracing, for debugging: `print` and breakpoints work inside step functions."""
+        stacked = next(iter(self.chunks()))
+        values = {key: x[self.step % self.chunk_steps] for key, x in stacked.items()}
+        result = self.train_step(values, tf.constant(self.step, tf.int64))
+        self._outcome = ChunkResult(
+            tf.constant(ALL_WELL if bool(result.healthy) else self.step, tf.int64), dict(result.sums)
+        )
+        self._refuse_bad_step()
+        self.step += 1
+        return self.figures()
+
+    def _warm_up(self, stacked: Mapping[str, tf.Tensor]) -> None:
+        """Traces (and compiles) by a chunk that ends where it begins."""
+        began = time.perf_counter()
+        nowhere = tf.zeros([3], tf.int64)
+        self.chunk(stacked, nowhere, self._outcome.bad_step, self._outcome.sums)
+        verb = "compiled" if self.compile else "traced"
+        self.telemetry.note(f"{verb} in {time.perf_counter() - began:.1f} s; {self.chunk_steps} steps a chunk")
+
+    def chunks(self) -> tf.data.Dataset:
+        """The stacked batches from the chunk that `self.step` is in."""
+        return train_chunks(
+            self.experiment.train_source,
+            global_batch_size=self.global_batch_size,
+            microbatches=self.microbatches,
+            chunk_steps=self.chunk_steps,
+            first_step=self.step,
+            origin=self._origin,
+            seed=self.experiment.seed,
+            synthetic=self.experiment.synthetic,
+        )
+
+    # --- figures ----------------------------------------------------------------------------------------------------
+
+    def figures(self) -> dict[str, float]:
+        """The weighted means since the last line. One update's figures go by their own names, several by phase."""
+        sums = self._outcome.sums
+        if len(sums) == 1:
+            return means(next(iter(sums.values())))
+        return {f"{phase}/{name}": x for phase, figures in sums.items() for name, x in means(figures).items()}
+
+    def take_figures(self) -> dict[str, float]:
+        """The figures of a metric line, speed included; the next line starts from nothing."""
+        figures = self.figures()
+        self._outcome = self._outcome._replace(sums=self._no_sums())
+        speed = self._meter.take(self.global_batch_size)
+        if speed["data_wait"] > 0.2:
+            self.telemetry.warn_once(
+                f"{speed['data_wait']:.0%} of the time was spent waiting for data. Likely causes: a slow disk, "
+                "decoding or transforming examples one by one, too few CPU cores. See what the step alone takes with "
+                "`--gin_param='Experiment.synthetic=True'`."
+            )
+        return {**figures, **speed}
+
+    def evaluate(self) -> dict[str, float]:
+        """Evaluates on the experiment's `eval_source` and writes the figures."""
+        if self.evaluator is None:
+            raise ConfigurationError("there is nothing to evaluate on: bind `Experiment.eval_source`.")
+        self.evaluation = self.evaluator.evaluate()
+        self.telemetry.write(self.step, "eval", self.evaluation)
+        return self.evaluation
+
+    def _no_sums(self) -> dict[str, dict[str, tf.Tensor]]:
+        return {phase: spec.zero_sums() for phase, spec in self.train_step.specs.items()}
+
+    def _refuse_bad_step(self) -> None:
+        bad_step = int(self._outcome.bad_step)
+        if bad_step == ALL_WELL:
+            return
+        self.step = bad_step
+        stacked = next(iter(self.chunks()))
+        values = {key: x[bad_step % self.chunk_steps] for key, x in stacked.items()}
+        raise NotFiniteError(
+            f"step {bad_step} is not finite: {describe_bad_step(self.train_step, values, bad_step)}. Nothing was "
+            "written by it, and checkpoints hold only finite steps. Lower the learning rate, clip gradients "
+            "(`clip_by_global_norm`), or look for a division, logarithm or square root of zero in the step function."
+        )
+
+    # --- state ------------------------------------------------------------------------------------------------------
+
+    @property
+    def variables(self) -> dict[str, tf.Variable]:
+        """All that a checkpoint holds, by path."""
+        found = {f"task/{path}": v for path, v in named_variables(self.experiment.task).items()}
+        for phase, optimizer in self.optimizers.items():
+            found |= {f"optimizer/{phase}/{path}": v for path, v in optimizer.variables.items()}
+        for phase, sums in self._saved_sums.items():
+            for name, x in sums.items():
+                found |= {f"figures/{phase}/{name}/{i}": v for i, v in enumerate(tf.nest.flatten(x))}
+        return found
+
+    def save(self) -> Any:
+        """Saves a checkpoint of this moment; returns where."""
+        tf.nest.map_structure(lambda v, x: v.assign(x), self._saved_sums, dict(self._outcome.sums))
+        return checkpoint.save(
+            self.workdir.checkpoints,
+            self.variables,
+            step=self.step,
+            examples=self._origin + self.step * self.global_batch_size,
+            config_hash=self.workdir.config_hash,
+            keep=self.keep_checkpoints,
+            extra={"configuration": dict(self.workdir.configuration)},
+        )
+
+    def restore(self, manifest: checkpoint.Manifest) -> None:
+        """Goes on from a checkpoint."""
+        checkpoint.restore(manifest, self.variables)
+        self.step = manifest.step
+        self._origin = manifest.examples - manifest.step * self.global_batch_size
+        sums = tf.nest.map_structure(lambda v: v.read_value(), self._saved_sums)
+        self._outcome = ChunkResult(tf.constant(ALL_WELL, tf.int64), sums)
+
+    @contextlib.contextmanager
+    def _catching_signals(self) -> Iterator[None]:
+        """SIGTERM and Ctrl-C are remembered and looked at between chunks; a second Ctrl-C interrupts at once."""
+
+        def remember(number: int, _: FrameType | None) -> None:
+            self._stop_signal = number
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+        previous = {number: signal.signal(number, remember) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+
+def _longest_chunk(intervals: Sequence[int], step_bytes: int) -> int:
+    """The longest chunk, up to 50 steps, that divides all intervals and whose batches stay below `CHUNK_BYTES`."""
+    common = math.gcd(*intervals) if intervals else 50
+    allowed = max(1, min(50, CHUNK_BYTES // max(1, step_bytes)))
+    return max(n for n in range(1, allowed + 1) if common % n == 0)
+
+
+def _check_intervals(intervals: Mapping[str, int | None], chunk_steps: int) -> None:
+    for name, every in intervals.items():
+        if every is not None and every % chunk_steps:
+            nearest = max(1, round(every / chunk_steps)) * chunk_steps
+            raise ConfigurationError(
+                f"`Trainer.{name}` is {every}, which isn't a multiple of `Trainer.chunk_steps` = {chunk_steps}; things "
+                f"happen between chunks only. Use {nearest}, or leave `chunk_steps` out to have one chosen that fits."
+            )

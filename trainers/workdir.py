@@ -1,0 +1,106 @@
+"""The folder of a run: what lies where, and who it belongs to."""
+
+import datetime
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from core.errors import ConfigurationError
+
+
+class Workdir:
+    """Paths below one folder, and the small JSON files that say how a run was started and how it ended."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.checkpoints = path / "checkpoints"
+        self.metrics = path / "metrics.jsonl"
+        self.native_stderr = path / "native_stderr.log"
+        self.result = path / "result.json"
+        self.configuration: Mapping[str, str] = {}
+        self.config_hash = ""
+
+    def create(self) -> None:
+        """Makes the folder and sees that it can be written."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            probe = self.path / f".write-{os.getpid()}"
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise ConfigurationError(
+                f"the workdir `{self.path}` can't be written: {error.strerror or error}. Name another with "
+                "`--workdir=DIR`, or change its permissions."
+            ) from None
+
+    def write_configuration(self, *, given: str, operative: str) -> None:
+        """Keeps the configuration as it was given and as it was used."""
+        folder = self.path / "config"
+        folder.mkdir(exist_ok=True)
+        (folder / "given.gin").write_text(given)
+        (folder / "operative.gin").write_text(operative)
+
+    def write_run(self, devices: list[str]) -> None:
+        """Records what ran where: versions, devices, revision, command."""
+        import gin
+        import numpy
+        import tensorflow as tf
+
+        versions = {"python": platform.python_version(), "tensorflow": tf.__version__, "numpy": numpy.__version__}
+        run = {
+            "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "command": [Path(sys.executable).name, *sys.argv],
+            "versions": {**versions, "gin": getattr(gin, "__version__", "0.5.0")},
+            "devices": devices,
+            "git": git_revision(),
+            "config_hash": self.config_hash,
+        }
+        write_json(self.path / "run.json", run)
+
+    def write_result(self, *, step: int, exit_code: int, reason: str, evaluation: Mapping[str, float]) -> None:
+        """Records how the run ended."""
+        result = {"step": step, "exit_code": exit_code, "reason": reason, "evaluation": dict(evaluation)}
+        write_json(self.result, result)
+
+    def claim(
+        self,
+        configuration: Mapping[str, str],
+        config_hash: str,
+        previous: Mapping[str, str] | None,
+        difference: Callable[[Mapping[str, str], Mapping[str, str]], str],
+        *,
+        allow_change: bool,
+    ) -> str | None:
+        """Takes the folder for this configuration. Of another's: a note if that may change, else an error."""
+        self.configuration, self.config_hash = configuration, config_hash
+        if previous is None or previous == configuration:
+            return None
+        changes = difference(previous, configuration)
+        if allow_change:
+            return f"the configuration of `{self.path}` has changed, as `--allow_config_change` allows:\n{changes}"
+        raise ConfigurationError(
+            f"the workdir `{self.path}` holds a run of another configuration:\n{changes}\nStart this one elsewhere "
+            "with `--workdir=DIR`, or go on from the other's checkpoint with `--allow_config_change`."
+        )
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Writes whole or not at all."""
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(value, indent=2) + "\n")
+    temporary.replace(path)
+
+
+def git_revision() -> str | None:
+    """The revision of the working directory's checkout, `-dirty` behind it if it was changed; None outside of one."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return found.stdout.strip() or None
