@@ -1,0 +1,29 @@
+"""Interleaved pairs: the machine's speed drifts, so each measurement is compared with the peer's next to it."""
+
+import time
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+SAMPLES = 1000
+
+
+def interleaved(runs: Mapping[str, Callable[[], object]], *, pairs: int) -> dict[str, np.ndarray]:
+    """Seconds of each run, in `pairs` rounds that go through all of them, every other round backwards."""
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for name in runs:
+        runs[name]()  # warm
+    for i in range(pairs):
+        for name in list(runs)[:: 1 if i % 2 == 0 else -1]:
+            began = time.perf_counter()
+            runs[name]()
+            seconds[name].append(time.perf_counter() - began)
+    return {name: np.array(found) for name, found in seconds.items()}
+
+
+def ratio(ours: np.ndarray, peer: np.ndarray) -> tuple[float, float, float]:
+    """The median of the paired ratios, and a 95 % interval for it by the bootstrap."""
+    ratios = ours / peer
+    random = np.random.RandomState(0)
+    medians = np.median(random.choice(ratios, (SAMPLES, len(ratios))), axis=1)
+    return float(np.median(ratios)), *(float(x) for x in np.percentile(medians, [2.5, 97.5]))

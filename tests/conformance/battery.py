@@ -1,0 +1,203 @@
+"""The battery's frame: a `Row` describes a part, the checks below take any row.
+
+A part is a layer or a plain function of tensors. What its `call` returns (a tensor or several) is compared with a peer,
+between dtypes, and between eager, graph and XLA; its gradients are compared with finite differences, twice.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from core.layers.calls import arguments_of
+from core.random import Rng
+from core.statistics import Statistics
+
+Arrays = tuple[np.ndarray, ...]
+RNG = Rng.from_seed(20)  # what parts are made with, and draw from
+ROWS = 3  # of an example input
+
+
+def train(part: Any, *inputs: tf.Tensor) -> Any:
+    """The part as a training step calls it: with an `rng` and `statistics` where it takes them."""
+    given = {"rng": RNG.fold("call"), "statistics": Statistics()}
+    return part(*inputs, **{name: given[name] for name in arguments_of(part)})
+
+
+def evaluate(part: Any, *inputs: tf.Tensor) -> Any:
+    """The part as an evaluation calls it."""
+    return part(*inputs)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A part with its options, an example input, and a peer that computes the same by other means."""
+
+    part: str  # its public name
+    make: Callable[[Rng], Any]
+    inputs: Callable[[np.random.Generator, int], Arrays]  # for a number of rows
+    peer: Callable[..., Any]  # (part, *inputs) -> what the call should return
+    peer_name: str
+    paper: str = ""
+    case: str = ""
+    call: Callable[..., Any] = train  # (part, *inputs)
+    parameters: tuple[str, ...] = ()  # the paths of all its variables
+    tolerance: float = 1e-5  # to the peer: of the largest value, or of one
+    step: float = 1e-5  # of finite differences; larger where a part computes in float32 whatever it is given
+    precision: float = 1e-6  # of finite differences
+
+    @property
+    def id(self) -> str:
+        return f"{self.part}: {self.case}" if self.case else self.part
+
+    def example(self, rows: int = ROWS, dtype: tf.DType = tf.float32) -> list[tf.Tensor]:
+        """An input of so many rows, its floats in `dtype`."""
+        arrays = self.inputs(np.random.default_rng(5), rows)
+        return [tf.cast(x, dtype) if x.dtype.kind == "f" else tf.constant(x) for x in arrays]
+
+
+def rows_missing(module: ModuleType, rows: Sequence[Row]) -> set[str]:
+    """The public parts of `module` that have no row."""
+    return set(module.__all__) - {row.part for row in rows}
+
+
+def difference(row: Row) -> float:
+    """The largest difference from the peer, over the largest value where that exceeds one."""
+    part = row.make(RNG)
+    ours = outputs(row.call, part, row.example())
+    theirs = tf.nest.flatten(row.peer(part, *row.inputs(np.random.default_rng(5), ROWS)))
+    return max(distance(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def table(rows: Sequence[Row]) -> list[tuple[str, str, str, float]]:
+    """(part, paper, peer, largest difference seen over its rows), in the order of the rows."""
+    found: dict[str, tuple[str, str, str, float]] = {}
+    for row in rows:
+        part, paper, peer, worst = found.get(row.part, (row.part, row.paper, "", 0.0))
+        peers = [*(peer.split(", ") if peer else []), row.peer_name]
+        found[row.part] = (part, paper or row.paper, ", ".join(dict.fromkeys(peers)), max(worst, difference(row)))
+    return list(found.values())
+
+
+def distance(a: Any, b: Any) -> float:
+    """The largest difference, over the largest value where that exceeds one; shapes must agree."""
+    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    assert a.shape == b.shape, f"{a.shape} is not {b.shape}"
+    if not a.size:
+        return 0.0
+    return float(np.max(np.abs(a - b)) / max(1.0, np.max(np.abs(b))))
+
+
+def outputs(call: Callable[..., Any], part: Any, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """What the call returns, as a flat list."""
+    return list(tf.nest.flatten(call(part, *inputs)))
+
+
+def objective(ys: Sequence[tf.Tensor]) -> tf.Tensor:
+    """A number with a gradient everywhere; a plain sum has none through a normalisation."""
+    total = []
+    for y in ys:
+        y = tf.cast(y, tf.float32) if y.dtype.size < 4 else y
+        phase = 0.7 * tf.cast(tf.reshape(tf.range(tf.size(y)), tf.shape(y)), y.dtype)
+        total.append(tf.reduce_sum(tf.cos(y + phase)))
+    return tf.add_n(total)
+
+
+def sources(part: Any, inputs: Sequence[tf.Tensor]) -> list[Any]:
+    """What a gradient may reach: the inputs that are floats, and the parameters."""
+    floats = [x for x in inputs if x.dtype.is_floating]
+    return [*floats, *(part.trainable_variables if isinstance(part, tf.Module) else ())]
+
+
+def value_and_gradients(row: Row, part: Any, inputs: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+    """The outputs, and the gradient of their objective by every source."""
+    reached = sources(part, inputs)
+    with tf.GradientTape() as tape:
+        tape.watch(reached)
+        ys = outputs(row.call, part, inputs)
+        target = objective([y for y in ys if y.dtype.is_floating])
+    gradients = tape.gradient(target, reached, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    return ys, [tf.convert_to_tensor(g) for g in gradients]
+
+
+def as_function(row: Row, part: Any, *, compiled: bool) -> Callable[..., Any]:
+    """`value_and_gradients` in a graph of an unknown number of rows, or compiled for the rows it is given."""
+    signature = [tf.TensorSpec([None, *x.shape[1:]], x.dtype) for x in row.example()]
+    return tf.function(
+        lambda *inputs: value_and_gradients(row, part, inputs),
+        input_signature=None if compiled else signature,
+        jit_compile=compiled,
+        autograph=False,
+    )
+
+
+def in_float64(part: Any) -> Any:
+    """`part` with float64 variables in place of its float32 ones."""
+    for module in (part, *part.submodules) if isinstance(part, tf.Module) else ():
+        for name, value in list(vars(module).items()):
+            if isinstance(value, tf.Variable):
+                wide = tf.Variable(tf.cast(value, tf.float64), trainable=value.trainable, name=value.name.split(":")[0])
+                setattr(module, name, wide)
+    return part
+
+
+def directions(points: Sequence[tf.Tensor], seed: int) -> list[tf.Tensor]:
+    """A random direction of about unit length at each point."""
+    rng = np.random.default_rng(seed)
+    return [tf.constant(rng.normal(size=x.shape) / max(1.0, np.sqrt(np.prod(x.shape))), x.dtype) for x in points]
+
+
+class Slope:
+    """A scalar function of a part's sources in float64, and how it changes along a direction."""
+
+    def __init__(self, row: Row):
+        self.row, self.part = row, in_float64(row.make(RNG))
+        self.inputs = row.example(dtype=tf.float64)
+        self.points = [tf.convert_to_tensor(x) for x in sources(self.part, self.inputs)]
+        self.floats = sum(x.dtype.is_floating for x in self.inputs)
+
+    def gradient(self, points: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """The first derivatives at `points`."""
+        return self._at(points, lambda inputs: value_and_gradients(self.row, self.part, inputs)[1])
+
+    def value(self, points: Sequence[tf.Tensor]) -> tf.Tensor:
+        """The objective at `points`."""
+
+        def value(inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+            return objective([y for y in outputs(self.row.call, self.part, inputs) if y.dtype.is_floating])
+
+        return self._at(points, value)
+
+    def second(self, points: Sequence[tf.Tensor], along: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """The derivatives of the slope along a direction, as a gradient penalty needs them."""
+
+        def second(inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+            reached = sources(self.part, inputs)
+            with tf.GradientTape() as tape:
+                tape.watch(reached)
+                first = value_and_gradients(self.row, self.part, inputs)[1]
+                slope = dot(first, along)
+            found = tape.gradient(slope, reached, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+            return [tf.convert_to_tensor(g) for g in found]
+
+        return self._at(points, second)
+
+    def _at(self, points: Sequence[tf.Tensor], fn: Callable[[Sequence[tf.Tensor]], Any]) -> Any:
+        moved = iter(points[: self.floats])
+        inputs = [next(moved) if x.dtype.is_floating else x for x in self.inputs]
+        for variable, value in zip(sources(self.part, self.inputs)[self.floats :], points[self.floats :], strict=True):
+            variable.assign(value)
+        return fn(inputs)
+
+
+def dot(a: Sequence[tf.Tensor], b: Sequence[tf.Tensor]) -> tf.Tensor:
+    """The inner product of two lists of tensors."""
+    return tf.add_n([tf.reduce_sum(x * y) for x, y in zip(a, b, strict=True)])
+
+
+def moved(points: Sequence[tf.Tensor], along: Mapping[int, tf.Tensor], step: float) -> list[tf.Tensor]:
+    """`points` with some of them moved."""
+    return [x + step * along[i] if i in along else x for i, x in enumerate(points)]

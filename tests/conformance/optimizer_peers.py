@@ -1,0 +1,215 @@
+"""The peers of the optimizers: Optax's parts, bent to one shape, and NumPy where Optax has none."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from core.random import Rng
+
+# Compiled without the passes that take most of the time.
+quick_jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+
+SHAPES: dict[str, tuple[int, ...]] = {"net/0/w": (6, 4), "net/0/b": (4,), "net/1/kernel": (2, 2, 3, 5), "scale": ()}
+
+
+class Peer(NamedTuple):
+    """Another implementation: how its state begins, one update, and what it would evaluate."""
+
+    init: Callable[[Any], Any]
+    step: Callable[[Any, Any, Any, Any], tuple[Any, Any]]  # (gradients, state, params, value) -> (params, state)
+    shadow: Callable[[Any, Any], Any] | None = None  # (state, params)
+
+
+def from_optax(transform: optax.GradientTransformation, shadow: Callable[[Any, Any], Any] | None = None) -> Peer:
+    transform = optax.with_extra_args_support(transform)
+
+    @quick_jit
+    def step(gradients: Any, state: Any, params: Any, value: Any) -> Any:
+        updates, state = transform.update(gradients, state, params, value=value)
+        return optax.apply_updates(params, updates), state
+
+    return Peer(transform.init, step, shadow)
+
+
+def _float64() -> Any:
+    """A context; older releases of JAX keep it among the experiments."""
+    return jax.enable_x64() if hasattr(jax, "enable_x64") else jax.experimental.enable_x64()
+
+
+def in_float64(make: Callable[[], optax.GradientTransformation]) -> Peer:
+    """Optax with all of its numbers in float64, for rules that float32 takes further from themselves than from ours."""
+    with _float64():
+        peer = from_optax(make())
+
+    def init(params: Any) -> Any:
+        with _float64():
+            return peer.init(_wide(params))
+
+    def step(gradients: Any, state: Any, params: Any, value: Any) -> Any:
+        with _float64():
+            return peer.step(_wide(gradients), state, _wide(params), value)
+
+    return Peer(init, step)
+
+
+def _wide(tree: Any) -> Any:
+    return jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), tree)
+
+
+def mask(*paths: str) -> dict[str, bool]:
+    """True for all parameters but these."""
+    return {path: path not in paths for path in SHAPES}
+
+
+def each_by_itself(make: Callable[[], optax.GradientTransformation]) -> optax.GradientTransformation:
+    return optax.partition({path: make() for path in SHAPES}, {path: path for path in SHAPES})
+
+
+def by_last_axis(transform: optax.GradientTransformation) -> optax.GradientTransformation:
+    """A transform that takes the first axis for outputs, given kernels whose last axis is."""
+
+    def swap(tree: Any) -> Any:
+        return jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0) if x.ndim > 1 else x, tree)
+
+    def back(tree: Any) -> Any:
+        return jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1) if x.ndim > 1 else x, tree)
+
+    def update(gradients: Any, state: Any, params: Any = None) -> Any:
+        updates, state = transform.update(swap(gradients), state, swap(params))
+        return back(updates), state
+
+    return optax.GradientTransformation(lambda params: transform.init(swap(params)), update)
+
+
+def optax_lookahead() -> Peer:
+    transform = optax.lookahead(optax.adam(0.01), sync_period=5, slow_step_size=0.5)
+
+    @quick_jit
+    def step(gradients: Any, state: Any, params: Any, value: Any) -> Any:
+        inner, slow = state
+        both = optax.LookaheadParams(fast=params, slow=slow)
+        updates, inner = transform.update(gradients, inner, both)
+        both = optax.apply_updates(both, updates)
+        return both.fast, (inner, both.slow)
+
+    return Peer(
+        lambda params: (transform.init(optax.LookaheadParams.init_synced(params)), params),
+        step,
+        lambda state, params: state[1],
+    )
+
+
+def optax_sam() -> Peer:
+    climb = optax.chain(optax.contrib.normalize(), optax.sgd(0.05))
+    transform = optax.contrib.sam(optax.adam(optax.linear_schedule(0.02, 0.0, 20)), climb, sync_period=2)
+
+    @quick_jit
+    def step(gradients: Any, state: Any, params: Any, value: Any) -> Any:
+        updates, state = transform.update(gradients, state, params)
+        return optax.apply_updates(params, updates), state
+
+    def shadow(state: Any, params: Any) -> Any:
+        return params if state.steps_since_sync == 0 else state.cache
+
+    return Peer(transform.init, step, shadow)
+
+
+def optax_schedule_free() -> Peer:
+    rate = optax.linear_schedule(0.0, 0.01, 10)
+    base = optax.chain(
+        optax.scale_by_rms(decay=0.999, eps=1e-8, eps_in_sqrt=False, bias_correction=True),
+        optax.add_decayed_weights(0.1),
+        optax.scale_by_learning_rate(rate),
+    )
+    # Its weights count updates from one, its steps from zero; here both are the same update's.
+    transform = optax.contrib.schedule_free(base, lambda count: rate(count - 1), b1=0.9)
+    return from_optax(transform, optax.contrib.schedule_free_eval_params)
+
+
+def average_of_weights(transform: optax.GradientTransformation) -> Peer:
+    """The weights under gradient descent, averaged by `transform`, which Optax means for gradients."""
+    descent = from_optax(optax.sgd(0.1))
+
+    def step(gradients: Any, state: Any, params: Any, value: Any) -> Any:
+        inner, averaging, _ = state
+        params, inner = descent.step(gradients, inner, params, value)
+        average, averaging = transform.update(params, averaging)
+        return params, (inner, averaging, average)
+
+    return Peer(
+        lambda params: (descent.init(params), transform.init(params), params), step, lambda state, params: state[2]
+    )
+
+
+def numpy_average(start: int) -> optax.GradientTransformation:
+    """The mean of all that came after the first `start`."""
+
+    def update(values: Any, state: Any, params: Any = None) -> Any:
+        state = [*state, {path: np.asarray(x, np.float64) for path, x in values.items()}]
+        counted = state[start:] or state[-1:]
+        return {path: np.mean([x[path] for x in counted], axis=0) for path in values}, state
+
+    return optax.GradientTransformation(lambda params: [], update)
+
+
+def numpy_shampoo(rate: float, momentum: float, epsilon: float, root_every: int) -> Peer:
+    """In float64, axis by axis, with roots by the singular value decomposition."""
+
+    def init(params: Any) -> Any:
+        sums = {path: [epsilon * np.eye(size) for size in np.shape(p) or (1,)] for path, p in params.items()}
+        return 0, sums, {}, {path: np.zeros(np.shape(p)) for path, p in params.items()}
+
+    def step(gradients: Any, state: Any, params: Any, value: Any) -> Any:
+        count, sums, roots, velocity = state
+        moved = {}
+        for path, gradient in gradients.items():
+            g = np.atleast_1d(np.asarray(gradient, np.float64))
+            direction = g
+            for axis in range(g.ndim):
+                unfolded = np.moveaxis(g, axis, 0).reshape(g.shape[axis], -1)
+                sums[path][axis] = sums[path][axis] + unfolded @ unfolded.T
+                if count % root_every == 0:
+                    u, s, _ = np.linalg.svd(sums[path][axis])
+                    roots[path, axis] = (u * s ** (-0.5 / g.ndim)) @ u.T
+                direction = np.moveaxis(np.tensordot(roots[path, axis], direction, (1, axis)), 0, axis)
+            velocity[path] = momentum * velocity[path] + direction.reshape(np.shape(gradient))
+            moved[path] = params[path] - rate * velocity[path]
+        return moved, (count + 1, sums, roots, velocity)
+
+    return Peer(init, step)
+
+
+def optax_muon() -> optax.GradientTransformation:
+    return optax.partition(
+        {
+            "muon": optax.contrib.muon(0.01, weight_decay=0.1),
+            "adamw": optax.adamw(0.003, weight_decay=0.01),
+        },
+        {path: "muon" if len(shape) == 2 else "adamw" for path, shape in SHAPES.items()},
+    )
+
+
+def noise_of_random(eta: float, gamma: float, seed: int) -> optax.GradientTransformation:
+    """Optax's rule on this project's draws."""
+    by_step = [Rng.from_seed(seed).fold("gradient_noise").fold(i) for i in range(50)]
+    draws = {
+        path: jnp.stack([rng.fold(path).normal(shape).numpy() for rng in by_step]) for path, shape in SHAPES.items()
+    }
+
+    def update(gradients: Any, count: Any, params: Any = None) -> Any:
+        deviation = (eta / (count + 1.0) ** gamma) ** 0.5
+        return {path: g + deviation * draws[path][count] for path, g in gradients.items()}, count + 1
+
+    return optax.GradientTransformation(lambda params: 0, update)
+
+
+def sgdr(periods: list[int]) -> Callable[[Any], Any]:
+    cycles = [
+        {"init_value": 0.1, "peak_value": 0.1, "decay_steps": n, "warmup_steps": 0, "end_value": 0.01} for n in periods
+    ]
+    return optax.sgdr_schedule(cycles)

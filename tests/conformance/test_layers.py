@@ -1,0 +1,170 @@
+"""Every public layer through the battery; `-k Conv2D` runs the checks of one."""
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from core import layers
+from core.module import named_variables
+from core.random import Rng
+
+from . import battery
+from .battery import RNG, ROWS, Row, evaluate
+from .layer_rows import ROWS_OF_LAYERS
+
+# One row of each part has all checks; what differs between cases of a part is their arithmetic, which graph, XLA and
+# checkpoints don't look at.
+FIRST_ROWS = list({row.part: row for row in reversed(ROWS_OF_LAYERS)}.values())[::-1]
+
+every_row = pytest.mark.parametrize("row", ROWS_OF_LAYERS, ids=lambda row: row.id)
+first_rows = pytest.mark.parametrize("row", FIRST_ROWS, ids=lambda row: row.id)
+
+
+def test_every_public_layer_has_a_row() -> None:
+    assert battery.rows_missing(layers, ROWS_OF_LAYERS) == set()
+
+
+@every_row
+def test_agrees_with_its_peer(row: Row) -> None:
+    assert battery.difference(row) <= row.tolerance
+
+
+@every_row
+def test_gradients_agree_with_finite_differences(row: Row) -> None:
+    slope = battery.Slope(row)
+    ways = battery.directions(slope.points, seed=1)
+    gradient = slope.gradient(slope.points)
+    for i, (way, found) in enumerate(zip(ways, gradient, strict=True)):
+        ahead, behind = (slope.value(battery.moved(slope.points, {i: way}, sign * row.step)) for sign in (1, -1))
+        measured = float(ahead - behind) / (2.0 * row.step)
+        assert float(tf.reduce_sum(found * way)) == pytest.approx(measured, rel=row.precision, abs=row.precision)
+
+
+@every_row
+def test_second_derivatives_agree_with_finite_differences(row: Row) -> None:
+    slope = battery.Slope(row)
+    if not slope.points:
+        return
+    ways, along = battery.directions(slope.points, seed=1), battery.directions(slope.points, seed=2)
+    second = battery.dot(slope.second(slope.points, ways), along)
+    everywhere = dict(enumerate(along))
+    ahead, behind = (
+        battery.dot(slope.gradient(battery.moved(slope.points, everywhere, sign * row.step)), ways) for sign in (1, -1)
+    )
+    measured = float(ahead - behind) / (2.0 * row.step)
+    assert float(second) == pytest.approx(measured, rel=10.0 * row.precision, abs=10.0 * row.precision)
+
+
+@every_row
+@pytest.mark.parametrize(("dtype", "tolerance"), [(tf.bfloat16, 0.05), (tf.float16, 0.01)], ids=["bfloat16", "float16"])
+def test_computes_in_its_inputs_dtype_from_float32_variables(row: Row, dtype: tf.DType, tolerance: float) -> None:
+    part = row.make(RNG)
+    if not any(x.dtype.is_floating for x in row.example()):
+        return
+    exact, _ = battery.value_and_gradients(row, part, row.example())
+    found, gradients = battery.value_and_gradients(row, part, row.example(dtype=dtype))
+    for y, z in zip(exact, found, strict=True):
+        assert z.dtype == (dtype if y.dtype == tf.float32 else y.dtype)
+        assert battery.distance(tf.cast(z, tf.float32), y) <= tolerance
+    for source, gradient in zip(battery.sources(part, row.example(dtype=dtype)), gradients, strict=True):
+        assert gradient.dtype == source.dtype
+        assert gradient.shape == source.shape
+        assert np.isfinite(tf.cast(gradient, tf.float32)).all()
+
+
+@first_rows
+def test_eager_graph_and_xla_agree_for_any_number_of_rows(row: Row) -> None:
+    part = row.make(RNG)
+    graph, compiled = (battery.as_function(row, part, compiled=flag) for flag in (False, True))
+    for rows in (ROWS, 1, 0):
+        eager = tf.nest.flatten(battery.value_and_gradients(row, part, row.example(rows)))
+        for a, b in zip(eager, tf.nest.flatten(graph(*row.example(rows))), strict=True):
+            # The same kernels; a graph may order a sum of gradients in another way.
+            assert battery.distance(b, a) <= 1e-5
+            assert np.isfinite(a).all()
+    assert graph.experimental_get_tracing_count() == 1
+    eager = tf.nest.flatten(battery.value_and_gradients(row, part, row.example()))
+    for a, b in zip(eager, tf.nest.flatten(compiled(*row.example())), strict=True):
+        # Other kernels: XLA fuses, contracts to multiply-adds and approximates tanh and exp by itself.
+        assert battery.distance(b, a) <= 3e-5
+
+
+@first_rows
+def test_the_same_rng_gives_the_same_bits_and_another_others(row: Row) -> None:
+    first, again, other = (row.make(rng) for rng in (RNG, RNG, Rng.from_seed(21)))
+    pairs = zip(*(variables(part).items() for part in (first, again, other)), strict=True)
+    differs = False
+    for (_, a), (_, b), (_, c) in pairs:
+        np.testing.assert_array_equal(a, b)
+        differs = differs or not np.array_equal(a, c)
+    assert differs or "rng" not in inspect.signature(type(first).__init__).parameters
+    for a, b in zip(*(battery.outputs(row.call, part, row.example()) for part in (first, again)), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@first_rows
+def test_variables_go_by_their_paths(row: Row) -> None:
+    found = variables(row.make(RNG))
+    assert tuple(found) == row.parameters
+    for path, variable in found.items():
+        assert variable.dtype == tf.float32
+        assert variable.name.split(":")[0] == path.split("/")[-1]
+
+
+def variables(part: Any) -> dict[str, tf.Variable]:
+    return named_variables(part) if isinstance(part, tf.Module) else {}
+
+
+@dataclasses.dataclass
+class Shelf:
+    """One part a row, together: checkpoints and SavedModels are made once for all."""
+
+    parts: list[Any]
+    module: tf.Module
+
+    @classmethod
+    def of(cls, rng: Rng) -> "Shelf":
+        parts = [row.make(rng) for row in FIRST_ROWS]
+        module = tf.Module()
+        module.parts = [part for part in parts if isinstance(part, tf.Module)]
+        return cls(parts, module)
+
+
+def test_checkpoints_round_trip(tmp_path: Path) -> None:
+    saved, restored = Shelf.of(RNG), Shelf.of(Rng.from_seed(21))
+    path = tf.train.Checkpoint(root=saved.module).save(str(tmp_path / "checkpoint"))
+    tf.train.Checkpoint(root=restored.module).restore(path).assert_consumed().assert_existing_objects_matched()
+    for row, ours, theirs in zip(FIRST_ROWS, saved.parts, restored.parts, strict=True):
+        for path, variable in variables(ours).items():
+            np.testing.assert_array_equal(variable, variables(theirs)[path], err_msg=f"{row.id} {path}")
+
+
+def test_saved_models_round_trip(tmp_path: Path) -> None:
+    shelf = Shelf.of(RNG)
+    calls = {f"call_{i}": serve(row, part) for i, (row, part) in enumerate(zip(FIRST_ROWS, shelf.parts, strict=True))}
+    for name, call in calls.items():
+        setattr(shelf.module, name, call)
+    tf.saved_model.save(shelf.module, str(tmp_path))
+    loaded = tf.saved_model.load(str(tmp_path))
+    for row, part, name in zip(FIRST_ROWS, shelf.parts, calls, strict=True):
+        for rows in (ROWS, 2 * ROWS):
+            ours = battery.outputs(evaluated(row), part, row.example(rows))
+            theirs = tf.nest.flatten(getattr(loaded, name)(*row.example(rows)))
+            for a, b in zip(ours, theirs, strict=True):
+                assert battery.distance(b, a) <= 1e-6, row.id
+
+
+def serve(row: Row, part: Any) -> Callable[..., Any]:
+    signature = [tf.TensorSpec([None, *x.shape[1:]], x.dtype) for x in row.example()]
+    return tf.function(lambda *inputs: evaluated(row)(part, *inputs), input_signature=signature, autograph=False)
+
+
+def evaluated(row: Row) -> Callable[..., Any]:
+    """The row's call, as an evaluation makes it."""
+    return evaluate if row.call is battery.train else row.call

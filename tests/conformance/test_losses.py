@@ -1,0 +1,110 @@
+"""Every public loss through the battery."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from core import losses
+
+from . import battery
+from .battery import RNG, ROWS, Row
+from .loss_rows import ROWS_OF_LOSSES, distributed
+
+FIRST_ROWS = list({row.part: row for row in reversed(ROWS_OF_LOSSES)}.values())[::-1]
+DIFFERENTIABLE = [row for row in ROWS_OF_LOSSES if any(x.dtype.is_floating for x in row.example())]
+
+every_row = pytest.mark.parametrize("row", ROWS_OF_LOSSES, ids=lambda row: row.id)
+every_loss = pytest.mark.parametrize("row", DIFFERENTIABLE, ids=lambda row: row.id)
+first_rows = pytest.mark.parametrize("row", FIRST_ROWS, ids=lambda row: row.id)
+
+
+def values(row: Row, inputs: list[tf.Tensor]) -> tf.Tensor:
+    (loss,) = battery.outputs(row.call, row.make(RNG), inputs)
+    return loss
+
+
+def test_every_public_loss_has_a_row() -> None:
+    assert battery.rows_missing(losses, ROWS_OF_LOSSES) == set()
+    assert {row.part for row in ROWS_OF_LOSSES} == set(losses.__all__)
+
+
+@every_row
+def test_agrees_with_its_peer(row: Row) -> None:
+    assert battery.difference(row) <= row.tolerance
+
+
+@every_loss
+def test_gradients_agree_with_finite_differences_to_the_second(row: Row) -> None:
+    slope = battery.Slope(row)
+    ways, along = battery.directions(slope.points, seed=1), battery.directions(slope.points, seed=2)
+    everywhere = dict(enumerate(along))
+    ahead, behind = (battery.moved(slope.points, everywhere, sign * row.step) for sign in (1, -1))
+    measured = float(slope.value(ahead) - slope.value(behind)) / (2.0 * row.step)
+    first = float(battery.dot(slope.gradient(slope.points), along))
+    assert first == pytest.approx(measured, rel=row.precision, abs=row.precision)
+    slopes = [battery.dot(slope.gradient(points), ways) for points in (ahead, behind)]
+    measured = float(slopes[0] - slopes[1]) / (2.0 * row.step)
+    second = float(battery.dot(slope.second(slope.points, ways), along))
+    assert second == pytest.approx(measured, rel=10.0 * row.precision, abs=10.0 * row.precision)
+
+
+@first_rows
+def test_eager_graph_and_xla_agree_for_any_number_of_rows(row: Row) -> None:
+    part = row.make(RNG)
+    graph, compiled = (battery.as_function(row, part, compiled=flag) for flag in (False, True))
+    for rows in (ROWS, 1, 0):
+        eager = tf.nest.flatten(battery.value_and_gradients(row, part, row.example(rows)))
+        for a, b in zip(eager, tf.nest.flatten(graph(*row.example(rows))), strict=True):
+            assert battery.distance(b, a) <= 1e-6
+    assert graph.experimental_get_tracing_count() == 1
+    eager = tf.nest.flatten(battery.value_and_gradients(row, part, row.example()))
+    for a, b in zip(eager, tf.nest.flatten(compiled(*row.example())), strict=True):
+        assert battery.distance(b, a) <= 2e-6
+
+
+@every_row
+def test_gives_one_value_per_example_that_depends_on_that_example(row: Row) -> None:
+    inputs = row.example(4)
+    together = values(row, inputs)
+    assert together.shape[0] == 4
+    if row.part != "info_nce":  # which is about the other examples
+        alone = [values(row, [x[i : i + 1] for x in inputs]) for i in range(4)]
+        assert battery.distance(together, tf.concat(alone, axis=0)) <= 1e-6
+
+
+@every_loss
+def test_computes_in_float32_from_half_precision_and_in_float64_from_that(row: Row) -> None:
+    assert values(row, row.example(dtype=tf.float64)).dtype == tf.float64
+    for dtype in (tf.float16, tf.bfloat16):
+        half = row.example(dtype=dtype)
+        full = [tf.cast(x, tf.float32) if x.dtype == dtype else x for x in half]
+        assert values(row, half).dtype == tf.float32
+        np.testing.assert_array_equal(values(row, half), values(row, full))
+        _, gradients = battery.value_and_gradients(row, row.make(RNG), half)
+        assert all(gradient.dtype == dtype for gradient in gradients)
+
+
+@every_loss
+@settings(max_examples=8, deadline=None)
+@given(data=st.data())
+def test_extreme_values_stay_finite(row: Row, data: st.DataObject) -> None:
+    inputs = row.example(data.draw(st.integers(1, 3)))
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    chosen = np.array(data.draw(st.lists(st.sampled_from([-1e4, -1.0, 0.0, 1e4, 65504.0]), min_size=1, max_size=4)))
+    dtype = data.draw(st.sampled_from([tf.float32, tf.float16, tf.bfloat16]))
+    probabilities = row.inputs is distributed  # these stay: the second input
+    for i, x in enumerate(inputs):
+        if x.dtype.is_floating and not (probabilities and i):
+            inputs[i] = tf.cast(rng.choice(chosen, x.shape), dtype)
+    loss = values(row, inputs)
+    assert np.all(np.isfinite(loss))
+    assert np.all(loss >= -1e-3)
+    # The gradient of a square may exceed what float16 holds; in float32 it must not.
+    full = [tf.cast(x, tf.float32) if x.dtype.is_floating else x for x in inputs]
+    with tf.GradientTape() as tape:
+        tape.watch(full)
+        loss = values(row, full)
+    gradients = tape.gradient(loss, battery.sources(None, full))
+    assert all(np.all(np.isfinite(gradient)) for gradient in gradients)

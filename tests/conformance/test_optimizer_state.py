@@ -1,0 +1,69 @@
+"""Every rule of the table when its updates are masked, its run continued, its chain grown, its dtypes others."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from core.optimizers import chain, clip_by_value, ema, sgd
+
+from .optimizer_battery import Row, Run
+from .optimizer_rows import OPTIMIZERS, TRANSFORMS
+
+every_rule = pytest.mark.parametrize("row", [*OPTIMIZERS, *TRANSFORMS], ids=lambda row: row.id)
+
+
+@every_rule
+def test_masked_and_continued_updates_are_the_plain_ones_bit_for_bit(row: Row) -> None:
+    plain, masked, continued = (Run(row.make()) for _ in range(3))
+    for run in (plain, masked):
+        run.params["net/0/b"].assign([-0.0, 1e-40, 1.0, -1.0])  # a minus zero and a denormal, to begin with
+    nan, fine = tf.constant(float("nan")), tf.constant(0.0)
+    before = masked.bits()
+    update, plainly = masked.graph(), plain.graph()
+    update(tf.constant(0), tf.constant(False), nan)
+    assert masked.bits() == before
+    for i in range(2):
+        update(tf.constant(i), tf.constant(True), fine)
+        update(tf.constant(i), tf.constant(False), nan)
+        plainly(tf.constant(i))
+    assert masked.bits() == plain.bits()
+    assert update.experimental_get_tracing_count() == 1, "a change of the step, the gradients or the flag retraced it"
+
+    for path, variable in continued.variables.items():
+        variable.assign(masked.variables[path])
+    again = continued.graph()
+    for i in range(2, 4):
+        again(tf.constant(i))
+        plainly(tf.constant(i))
+    assert continued.bits() == plain.bits()
+
+
+@pytest.mark.parametrize("row", [row for row in OPTIMIZERS if row.make().fused], ids=lambda row: row.id)
+def test_the_pure_rule_behind_a_kernel_is_masked_too(row: Row) -> None:
+    run = Run(row.make(), fused=False)
+    run.params["net/0/b"].assign([-0.0, 1e-40, 1.0, -1.0])
+    before = run.bits()
+    run.update(tf.constant(0), tf.constant(False), float("nan"))
+    assert run.bits() == before
+
+
+@every_rule
+def test_slots_keep_their_names_when_the_chain_grows(row: Row) -> None:
+    alone, grown = Run(row.make()), Run(chain(clip_by_value(1e9), row.make(), ema(0.5), sgd(0.0)))
+    mine = {path: v.shape for path, v in alone.optimizer.variables.items()}
+    theirs = {path: v.shape for path, v in grown.optimizer.variables.items()}
+    assert mine.items() <= theirs.items()
+
+
+@every_rule
+def test_half_precision_parameters_have_wide_slots_and_double_ones_stay_double(row: Row) -> None:
+    half, single, double = (Run(row.make(), dtype=dtype) for dtype in (tf.bfloat16, tf.float32, tf.float64))
+    for run in (half, single, double):
+        run.update(tf.constant(0))
+        run.update(tf.constant(1))
+    assert {v.dtype for v in half.params.values()} == {tf.bfloat16}
+    assert tf.bfloat16 not in {v.dtype for v in half.optimizer.variables.values()}
+    assert {v.dtype for v in double.params.values()} == {tf.float64}
+    size = np.abs(double.numbers()).max()
+    assert np.abs(half.numbers() - double.numbers()).max() < 0.05 * size
+    assert np.abs(single.numbers() - double.numbers()).max() < 1e-4 * size

@@ -1,0 +1,79 @@
+"""Recurrent cores: pieces make the whole, lengths end an example, bad input is named."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from core.layers import GRU, LSTM, VanillaRNN, unroll
+from core.layers.recurrent import Core
+from core.random import Rng
+
+RNG = Rng.from_seed(12)
+
+
+@pytest.mark.parametrize("kind", [VanillaRNN, LSTM, GRU])
+@settings(max_examples=4, deadline=None)
+@given(st.integers(0, 3), st.integers(1, 5), st.integers(0, 5))
+def test_pieces_make_the_whole(kind: type[Core], batch: int, time: int, split: int) -> None:
+    core = kind(2, 3, rng=RNG)
+    x = RNG.normal([batch, time, 2])
+    whole, last = unroll(core, x)
+    split = min(split, time)
+    first, state = unroll(core, x[:, :split])
+    second, end = unroll(core, x[:, split:], state)
+    np.testing.assert_allclose(tf.concat([first, second], 1), whole, atol=1e-6)
+    ys, state = [], core.initial_state(batch)
+    for t in range(time):
+        y, state = core(x[:, t], state)
+        ys.append(y)
+    np.testing.assert_allclose(tf.stack(ys, 1), whole, atol=1e-6)
+    for a, b, c in zip(*(tf.nest.flatten(s) for s in (last, end, state)), strict=True):
+        np.testing.assert_allclose(b, a, atol=1e-6)
+        np.testing.assert_allclose(c, a, atol=1e-6)
+
+
+def test_what_lies_beyond_the_length_does_not_matter() -> None:
+    core = LSTM(2, 3, rng=RNG)
+    x, lengths = RNG.normal([3, 5, 2]), tf.constant([5, 2, 0])
+    padding = tf.sequence_mask(lengths, 5)[..., tf.newaxis]
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y, state = unroll(core, x, lengths=lengths)
+        loss = tf.reduce_sum(y**2) + tf.reduce_sum(state.cell**2)
+    gradient = tape.gradient(loss, x)
+    assert not np.any(tf.where(padding, 0.0, y))
+    assert not np.any(tf.where(padding, 0.0, gradient))
+    other = unroll(core, tf.where(padding, x, 7.0), lengths=lengths)
+    for a, b in zip(tf.nest.flatten((y, state)), tf.nest.flatten(other), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_time_may_be_known_only_while_running() -> None:
+    core = GRU(2, 3, rng=RNG)
+    graph = tf.function(lambda x: unroll(core, x), input_signature=[tf.TensorSpec([None, None, 2])], autograph=False)
+    for shape in ([2, 4, 2], [1, 7, 2], [0, 3, 2]):
+        x = RNG.normal(shape)
+        np.testing.assert_allclose(graph(x)[0], unroll(core, x)[0], atol=1e-6)
+
+
+def test_an_lstm_begins_with_open_forget_gates() -> None:
+    np.testing.assert_array_equal(tf.split(LSTM(2, 3, rng=RNG).b, 4)[1], [1.0, 1.0, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda: LSTM(0, 3, rng=RNG), "`in_size` is 0"),
+        (lambda: unroll(GRU(2, 3, rng=RNG), tf.zeros([4, 2])), r"`GRU` has shape \(4, 2\); .*\[batch, time, in_size\]"),
+        (lambda: unroll(GRU(2, 3, rng=RNG), tf.zeros([1, 4, 5])), r"`in_size=2`; make it with `in_size=5`"),
+        (lambda: GRU(2, 3, rng=RNG)(tf.zeros([1, 4, 2]), None), r"its axes are \[batch, in_size\]"),
+    ],
+)
+def test_bad_input_is_named(wrong: Callable[[], Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        wrong()

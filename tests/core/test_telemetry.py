@@ -1,0 +1,428 @@
+"""Telemetry: what a person, a script and TensorBoard see, kills and resumes included."""
+
+import io
+import itertools
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from core.telemetry import Console, JsonLines, Screen, Telemetry, TensorBoard
+from core.telemetry.console import format_figure
+
+ESCAPE = "\x1b"
+
+
+def clock_of(*times: float):
+    """A clock that shows these times, one a look, and stays at the last."""
+    remaining = itertools.chain(times, itertools.repeat(times[-1]))
+    return lambda: next(remaining)
+
+
+# --- Console in a pipe -----------------------------------------------------------------------------------------------
+
+
+def test_plain_lines():
+    stream = io.StringIO()
+    console = Console(2000, stream, clock_of(0.0, 4.0, 5.0, 8.0, 16.0))
+    console.progress(0)
+    speed = {"examples_per_second": 123456.4, "data_wait": 0.021}
+    console.write(500, "train", {"loss": 0.123412341234, "accuracy": 0.97103, **speed})
+    console.write(500, "test", {"loss": 0.2, "accuracy": 1.0})
+    console.note("saved checkpoints/step-000000500 [/red]")
+    console.write(1000, "train", {"loss": 0.1, "accuracy": 0.98, **speed, "data_wait": 0.5})
+    console.write(2000, "train", {"loss": float("nan"), "accuracy": 0.98, **speed})
+    console.close()
+    assert stream.getvalue().splitlines() == [
+        "step  500/2000  train  loss 0.1234  accuracy 0.9710  examples/s 123,456  data wait 2 %  eta 0:12",
+        "step  500/2000  test   loss 0.2000  accuracy 1.0000",
+        "saved checkpoints/step-000000500 [/red]",
+        "step 1000/2000  train  loss 0.1000  accuracy 0.9800  examples/s 123,456  data wait 50 %  eta 0:08",
+        "step 2000/2000  train  loss    nan  accuracy 0.9800  examples/s 123,456  data wait  2 %",
+    ]
+
+
+def test_figures_of_several_phases():
+    stream = io.StringIO()
+    Console(10, stream).write(1, "train", {"d/loss": 1.38629, "g/gradient_penalty": 12.5, "step_seconds": 0.00125})
+    assert stream.getvalue() == "step  1/10  train  d/loss 1.3863  g/gradient penalty 12.500  step time 1.250 ms\n"
+
+
+def test_columns_stay_below_each_other():
+    stream = io.StringIO()
+    console = Console(1000, stream)
+    for step, loss in ((1, 123.456), (10, 1.0), (100, 0.000123), (1000, 65536.0)):
+        console.write(step, "train", {"loss": loss, "accuracy": 0.5})
+    assert len({line.index("accuracy") for line in stream.getvalue().splitlines()[2:]}) == 1
+
+
+@pytest.mark.parametrize("width", ["20", "80"])
+def test_a_pipe_gets_whole_lines_without_escapes(monkeypatch, width):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as continuous integration sets it
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", width)
+    stream = io.StringIO()
+    console = Console(10, stream)
+    console.progress(0)
+    figures = {f"figure_{i}": float(i) for i in range(60)}
+    console.write(1, "train", {**figures, "examples_per_second": 1.0})
+    console.progress(2, figures)
+    console.note("x" * 500)
+    console.close()
+    assert ESCAPE not in stream.getvalue()
+    assert len(stream.getvalue().splitlines()) == 2
+    assert "figure 59 59.000" in stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("first_step", "seconds", "eta"),
+    [(0, 1.0, "0:09"), (0, 60.0, "9:00"), (0, 400.0, "1:00:00"), (90, 1.0, "1:30"), (100, 7.0, "-:--")],
+)
+def test_time_left(first_step, seconds, eta):
+    stream = io.StringIO()
+    console = Console(1000, stream, clock_of(1e6, 1e6 + seconds))
+    console.progress(first_step)
+    console.write(100, "train", {"examples_per_second": 1.0})
+    assert stream.getvalue().endswith(f"eta {eta}\n")
+
+
+@settings(deadline=None)
+@given(st.floats(allow_nan=False, allow_infinity=False, width=32))
+def test_a_figure_can_be_read(x):
+    text = format_figure("loss", x)
+    assert float(text.replace(",", "")) == pytest.approx(x, rel=0.01)
+    if 1e-3 <= abs(x) < 1e6:
+        assert len(text.lstrip("-")) <= 8
+        assert "e" not in text
+
+
+# --- Console on a terminal -------------------------------------------------------------------------------------------
+
+
+class FakeTerminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "100")
+    return FakeTerminal()
+
+
+def a_run(stream: io.StringIO) -> str:
+    console = Console(100, stream, clock_of(*range(0, 100, 10)))
+    console.progress(0)
+    console.progress(25, {"loss": 0.5, "accuracy": 0.1, "examples_per_second": 1234.0, "data_wait": 0.02})
+    console.write(50, "train", {"loss": 0.25, "accuracy": 0.2, "examples_per_second": 4321.0, "data_wait": 0.03})
+    console.note("saved")
+    console.close()
+    return stream.getvalue()
+
+
+def without_escapes(text: str) -> str:
+    return re.sub(r"\x1b\[[?0-9;]*[A-Za-z]", "", text)
+
+
+def test_a_terminal_shows_lines_above_a_bar(terminal):
+    shown = a_run(terminal)
+    plain = without_escapes(shown)
+    assert re.search(r"━ +25/100  eta 0:30  loss 0.5000  examples/s 1,234  data wait 2 %", plain)
+    line = "step  50/100  train  loss 0.2500  accuracy 0.2000  examples/s 4,321  data wait 3 %  eta 0:20"
+    assert plain.count(line) == 1
+    assert plain.count("saved") == 1
+    assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")  # the cursor is back
+    assert shown.endswith("\x1b[2K")  # and the bar is gone
+
+
+def test_no_color(terminal, monkeypatch):
+    colour = re.compile(r"\x1b\[[0-9;]*\b[34]\d\b[0-9;]*m")
+    assert colour.search(a_run(terminal))
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not colour.search(a_run(FakeTerminal()))
+
+
+def test_a_dumb_terminal_gets_plain_lines(terminal, monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    assert ESCAPE not in a_run(terminal)
+
+
+class Counted:
+    """A figure that is still on its way from the device: looking at it costs time."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def __float__(self) -> float:
+        self.looks += 1
+        return 0.5
+
+
+def test_progress_is_drawn_ten_times_a_second_and_figures_are_read_only_then(terminal):
+    times = [i / 1000 for i in range(2001)]  # a chunk each millisecond, for two seconds
+    figure, unseen = Counted(), Counted()
+    console = Console(10**6, terminal, clock_of(*times))
+    for step in range(2001):
+        console.progress(step, {"loss": figure, "accuracy": unseen})
+    console.close()
+    assert 15 <= figure.looks <= 21
+    assert unseen.looks == 0
+
+    piped = Counted()
+    console = Console(10**6, io.StringIO(), clock_of(*times))
+    for step in range(2001):
+        console.progress(step, {"loss": piped})
+    assert piped.looks == 0
+
+
+# --- JSON lines ------------------------------------------------------------------------------------------------------
+
+LINES = [
+    (10, "train", {"loss": 0.1 + 0.2, "accuracy": 0.5}),
+    (20, "train", {"loss": float("nan"), "accuracy": 1.0}),
+    (20, "eval", {"loss": 1e-30}),
+    (30, "train", {"loss": 0.25, "accuracy": 0.75}),
+    (40, "train", {"loss": 0.125, "accuracy": 0.875}),
+]
+
+
+def write_from(path: Path, first_step: int) -> None:
+    writer = JsonLines(path, first_step)
+    for step, split, figures in LINES:
+        if step > first_step:
+            writer.write(step, split, figures)
+    writer.close()
+
+
+def test_lines_are_strict_json_with_all_digits(tmp_path):
+    write_from(tmp_path / "made/metrics.jsonl", 0)
+    text = (tmp_path / "made/metrics.jsonl").read_text()
+    rows = [json.loads(line, parse_constant=pytest.fail) for line in text.splitlines()]
+    assert list(rows[0]) == ["step", "split", "loss", "accuracy"]
+    assert rows[0] == {"step": 10, "split": "train", "loss": 0.1 + 0.2, "accuracy": 0.5}
+    assert rows[1]["loss"] is None
+    assert [(row["step"], row["split"]) for row in rows] == [(step, split) for step, split, _ in LINES]
+
+
+@pytest.mark.parametrize("first_step", [0, 10, 20, 30])
+def test_killed_at_any_byte_and_resumed_leaves_the_lines_of_an_undisturbed_run(tmp_path, first_step):
+    write_from(tmp_path / "whole.jsonl", 0)
+    whole = (tmp_path / "whole.jsonl").read_bytes()
+    saved = sum(len(line) for line in whole.splitlines(True) if json.loads(line)["step"] <= first_step)
+    path = tmp_path / "metrics.jsonl"
+    for length in range(saved, len(whole) + 1):
+        path.write_bytes(whole[:length])
+        write_from(path, first_step)
+        assert path.read_bytes() == whole
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["metrics.jsonl", "whole.jsonl"]
+
+
+def test_a_run_that_starts_again_from_nothing_begins_a_new_file(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    for _ in range(2):
+        writer = JsonLines(path, first_step=0)
+        writer.write(0, "eval", {"loss": 2.0})
+        writer.close()
+    assert path.read_text() == '{"step": 0, "split": "eval", "loss": 2.0}\n'
+
+
+def test_what_a_crashed_file_system_left_is_dropped(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 10}\n\0\0\0\n[1]\n{"step": "x"}\n{"split": "train"}\n\xff\n{"step": 20}\n')
+    JsonLines(path, first_step=20).close()
+    assert path.read_bytes() == b'{"step": 10}\n{"step": 20}\n'
+
+
+def test_a_kill_while_lines_are_dropped_keeps_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "metrics.jsonl"
+    write_from(path, 0)
+    before = path.read_bytes()
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            JsonLines(path, first_step=10)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["step", "split"])
+def test_a_figure_with_a_column_s_name_is_refused(tmp_path, name):
+    with pytest.raises(ValueError, match=f"`{name}`"):
+        JsonLines(tmp_path / "metrics.jsonl", 0).write(1, "train", {name: 1.0})
+
+
+KILLED = """
+import os, pathlib, signal, sys
+from core.telemetry import Console, JsonLines, Telemetry
+telemetry = Telemetry([JsonLines(pathlib.Path(sys.argv[1]), 0), Console(10)])
+telemetry.write(5, "train", {"loss": 0.5})
+sys.stdin.readline()
+telemetry.note("going")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_lines_are_seen_at_once_and_outlive_a_kill(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    command = [sys.executable, "-c", KILLED, str(path)]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment) as process:
+        deadline = threading.Timer(60, process.kill)
+        deadline.start()
+        assert process.stdout is not None
+        first_line = process.stdout.readline()  # while the process waits for us
+        in_the_file = path.read_text()
+        out, _ = process.communicate("go on\n")
+        deadline.cancel()
+    assert first_line == "step  5/10  train  loss 0.5000\n"
+    assert in_the_file == '{"step": 5, "split": "train", "loss": 0.5}\n'
+    assert process.returncode == -signal.SIGKILL
+    assert out == "going\n"
+
+
+# --- TensorBoard -----------------------------------------------------------------------------------------------------
+
+
+def scalars(directory: Path) -> dict[str, list[tuple[int, float]]]:
+    events = EventAccumulator(str(directory)).Reload()
+    return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+
+
+def test_scalars_are_there_before_the_writer_is_closed(tmp_path):
+    writer = TensorBoard(tmp_path / "made", first_step=0, clock=lambda: 1234.5)
+    writer.write(10, "train", {"loss": 0.5, "d/loss": 2.0})
+    writer.write(10, "eval", {"loss": 0.25})
+    assert scalars(tmp_path / "made") == {
+        "train/loss": [(10, 0.5)],
+        "train/d/loss": [(10, 2.0)],
+        "eval/loss": [(10, 0.25)],
+    }
+    assert {event.wall_time for event in EventAccumulator(str(tmp_path / "made")).Reload().Scalars("eval/loss")} == {
+        1234.5
+    }
+    writer.close()
+
+
+@pytest.mark.parametrize("first_step", [0, 20])
+def test_what_a_killed_run_wrote_after_its_checkpoint_is_forgotten(tmp_path, first_step):
+    killed = TensorBoard(tmp_path, first_step=0)
+    for step in (10, 20, 30, 40, 50):
+        killed.write(step, "train", {"loss": float(step)})
+        killed.write(step, "eval", {"loss": float(step)})
+    resumed = TensorBoard(tmp_path, first_step)
+    resumed.write(first_step + 10, "train", {"loss": -1.0})
+    kept = [(step, float(step)) for step in (10, 20) if step <= first_step]
+    assert scalars(tmp_path)["train/loss"] == [*kept, (first_step + 10, -1.0)]
+    assert scalars(tmp_path).get("eval/loss", []) == kept
+    killed.close()
+    resumed.close()
+
+
+QUIET = """
+import sys
+sys.modules["keras"] = None
+import os, pathlib
+import tensorflow as tf
+sys.stderr.flush(); os.dup2(os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT), 2)  # from here on
+from core.telemetry import TensorBoard
+writer = TensorBoard(pathlib.Path(sys.argv[2]), 0)
+writer.write(1, "train", {"loss": 1.0})
+writer.close()
+"""
+
+
+def test_nothing_is_said_on_stderr(tmp_path):
+    command = [sys.executable, "-c", QUIET, str(tmp_path / "stderr"), str(tmp_path / "events")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    assert (tmp_path / "stderr").read_text() == ""
+
+
+# --- Several as one --------------------------------------------------------------------------------------------------
+
+
+class Recorder:
+    """A writer, and a screen if `screen`."""
+
+    def __init__(self, calls: list[object]):
+        self.calls = calls
+
+    def write(self, step, split, figures):
+        self.calls.append((step, split, figures))
+
+    def close(self):
+        self.calls.append("close")
+
+
+class RecordingScreen(Recorder):
+    def progress(self, step, figures=None):
+        self.calls.append(step)
+
+    def note(self, text):
+        self.calls.append(text)
+
+
+def test_fan_out(tmp_path):
+    file_calls: list[object] = []
+    screen_calls: list[object] = []
+    telemetry = Telemetry([Recorder(file_calls), RecordingScreen(screen_calls)])
+    telemetry.progress(0)
+    telemetry.write(1, "train", {"loss": 1.0})
+    telemetry.note("saved")
+    telemetry.warn_once("20 % of the time was spent waiting")
+    telemetry.warn_once("31 % of the time was spent waiting")
+    telemetry.warn_once("something else")
+    telemetry.close()
+    assert file_calls == [(1, "train", {"loss": 1.0}), "close"]
+    assert screen_calls == [
+        0,
+        (1, "train", {"loss": 1.0}),
+        "saved",
+        "Warning: 20 % of the time was spent waiting",
+        "Warning: something else",
+        "close",
+    ]
+    assert isinstance(Console(1, io.StringIO()), Screen)
+    assert not isinstance(JsonLines(tmp_path / "metrics.jsonl", 0), Screen)
+
+
+def test_without_writers_it_says_nothing(capsys):
+    telemetry = Telemetry()
+    telemetry.progress(0)
+    telemetry.write(1, "train", {"loss": 1.0})
+    telemetry.warn_once("x")
+    telemetry.close()
+    assert capsys.readouterr() == ("", "")
+
+
+def test_all_are_closed_even_if_one_fails():
+    class Failing(Recorder):
+        def close(self):
+            raise OSError("disk full")
+
+    calls: list[object] = []
+    with pytest.raises(OSError, match="disk full"):
+        Telemetry([Recorder(calls), Failing(calls), Recorder(calls)]).close()
+    assert calls == ["close", "close"]
+
+
+def test_the_console_writes_to_the_stdout_of_its_time(capsys):
+    Console(10).note("hello")
+    assert capsys.readouterr().out == f"hello{os.linesep}"

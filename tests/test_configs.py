@@ -1,0 +1,61 @@
+"""Every configuration that ships does what it says, through the real command."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+
+from tests.commands import CONFIGS, run
+
+ACCURACY = {"digits_linear": 0.94, "digits_mlp": 0.97, "digits_convnet": 0.985}  # of the 360 held-out digits
+MNIST = ("mnist_linear", "mnist_mlp")
+RUNTIME = ("one_device",)
+
+
+def test_no_configuration_is_forgotten():
+    assert {path.stem for path in CONFIGS.glob("*.gin")} == {*ACCURACY, *MNIST}
+    assert {path.stem for path in (CONFIGS / "runtime").glob("*.gin")} == set(RUNTIME)
+    for path in CONFIGS.glob("**/*.gin"):
+        assert path.read_text().startswith("# "), f"say on the first line what {path.name} is"
+
+
+@pytest.mark.parametrize("name", ACCURACY)
+def test_digits_reach_their_accuracy(name, tmp_path):
+    done = run(f"--gin_file={CONFIGS / name}.gin", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "runs" / name / "result.json").read_text())
+    assert result["evaluation"]["accuracy"] >= ACCURACY[name]
+
+
+@pytest.mark.parametrize("name", RUNTIME)
+def test_runtime_files_combine_with_any_experiment(name, tmp_path):
+    flags = (f"--gin_file={CONFIGS / 'digits_mlp.gin'}", f"--gin_file={CONFIGS / 'runtime' / name}.gin")
+    done = run(*flags, "--gin_param=steps = 200", "--gin_param=Trainer.microbatches = 4", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "runs" / "digits_mlp" / "result.json").exists()
+
+
+def write_idx(folder, *, seed=0):
+    """Four files in MNIST's format, two of them gzipped, with 256 and 64 images that a linear model can tell apart."""
+    random = np.random.RandomState(seed)
+    prototypes = random.randint(0, 256, [10, 28, 28])
+    for split, count in (("train", 256), ("t10k", 64)):
+        labels = (np.arange(count) % 10).astype("uint8")
+        images = np.clip(prototypes[labels] + random.randint(-30, 30, [count, 28, 28]), 0, 255).astype("uint8")
+        for kind, array, open_file in (("images-idx3", images, gzip.open), ("labels-idx1", labels, open)):
+            header = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">i4").tobytes()
+            suffix = ".gz" if open_file is gzip.open else ""
+            with open_file(folder / f"{split}-{kind}-ubyte{suffix}", "wb") as file:
+                file.write(header + array.tobytes())
+
+
+@pytest.mark.parametrize("name", MNIST)
+def test_mnist_is_read_from_a_folder(name, tmp_path):
+    (tmp_path / "mnist").mkdir()
+    write_idx(tmp_path / "mnist")
+    steps = "Trainer.steps = 100" if name == "mnist_linear" else "steps = 600"
+    done = run(f"--gin_file={CONFIGS / name}.gin", f"--gin_param={steps}", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "runs" / name / "result.json").read_text())
+    assert result["evaluation"]["accuracy"] > 0.95

@@ -1,0 +1,59 @@
+"""README and docs are true: their files, snippets and commands are executed as they stand."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from tests.commands import CHECKOUT, environment
+
+PAGES = sorted(path.name for path in (CHECKOUT / "docs").glob("*.md"))
+BLOCK = re.compile(r"<!-- (file: (?P<file>\S+)|run) -->\n```\w*\n(?P<text>.*?)```", re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_runs_from_top_to_bottom(page, tmp_path):
+    """`<!-- file: NAME -->` writes the block below it, `<!-- run -->` runs it, all in one new folder."""
+    os.symlink(CHECKOUT / "configs", tmp_path / "configs")
+    for block in BLOCK.finditer((CHECKOUT / "docs" / page).read_text()):
+        if block["file"]:
+            (tmp_path / block["file"]).write_text(block["text"])
+            continue
+        # The page's `python` is the one that runs this test.
+        command = f'python() {{ {shlex.quote(sys.executable)} "$@"; }}; {block["text"]}'
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", command],
+            cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=600, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, (block["text"], done.stdout[-2000:], done.stderr[-2000:])
+
+
+def test_python_in_the_readme_runs():
+    blocks = re.findall(r"```python\n(.*?)```", (CHECKOUT / "README.md").read_text(), re.DOTALL)
+    assert blocks
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), {"__name__": "readme"})
+
+
+def test_links_lead_somewhere():
+    for page in [CHECKOUT / "README.md", *(CHECKOUT / "docs" / name for name in PAGES)]:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+            assert (page.parent / target).exists(), (page.name, target)
+
+
+def test_modes_and_flags_in_the_readme_exist():
+    from trainers.main import MODES
+
+    text = (CHECKOUT / "README.md").read_text()
+    listed = set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
+    assert listed == set(MODES)
+
+
+def test_ci_runs_the_commands_of_the_readme():
+    script, readme = (CHECKOUT / ".ci" / "run").read_text(), (CHECKOUT / "README.md").read_text()
+    assert readme.count("pip install -e . && python -m trainers.main --gin_file=configs/digits_mlp.gin") == 1
+    assert readme.count("pip install -e '.[dev]' && pytest") == 1
+    assert "README.md" in script

@@ -1,0 +1,288 @@
+"""What the command refuses, through the real command line: one paragraph and the documented exit code."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+from tests.commands import CHECKOUT, CONFIGS, environment, refused, run
+
+LINEAR = f"--gin_file={CONFIGS / 'digits_linear.gin'}"
+SHORT = ("--gin_param=Trainer.steps = 20", "--gin_param=Trainer.chunk_steps = 10", "--gin_param=Trainer.log_every = 10")
+
+
+def gin(tmp_path, text, name="mine.gin"):
+    """The flag for a gin file with this text."""
+    (tmp_path / name).write_text(textwrap.dedent(text))
+    return f"--gin_file={name}"
+
+
+def test_help_answers_without_tensorflow(tmp_path):
+    code = """
+import sys
+from trainers.main import main
+try:
+    main(["--help"])
+finally:
+    print("tensorflow" in sys.modules, "gin" in sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
+    )
+    assert "resume_check" in done.stdout
+    assert done.stdout.strip().endswith("False False")
+
+
+def test_unknown_mode_and_flag(tmp_path):
+    done = run(LINEAR, "--mode=trian", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "Did you mean `train`?" in done.stderr
+    assert run(LINEAR, "--workdri=x", cwd=tmp_path).returncode == 2
+
+
+def test_no_such_gin_file(tmp_path):
+    gin(tmp_path, "", "digits_mpl.gin")
+    refused(
+        "--gin_file=digits_mlp.gin", cwd=tmp_path, exit_code=2, says=["digits_mlp.gin", "digits_mpl.gin", str(tmp_path)]
+    )
+
+
+def test_gin_syntax_error(tmp_path):
+    flag = gin(tmp_path, "Trainer.steps = 10\nTrainer.global_batch_size = = 3\n")
+    refused(flag, cwd=tmp_path, exit_code=2, says=["mine.gin", "2", "Trainer.global_batch_size = = 3"])
+
+
+def test_duplicate_binding(tmp_path):
+    flag = gin(tmp_path, "sgd.momentum = 0.5\nsgd.momentum = 0.6\n")
+    refused(LINEAR, flag, cwd=tmp_path, exit_code=2, says=["sgd.momentum", "mine.gin:1", "mine.gin:2"])
+
+
+MISTAKES = {
+    "unknown configurable": ("adamm.learning_rate = 0.1", ["`adamm", "adam"]),
+    "unknown parameter": ("Trainer.step = 3", ["`step`", "`steps`", "mine.gin:1"]),
+    "unknown macro": ("Trainer.steps = %setps\nsteps = 3", ["setps", "steps"]),
+    "unknown module": ("import my_reserch.spiral", ["my_reserch", "mine.gin:1"]),
+    "binding that nothing uses": ("adamw.weight_decay = 0.1", ["adamw.weight_decay", "mine.gin:1"]),
+    "macro that nothing uses": ("batch = 3", ["batch", "mine.gin:1"]),
+    "misspelt scope": ("tset/digits.split = 'test'", ["tset", "test"]),
+    "wrong type": ("Trainer.steps = 'many'", ["Trainer.steps", "'many'", "int"]),
+    "float for a count": ("Trainer.steps = 10.5", ["Trainer.steps", "10.5"]),
+    "object without parentheses": ("Experiment.train_source = @digits", ["Experiment.train_source", "@digits()"]),
+    "task with parentheses": ("Experiment.task = @LinearClassifier()", ["Experiment.task", "@LinearClassifier"]),
+    "batch that doesn't divide": ("Trainer.microbatches = 7", ["global_batch_size", "64", "63"]),
+    "no steps": ("Trainer.steps = 0", ["Trainer.steps", "0", "at least 1"]),
+    "interval within a chunk": ("Trainer.chunk_steps = 30", ["Trainer.log_every", "100", "90"]),
+    "negative rate": ("sgd.learning_rate = -0.1", ["learning_rate", "-0.1"]),
+    "no such device": (
+        "Experiment.strategy = @one_device()\none_device.device = 'TPU:7'",
+        ["one_device.device", "TPU:7"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_configuration_mistakes(name, tmp_path):
+    text, says = MISTAKES[name]
+    refused(LINEAR, gin(tmp_path, text), cwd=tmp_path, exit_code=2, says=says)
+    assert not (tmp_path / "runs" / "digits_linear" / "checkpoints").exists()
+
+
+def test_required_parameter_left_out(tmp_path):
+    flag = gin(
+        tmp_path,
+        """
+        Experiment.task = @LinearClassifier
+        Experiment.train_source = @digits()
+        LinearClassifier.optimizer = @sgd()
+        sgd.learning_rate = 0.1
+        Trainer.steps = 10
+        Trainer.global_batch_size = 32
+        """,
+    )
+    refused(flag, cwd=tmp_path, exit_code=2, says=["LinearClassifier.in_size"])
+
+
+def test_other_configuration_in_the_workdir(tmp_path):
+    assert run(LINEAR, *SHORT, cwd=tmp_path).returncode == 0
+    changed = (LINEAR, *SHORT, "--gin_param=sgd.momentum = 0.5")
+    says = ["- sgd.momentum = 0.9", "+ sgd.momentum = 0.5", "--allow_config_change"]
+    refused(*changed, cwd=tmp_path, exit_code=2, says=says)
+    assert run(*changed, "--gin_param=Trainer.steps = 30", "--allow_config_change", cwd=tmp_path).returncode == 0
+    # Another architecture can't go on from this checkpoint whatever is allowed.
+    mlp = f"--gin_file={CONFIGS / 'digits_mlp.gin'}"
+    says = ["net/w", "net/layers/0/w"]
+    refused(mlp, "--workdir=runs/digits_linear", "--allow_config_change", cwd=tmp_path, exit_code=5, says=says)
+
+
+def test_workdir_that_cant_be_written(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    refused(LINEAR, "--workdir=file/run", cwd=tmp_path, exit_code=2, says=["file/run", "--workdir"])
+
+
+def test_damaged_checkpoints(tmp_path):
+    keep = "--gin_param=Trainer.checkpoint_every = 10"
+    assert run(LINEAR, *SHORT, keep, cwd=tmp_path).returncode == 0
+    folder = tmp_path / "runs" / "digits_linear" / "checkpoints"
+    newest, older = folder / "step-000000020", folder / "step-000000010"
+    data = next(newest.glob("*.data-*"))
+    data.write_bytes(data.read_bytes()[:-1])
+    done = run(LINEAR, *SHORT, keep, cwd=tmp_path)
+    assert done.returncode == 0
+    assert "step-000000020" in done.stdout
+    assert "going on from step 10" in done.stdout
+    for manifest in folder.glob("*/manifest.json"):
+        manifest.write_text("{")
+    assert older.exists()
+    refused(LINEAR, *SHORT, keep, cwd=tmp_path, exit_code=5, says=["checkpoints", "step-000000010"])
+
+
+TASK = """
+import gin
+import numpy as np
+import tensorflow as tf
+from core.data import ArraySource
+from core.module import Module
+from core.task import Loss, Task, Update
+
+class Net(Module):
+    def __init__(self):
+        super().__init__()
+        self.w = tf.Variable(tf.ones([3]), name="w")
+        self.unused = tf.Variable(tf.ones([2]), name="unused")
+
+    def __call__(self, x):
+        return tf.reduce_sum(x * self.w, 1) + 0.0 * tf.reduce_sum(self.unused)
+
+{outside}
+
+@gin.configurable
+class Mine(Task):
+    def __init__(self, *, rng, optimizer=gin.REQUIRED):
+        super().__init__()
+        self.net = Net()
+        self.optimizer = optimizer
+        {init}
+
+    def phases(self):
+        return [Update("net", loss=self.loss, trains=self.net, optimizer=self.optimizer)]
+
+    def loss(self, batch, rng):
+        y = self.net(batch["x"])
+        {loss}
+
+@gin.configurable
+def numbers(count: int = 20):
+    x = np.arange(3.0 * count, dtype="float32").reshape(count, 3) / (3 * count)
+    return ArraySource({{"x": x}}, name="numbers")
+"""
+
+MINE = """
+import mine
+Experiment.task = @Mine
+Experiment.train_source = @numbers()
+Mine.optimizer = @sgd()
+sgd.learning_rate = 0.01
+Trainer.steps = 20
+Trainer.global_batch_size = 4
+Trainer.log_every = 10
+Trainer.chunk_steps = 10
+"""
+
+GOOD_LOSS = "return Loss(tf.square(y))"
+STEP_MISTAKES = {
+    "scalar loss": ({"loss": "return Loss(tf.reduce_mean(tf.square(y)))"}, 2, ["`net`", "scalar", "per example"]),
+    "no Loss": ({"loss": "return tf.square(y)"}, 2, ["`net`", "Loss(per_example"]),
+    "None gradient": (
+        {"loss": "return Loss(tf.square(tf.reduce_sum(batch['x'] * self.net.w, 1)))"},
+        2,
+        ["`net`", "`unused`", "trains"],
+    ),
+    "variable made after set-up": (
+        {"loss": "self.late = tf.Variable(1.0, name='late'); return Loss(y * self.late)"},
+        2,
+        ["`late`", "__init__"],
+    ),
+    "variable outside the scope": (
+        {"outside": "SHARED = tf.Variable(1.0)", "init": "self.shared = SHARED"},
+        2,
+        ["`shared`", "strategy"],
+    ),
+    "not finite": ({"loss": "return Loss(tf.math.log(y - y))"}, 3, ["step 0", "`net`", "`loss`", "-inf"]),
+    "wrong rows": ({"loss": "return Loss(tf.concat([y, y], 0))"}, 2, ["`net`", "8", "4"]),
+    "metric of another shape": (
+        {"loss": "return Loss(y, metrics={'mean': tf.reduce_mean(y)})"},
+        2,
+        ["metrics['mean']", "shape"],
+    ),
+}
+
+
+def write_task(tmp_path, **parts):
+    (tmp_path / "mine.py").write_text(TASK.format(**{"outside": "", "init": "", "loss": GOOD_LOSS, **parts}))
+    return gin(tmp_path, MINE)
+
+
+@pytest.mark.parametrize("name", STEP_MISTAKES)
+def test_step_function_mistakes(name, tmp_path):
+    parts, exit_code, says = STEP_MISTAKES[name]
+    refused(write_task(tmp_path, **parts), cwd=tmp_path, exit_code=exit_code, says=says)
+
+
+def test_good_step_function_of_ones_own(tmp_path):
+    done = run(write_task(tmp_path), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+
+
+def test_not_finite_after_a_while_keeps_the_last_checkpoint(tmp_path):
+    # Plain gradient descent with much too high a rate: the loss overflows after a few steps.
+    flag = write_task(tmp_path)
+    flags = (flag, "--gin_param=sgd.learning_rate = 50.0", "--gin_param=Trainer.checkpoint_every = 10")
+    text = refused(*flags, cwd=tmp_path, exit_code=3, says=["`net`", "not finite"])
+    step = int(text.split("step ")[1].split()[0])
+    result = json.loads((tmp_path / "runs" / "mine" / "result.json").read_text())
+    assert result["exit_code"] == 3
+    assert result["step"] == step
+    steps = [int(path.name[5:]) for path in (tmp_path / "runs" / "mine" / "checkpoints").glob("step-*")]
+    assert all(saved <= step for saved in steps)
+
+
+def test_empty_source(tmp_path):
+    flag = write_task(tmp_path)
+    refused(flag, "--gin_param=numbers.count = 0", cwd=tmp_path, exit_code=4, says=["`numbers`", "empty"])
+
+
+def test_label_out_of_range(tmp_path):
+    labels = np.arange(20) % 10
+    labels[13] = 10
+    np.savez(tmp_path / "labels.npz", image=np.zeros([20, 8, 8, 1], "uint8"), label=labels)
+    flags = ("--gin_param=Experiment.train_source = @npz()", "--gin_param=npz.path = 'labels.npz'")
+    refused(LINEAR, *flags, cwd=tmp_path, exit_code=4, says=["`label`", "13", "10", "LinearClassifier"])
+
+
+def test_mnist_file_missing(tmp_path):
+    (tmp_path / "mnist").mkdir()
+    flag = f"--gin_file={CONFIGS / 'mnist_linear.gin'}"
+    says = ["train-images-idx3-ubyte", str(tmp_path / "mnist"), "LeCun"]
+    refused(flag, cwd=tmp_path, exit_code=4, says=says)
+
+
+def test_a_users_own_models_folder(tmp_path):
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "__init__.py").write_text("")
+    refused(LINEAR, cwd=tmp_path, exit_code=2, says=[str(tmp_path / "models"), str(CHECKOUT / "models")])
+
+
+def test_verbose_shows_the_traceback(tmp_path):
+    done = run(write_task(tmp_path, loss="return tf.square(y)"), "--verbose", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "Traceback" in done.stderr
+
+
+def test_an_error_in_ones_own_code_names_the_line(tmp_path):
+    text = refused(write_task(tmp_path, loss="return Loss(y @ y)"), cwd=tmp_path, exit_code=2, says=["mine.py:"])
+    assert os.fspath(tmp_path) in text

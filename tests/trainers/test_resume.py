@@ -1,0 +1,106 @@
+"""Killed, stopped and started again, through the real command: the run that comes out is the one never stopped."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from core import checkpoint
+from tests.commands import CONFIGS, environment, run
+
+LINEAR = f"--gin_file={CONFIGS / 'digits_linear.gin'}"
+FLAGS = (
+    "--gin_param=Trainer.steps = 60",
+    "--gin_param=Trainer.chunk_steps = 5",
+    "--gin_param=Trainer.log_every = 15",
+    "--gin_param=Trainer.checkpoint_every = 10",
+    "--gin_param=Trainer.evaluate_every = 20",
+)
+
+
+def outcome(workdir):
+    newest = checkpoint.newest(workdir / "checkpoints", warn=print)
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    measured = ("examples_per_second", "step_seconds", "data_wait")
+    figures = [{key: x for key, x in line.items() if key not in measured} for line in lines]
+    return newest.step, {path: saved.sha256 for path, saved in newest.variables.items()}, figures
+
+
+def test_killed_twice_and_started_again(tmp_path):
+    assert run(LINEAR, *FLAGS, "--workdir=whole", cwd=tmp_path).returncode == 0
+    for after in (15, 45):  # once in the middle of a metric line, once between a checkpoint and the next
+        killed = run(LINEAR, *FLAGS, "--workdir=killed", "--kill_after_step", str(after), cwd=tmp_path)
+        assert killed.returncode == -signal.SIGKILL
+    done = run(LINEAR, *FLAGS, "--workdir=killed", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "going on from step 40" in done.stdout
+    assert outcome(tmp_path / "killed") == outcome(tmp_path / "whole")
+    again = run(LINEAR, *FLAGS, "--workdir=killed", cwd=tmp_path)
+    assert again.returncode == 0
+    assert "already finished" in again.stdout
+    longer = run(LINEAR, *FLAGS, "--workdir=killed", "--gin_param=Trainer.steps = 65", cwd=tmp_path)
+    assert longer.returncode == 0
+    assert "going on from step 60" in longer.stdout
+
+
+def test_sigterm_saves_and_asks_to_be_run_again(tmp_path):
+    flags = (*FLAGS, "--gin_param=Trainer.steps = 1000000", "--workdir=stopped")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "trainers.main", LINEAR, *flags],
+        cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    metrics = tmp_path / "stopped" / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    os.kill(process.pid, signal.SIGTERM)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 75, stderr
+    assert "SIGTERM" in stderr
+    result = json.loads((tmp_path / "stopped" / "result.json").read_text())
+    assert result["exit_code"] == 75
+    newest = checkpoint.newest(tmp_path / "stopped" / "checkpoints", warn=print)
+    assert newest.step == result["step"]
+
+
+def test_resume_check(tmp_path):
+    done = run(LINEAR, *FLAGS, "--mode=resume_check", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "resume is exact" in done.stdout
+
+
+def test_the_workdir_holds_what_the_design_says(tmp_path):
+    done = run(LINEAR, *FLAGS, cwd=tmp_path)
+    assert done.returncode == 0
+    assert done.stderr == ""
+    workdir = tmp_path / "runs" / "digits_linear"
+    for name in ("config/given.gin", "config/operative.gin", "metrics.jsonl", "run.json", "result.json"):
+        assert (workdir / name).stat().st_size, name
+    assert list(workdir.glob("events.out.tfevents.*"))
+    manifest = json.loads((workdir / "checkpoints" / "step-000000060" / "manifest.json").read_text())
+    assert {"step", "examples", "files", "variables", "versions", "config_hash"} <= set(manifest)
+    assert manifest["examples"] == 60 * 64
+    result = json.loads((workdir / "result.json").read_text())
+    assert (result["step"], result["exit_code"], result["reason"]) == (60, 0, "finished")
+    evaluated = run(LINEAR, *FLAGS, "--mode=evaluate", cwd=tmp_path)
+    assert evaluated.returncode == 0
+    assert f"{result['evaluation']['accuracy']:.4f}" in evaluated.stdout
+    # The configuration as it was used is one that can be given.
+    operative = run(f"--gin_file={workdir / 'config' / 'operative.gin'}", "--workdir=again", cwd=tmp_path)
+    assert operative.returncode == 0, operative.stderr
+    assert outcome(tmp_path / "again") == outcome(workdir)
+
+
+def test_evaluate_without_a_checkpoint(tmp_path):
+    done = run(LINEAR, "--mode=evaluate", cwd=tmp_path)
+    assert done.returncode == 5
+    assert "there is no checkpoint" in done.stderr
+
+
+def test_summary(tmp_path):
+    done = run(LINEAR, "--mode=summary", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "650 parameters" in done.stdout
+    assert not (tmp_path / "runs").exists()
