@@ -27,10 +27,11 @@ class LossSpec:
     sums: Any  # a nest of specs
     weighted: bool
     outputs: Specs
+    statistics: Any  # a nest of specs
 
     def zero_sums(self) -> dict[str, Any]:
         """Sums of nothing."""
-        return dict(tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), self.sums))
+        return dict(zeros(self.sums))
 
 
 def weighted_sums(loss: Loss) -> tuple[tf.Tensor, dict[str, Any]]:
@@ -72,12 +73,17 @@ def describe_loss(loss: Callable[[Batch, Rng], Loss], batch: Specs, name: str) -
     """The structure of `loss(batch, rng)` for batches `[rows, ...]` of the given specs."""
     rows = next(iter(batch.values())).shape[0]
 
-    def traced(b: Batch, rng: Rng) -> tuple[Loss, Any]:
-        result = checked(loss(b, rng), name, rows)
-        return result, weighted_sums(result)[1]
+    weighted = False
 
-    result, sums = _trace(traced, batch, name)
-    return LossSpec(_specs(sums), result.weight is not None, _specs(dict(result.outputs)))
+    def traced(b: Batch, rng: Rng) -> Any:
+        nonlocal weighted
+        result = checked(loss(b, rng), name, rows)
+        weighted = result.weight is not None
+        statistics = result.statistics.sums if result.statistics else {}
+        return weighted_sums(result)[1], dict(result.outputs), statistics
+
+    sums, outputs, statistics = _trace(traced, batch, name)
+    return LossSpec(_specs(sums), weighted, _specs(outputs), _specs(statistics))
 
 
 def describe_outputs(fn: Callable[[Batch, Rng], Mapping[str, tf.Tensor]], batch: Specs, name: str) -> Specs:
@@ -130,6 +136,11 @@ def checked(loss: Any, name: str, rows: int | None) -> Loss:
                 f"phase `{name}` returned a metric named `{key}`; that name is the engine's own: rename it."
             )
     return loss
+
+
+def zeros(specs: Any) -> Any:
+    """Nothing, in the structure of a nest of specs."""
+    return tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), specs)
 
 
 def _specs(nest: Any) -> Any:

@@ -30,6 +30,7 @@ from core.metrics import State
 from core.module import Module, named_variables
 from core.optimizers.transform import Transform
 from core.random import Rng
+from core.statistics import Statistics
 
 Batch = Mapping[str, tf.Tensor]
 
@@ -41,6 +42,7 @@ class Loss(NamedTuple):
     weight: tf.Tensor | None = None  # one per value; nothing is read where it is zero
     metrics: Mapping[str, tf.Tensor | State] = {}  # figures shaped and weighted like `per_example`, or additive states
     outputs: Mapping[str, tf.Tensor] = {}  # values [batch, ...] that later phases of the step find in their batch
+    statistics: Statistics | None = None  # what normalisation layers saw; the engine moves their averages
 
 
 class Placement(enum.Enum):

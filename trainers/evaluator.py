@@ -9,30 +9,35 @@ import tensorflow as tf
 from core.data import Source, eval_chunks
 from core.errors import ConfigurationError
 from core.loss_spec import Sums, checked, describe_loss, means, weighted_sums
-from core.task import Batch, Task
+from core.task import Batch
+from trainers.averaged import averaged_task
+from trainers.experiment import Experiment
 
 
 @gin.configurable
 class Evaluator:
     """Evaluates a task on a source.
 
-    The last batches come padded. The padding is cut off before the task sees them, so that it can't count in anything.
+    Where an optimizer keeps an average of the weights, that is what is evaluated. The last batches come padded; the
+    padding is cut off before the task sees them, so that it can't count in anything.
     """
 
-    def __init__(self, task: Task, source: Source, strategy: tf.distribute.Strategy, *, global_batch_size: int = 256):
+    def __init__(self, experiment: Experiment, source: Source, *, global_batch_size: int = 256):
         if global_batch_size < 1:
             raise ConfigurationError(
                 f"`Evaluator.global_batch_size` is {global_batch_size}; it counts examples: use 1 or more."
             )
-        self.task, self.strategy = task, strategy
+        self.averaged = averaged_task(experiment)
+        self.task, self.strategy = self.averaged.task, experiment.strategy
         self._chunks = eval_chunks(source, global_batch_size=global_batch_size)
         features, _ = self._chunks.element_spec
         any_rows = {key: tf.TensorSpec([None, *spec.shape[2:]], spec.dtype) for key, spec in features.items()}
-        self._spec = describe_loss(lambda batch, _: task.evaluate(batch), any_rows, "evaluate")
+        self._spec = describe_loss(lambda batch, _: self.task.evaluate(batch), any_rows, "evaluate")
         self._sums_of_chunk = tf.function(self._sum_chunk, input_signature=self._chunks.element_spec, autograph=False)
 
     def evaluate(self) -> dict[str, float]:
         """The figures of the task's `evaluate` over the whole source."""
+        self.averaged.update()
         sums = self._spec.zero_sums()
         for features, mask in self._chunks:
             sums = tf.nest.map_structure(tf.add, sums, self._sums_of_chunk(features, mask))

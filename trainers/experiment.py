@@ -11,6 +11,7 @@ from core.data import Source
 from core.distribution import one_device
 from core.errors import ConfigurationError
 from core.module import named_variables
+from core.optimizers import Optimizer
 from core.random import Rng
 from core.task import Phase, Task, Update
 
@@ -38,12 +39,28 @@ class Experiment:
         self.strategy = strategy or one_device()
         self.seed = seed
         self.synthetic = synthetic
-        with self.strategy.scope():
-            self.task = _make(task, Rng.from_seed(seed).fold("init"))
+        self._factory = task
+        self.task = self.make_task()
         self._check_scope()
         self.phases = _checked_phases(self.task)
+        updates = [phase for phase in self.phases if isinstance(phase, Update)]
+        with self.strategy.scope():
+            self.optimizers = {phase.name: Optimizer(phase.optimizer, phase.variables()) for phase in updates}
         for source in filter(None, (train_source, eval_source)):
             self.task.check_source(source)
+
+    def make_task(self) -> Task:
+        """A task as it is before the first step."""
+        with self.strategy.scope():
+            return _make(self._factory, Rng.from_seed(self.seed).fold("init"))
+
+    @property
+    def variables(self) -> dict[str, tf.Variable]:
+        """All that is learnt, by path: the task's variables and the optimizers'."""
+        found = {f"task/{path}": v for path, v in named_variables(self.task).items()}
+        for phase, optimizer in self.optimizers.items():
+            found |= {f"optimizer/{phase}/{path}": v for path, v in optimizer.variables.items()}
+        return found
 
     def _check_scope(self) -> None:
         """A variable made outside the scope trains to wrong numbers without an error (TensorFlow issue 41768)."""

@@ -17,9 +17,20 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from core.loss_spec import LossSpec, Sums, checked, describe_loss, describe_outputs, microbatch_specs, weighted_sums
+from core.loss_spec import (
+    LossSpec,
+    Sums,
+    checked,
+    describe_loss,
+    describe_outputs,
+    microbatch_specs,
+    weighted_sums,
+    zeros,
+)
+from core.module import named_variables
 from core.optimizers import Optimizer
 from core.random import Rng
+from core.statistics import Statistics, commit, refreshed
 from core.task import Batch, Compute, Loss, Phase, Update
 
 
@@ -30,6 +41,8 @@ class Accumulated:
     gradients: Mapping[str, tf.Tensor]
     sums: Sums
     weighted: bool  # if not, the total weight is just a count, known beforehand, and the gradients are divided already
+    statistics: Any = dataclasses.field(default_factory=dict)  # sums by layer, as `Statistics` keeps them
+    layers: Statistics = dataclasses.field(default_factory=Statistics)  # knows which layer is which
 
     def mean_gradients(self) -> Mapping[str, tf.Tensor]:
         """The gradients of the weighted mean loss; zero where the total weight is."""
@@ -63,7 +76,10 @@ def accumulate_gradients(
     microbatches, rows = next(iter(values.values())).shape[:2]
     spec = spec or describe_loss(loss, microbatch_specs(values), name)
 
-    def one(m: Any) -> tuple[dict[str, tf.Tensor], Sums, Mapping[str, tf.Tensor]]:
+    layers = Statistics()
+
+    def one(m: Any) -> Any:
+        nonlocal layers
         here = rng._replace(first_row=rng.first_row + m * (rows * replicas), num_rows=rows)
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(list(variables.values()))
@@ -74,23 +90,31 @@ def accumulate_gradients(
                 objective /= float(result.per_example.shape.num_elements() * microbatches * replicas)
         gradients = tape.gradient(objective, dict(variables))
         _refuse_missing(gradients, name)
-        return {path: tf.convert_to_tensor(gradient) for path, gradient in gradients.items()}, sums, result.outputs
+        layers = result.statistics or layers
+        dense = {path: tf.convert_to_tensor(gradient) for path, gradient in gradients.items()}
+        return [dense, sums, dict(layers.sums)], result.outputs
 
     if microbatches == 1:
-        gradients, sums, outputs = one(0)
-        return Accumulated(gradients, sums, spec.weighted), {key: x[tf.newaxis] for key, x in outputs.items()}
+        (gradients, sums, statistics), outputs = one(0)
+        outputs = {key: x[tf.newaxis] for key, x in outputs.items()}
+        return Accumulated(gradients, sums, spec.weighted, statistics, layers), outputs
 
-    zeros = {path: tf.zeros(v.shape, v.dtype) for path, v in variables.items()}
+    nothing = [
+        {path: tf.zeros(v.shape, v.dtype) for path, v in variables.items()},
+        spec.zero_sums(),
+        zeros(spec.statistics),
+    ]
     stores = {key: tf.TensorArray(o.dtype, microbatches, element_shape=o.shape) for key, o in spec.outputs.items()}
 
-    def body(m: tf.Tensor, gradients: Any, sums: Sums, stores: Mapping[str, tf.TensorArray]) -> Any:
-        *more, outputs = one(m)
-        so_far = tf.nest.map_structure(tf.add, [gradients, sums], more)
-        return (m + 1, *so_far, {key: store.write(m, outputs[key]) for key, store in stores.items()})
+    def body(m: tf.Tensor, so_far: Any, stores: Mapping[str, tf.TensorArray]) -> Any:
+        more, outputs = one(m)
+        stores = {key: store.write(m, outputs[key]) for key, store in stores.items()}
+        return m + 1, tf.nest.map_structure(tf.add, so_far, more), stores
 
-    start = (tf.constant(0), zeros, spec.zero_sums(), stores)
-    _, gradients, sums, stores = tf.while_loop(lambda m, *_: m < microbatches, body, start)
-    return Accumulated(gradients, sums, spec.weighted), {key: store.stack() for key, store in stores.items()}
+    start = (tf.constant(0), nothing, stores)
+    _, (gradients, sums, statistics), stores = tf.while_loop(lambda m, *_: m < microbatches, body, start)
+    outputs = {key: store.stack() for key, store in stores.items()}
+    return Accumulated(gradients, sums, spec.weighted, statistics, layers), outputs
 
 
 def reduce_over_replicas(accumulated: Accumulated) -> Accumulated:
@@ -98,8 +122,9 @@ def reduce_over_replicas(accumulated: Accumulated) -> Accumulated:
     context = tf.distribute.get_replica_context()
     if context.num_replicas_in_sync == 1:
         return accumulated
-    gradients, sums = context.all_reduce(tf.distribute.ReduceOp.SUM, (accumulated.gradients, accumulated.sums))
-    return dataclasses.replace(accumulated, gradients=gradients, sums=sums)
+    additive = (accumulated.gradients, accumulated.sums, accumulated.statistics)
+    gradients, sums, statistics = context.all_reduce(tf.distribute.ReduceOp.SUM, additive)
+    return dataclasses.replace(accumulated, gradients=gradients, sums=sums, statistics=statistics)
 
 
 class TrainStep:
@@ -116,8 +141,9 @@ class TrainStep:
         strategy: tf.distribute.Strategy,
         seed: int,
         batch_spec: Mapping[str, tf.TensorSpec],
+        compile: bool = False,
     ):
-        self.phases, self.optimizers, self.strategy = phases, optimizers, strategy
+        self.phases, self.optimizers, self.strategy, self.compile = phases, optimizers, strategy, compile
         self.rng = Rng.from_seed(seed).fold("train")
         self.specs: dict[str, LossSpec] = {}
         self._output_specs: dict[str, Mapping[str, tf.TensorSpec]] = {}
@@ -180,9 +206,10 @@ class TrainStep:
             gradients = accumulated.mean_gradients()
             healthy = healthy & all_finite(accumulated.sums["loss"], gradients)
             # No weight at all is no evidence at all: the update is skipped, the run goes on.
-            commit = healthy & (accumulated.sums["weight"] > 0.0) if spec.weighted else healthy
+            written = healthy & (accumulated.sums["weight"] > 0.0) if spec.weighted else healthy
             value = tf.math.divide_no_nan(accumulated.sums["loss"], accumulated.sums["weight"])
-            optimizer.apply(gradients, value=value, commit=commit)
+            optimizer.apply(gradients, value=value, commit=written, fused=not self.compile)
+            commit_untrained(phase, accumulated, written)
             return healthy, accumulated.sums, outputs
 
         healthy, sums, outputs = self.strategy.run(replica, args=(values, index, healthy))
@@ -219,6 +246,16 @@ def compute(
         return {key: x[tf.newaxis] for key, x in one(0).items()}
     specs = specs or describe_outputs(fn, microbatch_specs(values), name)
     return tf.map_fn(one, tf.range(microbatches), fn_output_signature=dict(specs))
+
+
+def commit_untrained(phase: Update, accumulated: Accumulated, where: tf.Tensor) -> None:
+    """Moves averages and derived state of the modules that `phase` trains; those of others it only read."""
+    modules = [phase.trains] if isinstance(phase.trains, tf.Module) else list(phase.trains)
+    values = accumulated.layers.averages(accumulated.statistics)
+    for module in modules:
+        values |= refreshed(module)  # from the parameters as the update left them
+    own = {variable.ref() for module in modules for variable in named_variables(module).values()}
+    commit({reference: value for reference, value in values.items() if reference in own}, keep=~where)
 
 
 def all_finite(loss: tf.Tensor, gradients: Mapping[str, tf.Tensor]) -> tf.Tensor:

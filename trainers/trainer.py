@@ -15,9 +15,6 @@ from core import checkpoint
 from core.data import train_chunks
 from core.errors import ConfigurationError, NotFiniteError, PreemptedError
 from core.loss_spec import means
-from core.module import named_variables
-from core.optimizers import Optimizer
-from core.task import Update
 from core.telemetry import Telemetry
 from trainers.chunk import ALL_WELL, ChunkResult, make_chunk
 from trainers.evaluator import Evaluator
@@ -83,23 +80,21 @@ class Trainer:
 
         self.evaluator = None
         if experiment.eval_source is not None:
-            self.evaluator = Evaluator(experiment.task, experiment.eval_source, experiment.strategy)
+            self.evaluator = Evaluator(experiment, experiment.eval_source)
         self.hooks: list[Hook] = [LogMetrics(log_every), *hooks]
         self.hooks += [Evaluate(evaluate_every)] if self.evaluator else []
         self.hooks += [SaveCheckpoint(checkpoint_every)]
 
-        updates = [phase for phase in experiment.phases if isinstance(phase, Update)]
-        with experiment.strategy.scope():
-            self.optimizers = {phase.name: Optimizer(phase.optimizer, phase.variables()) for phase in updates}
         self.step = 0
         self._origin = 0  # examples consumed before step 0; not zero once a run went on with another batch size
         self._stacked_spec = self.chunks().element_spec
         self.train_step = TrainStep(
             experiment.phases,
-            self.optimizers,
+            experiment.optimizers,
             strategy=experiment.strategy,
             seed=experiment.seed,
             batch_spec={key: tf.TensorSpec(spec.shape[2:], spec.dtype) for key, spec in self._stacked_spec.items()},
+            compile=compile,
         )
         self.chunk = make_chunk(self.train_step, self._stacked_spec, compile=compile)
         self._outcome = ChunkResult(tf.constant(ALL_WELL, tf.int64), self._no_sums())
@@ -237,9 +232,7 @@ class Trainer:
     @property
     def variables(self) -> dict[str, tf.Variable]:
         """All that a checkpoint holds, by path."""
-        found = {f"task/{path}": v for path, v in named_variables(self.experiment.task).items()}
-        for phase, optimizer in self.optimizers.items():
-            found |= {f"optimizer/{phase}/{path}": v for path, v in optimizer.variables.items()}
+        found = self.experiment.variables
         for phase, sums in self._saved_sums.items():
             for name, x in sums.items():
                 found |= {f"figures/{phase}/{name}/{i}": v for i, v in enumerate(tf.nest.flatten(x))}

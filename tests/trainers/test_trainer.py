@@ -9,7 +9,9 @@ import tensorflow as tf
 from core import checkpoint, metrics
 from core.data import ArraySource, digits
 from core.errors import ConfigurationError, NotFiniteError
-from core.optimizers import adamw, sgd
+from core.module import named_variables
+from core.optimizers import adamw, chain, ema, sgd
+from core.random import Rng
 from core.task import Loss, Task, Update
 from models.mlp import MlpClassifier
 from trainers.evaluator import Evaluator
@@ -158,12 +160,11 @@ def test_a_metric_line_is_the_weighted_mean_since_the_last(tmp_path):
 
 @pytest.mark.parametrize("size", [1, 7, 64, 360, 1000])
 def test_evaluation_counts_each_example_once(size):
-    strategy = tf.distribute.OneDeviceStrategy("CPU:0")
     source = digits("test")
     examples = source.gather(tf.range(len(source), dtype=tf.int64))
     experiment = Experiment(task=small_mlp, train_source=source)
     direct = experiment.task.evaluate(examples)
-    figures = Evaluator(experiment.task, source, strategy, global_batch_size=size).evaluate()
+    figures = Evaluator(experiment, source, global_batch_size=size).evaluate()
     assert figures["accuracy"] == pytest.approx(np.mean(direct.metrics["accuracy"]), abs=1e-7)
     assert figures["loss"] == pytest.approx(np.mean(direct.per_example, dtype="float64"), rel=1e-6)
 
@@ -198,6 +199,30 @@ def test_additive_metrics_are_merged_over_batches_and_lines(tmp_path):
         assert figures["auc/roc"] == pytest.approx(exact, abs=2e-3)
         assert set(figures) == {"loss", "auc/roc", "auc/pr"}
     assert checkpoint.newest(trainer.workdir.checkpoints, warn=pytest.fail)
+
+
+def test_evaluation_reads_the_average_of_the_weights(tmp_path):
+    def averaging(*, rng):
+        return MlpClassifier(rng=rng, sizes=[64, 16, 10], optimizer=chain(sgd(0.3), ema(0.8, debias=False)))
+
+    trainer = make(tmp_path, task=averaging, eval_source=digits("test"), steps=10, chunk_steps=1, log_every=None)
+    task = trainer.experiment.task
+    average = {path: v.numpy() for path, v in named_variables(task).items()}
+
+    class Follow(Hook):
+        def __call__(self, trainer):
+            for path, v in named_variables(task).items():
+                average[path] = 0.8 * average[path] + 0.2 * v.numpy()
+
+    trainer.hooks.insert(0, Follow(1))
+    lines = train(trainer)
+    peer = averaging(rng=Rng.from_seed(5))
+    for path, v in named_variables(peer).items():
+        v.assign(average[path])
+    examples = digits("test").gather(tf.range(360, dtype=tf.int64))
+    expected, raw = (float(tf.reduce_mean(t.evaluate(examples).per_example)) for t in (peer, task))
+    assert lines[-1][2]["loss"] == pytest.approx(expected, rel=1e-5)
+    assert abs(raw - expected) > 1e-3
 
 
 def test_the_chunk_is_chosen_to_fit_intervals_and_memory(tmp_path):

@@ -2,7 +2,6 @@
 
 from core import checkpoint
 from core.errors import CheckpointError, ConfigurationError
-from core.module import named_variables
 from trainers.evaluator import Evaluator
 from trainers.experiment import Experiment
 from trainers.session import Session
@@ -20,8 +19,7 @@ def run(session: Session) -> int:
             f"there is no checkpoint in `{session.workdir.checkpoints}`: train first, with the same command and "
             "`--mode=train`, or name the run's folder with `--workdir=DIR`."
         )
-    task = {f"task/{path}": variable for path, variable in named_variables(experiment.task).items()}
-    checkpoint.restore(manifest, task, partial=("optimizer/*", "figures/*"))
-    figures = Evaluator(experiment.task, experiment.eval_source, experiment.strategy).evaluate()
+    checkpoint.restore(manifest, experiment.variables, partial=["figures/*"])
+    figures = Evaluator(experiment, experiment.eval_source).evaluate()
     session.console(manifest.step).write(manifest.step, "eval", figures)
     return 0

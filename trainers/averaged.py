@@ -1,0 +1,42 @@
+"""The task as evaluation and export read it: with the averages of its weights, where an optimizer keeps them."""
+
+import tensorflow as tf
+
+from core.module import named_variables
+from core.task import Task
+from trainers.experiment import Experiment
+
+
+class Averaged:
+    """A task for reading. `update` brings it to the state of training."""
+
+    def __init__(self, task: Task):
+        self.task = task
+
+    def update(self) -> None:
+        """Nothing to do where the weights themselves are read."""
+
+
+class AveragedTwin(Averaged):
+    """A second task that takes the averages, so that nothing is ever swapped in the one that is trained."""
+
+    def __init__(self, experiment: Experiment):
+        super().__init__(experiment.make_task())
+        self.experiment = experiment
+
+    @tf.function(autograph=False)
+    def update(self) -> None:
+        """Copies averages, and everything of which there is no average."""
+        read = {id(v): v.read_value() for v in named_variables(self.experiment.task).values()}
+        for optimizer in self.experiment.optimizers.values():
+            averages = optimizer.shadow() or {}
+            read |= {id(optimizer.parameters[path]): value for path, value in averages.items()}
+        twins = named_variables(self.task)
+        for path, variable in named_variables(self.experiment.task).items():
+            twins[path].assign(read[id(variable)])
+
+
+def averaged_task(experiment: Experiment) -> Averaged:
+    """The task to read: itself, or a twin if an optimizer averages."""
+    averages = any(optimizer.transform.shadow for optimizer in experiment.optimizers.values())
+    return AveragedTwin(experiment) if averages else Averaged(experiment.task)
