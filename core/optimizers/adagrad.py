@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from core.optimizers.arguments import (
     as_dtype,
+    by_dtype,
     check_fraction,
     check_not_negative,
     check_positive,
@@ -32,19 +33,16 @@ def adagrad(learning_rate: float | Schedule, *, initial_sum: float = 0.1, epsilo
     def update(gradients: Tensors, state: State, params: Tensors, step: tf.Tensor) -> tuple[Tensors, State]:
         minus_rate = -rate_at(learning_rate, step)
         sums = {path: state["sum"][path] + tf.square(g) for path, g in gradients.items()}
-        return {path: as_dtype(minus_rate, g) * g * tf.math.rsqrt(sums[path]) for path, g in gradients.items()}, {
-            "sum": sums
-        }
+        updates = {path: as_dtype(minus_rate, g) * g * tf.math.rsqrt(sums[path]) for path, g in gradients.items()}
+        return updates, {"sum": sums}
 
     def fused(gradients: Tensors, slots: Slots, params: Variables, step: tf.Tensor) -> None:
         rate = rate_at(learning_rate, step)
-        for path, variable in params.items():
-            tf.raw_ops.ResourceApplyAdagrad(
-                var=variable.handle,
-                accum=slots["sum"][path].handle,
-                lr=kernel_scalar(rate, variable),
-                grad=gradients[path],
-            )
+        for dtype, variables in by_dtype(params):
+            lr = kernel_scalar(rate, dtype)
+            for path, variable in variables.items():
+                accum = slots["sum"][path].handle
+                tf.raw_ops.ResourceApplyAdagrad(var=variable.handle, accum=accum, lr=lr, grad=gradients[path])
 
     return stateful("adagrad", init, update, fused)
 
@@ -69,16 +67,17 @@ def adadelta(learning_rate: float | Schedule = 1.0, *, rho: float = 0.9, epsilon
 
     def fused(gradients: Tensors, slots: Slots, params: Variables, step: tf.Tensor) -> None:
         rate = rate_at(learning_rate, step)
-        for path, variable in params.items():
-            tf.raw_ops.ResourceApplyAdadelta(
-                var=variable.handle,
-                accum=slots["squared_gradient"][path].handle,
-                accum_update=slots["squared_delta"][path].handle,
-                lr=kernel_scalar(rate, variable),
-                rho=kernel_scalar(rho, variable),
-                epsilon=kernel_scalar(epsilon, variable),
-                grad=gradients[path],
-            )
+        for dtype, variables in by_dtype(params):
+            scalars = {
+                "lr": kernel_scalar(rate, dtype),
+                "rho": kernel_scalar(rho, dtype),
+                "epsilon": kernel_scalar(epsilon, dtype),
+            }
+            for path, variable in variables.items():
+                g2, x2 = slots["squared_gradient"][path].handle, slots["squared_delta"][path].handle
+                tf.raw_ops.ResourceApplyAdadelta(
+                    var=variable.handle, accum=g2, accum_update=x2, grad=gradients[path], **scalars
+                )
 
     return stateful("adadelta", zeros("squared_gradient", "squared_delta"), update, fused)
 
@@ -117,20 +116,21 @@ def rmsprop(
 
     def fused(gradients: Tensors, slots: Slots, params: Variables, step: tf.Tensor) -> None:
         rate = rate_at(learning_rate, step)
-        for path, variable in params.items():
-            arguments = {
-                "var": variable.handle,
-                "ms": slots["square"][path].handle,
-                "mom": slots["velocity"][path].handle,
-                "lr": kernel_scalar(rate, variable),
-                "rho": kernel_scalar(rho, variable),
-                "momentum": kernel_scalar(momentum, variable),
-                "epsilon": kernel_scalar(epsilon, variable),
-                "grad": gradients[path],
+        for dtype, variables in by_dtype(params):
+            scalars = {
+                "lr": kernel_scalar(rate, dtype),
+                "rho": kernel_scalar(rho, dtype),
+                "momentum": kernel_scalar(momentum, dtype),
+                "epsilon": kernel_scalar(epsilon, dtype),
             }
-            if centred:
-                tf.raw_ops.ResourceApplyCenteredRMSProp(mg=slots["mean"][path].handle, **arguments)
-            else:
-                tf.raw_ops.ResourceApplyRMSProp(**arguments)
+            for path, variable in variables.items():
+                state = {"ms": slots["square"][path].handle, "mom": slots["velocity"][path].handle}
+                if centred:
+                    mean = slots["mean"][path].handle
+                    tf.raw_ops.ResourceApplyCenteredRMSProp(
+                        var=variable.handle, mg=mean, grad=gradients[path], **state, **scalars
+                    )
+                else:
+                    tf.raw_ops.ResourceApplyRMSProp(var=variable.handle, grad=gradients[path], **state, **scalars)
 
     return stateful("rmsprop", zeros(*slots_used), update, fused)

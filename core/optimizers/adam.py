@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from core.optimizers.arguments import (
     as_dtype,
+    by_dtype,
     check_rate,
     kernel_scalar,
     kernel_shortfall,
@@ -78,8 +79,8 @@ def _adam(
             path: as_dtype(minus_alpha, mean) * mean / (tf.sqrt(v[path]) + as_dtype(epsilon_hat, mean))
             for path, mean in m.items()
         }
+        minus_decay = -rate * rate_at(weight_decay, step)
         for path in decaying(params):
-            minus_decay = -rate * rate_at(weight_decay, step)
             updates[path] += as_dtype(minus_decay, params[path]) * params[path]
         return updates, {"m": m, "v": v}
 
@@ -88,22 +89,21 @@ def _adam(
         beta_1_power, beta_2_power = tf.pow(beta_1, t), tf.pow(beta_2, t)
         # The kernel corrects the bias of m and v, but adds an epsilon that isn't corrected with them.
         epsilon_hat = epsilon * tf.sqrt(1.0 - beta_2_power)
+        decay = rate * rate_at(weight_decay, step)
         for path in decaying(params):
-            decay = rate * rate_at(weight_decay, step)
-            params[path].assign_sub(kernel_scalar(decay, params[path]) * params[path])
-        for path, variable in params.items():
-            short_1, short_2 = kernel_shortfall(beta_1, variable), math.sqrt(kernel_shortfall(beta_2, variable))
-            tf.raw_ops.ResourceApplyAdam(
-                var=variable.handle,
-                m=slots["m"][path].handle,
-                v=slots["v"][path].handle,
-                beta1_power=kernel_scalar(beta_1_power, variable),
-                beta2_power=kernel_scalar(beta_2_power, variable),
-                lr=kernel_scalar(rate * (short_2 / short_1), variable),
-                beta1=kernel_scalar(beta_1, variable),
-                beta2=kernel_scalar(beta_2, variable),
-                epsilon=kernel_scalar(epsilon_hat * short_2, variable),
-                grad=gradients[path],
-            )
+            params[path].assign_sub(kernel_scalar(decay, params[path].dtype) * params[path])
+        for dtype, variables in by_dtype(params):
+            short_1, short_2 = kernel_shortfall(beta_1, dtype), math.sqrt(kernel_shortfall(beta_2, dtype))
+            scalars = {
+                "beta1_power": kernel_scalar(beta_1_power, dtype),
+                "beta2_power": kernel_scalar(beta_2_power, dtype),
+                "lr": kernel_scalar(rate * (short_2 / short_1), dtype),
+                "beta1": kernel_scalar(beta_1, dtype),
+                "beta2": kernel_scalar(beta_2, dtype),
+                "epsilon": kernel_scalar(epsilon_hat * short_2, dtype),
+            }
+            for path, variable in variables.items():
+                m, v = slots["m"][path].handle, slots["v"][path].handle
+                tf.raw_ops.ResourceApplyAdam(var=variable.handle, m=m, v=v, grad=gradients[path], **scalars)
 
     return stateful(name, init, update, fused)

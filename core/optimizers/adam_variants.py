@@ -5,7 +5,15 @@ import math
 import gin
 import tensorflow as tf
 
-from core.optimizers.arguments import as_dtype, kernel_scalar, kernel_shortfall, newest_share, rate_at, updates_after
+from core.optimizers.arguments import (
+    as_dtype,
+    by_dtype,
+    kernel_scalar,
+    kernel_shortfall,
+    newest_share,
+    rate_at,
+    updates_after,
+)
 from core.optimizers.moments import averages, check_adam, squares, zeros
 from core.optimizers.transform import Schedule, Slots, State, Tensors, Transform, Variables, stateful
 
@@ -16,7 +24,8 @@ def amsgrad(
 ) -> Transform:
     """Reddi et al. (2018), "On the convergence of Adam and beyond": the second moment that divides never decreases.
 
-    As in Optax it is the largest *corrected* second moment so far; the paper corrects neither moment.
+    As in Optax it is the largest *corrected* second moment so far; the paper corrects neither moment. TensorFlow's
+    kernel is one of those that XLA can't compile: code that is compiled says `apply(..., fused=False)`.
     """
     check_adam(learning_rate, beta_1, beta_2, epsilon)
 
@@ -35,21 +44,20 @@ def amsgrad(
     def fused(gradients: Tensors, slots: Slots, params: Variables, step: tf.Tensor) -> None:
         rate, t = rate_at(learning_rate, step), updates_after(step)
         share = newest_share(t, beta_2)
-        for path, variable in params.items():
-            short = kernel_shortfall(beta_1, variable)
-            tf.raw_ops.ResourceApplyAdamWithAmsgrad(
-                var=variable.handle,
-                m=slots["m"][path].handle,
-                v=slots["v"][path].handle,
-                vhat=slots["v_max"][path].handle,
-                beta1_power=kernel_scalar(tf.pow(beta_1, t), variable),
-                beta2_power=kernel_scalar(0.0, variable),
-                lr=kernel_scalar(rate / short, variable),
-                beta1=kernel_scalar(beta_1, variable),
-                beta2=kernel_scalar(1.0 - share, variable),
-                epsilon=kernel_scalar(epsilon, variable),
-                grad=gradients[path],
-            )
+        for dtype, variables in by_dtype(params):
+            scalars = {
+                "beta1_power": kernel_scalar(tf.pow(beta_1, t), dtype),
+                "beta2_power": kernel_scalar(0.0, dtype),
+                "lr": kernel_scalar(rate / kernel_shortfall(beta_1, dtype), dtype),
+                "beta1": kernel_scalar(beta_1, dtype),
+                "beta2": kernel_scalar(1.0 - share, dtype),
+                "epsilon": kernel_scalar(epsilon, dtype),
+            }
+            for path, variable in variables.items():
+                m, v, v_max = (slots[slot][path].handle for slot in ("m", "v", "v_max"))
+                tf.raw_ops.ResourceApplyAdamWithAmsgrad(
+                    var=variable.handle, m=m, v=v, vhat=v_max, grad=gradients[path], **scalars
+                )
 
     return stateful("amsgrad", zeros("m", "v", "v_max"), update, fused)
 
@@ -72,9 +80,10 @@ def nadam(
         of_gradient = (1.0 - beta_1) / (1.0 - tf.pow(beta_1, t))
         correction = tf.sqrt(1.0 - tf.pow(beta_2, t))
         minus_alpha, epsilon_hat = -rate_at(learning_rate, step) * correction, epsilon * correction
+        of_mean, of_gradient = minus_alpha * of_mean, minus_alpha * of_gradient
         updates = {}
         for path, g in gradients.items():
-            ahead = as_dtype(minus_alpha * of_mean, g) * m[path] + as_dtype(minus_alpha * of_gradient, g) * g
+            ahead = as_dtype(of_mean, g) * m[path] + as_dtype(of_gradient, g) * g
             updates[path] = ahead / (tf.sqrt(v[path]) + as_dtype(epsilon_hat, g))
         return updates, {"m": m, "v": v}
 
@@ -136,24 +145,21 @@ def adamax(
         m = averages(state["m"], gradients, beta_1)
         u = {path: tf.maximum(beta_2 * state["u"][path], tf.abs(g)) for path, g in gradients.items()}
         minus_alpha = -rate_at(learning_rate, step) / (1.0 - tf.pow(beta_1, updates_after(step)))
-        return {path: as_dtype(minus_alpha, g) * m[path] / (u[path] + epsilon) for path, g in gradients.items()}, {
-            "m": m,
-            "u": u,
-        }
+        updates = {path: as_dtype(minus_alpha, mean) * mean / (u[path] + epsilon) for path, mean in m.items()}
+        return updates, {"m": m, "u": u}
 
     def fused(gradients: Tensors, slots: Slots, params: Variables, step: tf.Tensor) -> None:
         rate, beta_1_power = rate_at(learning_rate, step), tf.pow(beta_1, updates_after(step))
-        for path, variable in params.items():
-            tf.raw_ops.ResourceApplyAdaMax(
-                var=variable.handle,
-                m=slots["m"][path].handle,
-                v=slots["u"][path].handle,
-                beta1_power=kernel_scalar(beta_1_power, variable),
-                lr=kernel_scalar(rate / kernel_shortfall(beta_1, variable), variable),
-                beta1=kernel_scalar(beta_1, variable),
-                beta2=kernel_scalar(beta_2, variable),
-                epsilon=kernel_scalar(epsilon, variable),
-                grad=gradients[path],
-            )
+        for dtype, variables in by_dtype(params):
+            scalars = {
+                "beta1_power": kernel_scalar(beta_1_power, dtype),
+                "lr": kernel_scalar(rate / kernel_shortfall(beta_1, dtype), dtype),
+                "beta1": kernel_scalar(beta_1, dtype),
+                "beta2": kernel_scalar(beta_2, dtype),
+                "epsilon": kernel_scalar(epsilon, dtype),
+            }
+            for path, variable in variables.items():
+                m, u = slots["m"][path].handle, slots["u"][path].handle
+                tf.raw_ops.ResourceApplyAdaMax(var=variable.handle, m=m, v=u, grad=gradients[path], **scalars)
 
     return stateful("adamax", zeros("m", "u"), update, fused)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import tensorflow as tf
 
 from core.errors import did_you_mean
-from core.optimizers.transform import Schedule
+from core.optimizers.transform import Schedule, Variables
 
 
 def check_rate(**values: float | Schedule) -> None:
@@ -62,14 +62,20 @@ def as_dtype(scalar: float | tf.Tensor, tensor: tf.Tensor) -> float | tf.Tensor:
     return tf.cast(scalar, tensor.dtype) if isinstance(scalar, tf.Tensor) else scalar
 
 
-def kernel_scalar(scalar: float | tf.Tensor, variable: tf.Variable) -> tf.Tensor:
-    """`scalar` as the fused kernels want it: a tensor in the dtype of the variable."""
-    return tf.cast(scalar, variable.dtype) if isinstance(scalar, tf.Tensor) else tf.constant(scalar, variable.dtype)
+def by_dtype(params: Variables) -> list[tuple[tf.DType, Variables]]:
+    """The parameters of each dtype: fused kernels want scalars of their variable's, made once for all that share it."""
+    dtypes = dict.fromkeys(variable.dtype for variable in params.values())
+    return [(dtype, {path: v for path, v in params.items() if v.dtype == dtype}) for dtype in dtypes]
 
 
-def kernel_shortfall(beta: float, variable: tf.Variable) -> float:
-    """1 - β as a kernel computes it in the dtype of the variable, over 1 - β: for 0.999 in float32, 1 - 1.3e-5."""
-    return float(1.0 - variable.dtype.as_numpy_dtype(beta)) / (1.0 - beta)
+def kernel_scalar(scalar: float | tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """`scalar` as the fused kernels want it."""
+    return tf.cast(scalar, dtype) if isinstance(scalar, tf.Tensor) else tf.constant(scalar, dtype)
+
+
+def kernel_shortfall(beta: float, dtype: tf.DType) -> float:
+    """1 - β as a kernel computes it in `dtype`, over 1 - β: for 0.999 in float32 that is 1 - 1.3e-5."""
+    return float(1.0 - dtype.as_numpy_dtype(beta)) / (1.0 - beta)
 
 
 def matching(patterns: Sequence[str], paths: Iterable[str], *, argument: str) -> set[str]:

@@ -88,10 +88,11 @@ def lars(
 
     def update(gradients: Tensors, state: State, params: Tensors, step: tf.Tensor) -> tuple[Tensors, State]:
         minus_rate, decay = -rate_at(learning_rate, step), rate_at(weight_decay, step)
+        as_they_are = matching(plain, params, argument="plain")
         steps = {}
         for path, p in params.items():
             direction = gradients[path]
-            if path not in matching(plain, params, argument="plain"):
+            if path not in as_they_are:
                 direction += as_dtype(decay, p) * p
                 direction *= trust_ratio(p, direction, trust_coefficient)
             steps[path] = as_dtype(minus_rate, p) * direction

@@ -3,7 +3,7 @@
 import gin
 import tensorflow as tf
 
-from core.optimizers.arguments import as_dtype, check_fraction, check_rate, kernel_scalar, rate_at
+from core.optimizers.arguments import as_dtype, by_dtype, check_fraction, check_rate, kernel_scalar, rate_at
 from core.optimizers.transform import Schedule, Slots, State, Tensors, Transform, Variables, stateful
 
 
@@ -28,18 +28,19 @@ def sgd(learning_rate: float | Schedule, *, momentum: float = 0.0, nesterov: boo
 
     def fused(gradients: Tensors, slots: Slots, params: Variables, step: tf.Tensor) -> None:
         rate = rate_at(learning_rate, step)
-        for path, variable in params.items():
-            lr, gradient = kernel_scalar(rate, variable), gradients[path]
-            if momentum:
-                tf.raw_ops.ResourceApplyMomentum(
-                    var=variable.handle,
-                    accum=slots["momentum"][path].handle,
-                    lr=lr,
-                    grad=gradient,
-                    momentum=kernel_scalar(momentum, variable),
-                    use_nesterov=nesterov,
-                )
-            else:
-                tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=lr, delta=gradient)
+        for dtype, variables in by_dtype(params):
+            lr, decay = kernel_scalar(rate, dtype), kernel_scalar(momentum, dtype)
+            for path, variable in variables.items():
+                if momentum:
+                    tf.raw_ops.ResourceApplyMomentum(
+                        var=variable.handle,
+                        accum=slots["momentum"][path].handle,
+                        lr=lr,
+                        grad=gradients[path],
+                        momentum=decay,
+                        use_nesterov=nesterov,
+                    )
+                else:
+                    tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=lr, delta=gradients[path])
 
     return stateful("sgd", init, update, fused)
