@@ -12,6 +12,7 @@ from core.loss_spec import Sums, checked, describe_loss, means, weighted_sums
 from core.task import Batch
 from trainers.averaged import averaged_task
 from trainers.experiment import Experiment
+from trainers.explain import explained
 
 
 @gin.configurable
@@ -29,6 +30,7 @@ class Evaluator:
             )
         self.averaged = averaged_task(experiment)
         self.task, self.strategy = self.averaged.task, experiment.strategy
+        self.source = source
         self._chunks = eval_chunks(source, global_batch_size=global_batch_size)
         features, _ = self._chunks.element_spec
         any_rows = {key: tf.TensorSpec([None, *spec.shape[2:]], spec.dtype) for key, spec in features.items()}
@@ -39,8 +41,9 @@ class Evaluator:
         """The figures of the task's `evaluate` over the whole source."""
         self.averaged.update()
         sums = self._spec.zero_sums()
-        for features, mask in self._chunks:
-            sums = tf.nest.map_structure(tf.add, sums, self._sums_of_chunk(features, mask))
+        with explained(self.source):
+            for features, mask in self._chunks:
+                sums = tf.nest.map_structure(tf.add, sums, self._sums_of_chunk(features, mask))
         return means(sums)
 
     def _sum_chunk(self, features: Batch, mask: tf.Tensor) -> Sums:

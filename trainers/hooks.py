@@ -1,8 +1,11 @@
 """What happens between chunks of steps. A hook is called whenever its `every` divides the step, and at the end.
 
-class Heartbeat(Hook):
-    def __call__(self, trainer):
-        (trainer.workdir.path / "heartbeat").write_text(str(trainer.step))
+    @gin.configurable
+    class Heartbeat(Hook):
+        def __call__(self, trainer):
+            (trainer.workdir.path / "heartbeat").write_text(str(trainer.step))
+
+In a gin file: `Trainer.hooks = [@Heartbeat()]` and `Heartbeat.every = 100`.
 """
 
 import abc

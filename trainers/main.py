@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         configuration = config_audit.read(flags.gin_file, flags.gin_param, search=[CHECKOUT])
         workdir = Path(flags.workdir or Path("runs") / Path(flags.gin_file[0]).stem)
-        with native_stderr_in(workdir if flags.mode in ("train", "evaluate") else None):
+        with native_stderr_in(workdir if flags.mode == "train" or workdir.is_dir() else None):
             from trainers.session import Session
 
             session = Session(flags, configuration, workdir)

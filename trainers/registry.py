@@ -3,9 +3,7 @@
 import core.data
 import core.distribution
 import core.optimizers
-import models.convnet
-import models.linear
-import models.mlp
+import models
 
 __all__ = ["STRATEGIES", "core", "models"]
 

@@ -8,7 +8,6 @@ from typing import Any
 import tensorflow as tf
 
 from core import checkpoint
-from core.telemetry import Console
 from trainers import registry
 from trainers.config_audit import Configuration
 from trainers.config_identity import config_hash, difference, identity, operative_text
@@ -54,8 +53,8 @@ class Session:
             trainer.hooks.append(KillAfter(self.flags.kill_after_step))
         return trainer
 
-    def claim(self) -> None:
-        """Takes the workdir, unless it holds a run of another configuration."""
+    def claim(self) -> checkpoint.Manifest | None:
+        """Takes the workdir, unless it holds a run of another configuration; returns its newest checkpoint."""
         own = identity(NOT_IDENTITY)
         found = self.newest_checkpoint()
         previous = found.extra["configuration"] if found else None
@@ -67,11 +66,8 @@ class Session:
             print(note, flush=True)
         self.workdir.write_configuration(given=self.configuration.given, operative=operative_text())
         self.workdir.write_run([device.name for device in tf.config.list_logical_devices()])
+        return found
 
     def newest_checkpoint(self) -> checkpoint.Manifest | None:
         """The newest whole checkpoint of the workdir."""
         return checkpoint.newest(self.workdir.checkpoints, warn=lambda text: print(f"warning: {text}", flush=True))
-
-    def console(self, steps: int) -> Console:
-        """The console."""
-        return Console(total_steps=steps)

@@ -6,8 +6,8 @@ gradients and metrics are exact for ragged weights and don't depend on how a bat
 
 The pieces are public, for those who write their own loop:
 
-    accumulated = accumulate_gradients(loss, variables, values, rng)
-    accumulated = reduce_over_replicas(accumulated)      # the one reduction of an update, in replica context
+    accumulated, outputs = accumulate_gradients(loss, optimizer.parameters, values, rng)
+    accumulated = reduce_over_replicas(accumulated)  # the one reduction of an update, in replica context
     optimizer.apply(accumulated.mean_gradients())
 """
 

@@ -19,6 +19,7 @@ from core.telemetry import Telemetry
 from trainers.chunk import ALL_WELL, ChunkResult, make_chunk
 from trainers.evaluator import Evaluator
 from trainers.experiment import Experiment
+from trainers.explain import explained
 from trainers.hooks import Evaluate, Hook, LogMetrics, SaveCheckpoint
 from trainers.meter import Meter
 from trainers.not_finite import describe_bad_step
@@ -127,7 +128,8 @@ class Trainer:
         first = self.step - self.step % self.chunk_steps
         end = min(first + self.chunk_steps, self.steps)
         place = tf.constant([first, self.step, end], tf.int64)
-        self._outcome = self.chunk(stacked, place, self._outcome.bad_step, self._outcome.sums)
+        with explained(self.experiment.train_source):
+            self._outcome = self.chunk(stacked, place, self._outcome.bad_step, self._outcome.sums)
         self._meter.steps += end - self.step
         self.step = end
         self.telemetry.progress(self.step)

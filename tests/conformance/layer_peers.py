@@ -132,7 +132,7 @@ def spectral_norm(part: Any, x: Array) -> Array:
 
 
 def dropped(mask_axes: Callable[[tuple[int, ...]], Sequence[int]]) -> Callable[..., Array]:
-    """Dropout recomputed from the same bits: 16 for a value, the lower halves of a row's words before the upper ones."""
+    """Dropout recomputed from the same bits: 16 for a value, lower halves of a row's words before upper ones."""
 
     def peer(part: Any, x: np.ndarray) -> Array:
         rows, *rest = mask_axes(x.shape)

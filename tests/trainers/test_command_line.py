@@ -264,6 +264,31 @@ def test_label_out_of_range(tmp_path):
     refused(LINEAR, *flags, cwd=tmp_path, exit_code=4, says=["`label`", "13", "10", "LinearClassifier"])
 
 
+def test_label_out_of_range_that_only_shows_while_training(tmp_path):
+    """A source that can't look at all its labels beforehand."""
+    (tmp_path / "streamed.py").write_text(
+        textwrap.dedent("""
+        import gin
+        import tensorflow as tf
+        from core.data import Source
+
+        @gin.configurable
+        class Streamed(Source):
+            def __init__(self):
+                super().__init__("streamed", size=64, place="a stream")
+
+            @property
+            def spec(self):
+                return {"image": tf.TensorSpec([8, 8, 1], tf.float32), "label": tf.TensorSpec([], tf.int32)}
+
+            def gather(self, indices):
+                return {"image": tf.zeros([tf.size(indices), 8, 8, 1]), "label": tf.cast(indices // 5, tf.int32)}
+        """)
+    )
+    flag = gin(tmp_path, "import streamed\nExperiment.train_source = @Streamed()")
+    refused(LINEAR, flag, cwd=tmp_path, exit_code=4, says=["`streamed`", "0 to 9"])
+
+
 def test_mnist_file_missing(tmp_path):
     (tmp_path / "mnist").mkdir()
     flag = f"--gin_file={CONFIGS / 'mnist_linear.gin'}"

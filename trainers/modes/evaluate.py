@@ -2,6 +2,7 @@
 
 from core import checkpoint
 from core.errors import CheckpointError, ConfigurationError
+from core.telemetry import Console
 from trainers.evaluator import Evaluator
 from trainers.experiment import Experiment
 from trainers.session import Session
@@ -21,5 +22,5 @@ def run(session: Session) -> int:
         )
     checkpoint.restore(manifest, experiment.variables, partial=["figures/*"])
     figures = Evaluator(experiment, experiment.eval_source).evaluate()
-    session.console(manifest.step).write(manifest.step, "eval", figures)
+    Console(total_steps=manifest.step).write(manifest.step, "eval", figures)
     return 0

@@ -3,7 +3,7 @@
 import json
 
 from core.errors import TapeloopError
-from core.telemetry import JsonLines, Telemetry, TensorBoard
+from core.telemetry import Console, JsonLines, Telemetry, TensorBoard
 from trainers.session import Session
 from trainers.trainer import Trainer
 
@@ -13,16 +13,15 @@ def run(session: Session) -> int:
     trainer = session.trainer()
     if session.flags.eager:
         return _one_eager_step(trainer)
-    session.claim()
+    manifest = session.claim()
     workdir = session.workdir
-    manifest = session.newest_checkpoint()
     if manifest is not None:
         trainer.restore(manifest)
         if trainer.step >= trainer.steps and workdir.result.exists():
             evaluation = json.loads(workdir.result.read_text())["evaluation"]
             print(f"already finished: {trainer.step} steps, {evaluation or 'no evaluation'} (`{workdir.path}`)")
             return 0
-    console = session.console(trainer.steps)
+    console = Console(total_steps=trainer.steps)
     telemetry = Telemetry([console, JsonLines(workdir.metrics, trainer.step), TensorBoard(workdir.path, trainer.step)])
     if manifest is not None:
         telemetry.note(f"going on from step {trainer.step} (`{manifest.path.name}`)")
