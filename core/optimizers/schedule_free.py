@@ -52,7 +52,7 @@ def schedule_free_adamw(
             z = state["z"][path]
             x = x_of(y, z)
             z -= as_dtype(rate, y) * (gradients[path] / denominator + as_dtype(decay, y) * y)
-            x += as_dtype(share, y) * (z - x)
+            x = as_dtype(1.0 - share, y) * x + as_dtype(share, y) * z
             updates[path] = beta_1 * x + (1.0 - beta_1) * z - y
             new_z[path] = z
         return updates, {"z": new_z, "v": v, "largest_rate": {"": largest}, "weight_sum": {"": weight_sum}}

@@ -32,6 +32,14 @@ def evaluate(part: Any, *inputs: tf.Tensor) -> Any:
     return part(*inputs)
 
 
+def normal(*shapes: tuple[int, ...]) -> Callable[[np.random.Generator, int], Arrays]:
+    """Inputs of standard normal numbers, each of a shape per row."""
+    return lambda rng, rows: tuple(rng.normal(size=(rows, *shape)).astype(np.float32) for shape in shapes)
+
+
+LINES, IMAGES, VOLUMES = normal((7, 4)), normal((6, 7, 4)), normal((4, 5, 3, 2))
+
+
 @dataclasses.dataclass(frozen=True)
 class Row:
     """A part with its options, an example input, and a peer that computes the same by other means."""

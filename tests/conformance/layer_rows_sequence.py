@@ -1,0 +1,147 @@
+"""Rows of embeddings, attention and recurrent cores."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import tensorflow as tf
+
+from core import layers
+from core.layers import GRU, LSTM, Embedding, LearnedPositions, MultiHeadAttention, VanillaRNN
+
+from . import layer_peers as peers
+from .battery import Arrays, Row, normal
+
+
+def ids(rng: np.random.Generator, rows: int) -> Arrays:
+    return (rng.integers(0, 7, (rows, 4)).astype(np.int32),)
+
+
+def with_lengths(rng: np.random.Generator, rows: int) -> Arrays:
+    return rng.normal(size=(rows, 4, 3)).astype(np.float32), np.resize([4, 0, 2], rows).astype(np.int32)
+
+
+def with_mask(rng: np.random.Generator, rows: int) -> Arrays:
+    return rng.normal(size=(rows, 4, 6)).astype(np.float32), np.arange(4) < 1 + np.arange(rows)[:, None]
+
+
+def heads(rng: np.random.Generator, rows: int) -> Arrays:
+    shapes = ((4, 4, 3), (4, 2, 3), (4, 2, 5))
+    return tuple(rng.normal(size=(rows, *shape)).astype(np.float32) for shape in shapes)
+
+
+def embed_and_score(part: Any, x: tf.Tensor) -> Any:
+    vectors = part(x, dtype=part.w.dtype)
+    return vectors, part.logits(vectors)
+
+
+ROWS_OF_SEQUENCE_LAYERS = [
+    Row(
+        "Embedding",
+        lambda rng: Embedding(7, 3, rng=rng),
+        ids,
+        peers.embed,
+        "flax.linen.Embed",
+        paper="Press and Wolf 2017",
+        call=embed_and_score,
+        parameters=("w",),
+    ),
+    Row(
+        "LearnedPositions",
+        lambda rng: LearnedPositions(9, 3, rng=rng),
+        normal((4, 3)),
+        lambda part, x: x + part.w[2:6],
+        "NumPy",
+        paper="Gehring et al. 2017",
+        call=lambda part, x: part(x, 2),
+        parameters=("w",),
+    ),
+    Row(
+        "MultiHeadAttention",
+        lambda rng: MultiHeadAttention(6, 2, rng=rng, causal=True),
+        normal((5, 6)),
+        peers.attention,
+        "flax.linen.MultiHeadDotProductAttention",
+        paper="Vaswani et al. 2017",
+        parameters=tuple(f"{name}/{v}" for name in ("key", "out", "query", "value") for v in ("b", "w")),
+    ),
+    Row(
+        "MultiHeadAttention",
+        lambda rng: MultiHeadAttention(6, 2, rng=rng),
+        with_mask,
+        lambda part, x, mask: peers.attention(part, x, mask=mask),
+        "flax.linen.MultiHeadDotProductAttention",
+        case="mask",
+        call=lambda part, x, mask: part(x, mask=mask),
+    ),
+    Row(
+        "MultiHeadAttention",
+        lambda rng: MultiHeadAttention(6, 3, rng=rng, context_size=5),
+        normal((4, 6), (3, 5)),
+        peers.attention,
+        "flax.linen.MultiHeadDotProductAttention",
+        case="context",
+        call=lambda part, x, context: part(x, context=context),
+    ),
+    Row(
+        "MultiHeadAttention",
+        lambda rng: MultiHeadAttention(8, 4, rng=rng, num_kv_heads=2, causal=True, rotary_base=100.0, head_size=4),
+        normal((5, 8)),
+        peers.grouped_attention,
+        "jax.nn.dot_product_attention",
+        case="grouped, rotary",
+    ),
+    Row(
+        "MultiHeadAttention",
+        lambda rng: MultiHeadAttention(8, 4, rng=rng, num_kv_heads=2, causal=True, chunk_size=2),
+        normal((5, 8)),
+        peers.grouped_attention,
+        "jax.nn.dot_product_attention",
+        case="grouped, in chunks",
+    ),
+    Row(
+        "attend",
+        lambda rng: layers.attend,
+        heads,
+        lambda part, q, k, v: jax.nn.dot_product_attention(q, k, v[..., :3]),
+        "jax.nn.dot_product_attention",
+        paper="Vaswani et al. 2017",
+        call=lambda part, q, k, v: part(q, k, v[..., :3], chunk_size=3),
+    ),
+    Row(
+        "rotary",
+        lambda rng: layers.rotary,
+        normal((4, 2, 6)),
+        lambda part, x: peers.rotated(x, range(3, 7)),
+        "NumPy",
+        paper="Su et al. 2021",
+        call=lambda part, x: part(x, tf.range(3, 7)),
+    ),
+    *(
+        Row(
+            core.__name__,
+            lambda rng, core=core: core(3, 4, rng=rng),
+            normal((5, 3)),
+            peers.recurrent,
+            f"flax.linen.{peer}",
+            paper=paper,
+            call=layers.unroll,
+            parameters=parameters,
+        )
+        for core, peer, paper, parameters in (
+            (VanillaRNN, "SimpleCell", "Elman 1990", ("b", "u", "w")),
+            (LSTM, "OptimizedLSTMCell", "Hochreiter and Schmidhuber 1997", ("b", "u", "w")),
+            (GRU, "GRUCell", "Cho et al. 2014", ("b", "b_new", "u", "w")),
+        )
+    ),
+    Row(
+        "unroll",
+        lambda rng: GRU(3, 4, rng=rng),
+        with_lengths,
+        peers.ragged_gru,
+        "flax.linen.RNN",
+        case="lengths",
+        call=lambda part, x, lengths: layers.unroll(part, x, lengths=lengths),
+        parameters=("b", "b_new", "u", "w"),
+    ),
+]
