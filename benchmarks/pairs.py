@@ -26,4 +26,5 @@ def ratio(ours: np.ndarray, peer: np.ndarray) -> tuple[float, float, float]:
     ratios = ours / peer
     random = np.random.RandomState(0)
     medians = np.median(random.choice(ratios, (SAMPLES, len(ratios))), axis=1)
-    return float(np.median(ratios)), *(float(x) for x in np.percentile(medians, [2.5, 97.5]))
+    low, high = np.percentile(medians, [2.5, 97.5])
+    return float(np.median(ratios)), float(low), float(high)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Optional
 
 import gin
 import pytest
+from gin import config as gin_config
+from gin.selector_map import SelectorMap
 
 from core.errors import ConfigurationError
 from trainers.config_audit import Configuration, read
@@ -16,6 +18,14 @@ if TYPE_CHECKING:
     from decimal import Decimal  # a name that only a type checker knows
 
 CHECKOUT = Path(__file__).parents[2]
+
+# The lab's configurables have names like the real ones, which other tests of the same process import: they go into a
+# registry of their own.
+REAL = gin_config._REGISTRY
+gin_config._REGISTRY = SelectorMap()
+for _selector, _configurable in REAL.items():
+    if _configurable.module == "gin":
+        gin_config._REGISTRY[_selector] = _configurable
 
 
 class Rule(NamedTuple):
@@ -154,9 +164,13 @@ Digits.optimizer = @adamw()
 """
 
 
+LAB, gin_config._REGISTRY = gin_config._REGISTRY, REAL
+
+
 def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A fixture: an empty working directory, and nothing bound before or after."""
+    """A fixture: an empty working directory, nothing bound before or after, and no configurables but those of here."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(gin_config, "_REGISTRY", LAB.copy())
     gin.clear_config()
     yield
     gin.clear_config()

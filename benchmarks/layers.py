@@ -1,0 +1,123 @@
+"""Attention and normalisation against the shortest hand-written TensorFlow: `python -m benchmarks.layers [--pairs=15]`
+
+Each run is a forward and a backward pass, with gradients of the input and of all parameters.
+"""
+
+import argparse
+import os
+from collections.abc import Callable
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import tensorflow as tf
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.pairs import interleaved, ratio
+from core import layers
+from core.random import Rng
+from core.statistics import Statistics
+
+RNG = Rng.from_seed(0)
+SEQUENCE, IMAGES = RNG.normal([8, 256, 256]), RNG.normal([16, 32, 32, 64])
+
+
+def attention(causal: bool) -> Callable[[Any, tf.Tensor], tf.Tensor]:
+    """Attention with eight heads from the variables of our layer, written straight down."""
+
+    def call(layer: Any, x: tf.Tensor) -> tf.Tensor:
+        batch, time, size = x.shape
+
+        def heads(projection: Any) -> tf.Tensor:
+            y = tf.reshape(x @ projection.w + projection.b, [batch, time, 8, size // 8])
+            return tf.transpose(y, [0, 2, 1, 3])
+
+        q, k, v = heads(layer.query), heads(layer.key), heads(layer.value)
+        scores = tf.matmul(q, k, transpose_b=True) * (size // 8) ** -0.5
+        if causal:
+            past = tf.linalg.band_part(tf.ones([time, time], tf.bool), -1, 0)
+            scores = tf.where(past, scores, -1e9)
+        y = tf.transpose(tf.nn.softmax(scores) @ v, [0, 2, 1, 3])
+        return tf.reshape(y, [batch, time, size]) @ layer.out.w + layer.out.b
+
+    return call
+
+
+def moments_norm(axes: list[int], shape: list[int] | None = None) -> Callable[[Any, tf.Tensor], tf.Tensor]:
+    """Normalisation over `axes`, of `x` in another shape if that is given."""
+
+    def call(layer: Any, x: tf.Tensor) -> tf.Tensor:
+        y = x if shape is None else tf.reshape(x, shape)
+        mean, variance = tf.nn.moments(y, axes, keepdims=True)
+        y = tf.reshape((y - mean) * tf.math.rsqrt(variance + layer.epsilon), x.shape)
+        return y * layer.scale + layer.offset
+
+    return call
+
+
+def rms_norm(layer: Any, x: tf.Tensor) -> tf.Tensor:
+    """Division by the root mean square."""
+    return x * tf.math.rsqrt(tf.reduce_mean(tf.square(x), -1, keepdims=True) + layer.epsilon) * layer.scale
+
+
+def plain(layer: Any, x: tf.Tensor) -> tf.Tensor:
+    """Our layer, called."""
+    return layer(x)
+
+
+def training(layer: Any, x: tf.Tensor) -> tf.Tensor:
+    """Batch norm by the batch."""
+    return layer(x, statistics=Statistics())
+
+
+CASES = {
+    "MultiHeadAttention": (layers.MultiHeadAttention(256, 8, rng=RNG), plain, attention(False), SEQUENCE),
+    "MultiHeadAttention, causal": (
+        layers.MultiHeadAttention(256, 8, rng=RNG, causal=True),
+        plain,
+        attention(True),
+        SEQUENCE,
+    ),
+    "LayerNorm": (layers.LayerNorm(256), plain, moments_norm([-1]), SEQUENCE),
+    "RMSNorm": (layers.RMSNorm(256), plain, rms_norm, SEQUENCE),
+    "BatchNorm": (layers.BatchNorm(64), training, moments_norm([0, 1, 2]), IMAGES),
+    "InstanceNorm": (layers.InstanceNorm(64), plain, moments_norm([1, 2]), IMAGES),
+    "GroupNorm": (layers.GroupNorm(64, 8), plain, moments_norm([1, 2, 4], [16, 32, 32, 8, 8]), IMAGES),
+}
+
+
+def main() -> None:
+    """Prints one row per layer."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pairs", type=int, default=15, help="rounds of interleaved runs (default: 15)")
+    pairs = parser.parse_args().pairs
+    table = Table("layer", "ours, ms", "by hand, ms", "ratio of pairs", "95 % interval", "largest difference")
+    for name, (layer, ours, peer, x) in CASES.items():
+        runs = {"ours": pass_of(ours, layer, x), "peer": pass_of(peer, layer, x)}
+        difference = max(
+            float(tf.reduce_max(tf.abs(a - b)) / tf.maximum(1.0, tf.reduce_max(tf.abs(b))))
+            for a, b in zip(runs["ours"](), runs["peer"](), strict=True)
+        )
+        seconds = interleaved(runs, pairs=pairs)
+        median, low, high = ratio(seconds["ours"], seconds["peer"])
+        times = [f"{sorted(seconds[key])[pairs // 2] * 1e3:.1f}" for key in runs]
+        table.add_row(name, *times, f"{median:.2f}", f"{low:.2f} to {high:.2f}", f"{difference:.0e}")
+    Console(width=120).print(table)
+
+
+def pass_of(call: Callable[[Any, tf.Tensor], tf.Tensor], layer: Any, x: tf.Tensor) -> Callable[[], Any]:
+    """A traced forward and backward pass."""
+
+    @tf.function(autograph=False)
+    def run() -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(tf.sin(call(layer, x)))
+        return tape.gradient(loss, [x, *layer.trainable_variables])
+
+    return lambda: [gradient.numpy() for gradient in run()]
+
+
+if __name__ == "__main__":
+    main()

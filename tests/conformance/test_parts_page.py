@@ -1,0 +1,24 @@
+"""`docs/parts.md` lists every public part; its figures come from `python -m tests.conformance`."""
+
+import re
+
+from core import layers, losses, metrics, optimizers
+
+from .__main__ import PAGE
+from .layer_rows import ROWS_OF_LAYERS
+from .loss_rows import ROWS_OF_LOSSES
+from .metric_rows import ROWS_OF_METRICS
+from .optimizer_rows import ROWS
+
+
+def test_the_page_has_a_line_for_every_row_of_the_batteries():
+    listed = set(re.findall(r"^\| ([^|]+) \|", PAGE.read_text(), re.MULTILINE)) - {"part", "---"}
+    parts = {row.part for row in (*ROWS_OF_LAYERS, *ROWS_OF_LOSSES, *ROWS_OF_METRICS)} | {row.id for row in ROWS}
+    assert listed == parts
+
+
+def test_every_public_name_of_the_shelf_is_documented_where_it_is_made():
+    for package in (layers, losses, metrics, optimizers):
+        for name in package.__all__:
+            part = getattr(package, name)
+            assert not callable(part) or (part.__doc__ or "").strip(), f"{package.__name__}.{name} has no docstring"
