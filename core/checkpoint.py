@@ -23,14 +23,11 @@ Nobody needs Tapeloop to read one. TensorFlow's key of a variable is its path wi
 A directory has one writer at a time, and any number of readers.
 """
 
-import contextlib
 import dataclasses
 import difflib
 import hashlib
-import importlib.metadata
 import json
 import os
-import platform
 import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,6 +40,7 @@ import numpy as np
 import tensorflow as tf
 
 from core.errors import CheckpointError, did_you_mean
+from core.versions import versions
 
 Variables = Mapping[str, tf.Variable]  # by path
 
@@ -111,7 +109,7 @@ def save(
             "config_hash": config_hash,
             "files": {file.name: _seal(file) for file in sorted(temporary.iterdir())},
             "variables": {path: _describe(variable)._asdict() for path, variable in sorted(variables.items())},
-            "versions": _versions(),
+            "versions": versions(),
             "extra": dict(extra),
         }
         (temporary / _MANIFEST).write_text(_manifest_text(content))
@@ -273,18 +271,6 @@ def _manifest_text(content: Mapping[str, Any]) -> str:
 def _content_sha256(content: Mapping[str, Any]) -> str:
     """A manifest vouches for itself too: one flipped digit would move the run to another place in its data."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _versions() -> dict[str, str]:
-    tapeloop = "a checkout that is not installed"
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        tapeloop = importlib.metadata.version("tapeloop")
-    return {
-        "tapeloop": tapeloop,
-        "tensorflow": tf.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-    }
 
 
 def _verified(path: Path) -> Manifest:

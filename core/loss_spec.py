@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from core.errors import ConfigurationError, did_you_mean
 from core.metrics import State
 from core.random import Rng
 from core.task import Batch, Loss
@@ -69,8 +70,28 @@ def means(sums: Sums) -> dict[str, float]:
     return figures
 
 
-def describe_loss(loss: Callable[[Batch, Rng], Loss], batch: Specs, name: str) -> LossSpec:
-    """The structure of `loss(batch, rng)` for batches `[rows, ...]` of the given specs."""
+class Inputs(dict[str, tf.Tensor]):
+    """The batch of a phase; asked for a value that isn't in it, it says which there are."""
+
+    def __init__(self, values: Batch, phase: str, elsewhere: Mapping[str, str]):
+        super().__init__(values)
+        self.phase, self.elsewhere = phase, elsewhere
+
+    def __missing__(self, key: str) -> tf.Tensor:
+        reason = self.elsewhere.get(key, "the source has no such feature, and no earlier phase makes it")
+        raise ConfigurationError(
+            f"phase `{self.phase}` reads `{key}`, but {reason}. It can read "
+            f"{', '.join(f'`{known}`' for known in self)}.{did_you_mean(key, self)}"
+        )
+
+
+def describe_loss(
+    loss: Callable[[Batch, Rng], Loss], batch: Specs, name: str, elsewhere: Mapping[str, str] = {}
+) -> LossSpec:
+    """The structure of `loss(batch, rng)` for batches `[rows, ...]` of the given specs.
+
+    `elsewhere` says of values that exist why the phase can't read them.
+    """
     rows = next(iter(batch.values())).shape[0]
 
     weighted = False
@@ -82,13 +103,15 @@ def describe_loss(loss: Callable[[Batch, Rng], Loss], batch: Specs, name: str) -
         statistics = result.statistics.sums if result.statistics else {}
         return weighted_sums(result)[1], dict(result.outputs), statistics
 
-    sums, outputs, statistics = _trace(traced, batch, name)
+    sums, outputs, statistics = _trace(traced, batch, name, elsewhere)
     return LossSpec(_specs(sums), weighted, _specs(outputs), _specs(statistics))
 
 
-def describe_outputs(fn: Callable[[Batch, Rng], Mapping[str, tf.Tensor]], batch: Specs, name: str) -> Specs:
+def describe_outputs(
+    fn: Callable[[Batch, Rng], Mapping[str, tf.Tensor]], batch: Specs, name: str, elsewhere: Mapping[str, str] = {}
+) -> Specs:
     """The specs of what `fn(batch, rng)` returns."""
-    return _specs(dict(_trace(fn, batch, name)))
+    return _specs(dict(_trace(fn, batch, name, elsewhere)))
 
 
 def microbatch_specs(values: Batch) -> Specs:
@@ -111,7 +134,13 @@ def checked(loss: Any, name: str, rows: int | None) -> Loss:
             "the mean: `Loss(per_example)` instead of `Loss(tf.reduce_mean(per_example))`. A scalar regulariser is "
             "added to every row: `Loss(per_example + penalty)`."
         )
-    if rows is not None and shape[0] is not None and shape[0] != rows:
+    if rows is not None and not shape.is_fully_defined():
+        raise ValueError(
+            f"phase `{name}` returned a loss of shape {shape}, which isn't known while tracing (`tf.boolean_mask` and "
+            "the like have such results). Keep all rows and give those that don't count a `weight` of zero; or, where "
+            f"the shape is known to you, say so: `tf.ensure_shape(per_example, [{rows}, ...])`."
+        )
+    if rows is not None and shape[0] != rows:
         raise ValueError(
             f"phase `{name}` returned a loss of shape {shape} for a batch of {rows} rows; the first axis of "
             "`per_example` is the batch: return one value (or one row of weighted values) per example."
@@ -147,10 +176,12 @@ def _specs(nest: Any) -> Any:
     return tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), nest)
 
 
-def _trace(fn: Callable[[Batch, Rng], Any], batch: Specs, name: str) -> Any:
+def _trace(fn: Callable[[Batch, Rng], Any], batch: Specs, name: str, elsewhere: Mapping[str, str]) -> Any:
     rng = Rng.from_seed(0)
     with no_new_variables(name):
-        traced = tf.function(lambda b: fn(b, rng), autograph=False).get_concrete_function(dict(batch))
+        traced = tf.function(lambda b: fn(Inputs(b, name, elsewhere), rng), autograph=False).get_concrete_function(
+            dict(batch)
+        )
     return traced.structured_outputs
 
 

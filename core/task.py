@@ -69,12 +69,21 @@ class Update:
     def __post_init__(self) -> None:
         _check_name(self.name)
         _check_every(self.name, self.every)
+        _check_placement(self.name, self.placement)
         if not isinstance(self.optimizer, Transform):
             raise TypeError(
                 f"`optimizer` of phase `{self.name}` is {self.optimizer!r}; give a transform, for example "
                 "`adamw(1e-3)` from `core.optimizers`."
             )
-        if not self.variables():
+        paths: dict[int, str] = {}
+        for path, variable in self.variables().items():
+            if id(variable) in paths:
+                raise ValueError(
+                    f"`trains` of phase `{self.name}` holds one variable twice, as `{paths[id(variable)]}` and "
+                    f"`{path}`: it would be updated twice a step. Name modules that don't contain each other."
+                )
+            paths[id(variable)] = path
+        if not paths:
             raise ValueError(f"`trains` of phase `{self.name}` holds no trainable variable; name the module to train.")
 
     def variables(self) -> dict[str, tf.Variable]:
@@ -101,6 +110,7 @@ class Compute:
     def __post_init__(self) -> None:
         _check_name(self.name)
         _check_every(self.name, self.every)
+        _check_placement(self.name, self.placement)
 
 
 Phase = Update | Compute
@@ -126,6 +136,11 @@ def _check_name(name: str) -> None:
         raise ValueError(
             f"`name` of a phase is {name!r}; it appears in figures and checkpoints: use letters, digits and _."
         )
+
+
+def _check_placement(name: str, placement: Placement) -> None:
+    if not isinstance(placement, Placement):
+        raise TypeError(f"`placement` of phase `{name}` is {placement!r}; use `EVERY_REPLICA` from `core.task`.")
 
 
 def _check_every(name: str, every: int) -> None:

@@ -36,9 +36,10 @@ def assert_step_function(
     """
     rows = len(next(iter(batch.values())))
     rng = Rng.from_seed(seed)._replace(num_rows=rows)
-    first = checked(loss(batch, rng), loss.__name__, rows)
+    first = checked(loss(batch, rng), getattr(loss, "__name__", "loss"), rows)
     values = first.per_example.numpy()
-    bad = [] if np.isfinite(values).all() else np.argwhere(~np.isfinite(values))[:5].tolist()
+    counts = np.ones(values.shape, bool) if first.weight is None else first.weight.numpy() != 0.0
+    bad = np.argwhere(counts & ~np.isfinite(values))[:5].tolist()
     assert not bad, f"`per_example` isn't finite at {bad}: look for a division, logarithm or square root of zero."
     _assert_close(loss(batch, rng), first, 0.0, "a second call with the same `rng`", "draw all randomness from `rng`.")
     traced = tf.function(lambda b: loss(b, rng), autograph=False)(dict(batch))
@@ -47,7 +48,7 @@ def assert_step_function(
         for row in range(rows):
             one = {key: x[row : row + 1] for key, x in batch.items()}
             alone = loss(one, rng._replace(first_row=row, num_rows=1)).per_example
-            found = float(np.max(np.abs(alone.numpy()[0] - values[row])))
+            found = float(np.max(np.abs(np.where(counts[row], alone.numpy()[0] - values[row], 0.0))))
             assert found <= tolerance, (
                 f"row {row} alone has another loss than within the batch (by {found:.2g}). Draw per-example randomness "
                 "from `rng.rows`; if rows are meant to be mixed (batch statistics, contrast), say `mixes_rows=True`."
@@ -57,6 +58,8 @@ def assert_step_function(
 
 def assert_updates_only(task: Task, phase: str, module: tf.Module, batch: Batch, *, seed: int = 0) -> None:
     """The update `phase` changes every parameter of `module` and leaves all other variables of `task` bit for bit."""
+    names = [p.name for p in task.phases() if isinstance(p, Update)]
+    assert phase in names, f"there is no update `{phase}`; the task has {', '.join(f'`{name}`' for name in names)}."
     own = {id(v) for v in named_variables(module, trainable_only=True).values()}
     before = {path: v.numpy() for path, v in named_variables(task).items()}
     _plain_step(task, _optimizers(task), batch, Rng.from_seed(seed), only=phase)
@@ -72,6 +75,7 @@ def assert_updates_only(task: Task, phase: str, module: tf.Module, batch: Batch,
 
 def assert_overfits(task: Task, batch: Batch, *, steps: int = 200, to: float = 0.1, seed: int = 0) -> None:
     """Within `steps` steps on one batch each loss falls below `to` times what it was: the task can learn at all."""
+    assert steps >= 2, f"`steps` is {steps}; it takes two to see a loss fall."
     optimizers = _optimizers(task)
     rng = Rng.from_seed(seed)
     step = tf.function(lambda i: _plain_step(task, optimizers, batch, rng.fold(i)), autograph=False)
@@ -80,6 +84,7 @@ def assert_overfits(task: Task, batch: Batch, *, steps: int = 200, to: float = 0
         last = step(tf.constant(i))
     for name, start in first.items():
         end = float(last[name])
+        assert start > 0.0, f"the loss of phase `{name}` starts at {start:.4g}; a fall to {to} times that says nothing."
         assert end <= to * start, (
             f"the loss of phase `{name}` went from {start:.4g} to {end:.4g} in {steps} steps on one batch, which is "
             "not below "
@@ -111,7 +116,7 @@ def _plain_step(
             mean = objective / sums["weight"]
         gradients = tape.gradient(mean, optimizer.parameters, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         if only in (None, phase.name):
-            optimizer.apply(gradients)
+            optimizer.apply(gradients, value=mean)
         values |= result.outputs
         losses[phase.name] = mean
     return losses

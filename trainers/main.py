@@ -10,6 +10,7 @@ import faulthandler
 import importlib
 import importlib.util
 import os
+import site
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -77,6 +78,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     flags = parser.parse_args(arguments)
     if flags.mode not in MODES:
         parser.error(f"`--mode` is {flags.mode!r}; use one of {', '.join(MODES)}.{did_you_mean(flags.mode, MODES)}")
+    for flag in ("eager", "kill_after_step", "allow_config_change"):
+        if flags.mode != "train" and getattr(flags, flag):
+            parser.error(f"`--{flag}` has no effect with `--mode={flags.mode}`: leave it out.")
     return flags
 
 
@@ -144,13 +148,10 @@ def _fail(error: Exception, exit_code: int, verbose: bool) -> int:
 
 
 def _place(error: Exception) -> str:
-    """Where in somebody's own code an error arose: the innermost frame that isn't an installed package's."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [
-        f
-        for f in frames
-        if "site-packages" not in f.filename and not f.filename.startswith(("<", str(CHECKOUT / "trainers")))
-    ]
+    """Where in the user's own code an error arose: the innermost frame that is neither Tapeloop's nor a package's."""
+    libraries = ("<", *(str(CHECKOUT / name) for name in ("core", "models", "trainers")), *site.getsitepackages())
+    libraries += (os.path.dirname(os.__file__),)
+    own = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(libraries)]
     return f" ({own[-1].filename}:{own[-1].lineno}; `--verbose` shows the traceback)" if own else ""
 
 

@@ -8,7 +8,9 @@ from typing import Any
 import tensorflow as tf
 
 from core import checkpoint
-from trainers import registry
+from core.distribution import STRATEGIES
+from core.errors import ConfigurationError
+from trainers import configurables as configurables  # registers them
 from trainers.config_audit import Configuration
 from trainers.config_identity import config_hash, difference, identity, operative_text
 from trainers.evaluator import Evaluator
@@ -20,8 +22,7 @@ from trainers.workdir import Workdir
 # What may change when a run goes on: where it computes, how long, how often it looks up.
 NOT_IDENTITY = (
     "Experiment.strategy",
-    "Experiment.synthetic",
-    *(f"{name}.*" for name in registry.STRATEGIES),
+    *(f"{name}.*" for name in STRATEGIES),
     "Trainer.steps",
     "Trainer.chunk_steps",
     "Trainer.*_every",
@@ -55,19 +56,22 @@ class Session:
 
     def claim(self) -> checkpoint.Manifest | None:
         """Takes the workdir, unless it holds a run of another configuration; returns its newest checkpoint."""
-        own = identity(NOT_IDENTITY)
-        found = self.newest_checkpoint()
-        previous = found.extra["configuration"] if found else None
+        own, found = identity(NOT_IDENTITY), self.newest_checkpoint()
         self.workdir.create()
-        note = self.workdir.claim(
-            own, config_hash(own), previous, difference, allow_change=self.flags.allow_config_change
-        )
-        if note:
-            print(note, flush=True)
+        if found is not None and found.extra["configuration"] != own:
+            changes = difference(found.extra["configuration"], own)
+            if not self.flags.allow_config_change:
+                raise ConfigurationError(
+                    f"the workdir `{self.workdir.path}` holds a run of another configuration:\n{changes}\nStart this "
+                    "one "
+                    "elsewhere with `--workdir=DIR`, or go on from the other's checkpoint with `--allow_config_change`."
+                )
+            print(f"the configuration has changed, as `--allow_config_change` allows:\n{changes}", flush=True)
+        self.workdir.configuration, self.workdir.config_hash = own, config_hash(own)
         self.workdir.write_configuration(given=self.configuration.given, operative=operative_text())
         self.workdir.write_run([device.name for device in tf.config.list_logical_devices()])
         return found
 
     def newest_checkpoint(self) -> checkpoint.Manifest | None:
         """The newest whole checkpoint of the workdir."""
-        return checkpoint.newest(self.workdir.checkpoints, warn=lambda text: print(f"warning: {text}", flush=True))
+        return checkpoint.newest(self.workdir.checkpoints, warn=lambda text: print(f"Warning: {text}", flush=True))

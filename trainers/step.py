@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from core.errors import ConfigurationError
 from core.loss_spec import (
     LossSpec,
     Sums,
@@ -147,21 +148,31 @@ class TrainStep:
         self.rng = Rng.from_seed(seed).fold("train")
         self.specs: dict[str, LossSpec] = {}
         self._output_specs: dict[str, Mapping[str, tf.TensorSpec]] = {}
-        known, self._reads = dict(batch_spec), {}
+        self._reads: dict[str, tuple[str, ...]] = {}
+        known, makers = dict(batch_spec), dict[str, Phase]()
         for phase in phases:
             # A phase may read what is there whenever it is due: what phases made whose `every` divides its own.
-            spec = {k: known[k] for k in known if phase.every % self._made_every(k) == 0}
+            elsewhere = {
+                key: f"phase `{maker.name}` makes it only every {maker.every} steps (give both the same `every`)"
+                for key, maker in makers.items()
+                if phase.every % maker.every
+            }
+            spec = {key: known[key] for key in known if key not in elsewhere}
             self._reads[phase.name] = tuple(spec)
             if isinstance(phase, Update):
-                self.specs[phase.name] = describe_loss(phase.loss, spec, phase.name)
+                self.specs[phase.name] = describe_loss(phase.loss, spec, phase.name, elsewhere)
                 outputs: Mapping[str, tf.TensorSpec] = self.specs[phase.name].outputs
             else:
-                outputs = describe_outputs(phase.fn, spec, phase.name)
+                outputs = describe_outputs(phase.fn, spec, phase.name, elsewhere)
+            for key in outputs:
+                if key in known:
+                    origin = f"phase `{makers[key].name}`" if key in makers else "the source"
+                    raise ConfigurationError(
+                        f"phase `{phase.name}` makes `{key}`, which comes from {origin} already: give it another name."
+                    )
+                makers[key] = phase
             self._output_specs[phase.name] = outputs
             known |= outputs
-
-    def _made_every(self, key: str) -> int:
-        return next((p.every for p in self.phases if key in self._output_specs.get(p.name, ())), 1)
 
     def __call__(self, values: Batch, index: tf.Tensor) -> StepResult:
         """Runs every phase that is due."""
@@ -260,7 +271,10 @@ def commit_untrained(phase: Update, accumulated: Accumulated, where: tf.Tensor) 
 
 def all_finite(loss: tf.Tensor, gradients: Mapping[str, tf.Tensor]) -> tf.Tensor:
     """One flag for a loss and all its gradients: a sum is finite only if each term is."""
-    return tf.math.is_finite(tf.add_n([loss, *(tf.cast(tf.reduce_sum(g), tf.float32) for g in gradients.values())]))
+    # Half precision would overflow in a long sum, and float64 when made narrower.
+    wide = tf.float64 if any(g.dtype == tf.float64 for g in gradients.values()) else tf.float32
+    sums = [tf.reduce_sum(g if g.dtype.size >= 4 else tf.cast(g, wide)) for g in gradients.values()]
+    return tf.math.is_finite(tf.add_n([tf.cast(x, wide) for x in (loss, *sums)]))
 
 
 def _refuse_missing(gradients: Mapping[str, tf.Tensor | None], name: str) -> None:

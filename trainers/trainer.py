@@ -5,8 +5,8 @@ import math
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import gin
 import tensorflow as tf
@@ -26,6 +26,10 @@ from trainers.not_finite import describe_bad_step
 from trainers.step import TrainStep
 from trainers.workdir import Workdir
 
+REMEDY = (
+    "Lower the learning rate, clip gradients (`clip_by_global_norm`), or look for a division, logarithm or square root "
+    "of zero in the step function."
+)
 CHUNK_BYTES = 64 * 2**20  # a chunk's batches wait in memory, and so do the prefetched ones
 
 
@@ -71,13 +75,15 @@ class Trainer:
         self.experiment, self.workdir = experiment, workdir
         self.steps, self.global_batch_size, self.microbatches = steps, global_batch_size, microbatches
         self.keep_checkpoints, self.compile = keep_checkpoints, compile
-        intervals = {name: counts[name] for name in ("log_every", "evaluate_every", "checkpoint_every")}
+        intervals = {f"Trainer.{name}": counts[name] for name in ("log_every", "evaluate_every", "checkpoint_every")}
+        intervals |= {f"{type(hook).__name__}.every": hook.every for hook in hooks}
         self.chunk_steps = chunk_steps or _longest_chunk(
             [every for every in intervals.values() if every is not None],
             global_batch_size
             * sum(spec.dtype.size * spec.shape.num_elements() for spec in experiment.train_source.spec.values()),
         )
         _check_intervals(intervals, self.chunk_steps)
+        self._short_chunks = chunk_steps is None and self.chunk_steps < min(10, steps)
 
         self.evaluator = None
         if experiment.eval_source is not None:
@@ -154,7 +160,8 @@ class Trainer:
         """One step without tracing, for debugging: `print` and breakpoints work inside step functions."""
         stacked = next(iter(self.chunks()))
         values = {key: x[self.step % self.chunk_steps] for key, x in stacked.items()}
-        result = self.train_step(values, tf.constant(self.step, tf.int64))
+        with explained(self.experiment.train_source):
+            result = self.train_step(values, tf.constant(self.step, tf.int64))
         self._outcome = ChunkResult(
             tf.constant(ALL_WELL if bool(result.healthy) else self.step, tf.int64), dict(result.sums)
         )
@@ -169,6 +176,11 @@ class Trainer:
         self.chunk(stacked, nowhere, self._outcome.bad_step, self._outcome.sums)
         verb = "compiled" if self.compile else "traced"
         self.telemetry.note(f"{verb} in {time.perf_counter() - began:.1f} s; {self.chunk_steps} steps a chunk")
+        if self._short_chunks:
+            self.telemetry.warn_once(
+                f"chunks of {self.chunk_steps} steps are slow for small models, and all that the intervals (or 64 MiB "
+                "of batches) allow: give `Trainer.log_every` and the like a common divisor, of 50 say."
+            )
 
     def chunks(self) -> tf.data.Dataset:
         """The stacked batches from the chunk that `self.step` is in."""
@@ -201,7 +213,7 @@ class Trainer:
             self.telemetry.warn_once(
                 f"{speed['data_wait']:.0%} of the time was spent waiting for data. Likely causes: a slow disk, "
                 "decoding or transforming examples one by one, too few CPU cores. See what the step alone takes with "
-                "`--gin_param='Experiment.synthetic=True'`."
+                "`--gin_param='Experiment.synthetic=True' --workdir=DIR`."
             )
         return {**figures, **speed}
 
@@ -223,29 +235,41 @@ class Trainer:
         self.step = bad_step
         stacked = next(iter(self.chunks()))
         values = {key: x[bad_step % self.chunk_steps] for key, x in stacked.items()}
+        with explained(self.experiment.train_source):
+            found = describe_bad_step(self.train_step, values, bad_step)
         raise NotFiniteError(
-            f"step {bad_step} is not finite: {describe_bad_step(self.train_step, values, bad_step)}. Nothing was "
-            "written by it, and checkpoints hold only finite steps. Lower the learning rate, clip gradients "
-            "(`clip_by_global_norm`), or look for a division, logarithm or square root of zero in the step function."
+            f"step {bad_step} is not finite: {found}. That phase wrote nothing, and nothing was saved. {REMEDY}"
         )
 
     # --- state ------------------------------------------------------------------------------------------------------
 
     @property
     def variables(self) -> dict[str, tf.Variable]:
-        """All that a checkpoint holds, by path."""
-        found = self.experiment.variables
-        for phase, sums in self._saved_sums.items():
-            for name, x in sums.items():
-                found |= {f"figures/{phase}/{name}/{i}": v for i, v in enumerate(tf.nest.flatten(x))}
-        return found
+        """All that is learnt, by path."""
+        return self.experiment.variables
 
-    def save(self) -> Any:
+    @property
+    def _saved_figures(self) -> dict[str, tf.Variable]:
+        """The sums of the metric line in flight, as a checkpoint holds them."""
+        return {
+            f"figures/{phase}/{name}/{i}": v
+            for phase, sums in self._saved_sums.items()
+            for name, x in sums.items()
+            for i, v in enumerate(tf.nest.flatten(x))
+        }
+
+    def save(self) -> Path:
         """Saves a checkpoint of this moment; returns where."""
+        for path, variable in self.variables.items():
+            if variable.dtype.is_floating and not tf.reduce_all(tf.math.is_finite(variable)):
+                raise NotFiniteError(
+                    f"after step {self.step}, `{path}` is not finite, though every loss and gradient was: the update "
+                    f"itself overflowed. Nothing was saved. {REMEDY}"
+                )
         tf.nest.map_structure(lambda v, x: v.assign(x), self._saved_sums, dict(self._outcome.sums))
         return checkpoint.save(
             self.workdir.checkpoints,
-            self.variables,
+            {**self.variables, **self._saved_figures},
             step=self.step,
             examples=self._origin + self.step * self.global_batch_size,
             config_hash=self.workdir.config_hash,
@@ -255,10 +279,19 @@ class Trainer:
 
     def restore(self, manifest: checkpoint.Manifest) -> None:
         """Goes on from a checkpoint."""
-        checkpoint.restore(manifest, self.variables)
+        saved = {path: v for path, v in manifest.variables.items() if path.startswith("figures/")}
+        live = self._saved_figures
+        same = {path: (tuple(v.shape), v.dtype.name) for path, v in live.items()} == {
+            path: (v.shape, v.dtype) for path, v in saved.items()
+        }
+        if same:
+            checkpoint.restore(manifest, {**self.variables, **live})
+        else:  # the task reports other figures than it did: the line in flight can't be finished
+            checkpoint.restore(manifest, self.variables, partial=["figures/*"] if saved else [])
+            self.telemetry.note("the figures of the task have changed: the metric line in flight starts anew")
         self.step = manifest.step
         self._origin = manifest.examples - manifest.step * self.global_batch_size
-        sums = tf.nest.map_structure(lambda v: v.read_value(), self._saved_sums)
+        sums = tf.nest.map_structure(lambda v: v.read_value(), self._saved_sums) if same else self._no_sums()
         self._outcome = ChunkResult(tf.constant(ALL_WELL, tf.int64), sums)
 
     @contextlib.contextmanager
@@ -289,6 +322,6 @@ def _check_intervals(intervals: Mapping[str, int | None], chunk_steps: int) -> N
         if every is not None and every % chunk_steps:
             nearest = max(1, round(every / chunk_steps)) * chunk_steps
             raise ConfigurationError(
-                f"`Trainer.{name}` is {every}, which isn't a multiple of `Trainer.chunk_steps` = {chunk_steps}; things "
+                f"`{name}` is {every}, which isn't a multiple of `Trainer.chunk_steps` = {chunk_steps}; things "
                 f"happen between chunks only. Use {nearest}, or leave `chunk_steps` out to have one chosen that fits."
             )

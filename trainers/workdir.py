@@ -3,14 +3,14 @@
 import datetime
 import json
 import os
-import platform
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from core.errors import ConfigurationError
+from core.versions import versions
 
 
 class Workdir:
@@ -20,7 +20,6 @@ class Workdir:
         self.path = path
         self.checkpoints = path / "checkpoints"
         self.metrics = path / "metrics.jsonl"
-        self.native_stderr = path / "native_stderr.log"
         self.result = path / "result.json"
         self.configuration: Mapping[str, str] = {}
         self.config_hash = ""
@@ -47,46 +46,24 @@ class Workdir:
 
     def write_run(self, devices: list[str]) -> None:
         """Records what ran where: versions, devices, revision, command."""
-        import gin
-        import numpy
-        import tensorflow as tf
-
-        versions = {"python": platform.python_version(), "tensorflow": tf.__version__, "numpy": numpy.__version__}
         run = {
             "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             "command": [Path(sys.executable).name, *sys.argv],
-            "versions": {**versions, "gin": getattr(gin, "__version__", "0.5.0")},
+            "versions": versions(),
             "devices": devices,
             "git": git_revision(),
             "config_hash": self.config_hash,
         }
         write_json(self.path / "run.json", run)
 
+    def read_result(self) -> dict[str, Any]:
+        """How the last run ended; empty if it didn't say."""
+        return dict(json.loads(self.result.read_text())) if self.result.exists() else {}
+
     def write_result(self, *, step: int, exit_code: int, reason: str, evaluation: Mapping[str, float]) -> None:
         """Records how the run ended."""
         result = {"step": step, "exit_code": exit_code, "reason": reason, "evaluation": dict(evaluation)}
         write_json(self.result, result)
-
-    def claim(
-        self,
-        configuration: Mapping[str, str],
-        config_hash: str,
-        previous: Mapping[str, str] | None,
-        difference: Callable[[Mapping[str, str], Mapping[str, str]], str],
-        *,
-        allow_change: bool,
-    ) -> str | None:
-        """Takes the folder for this configuration. Of another's: a note if that may change, else an error."""
-        self.configuration, self.config_hash = configuration, config_hash
-        if previous is None or previous == configuration:
-            return None
-        changes = difference(previous, configuration)
-        if allow_change:
-            return f"the configuration of `{self.path}` has changed, as `--allow_config_change` allows:\n{changes}"
-        raise ConfigurationError(
-            f"the workdir `{self.path}` holds a run of another configuration:\n{changes}\nStart this one elsewhere "
-            "with `--workdir=DIR`, or go on from the other's checkpoint with `--allow_config_change`."
-        )
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

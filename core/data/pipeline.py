@@ -65,7 +65,7 @@ def train_chunks(
 
     numbers = tf.data.Dataset.range(first_step // chunk_steps, _ENDLESS)
     if synthetic:
-        return _configured(numbers.take(1).map(chunk).cache().repeat())
+        return _configured(tf.data.Dataset.range(1).map(chunk).cache().repeat())
     return _configured(numbers.map(chunk))
 
 

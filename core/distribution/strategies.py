@@ -18,3 +18,6 @@ def one_device(device: str | None = None) -> tf.distribute.Strategy:
             "leave it out to take the first GPU where there is one."
         )
     return tf.distribute.OneDeviceStrategy(device)
+
+
+STRATEGIES = ("one_device",)  # what a gin file may bind to `Experiment.strategy`

@@ -6,12 +6,13 @@ import pytest
 import tensorflow as tf
 
 from core import layers
+from core.errors import ConfigurationError
 from core.module import Module, named_variables
 from core.optimizers import Optimizer, adam, sgd
 from core.random import Rng
 from core.statistics import Statistics
 from core.task import Compute, Loss, Task, Update
-from trainers.step import TrainStep, accumulate_gradients
+from trainers.step import TrainStep, accumulate_gradients, all_finite
 
 STRATEGY = tf.distribute.OneDeviceStrategy("CPU:0")
 RULES = {
@@ -217,8 +218,40 @@ def test_a_phase_reads_only_what_is_made_whenever_it_is_due():
             _, a, b = super().phases()
             return [Compute("noise", self.noise, every=2), a, b]
 
-    with pytest.raises(KeyError, match="z"):
+    text = r"phase `a` reads `z`, but phase `noise` makes it only every 2 steps .* It can read `x`, `y`, `weight`"
+    with pytest.raises(ConfigurationError, match=text):
         make(Wrong, microbatches=1, values=ragged(), optimizer=sgd(0.01))
+
+
+def test_a_value_that_nobody_makes_is_named():
+    class Wrong(Pair):
+        def noise(self, batch, rng):
+            return {"z": batch["wieght"]}
+
+    with pytest.raises(ConfigurationError, match=r"phase `noise` reads `wieght`, but .* Did you mean `weight`\?"):
+        make(Wrong, microbatches=1, values=ragged(), optimizer=sgd(0.01))
+
+
+def test_a_value_is_made_once():
+    class Twice(Pair):
+        def noise(self, batch, rng):
+            return {"x": batch["y"]}
+
+    with pytest.raises(ConfigurationError, match="phase `noise` makes `x`, which comes from the source already"):
+        make(Twice, microbatches=1, values=ragged(), optimizer=sgd(0.01))
+
+
+def test_a_variable_is_trained_once_per_phase():
+    task = Pair(rng=Rng.from_seed(0), optimizer=sgd(0.1))
+    with pytest.raises(ValueError, match="holds one variable twice, as `0/a/b` and `1/b`"):
+        Update("both", loss=task.a_loss, trains=[task, task.a], optimizer=sgd(0.1))
+
+
+def test_large_gradients_of_any_width_are_finite():
+    half, double = tf.fill([100], tf.constant(1000.0, tf.float16)), tf.constant([1e39], tf.float64)
+    assert bool(all_finite(tf.constant(1.0), {"half": half, "double": double}))
+    assert not bool(all_finite(tf.constant(1.0), {"half": half / 0}))
+    assert not bool(all_finite(tf.constant(np.nan), {"half": half}))
 
 
 class Critic(Module):

@@ -2,65 +2,86 @@
 
 import json
 import random
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import gin
+
 from core import checkpoint
-from core.errors import CheckpointError, ConfigurationError
+from core.errors import CheckpointError, TapeloopError
+from trainers.experiment import Experiment
 from trainers.session import Session
+from trainers.trainer import Trainer
 
 MEASURED = ("examples_per_second", "step_seconds", "data_wait")  # what no two runs share
+UNIT = 20  # steps, where the configuration leaves the chunk's length open
 
 
 def run(session: Session) -> int:
-    """Trains 2N steps, and N + a crash + the rest, in temporary workdirs; compares variables and metric lines."""
-    trainer = session.trainer()
-    n = trainer.chunk_steps * max(1, min(trainer.steps, 200) // (2 * trainer.chunk_steps))
-    steps = 2 * n
-    kill_after = n + random.SystemRandom().randrange(0, n, trainer.chunk_steps)
+    """Trains eight units of steps, and again with a kill somewhere on the way; compares variables and metric lines."""
+    # Nothing is built here: a GPU is for the runs that are compared.
+    session.bind(required=[Experiment, Trainer])
+    unit = gin.get_bindings(Trainer).get("chunk_steps") or UNIT
+    kill_after = unit * random.SystemRandom().randint(1, 7)
+    # The checkpoint falls in the middle of a metric line, so that the sums in flight are put to the test as well.
+    intervals = {"steps": 8 * unit, "checkpoint_every": 4 * unit, "evaluate_every": 4 * unit, "log_every": 3 * unit}
+    flags = [f"--gin_file={name}" for name in session.flags.gin_file]
+    flags += [f"--gin_param={text}" for text in session.flags.gin_param]
+    flags += [f"--gin_param=Trainer.{name} = {steps}" for name, steps in intervals.items()]
     with tempfile.TemporaryDirectory() as scratch:
         whole, killed = Path(scratch) / "whole", Path(scratch) / "killed"
-        print(f"training {steps} steps without a stop", flush=True)
-        _train(session, whole, steps, n)
-        print(f"training again, with a SIGKILL after step {kill_after} and a checkpoint at {n}", flush=True)
-        crash = _train(session, killed, steps, n, "--kill_after_step", str(kill_after), check=False)
-        if crash.returncode != -9:
-            raise CheckpointError(
-                f"the run that should have been killed exited with {crash.returncode}: {crash.stderr}"
-            )
-        _train(session, killed, steps, n)
-        differences = _differences(whole, killed)
+        print(f"training {8 * unit} steps without a stop", flush=True)
+        _train(flags, whole)
+        print(f"training again, with a checkpoint at step {4 * unit} and a SIGKILL after step {kill_after}", flush=True)
+        _train([*flags, f"--kill_after_step={kill_after}"], killed, expected=-signal.SIGKILL)
+        _train(flags, killed)
+        differences = list_differences(whole, killed)
     if differences:
-        raise CheckpointError("the resumed run is another run: " + "; ".join(differences[:10]))
-    print(f"resume is exact: {steps} steps with a kill after {kill_after} end in the same bits, metric lines included")
+        raise CheckpointError(f"the resumed run is another run: {'; '.join(differences[:10])}")
+    print(
+        f"resume is exact: {8 * unit} steps with a kill after {kill_after} end in the same bits, metric lines included"
+    )
     return 0
 
 
-def _train(session: Session, workdir: Path, steps: int, every: int, *more: str, check: bool = True) -> Any:
-    flags = session.flags
-    command = [sys.executable, "-m", "trainers.main", f"--workdir={workdir}", *more]
-    command += [f"--gin_file={name}" for name in flags.gin_file] + [f"--gin_param={text}" for text in flags.gin_param]
-    command += [f"--gin_param=Trainer.steps={steps}", f"--gin_param=Trainer.checkpoint_every={every}"]
+class _RunFailedError(TapeloopError):
+    """One of the compared runs failed by itself."""
+
+    def __init__(self, text: str, exit_code: int):
+        super().__init__(text)
+        self.exit_code = exit_code
+
+
+def _train(flags: list[str], workdir: Path, *, expected: int = 0) -> None:
+    command = [sys.executable, "-m", "trainers.main", *flags, f"--workdir={workdir}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if check and done.returncode:
-        raise ConfigurationError(f"`{' '.join(command)}` exited with {done.returncode}: {done.stderr.strip()}")
-    return done
+    if done.returncode != expected:
+        text = done.stderr.strip().removeprefix("error: ") or "it said nothing"
+        raise _RunFailedError(
+            f"a run ended with {done.returncode} instead of {expected}: {text}", max(done.returncode, 1)
+        )
 
 
-def _differences(whole: Path, killed: Path) -> Sequence[str]:
-    one, other = (checkpoint.newest(w / "checkpoints", warn=print) for w in (whole, killed))
+def list_differences(whole: Path, killed: Path) -> list[str]:
+    """What the last checkpoints and the metric lines of two workdirs don't share."""
+    one, other = (checkpoint.newest(workdir / "checkpoints", warn=print) for workdir in (whole, killed))
     assert one is not None
     assert other is not None
-    found = [f"variable `{path}`" for path in one.variables if one.variables[path] != other.variables.get(path)]
-    for a, b in zip(*(_lines(w / "metrics.jsonl") for w in (whole, killed)), strict=False):
-        found += [f"metric line {a} became {b}"] if a != b else []
+    found = [
+        f"variable `{path}`"
+        for path in sorted({*one.variables, *other.variables})
+        if one.variables.get(path) != other.variables.get(path)
+    ]
     if (one.step, one.examples) != (other.step, other.examples):
         found.append(f"step and examples {(one.step, one.examples)} became {(other.step, other.examples)}")
-    return found
+    lines, others = (_lines(workdir / "metrics.jsonl") for workdir in (whole, killed))
+    if len(lines) != len(others):
+        found.append(f"{len(lines)} metric lines became {len(others)}")
+    return found + [f"metric line {a} became {b}" for a, b in zip(lines, others, strict=False) if a != b]
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

@@ -4,14 +4,13 @@ from rich.console import Console
 from rich.table import Table
 
 from core.module import named_variables, parameter_table
-from trainers.experiment import Experiment
 from trainers.session import Session
 
 
 def run(session: Session) -> int:
-    """Prints every parameter with its shape, and the totals."""
-    session.bind(required=[Experiment])
-    experiment = Experiment()
+    """Prints every parameter with its shape, the totals, and how training would go about it."""
+    trainer = session.trainer()
+    experiment = trainer.experiment
     rows = parameter_table(experiment.task)
     table = Table("parameter", "shape", "dtype", "count", title=type(experiment.task).__name__)
     table.columns[-1].justify = "right"
@@ -22,6 +21,10 @@ def run(session: Session) -> int:
     others = len(named_variables(experiment.task)) - len(rows)
     phases = ", ".join(f"{type(phase).__name__} {phase.name}" for phase in experiment.phases)
     console.print(
-        f"{sum(row[-1] for row in rows):,} parameters, {others} variables that aren't trained; phases: {phases}"
+        f"{sum(row[-1] for row in rows):,} parameters; {others} variables that aren't trained; phases: {phases}"
+    )
+    console.print(
+        f"{trainer.steps:,} steps of {trainer.global_batch_size:,} examples in {trainer.microbatches} microbatches, "
+        f"{trainer.chunk_steps} steps a chunk"
     )
     return 0

@@ -1,7 +1,5 @@
 """`--mode=train`: trains, or goes on training."""
 
-import json
-
 from core.errors import TapeloopError
 from core.telemetry import Console, JsonLines, Telemetry, TensorBoard
 from trainers.session import Session
@@ -17,25 +15,36 @@ def run(session: Session) -> int:
     workdir = session.workdir
     if manifest is not None:
         trainer.restore(manifest)
-        if trainer.step >= trainer.steps and workdir.result.exists():
-            evaluation = json.loads(workdir.result.read_text())["evaluation"]
-            print(f"already finished: {trainer.step} steps, {evaluation or 'no evaluation'} (`{workdir.path}`)")
-            return 0
+        if trainer.step >= trainer.steps:
+            return _already_finished(trainer)
+    workdir.result.unlink(missing_ok=True)  # it tells of a run that ended; this one goes on
     console = Console(total_steps=trainer.steps)
     telemetry = Telemetry([console, JsonLines(workdir.metrics, trainer.step), TensorBoard(workdir.path, trainer.step)])
     if manifest is not None:
         telemetry.note(f"going on from step {trainer.step} (`{manifest.path.name}`)")
     try:
         evaluation = trainer.train(telemetry)
-    except TapeloopError as error:
-        workdir.write_result(
-            step=trainer.step, exit_code=error.exit_code, reason=str(error), evaluation=trainer.evaluation
-        )
+    except BaseException as error:
+        exit_code = error.exit_code if isinstance(error, TapeloopError) else 1
+        reason = str(error) or type(error).__name__
+        workdir.write_result(step=trainer.step, exit_code=exit_code, reason=reason, evaluation=trainer.evaluation)
         raise
     finally:
         telemetry.close()
     workdir.write_result(step=trainer.step, exit_code=0, reason="finished", evaluation=evaluation)
     print(f"finished: {trainer.step} steps, in `{workdir.path}`", flush=True)
+    return 0
+
+
+def _already_finished(trainer: Trainer) -> int:
+    """Says so; a run that was killed between its last checkpoint and its result gets the result now."""
+    result = trainer.workdir.read_result()
+    if result.get("exit_code") != 0 or result.get("step") != trainer.step:
+        evaluation = trainer.evaluate() if trainer.evaluator else {}
+        trainer.workdir.write_result(step=trainer.step, exit_code=0, reason="finished", evaluation=evaluation)
+        result = trainer.workdir.read_result()
+    figures = ", ".join(f"{name} {x:.4f}" for name, x in result["evaluation"].items()) or "no evaluation"
+    print(f"already finished: {trainer.step} steps, {figures} (`{trainer.workdir.path}`)", flush=True)
     return 0
 
 

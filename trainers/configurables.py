@@ -5,6 +5,4 @@ import core.distribution
 import core.optimizers
 import models
 
-__all__ = ["STRATEGIES", "core", "models"]
-
-STRATEGIES = tuple(core.distribution.__all__)
+__all__ = ["core", "models"]
