@@ -74,6 +74,8 @@ def make_trainer(source: Source, sizes: list[int], workdir: Path, *, compile: bo
 def ours(trainer: Trainer) -> Callable[[], object]:
     """The trainer's own loop."""
     chunks: Iterator[Any] = iter(trainer.chunks())
+    trainer.warm_up(next(chunks))
+    trainer.step = CHUNK
 
     def run() -> None:
         for _ in range(CHUNKS_A_RUN):

@@ -5,37 +5,60 @@ way. Chunks are aligned: one always covers the steps from a multiple of `chunk_s
 in between takes part of it.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import tensorflow as tf
 
-from core.loss_spec import Sums
+from core.loss_spec import Sums, zeros
 from core.task import Batch
 from trainers.step import StepResult, TrainStep
-
-
-class ChunkResult(NamedTuple):
-    """What a chunk of steps hands on to the next."""
-
-    bad_step: tf.Tensor  # the number of the first step that wasn't finite; ALL_WELL while there is none
-    sums: Mapping[str, Sums]  # by phase, since they were last taken
-
 
 ALL_WELL = -1
 
 
-def make_chunk(
-    train_step: TrainStep, stacked_spec: Mapping[str, tf.TensorSpec], *, compile: bool = False
-) -> Callable[[Batch, tf.Tensor, tf.Tensor, Mapping[str, Sums]], ChunkResult]:
-    """`chunk(stacked, place, bad_step, sums)`; `place` is three steps: the chunk's first, where to begin, where to end.
+class Progress:
+    """What one chunk hands on to the next: whether all is well, and the sums of the metric line in flight.
+
+    They are variables, and so stay on the device, whatever the host does in between.
+    """
+
+    def __init__(self, sums: Mapping[str, Any]):
+        self.bad_step = tf.Variable(ALL_WELL, dtype=tf.int64, trainable=False, name="bad_step")
+        self.sums = tf.nest.map_structure(lambda spec: tf.Variable(zeros(spec), trainable=False), dict(sums))
+
+    def read_sums(self) -> dict[str, Sums]:
+        """The sums so far, by phase."""
+        return dict(tf.nest.map_structure(lambda variable: variable.read_value(), self.sums))
+
+    def write_sums(self, sums: Mapping[str, Sums]) -> None:
+        """Replaces them."""
+        tf.nest.map_structure(lambda variable, x: variable.assign(x), self.sums, dict(sums))
+
+    def clear_sums(self) -> None:
+        """Begins the next metric line."""
+        tf.nest.map_structure(lambda variable: variable.assign(tf.zeros_like(variable)), self.sums)
+
+    @property
+    def variables(self) -> dict[str, tf.Variable]:
+        """The sums by path, for a checkpoint."""
+        return {
+            f"figures/{phase}/{name}/{i}": v
+            for phase, sums in self.sums.items()
+            for name, x in sums.items()
+            for i, v in enumerate(tf.nest.flatten(x))
+        }
+
+
+def make_chunk(train_step: TrainStep, stacked_spec: Mapping[str, tf.TensorSpec], progress: Progress) -> Any:
+    """`chunk(stacked, place)`; `place` is three steps: the chunk's first, where to begin, where to end.
 
     A step that isn't finite writes nothing and ends its chunk, and the ones after it do nothing at all: so the host
     needn't wait for the outcome of each chunk.
     """
     strategy = train_step.strategy
 
-    def chunk(stacked: Batch, place: tf.Tensor, bad_step: tf.Tensor, sums: Mapping[str, Sums]) -> ChunkResult:
+    def chunk(stacked: Batch, place: tf.Tensor) -> None:
         first, begin, end = tf.unstack(place)
 
         # The loop counts places in the chunk, not steps: were a place computed from `first`, XLA would take `first` for
@@ -50,9 +73,11 @@ def make_chunk(
         def unfinished(i: tf.Tensor, bad_step: tf.Tensor, _: Any) -> tf.Tensor:
             return (bad_step == ALL_WELL) & (i < end - first)
 
-        return ChunkResult(*tf.while_loop(unfinished, body, (begin - first, bad_step, sums))[1:])
+        start = (begin - first, progress.bad_step.read_value(), progress.read_sums())
+        _, bad_step, sums = tf.while_loop(unfinished, body, start)
+        progress.bad_step.assign(bad_step)
+        progress.write_sums(sums)
 
-    sums_spec = {phase: dict(spec.sums) for phase, spec in train_step.specs.items()}
-    signature = (dict(stacked_spec), tf.TensorSpec([3], tf.int64), tf.TensorSpec([], tf.int64), sums_spec)
     # A signature makes a changed shape an error that names the argument, instead of a silent second trace.
-    return tf.function(chunk, input_signature=signature, autograph=False, jit_compile=compile or None)
+    signature = (dict(stacked_spec), tf.TensorSpec([3], tf.int64))
+    return tf.function(chunk, input_signature=signature, autograph=False, jit_compile=train_step.compile or None)

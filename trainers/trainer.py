@@ -16,7 +16,7 @@ from core.data import train_chunks
 from core.errors import ConfigurationError, NotFiniteError, PreemptedError
 from core.loss_spec import means
 from core.telemetry import Telemetry
-from trainers.chunk import ALL_WELL, ChunkResult, make_chunk
+from trainers.chunk import ALL_WELL, Progress, make_chunk
 from trainers.evaluator import Evaluator
 from trainers.experiment import Experiment
 from trainers.explain import explained
@@ -103,9 +103,10 @@ class Trainer:
             batch_spec={key: tf.TensorSpec(spec.shape[2:], spec.dtype) for key, spec in self._stacked_spec.items()},
             compile=compile,
         )
-        self.chunk = make_chunk(self.train_step, self._stacked_spec, compile=compile)
-        self._outcome = ChunkResult(tf.constant(ALL_WELL, tf.int64), self._no_sums())
-        self._saved_sums = tf.nest.map_structure(lambda x: tf.Variable(x, trainable=False), self._no_sums())
+        with experiment.strategy.scope():
+            self.progress = Progress({name: spec.sums for name, spec in self.train_step.specs.items()})
+        self.chunk = make_chunk(self.train_step, self._stacked_spec, self.progress)
+        self._run_chunk = self.chunk
         self.evaluation: dict[str, float] = {}
         self.telemetry = Telemetry([])
         self._stop_signal: int | None = None
@@ -119,7 +120,7 @@ class Trainer:
         chunks = iter(self.chunks())
         with self._catching_signals():
             stacked = next(chunks)
-            self._warm_up(stacked)
+            self.warm_up(stacked)
             self.telemetry.progress(self.step)
             self._meter.restart()
             while self.step < self.steps:
@@ -135,7 +136,7 @@ class Trainer:
         end = min(first + self.chunk_steps, self.steps)
         place = tf.constant([first, self.step, end], tf.int64)
         with explained(self.experiment.train_source):
-            self._outcome = self.chunk(stacked, place, self._outcome.bad_step, self._outcome.sums)
+            self._run_chunk(stacked, place)
         self._meter.steps += end - self.step
         self.step = end
         self.telemetry.progress(self.step)
@@ -162,18 +163,18 @@ class Trainer:
         values = {key: x[self.step % self.chunk_steps] for key, x in stacked.items()}
         with explained(self.experiment.train_source):
             result = self.train_step(values, tf.constant(self.step, tf.int64))
-        self._outcome = ChunkResult(
-            tf.constant(ALL_WELL if bool(result.healthy) else self.step, tf.int64), dict(result.sums)
-        )
+        self.progress.bad_step.assign(ALL_WELL if bool(result.healthy) else self.step)
+        self.progress.write_sums(result.sums)
         self._refuse_bad_step()
         self.step += 1
         return self.figures()
 
-    def _warm_up(self, stacked: Mapping[str, tf.Tensor]) -> None:
+    def warm_up(self, stacked: Mapping[str, tf.Tensor]) -> None:
         """Traces (and compiles) by a chunk that ends where it begins."""
         began = time.perf_counter()
-        nowhere = tf.zeros([3], tf.int64)
-        self.chunk(stacked, nowhere, self._outcome.bad_step, self._outcome.sums)
+        # Called through its one trace: finding that anew would cost about a millisecond for every chunk.
+        self._run_chunk = self.chunk.get_concrete_function()
+        self._run_chunk(stacked, tf.zeros([3], tf.int64))
         verb = "compiled" if self.compile else "traced"
         self.telemetry.note(f"{verb} in {time.perf_counter() - began:.1f} s; {self.chunk_steps} steps a chunk")
         if self._short_chunks:
@@ -199,7 +200,7 @@ class Trainer:
 
     def figures(self) -> dict[str, float]:
         """The weighted means since the last line. One update's figures go by their own names, several by phase."""
-        sums = self._outcome.sums
+        sums = self.progress.read_sums()
         if len(sums) == 1:
             return means(next(iter(sums.values())))
         return {f"{phase}/{name}": x for phase, figures in sums.items() for name, x in means(figures).items()}
@@ -207,7 +208,7 @@ class Trainer:
     def take_figures(self) -> dict[str, float]:
         """The figures of a metric line, speed included; the next line starts from nothing."""
         figures = self.figures()
-        self._outcome = self._outcome._replace(sums=self._no_sums())
+        self.progress.clear_sums()
         speed = self._meter.take(self.global_batch_size)
         if speed["data_wait"] > 0.2:
             self.telemetry.warn_once(
@@ -225,11 +226,8 @@ class Trainer:
         self.telemetry.write(self.step, "eval", self.evaluation)
         return self.evaluation
 
-    def _no_sums(self) -> dict[str, dict[str, tf.Tensor]]:
-        return {phase: spec.zero_sums() for phase, spec in self.train_step.specs.items()}
-
     def _refuse_bad_step(self) -> None:
-        bad_step = int(self._outcome.bad_step)
+        bad_step = int(self.progress.bad_step)
         if bad_step == ALL_WELL:
             return
         self.step = bad_step
@@ -248,16 +246,6 @@ class Trainer:
         """All that is learnt, by path."""
         return self.experiment.variables
 
-    @property
-    def _saved_figures(self) -> dict[str, tf.Variable]:
-        """The sums of the metric line in flight, as a checkpoint holds them."""
-        return {
-            f"figures/{phase}/{name}/{i}": v
-            for phase, sums in self._saved_sums.items()
-            for name, x in sums.items()
-            for i, v in enumerate(tf.nest.flatten(x))
-        }
-
     def save(self) -> Path:
         """Saves a checkpoint of this moment; returns where."""
         for path, variable in self.variables.items():
@@ -266,10 +254,9 @@ class Trainer:
                     f"after step {self.step}, `{path}` is not finite, though every loss and gradient was: the update "
                     f"itself overflowed. Nothing was saved. {REMEDY}"
                 )
-        tf.nest.map_structure(lambda v, x: v.assign(x), self._saved_sums, dict(self._outcome.sums))
         return checkpoint.save(
             self.workdir.checkpoints,
-            {**self.variables, **self._saved_figures},
+            {**self.variables, **self.progress.variables},
             step=self.step,
             examples=self._origin + self.step * self.global_batch_size,
             config_hash=self.workdir.config_hash,
@@ -280,7 +267,7 @@ class Trainer:
     def restore(self, manifest: checkpoint.Manifest) -> None:
         """Goes on from a checkpoint."""
         saved = {path: v for path, v in manifest.variables.items() if path.startswith("figures/")}
-        live = self._saved_figures
+        live = self.progress.variables
         same = {path: (tuple(v.shape), v.dtype.name) for path, v in live.items()} == {
             path: (v.shape, v.dtype) for path, v in saved.items()
         }
@@ -291,8 +278,6 @@ class Trainer:
             self.telemetry.note("the figures of the task have changed: the metric line in flight starts anew")
         self.step = manifest.step
         self._origin = manifest.examples - manifest.step * self.global_batch_size
-        sums = tf.nest.map_structure(lambda v: v.read_value(), self._saved_sums) if same else self._no_sums()
-        self._outcome = ChunkResult(tf.constant(ALL_WELL, tf.int64), sums)
 
     @contextlib.contextmanager
     def _catching_signals(self) -> Iterator[None]:
