@@ -13,6 +13,12 @@ from trainers.step import TrainStep, accumulate_gradients, compute
 
 def describe_bad_step(train_step: TrainStep, values: Batch, index: int) -> str:
     """Names the figures and gradients of step `index` that aren't finite, phase by phase."""
+    for name, optimizer in train_step.optimizers.items():
+        struck = [path for path, v in optimizer.parameters.items() if not tf.reduce_all(tf.math.is_finite(v))]
+        if struck:  # a finite loss let the update through, and so the gradients show in what they were added to
+            return (
+                f"the loss of phase `{name}` was, but not the gradient of {_listed([f'`{path}`' for path in struck])}"
+            )
     values = dict(values)
     for phase in train_step.phases:
         if index % phase.every:
@@ -24,9 +30,13 @@ def describe_bad_step(train_step: TrainStep, values: Batch, index: int) -> str:
             continue
         found = list(_not_finite(phase, mine, rng))
         if found:
-            return f"in phase `{phase.name}`, {', '.join(found[:4])}{' and more' if len(found) > 4 else ''}"
+            return f"in phase `{phase.name}`, {_listed(found)}"
         values |= accumulate_gradients(phase.loss, phase.variables(), mine, rng, name=phase.name)[1]
     return "a loss or gradient of it overflowed (done again without tracing it is finite)"
+
+
+def _listed(found: list[str]) -> str:
+    return ", ".join(found[:4]) + (" and more" if len(found) > 4 else "")
 
 
 def _not_finite(phase: Update, values: Batch, rng: Rng) -> Iterator[str]:

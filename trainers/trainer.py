@@ -235,9 +235,7 @@ class Trainer:
         values = {key: x[bad_step % self.chunk_steps] for key, x in stacked.items()}
         with explained(self.experiment.train_source):
             found = describe_bad_step(self.train_step, values, bad_step)
-        raise NotFiniteError(
-            f"step {bad_step} is not finite: {found}. That phase wrote nothing, and nothing was saved. {REMEDY}"
-        )
+        raise NotFiniteError(f"step {bad_step} is not finite: {found}. Nothing of it was saved. {REMEDY}")
 
     # --- state ------------------------------------------------------------------------------------------------------
 

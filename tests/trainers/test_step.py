@@ -249,9 +249,8 @@ def test_a_variable_is_trained_once_per_phase():
 
 def test_large_gradients_of_any_width_are_finite():
     half, double = tf.fill([100], tf.constant(1000.0, tf.float16)), tf.constant([1e39], tf.float64)
-    assert bool(all_finite(tf.constant(1.0), {"half": half, "double": double}))
-    assert not bool(all_finite(tf.constant(1.0), {"half": half / 0}))
-    assert not bool(all_finite(tf.constant(np.nan), {"half": half}))
+    assert bool(all_finite({"half": half, "double": double}))
+    assert not bool(all_finite({"half": half / 0, "double": double}))
 
 
 class Critic(Module):

@@ -276,6 +276,47 @@ def test_a_step_that_is_not_finite_stops_the_run_and_is_named(tmp_path):
     assert not list(trainer.workdir.checkpoints.glob("*"))
 
 
+def test_a_gradient_that_is_not_finite_stops_the_run_though_the_loss_is(tmp_path):
+    source = ArraySource({"x": np.zeros([16], "float32")}, name="zeros")
+
+    class Root(Task):
+        def __init__(self, *, rng):
+            super().__init__()
+            self.w, self.b = tf.Variable(1.0, name="w"), tf.Variable(1.0, name="b")
+
+        def phases(self):
+            return [Update("root", loss=self.loss, trains=self, optimizer=sgd(0.1))]
+
+        def loss(self, batch, rng):
+            return Loss(tf.sqrt(batch["x"] * self.w) + self.b)  # the root of zero has no finite slope
+
+    trainer = make(tmp_path, task=Root, source=source, steps=20, global_batch_size=4)
+    text = "step 0 is not finite: the loss of phase `root` was, but not the gradient of `w`"
+    with pytest.raises(NotFiniteError, match=text):
+        train(trainer)
+    assert not list(trainer.workdir.checkpoints.glob("*"))
+
+
+def test_an_update_that_overflows_is_not_saved(tmp_path):
+    source = ArraySource({"x": np.full([16], 1e30, "float32")}, name="huge")
+
+    class Leap(Task):
+        def __init__(self, *, rng):
+            super().__init__()
+            self.w = tf.Variable(0.0, name="w")
+
+        def phases(self):
+            return [Update("leap", loss=self.loss, trains=self, optimizer=sgd(1e12))]
+
+        def loss(self, batch, rng):
+            return Loss(batch["x"] * self.w)
+
+    trainer = make(tmp_path, task=Leap, source=source, steps=1, global_batch_size=4)
+    with pytest.raises(NotFiniteError, match="`task/w` is not finite"):
+        train(trainer)
+    assert not list(trainer.workdir.checkpoints.glob("*"))
+
+
 def test_a_chunk_traces_once(tmp_path):
     trainer = make(tmp_path, steps=45, chunk_steps=10, log_every=20)
     train(trainer)
