@@ -5,6 +5,7 @@ names the phase: a scalar loss, shapes that don't match, a variable made on the 
 """
 
 import contextlib
+import contextvars
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +17,9 @@ from core.errors import ConfigurationError, did_you_mean
 from core.metrics import State
 from core.random import Rng
 from core.task import Batch, Loss
+
+# Names that a line of figures has for something else.
+RESERVED = frozenset({"loss", "weight", "step", "split", "examples_per_second", "step_seconds", "data_wait"})
 
 Specs = Mapping[str, tf.TensorSpec]
 Sums = Mapping[str, Any]  # "weight", "loss" and each metric: weighted sums, or an additive state
@@ -126,6 +130,15 @@ def checked(loss: Any, name: str, rows: int | None) -> Loss:
             f"phase `{name}` returned {type(loss).__name__}; a step function returns `Loss(per_example, ...)` from "
             "`core.task`, with one value per example."
         )
+    for key, value in {"per_example": loss.per_example, "weight": loss.weight, **loss.metrics}.items():
+        absent = key == "weight" and value is None
+        if not isinstance(key, str) or not (absent or tf.is_tensor(value) or isinstance(value, State)):
+            raise TypeError(
+                f"phase `{name}` returned a `Loss` with `{key}` = {value!r}; `per_example`, `weight` and metrics are "
+                "tensors, and metrics have names."
+            )
+    for key in RESERVED & loss.metrics.keys():
+        raise ValueError(f"phase `{name}` returned a metric named `{key}`; that name is the engine's own: rename it.")
     shape = loss.per_example.shape
     if shape.rank == 0:
         raise ValueError(
@@ -133,6 +146,11 @@ def checked(loss: Any, name: str, rows: int | None) -> Loss:
             "take "
             "the mean: `Loss(per_example)` instead of `Loss(tf.reduce_mean(per_example))`. A scalar regulariser is "
             "added to every row: `Loss(per_example + penalty)`."
+        )
+    if rows is None and shape[0] is not None and not tf.executing_eagerly():
+        raise ValueError(
+            f"phase `{name}` returned a loss of shape {shape} for any number of rows; the first axis of `per_example` "
+            "is the batch: return one value per example, not a mean over them."
         )
     if rows is not None and not shape.is_fully_defined():
         raise ValueError(
@@ -159,11 +177,6 @@ def checked(loss: Any, name: str, rows: int | None) -> Loss:
                 f"phase `{name}` returned `{key}` of shape {value.shape} beside `per_example` of shape {shape}; both "
                 "hold one value for the same things, so give both the same shape."
             )
-    for key in ("weight", "loss"):
-        if key in loss.metrics:
-            raise ValueError(
-                f"phase `{name}` returned a metric named `{key}`; that name is the engine's own: rename it."
-            )
     return loss
 
 
@@ -179,10 +192,25 @@ def _specs(nest: Any) -> Any:
 def _trace(fn: Callable[[Batch, Rng], Any], batch: Specs, name: str, elsewhere: Mapping[str, str]) -> Any:
     rng = Rng.from_seed(0)
     with no_new_variables(name):
-        traced = tf.function(lambda b: fn(Inputs(b, name, elsewhere), rng), autograph=False).get_concrete_function(
-            dict(batch)
-        )
-    return traced.structured_outputs
+        if _untraced.get():
+            shapes = {key: [1 if size is None else size for size in spec.shape] for key, spec in batch.items()}
+            sample = {key: tf.zeros(shapes[key], spec.dtype) for key, spec in batch.items()}
+            return fn(Inputs(sample, name, elsewhere), rng)
+        function = tf.function(lambda b: fn(Inputs(b, name, elsewhere), rng), autograph=False)
+        return function.get_concrete_function(dict(batch)).structured_outputs
+
+
+_untraced: contextvars.ContextVar[bool] = contextvars.ContextVar("untraced", default=False)
+
+
+@contextlib.contextmanager
+def untraced() -> Iterator[None]:
+    """Within it, step functions are described by running them eagerly, once, on zeros: for debugging."""
+    token = _untraced.set(True)
+    try:
+        yield
+    finally:
+        _untraced.reset(token)
 
 
 @contextlib.contextmanager

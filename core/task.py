@@ -73,7 +73,13 @@ class Update:
         if not isinstance(self.optimizer, Transform):
             raise TypeError(
                 f"`optimizer` of phase `{self.name}` is {self.optimizer!r}; give a transform, for example "
-                "`adamw(1e-3)` from `core.optimizers`."
+                "`adamw(1e-3)` from `core.optimizers` (in gin `@adamw()`, with parentheses)."
+            )
+        modules = [self.trains] if isinstance(self.trains, tf.Module) else self.trains
+        if not isinstance(modules, list | tuple) or not all(isinstance(module, tf.Module) for module in modules):
+            raise TypeError(
+                f"`trains` of phase `{self.name}` is {self.trains!r}; name a module, or a list of modules: their "
+                "variables are what the phase trains."
             )
         paths: dict[int, str] = {}
         for path, variable in self.variables().items():
@@ -144,5 +150,5 @@ def _check_placement(name: str, placement: Placement) -> None:
 
 
 def _check_every(name: str, every: int) -> None:
-    if every < 1:
-        raise ValueError(f"`every` of phase `{name}` is {every}; it counts steps, so it is at least 1.")
+    if not isinstance(every, int) or every < 1:
+        raise ValueError(f"`every` of phase `{name}` is {every!r}; it counts steps: give a whole number of at least 1.")

@@ -139,7 +139,7 @@ def settle(bindings: Iterable[Binding]) -> tuple[tuple[Binding, ...], tuple[Over
                     f"{text(new.value)} at {new.place}. Keep one of the two lines."
                 )
             group.remove(old)
-            if not is_placeholder(old.value) and old.place != new.place:
+            if not is_placeholder(old.value):
                 overrides.append(Override(old, new))
         group.append(new)
     kept = [binding for group in groups.values() for binding in group]

@@ -12,7 +12,7 @@ from core.loss_spec import Sums, checked, describe_loss, means, weighted_sums
 from core.task import Batch
 from trainers.averaged import averaged_task
 from trainers.experiment import Experiment
-from trainers.explain import explained
+from trainers.explain import WRONG_ROWS, explained
 
 
 @gin.configurable
@@ -62,4 +62,7 @@ class Evaluator:
         return tf.while_loop(lambda i, _: i < mask.shape[0], body, (tf.constant(0), self._spec.zero_sums()))[1]
 
     def _sum_batch(self, batch: Mapping[str, tf.Tensor]) -> dict[str, Any]:
-        return weighted_sums(checked(self.task.evaluate(batch), "evaluate", None))[1]
+        loss = checked(self.task.evaluate(batch), "evaluate", None)
+        rows = tf.shape(next(iter(batch.values())))[0]
+        tf.debugging.assert_equal(tf.shape(loss.per_example)[0], rows, WRONG_ROWS)
+        return weighted_sums(loss)[1]

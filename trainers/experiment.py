@@ -41,8 +41,8 @@ class Experiment:
         self.synthetic = synthetic
         self._factory = task
         self.task = self.make_task()
-        self._check_scope()
         self.phases = _checked_phases(self.task)
+        self._check_variables()
         updates = [phase for phase in self.phases if isinstance(phase, Update)]
         with self.strategy.scope():
             self.optimizers = {phase.name: Optimizer(phase.optimizer, phase.variables()) for phase in updates}
@@ -62,15 +62,25 @@ class Experiment:
             found |= {f"optimizer/{phase}/{path}": v for path, v in optimizer.variables.items()}
         return found
 
-    def _check_scope(self) -> None:
-        """A variable made outside the scope trains to wrong numbers without an error (TensorFlow issue 41768)."""
+    def _check_variables(self) -> None:
+        """Each variable belongs to the strategy, and what is trained to the task."""
+        name = type(self.task).__name__
+        known = {id(v): path for path, v in named_variables(self.task).items()}
+        for phase in self.phases:
+            for path, variable in phase.variables().items() if isinstance(phase, Update) else ():
+                if id(variable) not in known:
+                    raise ConfigurationError(
+                        f"phase `{phase.name}` trains `{path}`, which isn't part of `{name}`: no checkpoint would hold "
+                        "it. Make the network in `__init__` of the task and keep it there as an attribute (`self.net = "
+                        "...`)."
+                    )
         for path, variable in named_variables(self.task).items():
+            # Outside the scope it would train to wrong numbers without an error (TensorFlow issue 41768).
             if not self.strategy.extended.variable_created_in_scope(variable):
                 raise ConfigurationError(
-                    f"variable `{path}` of `{type(self.task).__name__}` was made outside the experiment's strategy. "
-                    "Make it in "
-                    "the task's `__init__`, which the experiment calls inside `strategy.scope()`; don't make it when a "
-                    "module is imported, and don't share it between tasks."
+                    f"variable `{path}` of `{name}` was made outside the experiment's strategy. Make it in the task's "
+                    "`__init__`, which the experiment calls inside `strategy.scope()`; don't make it when a module is "
+                    "imported or in `phases()`, and don't share it between tasks."
                 )
 
 
@@ -96,8 +106,10 @@ def _make(factory: Callable[..., Task], rng: Rng) -> Task:
 
 
 def _checked_phases(task: Task) -> list[Phase]:
-    phases: list[Any] = list(task.phases())
     name = type(task).__name__
+    phases: Any = task.phases()
+    if not isinstance(phases, list | tuple):
+        raise ConfigurationError(f"`{name}.phases()` returned {phases!r}; return a list of `Update` and `Compute`.")
     for phase in phases:
         if not isinstance(phase, Phase):
             raise ConfigurationError(f"`{name}.phases()` returned {phase!r}; each phase is an `Update` or a `Compute`.")
@@ -107,4 +119,4 @@ def _checked_phases(task: Task) -> list[Phase]:
             raise ConfigurationError(f"`{name}.phases()` has two phases named `{phase_name}`; give each its own name.")
     if not any(isinstance(phase, Update) for phase in phases):
         raise ConfigurationError(f"`{name}.phases()` trains nothing; return at least one `Update`.")
-    return phases
+    return list(phases)

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from core.data import Source
-from core.errors import DataError
+from core.errors import ConfigurationError, DataError
 
+WRONG_ROWS = "`evaluate` must return one value per row of its batch in `per_example`"
 _LABEL = re.compile(r"label value of (-?\d+) which is outside the valid range of \[0, (\d+)\)")
 
 
@@ -18,6 +19,10 @@ def explained(source: Source) -> Iterator[None]:
     try:
         yield
     except tf.errors.InvalidArgumentError as error:
+        if WRONG_ROWS in error.message:
+            raise ConfigurationError(
+                f"{WRONG_ROWS}: not a mean over the batch, nor anything else of another length."
+            ) from None
         found = _LABEL.search(error.message)
         if found is None:
             raise

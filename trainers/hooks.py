@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 class Hook(abc.ABC):
     """Base class; `every=None` means only at the end of the run."""
 
+    every: int | None = None
+
     def __init__(self, every: int | None = None):
         self.every = every
 

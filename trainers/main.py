@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return int(importlib.import_module(f"trainers.modes.{flags.mode}").run(session))
     except TapeloopError as error:
         return _fail(error, error.exit_code, flags.verbose)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OSError) as error:
         return _fail(error, ConfigurationError.exit_code, flags.verbose)
 
 
@@ -56,7 +56,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         epilog="modes:\n"
         + "\n".join(f"  {name:<14}{text}" for name, text in MODES.items())
         + "\n\nexit codes: 0 finished, "
-        "2 configuration, 3 not finite, 4 data, 5 checkpoint, 75 stopped and saved: run it again",
+        "1 an error in your own code, 2 configuration, 3 not finite, 4 data, 5 checkpoint, 75 stopped and saved: run "
+        "it again",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -117,7 +118,7 @@ def native_stderr_in(workdir: Path | None) -> Iterator[None]:
     faulthandler.enable(visible)  # a crash in C++ still says where Python was
     try:
         yield
-    except (TapeloopError, ValueError, TypeError):
+    except (TapeloopError, ValueError, TypeError, OSError):
         raise
     except BaseException:
         if workdir:

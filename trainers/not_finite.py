@@ -6,9 +6,8 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from core.loss_spec import means
-from core.random import Rng
-from core.task import Batch, Compute, Update
-from trainers.step import TrainStep, accumulate_gradients, compute
+from core.task import Batch, Compute
+from trainers.step import Accumulated, TrainStep, accumulate_gradients, compute
 
 
 def describe_bad_step(train_step: TrainStep, values: Batch, index: int) -> str:
@@ -28,10 +27,13 @@ def describe_bad_step(train_step: TrainStep, values: Batch, index: int) -> str:
         if isinstance(phase, Compute):
             values |= compute(phase.fn, mine, rng, name=phase.name)
             continue
-        found = list(_not_finite(phase, mine, rng))
+        accumulated, outputs = accumulate_gradients(phase.loss, phase.variables(), mine, rng, name=phase.name)
+        if accumulated.sums["weight"] < 0.0:
+            return f"the weights of phase `{phase.name}` add up to {float(accumulated.sums['weight'])}; a weight counts"
+        found = list(_not_finite(accumulated))
         if found:
             return f"in phase `{phase.name}`, {_listed(found)}"
-        values |= accumulate_gradients(phase.loss, phase.variables(), mine, rng, name=phase.name)[1]
+        values |= outputs
     return "a loss or gradient of it overflowed (done again without tracing it is finite)"
 
 
@@ -39,8 +41,7 @@ def _listed(found: list[str]) -> str:
     return ", ".join(found[:4]) + (" and more" if len(found) > 4 else "")
 
 
-def _not_finite(phase: Update, values: Batch, rng: Rng) -> Iterator[str]:
-    accumulated, _ = accumulate_gradients(phase.loss, phase.variables(), values, rng, name=phase.name)
+def _not_finite(accumulated: Accumulated) -> Iterator[str]:
     for name, x in means(accumulated.sums).items():
         if not math.isfinite(x):
             yield f"`{name}` is {x}"

@@ -1,6 +1,7 @@
 """What every mode is handed: the flags, the configuration, and the pieces built from them."""
 
 import argparse
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import tensorflow as tf
 from core import checkpoint
 from core.distribution import STRATEGIES
 from core.errors import ConfigurationError
+from core.loss_spec import untraced
 from trainers import configurables as configurables  # registers them
 from trainers.config_audit import Configuration
 from trainers.config_identity import config_hash, difference, identity, operative_text
@@ -48,7 +50,8 @@ class Session:
     def trainer(self) -> Trainer:
         """The experiment and its trainer; nothing is written yet."""
         self.bind(required=[Experiment, Trainer])
-        trainer = Trainer(Experiment(), self.workdir)
+        with untraced() if self.flags.eager else contextlib.nullcontext():
+            trainer = Trainer(Experiment(), self.workdir)
         self.configuration.check_consumed()
         if self.flags.kill_after_step is not None:
             trainer.hooks.append(KillAfter(self.flags.kill_after_step))
@@ -58,6 +61,7 @@ class Session:
         """Takes the workdir, unless it holds a run of another configuration; returns its newest checkpoint."""
         own, found = identity(NOT_IDENTITY), self.newest_checkpoint()
         self.workdir.create()
+        self.workdir.lock()
         if found is not None and found.extra["configuration"] != own:
             changes = difference(found.extra["configuration"], own)
             if not self.flags.allow_config_change:

@@ -215,14 +215,14 @@ class TrainStep:
             )
             accumulated = reduce_over_replicas(accumulated)
             gradients = accumulated.mean_gradients()
-            # The update waits for the loss alone, known before the gradients are: waiting for the check of those as well
-            # would cost small models a tenth of their speed. A gradient that isn't finite ends the run all the same.
+            # The update waits for the loss alone, known before the gradients are: waiting for the check of those would
+            # cost small models a tenth of their speed. A gradient that isn't finite ends the run all the same.
             written = healthy & tf.math.is_finite(accumulated.sums["loss"])
             healthy = written & all_finite(gradients)
             if spec.weighted:
-                written &= (
-                    accumulated.sums["weight"] > 0.0
-                )  # no weight is no evidence: the run goes on without an update
+                # No weight is no evidence: the run goes on without an update. Less than none is a mistake.
+                healthy &= accumulated.sums["weight"] >= 0.0
+                written &= accumulated.sums["weight"] > 0.0
             value = tf.math.divide_no_nan(accumulated.sums["loss"], accumulated.sums["weight"])
             optimizer.apply(gradients, value=value, commit=written, fused=not self.compile)
             commit_untrained(phase, accumulated, written)

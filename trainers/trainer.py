@@ -75,6 +75,12 @@ class Trainer:
         self.experiment, self.workdir = experiment, workdir
         self.steps, self.global_batch_size, self.microbatches = steps, global_batch_size, microbatches
         self.keep_checkpoints, self.compile = keep_checkpoints, compile
+        for hook in hooks:
+            if not isinstance(hook, Hook) or not (hook.every is None or hook.every >= 1):
+                raise ConfigurationError(
+                    f"`Trainer.hooks` holds {hook!r}; each is a `trainers.hooks.Hook` whose `every` is None or at "
+                    "least 1."
+                )
         intervals = {f"Trainer.{name}": counts[name] for name in ("log_every", "evaluate_every", "checkpoint_every")}
         intervals |= {f"{type(hook).__name__}.every": hook.every for hook in hooks}
         self.chunk_steps = chunk_steps or _longest_chunk(

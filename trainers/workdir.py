@@ -1,7 +1,9 @@
 """The folder of a run: what lies where, and who it belongs to."""
 
 import datetime
+import fcntl
 import json
+import math
 import os
 import subprocess
 import sys
@@ -37,6 +39,17 @@ class Workdir:
                 "`--workdir=DIR`, or change its permissions."
             ) from None
 
+    def lock(self) -> None:
+        """Keeps a second run out until this process ends."""
+        self._lock = open(self.path / ".lock", "w")  # noqa: SIM115  # held open: closing it would unlock
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ConfigurationError(
+                f"another run is writing to the workdir `{self.path}`: wait for it, or name another with "
+                "`--workdir=DIR`."
+            ) from None
+
     def write_configuration(self, *, given: str, operative: str) -> None:
         """Keeps the configuration as it was given and as it was used."""
         folder = self.path / "config"
@@ -69,8 +82,15 @@ class Workdir:
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Writes whole or not at all."""
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(value, indent=2) + "\n")
+    temporary.write_text(json.dumps(_finite(value), indent=2, allow_nan=False) + "\n")
     temporary.replace(path)
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no number for what isn't finite: null, as in `metrics.jsonl`."""
+    if isinstance(value, Mapping):
+        return {key: _finite(x) for key, x in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def git_revision() -> str | None:

@@ -1,5 +1,6 @@
 """What the command refuses, through the real command line: one paragraph and the documented exit code."""
 
+import fcntl
 import json
 import os
 import subprocess
@@ -168,10 +169,10 @@ class Mine(Task):
         {init}
 
     def phases(self):
-        return [Update("net", loss=self.loss, trains=self.net, optimizer=self.optimizer)]
+        return [Update("net", loss=self.loss, trains={trains}, optimizer=self.optimizer)]
 
     def loss(self, batch, rng):
-        y = self.net(batch["x"])
+        y = {y}
         {loss}
 
 @gin.configurable
@@ -192,8 +193,29 @@ Trainer.log_every = 10
 Trainer.chunk_steps = 10
 """
 
-GOOD_LOSS = "return Loss(tf.square(y))"
+PARTS = {
+    "outside": "",
+    "init": "",
+    "trains": "self.net",
+    "y": "self.net(batch['x'])",
+    "loss": "return Loss(tf.square(y))",
+}
 STEP_MISTAKES = {
+    "network outside the task": (
+        {
+            "init": "del self.net; NETS[0] = Net()",
+            "outside": "NETS = {}",
+            "trains": "NETS[0]",
+            "y": "NETS[0](batch['x'])",
+        },
+        2,
+        ["`net`", "isn't part of `Mine`"],
+    ),
+    "list for a tensor": ({"loss": "return Loss([1.0, 2.0, 3.0, 4.0])"}, 2, ["`net`", "`per_example`", "tensors"]),
+    "negative weights": ({"loss": "return Loss(y, weight=-tf.ones_like(y))"}, 3, ["step 0", "`net`", "-4.0"]),
+    "reserved metric": ({"loss": "return Loss(y, metrics={'step': y})"}, 2, ["`net`", "`step`", "rename"]),
+    "misspelt feature": ({"loss": "return Loss(y * batch['xx'][:, 0])"}, 2, ["`net`", "`xx`", "Did you mean `x`?"]),
+    "trains a variable": ({"trains": "self.net.w"}, 2, ["`net`", "`trains`", "module"]),
     "scalar loss": ({"loss": "return Loss(tf.reduce_mean(tf.square(y)))"}, 2, ["`net`", "scalar", "per example"]),
     "no Loss": ({"loss": "return tf.square(y)"}, 2, ["`net`", "Loss(per_example"]),
     "None gradient": (
@@ -222,7 +244,7 @@ STEP_MISTAKES = {
 
 
 def write_task(tmp_path, **parts):
-    (tmp_path / "mine.py").write_text(TASK.format(**{"outside": "", "init": "", "loss": GOOD_LOSS, **parts}))
+    (tmp_path / "mine.py").write_text(TASK.format(**{**PARTS, **parts}))
     return gin(tmp_path, MINE)
 
 
@@ -300,6 +322,31 @@ def test_a_users_own_models_folder(tmp_path):
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "__init__.py").write_text("")
     refused(LINEAR, cwd=tmp_path, exit_code=2, says=[str(tmp_path / "models"), str(CHECKOUT / "models")])
+
+
+def test_two_runs_in_one_workdir(tmp_path):
+    (tmp_path / "busy").mkdir()
+    with open(tmp_path / "busy" / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        refused(LINEAR, "--workdir=busy", cwd=tmp_path, exit_code=2, says=["busy", "another run"])
+
+
+def test_eager_runs_the_step_function_without_tracing(tmp_path):
+    flag = write_task(tmp_path, loss="print('mean', float(tf.reduce_mean(y))); return Loss(tf.square(y))")
+    done = run(flag, "--eager", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "mean 0." in done.stdout
+    refused(flag, cwd=tmp_path, exit_code=2, says=["mine.py"])
+
+
+def test_a_run_killed_before_its_result_gets_the_result(tmp_path):
+    assert run(LINEAR, *SHORT, "--kill_after_step=20", cwd=tmp_path).returncode == -9
+    result = tmp_path / "runs" / "digits_linear" / "result.json"
+    assert not result.exists()
+    done = run(LINEAR, *SHORT, cwd=tmp_path)
+    assert done.returncode == 0
+    assert "already finished" in done.stdout
+    assert json.loads(result.read_text())["evaluation"]["accuracy"] > 0
 
 
 def test_verbose_shows_the_traceback(tmp_path):

@@ -141,7 +141,7 @@ def test_nothing_leaks_from_where_the_weight_is_zero():
     _, _, step = make(Line, microbatches=2, values=values, optimizer=sgd(0.0))
     sums = step(0).sums["line"]
     rest = np.arange(ROWS) != 5
-    assert float(sums["loss"]) == pytest.approx((weight * y**2)[rest].sum(), rel=1e-5)
+    assert float(sums["loss"]) == pytest.approx((weight[rest] * y[rest] ** 2).sum(), rel=1e-5)
 
 
 def test_no_weight_at_all_skips_the_update_and_the_run_goes_on():

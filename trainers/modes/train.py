@@ -43,7 +43,7 @@ def _already_finished(trainer: Trainer) -> int:
         evaluation = trainer.evaluate() if trainer.evaluator else {}
         trainer.workdir.write_result(step=trainer.step, exit_code=0, reason="finished", evaluation=evaluation)
         result = trainer.workdir.read_result()
-    figures = ", ".join(f"{name} {x:.4f}" for name, x in result["evaluation"].items()) or "no evaluation"
+    figures = ", ".join(f"{name} {x}" for name, x in result["evaluation"].items()) or "no evaluation"
     print(f"already finished: {trainer.step} steps, {figures} (`{trainer.workdir.path}`)", flush=True)
     return 0
 
