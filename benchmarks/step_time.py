@@ -1,7 +1,8 @@
 """Time per training step, against two loops written by hand: `python -m benchmarks.step_time [--pairs=15] [--compile]`
 
 Model, batches and optimizer are the same. One peer calls `next(iterator)` inside its graph loop, as most tutorials do;
-the other runs over the very chunks that the trainer gets. Times include input.
+the other runs over the very chunks that the trainer gets, with Adam written out or by its kernel. Times include
+input.
 """
 
 import argparse
@@ -49,6 +50,7 @@ def main() -> None:
                 "ours": ours(trainer),
                 "next(iterator) in the graph": iterator_loop(source, sizes),
                 "the same stacked chunks": stacked_loop(trainer, sizes, compile=flags.compile),
+                "the same, Adam by its kernel": stacked_loop(trainer, sizes, compile=flags.compile, kernel=True),
             }
             seconds = interleaved(runs, pairs=flags.pairs)
         for peer in list(runs)[1:]:
@@ -87,7 +89,8 @@ def ours(trainer: Trainer) -> Callable[[], object]:
 class HandWritten:
     """The same model and rule, written straight down."""
 
-    def __init__(self, sizes: list[int]):
+    def __init__(self, sizes: list[int], *, kernel: bool = False):
+        self.kernel = kernel
         random = np.random.RandomState(0)
         self.inputs, hidden, outputs = sizes
         w1 = random.randn(self.inputs, hidden).astype("float32") * (2 / self.inputs) ** 0.5
@@ -105,13 +108,21 @@ class HandWritten:
             loss = tf.reduce_mean(losses)
         gradients = tape.gradient(loss, self.parameters)
         t = tf.cast(self.count.assign_add(1), tf.float32)
+        right = tf.cast(tf.equal(tf.argmax(logits, 1, tf.int32), tf.cast(label, tf.int32)), tf.float32)
+        if self.kernel:
+            for parameter, m, v, g in zip(self.parameters, self.m, self.v, gradients, strict=True):
+                parameter.assign_sub(RATE * DECAY * parameter)
+                tf.raw_ops.ResourceApplyAdam(
+                    var=parameter.handle, m=m.handle, v=v.handle, grad=g, lr=RATE, beta1=0.9, beta2=0.999,
+                    beta1_power=0.9**t, beta2_power=0.999**t, epsilon=1e-8,
+                )  # fmt: skip
+            return loss, tf.reduce_mean(right)
         correct_m, correct_v = 1 - 0.9**t, 1 - 0.999**t
         for parameter, m, v, g in zip(self.parameters, self.m, self.v, gradients, strict=True):
             m.assign(0.9 * m + 0.1 * g)
             v.assign(0.999 * v + 0.001 * tf.square(g))
             update = m / correct_m / (tf.sqrt(v / correct_v) + 1e-8) + DECAY * parameter
             parameter.assign_sub(RATE * update)
-        right = tf.cast(tf.equal(tf.argmax(logits, 1, tf.int32), tf.cast(label, tf.int32)), tf.float32)
         return loss, tf.reduce_mean(right)
 
 
@@ -134,9 +145,9 @@ def iterator_loop(source: Source, sizes: list[int]) -> Callable[[], object]:
     return lambda: [loop(iterator) for _ in range(CHUNKS_A_RUN)]
 
 
-def stacked_loop(trainer: Trainer, sizes: list[int], *, compile: bool) -> Callable[[], object]:
+def stacked_loop(trainer: Trainer, sizes: list[int], *, compile: bool, kernel: bool = False) -> Callable[[], object]:
     """The trainer's chunks, and a graph loop over them."""
-    model = HandWritten(sizes)
+    model = HandWritten(sizes, kernel=kernel)
     chunks: Iterator[Any] = iter(trainer.chunks())
 
     @tf.function(jit_compile=compile or None)
