@@ -143,9 +143,8 @@ def checked(loss: Any, name: str, rows: int | None) -> Loss:
     if shape.rank == 0:
         raise ValueError(
             f"phase `{name}` returned a scalar loss (shape {shape}). Return one value per example and let the engine "
-            "take "
-            "the mean: `Loss(per_example)` instead of `Loss(tf.reduce_mean(per_example))`. A scalar regulariser is "
-            "added to every row: `Loss(per_example + penalty)`."
+            "take the mean: `Loss(per_example)` instead of `Loss(tf.reduce_mean(per_example))`. A scalar regulariser "
+            "is added to every row: `Loss(per_example + penalty)`."
         )
     if rows is None and shape[0] is not None and not tf.executing_eagerly():
         raise ValueError(
@@ -220,9 +219,8 @@ def no_new_variables(name: str) -> Iterator[None]:
     def refuse(_: Any, **kwargs: Any) -> tf.Variable:
         raise ValueError(
             f"phase `{name}` made a variable (`{kwargs.get('name') or 'Variable'}`) inside its step function. "
-            "Variables are "
-            "made once, in `__init__` of a module, where the strategy, the optimizer and the checkpoint can see them: "
-            "move it there."
+            "Variables are made once, in `__init__` of a module, where the strategy, the optimizer and the checkpoint "
+            "can see them: move it there."
         )
 
     with tf.variable_creator_scope(refuse):

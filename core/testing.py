@@ -87,9 +87,8 @@ def assert_overfits(task: Task, batch: Batch, *, steps: int = 200, to: float = 0
         assert start > 0.0, f"the loss of phase `{name}` starts at {start:.4g}; a fall to {to} times that says nothing."
         assert end <= to * start, (
             f"the loss of phase `{name}` went from {start:.4g} to {end:.4g} in {steps} steps on one batch, which is "
-            "not below "
-            f"{to} times the start. Check the labels, the learning rate, and that outputs have no activation the loss "
-            "applies itself; or allow more `steps`."
+            f"not below {to} times the start. Check the labels, the learning rate, and that outputs have no "
+            "activation the loss applies itself; or allow more `steps`."
         )
 
 

@@ -46,9 +46,8 @@ class Classifier(Task):
             if not 0 <= label < self.num_classes:
                 raise DataError(
                     f"`label` of example {example} of source `{source.name}` is {label}, but `{type(self).__name__}` "
-                    "has "
-                    f"{self.num_classes} classes, numbered 0 to {self.num_classes - 1}: renumber the labels, or give "
-                    "the network more outputs."
+                    f"has {self.num_classes} classes, numbered 0 to {self.num_classes - 1}: renumber the labels, or "
+                    "give the network more outputs."
                 )
 
 

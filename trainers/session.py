@@ -67,8 +67,8 @@ class Session:
             if not self.flags.allow_config_change:
                 raise ConfigurationError(
                     f"the workdir `{self.workdir.path}` holds a run of another configuration:\n{changes}\nStart this "
-                    "one "
-                    "elsewhere with `--workdir=DIR`, or go on from the other's checkpoint with `--allow_config_change`."
+                    "one elsewhere with `--workdir=DIR`, or go on from the other's checkpoint with "
+                    "`--allow_config_change`."
                 )
             print(f"the configuration has changed, as `--allow_config_change` allows:\n{changes}", flush=True)
         self.workdir.configuration, self.workdir.config_hash = own, config_hash(own)
