@@ -63,7 +63,7 @@ class Core(Module):
 
     def step(self, projected: tf.Tensor, state: Any) -> tuple[tf.Tensor, Any]:
         """Output and new state, from `project(x)` and the state."""
-        raise NotImplementedError(f"`{type(self).__name__}` needs `step(projected, state) -> (output, new state)`.")
+        raise TypeError(f"`{type(self).__name__}` needs `step(projected, state) -> (output, new state)`.")
 
     def initial_state(self, batch_size: Any, dtype: tf.DType = tf.float32) -> Any:
         """Zeros."""
