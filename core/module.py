@@ -41,7 +41,10 @@ def named_variables(module: tf.Module, *, trainable_only: bool = False) -> dict[
         return isinstance(value, tf.Variable) and (value.trainable or not trainable_only)
 
     found = module._flatten(predicate=wanted, with_path=True)  # tf.Module's own walk, which `variables` uses too
-    return {"/".join(str(part) for part in path): variable for path, variable in found}
+    first: dict[int, tuple[str, tf.Variable]] = {}
+    for path, variable in found:  # the walk meets a shared variable (tied weights) wherever it is held
+        first.setdefault(id(variable), ("/".join(str(part) for part in path), variable))
+    return dict(first.values())
 
 
 def parameter_table(module: tf.Module) -> list[tuple[str, tuple[int, ...], str, int]]:

@@ -247,6 +247,31 @@ def test_a_variable_is_trained_once_per_phase():
         Update("both", loss=task.a_loss, trains=[task, task.a], optimizer=sgd(0.1))
 
 
+class Tied(Task):
+    """One matrix under two names."""
+
+    def __init__(self, *, rng, optimizer):
+        super().__init__()
+        self.a, self.b = layers.Linear(5, 5, rng=rng, bias=False), layers.Linear(5, 5, rng=rng, bias=False)
+        self.b.w = self.a.w
+        self.optimizer = optimizer
+
+    def phases(self):
+        return [Update("net", loss=self.loss, trains=self, optimizer=self.optimizer)]
+
+    def loss(self, batch, rng):
+        return Loss(tf.reduce_sum(self.b(self.a(batch["x"])), 1))
+
+
+def test_tied_weights_are_one_parameter_with_the_sum_of_both_gradients():
+    task, optimizers, step = make(Tied, microbatches=2, values=ragged(), optimizer=sgd(0.1))
+    assert list(optimizers["net"].parameters) == ["a/w"]
+    x, w, ones = ragged()["x"].numpy(), task.a.w.numpy(), np.ones([ROWS, 5], "float32")
+    gradient = (x.T @ (ones @ w.T) + (x @ w).T @ ones) / ROWS
+    step(0)
+    np.testing.assert_allclose(task.a.w.numpy(), w - 0.1 * gradient, atol=1e-5)
+
+
 def test_large_gradients_of_any_width_are_finite():
     half, double = tf.fill([100], tf.constant(1000.0, tf.float16)), tf.constant([1e39], tf.float64)
     assert bool(all_finite({"half": half, "double": double}))

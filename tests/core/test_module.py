@@ -1,0 +1,43 @@
+"""Paths name every variable once, in an order that doesn't change."""
+
+import tensorflow as tf
+
+from core.module import Module, named_variables, parameter_table
+
+
+class Layer(Module):
+    def __init__(self, size):
+        super().__init__()
+        self.w = tf.Variable(tf.zeros([size, 2]), name="w")
+        self.average = tf.Variable(tf.zeros([size]), trainable=False)
+
+
+class Net(Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = [Layer(3), Layer(4)]
+        self.heads = {"b/c": Layer(5)}
+        self.tied = self.layers[0].w
+
+
+def test_paths_of_nested_shared_and_untrained_variables():
+    net = Net()
+    found = named_variables(net)
+    assert set(found) == {
+        "heads/b/c/w", "heads/b/c/average", "layers/0/average", "layers/1/w", "layers/1/average", "tied",
+    }  # fmt: skip
+    assert found["tied"] is net.layers[0].w
+    assert set(net.parameters()) == {"heads/b/c/w", "layers/1/w", "tied"}
+    assert list(named_variables(Net())) == list(found)
+
+
+def test_any_module_of_tensorflow_has_paths():
+    module = tf.Module()
+    module.inner = tf.Module()
+    module.inner.w = tf.Variable([1.0])
+    assert list(named_variables(module)) == ["inner/w"]
+
+
+def test_table_and_repr():
+    assert ("layers/1/w", (4, 2), "float32", 8) in parameter_table(Net())
+    assert repr(Net()) == "Net(24 parameters)"

@@ -1,0 +1,51 @@
+"""The classifiers by themselves: shapes, parameter counts, and that each can learn."""
+
+import pytest
+import tensorflow as tf
+
+from core.data import digits
+from core.errors import DataError
+from core.optimizers import adamw
+from core.random import Rng
+from core.testing import assert_overfits, assert_step_function, assert_updates_only
+from models import ConvNetClassifier, LinearClassifier, MlpClassifier
+
+BATCH = digits("train").gather(tf.range(12, dtype=tf.int64))
+# 3x3 convolutions from 1 to 4, 4 to 4, 4 to 8 and 8 to 8 channels; two poolings make 2x2 of 8x8.
+COUNTS = {
+    "linear": 64 * 10 + 10,
+    "mlp": 64 * 32 + 32 + 32 * 10 + 10,
+    "convnet": (9 + 1) * 4 + (9 * 4 + 1) * 4 + (9 * 4 + 1) * 8 + (9 * 8 + 1) * 8 + (2 * 2 * 8 + 1) * 16 + 17 * 10,
+}
+
+
+def make(name):
+    given = {"rng": Rng.from_seed(0), "optimizer": adamw(0.02)}
+    if name == "linear":
+        return LinearClassifier(in_size=64, **given)
+    if name == "mlp":
+        return MlpClassifier(sizes=[64, 32, 10], dropout=0.1, **given)
+    return ConvNetClassifier(image_shape=[8, 8, 1], channels=[4, 8], hidden=16, dropout=0.1, **given)
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_step_function(name):
+    task = make(name)
+    assert_step_function(task.loss, BATCH)
+    assert_updates_only(task, "net", task.net, BATCH)
+    assert_overfits(make(name), BATCH, steps=150, to=0.3)
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_evaluation_repeats_itself_and_counts_fit(name):
+    task = make(name)
+    one, other = (task.evaluate(BATCH).per_example.numpy() for _ in range(2))
+    assert one.tobytes() == other.tobytes()
+    count = sum(v.shape.num_elements() for v in task.parameters().values())
+    assert count == COUNTS[name]
+
+
+def test_a_source_with_other_labels_is_refused():
+    task = MlpClassifier(rng=Rng.from_seed(0), sizes=[64, 9], optimizer=adamw(0.1))
+    with pytest.raises(DataError, match=r"`label` .* is 9, but `MlpClassifier` has 9 classes, numbered 0 to 8"):
+        task.check_source(digits("train"))
