@@ -29,7 +29,7 @@ def apply_if_finite(inner: Transform, *, max_consecutive_errors: int = 5) -> Tra
         accepted = finite | (errors > max_consecutive_errors)
         rejected = state["rejected"][""]
         updates, new = rule.update(gradients, state, params, step=step - rejected, value=value)
-        return {path: tf.where(accepted, u, tf.cast(-0.0, u.dtype)) for path, u in updates.items()}, {
+        return {path: tf.where(accepted, u, tf.negative(tf.zeros_like(u))) for path, u in updates.items()}, {
             "errors_in_a_row": {"": errors},
             "rejected": {"": rejected + tf.cast(~accepted, tf.int64)},
             **{

@@ -44,7 +44,8 @@ def frozen() -> Transform:
     """No update at all, and no slots: for a group of parameters that keep their values."""
 
     def update(gradients: Tensors, state: State, params: Tensors, step: tf.Tensor) -> tuple[Tensors, State]:
-        return {path: tf.fill(g.shape, tf.cast(-0.0, g.dtype)) for path, g in gradients.items()}, {}
+        # Only -0.0 leaves a weight of -0.0 as it is; as a literal, TensorFlow's cache of constants makes it 0.0.
+        return {path: tf.negative(tf.zeros_like(g)) for path, g in gradients.items()}, {}
 
     def fused(gradients: Tensors, slots: Slots, params: Variables, step: tf.Tensor) -> None:
         """Nothing is the fastest kernel."""
