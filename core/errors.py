@@ -38,6 +38,18 @@ class CheckpointError(TapeloopError):
     exit_code = 5
 
 
+class PeerLostError(TapeloopError):
+    """Another worker of the run never came, died or hangs; start all of them again to go on from the checkpoint."""
+
+    exit_code = 6
+
+
+class DriftError(TapeloopError):
+    """Replicas that must hold the same variables don't."""
+
+    exit_code = 7
+
+
 class PreemptedError(TapeloopError):
     """The run was asked to stop; everything is saved, and the same command goes on."""
 

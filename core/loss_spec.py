@@ -16,6 +16,7 @@ import tensorflow as tf
 from core.errors import ConfigurationError, did_you_mean
 from core.metrics import State
 from core.random import Rng
+from core.statistics import summing_over_replicas
 from core.task import Batch, Loss
 
 # Names that a line of figures has for something else.
@@ -90,11 +91,17 @@ class Inputs(dict[str, tf.Tensor]):
 
 
 def describe_loss(
-    loss: Callable[[Batch, Rng], Loss], batch: Specs, name: str, elsewhere: Mapping[str, str] = {}
+    loss: Callable[[Batch, Rng], Loss],
+    batch: Specs,
+    name: str,
+    elsewhere: Mapping[str, str] = {},
+    *,
+    mixes_rows: bool = True,
 ) -> LossSpec:
     """The structure of `loss(batch, rng)` for batches `[rows, ...]` of the given specs.
 
-    `elsewhere` says of values that exist why the phase can't read them.
+    `elsewhere` says of values that exist why the phase can't read them. Unless it `mixes_rows`, no layer may sum over
+    the replicas.
     """
     rows = next(iter(batch.values())).shape[0]
 
@@ -107,15 +114,34 @@ def describe_loss(
         statistics = result.statistics.sums if result.statistics else {}
         return weighted_sums(result)[1], dict(result.outputs), statistics
 
-    sums, outputs, statistics = _trace(traced, batch, name, elsewhere)
+    with contextlib.nullcontext() if mixes_rows else _refusing_synchronisation(name):
+        sums, outputs, statistics = _trace(traced, batch, name, elsewhere)
     return LossSpec(_specs(sums), weighted, _specs(outputs), _specs(statistics))
 
 
 def describe_outputs(
-    fn: Callable[[Batch, Rng], Mapping[str, tf.Tensor]], batch: Specs, name: str, elsewhere: Mapping[str, str] = {}
+    fn: Callable[[Batch, Rng], Mapping[str, tf.Tensor]],
+    batch: Specs,
+    name: str,
+    elsewhere: Mapping[str, str] = {},
+    *,
+    mixes_rows: bool = True,
 ) -> Specs:
-    """The specs of what `fn(batch, rng)` returns."""
-    return _specs(dict(_trace(fn, batch, name, elsewhere)))
+    """The specs of what `fn(batch, rng)` returns; arguments as in `describe_loss`."""
+    with contextlib.nullcontext() if mixes_rows else _refusing_synchronisation(name):
+        return _specs(dict(_trace(fn, batch, name, elsewhere)))
+
+
+@contextlib.contextmanager
+def _refusing_synchronisation(name: str) -> Iterator[None]:
+    def refuse(sums: Any) -> Any:
+        raise ConfigurationError(
+            f"a layer of phase `{name}` sums over the replicas (`sync=True`), so that rows depend on each other: say "
+            "`mixes_rows=True` for the phase, and its replicas take each microbatch together."
+        )
+
+    with summing_over_replicas(refuse):
+        yield
 
 
 def microbatch_specs(values: Batch) -> Specs:

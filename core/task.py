@@ -64,6 +64,7 @@ class Update:
     trains: tf.Module | Sequence[tf.Module]
     optimizer: Transform
     every: int = 1  # runs on steps that `every` divides: n-critic ratios, lazy penalties
+    mixes_rows: bool = False  # a row's result depends on the others': the replicas take each microbatch together
     placement: Placement = EVERY_REPLICA
 
     def __post_init__(self) -> None:
@@ -111,6 +112,7 @@ class Compute:
     fn: Callable[[Batch, Rng], Mapping[str, tf.Tensor]]
     _: dataclasses.KW_ONLY
     every: int = 1
+    mixes_rows: bool = False
     placement: Placement = EVERY_REPLICA
 
     def __post_init__(self) -> None:

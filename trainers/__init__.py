@@ -1,8 +1,8 @@
-"""From a gin file to a trained model: the step, the loop around it, and the command line.
+"""From a gin file to a trained model: the loop around the engine's step, and the command line.
 
->>> from trainers import Experiment, Trainer, accumulate_gradients
->>> accumulate_gradients.__module__
-'trainers.step'
+>>> from trainers import Experiment, Trainer
+>>> Trainer.__module__
+'trainers.trainer'
 """
 
 import importlib
@@ -12,12 +12,8 @@ _PUBLIC = {
     "Evaluator": "evaluator",
     "Experiment": "experiment",
     "Hook": "hooks",
-    "TrainStep": "step",
     "Trainer": "trainer",
     "Workdir": "workdir",
-    "accumulate_gradients": "step",
-    "make_chunk": "chunk",
-    "reduce_over_replicas": "step",
 }
 
 __all__ = [*_PUBLIC]

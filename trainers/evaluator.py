@@ -6,7 +6,9 @@ from typing import Any
 import gin
 import tensorflow as tf
 
-from core.data import Source, eval_chunks
+from core.data import Source, eval_chunks, per_replica
+from core.distribution import Exchange
+from core.distribution.ledger import FIGURES
 from core.errors import ConfigurationError
 from core.loss_spec import Sums, checked, describe_loss, means, weighted_sums
 from core.task import Batch
@@ -29,10 +31,18 @@ class Evaluator:
                 f"`Evaluator.global_batch_size` is {global_batch_size}; it counts examples: use 1 or more."
             )
         self.averaged = averaged_task(experiment)
-        self.task, self.strategy = self.averaged.task, experiment.strategy
-        self.source = source
-        self._chunks = eval_chunks(source, global_batch_size=global_batch_size)
-        features, _ = self._chunks.element_spec
+        self.task, self.source = self.averaged.task, source
+        self.exchange = Exchange(experiment.strategy)
+        replicas = self.exchange.replicas
+
+        def chunks(replica: int) -> tf.data.Dataset:
+            # The figures don't depend on the batch: it grows to the next size that the replicas divide.
+            rows = -(-global_batch_size // replicas) * replicas
+            return eval_chunks(source, global_batch_size=rows, replicas=replicas, replica=replica)
+
+        self._num_chunks = int(chunks(0).cardinality())
+        self._chunks = per_replica(chunks, experiment.strategy)
+        features, _ = chunks(0).element_spec
         any_rows = {key: tf.TensorSpec([None, *spec.shape[2:]], spec.dtype) for key, spec in features.items()}
         self._spec = describe_loss(lambda batch, _: self.task.evaluate(batch), any_rows, "evaluate")
         self._sums_of_chunk = tf.function(self._sum_chunk, input_signature=self._chunks.element_spec, autograph=False)
@@ -42,12 +52,12 @@ class Evaluator:
         self.averaged.update()
         sums = self._spec.zero_sums()
         with explained(self.source):
-            for features, mask in self._chunks:
+            for _, (features, mask) in zip(range(self._num_chunks), self._chunks, strict=False):
                 sums = tf.nest.map_structure(tf.add, sums, self._sums_of_chunk(features, mask))
         return means(sums)
 
     def _sum_chunk(self, features: Batch, mask: tf.Tensor) -> Sums:
-        return self.strategy.run(self._sum_replica, args=(features, mask))
+        return dict(self.exchange.first(self.exchange.run(self._sum_replica, features, mask)))
 
     def _sum_replica(self, features: Batch, mask: tf.Tensor) -> Sums:
         """Sums over a chunk of batches, each of the rows that are real: a mask's ones come before its zeros."""
@@ -59,7 +69,9 @@ class Evaluator:
                 tf.add, sums, tf.cond(rows > 0, lambda: self._sum_batch(real), self._spec.zero_sums)
             )
 
-        return tf.while_loop(lambda i, _: i < mask.shape[0], body, (tf.constant(0), self._spec.zero_sums()))[1]
+        start = (tf.constant(0), self._spec.zero_sums())
+        sums = tf.while_loop(lambda i, _: i < mask.shape[0], body, start)[1]
+        return dict(self.exchange.sum(sums, phase="evaluate", what=FIGURES))
 
     def _sum_batch(self, batch: Mapping[str, tf.Tensor]) -> dict[str, Any]:
         loss = checked(self.task.evaluate(batch), "evaluate", None)

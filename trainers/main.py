@@ -56,8 +56,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         epilog="modes:\n"
         + "\n".join(f"  {name:<14}{text}" for name, text in MODES.items())
         + "\n\nexit codes: 0 finished, "
-        "1 an error in your own code, 2 configuration, 3 not finite, 4 data, 5 checkpoint, 75 stopped and saved: run "
-        "it again",
+        "1 an error in your own code, 2 configuration, 3 not finite, 4 data, 5 checkpoint, 6 a peer was lost, "
+        "7 replicas drifted apart, 75 stopped and saved: run it again",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

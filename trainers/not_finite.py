@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
+from core.engine import Accumulated, TrainStep, accumulate_gradients, compute
 from core.loss_spec import means
 from core.task import Batch, Compute
-from trainers.step import Accumulated, TrainStep, accumulate_gradients, compute
 
 
 def describe_bad_step(train_step: TrainStep, values: Batch, index: int) -> str:
@@ -19,11 +19,12 @@ def describe_bad_step(train_step: TrainStep, values: Batch, index: int) -> str:
                 f"the loss of phase `{name}` was, but not the gradient of {_listed([f'`{path}`' for path in struck])}"
             )
     values = dict(values)
-    for phase in train_step.phases:
+    for plan in train_step.plans:
+        phase = plan.phase
         if index % phase.every:
             continue
         rng = train_step.rng_of(phase, index)
-        mine = train_step.inputs_of(phase, values)
+        mine = plan.inputs(values)
         if isinstance(phase, Compute):
             values |= compute(phase.fn, mine, rng, name=phase.name)
             continue

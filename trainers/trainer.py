@@ -7,23 +7,23 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import gin
 import tensorflow as tf
 
 from core import checkpoint
-from core.data import train_chunks
+from core.data import per_replica, train_chunks
+from core.engine import ALL_WELL, Progress, TrainStep, make_chunk
 from core.errors import ConfigurationError, NotFiniteError, PreemptedError
 from core.loss_spec import means
 from core.telemetry import Telemetry
-from trainers.chunk import ALL_WELL, Progress, make_chunk
 from trainers.evaluator import Evaluator
 from trainers.experiment import Experiment
 from trainers.explain import explained
 from trainers.hooks import Evaluate, Hook, LogMetrics, SaveCheckpoint
 from trainers.meter import Meter
 from trainers.not_finite import describe_bad_step
-from trainers.step import TrainStep
 from trainers.workdir import Workdir
 
 REMEDY = (
@@ -100,18 +100,20 @@ class Trainer:
 
         self.step = 0
         self._origin = 0  # examples consumed before step 0; not zero once a run went on with another batch size
-        self._stacked_spec = self.chunks().element_spec
+        replica_spec = self._replica_chunks(0).element_spec
         self.train_step = TrainStep(
             experiment.phases,
             experiment.optimizers,
             strategy=experiment.strategy,
             seed=experiment.seed,
-            batch_spec={key: tf.TensorSpec(spec.shape[2:], spec.dtype) for key, spec in self._stacked_spec.items()},
+            batch_spec={key: tf.TensorSpec(spec.shape[2:], spec.dtype) for key, spec in replica_spec.items()},
             compile=compile,
         )
-        with experiment.strategy.scope():
-            self.progress = Progress({name: spec.sums for name, spec in self.train_step.specs.items()})
-        self.chunk = make_chunk(self.train_step, self._stacked_spec, self.progress)
+        self.progress = Progress(
+            {name: spec.sums for name, spec in self.train_step.specs.items()},
+            device=experiment.strategy.extended.worker_devices[0],
+        )
+        self.chunk = make_chunk(self.train_step, self.chunks().element_spec, self.progress)
         self._run_chunk = self.chunk
         self.evaluation: dict[str, float] = {}
         self.telemetry = Telemetry([])
@@ -166,7 +168,8 @@ class Trainer:
     def eager_step(self) -> dict[str, float]:
         """One step without tracing, for debugging: `print` and breakpoints work inside step functions."""
         stacked = next(iter(self.chunks()))
-        values = {key: x[self.step % self.chunk_steps] for key, x in stacked.items()}
+        i = self.step % self.chunk_steps
+        values = self.train_step.exchange.run(lambda chunk: {key: x[i] for key, x in chunk.items()}, stacked)
         with explained(self.experiment.train_source):
             result = self.train_step(values, tf.constant(self.step, tf.int64))
         self.progress.bad_step.assign(ALL_WELL if bool(result.healthy) else self.step)
@@ -189,8 +192,11 @@ class Trainer:
                 "of batches) allow: give `Trainer.log_every` and the like a common divisor, of 50 say."
             )
 
-    def chunks(self) -> tf.data.Dataset:
-        """The stacked batches from the chunk that `self.step` is in."""
+    def chunks(self) -> Any:
+        """The stacked batches from the chunk that `self.step` is in, on each replica its own."""
+        return per_replica(self._replica_chunks, self.experiment.strategy)
+
+    def _replica_chunks(self, replica: int) -> tf.data.Dataset:
         return train_chunks(
             self.experiment.train_source,
             global_batch_size=self.global_batch_size,
@@ -199,8 +205,27 @@ class Trainer:
             first_step=self.step,
             origin=self._origin,
             seed=self.experiment.seed,
+            replicas=self.experiment.strategy.num_replicas_in_sync,
+            replica=replica,
             synthetic=self.experiment.synthetic,
         )
+
+    def _batch_of_step(self, step: int) -> dict[str, tf.Tensor]:
+        """The whole global batch of a step, [microbatches, rows, ...], whatever the replicas."""
+        stacked = next(
+            iter(
+                train_chunks(
+                    self.experiment.train_source,
+                    global_batch_size=self.global_batch_size,
+                    microbatches=self.microbatches,
+                    chunk_steps=1,
+                    first_step=step % self.chunk_steps if self.experiment.synthetic else step,
+                    origin=self._origin,
+                    seed=self.experiment.seed,
+                )
+            )
+        )
+        return {key: x[0] for key, x in stacked.items()}
 
     # --- figures ----------------------------------------------------------------------------------------------------
 
@@ -237,8 +262,7 @@ class Trainer:
         if bad_step == ALL_WELL:
             return
         self.step = bad_step
-        stacked = next(iter(self.chunks()))
-        values = {key: x[bad_step % self.chunk_steps] for key, x in stacked.items()}
+        values = self._batch_of_step(bad_step)
         with explained(self.experiment.train_source):
             found = describe_bad_step(self.train_step, values, bad_step)
         raise NotFiniteError(f"step {bad_step} is not finite: {found}. Nothing of it was saved. {REMEDY}")

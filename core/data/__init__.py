@@ -10,6 +10,7 @@ from core.data.arrays import ArraySource, npz
 from core.data.digits import digits
 from core.data.idx import mnist
 from core.data.pipeline import eval_chunks, position_indices, train_chunks
+from core.data.replicas import per_replica
 from core.data.source import Source, check_feature
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "eval_chunks",
     "mnist",
     "npz",
+    "per_replica",
     "position_indices",
     "train_chunks",
 ]

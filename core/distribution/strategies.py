@@ -3,6 +3,7 @@
 import gin
 import tensorflow as tf
 
+from core.distribution.virtual import make_virtual_cpus
 from core.errors import ConfigurationError
 
 
@@ -20,4 +21,12 @@ def one_device(device: str | None = None) -> tf.distribute.Strategy:
     return tf.distribute.OneDeviceStrategy(device)
 
 
-STRATEGIES = ("one_device",)  # what a gin file may bind to `Experiment.strategy`
+@gin.configurable
+def mirrored(replicas: int | None = None) -> tf.distribute.Strategy:
+    """Several replicas on this machine: GPUs where there are any, virtual CPU devices where there are none."""
+    make_virtual_cpus(replicas or 2)
+    devices = [f"CPU:{i}" for i in range(replicas or 2)]
+    return tf.distribute.MirroredStrategy(devices, tf.distribute.ReductionToOneDevice())
+
+
+STRATEGIES = ("one_device", "mirrored")  # what a gin file may bind to `Experiment.strategy`

@@ -6,13 +6,13 @@ import pytest
 import tensorflow as tf
 
 from core import layers
+from core.engine import TrainStep, accumulate_gradients, all_finite
 from core.errors import ConfigurationError
 from core.module import Module, named_variables
 from core.optimizers import Optimizer, adam, sgd
 from core.random import Rng
 from core.statistics import Statistics
 from core.task import Compute, Loss, Task, Update
-from trainers.step import TrainStep, accumulate_gradients, all_finite
 
 STRATEGY = tf.distribute.OneDeviceStrategy("CPU:0")
 RULES = {

@@ -10,9 +10,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from core.engine.step import StepResult, TrainStep
 from core.loss_spec import Sums, zeros
 from core.task import Batch
-from trainers.step import StepResult, TrainStep
 
 ALL_WELL = -1
 
@@ -20,12 +20,14 @@ ALL_WELL = -1
 class Progress:
     """What one chunk hands on to the next: whether all is well, and the sums of the metric line in flight.
 
-    They are variables, and so stay on the device, whatever the host does in between.
+    They are variables, and so stay on the device, whatever the host does in between. All replicas agree on them, so
+    they are kept once, outside the strategy's scope.
     """
 
-    def __init__(self, sums: Mapping[str, Any]):
-        self.bad_step = tf.Variable(ALL_WELL, dtype=tf.int64, trainable=False, name="bad_step")
-        self.sums = tf.nest.map_structure(lambda spec: tf.Variable(zeros(spec), trainable=False), dict(sums))
+    def __init__(self, sums: Mapping[str, Any], *, device: str | None = None):
+        with tf.device(device):
+            self.bad_step = tf.Variable(ALL_WELL, dtype=tf.int64, trainable=False, name="bad_step")
+            self.sums = tf.nest.map_structure(lambda spec: tf.Variable(zeros(spec), trainable=False), dict(sums))
 
     def read_sums(self) -> dict[str, Sums]:
         """The sums so far, by phase."""
@@ -56,7 +58,7 @@ def make_chunk(train_step: TrainStep, stacked_spec: Mapping[str, tf.TensorSpec],
     A step that isn't finite writes nothing and ends its chunk, and the ones after it do nothing at all: so the host
     needn't wait for the outcome of each chunk.
     """
-    strategy = train_step.strategy
+    exchange = train_step.exchange
 
     def chunk(stacked: Batch, place: tf.Tensor) -> None:
         first, begin, end = tf.unstack(place)
@@ -65,7 +67,7 @@ def make_chunk(train_step: TrainStep, stacked_spec: Mapping[str, tf.TensorSpec],
         # a constant and compile every chunk anew.
         def body(i: tf.Tensor, _: tf.Tensor, sums: Mapping[str, Sums]) -> Any:
             step = first + i
-            values = strategy.run(lambda batch, i: {key: x[i] for key, x in batch.items()}, args=(stacked, i))
+            values = exchange.run(lambda batch, i: {key: x[i] for key, x in batch.items()}, stacked, i)
             result: StepResult = train_step(values, step)
             added = tf.nest.map_structure(tf.add, sums, dict(result.sums))
             return i + 1, tf.where(result.healthy, tf.constant(ALL_WELL, tf.int64), step), added

@@ -1,0 +1,73 @@
+"""The one door between replicas: whatever crosses from one to another goes through here, and into the ledger.
+
+The engine's values are `[microbatches, rows, ...]`, spread over the replicas by rows.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from core.distribution.ledger import STATISTICS, Collective, Ledger
+
+
+class Exchange:
+    """What the engine asks of a strategy."""
+
+    def __init__(self, strategy: tf.distribute.Strategy, *, reduce_in: tf.DType | None = None):
+        self.strategy = strategy
+        self.replicas: int = strategy.num_replicas_in_sync
+        self.reduce_in = reduce_in  # a narrower dtype for float32 gradients on their way
+        self.ledger = Ledger()
+
+    def run(self, fn: Callable[..., Any], *args: Any) -> Any:
+        """`fn` on every replica, each with its own component of `args`."""
+        return self.strategy.run(fn, args=args)
+
+    def first(self, values: Any) -> Any:
+        """The component of this process's first replica of each value."""
+        return tf.nest.map_structure(lambda x: self.strategy.experimental_local_results(x)[0], values)
+
+    def sum(self, values: Any, *, phase: str, what: str) -> Any:
+        """Sums a nest over the replicas, in replica context. Differentiable: the gradient of a sum is a sum."""
+        if self.replicas == 1:
+            return values
+        flat = tf.nest.flatten(values)
+        sparse = [i for i, x in enumerate(flat) if isinstance(x, tf.IndexedSlices)]
+        by_dtype: dict[tf.DType, list[int]] = {}
+        for i, x in enumerate(flat):
+            if i not in sparse:
+                by_dtype.setdefault(x.dtype, []).append(i)
+        # One message of each type: many small ones would each wait for their turn.
+        packed = [tf.concat([tf.reshape(flat[i], [-1]) for i in group], 0) for group in by_dtype.values()]
+        summed = self._all_reduce([*packed, *(flat[i] for i in sparse)], phase, what)
+        for group, vector in zip(by_dtype.values(), summed, strict=False):
+            parts = tf.split(vector, [flat[i].shape.num_elements() for i in group])
+            for i, part in zip(group, parts, strict=True):
+                flat[i] = tf.reshape(part, flat[i].shape)
+        for i, slices in zip(sparse, summed[len(packed) :], strict=True):
+            flat[i] = slices
+        return tf.nest.pack_sequence_as(values, flat)
+
+    def sum_statistics(self, phase: str) -> Callable[[Any], Any]:
+        """For `Statistics`: how a synchronised layer of `phase` sums what it saw."""
+        return lambda sums: self.sum(sums, phase=phase, what=STATISTICS)
+
+    def _all_reduce(self, values: list[Any], phase: str, what: str) -> list[Any]:
+        if any(isinstance(x, tf.IndexedSlices) for x in values):
+            return self._reduced(values, phase, what)
+
+        @tf.custom_gradient
+        def summed(*xs: tf.Tensor) -> Any:
+            return self._reduced(list(xs), phase, what), lambda *dys: self._reduced(list(dys), phase, what)
+
+        return list(summed(*values)) if len(values) > 1 else [tf.reshape(summed(*values), values[0].shape)]
+
+    def _reduced(self, values: list[Any], phase: str, what: str) -> list[Any]:
+        context = tf.distribute.get_replica_context()
+        replica = int(tf.get_static_value(context.replica_id_in_sync_group))
+        parts = [part for x in values for part in ([x.values, x.indices] if isinstance(x, tf.IndexedSlices) else [x])]
+        dtypes = " + ".join(dict.fromkeys(part.dtype.name for part in parts))
+        size = sum(part.dtype.size * part.shape.num_elements() for part in parts)
+        self.ledger.add(Collective(phase, what, dtypes, size, replica))
+        return list(context.all_reduce(tf.distribute.ReduceOp.SUM, values))

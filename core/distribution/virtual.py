@@ -1,0 +1,21 @@
+"""Virtual CPU devices: several replicas on a machine without GPUs, to rehearse with."""
+
+import tensorflow as tf
+
+from core.errors import ConfigurationError
+
+
+def make_virtual_cpus(count: int) -> None:
+    """Sees to it that TensorFlow has at least `count` CPU devices."""
+    (cpu,) = tf.config.list_physical_devices("CPU")
+    configured = tf.config.get_logical_device_configuration(cpu) or [None]
+    if len(configured) >= count:
+        return
+    try:
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
+    except RuntimeError:
+        raise ConfigurationError(
+            f"{count} replicas need {count} CPU devices, but TensorFlow has started with {len(configured)}, and can't "
+            "be given more: make the strategy before anything else touches TensorFlow. In tests: `pytest_plugins = "
+            '["core.pytest_plugin"]` in `conftest.py`.'
+        ) from None

@@ -1,0 +1,19 @@
+"""What runs a task's phases: accumulation, the one reduction, the step, chunks of steps."""
+
+from core.engine.accumulate import Accumulated, accumulate_gradients, all_finite, compute
+from core.engine.chunk import ALL_WELL, Progress, make_chunk
+from core.engine.step import StepResult, TrainStep, commit_untrained, reduce_over_replicas
+
+__all__ = [
+    "ALL_WELL",
+    "Accumulated",
+    "Progress",
+    "StepResult",
+    "TrainStep",
+    "accumulate_gradients",
+    "all_finite",
+    "commit_untrained",
+    "compute",
+    "make_chunk",
+    "reduce_over_replicas",
+]

@@ -1,0 +1,202 @@
+"""The same numbers on 1, 2 and 4 replicas, with 1, 2 and 4 microbatches."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from core import layers
+from core.distribution.ledger import GRADIENTS, STATISTICS
+from core.engine import TrainStep
+from core.errors import ConfigurationError
+from core.module import named_variables
+from core.optimizers import Optimizer, adam, sgd
+from core.random import Rng
+from core.statistics import Statistics
+from core.task import Compute, Loss, Task, Update
+
+ROWS, STEPS = 32, 20
+CORNERS = [(2, 2), (4, 1), (2, 1), (4, 4), (1, 4)]
+
+
+class Ragged(Task):
+    """Uneven weights, dropout and noise by row."""
+
+    def __init__(self, *, rng):
+        super().__init__()
+        self.first = layers.Linear(5, 12, rng=rng.fold("first"))
+        self.dropout = layers.Dropout(0.3)
+        self.second = layers.Linear(12, 1, rng=rng.fold("second"))
+
+    def phases(self):
+        return [Update("net", loss=self.loss, trains=self, optimizer=sgd(0.05, momentum=0.9))]
+
+    def loss(self, batch, rng):
+        x = batch["x"] + 0.1 * rng.fold("noise").rows.normal(*batch["x"].shape)
+        x = self.dropout(tf.nn.tanh(self.first(x)), rng.fold("dropout"))
+        error = self.second(x)[:, 0] - batch["y"]
+        return Loss(tf.square(error), weight=batch["weight"], metrics={"absolute": tf.abs(error)})
+
+
+class Normalised(Task):
+    """Batch normalisation over all replicas."""
+
+    def __init__(self, *, rng):
+        super().__init__()
+        self.first = layers.Linear(5, 12, rng=rng.fold("first"))
+        self.norm = layers.BatchNorm(12, sync=True, decay=0.9)
+        self.second = layers.Linear(12, 1, rng=rng.fold("second"))
+
+    def phases(self):
+        return [Update("net", loss=self.loss, trains=self, optimizer=sgd(0.05), mixes_rows=True)]
+
+    def loss(self, batch, rng):
+        statistics = Statistics()
+        x = tf.nn.tanh(self.norm(self.first(batch["x"]), statistics=statistics))
+        error = self.second(x)[:, 0] - batch["y"]
+        return Loss(tf.square(error), statistics=statistics, outputs={"error": error})
+
+
+class Rarely(Task):
+    """Outputs made and read on every third step only."""
+
+    def __init__(self, *, rng):
+        super().__init__()
+        self.net = layers.Linear(5, 4, rng=rng.fold("net"))
+        self.head = layers.Linear(4, 1, rng=rng.fold("head"))
+
+    def phases(self):
+        return [
+            Compute("features", lambda batch, rng: {"features": self.net(batch["x"])}, every=3),
+            Update("head", loss=self.head_loss, trains=self.head, optimizer=adam(0.01), every=3),
+            Update("net", loss=self.net_loss, trains=self.net, optimizer=sgd(0.01)),
+        ]
+
+    def head_loss(self, batch, rng):
+        return Loss(tf.square(self.head(batch["features"])[:, 0] - batch["y"]))
+
+    def net_loss(self, batch, rng):
+        return Loss(tf.square(self.head(tf.nn.tanh(self.net(batch["x"])))[:, 0] - batch["y"]))
+
+
+class Words(Task):
+    """A table of vectors, of which a batch touches few."""
+
+    def __init__(self, *, rng):
+        super().__init__()
+        self.table = layers.Embedding(2000, 3, rng=rng.fold("table"))
+        self.head = layers.Linear(3, 1, rng=rng.fold("head"))
+
+    def phases(self):
+        return [Update("net", loss=self.loss, trains=self, optimizer=adam(0.01))]
+
+    def loss(self, batch, rng):
+        found = tf.reduce_mean(self.table(batch["words"]), 1)
+        return Loss(tf.square(self.head(found)[:, 0] - batch["y"]), weight=batch["weight"])
+
+
+def data():
+    random = np.random.RandomState(0)
+    return {
+        "x": random.randn(ROWS, 5).astype("float32"),
+        "y": random.randn(ROWS).astype("float32"),
+        "words": random.randint(0, 2000, [ROWS, 7]),
+        "weight": random.choice([0.0, 0.5, 1.0, 3.0], ROWS).astype("float32"),
+    }
+
+
+def train(task_class, replicas, microbatches, **arguments):
+    """All variables after some steps, the figures of every step, and the step itself."""
+    devices = [f"CPU:{i}" for i in range(replicas)]
+    strategy = tf.distribute.MirroredStrategy(devices, tf.distribute.ReductionToOneDevice())
+    with strategy.scope():
+        task = task_class(rng=Rng.from_seed(1))
+        updates = [phase for phase in task.phases() if isinstance(phase, Update)]
+        optimizers = {phase.name: Optimizer(phase.optimizer, phase.variables()) for phase in updates}
+    rows = ROWS // microbatches // replicas
+    cut = {key: x.reshape([microbatches, replicas, rows, *x.shape[1:]]) for key, x in data().items()}
+    spec = {key: tf.TensorSpec([rows, *x.shape[3:]], x.dtype) for key, x in cut.items()}
+    step = TrainStep(task.phases(), optimizers, strategy=strategy, seed=7, batch_spec=spec, **arguments)
+
+    @tf.function(autograph=False)
+    def run(index):
+        def place(context):
+            return {key: tf.constant(x[:, context.replica_id_in_sync_group]) for key, x in cut.items()}
+
+        return step(strategy.experimental_distribute_values_from_function(place), index)
+
+    figures = [run(tf.constant(i, tf.int64)) for i in range(STEPS)]
+    assert all(bool(result.healthy) for result in figures)
+    variables = dict(named_variables(task))
+    for name, optimizer in optimizers.items():
+        variables |= {f"{name}/{path}": v for path, v in optimizer.variables.items()}
+    for path, variable in variables.items():
+        for component in strategy.experimental_local_results(variable):
+            np.testing.assert_array_equal(component.numpy(), variable.numpy(), err_msg=f"drift of {path}")
+    sums = [tf.nest.map_structure(lambda x: x.numpy(), dict(result.sums)) for result in figures]
+    return {path: v.numpy() for path, v in variables.items()}, sums, step
+
+
+@functools.cache
+def reference(task_class, microbatches):
+    return train(task_class, 1, microbatches)
+
+
+def assert_same(found, expected):
+    variables, sums, _ = found
+    for path, value in expected[0].items():
+        np.testing.assert_allclose(variables[path], value, rtol=1e-5, atol=1e-5, err_msg=path)
+    for mine, its in zip(tf.nest.flatten(sums), tf.nest.flatten(expected[1]), strict=True):
+        np.testing.assert_allclose(mine, its, rtol=2e-6, atol=1e-5)
+
+
+@pytest.mark.parametrize(("replicas", "microbatches"), CORNERS)
+@pytest.mark.parametrize("task", [Ragged, Rarely, Words])
+def test_replicas_and_microbatches_change_nothing(task, replicas, microbatches):
+    found = train(task, replicas, microbatches)
+    assert_same(found, reference(task, 1))
+    if replicas > 1:
+        assert [(e.phase, e.what) for e in found[2].exchange.ledger.collectives] == [
+            (name, GRADIENTS) for name in found[2].specs
+        ]
+
+
+@pytest.mark.parametrize(("replicas", "microbatches"), CORNERS)
+def test_normalisation_over_all_replicas_changes_with_the_microbatches_alone(replicas, microbatches):
+    found = train(Normalised, replicas, microbatches)
+    assert_same(found, reference(Normalised, microbatches))
+    if replicas > 1:
+        # One sum forward and one backward.
+        assert len(found[2].exchange.ledger.of("net", STATISTICS)) == 2
+
+
+@pytest.mark.parametrize("replicas", [2, 4])
+def test_compiled_replicas_agree(replicas):
+    assert_same(train(Ragged, replicas, 2, compile=True), reference(Ragged, 1))
+
+
+def test_slices_are_sent_as_such():
+    _, _, step = train(Words, 2, 2)
+    (entry,) = step.exchange.ledger.of("net", GRADIENTS)
+    touched = ROWS // 2 * 7
+    assert entry.dtype == "float32 + int64"
+    assert entry.bytes == touched * (3 * 4 + 8) + 4 * (3 + 1 + 2)  # the head's gradients, weight and loss
+
+
+def test_a_narrower_type_halves_what_is_sent():
+    wide, narrow = (train(Ragged, 2, 1, reduce_in=dtype) for dtype in (None, tf.bfloat16))
+    (entry,) = narrow[2].exchange.ledger.of("net", GRADIENTS)
+    parameters = sum(v.size for path, v in wide[0].items() if not path.startswith("net/"))
+    assert (entry.dtype, entry.bytes) == ("bfloat16 + float32", 2 * parameters + 4 * 3)
+    for path, value in wide[0].items():
+        np.testing.assert_allclose(narrow[0][path], value, atol=0.05)
+
+
+def test_a_synchronised_layer_must_be_declared():
+    class Silent(Normalised):
+        def phases(self):
+            return [Update("net", loss=self.loss, trains=self, optimizer=sgd(0.05))]
+
+    with pytest.raises(ConfigurationError, match="mixes_rows=True"):
+        train(Silent, 1, 1)
