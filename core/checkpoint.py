@@ -75,6 +75,11 @@ class Manifest:
     extra: Mapping[str, Any]
 
 
+def path_of(directory: Path, step: int) -> Path:
+    """Where the checkpoint of a step lies."""
+    return directory / f"step-{step:09d}"
+
+
 class _DamagedError(Exception):
     """What is wrong with one checkpoint, as the end of a sentence."""
 
@@ -96,7 +101,7 @@ def save(
     """
     if keep < 1:
         raise ValueError(f"`keep` is {keep}; at least the checkpoint that was just written is kept: give 1 or more.")
-    target = directory / f"step-{step:09d}"
+    target = path_of(directory, step)
     temporary = directory / f"{_TEMPORARY}{target.name}"
     try:
         directory.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ import contextvars
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -26,6 +26,14 @@ Specs = Mapping[str, tf.TensorSpec]
 Sums = Mapping[str, Any]  # "weight", "loss" and each metric: weighted sums, or an additive state
 
 
+class Access(NamedTuple):
+    """What a step function was seen to touch."""
+
+    reads: frozenset[str]  # of its batch
+    shapes_only: frozenset[str]  # of those, what it looked at for nothing but its shape
+    variables: tuple[tf.Variable, ...]  # the trainable ones
+
+
 @dataclasses.dataclass(frozen=True)
 class LossSpec:
     """The structure of one phase's `Loss`."""
@@ -34,6 +42,7 @@ class LossSpec:
     weighted: bool
     outputs: Specs
     statistics: Any  # a nest of specs
+    access: Access
 
     def zero_sums(self) -> dict[str, Any]:
         """Sums of nothing."""
@@ -76,11 +85,34 @@ def means(sums: Sums) -> dict[str, float]:
 
 
 class Inputs(dict[str, tf.Tensor]):
-    """The batch of a phase; asked for a value that isn't in it, it says which there are."""
+    """The batch of a phase; it knows what was read, and asked for a value that isn't in it, which there are."""
 
-    def __init__(self, values: Batch, phase: str, elsewhere: Mapping[str, str]):
+    def __init__(self, values: Batch, phase: str, elsewhere: Mapping[str, str], read: set[str]):
         super().__init__(values)
-        self.phase, self.elsewhere = phase, elsewhere
+        self.phase, self.elsewhere, self.read = phase, elsewhere, read
+
+    def __getitem__(self, key: str) -> tf.Tensor:
+        self.read.add(key)
+        return super().__getitem__(key)
+
+    def __iter__(self) -> Iterator[str]:
+        self.read.update(self.keys())  # who goes through all of them may use all of them
+        return super().__iter__()
+
+    def items(self) -> Any:
+        """All of them, which therefore all count as read."""
+        self.read.update(self.keys())
+        return super().items()
+
+    def values(self) -> Any:
+        """All of them, which therefore all count as read."""
+        self.read.update(self.keys())
+        return super().values()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """As in any dict."""
+        self.read.add(key)
+        return super().get(key, default)
 
     def __missing__(self, key: str) -> tf.Tensor:
         reason = self.elsewhere.get(key, "the source has no such feature, and no earlier phase makes it")
@@ -114,9 +146,8 @@ def describe_loss(
         statistics = result.statistics.sums if result.statistics else {}
         return weighted_sums(result)[1], dict(result.outputs), statistics
 
-    with contextlib.nullcontext() if mixes_rows else _refusing_synchronisation(name):
-        sums, outputs, statistics = _trace(traced, batch, name, elsewhere)
-    return LossSpec(_specs(sums), weighted, _specs(outputs), _specs(statistics))
+    (sums, outputs, statistics), access = _trace(traced, batch, name, elsewhere, mixes_rows)
+    return LossSpec(_specs(sums), weighted, _by_row(_specs(outputs), rows, name), _specs(statistics), access)
 
 
 def describe_outputs(
@@ -126,10 +157,21 @@ def describe_outputs(
     elsewhere: Mapping[str, str] = {},
     *,
     mixes_rows: bool = True,
-) -> Specs:
+) -> tuple[Specs, Access]:
     """The specs of what `fn(batch, rng)` returns; arguments as in `describe_loss`."""
-    with contextlib.nullcontext() if mixes_rows else _refusing_synchronisation(name):
-        return _specs(dict(_trace(fn, batch, name, elsewhere)))
+    rows = next(iter(batch.values())).shape[0]
+    outputs, access = _trace(lambda b, rng: dict(fn(b, rng)), batch, name, elsewhere, mixes_rows)
+    return _by_row(_specs(outputs), rows, name), access
+
+
+def _by_row(outputs: Specs, rows: int | None, name: str) -> Specs:
+    for key, spec in outputs.items():
+        if rows is not None and (spec.shape.rank == 0 or spec.shape[0] != rows):
+            raise ConfigurationError(
+                f"phase `{name}` makes `{key}` of shape {spec.shape} from {rows} rows; what later phases read has one "
+                "row for each of the batch: `[rows, ...]`. Report a figure as a metric of a `Loss` instead."
+            )
+    return outputs
 
 
 @contextlib.contextmanager
@@ -214,15 +256,27 @@ def _specs(nest: Any) -> Any:
     return tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), nest)
 
 
-def _trace(fn: Callable[[Batch, Rng], Any], batch: Specs, name: str, elsewhere: Mapping[str, str]) -> Any:
-    rng = Rng.from_seed(0)
-    with no_new_variables(name):
+def _trace(
+    fn: Callable[[Batch, Rng], Any], batch: Specs, name: str, elsewhere: Mapping[str, str], mixes_rows: bool
+) -> tuple[Any, Access]:
+    rng, read, unused, variables = Rng.from_seed(0), set[str](), set[str](), list[tf.Variable]()
+
+    def noticed(b: Batch) -> Any:
+        with tf.GradientTape() as tape:
+            result = fn(Inputs(b, name, elsewhere, read), rng)
+        variables.extend(tape.watched_variables())
+        return result
+
+    with no_new_variables(name), contextlib.nullcontext() if mixes_rows else _refusing_synchronisation(name):
         if _untraced.get():
             shapes = {key: [1 if size is None else size for size in spec.shape] for key, spec in batch.items()}
-            sample = {key: tf.zeros(shapes[key], spec.dtype) for key, spec in batch.items()}
-            return fn(Inputs(sample, name, elsewhere), rng)
-        function = tf.function(lambda b: fn(Inputs(b, name, elsewhere), rng), autograph=False)
-        return function.get_concrete_function(dict(batch)).structured_outputs
+            result = noticed({key: tf.zeros(shapes[key], spec.dtype) for key, spec in batch.items()})
+        else:
+            function = tf.function(noticed, autograph=False).get_concrete_function(dict(batch))
+            result = function.structured_outputs
+            given = zip(sorted(batch), function.inputs, strict=False)  # the variables come after them
+            unused = {key for key, tensor in given if not tensor.consumers()}
+    return result, Access(frozenset(read), frozenset(read & unused), tuple(variables))
 
 
 _untraced: contextvars.ContextVar[bool] = contextvars.ContextVar("untraced", default=False)

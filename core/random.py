@@ -28,6 +28,8 @@ class Rng(NamedTuple):
     seed: tf.Tensor  # int32 [2], not negative: XLA and the CPU kernel extend a negative seed differently
     first_row: Any = 0
     num_rows: int | None = None
+    runs: int = 1  # the holder's rows may be several runs of equal length,
+    stride: int = 0  # each beginning this many rows of the global batch after the one before it
 
     @classmethod
     def from_seed(cls, seed: int) -> "Rng":
@@ -113,8 +115,14 @@ class RowRng(NamedTuple):
                 )
         width = math.prod(rest)
         padded = -(-width // 4) * 4  # one count of Philox gives four words, so each row starts on a whole count
-        offset = tf.cast(self.rng.first_row, tf.uint64) * tf.constant(padded // 4, tf.uint64)
-        words = self.rng._words([rows, padded], offset)
+        runs = [
+            self.rng._words(
+                [rows // self.rng.runs, padded],
+                tf.cast(self.rng.first_row + run * self.rng.stride, tf.uint64) * tf.constant(padded // 4, tf.uint64),
+            )
+            for run in range(self.rng.runs)
+        ]
+        words = runs[0] if len(runs) == 1 else tf.concat(runs, 0)
         return tf.reshape(words[:, :width], [rows, *rest])
 
 

@@ -17,11 +17,11 @@ A step function is a plain function: it can be called eagerly in a unit test, wi
 """
 
 import dataclasses
-import enum
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import gin
 import tensorflow as tf
 
 from core.data import Source
@@ -45,13 +45,39 @@ class Loss(NamedTuple):
     statistics: Statistics | None = None  # what normalisation layers saw; the engine moves their averages
 
 
-class Placement(enum.Enum):
-    """Where a phase runs."""
+@dataclasses.dataclass(frozen=True)
+class Placement:
+    """Where a phase runs: on every replica from some global batch size on, once on one device below it."""
 
-    EVERY_REPLICA = "every_replica"
+    every_replica_from: int | None  # a global batch size; None is never
+
+    def on_every_replica(self, global_batch_size: int) -> bool:
+        """Whether the phase runs on every replica, rather than once, on one device."""
+        return self.every_replica_from is not None and global_batch_size >= self.every_replica_from
 
 
-EVERY_REPLICA = Placement.EVERY_REPLICA
+EVERY_REPLICA = Placement(0)
+ONE_DEVICE = Placement(None)
+
+
+@gin.configurable
+def on_every_replica() -> Placement:
+    """`EVERY_REPLICA`, for gin."""
+    return EVERY_REPLICA
+
+
+@gin.configurable
+def on_one_device() -> Placement:
+    """`ONE_DEVICE`, for gin: computed once, on the whole global batch (with several workers, once per worker)."""
+    return ONE_DEVICE
+
+
+@gin.configurable
+def when_batch_at_least(rows: int) -> Placement:
+    """On every replica from global batches of `rows` on, on one device below: small batches aren't worth cutting up."""
+    if rows < 1:
+        raise ValueError(f"`rows` of `when_batch_at_least` is {rows}; it is a global batch size: give 1 or more.")
+    return Placement(rows)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,12 +91,12 @@ class Update:
     optimizer: Transform
     every: int = 1  # runs on steps that `every` divides: n-critic ratios, lazy penalties
     mixes_rows: bool = False  # a row's result depends on the others': the replicas take each microbatch together
+    microbatches: int | None = None  # fewer than the trainer's, which they divide: for a phase that needs less memory
     placement: Placement = EVERY_REPLICA
+    through: str | None = None  # a `Compute`: the loss reads its outputs, and the gradients go on through it
 
     def __post_init__(self) -> None:
-        _check_name(self.name)
-        _check_every(self.name, self.every)
-        _check_placement(self.name, self.placement)
+        _check_phase(self)
         if not isinstance(self.optimizer, Transform):
             raise TypeError(
                 f"`optimizer` of phase `{self.name}` is {self.optimizer!r}; give a transform, for example "
@@ -106,26 +132,38 @@ class Update:
 
 @dataclasses.dataclass(frozen=True)
 class Compute:
-    """A forward pass: its outputs `{name: [batch, ...]}` appear in the batch of every later phase of the step."""
+    """A forward pass: its outputs `{name: [batch, ...]}` appear in the batch of every later phase of the step.
+
+    With `state`, a module whose variables keep history, `fn(batch, rng)` returns `(outputs, {variable.ref(): value})`.
+    It is then called once a step, on one device, with the whole global batch in the order of its rows.
+    """
 
     name: str
-    fn: Callable[[Batch, Rng], Mapping[str, tf.Tensor]]
+    fn: Callable[[Batch, Rng], Any]
     _: dataclasses.KW_ONLY
     every: int = 1
     mixes_rows: bool = False
+    microbatches: int | None = None
     placement: Placement = EVERY_REPLICA
+    state: tf.Module | None = None
 
     def __post_init__(self) -> None:
-        _check_name(self.name)
-        _check_every(self.name, self.every)
-        _check_placement(self.name, self.placement)
+        _check_phase(self)
+        if self.state is not None and not isinstance(self.state, tf.Module):
+            raise TypeError(f"`state` of phase `{self.name}` is {self.state!r}; name the module whose variables it is.")
 
 
 Phase = Update | Compute
 
 
 class Task(Module):
-    """What is trained and how: its networks (made in `__init__`) and its phases."""
+    """What is trained and how: its networks (made in `__init__`) and its phases.
+
+    Networks (or other modules) whose attributes are named in `one_device` live on one device only: they cost no memory
+    elsewhere, and only phases that run there can read them.
+    """
+
+    one_device: Sequence[str] = ()
 
     def phases(self) -> Sequence[Phase]:
         """The phases of one training step, in the order in which they run."""
@@ -138,19 +176,27 @@ class Task(Module):
         """Loss and metrics of held-out examples."""
         raise ConfigurationError(f"`{type(self).__name__}` needs `evaluate(batch) -> Loss` to be evaluated.")
 
+    def sample(self, rng: Rng, n: int) -> Batch:
+        """`{"image": [n, height, width, channels] in [-1, 1]}`, new ones, and the `"label"`s that they should have."""
+        raise ConfigurationError(f"`{type(self).__name__}` makes no samples: it needs `sample(rng, n)`.")
 
-def _check_name(name: str) -> None:
+    def translate(self, image: tf.Tensor) -> tf.Tensor:
+        """Images of one domain as images of another, both in [-1, 1]."""
+        raise ConfigurationError(f"`{type(self).__name__}` translates no images: it needs `translate(image)`.")
+
+
+def _check_phase(phase: Phase) -> None:
+    name = phase.name
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
         raise ValueError(
             f"`name` of a phase is {name!r}; it appears in figures and checkpoints: use letters, digits and _."
         )
-
-
-def _check_placement(name: str, placement: Placement) -> None:
-    if not isinstance(placement, Placement):
-        raise TypeError(f"`placement` of phase `{name}` is {placement!r}; use `EVERY_REPLICA` from `core.task`.")
-
-
-def _check_every(name: str, every: int) -> None:
-    if not isinstance(every, int) or every < 1:
-        raise ValueError(f"`every` of phase `{name}` is {every!r}; it counts steps: give a whole number of at least 1.")
+    for argument, value in {"every": phase.every, "microbatches": phase.microbatches}.items():
+        absent = argument == "microbatches" and value is None
+        if not absent and (not isinstance(value, int) or value < 1):
+            raise ValueError(f"`{argument}` of phase `{name}` is {value!r}; give a whole number of at least 1.")
+    if not isinstance(phase.placement, Placement):
+        raise TypeError(
+            f"`placement` of phase `{name}` is {phase.placement!r}; use `EVERY_REPLICA`, `ONE_DEVICE` or "
+            "`when_batch_at_least(n)` from `core.task`."
+        )

@@ -10,7 +10,7 @@ from tests.commands import CONFIGS, run
 
 ACCURACY = {"digits_linear": 0.94, "digits_mlp": 0.97, "digits_convnet": 0.985}  # of the 360 held-out digits
 MNIST = ("mnist_linear", "mnist_mlp")
-RUNTIME = ("one_device",)
+RUNTIME = ("one_device", "mirrored", "multi_worker", "tpu")
 
 
 def test_no_configuration_is_forgotten():
@@ -18,6 +18,14 @@ def test_no_configuration_is_forgotten():
     assert {path.stem for path in (CONFIGS / "runtime").glob("*.gin")} == set(RUNTIME)
     for path in CONFIGS.glob("**/*.gin"):
         assert path.read_text().startswith("# "), f"say on the first line what {path.name} is"
+
+
+def test_four_replicas_reach_the_accuracy_of_one_device(tmp_path):
+    files = [f"--gin_file={CONFIGS / name}.gin" for name in ("digits_mlp", "runtime/mirrored")]
+    done = run(*files, "--gin_param=mirrored.replicas = 4", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "runs" / "digits_mlp" / "result.json").read_text())
+    assert result["evaluation"]["accuracy"] >= ACCURACY["digits_mlp"]
 
 
 @pytest.mark.parametrize("name", ACCURACY)

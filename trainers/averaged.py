@@ -27,9 +27,6 @@ class AveragedTwin(Averaged):
     @tf.function(autograph=False)
     def update(self) -> None:
         """Copies averages, and everything of which there is no average."""
-        self.experiment.strategy.run(self._copy)
-
-    def _copy(self) -> None:
         read = {id(v): v.read_value() for v in named_variables(self.experiment.task).values()}
         for optimizer in self.experiment.optimizers.values():
             averages = optimizer.shadow() or {}

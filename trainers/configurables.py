@@ -4,5 +4,6 @@ import core.data
 import core.distribution
 import core.optimizers
 import models
+import trainers.generation
 
-__all__ = ["core", "models"]
+__all__ = ["core", "models", "trainers"]

@@ -44,15 +44,47 @@ class Experiment:
         self.phases = _checked_phases(self.task)
         self._check_variables()
         updates = [phase for phase in self.phases if isinstance(phase, Update)]
-        with self.strategy.scope():
-            self.optimizers = {phase.name: Optimizer(phase.optimizer, phase.variables()) for phase in updates}
+        self.optimizers = {phase.name: self._make_optimizer(phase) for phase in updates}
         for source in filter(None, (train_source, eval_source)):
             self.task.check_source(source)
 
     def make_task(self) -> Task:
         """A task as it is before the first step."""
+        rng = Rng.from_seed(self.seed).fold("init")
         with self.strategy.scope():
-            return _make(self._factory, Rng.from_seed(self.seed).fold("init"))
+            task = _make(self._factory, rng)
+        if task.one_device and self.strategy.num_replicas_in_sync > 1:
+            # The same task once more, outside the scope, to take from it what isn't to be replicated.
+            with tf.device(self._device):
+                plain = _make(self._factory, rng)
+            for name in task.one_device:
+                setattr(task, name, _network(plain, name))
+        return task
+
+    @property
+    def alone(self) -> set[int]:
+        """The ids of the variables that live on one device only."""
+        if self.strategy.num_replicas_in_sync == 1:
+            return set()
+        return {id(v) for name in self.task.one_device for v in named_variables(_network(self.task, name)).values()}
+
+    @property
+    def _device(self) -> str:
+        return str(self.strategy.extended.worker_devices[0])
+
+    def _make_optimizer(self, phase: Update) -> Optimizer:
+        variables = phase.variables()
+        alone = [path for path, variable in variables.items() if id(variable) in self.alone]
+        if not alone:
+            with self.strategy.scope():
+                return Optimizer(phase.optimizer, variables)
+        if len(alone) < len(variables):
+            raise ConfigurationError(
+                f"phase `{phase.name}` trains `{alone[0]}`, which the task keeps on one device (`one_device`), "
+                "together with variables that it doesn't: make two phases of it, or keep both networks in one place."
+            )
+        with tf.device(self._device):
+            return Optimizer(phase.optimizer, variables)
 
     @property
     def variables(self) -> dict[str, tf.Variable]:
@@ -75,6 +107,8 @@ class Experiment:
                         "...`)."
                     )
         for path, variable in named_variables(self.task).items():
+            if id(variable) in self.alone:
+                continue
             # Outside the scope it would train to wrong numbers without an error (TensorFlow issue 41768).
             if not self.strategy.extended.variable_created_in_scope(variable):
                 raise ConfigurationError(
@@ -103,6 +137,16 @@ def _make(factory: Callable[..., Task], rng: Rng) -> Task:
             f"`Experiment.task` is `{name}`, which made {task!r}; it must make a `core.task.Task`."
         )
     return task
+
+
+def _network(task: Task, name: str) -> tf.Module:
+    network = getattr(task, name, None)
+    if not isinstance(network, tf.Module):
+        raise ConfigurationError(
+            f"`{type(task).__name__}.one_device` names `{name}`, which is {network!r}; name attributes that hold a "
+            "network."
+        )
+    return network
 
 
 def _checked_phases(task: Task) -> list[Phase]:

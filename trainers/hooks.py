@@ -55,6 +55,13 @@ class SaveCheckpoint(Hook):
         trainer.save()
 
 
+class CheckReplicas(Hook):
+    """Stops the run where replicas no longer hold the same variables."""
+
+    def __call__(self, trainer: "Trainer") -> None:
+        trainer.check_replicas()
+
+
 class KillAfter(Hook):
     """Rehearses a crash: SIGKILLs the process after the given step's chunk."""
 

@@ -9,6 +9,7 @@ import contextlib
 import faulthandler
 import importlib
 import importlib.util
+import json
 import os
 import site
 import sys
@@ -17,11 +18,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from core.errors import ConfigurationError, TapeloopError, did_you_mean
+from core.errors import ConfigurationError, PeerLostError, PreemptedError, TapeloopError, did_you_mean
 
 MODES = {
     "train": "trains, with evaluation; goes on by itself where an earlier run of the same configuration stopped",
     "evaluate": "evaluates the newest checkpoint of the workdir",
+    "sample": "images from the newest checkpoint, as PNG",
     "summary": "prints the parameter table",
     "resume_check": "trains once without and once with a SIGKILL in the middle, and compares every bit",
 }
@@ -40,8 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with native_stderr_in(workdir if flags.mode == "train" or workdir.is_dir() else None):
             from trainers.session import Session
 
-            session = Session(flags, configuration, workdir)
-            return int(importlib.import_module(f"trainers.modes.{flags.mode}").run(session))
+            with saying_goodbye():
+                session = Session(flags, configuration, workdir)
+                return int(importlib.import_module(f"trainers.modes.{flags.mode}").run(session))
     except TapeloopError as error:
         return _fail(error, error.exit_code, flags.verbose)
     except (ValueError, TypeError, OSError) as error:
@@ -76,12 +79,15 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     add("--eager", action="store_true", help="one step without tracing: print and breakpoints work in step functions")
     add("--verbose", action="store_true", help="show tracebacks with errors")
     add("--kill_after_step", type=int, metavar="N", help="rehearse a crash: SIGKILL the process after this step")
+    add("--samples", type=int, default=64, metavar="N", help="how many images `--mode=sample` makes (default: 64)")
     flags = parser.parse_args(arguments)
     if flags.mode not in MODES:
         parser.error(f"`--mode` is {flags.mode!r}; use one of {', '.join(MODES)}.{did_you_mean(flags.mode, MODES)}")
     for flag in ("eager", "kill_after_step", "allow_config_change"):
         if flags.mode != "train" and getattr(flags, flag):
             parser.error(f"`--{flag}` has no effect with `--mode={flags.mode}`: leave it out.")
+    if flags.samples < 1:
+        parser.error(f"`--samples` is {flags.samples}; it counts images: give 1 or more.")
     return flags
 
 
@@ -104,7 +110,7 @@ def native_stderr_in(workdir: Path | None) -> Iterator[None]:
     No environment variable silences TensorFlow's start-up lines altogether, and level 3 would hide real errors as well.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
-    path = workdir / "native_stderr.log" if workdir else Path(os.devnull)
+    path = workdir / _log_name() if workdir else Path(os.devnull)
     if workdir:
         from trainers.workdir import Workdir
 
@@ -132,6 +138,37 @@ def native_stderr_in(workdir: Path | None) -> Iterator[None]:
         visible.close()
 
 
+@contextlib.contextmanager
+def saying_goodbye() -> Iterator[None]:
+    """Tells the other workers, if there are any, how this one ended: they needn't guess, nor wait."""
+    from core.distribution import joined, naming_lost_peers
+
+    reason: str | None = "it was interrupted"
+    try:
+        with naming_lost_peers():
+            yield
+        reason = None
+    except PreemptedError:
+        reason = None  # they have agreed on it
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+        raise
+    finally:
+        membership = joined()
+        if membership:
+            membership.leave(reason)
+
+
+def _log_name() -> str:
+    """Workers share a workdir, but not a log."""
+    try:
+        index = json.loads(os.environ.get("TF_CONFIG", ""))["task"]["index"]
+    except (ValueError, TypeError, KeyError):
+        index = os.environ.get("SLURM_PROCID", 0)
+    return "native_stderr.log" if index in (0, "0") else f"native_stderr_{index}.log"
+
+
 def _show_tail(path: Path, stream: TextIO, lines: int = 20) -> None:
     tail = path.read_text(errors="replace").splitlines()[-lines:]
     if tail:
@@ -157,4 +194,10 @@ def _place(error: Exception) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    if code == PeerLostError.exit_code:
+        # TensorFlow's threads wait for the lost peer and wouldn't let the process go.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)

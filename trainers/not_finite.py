@@ -6,6 +6,8 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from core.engine import Accumulated, TrainStep, accumulate_gradients, compute
+from core.engine.layout import cut, shape_of
+from core.engine.plan import outputs_of
 from core.loss_spec import means
 from core.task import Batch, Compute
 
@@ -19,22 +21,25 @@ def describe_bad_step(train_step: TrainStep, values: Batch, index: int) -> str:
                 f"the loss of phase `{name}` was, but not the gradient of {_listed([f'`{path}`' for path in struck])}"
             )
     values = dict(values)
+    microbatches, _ = shape_of(values)
     for plan in train_step.plans:
         phase = plan.phase
         if index % phase.every:
             continue
         rng = train_step.rng_of(phase, index)
-        mine = plan.inputs(values)
+        mine = cut({key: values[key] for key in plan.reads}, plan.microbatches)
         if isinstance(phase, Compute):
-            values |= compute(phase.fn, mine, rng, name=phase.name)
+            values |= cut(compute(outputs_of(phase), mine, rng, name=phase.name), microbatches)
             continue
-        accumulated, outputs = accumulate_gradients(phase.loss, phase.variables(), mine, rng, name=phase.name)
+        # The gradients of an update that goes on through another phase show in what they were added to.
+        variables = phase.variables() if plan.through is None else {}
+        accumulated, outputs = accumulate_gradients(phase.loss, variables, mine, rng, name=phase.name)
         if accumulated.sums["weight"] < 0.0:
             return f"the weights of phase `{phase.name}` add up to {float(accumulated.sums['weight'])}; a weight counts"
         found = list(_not_finite(accumulated))
         if found:
             return f"in phase `{phase.name}`, {_listed(found)}"
-        values |= outputs
+        values |= cut(outputs, microbatches)
     return "a loss or gradient of it overflowed (done again without tracing it is finite)"
 
 

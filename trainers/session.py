@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from core import checkpoint
-from core.distribution import STRATEGIES
+from core.distribution import STRATEGIES, is_chief
 from core.errors import ConfigurationError
 from core.loss_spec import untraced
 from trainers import configurables as configurables  # registers them
@@ -61,7 +61,8 @@ class Session:
         """Takes the workdir, unless it holds a run of another configuration; returns its newest checkpoint."""
         own, found = identity(NOT_IDENTITY), self.newest_checkpoint()
         self.workdir.create()
-        self.workdir.lock()
+        if is_chief():
+            self.workdir.lock()
         if found is not None and found.extra["configuration"] != own:
             changes = difference(found.extra["configuration"], own)
             if not self.flags.allow_config_change:
@@ -72,6 +73,8 @@ class Session:
                 )
             print(f"the configuration has changed, as `--allow_config_change` allows:\n{changes}", flush=True)
         self.workdir.configuration, self.workdir.config_hash = own, config_hash(own)
+        if not is_chief():
+            return found
         self.workdir.write_configuration(given=self.configuration.given, operative=operative_text())
         self.workdir.write_run([device.name for device in tf.config.list_logical_devices()])
         return found

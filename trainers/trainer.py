@@ -14,14 +14,16 @@ import tensorflow as tf
 
 from core import checkpoint
 from core.data import per_replica, train_chunks
+from core.distribution import is_chief, make_agreement, make_drift_check
 from core.engine import ALL_WELL, Progress, TrainStep, make_chunk
 from core.errors import ConfigurationError, NotFiniteError, PreemptedError
 from core.loss_spec import means
 from core.telemetry import Telemetry
+from trainers.averaged import averaged_task
 from trainers.evaluator import Evaluator
 from trainers.experiment import Experiment
 from trainers.explain import explained
-from trainers.hooks import Evaluate, Hook, LogMetrics, SaveCheckpoint
+from trainers.hooks import CheckReplicas, Evaluate, Hook, LogMetrics, SaveCheckpoint
 from trainers.meter import Meter
 from trainers.not_finite import describe_bad_step
 from trainers.workdir import Workdir
@@ -55,6 +57,7 @@ class Trainer:
         log_every: int | None = 100,
         evaluate_every: int | None = 500,
         checkpoint_every: int | None = 500,
+        check_replicas_every: int | None = 500,
         keep_checkpoints: int = 3,
         compile: bool = False,
         hooks: Sequence[Hook] = (),
@@ -67,6 +70,7 @@ class Trainer:
             "log_every": log_every,
             "evaluate_every": evaluate_every,
             "checkpoint_every": checkpoint_every,
+            "check_replicas_every": check_replicas_every,
             "keep_checkpoints": keep_checkpoints,
         }
         for name, value in counts.items():
@@ -81,7 +85,9 @@ class Trainer:
                     f"`Trainer.hooks` holds {hook!r}; each is a `trainers.hooks.Hook` whose `every` is None or at "
                     "least 1."
                 )
-        intervals = {f"Trainer.{name}": counts[name] for name in ("log_every", "evaluate_every", "checkpoint_every")}
+        every = ["log_every", "evaluate_every", "checkpoint_every"]
+        every += ["check_replicas_every"] if experiment.strategy.num_replicas_in_sync > 1 else []
+        intervals = {f"Trainer.{name}": counts[name] for name in every}
         intervals |= {f"{type(hook).__name__}.every": hook.every for hook in hooks}
         self.chunk_steps = chunk_steps or _longest_chunk(
             [every for every in intervals.values() if every is not None],
@@ -94,8 +100,11 @@ class Trainer:
         self.evaluator = None
         if experiment.eval_source is not None:
             self.evaluator = Evaluator(experiment, experiment.eval_source)
+        self.averaged = self.evaluator.averaged if self.evaluator else averaged_task(experiment)
         self.hooks: list[Hook] = [LogMetrics(log_every), *hooks]
         self.hooks += [Evaluate(evaluate_every)] if self.evaluator else []
+        if experiment.strategy.num_replicas_in_sync > 1:
+            self.hooks += [CheckReplicas(check_replicas_every)]  # before saving: what has drifted isn't worth keeping
         self.hooks += [SaveCheckpoint(checkpoint_every)]
 
         self.step = 0
@@ -107,7 +116,9 @@ class Trainer:
             strategy=experiment.strategy,
             seed=experiment.seed,
             batch_spec={key: tf.TensorSpec(spec.shape[2:], spec.dtype) for key, spec in replica_spec.items()},
+            microbatches=microbatches,
             compile=compile,
+            alone=experiment.alone,
         )
         self.progress = Progress(
             {name: spec.sums for name, spec in self.train_step.specs.items()},
@@ -118,6 +129,8 @@ class Trainer:
         self.evaluation: dict[str, float] = {}
         self.telemetry = Telemetry([])
         self._stop_signal: int | None = None
+        self.any_of_us = make_agreement(experiment.strategy)
+        self.check_replicas = make_drift_check(experiment.strategy, experiment.variables)
         self._meter = Meter()
 
     # --- the loop ---------------------------------------------------------------------------------------------------
@@ -152,14 +165,15 @@ class Trainer:
 
     def _between_chunks(self) -> None:
         due = [hook for hook in self.hooks if hook.due(self.step, self.steps)]
-        if due or self._stop_signal is not None:
+        stop = self.any_of_us(self._stop_signal is not None)
+        if due or stop:
             self._refuse_bad_step()
         with self._meter.paused():
             for hook in due:
                 hook(self)
-        if self._stop_signal is not None and self.step < self.steps:
+        if stop and self.step < self.steps:
             path = self.save()
-            name = signal.Signals(self._stop_signal).name
+            name = signal.Signals(self._stop_signal).name if self._stop_signal else "a signal to another worker"
             raise PreemptedError(
                 f"stopped by {name} after step {self.step} of {self.steps}; everything is in `{path.name}`. Run the "
                 "same command again to go on."
@@ -253,9 +267,14 @@ class Trainer:
         """Evaluates on the experiment's `eval_source` and writes the figures."""
         if self.evaluator is None:
             raise ConfigurationError("there is nothing to evaluate on: bind `Experiment.eval_source`.")
-        self.evaluation = self.evaluator.evaluate()
-        self.telemetry.write(self.step, "eval", self.evaluation)
+        self.report("eval", self.evaluator.evaluate())
         return self.evaluation
+
+    def report(self, split: str, figures: Mapping[str, float]) -> None:
+        """Writes figures of how good the task has become; the last ones end up in the run's result."""
+        self.telemetry.write(self.step, split, figures)
+        named = figures if split == "eval" else {f"{split}/{name}": x for name, x in figures.items()}
+        self.evaluation = {**self.evaluation, **named}
 
     def _refuse_bad_step(self) -> None:
         bad_step = int(self.progress.bad_step)
@@ -275,13 +294,15 @@ class Trainer:
         return self.experiment.variables
 
     def save(self) -> Path:
-        """Saves a checkpoint of this moment; returns where."""
+        """Saves a checkpoint of this moment; returns where. Every worker calls it, the chief writes."""
         for path, variable in self.variables.items():
             if variable.dtype.is_floating and not tf.reduce_all(tf.math.is_finite(variable)):
                 raise NotFiniteError(
                     f"after step {self.step}, `{path}` is not finite, though every loss and gradient was: the update "
                     f"itself overflowed. Nothing was saved. {REMEDY}"
                 )
+        if not is_chief():
+            return checkpoint.path_of(self.workdir.checkpoints, self.step)
         return checkpoint.save(
             self.workdir.checkpoints,
             {**self.variables, **self.progress.variables},

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from core.distribution.ledger import STATISTICS, Collective, Ledger
+from core.distribution.ledger import GRADIENTS, STATISTICS, VALUES, Collective, Ledger
 
 
 class Exchange:
@@ -18,6 +18,7 @@ class Exchange:
         self.strategy = strategy
         self.replicas: int = strategy.num_replicas_in_sync
         self.reduce_in = reduce_in  # a narrower dtype for float32 gradients on their way
+        self.device: str = strategy.extended.worker_devices[0]  # where what runs once runs
         self.ledger = Ledger()
 
     def run(self, fn: Callable[..., Any], *args: Any) -> Any:
@@ -48,6 +49,33 @@ class Exchange:
         for i, slices in zip(sparse, summed[len(packed) :], strict=True):
             flat[i] = slices
         return tf.nest.pack_sequence_as(values, flat)
+
+    def gather(self, value: Any, phase: str) -> tf.Tensor:
+        """A value that is spread over the replicas, whole and in the order of its rows, on one device."""
+        part = self.first(value)
+        self.ledger.add(Collective(phase, VALUES, part.dtype.name, part.dtype.size * part.shape.num_elements()))
+        with tf.device(self.device):
+            whole = self.strategy.gather(value, axis=1)
+        return tf.ensure_shape(whole, [part.shape[0], part.shape[1] * self.replicas, *part.shape[2:]])
+
+    def split(self, value: tf.Tensor, phase: str) -> Any:
+        """A value that is whole on one device, spread over the replicas: each is sent its own rows only."""
+        rows = value.shape[1] // self.replicas
+        size = value.dtype.size * value.shape.num_elements() // self.replicas
+        self.ledger.add(Collective(phase, VALUES, value.dtype.name, size))
+
+        def part(context: Any) -> tf.Tensor:
+            first = context.replica_id_in_sync_group * rows
+            return value[:, first : first + rows]
+
+        return self.strategy.experimental_distribute_values_from_function(part)
+
+    def note_broadcast(self, values: Any, phase: str) -> None:
+        """Notes what is about to be handed from one device to every replica."""
+        if self.replicas > 1:
+            flat = tf.nest.flatten(values)
+            size = sum(x.dtype.size * x.shape.num_elements() for x in flat)
+            self.ledger.add(Collective(phase, GRADIENTS, flat[0].dtype.name, size))
 
     def sum_statistics(self, phase: str) -> Callable[[Any], Any]:
         """For `Statistics`: how a synchronised layer of `phase` sums what it saw."""

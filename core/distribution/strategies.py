@@ -1,16 +1,20 @@
 """Strategies as gin files name them."""
 
+from collections.abc import Sequence
+
 import gin
 import tensorflow as tf
 
+from core.distribution.membership import join
+from core.distribution.probe import check_exchange
 from core.distribution.virtual import make_virtual_cpus
-from core.errors import ConfigurationError
+from core.errors import ConfigurationError, PeerLostError
 
 
 @gin.configurable
 def one_device(device: str | None = None) -> tf.distribute.Strategy:
     """Everything on one device: `device` (`"CPU:0"`, `"GPU:1"`), or the first GPU, or the CPU where there is none."""
-    available = [d.name.removeprefix("/physical_device:") for d in tf.config.list_physical_devices()]
+    available = _devices()
     if device is None:
         device = next((name for name in available if name.startswith("GPU")), "CPU:0")
     elif device not in available:
@@ -22,11 +26,100 @@ def one_device(device: str | None = None) -> tf.distribute.Strategy:
 
 
 @gin.configurable
-def mirrored(replicas: int | None = None) -> tf.distribute.Strategy:
-    """Several replicas on this machine: GPUs where there are any, virtual CPU devices where there are none."""
+def mirrored(replicas: int | None = None, devices: Sequence[str] | None = None) -> tf.distribute.Strategy:
+    """Several replicas on this machine: on `devices`, or the first `replicas` GPUs (by default all of them).
+
+    Without GPUs the replicas (by default two) get virtual CPU devices, which share the cores: to rehearse with.
+    """
+    chosen = _chosen(replicas, devices)
+    if not chosen[0].startswith("GPU"):
+        # One process, one memory: adding up on one device beats TensorFlow's collectives.
+        return _checked(chosen, tf.distribute.ReductionToOneDevice())
+    try:
+        return _checked(chosen, tf.distribute.NcclAllReduce())
+    except (tf.errors.OpError, PeerLostError) as error:
+        reason = str(error).splitlines()[0]
+        print(f"Warning: NCCL doesn't work on {', '.join(chosen)} ({reason}); copying between them instead", flush=True)
+        return _checked(chosen, tf.distribute.HierarchicalCopyAllReduce())
+
+
+@gin.configurable
+def multi_worker(*, meeting_deadline: float = 300.0, peer_timeout: float = 30.0) -> tf.distribute.Strategy:
+    """This process is one of several, on this or other machines, as `TF_CONFIG` or Slurm says.
+
+    All must come within `meeting_deadline` seconds. One that is silent for `peer_timeout` seconds is lost, and the run
+    ends.
+    """
+    membership = join(deadline=meeting_deadline)
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec(membership.cluster.spec),
+        task_type="worker",
+        task_id=membership.cluster.index,
+        rpc_layer="grpc",
+    )
+    membership.watch(timeout=peer_timeout)
+    # Those who watch find a lost peer sooner. This limit is for one that lives and yet doesn't come; it leaves time for
+    # the chief to save a large model.
+    options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=max(600.0, 10.0 * peer_timeout))
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
+    check_exchange(strategy, deadline=meeting_deadline)
+    return strategy
+
+
+@gin.configurable
+def tpu(address: str = "") -> tf.distribute.Strategy:
+    """The TPU at `address` (its name, or `grpc://...`; empty for this machine's own). By the book, unverified."""
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=address)
+        tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+    except (ValueError, tf.errors.OpError) as error:
+        raise ConfigurationError(
+            f"`tpu.address` is {address!r}, where no TPU answers ({str(error).splitlines()[0]}): name one that is up."
+        ) from error
+    return tf.distribute.TPUStrategy(resolver)
+
+
+STRATEGIES = ("one_device", "mirrored", "multi_worker", "tpu")  # what a gin file may bind to `Experiment.strategy`
+
+
+def _devices() -> list[str]:
+    return [d.name.removeprefix("/physical_device:") for d in tf.config.list_physical_devices()]
+
+
+def _chosen(replicas: int | None, devices: Sequence[str] | None) -> list[str]:
+    available = _devices()
+    gpus = [name for name in available if name.startswith("GPU")]
+    if replicas is not None and replicas < 1:
+        raise ConfigurationError(f"`mirrored.replicas` is {replicas}; it counts devices: give 1 or more.")
+    if devices is not None:
+        names = list(devices)
+        if not names or len(set(names)) < len(names) or (replicas is not None and replicas != len(names)):
+            raise ConfigurationError(
+                f"`mirrored.devices` is {names} (and `mirrored.replicas` {replicas}); name each device once, and leave "
+                "`replicas` out."
+            )
+        virtual = [name for name in names if name.startswith("CPU:") and name[4:].isdigit()]
+        if len(virtual) == len(names):
+            make_virtual_cpus(1 + max(int(name[4:]) for name in virtual))
+        elif unknown := [name for name in names if name not in gpus]:
+            raise ConfigurationError(
+                f"`mirrored.devices` names {', '.join(unknown)}; the GPUs of this machine are "
+                f"{', '.join(gpus) or 'none'}. Name those, or virtual CPUs alone (`['CPU:0', 'CPU:1']`)."
+            )
+        return names
+    if gpus:
+        if replicas is not None and replicas > len(gpus):
+            raise ConfigurationError(
+                f"`mirrored.replicas` is {replicas}, but this machine has {len(gpus)} GPUs ({', '.join(gpus)}): ask "
+                "for at most as many, or for more workers (`multi_worker`)."
+            )
+        return gpus[:replicas]
     make_virtual_cpus(replicas or 2)
-    devices = [f"CPU:{i}" for i in range(replicas or 2)]
-    return tf.distribute.MirroredStrategy(devices, tf.distribute.ReductionToOneDevice())
+    return [f"CPU:{i}" for i in range(replicas or 2)]
 
 
-STRATEGIES = ("one_device", "mirrored")  # what a gin file may bind to `Experiment.strategy`
+def _checked(devices: list[str], cross_device_ops: tf.distribute.CrossDeviceOps) -> tf.distribute.Strategy:
+    strategy = tf.distribute.MirroredStrategy(devices, cross_device_ops)
+    check_exchange(strategy)
+    return strategy

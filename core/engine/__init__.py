@@ -2,7 +2,8 @@
 
 from core.engine.accumulate import Accumulated, accumulate_gradients, all_finite, compute
 from core.engine.chunk import ALL_WELL, Progress, make_chunk
-from core.engine.step import StepResult, TrainStep, commit_untrained, reduce_over_replicas
+from core.engine.step import StepResult, TrainStep
+from core.engine.write import commit_untrained, reduce_over_replicas
 
 __all__ = [
     "ALL_WELL",

@@ -7,11 +7,12 @@ and metrics are exact for ragged weights and don't depend on how a batch was cut
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from core.engine.layout import shape_of
 from core.loss_spec import LossSpec, Sums, checked, describe_loss, describe_outputs, microbatch_specs, weighted_sums
 from core.loss_spec import zeros as zeros_of
 from core.random import Rng
@@ -87,16 +88,37 @@ class Microbatches:
             tape.watch(list(self.variables.values()))
             with _summing(self.sum_over_replicas):
                 result = checked(self.loss({key: x[m] for key, x in values.items()}, here), self.name, self.rows)
-            objective, sums = weighted_sums(result)
-            if not self.spec.weighted:
-                # A factor on one number instead of on every gradient.
-                objective /= float(result.per_example.shape.num_elements() * self.microbatches * self.replicas)
+            objective, sums = self._objective(result)
         with _summing(self.sum_over_replicas):
             gradients = tape.gradient(objective, self.variables)
-        _refuse_missing(gradients, self.name)
+        refuse_missing(gradients, self.name)
         self.layers = result.statistics or self.layers
         gradients = {path: self._sent(path, gradient) for path, gradient in gradients.items()}
         return Additive(gradients, sums, dict(self.layers.sums)), dict(result.outputs)
+
+    def differentiate_inputs(
+        self, values: Batch, m: Any, rng: Rng, keys: Sequence[str]
+    ) -> tuple[Additive, dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+        """The sums of microbatch `m`, the gradients of its inputs `keys` in place of the variables', the `outputs`."""
+        inputs = {key: x[m] for key, x in values.items()}
+        wanted = {key: inputs[key] for key in keys}
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(wanted)
+            here = at_microbatch(rng, m, self.rows, self.replicas)
+            with _summing(self.sum_over_replicas):
+                result = checked(self.loss(inputs, here), self.name, self.rows)
+            objective, sums = self._objective(result)
+        with _summing(self.sum_over_replicas):
+            gradients = tape.gradient(objective, wanted, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        self.layers = result.statistics or self.layers
+        return Additive({}, sums, dict(self.layers.sums)), dict(gradients), dict(result.outputs)
+
+    def _objective(self, result: Loss) -> tuple[tf.Tensor, dict[str, Any]]:
+        objective, sums = weighted_sums(result)
+        if not self.spec.weighted:
+            # A factor on one number instead of on every gradient.
+            objective /= float(result.per_example.shape.num_elements() * self.microbatches * self.replicas)
+        return objective, sums
 
     def nothing(self, sparse: Collection[str] = ()) -> Additive:
         """Where the sums start; gradients in `sparse` aren't carried along."""
@@ -200,14 +222,8 @@ def compute(
 
     if microbatches == 1:
         return {key: x[tf.newaxis] for key, x in one(0).items()}
-    specs = specs or describe_outputs(fn, microbatch_specs(values), name)
+    specs = specs or describe_outputs(fn, microbatch_specs(values), name)[0]
     return tf.map_fn(one, tf.range(microbatches), fn_output_signature=dict(specs))
-
-
-def shape_of(values: Batch) -> tuple[int, int]:
-    """Microbatches and rows."""
-    microbatches, rows = next(iter(values.values())).shape[:2]
-    return microbatches, rows
 
 
 def at_microbatch(rng: Rng, m: Any, rows: int, replicas: int) -> Rng:
@@ -264,7 +280,7 @@ def _summing(function: SumOverReplicas | None) -> Iterator[None]:
         yield
 
 
-def _refuse_missing(gradients: Mapping[str, Any], name: str) -> None:
+def refuse_missing(gradients: Mapping[str, Any], name: str) -> None:
     missing = [path for path, gradient in gradients.items() if gradient is None]
     if missing:
         raise ValueError(

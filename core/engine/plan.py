@@ -1,13 +1,14 @@
-"""What each phase of a step reads and makes: found out by tracing its function once, before the first step."""
+"""What each phase of a step reads and makes, and where: found by tracing its function once, before the first step."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 import tensorflow as tf
 
 from core.errors import ConfigurationError
-from core.loss_spec import LossSpec, describe_loss, describe_outputs
-from core.task import Batch, Compute, Phase, Update
+from core.loss_spec import Access, LossSpec, Specs, describe_loss, describe_outputs
+from core.task import Compute, Phase, Update
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,44 +16,133 @@ class Plan:
     """One phase and its place in the step."""
 
     phase: Phase
-    reads: tuple[str, ...]  # what it may read of the values made so far
-    outputs: Mapping[str, tf.TensorSpec]  # `[rows, ...]` of one replica
-    loss: LossSpec | None  # of an `Update`
+    everywhere: bool  # on every replica, or once on one device
+    microbatches: int
+    rows: int  # of one microbatch, where the phase runs
+    reads: tuple[str, ...]
+    outputs: Specs  # of one microbatch: [rows, ...]
+    access: Access
+    loss: LossSpec | None = None  # of an `Update`
+    through: "Plan | None" = None  # the `Compute` that its gradients go on through
 
-    def inputs(self, values: Batch) -> dict[str, tf.Tensor]:
-        """What the phase may read of `values`."""
-        return {key: values[key] for key in self.reads}
+    @property
+    def name(self) -> str:
+        """The phase's."""
+        return self.phase.name
 
 
-def make_plans(phases: Sequence[Phase], batch: Mapping[str, tf.TensorSpec]) -> list[Plan]:
-    """The plan of each phase, given the specs of a microbatch as the source makes it."""
-    known, makers = dict(batch), dict[str, Phase]()
-    plans = []
-    for phase in phases:
+class Planner:
+    """Goes through the phases in their order, and knows what the ones so far have made."""
+
+    def __init__(self, batch: Specs, *, replicas: int, microbatches: int, alone: Collection[int] = ()):
+        self.rows = next(iter(batch.values())).shape[0] * replicas  # of one global microbatch
+        self.replicas, self.microbatches = replicas, microbatches
+        self.alone = alone  # the ids of variables that live on one device only
+        self.known: dict[str, tf.TensorSpec] = {key: spec_of_row(spec) for key, spec in batch.items()}
+        self.makers: dict[str, Phase] = {}
+        self.plans: dict[str, Plan] = {}
+
+    def add(self, phase: Phase) -> Plan:
+        """The plan of the next phase."""
         # A phase may read what is there whenever it is due: what phases made whose `every` divides its own.
         elsewhere = {
             key: f"phase `{maker.name}` makes it only every {maker.every} steps (give both the same `every`)"
-            for key, maker in makers.items()
+            for key, maker in self.makers.items()
             if phase.every % maker.every
         }
-        spec = {key: known[key] for key in known if key not in elsewhere}
-        plan = _plan(phase, spec, elsewhere)
-        for key in plan.outputs:
-            if key in known:
-                origin = f"phase `{makers[key].name}`" if key in makers else "the source"
+        microbatches = self._microbatches_of(phase)
+        rows = self.rows * self.microbatches // microbatches
+        history = isinstance(phase, Compute) and phase.state is not None
+        everywhere = not history and (
+            self.replicas == 1 or phase.placement.on_every_replica(self.rows * self.microbatches)
+        )
+        if everywhere:
+            rows //= self.replicas
+        specs = {key: tf.TensorSpec([rows, *x.shape], x.dtype) for key, x in self.known.items() if key not in elsewhere}
+        plan = self._plan(phase, specs, elsewhere, everywhere=everywhere, microbatches=microbatches, rows=rows)
+        self._check_alone(plan)
+        for key, spec in plan.outputs.items():
+            if key in self.known:
+                origin = f"phase `{self.makers[key].name}`" if key in self.makers else "the source"
                 raise ConfigurationError(
                     f"phase `{phase.name}` makes `{key}`, which comes from {origin} already: give it another name."
                 )
-            makers[key] = phase
-        known |= plan.outputs
-        plans.append(plan)
-    return plans
+            self.makers[key] = phase
+            self.known[key] = spec_of_row(spec)
+        self.plans[phase.name] = plan
+        return plan
+
+    def _plan(self, phase: Phase, specs: Specs, elsewhere: Mapping[str, str], **place: Any) -> Plan:
+        name, mixes = phase.name, {"mixes_rows": phase.mixes_rows}
+        if isinstance(phase, Compute):
+            outputs, access = describe_outputs(outputs_of(phase), specs, name, elsewhere, **mixes)
+            return Plan(phase, reads=_read(access, specs), outputs=outputs, access=access, **place)
+        loss = describe_loss(phase.loss, specs, name, elsewhere, **mixes)
+        through = self._through(phase, loss.access)
+        reads = _read(loss.access, specs)
+        return Plan(phase, reads=reads, outputs=loss.outputs, access=loss.access, loss=loss, through=through, **place)
+
+    def _microbatches_of(self, phase: Phase) -> int:
+        if isinstance(phase, Compute) and phase.state is not None:
+            return 1  # history sees the whole batch at once
+        own = phase.microbatches or self.microbatches
+        if self.microbatches % own:
+            raise ConfigurationError(
+                f"`microbatches` of phase `{phase.name}` is {own}, which doesn't divide `Trainer.microbatches` = "
+                f"{self.microbatches}: a phase joins whole microbatches of the trainer's."
+            )
+        return own
+
+    def _through(self, phase: Update, access: Access) -> Plan | None:
+        if phase.through is None:
+            return None
+        plan = self.plans.get(phase.through)
+        if plan is None or not isinstance(plan.phase, Compute) or plan.phase.state is not None:
+            known = [f"`{name}`" for name, p in self.plans.items() if isinstance(p.phase, Compute)]
+            raise ConfigurationError(
+                f"`through` of phase `{phase.name}` is `{phase.through}`, which is no earlier `Compute` (without "
+                f"`state`); there {'is ' + ', '.join(known) if known else 'is none'}."
+            )
+        if not plan.outputs.keys() & access.reads:
+            raise ConfigurationError(
+                f"phase `{phase.name}` goes through `{phase.through}`, but its loss reads none of "
+                f"{', '.join(f'`{key}`' for key in plan.outputs)}: no gradient can reach what it trains."
+            )
+        if phase.every % plan.phase.every:
+            raise ConfigurationError(
+                f"phase `{phase.name}` goes through `{phase.through}`, which is due on every {plan.phase.every} steps "
+                "only: give both the same `every`."
+            )
+        return plan
+
+    def _check_alone(self, plan: Plan) -> None:
+        if not plan.everywhere or self.replicas == 1:
+            return
+        found = [v for v in plan.access.variables if id(v) in self.alone]
+        if found:
+            raise ConfigurationError(
+                f"phase `{plan.name}` runs on every replica and reads `{found[0].name}` of a network that the task "
+                "keeps on one device (`one_device`). Let it run there (`placement=ONE_DEVICE`), or let a `Compute` on "
+                "one device make what it needs and read that."
+            )
 
 
-def _plan(phase: Phase, spec: Mapping[str, tf.TensorSpec], elsewhere: Mapping[str, str]) -> Plan:
-    if isinstance(phase, Compute):
-        outputs = describe_outputs(phase.fn, spec, phase.name, elsewhere, mixes_rows=phase.mixes_rows)
-        return Plan(phase, tuple(spec), outputs, None)
-    assert isinstance(phase, Update)
-    loss = describe_loss(phase.loss, spec, phase.name, elsewhere, mixes_rows=phase.mixes_rows)
-    return Plan(phase, tuple(spec), loss.outputs, loss)
+def outputs_of(phase: Compute) -> Callable[..., Mapping[str, tf.Tensor]]:
+    """The function of a phase without the history that it returns as well."""
+    return phase.fn if phase.state is None else lambda batch, rng: phase.fn(batch, rng)[0]
+
+
+def spec_of_row(spec: tf.TensorSpec) -> tf.TensorSpec:
+    """Of one row of a value."""
+    return tf.TensorSpec(spec.shape[1:], spec.dtype)
+
+
+def is_shape_only(plan: Plan, key: str) -> bool:
+    """Whether the phase has no use for the value itself."""
+    return key in plan.access.shapes_only or key not in plan.access.reads
+
+
+def _read(access: Access, specs: Specs) -> tuple[str, ...]:
+    """What was read; or, for a phase that reads nothing, the smallest value, because rows have to be counted."""
+    smallest = min(specs, key=lambda key: specs[key].shape.num_elements() * specs[key].dtype.size)
+    return tuple(key for key in specs if key in access.reads) or (smallest,)

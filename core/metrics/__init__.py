@@ -20,6 +20,8 @@ that may be added, with a method `result() -> scalar | {suffix: scalar}`.
 """
 
 from core.metrics.classification import Confusion, IoU, PrecisionRecall, accuracy, top_k_accuracy
+from core.metrics.frechet import Frechet
+from core.metrics.generation import ClassCoverage, in_manifold
 from core.metrics.images import psnr, ssim
 from core.metrics.ranking import AUC
 from core.metrics.regression import MAE, R2, RMSE
@@ -30,14 +32,17 @@ __all__ = [
     "MAE",
     "R2",
     "RMSE",
+    "ClassCoverage",
     "Confusion",
     "Figures",
+    "Frechet",
     "IoU",
     "Mean",
     "Perplexity",
     "PrecisionRecall",
     "State",
     "accuracy",
+    "in_manifold",
     "merge",
     "psnr",
     "ssim",

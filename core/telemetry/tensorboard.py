@@ -28,6 +28,12 @@ class TensorBoard:
         values = [Summary.Value(tag=f"{split}/{name}", simple_value=float(value)) for name, value in figures.items()]
         self._write(Event(step=step, summary=Summary(value=values)))
 
+    def image(self, step: int, name: str, png: bytes) -> None:
+        """Writes a picture; its size stands in the PNG's header."""
+        width, height = (int.from_bytes(png[i : i + 4], "big") for i in (16, 20))
+        picture = Summary.Image(encoded_image_string=png, width=width, height=height, colorspace=3)
+        self._write(Event(step=step, summary=Summary(value=[Summary.Value(tag=name, image=picture)])))
+
     def close(self) -> None:
         """Closes the event file."""
         self._writer.close()

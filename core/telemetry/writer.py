@@ -27,6 +27,14 @@ class Screen(Writer, Protocol):
         """Shows a line of text."""
 
 
+@runtime_checkable
+class Gallery(Writer, Protocol):
+    """A writer that can show pictures."""
+
+    def image(self, step: int, name: str, png: bytes) -> None:
+        """Shows a PNG."""
+
+
 class Telemetry:
     """Several writers as one; the screens among them get progress and notes too. Without writers it says nothing."""
 
@@ -44,6 +52,12 @@ class Telemetry:
         """Shows how far the run is; cheap enough to call after each chunk of steps."""
         for screen in self.screens:
             screen.progress(step, figures)
+
+    def image(self, step: int, name: str, png: bytes) -> None:
+        """Hands a picture to each writer that has a place for one."""
+        for writer in self.writers:
+            if isinstance(writer, Gallery):
+                writer.image(step, name, png)
 
     def note(self, text: str) -> None:
         """Shows a line of text."""

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from core import metrics
 
@@ -55,6 +56,37 @@ def values(rng: Generator, rows: int) -> Arrays:
 def pictures(rng: Generator, rows: int) -> Arrays:
     targets = 255 * rng.random((rows, 14, 13, 2))
     return np.clip(targets + 20 * rng.normal(size=targets.shape), 0, 255).astype(np.float32), targets.astype(np.float32)
+
+
+def points(rng: Generator, rows: int) -> Arrays:
+    """Two sets of points, a coordinate each: multiples of 1/16, so that the sums of their products are exact."""
+    return tuple((rng.integers(-40, 40, rows) / 16 + (i == 0)).astype(np.float32) for i in range(6))
+
+
+def plane(rng: Generator, rows: int) -> Arrays:
+    return (rng.normal(size=(rows, 2)).astype(np.float32),)
+
+
+PLANE = plane(np.random.default_rng(9), 12)[0]
+
+
+def frechet(*arrays: np.ndarray) -> float:
+    """By the eigenvalues of the product itself, whose matrix has a root even where it is singular."""
+    *coordinates, w = arrays
+    sets = coordinates[:3], coordinates[3:]
+    mean_1, mean_2 = (np.average(x, axis=1, weights=w) for x in sets)
+    cov_1, cov_2 = (np.cov(x, fweights=(4 * w).astype(int)) for x in sets)
+    roots = np.sqrt(np.linalg.eigvals(cov_1 @ cov_2).astype(complex)).real
+    return float(((mean_1 - mean_2) ** 2).sum() + np.trace(cov_1 + cov_2) - 2 * roots.sum())
+
+
+def in_balls(features: np.ndarray) -> np.ndarray:
+    """Ball by ball, as the paper has it."""
+    inside = np.zeros(len(features), np.float32)
+    for i, centre in enumerate(PLANE.astype(np.float64)):
+        others = np.linalg.norm(np.delete(PLANE, i, axis=0) - centre, axis=1)
+        inside[np.linalg.norm(features - centre, axis=1) <= np.sort(others)[2]] = 1
+    return inside
 
 
 def pairwise_auc(scores: np.ndarray, labels: np.ndarray, w: np.ndarray) -> float:
@@ -193,6 +225,36 @@ TABLE: list[tuple[str, Callable[..., Any], Callable[[Generator, int], Arrays], C
         (np.nan, 0.0),
     ),
     ("R2", metrics.R2.of, numbers, r2, NUMPY, "Wright, 1921", (0.0, np.nan)),
+    (
+        "Frechet",
+        # By whole weights, which are how often an example is there.
+        lambda a, b, c, d, e, f, w: metrics.Frechet.of(
+            tf.stack([a, b, c], -1), tf.stack([d, e, f], -1), 4 * (tf.ones_like(a) if w is None else w)
+        ),
+        points,
+        frechet,
+        "numpy.cov, numpy.linalg.eigvals",
+        "Heusel et al., 2017",
+        (np.nan, np.inf, 0.0, np.inf, 0.0, np.nan),
+    ),
+    (
+        "ClassCoverage",
+        lambda y, _, w: metrics.ClassCoverage.of(y, 5, w),
+        classes,
+        lambda y, _, w: len(np.unique(y[w > 0])),
+        "numpy.unique",
+        "",
+        (99, -1),
+    ),
+    (
+        "in_manifold",
+        lambda x: metrics.in_manifold(x, PLANE),
+        plane,
+        in_balls,
+        "NumPy, ball by ball",
+        "Kynkäänniemi et al., 2019",
+        None,
+    ),
 ]
 
 

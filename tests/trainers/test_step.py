@@ -56,7 +56,7 @@ def make(task_class, *, microbatches, values, **arguments):
         optimizers = {phase.name: Optimizer(phase.optimizer, phase.variables()) for phase in updates}
     rows = ROWS // microbatches
     spec = {key: tf.TensorSpec([rows, *x.shape[1:]], x.dtype) for key, x in values.items()}
-    step = TrainStep(task.phases(), optimizers, strategy=STRATEGY, seed=7, batch_spec=spec)
+    step = TrainStep(task.phases(), optimizers, strategy=STRATEGY, seed=7, batch_spec=spec, microbatches=microbatches)
     cut = {key: tf.reshape(x, [microbatches, rows, *x.shape[1:]]) for key, x in values.items()}
     traced = tf.function(lambda index: step(cut, index), autograph=False)
     return task, optimizers, lambda index: traced(tf.constant(index, tf.int64))

@@ -1,6 +1,7 @@
 """`--mode=train`: trains, or goes on training."""
 
-from core.errors import TapeloopError
+from core.distribution import is_chief, joined, naming_lost_peers
+from core.errors import PeerLostError, TapeloopError
 from core.telemetry import Console, JsonLines, Telemetry, TensorBoard
 from trainers.session import Session
 from trainers.trainer import Trainer
@@ -17,34 +18,55 @@ def run(session: Session) -> int:
         trainer.restore(manifest)
         if trainer.step >= trainer.steps:
             return _already_finished(trainer)
-    workdir.result.unlink(missing_ok=True)  # it tells of a run that ended; this one goes on
-    console = Console(total_steps=trainer.steps)
-    telemetry = Telemetry([console, JsonLines(workdir.metrics, trainer.step), TensorBoard(workdir.path, trainer.step)])
+    telemetry = _telemetry(trainer)
     if manifest is not None:
         telemetry.note(f"going on from step {trainer.step} (`{manifest.path.name}`)")
+    membership = joined()
+    if membership:
+        lost = PeerLostError.exit_code
+        membership.last_words = lambda reason: _write_result(trainer, exit_code=lost, reason=reason)
     try:
-        evaluation = trainer.train(telemetry)
+        with naming_lost_peers():
+            trainer.train(telemetry)
     except BaseException as error:
         exit_code = error.exit_code if isinstance(error, TapeloopError) else 1
-        reason = str(error) or type(error).__name__
-        workdir.write_result(step=trainer.step, exit_code=exit_code, reason=reason, evaluation=trainer.evaluation)
+        _write_result(trainer, exit_code=exit_code, reason=str(error) or type(error).__name__)
         raise
     finally:
         telemetry.close()
-    workdir.write_result(step=trainer.step, exit_code=0, reason="finished", evaluation=evaluation)
-    print(f"finished: {trainer.step} steps, in `{workdir.path}`", flush=True)
+    _write_result(trainer, exit_code=0, reason="finished")
+    if is_chief():
+        print(f"finished: {trainer.step} steps, in `{workdir.path}`", flush=True)
     return 0
+
+
+def _telemetry(trainer: Trainer) -> Telemetry:
+    """Where figures go; of several workers, the chief alone has any place for them."""
+    if not is_chief():
+        return Telemetry([])
+    workdir = trainer.workdir
+    workdir.result.unlink(missing_ok=True)  # it tells of a run that ended; this one goes on
+    console = Console(total_steps=trainer.steps)
+    return Telemetry([console, JsonLines(workdir.metrics, trainer.step), TensorBoard(workdir.path, trainer.step)])
+
+
+def _write_result(trainer: Trainer, *, exit_code: int, reason: str) -> None:
+    if is_chief():
+        evaluation = trainer.evaluation
+        trainer.workdir.write_result(step=trainer.step, exit_code=exit_code, reason=reason, evaluation=evaluation)
 
 
 def _already_finished(trainer: Trainer) -> int:
     """Says so; a run that was killed between its last checkpoint and its result gets the result now."""
     result = trainer.workdir.read_result()
-    if result.get("exit_code") != 0 or result.get("step") != trainer.step:
-        evaluation = trainer.evaluate() if trainer.evaluator else {}
-        trainer.workdir.write_result(step=trainer.step, exit_code=0, reason="finished", evaluation=evaluation)
+    if trainer.any_of_us(result.get("exit_code") != 0 or result.get("step") != trainer.step):
+        if trainer.evaluator:
+            trainer.evaluate()
+        _write_result(trainer, exit_code=0, reason="finished")
         result = trainer.workdir.read_result()
-    figures = ", ".join(f"{name} {x}" for name, x in result["evaluation"].items()) or "no evaluation"
-    print(f"already finished: {trainer.step} steps, {figures} (`{trainer.workdir.path}`)", flush=True)
+    if is_chief():
+        figures = ", ".join(f"{name} {x}" for name, x in result["evaluation"].items()) or "no evaluation"
+        print(f"already finished: {trainer.step} steps, {figures} (`{trainer.workdir.path}`)", flush=True)
     return 0
 
 

@@ -2,21 +2,20 @@
 
 import functools
 
+import engine_lab
 import numpy as np
 import pytest
 import tensorflow as tf
+from engine_lab import assert_same
 
 from core import layers
 from core.distribution.ledger import GRADIENTS, STATISTICS
-from core.engine import TrainStep
 from core.errors import ConfigurationError
-from core.module import named_variables
-from core.optimizers import Optimizer, adam, sgd
-from core.random import Rng
+from core.optimizers import adam, sgd
 from core.statistics import Statistics
 from core.task import Compute, Loss, Task, Update
 
-ROWS, STEPS = 32, 20
+ROWS = 32
 CORNERS = [(2, 2), (4, 1), (2, 1), (4, 4), (1, 4)]
 
 
@@ -106,49 +105,13 @@ def data():
     }
 
 
-def train(task_class, replicas, microbatches, **arguments):
-    """All variables after some steps, the figures of every step, and the step itself."""
-    devices = [f"CPU:{i}" for i in range(replicas)]
-    strategy = tf.distribute.MirroredStrategy(devices, tf.distribute.ReductionToOneDevice())
-    with strategy.scope():
-        task = task_class(rng=Rng.from_seed(1))
-        updates = [phase for phase in task.phases() if isinstance(phase, Update)]
-        optimizers = {phase.name: Optimizer(phase.optimizer, phase.variables()) for phase in updates}
-    rows = ROWS // microbatches // replicas
-    cut = {key: x.reshape([microbatches, replicas, rows, *x.shape[1:]]) for key, x in data().items()}
-    spec = {key: tf.TensorSpec([rows, *x.shape[3:]], x.dtype) for key, x in cut.items()}
-    step = TrainStep(task.phases(), optimizers, strategy=strategy, seed=7, batch_spec=spec, **arguments)
-
-    @tf.function(autograph=False)
-    def run(index):
-        def place(context):
-            return {key: tf.constant(x[:, context.replica_id_in_sync_group]) for key, x in cut.items()}
-
-        return step(strategy.experimental_distribute_values_from_function(place), index)
-
-    figures = [run(tf.constant(i, tf.int64)) for i in range(STEPS)]
-    assert all(bool(result.healthy) for result in figures)
-    variables = dict(named_variables(task))
-    for name, optimizer in optimizers.items():
-        variables |= {f"{name}/{path}": v for path, v in optimizer.variables.items()}
-    for path, variable in variables.items():
-        for component in strategy.experimental_local_results(variable):
-            np.testing.assert_array_equal(component.numpy(), variable.numpy(), err_msg=f"drift of {path}")
-    sums = [tf.nest.map_structure(lambda x: x.numpy(), dict(result.sums)) for result in figures]
-    return {path: v.numpy() for path, v in variables.items()}, sums, step
+def train(task_class, replicas, microbatches, **settings):
+    return engine_lab.train(task_class, data(), replicas, microbatches, **settings)
 
 
 @functools.cache
 def reference(task_class, microbatches):
     return train(task_class, 1, microbatches)
-
-
-def assert_same(found, expected):
-    variables, sums, _ = found
-    for path, value in expected[0].items():
-        np.testing.assert_allclose(variables[path], value, rtol=1e-5, atol=1e-5, err_msg=path)
-    for mine, its in zip(tf.nest.flatten(sums), tf.nest.flatten(expected[1]), strict=True):
-        np.testing.assert_allclose(mine, its, rtol=2e-6, atol=1e-5)
 
 
 @pytest.mark.parametrize(("replicas", "microbatches"), CORNERS)

@@ -1,0 +1,190 @@
+"""The losses of adversarial training: what a discriminator and a generator are told, and gradient penalties.
+
+A `Game` holds both sides of one loss, as functions of logits; a task is configured with one: `DcGan.game = @hinge()`.
+
+    >>> game = hinge()
+    >>> real_logits, fake_logits = tf.constant([2.0, 0.5]), tf.constant([-2.0, 0.5])
+    >>> print(game.discriminator(real_logits, fake_logits).numpy(), game.generator(fake_logits).numpy())
+    [0. 2.] [ 2.  -0.5]
+
+Logits are `[rows]`, or maps `[rows, ...]` of one logit a patch (PatchGAN: Isola et al., 2017), over which losses are
+averaged. Every loss and penalty is one value per row, computed in float32 from whatever floats it is given (float64
+stays float64), and no row's depends on another's.
+
+Penalties are the paper's term without its factor, which the step function says aloud:
+
+    losses = game.discriminator(d(real), d(fake)) + 10.0 * gradient_penalty(d, real, fake, rng)
+    losses = game.discriminator(d(real), d(fake)) + gamma / 2 * (r1(d, real) + r2(d, fake))
+
+A critic that also looks at labels is passed as `lambda images: d(images, labels)`.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import gin
+import tensorflow as tf
+
+from core.losses import arguments
+from core.random import Rng
+
+Critic = Callable[[tf.Tensor], tf.Tensor]  # images [rows, ...] -> logits
+
+
+class DiscriminatorLoss(Protocol):
+    """What the discriminator minimises."""
+
+    def __call__(self, real_logits: Any, fake_logits: Any) -> tf.Tensor:
+        """One value per row, of a real example and a fake one."""
+
+
+class GeneratorLoss(Protocol):
+    """What the generator minimises."""
+
+    def __call__(self, fake_logits: Any, real_logits: Any = None) -> tf.Tensor:
+        """One value per row."""
+
+
+class Game(NamedTuple):
+    """Both sides of an adversarial loss."""
+
+    discriminator: DiscriminatorLoss
+    generator: GeneratorLoss
+    paired: bool = False  # whether the generator's loss reads real logits: only then need they be computed for it
+
+
+@gin.configurable
+def non_saturating(label_smoothing: float = 0.0) -> Game:
+    """−log D(x) − log(1 − D(G(z))) against −log D(G(z)), with D the sigmoid of the logits (Goodfellow et al., 2014).
+
+    With `label_smoothing` s the discriminator is asked to be only 1 − s sure of what is real; never of what is fake,
+    which would teach the generator to repeat itself (one-sided: Salimans et al., 2016).
+    """
+    smoothing = arguments.fraction("label_smoothing", label_smoothing)
+    return _unpaired(
+        real=lambda logits: tf.math.softplus(-logits) + smoothing * logits,
+        fake=tf.math.softplus,
+        generator=lambda logits: tf.math.softplus(-logits),
+    )
+
+
+@gin.configurable
+def least_squares() -> Game:
+    """(D(x) − 1)² / 2 + D(G(z))² / 2 against (D(G(z)) − 1)² / 2 (Mao et al., 2017, their equation 9)."""
+    return _unpaired(
+        real=lambda logits: 0.5 * tf.square(logits - 1.0),
+        fake=lambda logits: 0.5 * tf.square(logits),
+        generator=lambda logits: 0.5 * tf.square(logits - 1.0),
+    )
+
+
+@gin.configurable
+def hinge() -> Game:
+    """max(0, 1 − D(x)) + max(0, 1 + D(G(z))) against −D(G(z)) (Lim and Ye, 2017; Miyato et al., 2018)."""
+    return _unpaired(
+        real=lambda logits: tf.nn.relu(1.0 - logits),
+        fake=lambda logits: tf.nn.relu(1.0 + logits),
+        generator=tf.negative,
+    )
+
+
+@gin.configurable
+def wasserstein() -> Game:
+    """D(G(z)) − D(x) against −D(G(z)) (Arjovsky et al., 2017), for a D kept Lipschitz, by `gradient_penalty` say."""
+    return _unpaired(real=tf.negative, fake=tf.identity, generator=tf.negative)
+
+
+@gin.configurable
+def relativistic() -> Game:
+    """−log σ(D(x) − D(G(z))) against −log σ(D(G(z)) − D(x)) (Jolicoeur-Martineau, 2018).
+
+    Each row's real example is compared with its own fake, never with the mean of the others: RpGAN, which Huang et al.
+    (2024) train with `r1` and `r2` (R3GAN).
+    """
+
+    def discriminator(real_logits: Any, fake_logits: Any) -> tf.Tensor:
+        real, fake = _pair(real_logits, fake_logits)
+        return _per_row(tf.math.softplus(fake - real))
+
+    def generator(fake_logits: Any, real_logits: Any = None) -> tf.Tensor:
+        if real_logits is None:
+            raise ValueError(
+                "`real_logits` is None, but the relativistic generator competes with real examples (`game.paired`): "
+                "call `game.generator(d(fake), d(real))`."
+            )
+        real, fake = _pair(real_logits, fake_logits)
+        return _per_row(tf.math.softplus(real - fake))
+
+    return Game(discriminator, generator, paired=True)
+
+
+def gradient_penalty(critic: Critic, real: Any, fake: Any, rng: Rng) -> tf.Tensor:
+    """(‖∇D(x̂)‖ − 1)² at x̂ = εx + (1 − ε)G(z), ε uniform and one per row (WGAN-GP: Gulrajani et al., 2017; λ = 10).
+
+    Without normalisation over the batch in the critic: a row's gradient must be its own.
+    """
+    real = tf.convert_to_tensor(real)
+    fake = arguments.shaped_like("fake", tf.cast(tf.convert_to_tensor(fake), real.dtype), "real", real)
+    rows = real.shape[0] if real.shape[0] is not None else tf.shape(real)[0]
+    mix = tf.reshape(tf.cast(rng.rows.uniform(rows), real.dtype), [rows] + [1] * (real.shape.rank - 1))
+    squares = _squared_slopes(critic, mix * real + (1.0 - mix) * fake)
+    # The root is taken of a stand-in where its slope is infinite: a norm of zero passes on no gradient, not `nan`.
+    flat = tf.equal(squares, 0.0)
+    norms = arguments.zero_where(flat, tf.sqrt(tf.where(flat, tf.ones_like(squares), squares)))
+    return tf.square(norms - 1.0)
+
+
+def r1(critic: Critic, real: Any) -> tf.Tensor:
+    """‖∇D(x)‖² at the real examples (Mescheder et al., 2018; times γ/2)."""
+    return _squared_slopes(critic, tf.convert_to_tensor(real))
+
+
+def r2(critic: Critic, fake: Any) -> tf.Tensor:
+    """‖∇D(G(z))‖² at the fakes (Mescheder et al., 2018; times γ/2)."""
+    return _squared_slopes(critic, tf.convert_to_tensor(fake))
+
+
+def _squared_slopes(critic: Critic, images: tf.Tensor) -> tf.Tensor:
+    """The squared norm of each row's gradient of its own logit, of its mean logit where the critic returns a map."""
+    with tf.GradientTape() as tape:
+        tape.watch(images)
+        logits = _per_row(arguments.floats("logits", critic(images), min_rank=1, axes="[rows, ...]"))
+    gradient = tape.gradient(logits, images)  # of the sum over rows, each of which depends on its own image alone
+    if gradient is None:
+        raise ValueError(
+            f"`critic` {critic!r} returned logits that don't depend on its images ({images.dtype.name}): compute them "
+            "from its argument, of floats."
+        )
+    gradient = arguments.floats("gradient", gradient)
+    return tf.reduce_sum(tf.square(gradient), axis=list(range(1, gradient.shape.rank)))
+
+
+def _unpaired(
+    real: Callable[[tf.Tensor], tf.Tensor],
+    fake: Callable[[tf.Tensor], tf.Tensor],
+    generator: Callable[[tf.Tensor], tf.Tensor],
+) -> Game:
+    """The game whose discriminator adds a term for what is real and one for what is fake."""
+
+    def discriminator(real_logits: Any, fake_logits: Any) -> tf.Tensor:
+        real_logits, fake_logits = _pair(real_logits, fake_logits)
+        return _per_row(real(real_logits) + fake(fake_logits))
+
+    def generator_loss(fake_logits: Any, real_logits: Any = None) -> tf.Tensor:
+        return _per_row(generator(_logits("fake_logits", fake_logits)))
+
+    return Game(discriminator, generator_loss)
+
+
+def _logits(name: str, value: Any) -> tf.Tensor:
+    return arguments.floats(name, value, min_rank=1, axes="[rows] or [rows, ...]")
+
+
+def _pair(real_logits: Any, fake_logits: Any) -> tuple[tf.Tensor, tf.Tensor]:
+    real = _logits("real_logits", real_logits)
+    return real, arguments.targets_like("fake_logits", fake_logits, "real_logits", real)
+
+
+def _per_row(values: tf.Tensor) -> tf.Tensor:
+    """The mean over all axes but that of the rows."""
+    return tf.reduce_mean(values, axis=list(range(1, values.shape.rank)))

@@ -1,0 +1,44 @@
+"""How a value lies: spread over the replicas by rows, or whole on one device; and how it gets from one to the other.
+
+Between phases a value is always cut as the trainer cuts the batch, `[microbatches, rows, ...]`. The global microbatch m
+holds rows m * R to (m + 1) * R of the global batch; replica i of n has the i-th of n equal parts of each.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from core.distribution.exchange import Exchange
+from core.task import Batch
+
+
+class Placed(NamedTuple):
+    """A value and where it is."""
+
+    value: Any
+    everywhere: bool
+
+
+def moved(value: Placed, *, everywhere: bool, exchange: Exchange, phase: str) -> Any:
+    """`value` where it is wanted."""
+    if value.everywhere == everywhere or exchange.replicas == 1:
+        return value.value
+    return exchange.split(value.value, phase) if everywhere else exchange.gather(value.value, phase)
+
+
+def cut(values: Batch, microbatches: int) -> dict[str, tf.Tensor]:
+    """`values` in other microbatches: neighbours become one, or one is taken apart again."""
+    return {key: _cut(x, microbatches) for key, x in values.items()}
+
+
+def _cut(x: tf.Tensor, microbatches: int) -> tf.Tensor:
+    if x.shape[0] == microbatches:
+        return x
+    return tf.reshape(x, [microbatches, x.shape[0] * x.shape[1] // microbatches, *x.shape[2:]])
+
+
+def shape_of(values: Mapping[str, Any]) -> tuple[int, int]:
+    """Microbatches and rows."""
+    microbatches, rows = next(iter(values.values())).shape[:2]
+    return microbatches, rows

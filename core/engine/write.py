@@ -1,0 +1,63 @@
+"""The end of an update: the one reduction, the optimizer, the averages; in replica context."""
+
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+
+from core.distribution.exchange import Exchange
+from core.distribution.ledger import GRADIENTS
+from core.engine.accumulate import Accumulated, all_finite
+from core.loss_spec import Sums
+from core.module import named_variables
+from core.optimizers import Optimizer
+from core.statistics import commit, refreshed
+from core.task import Update
+
+
+def reduce_over_replicas(accumulated: Accumulated, exchange: Exchange, name: str = "loss") -> Accumulated:
+    """Sums gradients and figures over the replicas, in one go."""
+    additive = accumulated.additive
+    narrow = exchange.reduce_in
+    if narrow is not None:
+        additive = additive._replace(gradients={path: _cast(x, narrow) for path, x in additive.gradients.items()})
+    additive = exchange.sum(additive, phase=name, what=GRADIENTS)
+    if narrow is not None:
+        wide = {path: _cast(x, accumulated.gradients[path].dtype) for path, x in additive.gradients.items()}
+        additive = additive._replace(gradients=wide)
+    return dataclasses.replace(accumulated, additive=additive)
+
+
+def write_update(
+    phase: Update, optimizer: Optimizer, reduced: Accumulated, healthy: tf.Tensor, *, fused: bool
+) -> tuple[tf.Tensor, Sums]:
+    """Applies what was reduced, if it is finite; returns whether all is well, and the figures."""
+    gradients = reduced.mean_gradients()
+    # The update waits for the loss alone, known before the gradients are: waiting for the check of those would cost
+    # small models a tenth of their speed. A gradient that isn't finite ends the run all the same.
+    written = healthy & tf.math.is_finite(reduced.sums["loss"])
+    healthy = written & all_finite(gradients)
+    if reduced.weighted:
+        # No weight is no evidence: the run goes on without an update. Less than none is a mistake.
+        healthy &= reduced.sums["weight"] >= 0.0
+        written &= reduced.sums["weight"] > 0.0
+    value = tf.math.divide_no_nan(reduced.sums["loss"], reduced.sums["weight"])
+    optimizer.apply(gradients, value=value, commit=written, fused=fused)
+    commit_untrained(phase, reduced, written)
+    return healthy, reduced.sums
+
+
+def commit_untrained(phase: Update, reduced: Accumulated, where: tf.Tensor) -> None:
+    """Moves averages and derived state of the modules that `phase` trains; those of others it only read."""
+    modules = [phase.trains] if isinstance(phase.trains, tf.Module) else list(phase.trains)
+    values = reduced.layers.averages(reduced.additive.statistics)
+    for module in modules:
+        values |= refreshed(module)  # from the parameters as the update left them
+    own = {variable.ref() for module in modules for variable in named_variables(module).values()}
+    commit({reference: value for reference, value in values.items() if reference in own}, keep=~where)
+
+
+def _cast(gradient: Any, dtype: tf.DType) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(tf.cast(gradient.values, dtype), gradient.indices, gradient.dense_shape)
+    return tf.cast(gradient, dtype)

@@ -1,0 +1,93 @@
+"""The Fréchet distance: how far a set of generated examples is from the real ones, as a classifier sees them."""
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from core.losses import arguments
+from core.metrics.state import weights_of
+from core.random import Rng
+
+
+class Frechet(NamedTuple):
+    """The Fréchet distance of Gaussians fitted to two sets of features (Dowson and Landau, 1982; Heusel et al., 2017).
+
+    Each set of features x is kept as the one matrix Σ weight · zzᵀ of z = [1, x], which holds its weight, its sum and
+    its products. The covariances divide by weight − 1, as in the paper's code, so a set needs two examples.
+    """
+
+    real: tf.Tensor  # [1 + features, 1 + features]
+    fake: tf.Tensor
+
+    @classmethod
+    def of(cls, real: Any, fake: Any, weight: Any = None) -> "Frechet":
+        """From features [rows, features] of real and fake examples; a weight per row is that of both its examples.
+
+        Without weights the sets may differ in size; one that is measured elsewhere is given as `features[:0]`.
+        """
+        real, fake = _features("real", real), _features("fake", fake)
+        if real.shape[1] != fake.shape[1]:
+            raise ValueError(
+                f"`fake` has shape {fake.shape}, but `real` {real.shape}: one network makes the features of both."
+            )
+        return cls(_products("real", real, weight), _products("fake", fake, weight))
+
+    @classmethod
+    def between_halves(cls, features: Any, *, seed: int = 0, splits: int = 10) -> tf.Tensor:
+        """The mean distance between random halves of one set: what perfect examples would get from half as many.
+
+        The distance between finite sets isn't zero, so that of a generator is judged beside this one, with as many
+        examples on either side. With an odd number of rows each split leaves one out.
+        """
+        features = _features("features", features)
+        if splits < 1:
+            raise ValueError(f"`splits` is {splits}; it counts random splits in two: 10 make the mean steady.")
+        rng, half = Rng.from_seed(seed), tf.shape(features)[0] // 2
+        distances = []
+        for split in range(splits):
+            order = tf.argsort(rng.fold(split).uniform(tf.shape(features)[:1]))
+            shuffled = tf.gather(features, order)
+            distances.append(cls.of(shuffled[:half], shuffled[half : 2 * half]).result())
+        return tf.add_n(distances) / splits
+
+    def result(self) -> tf.Tensor:
+        """‖μ₁ − μ₂‖² + tr(Σ₁ + Σ₂ − 2 (Σ₁Σ₂)^½)."""
+        sane = tf.reduce_all([tf.reduce_all(tf.math.is_finite(x)) & (x[0, 0] > 1.0) for x in self])
+        # An eigendecomposition raises where its input isn't finite, so it is given something that is.
+        (mean_1, cov_1), (mean_2, cov_2) = (_gaussian(tf.where(sane, x, 2.0 * tf.ones_like(x))) for x in self)
+        # Σ₁Σ₂ has the eigenvalues of the symmetric FᵀΣ₂F, for any F with Σ₁ = FFᵀ.
+        values, vectors = tf.linalg.eigh(cov_1)
+        factor = vectors * _root(values)
+        overlap = tf.reduce_sum(_root(tf.linalg.eigvalsh(tf.matmul(factor, cov_2 @ factor, transpose_a=True))))
+        distance = tf.reduce_sum(tf.square(mean_1 - mean_2)) + tf.linalg.trace(cov_1 + cov_2) - 2.0 * overlap
+        distance = tf.maximum(distance, 0.0)  # that of equal sets is zero but for rounding
+        return tf.cast(tf.where(sane, distance, arguments.nan(distance.dtype)), tf.float32)
+
+
+def _features(name: str, value: Any) -> tf.Tensor:
+    """`value` as float64, in which the squares of float32 are exact and their sums lose nothing of a variance."""
+    value = tf.cast(arguments.floats(name, value), tf.float64)
+    if value.shape.rank != 2 or value.shape[1] is None:
+        raise ValueError(
+            f"`{name}` has shape {value.shape}; give features [rows, features], such as a classifier's last hidden "
+            "layer, their number known: `tf.reshape`, `tf.ensure_shape`."
+        )
+    return value
+
+
+def _products(name: str, features: tf.Tensor, weight: Any) -> tf.Tensor:
+    weights = weights_of(features[:, 0], name, weight)[:, tf.newaxis]
+    rows = tf.concat([tf.ones_like(features[:, :1]), features], axis=1)
+    rows = arguments.zero_where(tf.equal(weights, 0.0), rows)
+    return tf.matmul(weights * rows, rows, transpose_a=True)
+
+
+def _gaussian(products: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    weight, total = products[0, 0], products[0, 1:]
+    mean = total / weight
+    return mean, (products[1:, 1:] - mean[:, tf.newaxis] * total) / (weight - 1.0)
+
+
+def _root(eigenvalues: tf.Tensor) -> tf.Tensor:
+    """Their square roots; an eigenvalue of a covariance is negative by rounding only."""
+    return tf.sqrt(tf.maximum(eigenvalues, 0.0))

@@ -1,0 +1,70 @@
+"""What a Fréchet distance doesn't tell apart: whether samples look real, and whether everything real is among them."""
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from core.losses import arguments
+from core.metrics.state import poisoned, weights_of
+
+
+def in_manifold(features: Any, reference: Any, *, k: int = 3) -> tf.Tensor:
+    """1 where a row of features [rows, features] lies in the manifold of a reference, else 0; `nan` where not finite.
+
+    The manifold is made of balls around the reference's rows, each as wide as the way to its k-th nearest neighbour in
+    the reference (Kynkäänniemi et al., 2019). Of fakes against real examples the mean of this is the paper's
+    *precision*, of real examples against fakes its *recall*:
+
+        precision = tf.reduce_mean(in_manifold(fake, real))
+        recall = tf.reduce_mean(in_manifold(real, fake))
+
+    It is a mean of examples as long as the *whole* reference is at hand, as a constant of the task say. Manifolds of
+    parts don't add up to that of the whole, so there is no state to merge: gather a reference that is made in batches.
+    """
+    features = arguments.floats("features", features, min_rank=2, axes="[rows, features]")
+    reference = arguments.floats("reference", reference, min_rank=2, axes="[rows, features]")
+    if not features.shape[1:].is_compatible_with(reference.shape[1:]):
+        raise ValueError(
+            f"`reference` has shape {reference.shape}, but `features` {features.shape}: one network makes both."
+        )
+    size = reference.shape[0]
+    if k < 1 or (size is not None and size <= k):
+        raise ValueError(
+            f"`k` is {k}, but `reference` has {size} rows, each with one neighbour less; give more, or k=3."
+        )
+    between = _squared_distances(reference, reference)
+    between = tf.linalg.set_diag(between, tf.zeros_like(between[0]))
+    # The nearest row to a row is itself, so its k-th neighbour comes after it.
+    radii = -tf.math.top_k(-between, k + 1).values[:, k]
+    inside = tf.reduce_any(_squared_distances(features, reference) <= radii, axis=1)
+    sane = tf.reduce_all(tf.math.is_finite(features), axis=1) & tf.reduce_all(tf.math.is_finite(reference))
+    return tf.where(sane, tf.cast(inside, tf.float32), arguments.nan(tf.float32))
+
+
+def _squared_distances(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+    """Of each row of `a` to each of `b`: ‖a‖² + ‖b‖² − 2 a·b, which wants float64, as it subtracts like from like."""
+    a, b = tf.cast(a, tf.float64), tf.cast(b, tf.float64)
+    squares_a, squares_b = (tf.reduce_sum(tf.square(x), axis=1) for x in (a, b))
+    return squares_a[:, tf.newaxis] + squares_b - 2.0 * tf.matmul(a, b, transpose_b=True)
+
+
+class ClassCoverage(NamedTuple):
+    """How many classes appear among samples, as a classifier labels them: a collapsed generator makes only a few."""
+
+    counts: tf.Tensor  # [classes]
+
+    @classmethod
+    def of(cls, predictions: Any, num_classes: int, weight: Any = None) -> "ClassCoverage":
+        """From class indices of any shape, such as `tf.argmax(logits, -1)`; one out of range gives `nan`."""
+        if num_classes < 1:
+            raise ValueError(f"`num_classes` is {num_classes}; it is at least 1.")
+        predictions = arguments.integers("predictions", predictions)
+        weights = weights_of(predictions, "predictions", weight)
+        valid = (predictions >= 0) & (predictions < num_classes)
+        counts = tf.math.unsorted_segment_sum(weights, arguments.zero_where(~valid, predictions), num_classes)
+        return cls(poisoned(counts, valid | tf.equal(weights, 0.0)))
+
+    def result(self) -> tf.Tensor:
+        """The number of classes that appear."""
+        appear = tf.reduce_sum(tf.cast(self.counts > 0.0, tf.float32))
+        return tf.where(tf.reduce_sum(self.counts) > 0.0, appear, arguments.nan(tf.float32))

@@ -1,0 +1,119 @@
+"""A small classifier of the digits, whose eye for them judges what generators make."""
+
+import functools
+
+import gin
+import tensorflow as tf
+
+from core import layers, losses, metrics
+from core.data import Source, digits, train_chunks
+from core.module import Module, named_variables
+from core.optimizers import Optimizer, adam
+from core.random import Rng
+
+FEATURES, CLASSES = 64, 10
+STEPS, ROWS = 600, 64
+
+
+class DigitJudge(Module):
+    """A network with 64 features before its logits, trained as it is made: a few seconds, the same for every run."""
+
+    def __init__(self, seed: int = 0):
+        super().__init__()
+        rng = Rng.from_seed(seed).fold("judge")
+        self.first = layers.Linear(64, 128, rng=rng.fold("first"))
+        self.second = layers.Linear(128, FEATURES, rng=rng.fold("second"))
+        self.last = layers.Linear(FEATURES, CLASSES, rng=rng.fold("last"))
+        self._train(digits("train"), seed)
+
+    def features(self, image: tf.Tensor) -> tf.Tensor:
+        """Of images in [-1, 1], of any size and any number of channels: [n, 64]."""
+        grey = tf.reduce_mean((tf.cast(image, tf.float32) + 1.0) / 2.0, axis=-1, keepdims=True)
+        if grey.shape[1:3] != [8, 8]:
+            grey = tf.image.resize(grey, [8, 8], method="area")
+        return tf.nn.relu(self.second(tf.nn.relu(self.first(tf.reshape(grey, [-1, 64])))))
+
+    def label(self, image: tf.Tensor) -> tf.Tensor:
+        """The digit that each image looks like."""
+        return tf.argmax(self.last(self.features(image)), axis=-1, output_type=tf.int32)
+
+    def _train(self, source: Source, seed: int) -> None:
+        optimizer = Optimizer(adam(2e-3), named_variables(self, trainable_only=True))
+        chunks = train_chunks(source, global_batch_size=ROWS, microbatches=1, chunk_steps=STEPS, seed=seed)
+
+        @tf.function(autograph=False)
+        def train(image: tf.Tensor, label: tf.Tensor) -> None:
+            def step(i: tf.Tensor) -> tuple[tf.Tensor]:
+                with tf.GradientTape(watch_accessed_variables=False) as tape:
+                    tape.watch(list(optimizer.parameters.values()))
+                    logits = self.last(self.features(2.0 * image[i, 0] - 1.0))
+                    loss = tf.reduce_mean(losses.softmax_cross_entropy(logits, label[i, 0]))
+                optimizer.apply(tape.gradient(loss, optimizer.parameters))
+                return (i + 1,)
+
+            tf.while_loop(lambda i: i < STEPS, step, (tf.constant(0),))
+
+        chunk = next(iter(chunks))
+        train(chunk["image"], chunk["label"])
+
+
+@functools.cache
+def _judge(seed: int) -> DigitJudge:
+    return DigitJudge(seed)
+
+
+class DigitQuality:
+    """How good samples of digits are, next to how good real digits would look by the same measure."""
+
+    samples = 898  # half of all digits, so that a half can stand on the other side
+
+    def __init__(self, seed: int = 0):
+        self.seed = seed
+
+    def __call__(self, image: tf.Tensor, label: tf.Tensor | None = None) -> dict[str, float]:
+        """Figures for images in [-1, 1], and the labels that they are meant to have, if any."""
+        judge, real = _judge(self.seed), self._real
+        fake = judge.features(image)
+        distance = self._distance(fake, real)
+        among_real = float(metrics.Frechet.between_halves(real, seed=self.seed))
+        predicted = judge.label(image)
+        figures = {
+            "frechet": distance,
+            "frechet_real": among_real,
+            "frechet_ratio": distance / among_real,
+            "precision": float(tf.reduce_mean(metrics.in_manifold(fake, real))),
+            "recall": float(tf.reduce_mean(metrics.in_manifold(real, fake))),
+            "coverage": float(metrics.ClassCoverage.of(predicted, CLASSES).result()),
+            "diversity": _spread(fake) / _spread(real),
+        }
+        if label is not None:
+            figures["label_accuracy"] = float(
+                tf.reduce_mean(tf.cast(predicted == tf.cast(label, tf.int32), tf.float32))
+            )
+        return figures
+
+    @functools.cached_property
+    def _real(self) -> tf.Tensor:
+        images = []
+        for source in (digits("train"), digits("test")):
+            images.append(source.gather(tf.range(len(source), dtype=tf.int64))["image"])
+        return _judge(self.seed).features(2.0 * tf.concat(images, 0) - 1.0)
+
+    def _distance(self, fake: tf.Tensor, real: tf.Tensor) -> float:
+        """The mean over ten random halves of the real ones: as many on both sides, as between two real halves."""
+        rng, distances = Rng.from_seed(self.seed).fold("halves"), []
+        for split in range(10):
+            order = tf.argsort(rng.fold(split).uniform([real.shape[0]]))
+            half = tf.gather(real, order[: fake.shape[0]])
+            distances.append(float(metrics.Frechet.of(half, fake).result()))
+        return sum(distances) / len(distances)
+
+
+def _spread(features: tf.Tensor) -> float:
+    return float(tf.sqrt(tf.reduce_sum(tf.math.reduce_variance(features, axis=0))))
+
+
+@gin.configurable
+def digit_quality(seed: int = 0) -> DigitQuality:
+    """For `Quality.judge`: digits, as a classifier trained here sees them."""
+    return DigitQuality(seed)
