@@ -6,15 +6,19 @@ import json
 import numpy as np
 import pytest
 
-from tests.commands import CONFIGS, run
+from tests.commands import CONFIGS, refused, run
 
 ACCURACY = {"digits_linear": 0.94, "digits_mlp": 0.97, "digits_convnet": 0.985}  # of the 360 held-out digits
 MNIST = ("mnist_linear", "mnist_mlp")
 RUNTIME = ("one_device", "mirrored", "multi_worker", "tpu")
 
 
+FOLDERS = ("cyclegan",)  # of the user's
+GENERATIVE = sorted({path.stem for path in CONFIGS.glob("*.gin")} - {*ACCURACY, *MNIST, *FOLDERS})
+
+
 def test_no_configuration_is_forgotten():
-    assert {path.stem for path in CONFIGS.glob("*.gin")} == {*ACCURACY, *MNIST}
+    assert {*ACCURACY, *MNIST, *FOLDERS} <= {path.stem for path in CONFIGS.glob("*.gin")}
     assert {path.stem for path in (CONFIGS / "runtime").glob("*.gin")} == set(RUNTIME)
     for path in CONFIGS.glob("**/*.gin"):
         assert path.read_text().startswith("# "), f"say on the first line what {path.name} is"
@@ -36,12 +40,42 @@ def test_digits_reach_their_accuracy(name, tmp_path):
     assert result["evaluation"]["accuracy"] >= ACCURACY[name]
 
 
-@pytest.mark.parametrize("name", RUNTIME)
+@pytest.mark.parametrize(
+    ("name", "says"), [("multi_worker", "`multi_worker` finds no cluster"), ("tpu", "where no TPU answers")]
+)
+def test_runtime_files_say_what_they_miss(name, says, tmp_path):
+    flags = (f"--gin_file={CONFIGS / 'digits_mlp.gin'}", f"--gin_file={CONFIGS / 'runtime' / name}.gin")
+    refused(*flags, cwd=tmp_path, exit_code=2, says=[says])
+
+
+@pytest.mark.parametrize("name", ["one_device", "mirrored"])
 def test_runtime_files_combine_with_any_experiment(name, tmp_path):
     flags = (f"--gin_file={CONFIGS / 'digits_mlp.gin'}", f"--gin_file={CONFIGS / 'runtime' / name}.gin")
     done = run(*flags, "--gin_param=steps = 200", "--gin_param=Trainer.microbatches = 4", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "runs" / "digits_mlp" / "result.json").exists()
+
+
+@pytest.mark.parametrize("name", [name for name in GENERATIVE if name != "digits_gan"])
+def test_generative_configurations_are_whole(name, tmp_path):
+    flags = (f"--gin_file={CONFIGS / name}.gin", f"--gin_file={CONFIGS / 'runtime' / 'mirrored'}.gin")
+    done = run(*flags, "--mode=summary", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "between 2 replicas" in done.stdout
+
+
+def test_the_gan_writes_every_digit(tmp_path):
+    flags = [f"--gin_file={CONFIGS / 'digits_gan.gin'}", "--workdir=run"]
+    done = run(*flags, cwd=tmp_path, timeout=900)
+    assert done.returncode == 0, done.stderr
+    evaluation = json.loads((tmp_path / "run" / "result.json").read_text())["evaluation"]
+    assert evaluation["quality/coverage"] == 10
+    assert evaluation["quality/frechet_ratio"] <= 3.0
+    grids = sorted((tmp_path / "run" / "samples").glob("step-*.png"))
+    assert grids
+    done = run(*flags, "--mode=sample", "--samples=9", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len(list((tmp_path / "run" / "samples").glob("sample-*.png"))) == 9
 
 
 def write_idx(folder, *, seed=0):

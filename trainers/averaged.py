@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 from core.module import named_variables
+from core.statistics import commit, refreshed
 from core.task import Task
 from trainers.experiment import Experiment
 
@@ -34,6 +35,7 @@ class AveragedTwin(Averaged):
         twins = named_variables(self.task)
         for path, variable in named_variables(self.experiment.task).items():
             twins[path].assign(read[id(variable)])
+        commit(refreshed(self.task))  # what is derived belongs to the averages, not to the weights it was copied with
 
 
 def averaged_task(experiment: Experiment) -> Averaged:

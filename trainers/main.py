@@ -23,7 +23,7 @@ from core.errors import ConfigurationError, PeerLostError, PreemptedError, Tapel
 MODES = {
     "train": "trains, with evaluation; goes on by itself where an earlier run of the same configuration stopped",
     "evaluate": "evaluates the newest checkpoint of the workdir",
-    "sample": "images from the newest checkpoint, as PNG",
+    "sample": "images from the newest checkpoint, as PNG; with `--images=DIR` those, translated",
     "summary": "prints the parameter table",
     "resume_check": "trains once without and once with a SIGKILL in the middle, and compares every bit",
 }
@@ -80,6 +80,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     add("--verbose", action="store_true", help="show tracebacks with errors")
     add("--kill_after_step", type=int, metavar="N", help="rehearse a crash: SIGKILL the process after this step")
     add("--samples", type=int, default=64, metavar="N", help="how many images `--mode=sample` makes (default: 64)")
+    add("--images", metavar="DIR", help="a folder of images for `--mode=sample` to translate")
     flags = parser.parse_args(arguments)
     if flags.mode not in MODES:
         parser.error(f"`--mode` is {flags.mode!r}; use one of {', '.join(MODES)}.{did_you_mean(flags.mode, MODES)}")
@@ -88,6 +89,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
             parser.error(f"`--{flag}` has no effect with `--mode={flags.mode}`: leave it out.")
     if flags.samples < 1:
         parser.error(f"`--samples` is {flags.samples}; it counts images: give 1 or more.")
+    if flags.images and flags.mode != "sample":
+        parser.error(f"`--images` has no effect with `--mode={flags.mode}`: leave it out.")
     return flags
 
 
@@ -195,8 +198,8 @@ def _place(error: Exception) -> str:
 
 if __name__ == "__main__":
     code = main()
-    if code == PeerLostError.exit_code:
-        # TensorFlow's threads wait for the lost peer and wouldn't let the process go.
+    if code == PeerLostError.exit_code or os.environ.get("TF_CONFIG"):
+        # TensorFlow's threads wait for other workers, who may be gone, and wouldn't let the process go.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

@@ -9,7 +9,8 @@ from typing import Any
 import tensorflow as tf
 
 from core import checkpoint
-from core.distribution import STRATEGIES, is_chief
+from core.distribution import STRATEGIES, is_chief, joined
+from core.distribution.cluster import cluster_from_environment
 from core.errors import ConfigurationError
 from core.loss_spec import untraced
 from trainers import configurables as configurables  # registers them
@@ -52,10 +53,20 @@ class Session:
         self.bind(required=[Experiment, Trainer])
         with untraced() if self.flags.eager else contextlib.nullcontext():
             trainer = Trainer(Experiment(), self.workdir)
+        self._check_alone()
         self.configuration.check_consumed()
         if self.flags.kill_after_step is not None:
             trainer.hooks.append(KillAfter(self.flags.kill_after_step))
         return trainer
+
+    def _check_alone(self) -> None:
+        """Workers that don't know of each other would all be chief of the one workdir."""
+        cluster = cluster_from_environment()
+        if joined() is None and cluster is not None and cluster.size > 1:
+            raise ConfigurationError(
+                f"this process was started as worker {cluster.index} of {cluster.size}, but its strategy is for one "
+                "process: add `--gin_file=configs/runtime/multi_worker.gin`, or unset `TF_CONFIG`."
+            )
 
     def claim(self) -> checkpoint.Manifest | None:
         """Takes the workdir, unless it holds a run of another configuration; returns its newest checkpoint."""

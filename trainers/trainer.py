@@ -140,14 +140,15 @@ class Trainer:
         self.telemetry = telemetry or self.telemetry
         chunks = iter(self.chunks())
         with self._catching_signals():
-            stacked = next(chunks)
+            with explained(self.experiment.train_source):
+                stacked = next(chunks)
             self.warm_up(stacked)
             self.telemetry.progress(self.step)
             self._meter.restart()
             while self.step < self.steps:
                 self.advance(stacked)
                 if self.step < self.steps:
-                    with self._meter.waiting():
+                    with self._meter.waiting(), explained(self.experiment.train_source):
                         stacked = next(chunks)
         return self.evaluation
 
@@ -181,7 +182,8 @@ class Trainer:
 
     def eager_step(self) -> dict[str, float]:
         """One step without tracing, for debugging: `print` and breakpoints work inside step functions."""
-        stacked = next(iter(self.chunks()))
+        with explained(self.experiment.train_source):
+            stacked = next(iter(self.chunks()))
         i = self.step % self.chunk_steps
         values = self.train_step.exchange.run(lambda chunk: {key: x[i] for key, x in chunk.items()}, stacked)
         with explained(self.experiment.train_source):

@@ -7,21 +7,33 @@ TensorShape([50, 1, 32, 8, 8, 1])
 """
 
 from core.data.arrays import ArraySource, npz
+from core.data.augment import random_crop_and_flip
+from core.data.digit_pairs import digit_pairs, digits32
 from core.data.digits import digits
 from core.data.idx import mnist
+from core.data.image_files import unreadable_image
+from core.data.images import ImageFiles, image_folder, paired_folders, unpaired_folders
 from core.data.pipeline import eval_chunks, position_indices, train_chunks
 from core.data.replicas import per_replica
 from core.data.source import Source, check_feature
 
 __all__ = [
     "ArraySource",
+    "ImageFiles",
     "Source",
     "check_feature",
+    "digit_pairs",
     "digits",
+    "digits32",
     "eval_chunks",
+    "image_folder",
     "mnist",
     "npz",
+    "paired_folders",
     "per_replica",
     "position_indices",
+    "random_crop_and_flip",
     "train_chunks",
+    "unpaired_folders",
+    "unreadable_image",
 ]

@@ -7,15 +7,24 @@
 Kubernetes needs nothing of its own: its TFJob operator sets `TF_CONFIG`.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from core.errors import ConfigurationError
 
 EXAMPLE = '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}'
+
+_ELSEWHERE = {
+    "ps": "`multi_worker` has no parameter servers: leave this job out",
+    "evaluator": "workers evaluate as they train: leave this job out, and to evaluate beside them run "
+    "`--mode=evaluate_continuously` in a process without `TF_CONFIG`",
+}
+
+_MISSING = object()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,76 +60,157 @@ def cluster_from_environment(environment: Mapping[str, str] | None = None) -> Cl
     environment = os.environ if environment is None else environment
     if environment.get("TF_CONFIG"):
         return _from_tf_config(environment["TF_CONFIG"])
-    tasks = environment.get("SLURM_STEP_NUM_TASKS") or environment.get("SLURM_NTASKS") or "1"
-    if "SLURM_JOB_ID" in environment and tasks.isdigit() and int(tasks) > 1:
-        return _from_slurm()
+    if "SLURM_JOB_ID" in environment:
+        for name in ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"):  # those of this step, then of the whole job
+            if name in environment:
+                return _from_slurm(environment) if _whole(environment, name) > 1 else None
     return None
+
+
+# --- TF_CONFIG --------------------------------------------------------------------------------------------------------
 
 
 def _from_tf_config(text: str) -> Cluster:
     try:
         config = json.loads(text)
-    except ValueError as error:
-        raise _refused("TF_CONFIG", text, f"is not JSON ({error})") from None
-    cluster = _object(config, "TF_CONFIG").get("cluster")
-    jobs = _object(cluster, "TF_CONFIG.cluster")
-    for job in jobs:
-        if job == "ps":
-            raise _refused("TF_CONFIG.cluster.ps", jobs[job], "is for parameter servers, which `multi_worker` has not")
-        if job not in ("worker", "chief"):
-            raise _refused("TF_CONFIG.cluster", sorted(jobs), f"has a job `{job}`; `worker` and `chief` are known")
-    chief = _addresses(jobs.get("chief", []), "chief")
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(
+            f"`TF_CONFIG` is not JSON ({error}); it is {text[:200]!r}. A whole one looks like {EXAMPLE}."
+        ) from None
+    if not isinstance(config, dict):
+        raise _refused("TF_CONFIG", config, "must be a JSON object")
+    jobs = _object(config, "cluster")
+    for job, addresses in jobs.items():
+        if job not in ("chief", "worker"):
+            raise _refused(f"TF_CONFIG.cluster.{job}", addresses, _ELSEWHERE.get(job, "is no job that is known here"))
+    chief = _addresses(jobs, "chief")
     if len(chief) > 1:
-        raise _refused("TF_CONFIG.cluster.chief", chief, "names several; there is one chief")
-    workers = chief + _addresses(jobs.get("worker", []), "worker")
-    if not workers:
-        raise _refused("TF_CONFIG.cluster", jobs, "names no worker")
-    for address in workers:
-        if workers.count(address) > 1:
-            raise _refused("TF_CONFIG.cluster", workers, f"has the address {address} twice")
-    task = _object(config.get("task"), "TF_CONFIG.task")
-    kind, index = task.get("type"), task.get("index")
-    if kind not in ("worker", "chief") or kind not in jobs:
-        known = " or ".join(f'"{job}"' for job in jobs)
-        raise _refused("TF_CONFIG.task.type", kind, f"must be {known}, a job of the cluster")
-    count = len(chief) if kind == "chief" else len(workers) - len(chief)
+        raise _refused("TF_CONFIG.cluster.chief", chief, "must name one address: further ones are workers")
+    if not chief and not jobs.get("worker", []):
+        raise _refused("TF_CONFIG.cluster.worker", jobs.get("worker", _MISSING), "must name at least one address")
+    places: dict[str, str] = {}
+    for job, addresses in (("chief", chief), ("worker", _addresses(jobs, "worker"))):
+        for i, address in enumerate(addresses):
+            name = f"TF_CONFIG.cluster.{job}[{i}]"
+            if address in places:
+                raise _refused(name, address, f"is the same address as `{places[address]}`: each worker needs its own")
+            places[address] = name
+    task = _object(config, "task")
+    return Cluster(tuple(places), _index(task, jobs, len(chief)))
+
+
+def _index(task: Mapping[str, Any], jobs: Mapping[str, list[str]], chiefs: int) -> int:
+    """The place among all workers of a place in a job."""
+    job, index = task.get("type", _MISSING), task.get("index", _MISSING)
+    if isinstance(job, str) and job in _ELSEWHERE:
+        raise _refused("TF_CONFIG.task.type", job, _ELSEWHERE[job])
+    if not isinstance(job, str) or not jobs.get(job):
+        known = " or ".join(f'"{name}"' for name in jobs if jobs[name])
+        raise _refused("TF_CONFIG.task.type", job, f"must be {known}, a job of the cluster")
+    count = len(jobs[job])
     if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < count:
-        raise _refused("TF_CONFIG.task.index", index, f"must be a whole number from 0 to {count - 1}")
-    return Cluster(tuple(workers), index if kind == "chief" else index + len(chief))
+        allowed = f"a whole number from 0 to {count - 1}" if count > 1 else "0"
+        raise _refused("TF_CONFIG.task.index", index, f"must be {allowed}, a place in `TF_CONFIG.cluster.{job}`")
+    return index + (chiefs if job == "worker" else 0)
 
 
-def _addresses(value: Any, job: str) -> list[str]:
-    name = f"TF_CONFIG.cluster.{job}"
-    if not isinstance(value, list):
-        raise _refused(name, value, 'must be a list of "host:port"')
-    for i, address in enumerate(value):
-        host, colon, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
-        if not (host and colon and port.isdigit() and 0 < int(port) < 65536):
+def _addresses(jobs: Mapping[str, Any], job: str) -> list[str]:
+    name, addresses = f"TF_CONFIG.cluster.{job}", jobs.get(job, [])
+    if not isinstance(addresses, list):
+        raise _refused(name, addresses, 'must be a list of "host:port"')
+    for i, address in enumerate(addresses):
+        host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
+        bracketed = host.startswith("[") and host.endswith("]")  # as addresses of version 6 are written before a port
+        known = host and not any(x in "/, \t\n" or (x == ":" and not bracketed) for x in host)
+        if not known or not (port.isascii() and port.isdigit() and 0 < int(port[:9]) < 65536):
             raise _refused(f"{name}[{i}]", address, 'must be "host:port", with a port from 1 to 65535')
-    return list(value)
+    return addresses
 
 
-def _object(value: Any, name: str) -> dict[str, Any]:
+def _object(config: Mapping[str, Any], key: str) -> dict[str, Any]:
+    value = config.get(key, _MISSING)
     if not isinstance(value, dict):
-        raise _refused(name, value, "must be a JSON object" if value is not None else "is missing")
+        raise _refused(f"TF_CONFIG.{key}", value, "must be a JSON object")
     return value
 
 
 def _refused(name: str, value: Any, why: str) -> ConfigurationError:
-    shown = value if isinstance(value, str) and name == "TF_CONFIG" else json.dumps(value)
-    return ConfigurationError(f"`{name}` {why}; it is {shown[:200]}. A whole one looks like {EXAMPLE}.")
+    shown = "missing" if value is _MISSING else json.dumps(value)[:200]
+    return ConfigurationError(f"`{name}` is {shown}: {why}. A whole `TF_CONFIG` looks like {EXAMPLE}.")
 
 
-def _from_slurm() -> Cluster:
+# --- Slurm ------------------------------------------------------------------------------------------------------------
+
+_STEP = ("SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE", "SLURM_STEP_NODELIST")
+
+
+def _from_slurm(environment: Mapping[str, str]) -> Cluster:
+    for name in _STEP:
+        if name not in environment:
+            raise ConfigurationError(
+                f"`{name}` is not set, though Slurm job {environment['SLURM_JOB_ID']} has several tasks: start the "
+                "workers by `srun`, inside the job, which sets it for each."
+            )
+    tasks, rank = _whole(environment, "SLURM_STEP_NUM_TASKS"), _whole(environment, "SLURM_PROCID")
+    if rank >= tasks:
+        raise ConfigurationError(
+            f"`SLURM_PROCID` is {rank}, but `SLURM_STEP_NUM_TASKS` {tasks}: start the workers by one `srun`."
+        )
+    # Jobs that share a machine must not share ports; these lie below those that systems hand out by themselves.
+    port = 10_000 + _whole(environment, "SLURM_JOB_ID") % 20_000
+
     import tensorflow as tf  # only here: who stands alone needn't wait for it
 
-    resolver = tf.distribute.cluster_resolver.SlurmClusterResolver(auto_set_gpu=False)
     try:
-        workers = resolver.cluster_spec().as_dict()["worker"]
-        _, index = resolver.get_task_info()
+        with _as_of_process(environment):
+            # Left to itself the resolver asks `nvidia-smi` for GPUs, and fails where there are none. Slurm gives each
+            # task its own (`--gpus-per-task`); one pretended GPU a task keeps the resolver from handing any out.
+            resolver = tf.distribute.cluster_resolver.SlurmClusterResolver(
+                port_base=port, gpus_per_node=tasks, gpus_per_task=1, auto_set_gpu=False
+            )
+            workers = resolver.cluster_spec().as_dict()["worker"]
     except (KeyError, ValueError, RuntimeError) as error:
+        given = ", ".join(f"`{name}` ({environment[name]!r})" for name in _STEP)
         raise ConfigurationError(
-            f"this is a Slurm step, but TensorFlow can't tell its cluster ({error}): start workers by `srun`, or set "
-            f"`TF_CONFIG` for each, such as {EXAMPLE}."
+            f"TensorFlow makes no cluster of {given}: {error}. Start the workers by `srun`, which sets them all, or "
+            f"set `TF_CONFIG` for each, such as {EXAMPLE}."
         ) from error
-    return Cluster(tuple(workers), int(index))
+    if "SLURMD_NODENAME" not in environment:
+        return Cluster(tuple(workers), rank)
+    # The resolver sorts hosts as text (n10 before n9), Slurm counts ranks by its own order, or in turn over the hosts:
+    # a place is certain by the host and the place on it.
+    address = f"{environment['SLURMD_NODENAME']}:{port + _whole(environment, 'SLURM_LOCALID')}"
+    if address not in workers:
+        raise ConfigurationError(
+            f"`SLURMD_NODENAME` and `SLURM_LOCALID` make this task {address}, which is not among {workers}, the tasks "
+            f"of `SLURM_STEP_NODELIST` ({environment['SLURM_STEP_NODELIST']!r}): start the workers by one `srun`."
+        )
+    return Cluster(tuple(workers), workers.index(address))
+
+
+def _whole(environment: Mapping[str, str], name: str) -> int:
+    value = environment.get(name)
+    if value is None or not (value.isascii() and value.isdigit()):
+        said = "is not set" if value is None else f"is {value!r}, not a whole number"
+        raise ConfigurationError(f"`{name}` {said}: start the workers by `srun`, which sets it for each.")
+    return int(value)
+
+
+@contextlib.contextmanager
+def _as_of_process(environment: Mapping[str, str]) -> Iterator[None]:
+    """The resolver knows no other environment than the process's own."""
+    slurm = [name for name in {*os.environ, *environment} if name.startswith("SLURM")]
+    before = {name: os.environ.get(name) for name in slurm}
+    try:
+        _set_all({name: environment.get(name) for name in slurm})
+        yield
+    finally:
+        _set_all(before)
+
+
+def _set_all(values: Mapping[str, str | None]) -> None:
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value

@@ -5,9 +5,8 @@ import math
 import tensorflow as tf
 
 from core.layers.dropout import drop
-from core.layers.norm import widen
 from core.layers.recompute import recompute
-from core.layers.shapes import check_groups, sizes
+from core.layers.shapes import check_axes, check_groups, check_positive, check_rate, sizes, widen
 from core.random import Rng
 
 
@@ -27,11 +26,15 @@ def attend(
 
     `mask` is true where attention may go, `[batch, heads, time, keys]`, `[batch, time, keys]` or `[batch, keys]`, with
     ones where all share it. With `causal`, query `i` sees the keys up to `first_query + i`. A query that sees no key
-    gets zeros. More than `chunk_size` queries go in chunks of so many, whose scores aren't kept for the gradient.
+    gets zeros. More than `chunk_size` queries go in chunks of so many, whose scores aren't kept for the gradient; how
+    many there are must be known while tracing, else they go at once.
     """
+    check_rate("dropout_rate", dropout_rate)
+    if chunk_size is not None:
+        check_positive(chunk_size=chunk_size)
+    _check_heads(q, k, v)
     batch, time, heads, size = sizes(q)
     kv_heads = k.shape[2]
-    check_groups("kv_heads", kv_heads, heads=heads)
     if mask is not None:
         mask = _by_group(mask, q, k)
     q = tf.transpose(tf.reshape(q, [batch, time, kv_heads, heads // kv_heads, size]), [0, 2, 3, 1, 4])
@@ -75,6 +78,8 @@ def _attend(
     """`q` is `[batch, group, head, time, size]` and scaled, `k` and `v` are `[batch, group, keys, size]`."""
     batch, groups, heads, time, size = sizes(q)
     keys = sizes(k)[2]
+    if q.dtype == tf.float16:  # which ends at 65504, where scores may not
+        q, k = widen(q), widen(k)
     # The heads of a group are more queries to the same keys: one product, and no copy of the keys for each.
     scores = tf.matmul(tf.reshape(q, [batch, groups, heads * time, size]), k, transpose_b=True)
     scores = tf.reshape(widen(scores), [batch, groups, heads, time, keys])
@@ -87,6 +92,34 @@ def _attend(
     y = tf.reshape(y, [batch, groups, heads, time, v.shape[-1]])
     # The softmax of a row that is masked throughout is uniform: its result is taken out here, where it is small.
     return y if mask is None else tf.where(tf.reduce_any(mask, -1, keepdims=True), y, tf.zeros([], y.dtype))
+
+
+def _check_heads(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor) -> None:
+    for name, x, axes in (
+        ("q", q, "batch, time, heads, size"),
+        ("k", k, "batch, keys, kv_heads, size"),
+        ("v", v, "batch, keys, kv_heads, size"),
+    ):
+        check_axes("attend", x, axes, name)
+        if None in x.shape[2:]:
+            raise ValueError(
+                f"`{name}` of `attend` has shape {x.shape}, whose heads and size aren't known while tracing; give them "
+                "by `tf.ensure_shape`."
+            )
+    expected = tf.TensorShape([q.shape[0], None, None, q.shape[3]])
+    if not k.shape.is_compatible_with(expected):
+        raise ValueError(
+            f"`k` of `attend` has shape {k.shape} for `q` of shape {q.shape}; queries and keys are of the same batch "
+            f"and head size: give `k` of shape {expected}."
+        )
+    expected = tf.TensorShape([q.shape[0], *k.shape[1:3], None])
+    if not v.shape.is_compatible_with(expected):
+        raise ValueError(
+            f"`v` of `attend` has shape {v.shape} for `k` of shape {k.shape}; each key has a value: give `v` of shape "
+            f"{expected}."
+        )
+    check_positive(kv_heads=k.shape[2])
+    check_groups("kv_heads", k.shape[2], heads=q.shape[2])
 
 
 def _by_group(mask: tf.Tensor, q: tf.Tensor, k: tf.Tensor) -> tf.Tensor:

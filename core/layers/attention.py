@@ -7,8 +7,8 @@ import tensorflow as tf
 from core.initializers import Initializer
 from core.layers.attend import attend
 from core.layers.linear import Linear
-from core.layers.rotary import rotary
-from core.layers.shapes import check_axes, check_groups, check_positive, check_rate, sizes
+from core.layers.rotary import check_base, rotary
+from core.layers.shapes import check_axes, check_groups, check_positive, check_rate, nan_unless, sizes
 from core.module import Module
 from core.random import Rng
 
@@ -26,7 +26,8 @@ class MultiHeadAttention(Module):
 
     With fewer `num_kv_heads` than `num_heads`, several heads share keys and values (Ainslie et al., 2023). `causal`
     hides the future. `rotary_base` turns on rotary positions (10000 in the paper). Sequences of more than `chunk_size`
-    queries are attended to in chunks whose scores are computed again for the gradient (Rabe and Staats, 2021).
+    queries, where that is known while tracing, are attended to in chunks whose scores are computed again for the
+    gradient (Rabe and Staats, 2021).
 
     `mask` is true where attention may go, and broadcasts to `[batch, heads, queries, keys]`, `[batch, queries, keys]`
     or `[batch, keys]`. A query that may look nowhere gets zeros.
@@ -53,6 +54,8 @@ class MultiHeadAttention(Module):
         check_positive(size=size, num_heads=num_heads, num_kv_heads=num_kv_heads, chunk_size=chunk_size)
         check_groups("num_kv_heads", num_kv_heads, num_heads=num_heads)
         check_rate("dropout_rate", dropout_rate)
+        if rotary_base is not None:
+            check_base("rotary_base", rotary_base)
         if head_size is None:
             check_groups("num_heads", num_heads, size=size)
             head_size = size // num_heads
@@ -91,25 +94,31 @@ class MultiHeadAttention(Module):
 
     def empty_cache(self, batch_size: int, room: int, dtype: tf.DType = tf.float32) -> Cache:
         """A cache for `room` positions."""
+        check_positive(room=room)
         zeros = tf.zeros([batch_size, room, self.num_kv_heads, self.head_size], dtype)
         return Cache(zeros, zeros, tf.constant(0))
 
     def decode(self, x: tf.Tensor, cache: Cache) -> tuple[tf.Tensor, Cache]:
         """What `layer(x)` makes of the positions after those in `cache`, and the cache with them.
 
-        `x` is one or more positions `[batch, time, size]`; all at once, or one by one, gives the same.
+        `x` is one or more positions `[batch, time, size]`; all at once, or one by one, gives the same. More positions
+        than the cache has room for are an error, or `nan` in a compiled program, which can't raise one.
         """
         check_axes(self, x, "batch, time, size")
         if not self.causal or self.takes_context:
             raise ValueError("`decode` goes from past to future; make the layer with `causal=True` and no context.")
         time, room = sizes(x)[1], cache.keys.shape[1]
+        full = f"`cache` has room for {room} positions"
+        if isinstance(time, int) and room is not None and time > room:
+            raise ValueError(f"`x` has {time} positions, but {full}; make a larger one.")
         after = cache.length + time
-        tf.debugging.assert_less_equal(after, room, f"`cache` has room for {room} positions; make a larger one")
+        tf.debugging.assert_less_equal(after, sizes(cache.keys)[1], f"{full}; make a larger one")
         q, k, v = self._heads(x, x, cache.length)
         keys, values = (_write(old, new, cache.length) for old, new in ((cache.keys, k), (cache.values, v)))
         # A query sees no key beyond its own position, so the unfilled ones aren't seen either.
         y = attend(q, keys, values, causal=True, first_query=cache.length)
-        return self.out(_join(y)), Cache(keys, values, after)
+        y = nan_unless(after <= sizes(cache.keys)[1], self.out(_join(y)))
+        return y, Cache(keys, values, after)
 
     def _heads(
         self, x: tf.Tensor, context: tf.Tensor, first: tf.Tensor | int

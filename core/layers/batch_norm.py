@@ -2,8 +2,8 @@
 
 import tensorflow as tf
 
-from core.layers.norm import Norm, widen
-from core.layers.shapes import check_last, check_rate
+from core.layers.norm import Norm
+from core.layers.shapes import check_last, check_rate, widen
 from core.statistics import Statistics, Sums, Values
 
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 from core import initializers
 from core.initializers import Initializer
 from core.layers.shapes import add_bias, check_axes, check_groups, check_last, check_positive
-from core.layers.windows import SPACE, Ints, Padding, Pairs, per_axis, read_padding, slide, split_groups
+from core.layers.windows import SPACE, Ints, Padding, Pairs, half_kernel, per_axis, read_padding, slide, split_groups
 from core.module import Module
 from core.random import Rng
 
@@ -92,7 +92,7 @@ def convolve(
             layout = {1: "NWC", 2: "NHWC", 3: "NDHWC"}[len(stride)]
             return tf.nn.convolution(x, w, list(stride), padding, layout, list(dilation))
 
-        return split_groups(convolution, x, tf.cast(w, x.dtype), groups)
+        return half_kernel(lambda x, w: split_groups(convolution, x, w, groups), x, w)
 
     skip = max(stride) > 1 and max(dilation) > 1
     return slide(op, x, w.shape[:-2], stride, padding, dilation, skip=skip)

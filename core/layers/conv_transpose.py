@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from core.layers.conv import ConvBase
 from core.layers.shapes import sizes
-from core.layers.windows import Pairs, split_groups
+from core.layers.windows import Pairs, half_kernel, split_groups
 
 
 class _ConvTranspose(ConvBase):
@@ -52,7 +52,7 @@ def transposed_convolve(
 ) -> tf.Tensor:
     """A transposed convolution in the dtype of `x`, with gradients on every device."""
     # No CPU kernel takes a dilation: zeros between the taps of the kernel say the same.
-    w = spread_taps(tf.cast(w, x.dtype), dilation)
+    w = spread_taps(w, dilation)
     batch, *space, _ = sizes(x)
     window = w.shape[:-2]
     if padding == "SAME":
@@ -66,10 +66,18 @@ def transposed_convolve(
         kind = padding if isinstance(padding, str) else "VALID"
         return tf.nn.conv_transpose(x, swapped, tf.stack([batch, *larger, w.shape[-1]]), list(stride), kind)
 
-    y = split_groups(op, x, w, groups)
+    y = half_kernel(lambda x, w: split_groups(op, x, w, groups), x, w)
     if isinstance(padding, str):
         return y
     ends = [(n - 1) * s + k for n, s, k in zip(space, stride, window, strict=True)]
+    for axis, ((before, after), end) in enumerate(zip(padding, ends, strict=True), 1):
+        if not isinstance(end, int):
+            tf.debugging.assert_greater(end, before + after, f"`padding` is {list(padding)}, which leaves nothing")
+        elif x.shape[axis] and end <= before + after:
+            raise ValueError(
+                f"`padding` is {list(padding)}, which takes {before + after} off the {end} values that `x` of shape "
+                f"{x.shape} becomes along axis {axis}; take off less."
+            )
     kept = [slice(before, end - after) for (before, after), end in zip(padding, ends, strict=True)]
     kept.insert(0, slice(None))
     return y[tuple(kept)]

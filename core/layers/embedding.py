@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from core import initializers
 from core.initializers import Initializer
-from core.layers.shapes import check_last, check_positive, merge_leading
+from core.layers.shapes import add_wide, check_axes, check_last, check_positive, merge_leading, nan_unless
 from core.module import Module
 from core.random import Rng
 
@@ -29,7 +29,9 @@ class Embedding(Module):
         if not ids.dtype.is_integer:
             raise ValueError(f"`ids` of `Embedding` are {ids.dtype.name}; give integers, one id per vector.")
         # Gathered before the cast: the gradient then has a row per id, not per vector of the table.
-        return tf.cast(tf.gather(self.w, ids), dtype)
+        vectors = tf.cast(tf.gather(self.w, ids), dtype)
+        # Where TensorFlow doesn't raise (XLA takes the nearest row, GPUs give zeros), no id passes for another.
+        return nan_unless((ids >= 0) & (ids < self.w.shape[0]), vectors)
 
     def logits(self, x: tf.Tensor) -> tf.Tensor:
         """The product of `x` with each vector of the table: [..., size] to [..., num_embeddings]."""
@@ -52,11 +54,15 @@ class LearnedPositions(Module):
     def __call__(self, x: tf.Tensor, first: tf.Tensor | int = 0) -> tf.Tensor:
         """`first` is the position of the first vector of `x`, for decoding."""
         check_last(self, x, self.size, "size")
-        time = x.shape[-2]
-        if time is not None and time + (first if isinstance(first, int) else 0) > self.max_length:
+        check_axes(self, x, "batch, time, size")
+        time, start = x.shape[1], tf.get_static_value(first)
+        if start is not None and start < 0:
+            raise ValueError(f"`first` of `LearnedPositions` is {start}; positions begin at 0.")
+        if time is not None and time + (start or 0) > self.max_length:
             raise ValueError(
-                f"`x` of `LearnedPositions` has shape {x.shape} and starts at {first}, beyond `max_length="
+                f"`x` of `LearnedPositions` has shape {x.shape} and starts at {start or 0}, beyond `max_length="
                 f"{self.max_length}`; make the layer with a larger one."
             )
-        positions = first + tf.range(tf.shape(x)[-2])
-        return x + tf.cast(tf.gather(self.w, positions), x.dtype)
+        positions = first + tf.range(tf.shape(x)[1])
+        vectors = tf.gather(self.w, positions)
+        return add_wide(x, nan_unless((positions >= 0) & (positions < self.max_length), vectors))

@@ -4,7 +4,7 @@ import math
 
 import tensorflow as tf
 
-from core.layers.shapes import add_bias, check_groups, check_last, check_positive, sizes
+from core.layers.shapes import add_bias, check_groups, check_last, check_positive, sizes, widen
 from core.module import Module
 
 
@@ -85,11 +85,6 @@ class InstanceNorm(GroupNorm):
 
     def __init__(self, size: int, *, epsilon: float = 1e-6, scale: bool = True, offset: bool = True):
         super().__init__(size, size, epsilon=epsilon, scale=scale, offset=offset)
-
-
-def widen(x: tf.Tensor) -> tf.Tensor:
-    """`x` in the dtype of its statistics: float32, or float64 where it is that already."""
-    return tf.cast(x, tf.float32) if x.dtype.size < 4 else x
 
 
 def affine(y: tf.Tensor, scale: tf.Tensor | None, offset: tf.Tensor | None) -> tf.Tensor:

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from core.layers.shapes import sizes
-from core.layers.windows import Ints, Padding, Pairs, pad_space, per_axis, read_padding
+from core.layers.shapes import sizes, widen
+from core.layers.windows import SPACE, Ints, Padding, Pairs, pad_space, per_axis, read_padding
 from core.module import Module
 
 _Pool = Callable[..., tf.Tensor]  # of TensorFlow: (x, window, stride, padding)
@@ -17,6 +17,21 @@ class _Pooling(Module):
     def __init__(self, window: Ints, *, stride: Ints | None = None, padding: Padding = "VALID"):
         super().__init__()
         self.window, self.stride, self.padding = window, window if stride is None else stride, padding
+        # How many axes of space there are is known from what is given for each of them, if only when called otherwise.
+        lists = [v for v in (window, stride, padding) if isinstance(v, Sequence) and not isinstance(v, str)]
+        rank = len(lists[0]) if lists else 2
+        if rank not in SPACE:
+            raise ValueError(f"`{type(self).__name__}` got {lists[0]!r}; there are one to three axes of space.")
+        self._windows(rank)
+
+    def _windows(self, rank: int) -> tuple[list[int], list[int], str | Pairs]:
+        window, stride = per_axis("window", self.window, rank), per_axis("stride", self.stride, rank)
+        padding = read_padding(self.padding, rank)
+        if not isinstance(padding, str) and any(max(pair) >= k for pair, k in zip(padding, window, strict=True)):
+            raise ValueError(
+                f"`padding` is {self.padding!r} for `window={self.window}`; a window of padding holds nothing."
+            )
+        return window, stride, padding
 
     def _settings(self, x: tf.Tensor) -> tuple[list[int], list[int], str | Pairs]:
         if x.shape.rank not in (3, 4, 5):
@@ -24,16 +39,11 @@ class _Pooling(Module):
                 f"`x` of `{type(self).__name__}` has shape {x.shape}; its axes are [batch, ..., channels] with one to "
                 "three axes of space between them."
             )
-        rank = x.shape.rank - 2
-        window, padding = per_axis("window", self.window, rank), read_padding(self.padding, rank)
-        if not isinstance(padding, str) and any(max(pair) >= k for pair, k in zip(padding, window, strict=True)):
-            raise ValueError(
-                f"`padding` is {self.padding!r} for `window={self.window}`; a window of padding holds nothing."
-            )
+        window, stride, padding = self._windows(x.shape.rank - 2)
         for size, k in zip(x.shape[1:-1], window, strict=True):
             if padding == "VALID" and size is not None and size < k:
                 raise ValueError(f"`window` is {self.window}, larger than `x` of shape {x.shape}; take a smaller one.")
-        return window, per_axis("stride", self.stride, rank), padding
+        return window, stride, padding
 
 
 class MaxPool(_Pooling):
@@ -51,16 +61,18 @@ class AveragePool(_Pooling):
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         window, stride, padding = self._settings(x)
+        wide = widen(x)  # a window's sum needs more digits, and room, than its mean
         if isinstance(padding, str):
-            return _pool(tf.nn.avg_pool, x, window, stride, padding)
-        ones = tf.ones([1, *sizes(x)[1:-1], 1], x.dtype)
-        y = _pool(tf.nn.avg_pool, pad_space(x, padding), window, stride, "VALID")
-        return y / _pool(tf.nn.avg_pool, pad_space(ones, padding), window, stride, "VALID")
+            return tf.cast(_pool(tf.nn.avg_pool, wide, window, stride, padding), x.dtype)
+        ones = tf.ones([1, *sizes(x)[1:-1], 1], wide.dtype)
+        y = _pool(tf.nn.avg_pool, pad_space(wide, padding), window, stride, "VALID")
+        counted = _pool(tf.nn.avg_pool, pad_space(ones, padding), window, stride, "VALID")
+        return tf.cast(y / counted, x.dtype)
 
 
 def global_average_pool(x: tf.Tensor) -> tf.Tensor:
     """The mean over all of space: [batch, ..., channels] to [batch, channels]."""
-    return tf.reduce_mean(x, _space(x))
+    return tf.cast(tf.reduce_mean(widen(x), _space(x)), x.dtype)
 
 
 def global_max_pool(x: tf.Tensor) -> tf.Tensor:

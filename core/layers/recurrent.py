@@ -12,12 +12,13 @@ A core makes the next state and an output of an input and a state; `unroll` does
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from core import initializers
 from core.initializers import Initializer
 from core.layers.linear import linear
-from core.layers.shapes import check_axes, check_last, check_positive, sizes
+from core.layers.shapes import add_bias, check_axes, check_last, check_positive, nan_unless, sizes
 from core.module import Module
 from core.random import Rng
 
@@ -138,7 +139,7 @@ class GRU(Core):
         x_gates, x_new = tf.split(projected, [2 * self.hidden_size, self.hidden_size], -1)
         h_gates, h_new = tf.split(linear(state, self.u), [2 * self.hidden_size, self.hidden_size], -1)
         reset, update = tf.split(tf.sigmoid(x_gates + h_gates), 2, -1)
-        new = tf.tanh(x_new + reset * (h_new + tf.cast(self.b_new, state.dtype)))
+        new = tf.tanh(x_new + reset * (add_bias(h_new, self.b_new)))
         hidden = new + update * (state - new)
         return hidden, hidden
 
@@ -147,11 +148,13 @@ def unroll(core: Core, x: tf.Tensor, state: Any = None, *, lengths: tf.Tensor | 
     """Outputs `[batch, time, size]` and the last state of `core` run over `x` `[batch, time, in_size]`.
 
     `state` is zeros unless given. With `lengths` `[batch]`, an example ends there: its state stays,
-    its outputs are zero.
+    its outputs are zero. Both are `nan` for a length out of range that is only known while running.
     """
     check_axes(core, x, "batch, time, in_size")
     batch, time, _ = sizes(x)
     state = core.initial_state(batch, x.dtype) if state is None else state
+    if lengths is not None:
+        lengths = _read_lengths(lengths, x)
     # Time first, and projected at once: a loop's step is then a read and the state's part alone.
     inputs = tf.transpose(core.project(x), [1, 0, 2])
     elements = tf.TensorArray(x.dtype, time, element_shape=inputs.shape[1:]).unstack(inputs)
@@ -160,7 +163,7 @@ def unroll(core: Core, x: tf.Tensor, state: Any = None, *, lengths: tf.Tensor | 
     def body(t: tf.Tensor, state: Any, outputs: tf.TensorArray) -> tuple[tf.Tensor, Any, tf.TensorArray]:
         output, new = core.step(elements.read(t), state)
         if lengths is not None:
-            going = (t < tf.cast(lengths, tf.int32))[:, tf.newaxis]
+            going = (t < lengths)[:, tf.newaxis]
             output = tf.where(going, output, tf.zeros([], output.dtype))
             new = tf.nest.map_structure(lambda a, b: tf.where(going, a, b), new, state)
         return t + 1, new, outputs.write(t, output)
@@ -169,4 +172,26 @@ def unroll(core: Core, x: tf.Tensor, state: Any = None, *, lengths: tf.Tensor | 
     _, state, outputs = tf.while_loop(
         lambda t, *_: t < time, body, (tf.constant(0), state, outputs), maximum_iterations=time
     )
-    return tf.transpose(outputs.stack(), [1, 0, 2]), state
+    y = tf.transpose(outputs.stack(), [1, 0, 2])
+    if lengths is None:
+        return y, state
+    sane = (lengths >= 0) & (lengths <= time)
+    return nan_unless(sane, y), tf.nest.map_structure(lambda s: nan_unless(sane, s), state)
+
+
+def _read_lengths(lengths: Any, x: tf.Tensor) -> tf.Tensor:
+    """`lengths` as int32, surely one for each example of `x`."""
+    lengths = tf.convert_to_tensor(lengths)
+    if not lengths.dtype.is_integer or not lengths.shape.is_compatible_with(x.shape[:1]):
+        raise ValueError(
+            f"`lengths` of `unroll` is {lengths.dtype.name} of shape {lengths.shape} for `x` of shape {x.shape}; give "
+            f"integers of shape {x.shape[:1]}, one for each example."
+        )
+    known, time = tf.get_static_value(lengths), x.shape[1]
+    if known is not None and ((known < 0) | (known > (np.inf if time is None else time))).any():
+        raise ValueError(f"`lengths` of `unroll` is {known.tolist()}; each is of at least 0 and at most {time}.")
+    lengths = tf.cast(lengths, tf.int32)
+    if x.shape[0] is not None and lengths.shape.is_fully_defined():
+        return lengths
+    # One length for many examples would be broadcast: `stack` refuses unequal shapes while running, under XLA too.
+    return tf.unstack(tf.stack([tf.zeros(sizes(x)[:1], tf.int32), lengths]), num=2)[1]

@@ -2,12 +2,23 @@
 
 import tensorflow as tf
 
+from core.layers.shapes import check_axes
+
 
 def rotary(x: tf.Tensor, positions: tf.Tensor, base: float = 10000.0) -> tf.Tensor:
     """Turns `x` `[batch, time, heads, size]` by its `positions`, `[time]` or `[batch, time]`.
 
     Value `i` and value `i + size / 2` of a head are a plane, turned by `position / base ** (2 i / size)`.
     """
+    check_axes("rotary", x, "batch, time, heads, size")
+    check_base("base", base)
+    positions = tf.convert_to_tensor(positions)
+    rank = positions.shape.rank
+    if rank not in (1, 2) or not positions.shape.is_compatible_with(x.shape[2 - rank : 2]):
+        raise ValueError(
+            f"`positions` of `rotary` has shape {positions.shape} for `x` of shape {x.shape}; give one for each time, "
+            f"[{x.shape[1]}], or for each of each example, {x.shape[:2]}."
+        )
     size = x.shape[-1]
     if size is None or size % 2:
         raise ValueError(
@@ -19,3 +30,9 @@ def rotary(x: tf.Tensor, positions: tf.Tensor, base: float = 10000.0) -> tf.Tens
     cos, sin = tf.cast(tf.cos(angles), x.dtype), tf.cast(tf.sin(angles), x.dtype)
     first, second = tf.split(x, 2, -1)
     return tf.concat([first * cos - second * sin, second * cos + first * sin], -1)
+
+
+def check_base(name: str, base: float) -> None:
+    """The wavelengths of the planes are powers of it."""
+    if not base > 0.0:
+        raise ValueError(f"`{name}` is {base}; it is above 0, such as 10000.0.")

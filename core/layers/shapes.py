@@ -1,6 +1,7 @@
 """What layers ask of the shapes they are given, while tracing: a mistake is found before the first step."""
 
 import math
+from numbers import Integral
 from typing import Any
 
 import tensorflow as tf
@@ -9,8 +10,8 @@ import tensorflow as tf
 def check_positive(**sizes: int) -> None:
     """Sizes and counts are at least one."""
     for name, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"`{name}` is {size}; give a whole number of at least 1.")
+        if not isinstance(size, Integral) or size < 1:
+            raise ValueError(f"`{name}` is {size!r}; give a whole number of at least 1.")
 
 
 def check_rate(name: str, rate: float) -> None:
@@ -32,13 +33,13 @@ def check_groups(name: str, groups: int, **channels: int) -> None:
             raise ValueError(f"`{name}` is {groups}, which doesn't divide `{what}={count}`; give a divisor.")
 
 
-def check_axes(layer: object, x: tf.Tensor, axes: str) -> None:
+def check_axes(layer: object, x: tf.Tensor, axes: str, argument: str = "x") -> None:
     """`x` has the axes that `axes` names, for example "batch, height, width, channels"."""
-    _check_tensor(layer, x)
+    _check_tensor(layer, x, argument)
     if x.shape.rank != len(axes.split(", ")):
         raise ValueError(
-            f"`x` of `{_name(layer)}` has shape {x.shape}; its axes are [{axes}]: reshape it, or give a part of it "
-            "its shape by `tf.ensure_shape`."
+            f"`{argument}` of `{_name(layer)}` has shape {x.shape}; its axes are [{axes}]: reshape it, or give a part "
+            "of it its shape by `tf.ensure_shape`."
         )
 
 
@@ -75,15 +76,39 @@ def merge_leading(x: tf.Tensor, trailing: int) -> tuple[tf.Tensor, list[Any]]:
     return tf.reshape(x, [count, *rest]), leading
 
 
+def widen(x: tf.Tensor) -> tf.Tensor:
+    """`x` in the dtype of its sums and statistics: float32, or float64 where it is that already."""
+    return tf.cast(x, tf.float32) if x.dtype.size < 4 else x
+
+
+def add_wide(y: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+    """`y + b` in the dtype of `y`, where `b` is broadcast."""
+    # Half precision is left for the addition: the gradient of `b` is a sum over rows, which CPU kernels add up in the
+    # dtype they are given, where it stops growing after a few hundred bfloat16 rows.
+    wide = widen(y)
+    return tf.cast(wide + tf.cast(b, wide.dtype), y.dtype)
+
+
 def add_bias(y: tf.Tensor, b: tf.Tensor | None) -> tf.Tensor:
     """`y + b` over the last axis, in the dtype of `y`."""
-    return y if b is None else tf.nn.bias_add(y, tf.cast(b, y.dtype))
+    if b is None:
+        return y
+    return add_wide(y, b) if y.dtype.size < 4 else tf.nn.bias_add(y, tf.cast(b, y.dtype))
 
 
-def _check_tensor(layer: object, x: object) -> None:
+def nan_unless(ok: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """`y` where `ok`, its leading axes, holds; not a number elsewhere: a compiled program can't raise."""
+    # Added, not selected: the gradient is then that of `y` as it is.
+    poison = tf.where(ok, tf.zeros([], y.dtype), tf.constant(float("nan"), y.dtype))
+    return y + tf.reshape(poison, [*sizes(ok), *[1] * (y.shape.rank - ok.shape.rank)])
+
+
+def _check_tensor(layer: object, x: object, argument: str = "x") -> None:
     if not tf.is_tensor(x):
-        raise TypeError(f"`x` of `{_name(layer)}` is of type {type(x).__name__}; give a tensor: `tf.constant(x)`.")
+        raise TypeError(
+            f"`{argument}` of `{_name(layer)}` is of type {type(x).__name__}; give a tensor: `tf.constant({argument})`."
+        )
 
 
 def _name(layer: object) -> str:
-    return type(layer).__name__
+    return layer if isinstance(layer, str) else type(layer).__name__

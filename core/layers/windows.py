@@ -1,11 +1,12 @@
 """Windows that slide over space, for convolutions and pooling: sizes per axis, and what is added at the borders."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from numbers import Integral
 from typing import Any
 
 import tensorflow as tf
 
-from core.layers.shapes import sizes
+from core.layers.shapes import sizes, widen
 
 Ints = int | Sequence[int]
 Padding = str | int | Sequence[int | tuple[int, int]]  # as a caller gives it
@@ -16,25 +17,37 @@ SPACE = {1: "length", 2: "height, width", 3: "depth, height, width"}
 
 def per_axis(name: str, value: Ints, rank: int) -> list[int]:
     """One number per axis of space, from one for all or one for each."""
-    values = [value] * rank if isinstance(value, int) else list(value)
-    if len(values) != rank or any(v < 1 for v in values):
-        raise ValueError(f"`{name}` is {value!r}; give a number of at least 1, or one for each of [{SPACE[rank]}].")
-    return values
+    values: list[Any] = [value] * rank if _whole(value) else _listed(value)
+    if len(values) != rank or not all(_whole(v) and v >= 1 for v in values):
+        raise ValueError(
+            f"`{name}` is {value!r}; give a whole number of at least 1, or one for each of [{SPACE[rank]}]."
+        )
+    return [int(v) for v in values]
 
 
 def read_padding(padding: Padding, rank: int) -> str | Pairs:
     """`"SAME"`, `"VALID"`, or what is added before and after each axis: a number, one per axis, or a pair per axis."""
-    if padding in ("SAME", "VALID"):
-        return str(padding)
-    values = [padding] * rank if isinstance(padding, int) else padding
-    if not isinstance(values, str) and len(values) == rank:
-        pairs = [(v, v) if isinstance(v, int) else tuple(v) for v in values]
-        if all(len(pair) == 2 and min(pair) >= 0 for pair in pairs):
-            return [(before, after) for before, after in pairs]
+    if isinstance(padding, str) and padding in ("SAME", "VALID"):
+        return padding
+    values: list[Any] = [padding] * rank if _whole(padding) else _listed(padding)
+    if len(values) == rank:
+        pairs = [[v, v] if _whole(v) else _listed(v) for v in values]
+        if all(len(pair) == 2 and all(_whole(v) and v >= 0 for v in pair) for pair in pairs):
+            return [(int(before), int(after)) for before, after in pairs]
     raise ValueError(
         f"`padding` is {padding!r}; give 'SAME', 'VALID', or what to add: a number, or (before, after) for each of "
         f"[{SPACE[rank]}]."
     )
+
+
+def _whole(value: Any) -> bool:
+    """Whether it is a whole number, of Python or of NumPy."""
+    return isinstance(value, Integral)
+
+
+def _listed(value: Any) -> list[Any]:
+    """The values of a sequence; none of what isn't one."""
+    return list(value) if isinstance(value, Iterable) and not isinstance(value, str) else []
 
 
 def pad_space(x: tf.Tensor, pairs: Pairs, value: float = 0.0) -> tf.Tensor:
@@ -81,6 +94,29 @@ def slide(
     y = op(x, [1] * len(stride), padding)
     kept = (slice(None), *(slice(None, None, step) for step in stride))
     return y[kept]
+
+
+def half_kernel(op: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
+    """`op(x, w)` in the dtype of `x`, which is linear in both; where that is half of a float32, with its gradients."""
+    w = tf.convert_to_tensor(w)
+    if x.dtype.size >= 4 or any(device.device_type != "CPU" for device in tf.config.list_logical_devices()):
+        return op(x, tf.cast(w, x.dtype))
+
+    # TensorFlow's CPU kernels add a gradient up in the dtype they are given. In bfloat16 a kernel's gradient over a few
+    # thousand pixels is then a fifth off, and takes ten times as long as in float32. Other devices add in float32.
+    @tf.custom_gradient
+    def run(x: tf.Tensor, w: tf.Tensor) -> Any:
+        def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            wide_x, wide_w = widen(x), widen(tf.cast(w, x.dtype))
+            with tf.GradientTape() as tape:
+                tape.watch([wide_x, wide_w])
+                y = op(wide_x, wide_w)
+            dx, dw = tape.gradient(y, [wide_x, wide_w], widen(upstream))
+            return tf.cast(dx, x.dtype), tf.cast(dw, w.dtype)
+
+        return op(x, tf.cast(w, x.dtype)), gradient
+
+    return run(x, w)
 
 
 def split_groups(op: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], x: tf.Tensor, w: tf.Tensor, groups: int) -> tf.Tensor:

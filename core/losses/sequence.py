@@ -32,13 +32,14 @@ def ctc(logits: Any, labels: Any, *, logit_lengths: Any, label_lengths: Any, bla
         arguments.shaped_like(name, arguments.integers(name, lengths), "logits", logits, leading=1)
         for name, lengths in (("logit_lengths", logit_lengths), ("label_lengths", label_lengths))
     )
+    logits, labels = tf.ensure_shape(logits, [None, None, classes]), tf.ensure_shape(labels, [None, None])
     counted = tf.sequence_mask(label_lengths, tf.shape(labels)[1])
     valid = (labels >= 0) & (labels < tf.shape(logits, labels.dtype)[2]) & (labels != blank)
     sane = tf.reduce_all(valid | ~counted, axis=1)
     for lengths, values, axis in ((logit_lengths, logits, 1), (label_lengths, labels, 1)):
         sane &= (lengths >= 0) & (lengths <= tf.shape(values, lengths.dtype)[axis])
-    labels = tf.where(valid & counted, labels, tf.cast(blank, labels.dtype))
-    label_lengths = zero_where(~sane, label_lengths)
+    labels = _at_least_one(tf.where(valid & counted, labels, tf.cast(blank, labels.dtype)))
+    label_lengths, logits = zero_where(~sane, label_lengths), _at_least_one(logits)
 
     # l' is l with a blank before, between and after its labels.
     blanks = tf.fill(tf.shape(labels), tf.cast(blank, labels.dtype))
@@ -56,6 +57,14 @@ def ctc(logits: Any, labels: Any, *, logit_lengths: Any, label_lengths: Any, bla
     loss = -_log_likelihood(log_p, frames, skips, ends)
     loss = tf.where(loss > -0.1 * _IMPOSSIBLE, tf.constant(float("inf"), loss.dtype), loss)
     return tf.where(sane, loss, arguments.nan(loss.dtype))
+
+
+def _at_least_one(x: tf.Tensor) -> tf.Tensor:
+    """`x`, with zeros that no length counts where its second axis is empty: paths have a place to begin and end."""
+    if x.shape[1]:
+        return x
+    missing = tf.maximum(1 - tf.shape(x)[1], 0)
+    return tf.pad(x, [(0, 0), (0, missing), *[(0, 0)] * (x.shape.rank - 2)])
 
 
 def _log_likelihood(log_p: tf.Tensor, frames: tf.Tensor, skips: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:

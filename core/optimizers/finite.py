@@ -11,7 +11,7 @@ from core.optimizers.transform import State, Tensors, Transform, chain
 def apply_if_finite(inner: Transform, *, max_consecutive_errors: int = 5) -> Transform:
     """Leaves parameters and state alone where a gradient isn't finite, unless that has happened too often in a row.
 
-    For loops of one's own: the engine's `commit` does this for a whole step. The schedules of `inner` count what was
+    For loops of one's own: the engine stops at a step that isn't finite. The schedules of `inner` count what was
     applied.
     """
     check_not_negative(max_consecutive_errors=max_consecutive_errors)

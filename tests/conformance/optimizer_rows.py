@@ -202,6 +202,7 @@ OPTIMIZERS = (
         "Optax",
         "Defazio et al. (2024)",
         "gradients, step, parameters",
+        reason="An update's rate is also its weight in the average; Optax takes the next update's.",
     ),
     Row(
         "lookahead",

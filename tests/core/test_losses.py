@@ -70,6 +70,32 @@ def test_ctc_of_a_label_or_length_out_of_range_is_nan_and_of_no_alignment_infini
     assert np.all(np.isfinite(gradient))
 
 
+@pytest.mark.parametrize("how", ["eager", "graph", "compiled"])
+@pytest.mark.parametrize(("frames", "max_labels"), [(3, 0), (0, 2), (0, 0)])
+def test_ctc_of_no_labels_is_all_blanks_and_of_no_frames_nothing_but_no_labels(
+    how: str, frames: int, max_labels: int
+) -> None:
+    def call(logits: tf.Tensor, labels: tf.Tensor, times: tf.Tensor, lengths: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(logits)
+            loss = losses.ctc(logits, labels, logit_lengths=times, label_lengths=lengths)
+        return loss, tape.gradient(loss, logits)
+
+    if how == "compiled":
+        call = tf.function(call, jit_compile=True)
+    if how == "graph":
+        axes = tf.TensorSpec([None, None], tf.int32), *[tf.TensorSpec([None], tf.int32)] * 2
+        call = tf.function(call, input_signature=[tf.TensorSpec([None, None, 4]), *axes])
+    logits, labels = tf.random.stateless_normal([3, frames, 4], [0, 1]), tf.ones([3, max_labels], tf.int32)
+    loss, gradient = call(logits, labels, tf.constant([frames] * 3), tf.constant([0, 0, 1]))
+    log_p = np.log(np.exp(logits) / np.exp(logits).sum(-1, keepdims=True))
+    # The third asks for a label: beyond the room there is, or with no frame to be in.
+    np.testing.assert_allclose(loss, [*-log_p[:2, :, 0].sum(1), np.inf if max_labels else np.nan], rtol=1e-5)
+    assert gradient.shape == logits.shape
+    assert np.all(np.isfinite(gradient))
+    np.testing.assert_allclose(gradient[:2], np.exp(log_p[:2]) - np.eye(4)[0], atol=1e-5)
+
+
 IGNORING: list[tuple[Callable[..., tf.Tensor], Any, Any]] = [
     (losses.softmax_cross_entropy, [[1.0, 2.0], [np.nan, np.inf]], [1, -1]),
     (losses.sigmoid_cross_entropy, [1.0, np.nan], [1, -1]),

@@ -5,6 +5,7 @@ from rich.table import Table
 
 from core.module import named_variables, parameter_table
 from trainers.session import Session
+from trainers.trainer import Trainer
 
 
 def run(session: Session) -> int:
@@ -27,4 +28,16 @@ def run(session: Session) -> int:
         f"{trainer.steps:,} steps of {trainer.global_batch_size:,} examples in {trainer.microbatches} microbatches, "
         f"{trainer.chunk_steps} steps a chunk"
     )
+    if trainer.train_step.exchange.replicas > 1:
+        console.print(_collectives(trainer))
     return 0
+
+
+def _collectives(trainer: Trainer) -> Table:
+    """What crosses between the replicas in one step."""
+    trainer.chunk.get_concrete_function()
+    table = Table("phase", "what", "dtype", "bytes", title=f"between {trainer.train_step.exchange.replicas} replicas")
+    table.columns[-1].justify = "right"
+    for entry in trainer.train_step.exchange.ledger.collectives:
+        table.add_row(entry.phase, entry.what, entry.dtype, f"{entry.bytes:,}")
+    return table

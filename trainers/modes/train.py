@@ -35,6 +35,7 @@ def run(session: Session) -> int:
     finally:
         telemetry.close()
     _write_result(trainer, exit_code=0, reason="finished")
+    trainer.any_of_us(False)  # nobody leaves before all have come to the end
     if is_chief():
         print(f"finished: {trainer.step} steps, in `{workdir.path}`", flush=True)
     return 0

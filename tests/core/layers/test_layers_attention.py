@@ -187,6 +187,32 @@ def test_tables_are_read_in_the_dtype_asked_for_and_learn_by_rows() -> None:
     np.testing.assert_array_equal(gradient.indices, [1, 4])
 
 
+def test_a_position_out_of_range_is_never_another_ones_in_a_compiled_program() -> None:
+    table, positions = Embedding(4, 3, rng=RNG), LearnedPositions(4, 3, rng=RNG)
+    look = tf.function(table, jit_compile=True, autograph=False)
+    for dtype in (tf.int32, tf.int64):
+        found = look(tf.constant([[0, 9], [-1, 3]], dtype))
+        np.testing.assert_array_equal(np.isnan(found).all(-1), [[False, True], [True, False]])
+        np.testing.assert_array_equal(found[0, 0], table.w[0])
+    place = tf.function(positions, jit_compile=True, autograph=False)
+    for first, bad in ((0, [False, False]), (2, [False, False]), (3, [False, True]), (9, [True, True])):
+        found = place(tf.zeros([1, 2, 3]), tf.constant(first))
+        np.testing.assert_array_equal(np.isnan(found[0]).all(-1), bad)
+    np.testing.assert_array_equal(place(tf.zeros([1, 2, 3]), tf.constant(-1))[0, 1], positions.w[0])
+
+
+def test_decoding_beyond_the_room_is_nan_in_a_compiled_program() -> None:
+    layer = MultiHeadAttention(4, 2, rng=RNG, causal=True)
+    cache = layer.empty_cache(2, 3)
+    decode = tf.function(layer.decode, jit_compile=True, autograph=False)
+    for i in range(5):
+        y, cache = decode(tf.ones([2, 1, 4]), cache)
+        assert np.isnan(y).all() if i >= 3 else np.isfinite(y).all()
+
+
+ONES = tf.ones([2, 5, 4, 8])
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
@@ -217,6 +243,30 @@ def test_tables_are_read_in_the_dtype_asked_for_and_learn_by_rows() -> None:
             lambda: MultiHeadAttention(8, 2, rng=RNG).decode(tf.zeros([1, 1, 8]), None),
             r"`decode` goes from past to future; make the layer with `causal=True`",
         ),
+        (lambda: attend(ONES[0], ONES, ONES), r"`q` of `attend` has shape \(5, 4, 8\); .*\[batch, time, heads, size\]"),
+        (lambda: attend(ONES, ONES[..., :6], ONES), r"`k` of `attend` has shape .* head size: .*\(2, None, None, 8\)"),
+        (lambda: attend(ONES, ONES[:1], ONES[:1]), r"`k` of `attend` has shape \(1, 5, 4, 8\) .* same batch"),
+        (lambda: attend(ONES, ONES, ONES[:, :, :2]), r"`v` of `attend` has shape \(2, 5, 2, 8\) .*\(2, 5, 4, None\)"),
+        (lambda: attend(ONES, ONES, ONES[:, :4]), r"`v` of `attend` has shape \(2, 4, 4, 8\) .*each key has a value"),
+        (lambda: attend(ONES, ONES[:, :, :3], ONES[:, :, :3]), r"`kv_heads` is 3, which doesn't divide `heads=4`"),
+        (lambda: attend(ONES, ONES, ONES, chunk_size=0), r"`chunk_size` is 0; give a whole number"),
+        (lambda: attend(ONES, ONES, ONES, dropout_rate=-1.0), r"`dropout_rate` is -1.0; give a fraction"),
+        (
+            lambda: tf.function(attend).get_concrete_function(tf.TensorSpec([2, 5, None, 8]), ONES, ONES),
+            r"`q` of `attend` has shape \(2, 5, None, 8\), whose heads",
+        ),
+        (lambda: rotary(ONES[0], tf.range(4)), r"`x` of `rotary` has shape \(5, 4, 8\); its axes are"),
+        (
+            lambda: rotary(ONES, tf.range(1)),
+            r"`positions` of `rotary` has shape \(1,\) for `x` of shape \(2, 5, 4, 8\)",
+        ),
+        (lambda: rotary(ONES, tf.zeros([3, 5])), r"`positions` of `rotary` has shape \(3, 5\)"),
+        (lambda: rotary(ONES, tf.constant(3)), r"`positions` of `rotary` has shape \(\)"),
+        (lambda: rotary(ONES, tf.range(5), 0.0), r"`base` is 0.0; it is above 0"),
+        (lambda: MultiHeadAttention(8, 2, rng=RNG, rotary_base=-1.0), r"`rotary_base` is -1.0; it is above 0"),
+        (lambda: MultiHeadAttention(8, 2, rng=RNG).empty_cache(2, 0), r"`room` is 0; give"),
+        (lambda: LearnedPositions(4, 2, rng=RNG)(tf.ones([1, 3, 2]), tf.constant(2)), r"starts at 2, beyond"),
+        (lambda: LearnedPositions(4, 2, rng=RNG)(tf.ones([1, 3, 2]), -1), r"`first` of `LearnedPositions` is -1"),
         (lambda: Embedding(4, 2, rng=RNG)(tf.ones([3])), r"`ids` of `Embedding` are float32; give integers"),
         (lambda: LearnedPositions(4, 2, rng=RNG)(tf.ones([1, 5, 2])), r"beyond `max_length=4`"),
         (lambda: LearnedPositions(4, 2, rng=RNG)(tf.ones([1, 3, 2]), 2), r"starts at 2, beyond `max_length=4`"),

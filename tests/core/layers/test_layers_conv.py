@@ -111,6 +111,24 @@ def test_gradients_of_groups_and_dilation_exist_in_half_precision() -> None:
     assert [g.dtype for g in tape.gradient(loss, layer.trainable_variables)] == [tf.float32, tf.float32]
 
 
+def test_whole_numbers_may_be_those_of_numpy() -> None:
+    layer = Conv2D(np.int64(4), 6, np.int64(3), rng=RNG, stride=np.array([2, 1]), padding=[np.int64(1), (0, 1)])
+    same = Conv2D(4, 6, 3, rng=RNG, stride=(2, 1), padding=[1, (0, 1)])
+    np.testing.assert_array_equal(layer(IMAGE), same(IMAGE))
+    np.testing.assert_array_equal(MaxPool(np.int64(2))(IMAGE), MaxPool(2)(IMAGE))
+
+
+def test_a_transposed_convolution_that_leaves_nothing_is_refused_while_running() -> None:
+    layer = ConvTranspose2D(4, 6, 3, rng=RNG, padding=[4, 4])
+    graph = tf.function(layer, input_signature=[tf.TensorSpec([None, None, None, 4])], autograph=False)
+    assert graph(IMAGE).shape == [2, 2, 2, 6]
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"`padding` is \[\(4, 4\), \(4, 4\)\]"):
+        graph(IMAGE[:, :6])
+
+
+IMAGE = RNG.fold("image").normal([2, 8, 8, 4])
+
+
 def shaped(*shape: int | None) -> Any:
     """A symbolic input: errors come while tracing, from what is known then."""
     return tf.TensorSpec(shape)
@@ -132,6 +150,24 @@ def trace(layer: Callable[..., Any], *specs: tf.TensorSpec) -> None:
         (lambda: Conv2D(4, 6, 3, rng=RNG, padding=[1, -1]), r"`padding` is \[1, -1\]"),
         (lambda: Conv2D(4, 6, 3, rng=RNG, stride=0), r"`stride` is 0; give"),
         (lambda: Conv1D(4, 6, 3, rng=RNG, dilation=(1, 2)), r"`dilation` is \(1, 2\); .* \[length\]"),
+        (lambda: Conv2D(4, 6, 3, rng=RNG, stride=1.5), r"`stride` is 1.5; give a whole number"),
+        (lambda: Conv2D(4, 6, [3, 2.0], rng=RNG), r"`kernel_size` is \[3, 2.0\]; give a whole number"),
+        (lambda: Conv2D(4, 6.0, 3, rng=RNG), r"`out_channels` is 6.0; give a whole number"),
+        (lambda: Conv2D(4, 6, 3, rng=RNG, padding=None), r"`padding` is None; give 'SAME', 'VALID'"),
+        (lambda: Conv2D(4, 6, 3, rng=RNG, padding=[(0, 1.5), 1]), r"`padding` is \[\(0, 1.5\), 1\]; give"),
+        (lambda: Conv2D(4, 6, 3, rng=RNG, padding=["SAME", "no"]), r"`padding` is \['SAME', 'no'\]; give"),
+        (lambda: ConvTranspose2D(4, 6, 3, rng=RNG, padding=9)(IMAGE), r"takes 18 off the 10 values .*along axis 1"),
+        (lambda: ConvTranspose2D(4, 6, 3, rng=RNG, padding=[1, 5])(IMAGE), r"takes 10 off the 10 values .*axis 2"),
+        (
+            lambda: trace(ConvTranspose2D(4, 6, 3, rng=RNG, padding=9), shaped(None, None, 8, 4)),
+            r"takes 18 off the 10 values .*axis 2",
+        ),
+        (lambda: MaxPool(2, padding="same"), r"`padding` is 'same'; give"),
+        (lambda: MaxPool(2, padding=2), r"`padding` is 2 for `window=2`"),
+        (lambda: MaxPool(2, stride=0), r"`stride` is 0; give"),
+        (lambda: AveragePool(0), r"`window` is 0; give"),
+        (lambda: AveragePool((2, 2), stride=(1,)), r"`stride` is \(1,\); .* \[height, width\]"),
+        (lambda: AveragePool((2, 2, 2, 2)), r"`AveragePool` got \(2, 2, 2, 2\); there are one to three axes"),
         (lambda: MaxPool(2, padding=2)(tf.zeros([1, 4, 4, 1])), r"`padding` is 2.*`window=2`"),
         (lambda: MaxPool(5)(tf.zeros([1, 4, 4, 1])), r"`window` is 5, larger than `x` of shape \(1, 4, 4, 1\)"),
         (lambda: MaxPool(2)(tf.zeros([4, 4])), r"`x` of `MaxPool` has shape \(4, 4\)"),

@@ -53,6 +53,26 @@ def test_what_lies_beyond_the_length_does_not_matter() -> None:
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_length_out_of_range_found_while_running_is_nan(compiled: bool) -> None:
+    core, x = LSTM(2, 3, rng=RNG), RNG.normal([4, 5, 2])
+    run = tf.function(lambda lengths: unroll(core, x, lengths=lengths), jit_compile=compiled, autograph=False)
+    y, state = run(tf.constant([5, 6, -1, 0], tf.int64))
+    for found in (y, state.hidden, state.cell):
+        bad = np.isnan(np.reshape(found, [4, -1]))
+        np.testing.assert_array_equal(bad.all(1), [False, True, True, False])
+        np.testing.assert_array_equal(bad.any(1), [False, True, True, False])
+
+
+def test_one_length_is_never_that_of_many_examples() -> None:
+    core = GRU(2, 3, rng=RNG)
+    signature = [tf.TensorSpec([None, 5, 2]), tf.TensorSpec([None], tf.int32)]
+    run = tf.function(lambda x, n: unroll(core, x, lengths=n)[0], input_signature=signature, autograph=False)
+    assert run(tf.zeros([2, 5, 2]), tf.constant([1, 5])).shape == [2, 5, 3]
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        run(tf.zeros([2, 5, 2]), tf.constant([1]))
+
+
 def test_time_may_be_known_only_while_running() -> None:
     core = GRU(2, 3, rng=RNG)
     graph = tf.function(lambda x: unroll(core, x), input_signature=[tf.TensorSpec([None, None, 2])], autograph=False)
@@ -65,12 +85,21 @@ def test_an_lstm_begins_with_open_forget_gates() -> None:
     np.testing.assert_array_equal(tf.split(LSTM(2, 3, rng=RNG).b, 4)[1], [1.0, 1.0, 1.0])
 
 
+def unroll_with(lengths: Any) -> Any:
+    return unroll(GRU(2, 3, rng=RNG), tf.zeros([2, 8, 2]), lengths=tf.constant(lengths))
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
         (lambda: LSTM(0, 3, rng=RNG), "`in_size` is 0"),
         (lambda: unroll(GRU(2, 3, rng=RNG), tf.zeros([4, 2])), r"`GRU` has shape \(4, 2\); .*\[batch, time, in_size\]"),
         (lambda: unroll(GRU(2, 3, rng=RNG), tf.zeros([1, 4, 5])), r"`in_size=2`; make it with `in_size=5`"),
+        (lambda: unroll_with([1]), r"`lengths` of `unroll` is int32 of shape \(1,\) .*integers of shape \(2,\)"),
+        (lambda: unroll_with([1, 2, 3]), r"`lengths` of `unroll` is int32 of shape \(3,\)"),
+        (lambda: unroll_with([1.0, 2.0]), r"`lengths` of `unroll` is float32 .*give integers"),
+        (lambda: unroll_with([1, 99]), r"`lengths` of `unroll` is \[1, 99\]; each is of at least 0 and at most 8"),
+        (lambda: unroll_with([-1, 2]), r"`lengths` of `unroll` is \[-1, 2\]"),
         (lambda: GRU(2, 3, rng=RNG)(tf.zeros([1, 4, 2]), None), r"its axes are \[batch, in_size\]"),
     ],
 )

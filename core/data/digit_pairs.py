@@ -1,0 +1,125 @@
+"""Two domains made of the embedded digits: plain ones, and thick coloured ones, whose hidden pairs are known.
+
+A is a digit at 32x32, grey. B is made of it by a fixed rule (`thick_and_coloured`): each point takes the brightest
+level near it, and a colour from blue, where strokes are few, to orange, where they are dense. The rule depends on the
+image alone and looks no further than a network's field of view. So a translation from A to B, learnt without pairs,
+has one right answer, and its error can be measured; and B tells what A was nearly to the pixel.
+
+    >>> pairs = digit_pairs("test")
+    >>> len(pairs), pairs.spec["b"].shape
+    (360, TensorShape([32, 32, 3]))
+"""
+
+import functools
+from pathlib import Path
+from typing import Literal
+
+import gin
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from core.data.arrays import Array, ArraySource, read_npz
+from core.data.source import Source, check_split
+from core.data.unpaired import unpaired
+
+Floats = npt.NDArray[np.float64]
+Levels = npt.NDArray[np.uint8]
+
+_FILE = Path(__file__).parent / "embedded" / "digits.npz"
+_SIZE = 32
+_REACH = 1  # pixels by which strokes grow, every way
+_SIGMA = 4.0  # of the window in which the density of strokes is measured
+_FEW, _DENSE = 0.2, 0.7  # the densities at which the colours end
+# Both colours have the same sum, so that what B has lost of A by its colour is nothing.
+_BLUE, _ORANGE = np.array([0.1, 0.5, 1.0]), np.array([1.0, 0.5, 0.1])
+
+
+class CentredImages(ArraySource):
+    """Arrays in memory, whose images come out in [-1, 1], as generators make them."""
+
+    def gather(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
+        examples = super().gather(indices)
+        return {name: 2.0 * values - 1.0 if values.dtype.is_floating else values for name, values in examples.items()}
+
+
+@gin.configurable
+def digit_pairs(split: Literal["train", "test"] = "train", *, paired: bool = True) -> Source:
+    """`a` (plain) and `b` (thick, coloured), float32 [32, 32, 3] in [-1, 1], and `label` int32.
+
+    Without `paired`, to learn as CycleGAN does, one half of the digits (of each class) gives the `a`s and the other the
+    `b`s: no digit is ever seen in both. `label` is then the class of `a`, and `label_b` that of `b`.
+    """
+    plain, labels = _digits("digit_pairs", split)
+    a, b = np.repeat(plain[..., None], 3, axis=-1), thick_and_coloured(plain)
+    if paired:
+        return _source("digit_pairs", {"a": a, "b": b, "label": labels})
+    first = _first_half(labels)
+    of_a, of_b = np.flatnonzero(first), np.flatnonzero(~first)
+    in_a, in_b = unpaired(len(of_a), len(of_b))
+    of_a, of_b = of_a[in_a], of_b[in_b]
+    return _source("digit_pairs", {"a": a[of_a], "b": b[of_b], "label": labels[of_a], "label_b": labels[of_b]})
+
+
+@gin.configurable
+def digits32(split: Literal["train", "test"] = "train") -> Source:
+    """`image` float32 [32, 32, 1] in [-1, 1] and `label` int32: the digits at a size at which DCGAN begins."""
+    plain, labels = _digits("digits32", split)
+    return _source("digits32", {"image": plain[..., None], "label": labels})
+
+
+def thick_and_coloured(plain: Levels) -> Levels:
+    """Images of B [n, 32, 32, 3] from plain grey ones [n, 32, 32]."""
+    grey = plain.astype(np.float64) / 255.0
+    window = _gaussian(_SIZE, _SIGMA)
+    density = np.clip((window @ grey @ window.T - _FEW) / (_DENSE - _FEW), 0.0, 1.0)[..., None]
+    colour = _BLUE + density * (_ORANGE - _BLUE)
+    return _levels(_thick(grey)[..., None] * colour)
+
+
+def _thick(grey: Floats) -> Floats:
+    """Dilation: the largest value in the square around each point."""
+    side = 2 * _REACH + 1
+    padded = np.pad(grey, [(0, 0), (_REACH, _REACH), (_REACH, _REACH)])
+    height, width = grey.shape[1:]
+    shifts = [padded[:, y : y + height, x : x + width] for y in range(side) for x in range(side)]
+    return functools.reduce(np.maximum, shifts)
+
+
+def _gaussian(size: int, sigma: float) -> Floats:
+    """The matrix that takes Gaussian means along one axis; beyond the edge all is black."""
+    places = np.arange(size)
+    weights = np.exp(-((places[:, None] - places) ** 2) / (2.0 * sigma**2)) / (sigma * np.sqrt(2.0 * np.pi))
+    return weights.astype(np.float64)
+
+
+def _upscaled(images: Floats, size: int) -> Floats:
+    """Bilinear, with pixels as squares whose values stand at their centres; the edge goes on beyond them."""
+    old = images.shape[1]
+    centres = np.clip((np.arange(size) + 0.5) * old / size - 0.5, 0, old - 1)
+    weights = np.maximum(0.0, 1.0 - np.abs(centres[:, None] - np.arange(old))).astype(np.float64)
+    return weights @ images @ weights.T
+
+
+def _digits(name: str, split: str) -> tuple[Levels, Array]:
+    """The plain digits of a split [n, 32, 32], and their classes."""
+    check_split(name, split, ["train", "test"])
+    arrays = read_npz(_FILE)
+    mine = arrays["is_test"] == (split == "test")
+    return _levels(_upscaled(arrays["images"][mine].astype(np.float64) / 16.0, _SIZE)), arrays["labels"][mine]
+
+
+def _first_half(labels: Array) -> npt.NDArray[np.bool_]:
+    """Every other digit of each class, so that both halves look alike."""
+    first = np.zeros(len(labels), np.bool_)
+    for label in np.unique(labels):
+        first[np.flatnonzero(labels == label)[::2]] = True
+    return first
+
+
+def _levels(values: Floats) -> Levels:
+    return np.round(values * 255.0).astype(np.uint8)
+
+
+def _source(name: str, arrays: dict[str, Array]) -> Source:
+    return CentredImages(arrays, name=name, place=str(_FILE))

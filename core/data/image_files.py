@@ -1,0 +1,98 @@
+"""Image files, from a folder to tensors: which there are, what is wrong with them, and their pixels.
+
+JPEG and PNG are read, told apart by what they hold. Grey becomes three equal channels, transparency is dropped, of 16
+bits the upper eight are kept. A photograph's note on how the camera was held (EXIF) is not looked at.
+"""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import tensorflow as tf
+
+from core.errors import DataError
+
+SUFFIXES = (".jpg", ".jpeg", ".png")
+# Leaving out what its owner takes for an image, without a word, would be wrong; a text file may lie about.
+_OTHER_IMAGES = (".gif", ".webp", ".bmp", ".tif", ".tiff", ".heic", ".heif", ".avif", ".jxl", ".jp2", ".ppm", ".svg")
+_UNREADABLE = "An image file is damaged or has gone:"
+_PARALLEL = 2  # the pipeline has two threads
+
+
+def list_images(folder: Path) -> list[Path]:
+    """The JPEG and PNG files of `folder` itself, by name; hidden files and those of other kinds aren't images."""
+    try:
+        entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith(".") and not entry.is_dir())
+    except OSError as error:
+        raise DataError(f"{folder} can't be read: {error.strerror}; give a folder of images.") from error
+    for entry in entries:
+        if entry.suffix.lower() in _OTHER_IMAGES:
+            raise DataError(
+                f"{entry} is of a kind that isn't read; {_listed(SUFFIXES)} are: convert it, or take it out of the "
+                "folder."
+            )
+    return [entry for entry in entries if entry.suffix.lower() in SUFFIXES]
+
+
+def holdings(folder: Path) -> str:
+    """What a folder without images holds instead, for its error."""
+    entries = list(folder.iterdir())
+    suffixes = Counter(entry.suffix.lower() or "no suffix" for entry in entries if not entry.is_dir())
+    found = [f"{count} of {suffix}" for suffix, count in sorted(suffixes.items())]
+    folders = sum(entry.is_dir() for entry in entries)
+    if folders:
+        found.append(f"{folders} {'folder' if folders == 1 else 'folders'}, which aren't searched")
+    return ", ".join(found) or "nothing"
+
+
+def read_images(paths: tf.Tensor, size: int) -> tf.Tensor:
+    """The images of these files (strings [n]) as float32 [n, size, size, 3] in [-1, 1].
+
+    They are squeezed or stretched to a square, as CycleGAN's and pix2pix's authors do. A file that can't be decoded
+    raises an error that names it: TensorFlow's own doesn't.
+    """
+    count = tf.size(paths, tf.int64)
+
+    @tf.autograph.experimental.do_not_convert
+    def one(number: tf.Tensor, path: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        pixels = tf.io.decode_image(tf.io.read_file(path), channels=3, expand_animations=False)
+        pixels = tf.ensure_shape(pixels, [None, None, 3])
+        # Smoothed where it shrinks: else a large photograph loses whole lines. Cubics overshoot, hence the clipping.
+        image = tf.image.resize(pixels, [size, size], method="bicubic", antialias=True)
+        return number, tf.clip_by_value(image / 127.5 - 1.0, -1.0, 1.0)
+
+    # What can't be decoded is left out, and missed by its number; the last element is there so that never all are.
+    files = tf.data.Dataset.from_tensor_slices(paths).enumerate()
+    read = files.map(one, num_parallel_calls=_PARALLEL, deterministic=True).ignore_errors()
+    end = tf.data.Dataset.from_tensors((count, tf.zeros([size, size, 3])))
+    numbers, images = read.concatenate(end).batch(count + 1).get_single_element()
+    places = tf.range(tf.size(numbers, tf.int64))
+    first_missing = tf.reduce_min(tf.where(numbers == places, count, places))
+    name = tf.gather(tf.concat([paths, [""]], axis=0), first_missing)
+    if tf.executing_eagerly():
+        if first_missing < count:
+            raise _unreadable(name.numpy())
+    else:
+        with tf.control_dependencies([tf.debugging.Assert(first_missing == count, [_UNREADABLE, name])]):
+            images = tf.identity(images)
+    return tf.ensure_shape(images[:-1], [None, size, size, 3])
+
+
+def unreadable_image(message: str) -> DataError | None:
+    """The error of `read_images` in a graph, which TensorFlow wraps in text of its own, as one that is understood."""
+    found = re.search(re.escape(f"[{_UNREADABLE}] [") + r"(.*?)\]$", message, re.MULTILINE)
+    if found is None:
+        return None
+    # TensorFlow writes bytes beyond ASCII as \303 and the like.
+    return _unreadable(found.group(1).encode().decode("unicode_escape").encode("latin-1"))
+
+
+def _unreadable(path: bytes) -> DataError:
+    return DataError(
+        f"{path.decode(errors='replace')} can't be read or decoded, though its header was in order: it is damaged, or "
+        "was removed or changed since the run began. Write or download it again, or take it out of its folder."
+    )
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(f"`{name}`" for name in names)

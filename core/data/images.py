@@ -1,0 +1,156 @@
+"""Folders of images: two domains without pairs (CycleGAN), pairs of the same name (pix2pix), and a single folder.
+
+    horse2zebra/
+      trainA/  trainB/      JPEG or PNG files: names and numbers differ freely (`unpaired_folders`),
+      testA/   testB/       or each name is in both (`paired_folders`)
+
+A source is a pure function of the index, so it only decodes and resizes; what is random is cut and flipped on the
+step's side, by `random_crop_and_flip` (`core/data/augment.py`), as the papers do:
+
+    unpaired_folders.directory = 'horse2zebra'
+    unpaired_folders.size = 256
+    unpaired_folders.load_size = 286      # what examples of `train` come as; those of `test` come as 256
+    train/unpaired_folders.split = 'train'
+    test/unpaired_folders.split = 'test'
+"""
+
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import gin
+import tensorflow as tf
+
+from core.data.image_files import holdings, list_images, read_images
+from core.data.image_headers import image_size
+from core.data.source import Source, check_split
+from core.data.unpaired import unpaired
+from core.errors import ConfigurationError, DataError
+
+_SPLITS = ["train", "test"]
+
+
+class ImageFiles(Source):
+    """Files of images, by feature: the i-th example is the i-th file of each, as [size, size, 3] in [-1, 1]."""
+
+    def __init__(self, files: Mapping[str, Sequence[Path]], *, name: str, place: str, size: int) -> None:
+        for path in dict.fromkeys(path for paths in files.values() for path in paths):
+            image_size(path)  # refuses what can't be an image before the run begins
+        self.files = {feature: list(paths) for feature, paths in files.items()}
+        self._side = size
+        super().__init__(name, size=len(next(iter(self.files.values()))), place=place)
+
+    @property
+    def spec(self) -> dict[str, tf.TensorSpec]:
+        return {feature: tf.TensorSpec([self._side, self._side, 3], tf.float32) for feature in self.files}
+
+    def gather(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {feature: read_images(tf.gather(paths, indices), self._side) for feature, paths in self._paths.items()}
+
+    @functools.cached_property
+    def _paths(self) -> dict[str, tf.Tensor]:
+        """The files' names as tensors, made once and outside any graph."""
+        with tf.init_scope(), tf.device("CPU:0"):
+            return {feature: tf.constant([str(path) for path in paths]) for feature, paths in self.files.items()}
+
+
+@gin.configurable
+def unpaired_folders(
+    directory: str, *, size: int, load_size: int | None = None, split: Literal["train", "test"] = "train"
+) -> ImageFiles:
+    """`a` and `b`, float32 [size, size, 3] in [-1, 1], from the folders `trainA` and `trainB` (or `testA`, `testB`).
+
+    An epoch shows each image of the larger domain once; `core/data/unpaired.py` says which of the other goes with it.
+    With `load_size` the examples of `train` have this size, for `random_crop_and_flip` to cut `size` out of.
+    """
+    a, b, side = _domains("unpaired_folders", directory, size, load_size, split)
+    in_a, in_b = unpaired(len(a), len(b))
+    files = {"a": [a[i] for i in in_a], "b": [b[i] for i in in_b]}
+    return ImageFiles(files, name="unpaired_folders", place=str(_absolute(directory)), size=side)
+
+
+@gin.configurable
+def paired_folders(
+    directory: str, *, size: int, load_size: int | None = None, split: Literal["train", "test"] = "train"
+) -> ImageFiles:
+    """`a` and `b` as of `unpaired_folders`, but an example's two images have the same name (suffixes may differ)."""
+    a, b, side = _domains("paired_folders", directory, size, load_size, split)
+    in_a, in_b = _by_name(a), _by_name(b)
+    for mine, others, folder in [(in_a, in_b, b[0].parent), (in_b, in_a, a[0].parent)]:
+        alone = [path.name for name, path in mine.items() if name not in others]
+        if alone:
+            more = f" and {len(alone) - 5} more" if len(alone) > 5 else ""
+            raise DataError(
+                f"{folder} holds no partner of {', '.join(f'`{name}`' for name in alone[:5])}{more}: in "
+                "`paired_folders` each name is in both folders. Add or remove files; domains without pairs are for "
+                "`unpaired_folders`."
+            )
+    files = {"a": list(in_a.values()), "b": [in_b[name] for name in in_a]}
+    return ImageFiles(files, name="paired_folders", place=str(_absolute(directory)), size=side)
+
+
+@gin.configurable
+def image_folder(directory: str, *, size: int) -> ImageFiles:
+    """`image` float32 [size, size, 3] in [-1, 1]: the files of one folder by name, to be translated, say."""
+    side = _checked_size("image_folder", size, None, "test")
+    folder = _absolute(directory)
+    images = _images(folder, "give a folder of images as `directory`")
+    if not images:
+        raise DataError(f"{folder} holds no JPEG or PNG file, but {holdings(folder)}; name a folder that does.")
+    return ImageFiles({"image": images}, name="image_folder", place=str(folder), size=side)
+
+
+def _domains(
+    name: str, directory: str, size: int, load_size: int | None, split: str
+) -> tuple[list[Path], list[Path], int]:
+    """The images of both domains and the size to give them."""
+    check_split(name, split, _SPLITS)
+    side = _checked_size(name, size, load_size, split)
+    folders = [_absolute(directory) / f"{split}{domain}" for domain in "AB"]
+    layout = f"`directory` of `{name}` holds the two domains as folders `trainA`, `trainB`, `testA`, `testB`"
+    domains = [_images(folder, layout) for folder in folders]
+    for i, folder in enumerate(folders):
+        if not domains[i]:
+            raise DataError(
+                f"{folder} holds no JPEG or PNG file, but {holdings(folder)} ({folders[1 - i].name} holds "
+                f"{len(domains[1 - i])} images); both domains need images."
+            )
+    return domains[0], domains[1], side
+
+
+def _images(folder: Path, layout: str) -> list[Path]:
+    if not folder.is_dir():
+        parent = folder.parent
+        beside = sorted(path.name for path in parent.iterdir() if path.is_dir()) if parent.is_dir() else []
+        found = ", ".join(f"`{name}`" for name in beside[:8]) or "none"
+        raise DataError(f"There is no folder {folder} (folders in {parent}: {found}); {layout}.")
+    return list_images(folder)
+
+
+def _by_name(paths: Sequence[Path]) -> dict[str, Path]:
+    """The files by their names without suffix."""
+    named: dict[str, Path] = {}
+    for path in paths:
+        if path.stem in named:
+            raise DataError(
+                f"{path} and `{named[path.stem].name}` beside it have one name, so their partner can't be told; "
+                "rename or remove one of them."
+            )
+        named[path.stem] = path
+    return named
+
+
+def _checked_size(name: str, size: int, load_size: int | None, split: str) -> int:
+    if size < 1:
+        raise ConfigurationError(f"`size` of `{name}` is {size}; it is a number of pixels: give 1 or more.")
+    if load_size is not None and load_size < size:
+        raise ConfigurationError(
+            f"`load_size` of `{name}` is {load_size}, less than `size`, {size}, which is cut out of it; give "
+            f"`load_size` {size} or more (the papers: 286 for 256), or leave it out."
+        )
+    return load_size if load_size is not None and split == "train" else size
+
+
+def _absolute(directory: str) -> Path:
+    return Path(directory).expanduser().absolute()

@@ -1,0 +1,43 @@
+"""Assertions for your own step functions and tasks: no trainer, no gin.
+
+    def test_my_task():
+        task = SpiralTask(rng=Rng.from_seed(0), optimizer=adamw(1e-2))
+        assert_step_function(task.loss, batch)
+        assert_updates_only(task, "net", task.net, batch)
+        assert_overfits(task, batch)
+
+    def test_my_task_on_many_replicas():
+        make_task = functools.partial(SpiralTask, optimizer=adamw(1e-2))  # called with `rng=`, once for each number
+        assert_replica_invariant(make_task, batch, replicas=(1, 2, 4))
+        assert_accumulation_invariant(make_task, batch, microbatches=(1, 2, 4))
+        assert_collectives(make_task, batch, {"net": {"gradients": 1}})
+
+    def test_my_function():
+        assert_traces_once(my_function, (x, tf.constant(1)), (x, tf.constant(2)))
+
+Each raises an `AssertionError` that says what was found and what to do. The first three run a step the plain way, one
+phase after the other, which also makes them a second opinion on the engine; the next three run the engine on virtual
+CPU devices (`pytest_plugins = ["core.pytest_plugin"]` in `conftest.py` makes four).
+"""
+
+from core.testing.collectives import assert_collectives
+from core.testing.invariance import assert_accumulation_invariant, assert_replica_invariant
+from core.testing.learning import assert_overfits, assert_updates_only
+from core.testing.replicas import Outcome, Pieces, assemble, on_virtual_cpus, train
+from core.testing.step_function import assert_step_function
+from core.testing.tracing import assert_traces_once
+
+__all__ = [
+    "Outcome",
+    "Pieces",
+    "assemble",
+    "assert_accumulation_invariant",
+    "assert_collectives",
+    "assert_overfits",
+    "assert_replica_invariant",
+    "assert_step_function",
+    "assert_traces_once",
+    "assert_updates_only",
+    "on_virtual_cpus",
+    "train",
+]

@@ -1,0 +1,68 @@
+"""Does a step exchange between its replicas what it should, and no more?
+
+assert_collectives(make_task, batch, {"net": {"gradients": 1}})                   # any plain update
+assert_collectives(make_task, batch, {"net": {"gradients": 1, "statistics": 2}})  # with one synchronised layer
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from core.distribution.ledger import FIGURES, GRADIENTS, STATISTICS, VALUES, Collective
+from core.errors import did_you_mean
+from core.task import Batch
+from core.testing.replicas import Factory, assemble, describe, on_virtual_cpus, trace
+
+KINDS = {
+    GRADIENTS: "An `Update` sums its gradients and all its figures at once, however many microbatches there are.",
+    STATISTICS: "A synchronised layer (`sync=True`) sums once forward and once backward.",
+    VALUES: "Values move between phases of different `placement`.",
+    FIGURES: "An `Update` with `through` sums its figures by themselves.",
+}
+
+
+def assert_collectives(
+    task: Factory,
+    batch: Batch,
+    expected: Mapping[str, Mapping[str, int]],
+    *,
+    replicas: int = 2,
+    microbatches: int = 1,
+) -> None:
+    """One step of `task(rng=...)` makes these collectives, by phase and kind, and no others. It is only traced.
+
+    In a phase that mixes rows and has several microbatches, those of its layers are counted for one microbatch.
+    """
+    assert replicas >= 2, f"`replicas` is {replicas}; a single one exchanges nothing: give 2 or more."
+    pieces = assemble(task, on_virtual_cpus(replicas))
+    phases = [phase.name for phase in pieces.phases]
+    for phase, kinds in expected.items():
+        assert phase in phases, (
+            f"`expected` names the phase `{phase}`; the task has {_listed(phases)}.{did_you_mean(phase, phases)}"
+        )
+        for kind in kinds:
+            assert kind in KINDS, (
+                f"`expected` names the kind `{kind}`; there are {_listed(list(KINDS))}.{did_you_mean(kind, KINDS)}"
+            )
+    made = trace(pieces, batch, microbatches=microbatches)
+    found = Counter((entry.phase, entry.what) for entry in made)
+    wanted = Counter({(phase, kind): count for phase, kinds in expected.items() for kind, count in kinds.items()})
+    wrong = [key for key in dict.fromkeys([*wanted, *found]) if wanted[key] != found[key]]
+    assert not wrong, (
+        f"one step on {describe(replicas, microbatches)} makes "
+        + "; ".join(
+            f"{found[key]} of `{key[1]}` in phase `{key[0]}`{_sizes(made, *key)}, where {wanted[key]} "
+            f"{'is' if wanted[key] == 1 else 'are'} expected"
+            for key in wrong
+        )
+        + f". {' '.join(KINDS[kind] for kind in dict.fromkeys(kind for _, kind in wrong))} Change the phase, or "
+        "`expected` if this is how it is meant."
+    )
+
+
+def _sizes(made: Sequence[Collective], phase: str, kind: str) -> str:
+    sizes = [f"{entry.dtype}, {entry.bytes:,} bytes" for entry in made if (entry.phase, entry.what) == (phase, kind)]
+    return f" ({'; '.join(sizes)})" if sizes else ""
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)

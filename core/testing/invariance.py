@@ -1,0 +1,185 @@
+"""Do the numbers depend on how many replicas or microbatches there are?
+
+>>> import tensorflow as tf
+>>> from core import layers
+>>> from core.optimizers import adamw
+>>> from core.task import Loss, Task, Update
+>>> class Line(Task):
+...     def __init__(self, *, rng):
+...         super().__init__()
+...         self.net = layers.Linear(3, 1, rng=rng)
+...
+...     def phases(self):
+...         return [Update("net", loss=self.loss, trains=self.net, optimizer=adamw(0.01))]
+...
+...     def loss(self, batch, rng):
+...         return Loss(tf.square(self.net(batch["x"])[:, 0] - batch["y"]))
+>>> batch = {"x": tf.ones([8, 3]), "y": tf.zeros([8])}
+>>> assert_replica_invariant(Line, batch, replicas=(1, 2), steps=2)
+>>> assert_accumulation_invariant(Line, batch, microbatches=(1, 4), steps=2)
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from core.task import Batch
+from core.testing.replicas import Factory, Outcome, Pieces, Values, assemble, describe, on_virtual_cpus, train
+
+FIGURES = 0.1  # of the tolerance for variables: losses and metrics haven't gone through an optimizer's root
+
+REPLICA_HINTS = (
+    "Usual reasons: per-example randomness that isn't drawn from `rng.rows` (`rng.rows.normal(*x.shape)`, not "
+    "`rng.normal(x.shape)`); a layer that looks at one replica's rows alone (`BatchNorm(sync=True)`, with "
+    "`mixes_rows=True` on the phase); a mean over the batch inside the loss (return one value per example, and a "
+    "`weight`)."
+)
+MICROBATCH_HINTS = (
+    "Usual reasons: per-example randomness that isn't drawn from `rng.rows` (`rng.rows.normal(*x.shape)`, not "
+    "`rng.normal(x.shape)`); a mean over the batch inside the loss (return one value per example, and a `weight`); a "
+    "phase that looks at all rows of a batch and doesn't say `mixes_rows=True`."
+)
+ROUNDING = (
+    "Where the gradient of a parameter is zero but for rounding (a bias ahead of a normalisation), Adam and its like "
+    "make steps of that rounding: leave the parameter out, or compare with `sgd`."
+)
+
+
+def assert_replica_invariant(
+    task: Factory,
+    batch: Batch,
+    replicas: Sequence[int] = (1, 2, 4),
+    *,
+    steps: int = 20,
+    microbatches: int = 1,
+    tolerance: float = 1e-5,
+    seed: int = 0,
+) -> None:
+    """Trained on each number of replicas, `task(rng=...)` ends in the same variables, by the same losses and metrics.
+
+    All replicas of one run hold equal bits. `tolerance`, relative to what is larger than one, is for variables, those
+    of the optimizers included; a tenth of it is for figures. `batch` is the whole batch, `{name: [rows, ...]}`.
+    """
+    _assert_counts("replicas", replicas, steps)
+    runs = [_trained(task, batch, count, microbatches, steps=steps, seed=seed) for count in dict.fromkeys(replicas)]
+    _assert_same(runs, tolerance, REPLICA_HINTS)
+
+
+def assert_accumulation_invariant(
+    task: Factory,
+    batch: Batch,
+    microbatches: Sequence[int] = (1, 2, 4),
+    *,
+    replicas: int = 1,
+    steps: int = 20,
+    tolerance: float = 1e-5,
+    seed: int = 0,
+) -> None:
+    """Cut into each number of microbatches, a step of `task(rng=...)` is the same; see `assert_replica_invariant`."""
+    _assert_counts("microbatches", microbatches, steps)
+    runs = [
+        _trained(task, batch, replicas, count, steps=steps, seed=seed, check=_assert_rows_apart)
+        for count in dict.fromkeys(microbatches)
+    ]
+    _assert_same(runs, tolerance, MICROBATCH_HINTS)
+
+
+class Difference(NamedTuple):
+    """Where two outcomes are furthest apart, and by how much over max(1, |value|)."""
+
+    name: str
+    size: float
+    one: float
+    other: float
+    place: int  # in the flattened value; of a figure, the step
+
+
+def differences(one: Values, other: Values) -> list[Difference]:
+    """The largest of each value, the largest of all first."""
+    return sorted((_difference(name, x, other[name]) for name, x in one.items()), key=lambda d: -d.size)
+
+
+def mixing(pieces: Pieces) -> list[str]:
+    """The phases whose numbers hang on the number of microbatches: their rows are mixed, microbatch by microbatch."""
+    return [phase.name for phase in pieces.phases if phase.mixes_rows and phase.microbatches is None]
+
+
+def _trained(
+    factory: Factory,
+    batch: Batch,
+    replicas: int,
+    microbatches: int,
+    *,
+    steps: int,
+    seed: int,
+    check: Callable[[Pieces], None] | None = None,
+) -> Outcome:
+    pieces = assemble(factory, on_virtual_cpus(replicas), seed=seed)
+    if check:
+        check(pieces)
+    return train(pieces, batch, microbatches=microbatches, steps=steps, seed=seed)
+
+
+def _assert_same(runs: Sequence[Outcome], tolerance: float, hints: str) -> None:
+    """The same as the first of them."""
+    first = runs[0]
+    for run in runs[1:]:
+        variables = [d for d in differences(first.variables, run.variables) if d.size > tolerance]
+        figures = [d for d in differences(first.figures, run.figures) if d.size > tolerance * FIGURES]
+        if not variables and not figures:
+            continue
+        worst = (variables or figures)[0]
+        allowed = tolerance if variables else tolerance * FIGURES
+        when = f"after {run.steps} steps" if variables else f"in step {worst.place}"
+        others = len(variables or figures) - 1
+        raise AssertionError(
+            f"`{worst.name}` {when} is {worst.one:.6g} on {describe(first.replicas, first.microbatches)} and "
+            f"{worst.other:.6g} on {describe(run.replicas, run.microbatches)}: a difference of {worst.size:.2g}, where "
+            f"{allowed:.0e} may be rounding"
+            + (f" ({others} other{'s differ' if others > 1 else ' differs'} as well)" if others else "")
+            + f". {_began(first, run, tolerance * FIGURES)}{hints} {ROUNDING}"
+        )
+
+
+def _began(first: Outcome, run: Outcome, allowed: float) -> str:
+    """The first step with another figure tells a forward pass from an update."""
+    apart = {name: _relative(x, run.figures[name]) > allowed for name, x in first.figures.items()}
+    steps = {name: int(np.argmax(found)) for name, found in apart.items() if found.any()}
+    if not steps:
+        return "No loss or metric shows it. "
+    name = min(steps, key=lambda key: steps[key])
+    cause = "so the forward passes differ" if steps[name] == 0 else "while those before agree: updates differ"
+    return f"`{name}` differs from step {steps[name]} on, {cause}. "
+
+
+def _difference(name: str, one: np.ndarray, other: np.ndarray) -> Difference:
+    if not one.size:
+        return Difference(name, 0.0, 0.0, 0.0, 0)
+    relative = _relative(one, other)
+    place = int(np.argmax(relative))
+    return Difference(name, float(relative.flat[place]), float(one.flat[place]), float(other.flat[place]), place)
+
+
+def _relative(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    with np.errstate(invalid="ignore"):
+        relative = np.abs(one - other) / np.maximum(1.0, np.abs(one))
+    same = (one == other) | (np.isnan(one) & np.isnan(other))  # a phase that isn't due has no figures
+    return np.where(same, 0.0, np.where(np.isnan(relative), np.inf, relative))
+
+
+def _assert_counts(name: str, counts: Sequence[int], steps: int) -> None:
+    counted = {count for count in counts if isinstance(count, int) and count >= 1}
+    assert 2 <= len(counted) == len({*counts}), (
+        f"`{name}` is {counts!r}; name at least two whole numbers to compare, as in `(1, 2, 4)`."
+    )
+    assert steps >= 1, f"`steps` is {steps}; it takes one to see a difference, and some more to see it grow."
+
+
+def _assert_rows_apart(pieces: Pieces) -> None:
+    names = [f"`{name}`" for name in mixing(pieces)]
+    assert not names, (
+        f"phase {' and '.join(names)} mixes rows (`mixes_rows=True`): what it computes hangs on which rows share a "
+        "microbatch, so its numbers are meant to change with `microbatches`. Use `assert_replica_invariant` at each "
+        "number of microbatches, or let the phase see the whole batch at once (`microbatches=1` on the phase)."
+    )

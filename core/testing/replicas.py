@@ -1,0 +1,209 @@
+"""Trains a task on some replicas, by the engine that the trainer uses, to look at the outcome.
+
+pieces = assemble(make_task, on_virtual_cpus(4), seed=0)
+outcome = train(pieces, batch, microbatches=2, steps=20)
+outcome.variables["net/w"], outcome.figures["net/loss"], outcome.collectives
+"""
+
+import dataclasses
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from core.distribution.ledger import Collective
+from core.distribution.virtual import make_virtual_cpus
+from core.engine import StepResult, TrainStep
+from core.loss_spec import means
+from core.module import named_variables
+from core.optimizers import Optimizer
+from core.random import Rng
+from core.task import Batch, Phase, Task, Update
+
+Factory = Callable[..., Task]  # called with `rng=`, inside the strategy's scope
+Values = Mapping[str, npt.NDArray[np.float64]]
+
+
+class Pieces(Protocol):
+    """What a step is made of; an experiment has them all."""
+
+    @property
+    def task(self) -> Task: ...
+    @property
+    def phases(self) -> Sequence[Phase]: ...
+    @property
+    def optimizers(self) -> Mapping[str, Optimizer]: ...
+    @property
+    def strategy(self) -> tf.distribute.Strategy: ...
+    @property
+    def alone(self) -> Collection[int]: ...  # the ids of variables that live on one device only
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What some steps led to."""
+
+    replicas: int
+    microbatches: int
+    steps: int
+    variables: Values  # by path, the optimizers' included
+    figures: Values  # by phase and name: one of each step
+    collectives: Sequence[Collective]  # of one step
+
+
+class Assembled(NamedTuple):
+    """The pieces of a task that `assemble` made."""
+
+    task: Task
+    phases: Sequence[Phase]
+    optimizers: Mapping[str, Optimizer]
+    strategy: tf.distribute.Strategy
+    alone: Collection[int]
+
+
+def on_virtual_cpus(replicas: int) -> tf.distribute.Strategy:
+    """A strategy of so many replicas on this machine's CPU, of which one process can have several."""
+    make_virtual_cpus(replicas)
+    devices = [f"CPU:{i}" for i in range(replicas)]
+    return tf.distribute.MirroredStrategy(devices, tf.distribute.ReductionToOneDevice())
+
+
+def assemble(factory: Factory, strategy: tf.distribute.Strategy, *, seed: int = 0) -> Pieces:
+    """The task that `factory(rng=...)` makes within the strategy's scope, and its optimizers."""
+    assert not isinstance(factory, Task), (
+        f"`task` is a finished `{type(factory).__name__}`, but each number of replicas needs one of its own, made in "
+        "its own scope. Give what makes one: the class, or "
+        f"`functools.partial({type(factory).__name__}, optimizer=...)`."
+    )
+    rng = Rng.from_seed(seed).fold("init")
+    with strategy.scope():
+        task = factory(rng=rng)
+    alone = set[int]()
+    device = strategy.extended.worker_devices[0]
+    if task.one_device and strategy.num_replicas_in_sync > 1:
+        with tf.device(device):
+            plain = factory(rng=rng)
+        for name in task.one_device:
+            setattr(task, name, getattr(plain, name))
+            alone |= {id(v) for v in named_variables(getattr(task, name)).values()}
+    for path, variable in named_variables(task).items():
+        assert id(variable) in alone or strategy.extended.variable_created_in_scope(variable), (
+            f"variable `{path}` was made outside the strategy's scope, where it would train to wrong numbers without "
+            "an error. Make it in the task's `__init__`, anew each time that the task is made."
+        )
+    phases = list(task.phases())
+    optimizers = {}
+    for phase in phases:
+        if isinstance(phase, Update):
+            on_one = any(id(v) in alone for v in phase.variables().values())
+            with tf.device(device) if on_one else strategy.scope():
+                optimizers[phase.name] = Optimizer(phase.optimizer, phase.variables())
+    return Assembled(task, phases, optimizers, strategy, alone)
+
+
+def train(pieces: Pieces, batch: Batch, *, microbatches: int = 1, steps: int = 20, seed: int = 0) -> Outcome:
+    """Trains on one batch, `{name: [rows, ...]}`, over and over; replicas that don't agree to the bit are an error."""
+    step, run, values = _traced(pieces, batch, microbatches, seed)
+    where = describe(step.exchange.replicas, microbatches)
+    lines = []
+    for i in range(steps):
+        result: StepResult = run(values, tf.constant(i, tf.int64))
+        lines.append(_figures(result))
+        assert bool(result.healthy), (
+            f"step {i} isn't finite on {where}; its figures are "
+            f"{', '.join(f'`{name}` {x:.4g}' for name, x in lines[-1].items())}. Look for a division, logarithm or "
+            "square root of zero, or a learning rate that is too high."
+        )
+    variables = _variables(pieces)
+    for path, variable in variables.items():
+        _assert_equal_bits(path, pieces.strategy.experimental_local_results(variable))
+    return Outcome(
+        step.exchange.replicas,
+        microbatches,
+        steps,
+        {path: tf.cast(variable, tf.float64).numpy() for path, variable in variables.items()},
+        {name: np.array([line[name] for line in lines]) for name in lines[0]},
+        step.exchange.ledger.collectives,
+    )
+
+
+def trace(pieces: Pieces, batch: Batch, *, microbatches: int = 1) -> Sequence[Collective]:
+    """The collectives of one step, which needn't be run for it."""
+    return _traced(pieces, batch, microbatches, 0)[0].exchange.ledger.collectives
+
+
+def describe(replicas: int, microbatches: int) -> str:
+    """`2 replicas`, `1 replica and 4 microbatches`."""
+    text = f"{replicas} replica{'s' if replicas > 1 else ''}"
+    return text + (f" and {microbatches} microbatches" if microbatches > 1 else "")
+
+
+def _traced(pieces: Pieces, batch: Batch, microbatches: int, seed: int) -> tuple[TrainStep, Any, Any]:
+    """The step, its one trace, and the batch where it belongs."""
+    strategy = pieces.strategy
+    values, spec = _spread(batch, strategy, microbatches)
+    step = TrainStep(
+        pieces.phases,
+        pieces.optimizers,
+        strategy=strategy,
+        seed=seed,
+        batch_spec=spec,
+        microbatches=microbatches,
+        alone=pieces.alone,
+    )
+    function = tf.function(lambda values, index: step(values, index), autograph=False)
+    return step, function.get_concrete_function(values, tf.TensorSpec([], tf.int64)), values
+
+
+def _spread(
+    batch: Batch, strategy: tf.distribute.Strategy, microbatches: int
+) -> tuple[dict[str, Any], dict[str, tf.TensorSpec]]:
+    """`[rows, ...]` as `[microbatches, rows, ...]` on each replica, as the trainer lays a batch out."""
+    replicas = strategy.num_replicas_in_sync
+    tensors = {key: tf.convert_to_tensor(x) for key, x in batch.items()}
+    lengths = {key: x.shape[0] if x.shape.rank else 0 for key, x in tensors.items()}
+    rows = min(lengths.values(), default=0)
+    assert 0 < rows == max(lengths.values()), (
+        f"the values of `batch` have these lengths: {lengths}; each is `[rows, ...]`, of the same rows."
+    )
+    assert rows % (replicas * microbatches) == 0, (
+        f"`batch` has {rows} rows, which {describe(replicas, microbatches)} can't share evenly: give a multiple of "
+        f"{replicas * microbatches}."
+    )
+    own = rows // (replicas * microbatches)
+    cut = {key: tf.reshape(x, [microbatches, replicas, own, *x.shape[1:]]) for key, x in tensors.items()}
+    spec = {key: tf.TensorSpec([own, *x.shape[1:]], x.dtype) for key, x in tensors.items()}
+
+    def part(context: Any) -> dict[str, tf.Tensor]:
+        return {key: x[:, context.replica_id_in_sync_group] for key, x in cut.items()}
+
+    return strategy.experimental_distribute_values_from_function(part), spec
+
+
+def _figures(result: StepResult) -> dict[str, float]:
+    """All of one step, by phase and name."""
+    found = {}
+    for phase, sums in result.sums.items():
+        for name, x in {"weight": float(sums["weight"]), **means(sums)}.items():
+            found[f"{phase}/{name}"] = x
+    return found
+
+
+def _variables(pieces: Pieces) -> dict[str, tf.Variable]:
+    found = dict(named_variables(pieces.task))
+    for phase, optimizer in pieces.optimizers.items():
+        found |= {f"optimizer/{phase}/{path}": v for path, v in optimizer.variables.items()}
+    return found
+
+
+def _assert_equal_bits(path: str, components: Sequence[tf.Variable]) -> None:
+    first = components[0].numpy()
+    for i, component in enumerate(components[1:], 1):
+        other = component.numpy()
+        assert first.tobytes() == other.tobytes(), (
+            f"replica {i} no longer holds the `{path}` of replica 0: they differ by "
+            f"{np.max(np.abs(other.astype(np.float64) - first.astype(np.float64))):.2g}. Look for a step function that "
+            "assigns a variable itself, or draws numbers from anywhere but its `rng`."
+        )

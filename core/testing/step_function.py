@@ -1,0 +1,54 @@
+"""Is a step function what the engine takes it for: finite, repeatable, the same traced, and by row?"""
+
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from core.loss_spec import checked
+from core.random import Rng
+from core.task import Batch, Loss
+
+
+def assert_step_function(
+    loss: Callable[[Batch, Rng], Loss],
+    batch: Batch,
+    *,
+    seed: int = 0,
+    mixes_rows: bool = False,
+    tolerance: float = 1e-5,
+) -> Loss:
+    """`loss` is finite per example, repeats itself, is the same traced and, unless it `mixes_rows`, row by row.
+
+    Returns the `Loss`, for assertions of your own.
+    """
+    rows = len(next(iter(batch.values())))
+    rng = Rng.from_seed(seed)._replace(num_rows=rows)
+    first = checked(loss(batch, rng), getattr(loss, "__name__", "loss"), rows)
+    values = first.per_example.numpy()
+    counts = np.ones(values.shape, bool) if first.weight is None else first.weight.numpy() != 0.0
+    bad = np.argwhere(counts & ~np.isfinite(values))[:5].tolist()
+    assert not bad, f"`per_example` isn't finite at {bad}: look for a division, logarithm or square root of zero."
+    _assert_close(loss(batch, rng), first, 0.0, "a second call with the same `rng`", "draw all randomness from `rng`.")
+    traced = tf.function(lambda b: loss(b, rng), autograph=False)(dict(batch))
+    _assert_close(traced, first, tolerance, "tracing", "Python values and prints are fixed while tracing.")
+    if not mixes_rows:
+        for row in range(rows):
+            one = {key: x[row : row + 1] for key, x in batch.items()}
+            alone = loss(one, rng._replace(first_row=row, num_rows=1)).per_example
+            found = float(np.max(np.abs(np.where(counts[row], alone.numpy()[0] - values[row], 0.0))))
+            assert found <= tolerance * max(1.0, float(np.max(np.abs(values[row])))), (
+                f"row {row} alone has another loss than within the batch (by {found:.2g}). Draw per-example randomness "
+                "from `rng.rows`; if rows are meant to be mixed (batch statistics, contrast), say `mixes_rows=True`."
+            )
+    return first
+
+
+def _assert_close(found: Loss, expected: Loss, tolerance: float, what: str, remedy: str) -> None:
+    for name in ("per_example", "weight", "metrics", "outputs"):
+        both = [tf.nest.flatten(getattr(loss, name)) for loss in (expected, found)]
+        for x, y in zip(*both, strict=True):
+            if x is not None:
+                a, b = tf.cast(x, tf.float64), tf.cast(y, tf.float64)
+                difference = float(tf.reduce_max(tf.abs(a - b) / tf.maximum(1.0, tf.abs(a))))
+                assert not difference > tolerance, f"`{name}` changed by {difference:.2g} under {what}: {remedy}"

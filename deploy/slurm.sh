@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# One worker a node under Slurm; docs/many-machines.md explains it. Submit it from the checkout, with main's flags:
+#   sbatch --nodes=4 deploy/slurm.sh --gin_file=configs/digits_mlp.gin --workdir=/shared/runs/digits_mlp
+#SBATCH --job-name=tapeloop
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --exclusive
+#SBATCH --time=12:00:00
+#SBATCH --signal=TERM@180
+#SBATCH --requeue
+#SBATCH --open-mode=append
+# Add what your cluster wants: --partition, --account, --gpus-per-node.
+set -uo pipefail
+
+RESTARTS=${RESTARTS:-3} # a lost worker queues the job again only if it has been requeued less often than this
+
+# The multi_worker strategy asks Slurm who is in the step, through TensorFlow's resolver.
+# --wait: seconds until Slurm ends the tasks that are left after the first; they have 45 to find out by themselves.
+srun --wait=120 --kill-on-bad-exit=0 \
+  python -m trainers.main "$@" --gin_file=configs/runtime/multi_worker.gin
+code=$? # the highest of all workers': 128 and more is a signal
+
+if [ "$code" -eq 75 ]; then
+  echo "stopped and saved: queued again"
+elif { [ "$code" -eq 6 ] || [ "$code" -ge 128 ]; } && [ "${SLURM_RESTART_COUNT:-0}" -lt "$RESTARTS" ]; then
+  echo "a worker was lost (exit code $code): queued again, to go on from the last checkpoint"
+else
+  exit "$code"
+fi
+scontrol requeue "$SLURM_JOB_ID"

@@ -1,0 +1,49 @@
+"""How a class gets into a GAN, and out of it: beside the generator's latents, and by the discriminator's projection."""
+
+import tensorflow as tf
+
+from core import initializers, layers
+from core.layers.calls import Layer
+from core.module import Module
+from core.random import Rng
+
+
+class LatentsOfClass(Module):
+    """Latents with the vector of their class beside them, `size` numbers in all; without classes, latents alone."""
+
+    def __init__(self, latent_size: int, num_classes: int | None, *, rng: Rng):
+        super().__init__()
+        self.size = latent_size if num_classes is None else 2 * latent_size
+        self.classes = None
+        if num_classes is not None:
+            # As large as the latents, which are standard normal.
+            self.classes = layers.Embedding(num_classes, latent_size, rng=rng, w_init=initializers.normal(1.0))
+
+    def __call__(self, z: tf.Tensor, label: tf.Tensor | None) -> tf.Tensor:
+        return z if self.classes is None else tf.concat([z, self.classes(label, dtype=z.dtype)], -1)
+
+
+class ProjectionHead(Module):
+    """ψ(h) + yᵀVh, a logit of features h and a class y (Miyato and Koyama, 2018); without classes, ψ(h) alone."""
+
+    def __init__(self, size: int, num_classes: int | None, *, spectral_norm: bool, rng: Rng):
+        super().__init__()
+        self.num_classes, self.classes = num_classes, None
+        self.logit = normalised(layers.Linear(size, 1, rng=rng.fold("logit")), spectral_norm, rng.fold("logit"))
+        if num_classes is not None:
+            # A linear map of one-hot vectors, because that can be normalised like any other.
+            near = initializers.normal(size**-0.5)
+            rng = rng.fold("classes")
+            linear = layers.Linear(num_classes, size, rng=rng, bias=False, w_init=near)
+            self.classes = normalised(linear, spectral_norm, rng)
+
+    def __call__(self, h: tf.Tensor, label: tf.Tensor | None) -> tf.Tensor:
+        logit = self.logit(h)[:, 0]
+        if self.classes is None:
+            return logit
+        return logit + tf.reduce_sum(h * self.classes(tf.one_hot(label, self.num_classes, dtype=h.dtype)), -1)
+
+
+def normalised(layer: layers.Linear | layers.Conv2D, spectral_norm: bool, rng: Rng) -> Layer:
+    """`layer`, with spectral normalisation (Miyato et al., 2018) if asked for."""
+    return layers.SpectralNorm(layer, rng=rng) if spectral_norm else layer

@@ -1,0 +1,160 @@
+"""Denoising diffusion (Ho, Jain and Abbeel, 2020): a network learns to see the noise in an image, and takes it out.
+
+One `Update` and no adversary: the phases of a step aren't shaped for GANs only.
+"""
+
+import math
+from collections.abc import Sequence
+
+import gin
+import tensorflow as tf
+
+from core import layers
+from core.data import Source, check_feature
+from core.errors import DataError
+from core.module import Module
+from core.optimizers import Transform
+from core.random import Rng
+from core.task import Batch, Loss, Task, Update
+
+LEVELS = 8  # of noise that evaluation looks at
+
+
+class Block(Module):
+    """Two convolutions beside a shortcut; how noisy the image is shifts the channels between them."""
+
+    def __init__(self, in_channels: int, channels: int, *, time_size: int, rng: Rng):
+        super().__init__()
+        self.norm_1 = layers.GroupNorm(in_channels, 8)
+        self.conv_1 = layers.Conv2D(in_channels, channels, 3, rng=rng.fold("conv_1"))
+        self.time = layers.Linear(time_size, channels, rng=rng.fold("time"))
+        self.norm_2 = layers.GroupNorm(channels, 8)
+        self.conv_2 = layers.Conv2D(channels, channels, 3, rng=rng.fold("conv_2"))
+        self.shortcut = layers.Conv2D(in_channels, channels, 1, rng=rng.fold("shortcut"))
+
+    def __call__(self, x: tf.Tensor, time: tf.Tensor) -> tf.Tensor:
+        h = self.conv_1(tf.nn.silu(self.norm_1(x)))
+        h += self.time(time)[:, tf.newaxis, tf.newaxis]
+        h = self.conv_2(tf.nn.silu(self.norm_2(h)))
+        return h + self.shortcut(x)
+
+
+class NoiseNet(Module):
+    """A small U-Net (Ronneberger et al., 2015), of two sizes of image: `net(x, t)` is the noise in `x` at step t."""
+
+    def __init__(self, image_shape: Sequence[int], *, channels: int, rng: Rng):
+        super().__init__()
+        self.channels = channels
+        time_size, depth = 4 * channels, image_shape[-1]
+        self.time_1 = layers.Linear(channels, time_size, rng=rng.fold("time_1"))
+        self.time_2 = layers.Linear(time_size, time_size, rng=rng.fold("time_2"))
+        self.first = layers.Conv2D(depth, channels, 3, rng=rng.fold("first"))
+        self.down = Block(channels, channels, time_size=time_size, rng=rng.fold("down"))
+        self.halve = layers.Conv2D(channels, 2 * channels, 3, stride=2, rng=rng.fold("halve"))
+        self.middle = Block(2 * channels, 2 * channels, time_size=time_size, rng=rng.fold("middle"))
+        self.double = layers.Resize(scale=2, method="nearest")
+        self.up = Block(3 * channels, channels, time_size=time_size, rng=rng.fold("up"))
+        self.norm = layers.GroupNorm(channels, 8)
+        self.last = layers.Conv2D(channels, depth, 3, rng=rng.fold("last"))
+
+    def __call__(self, x: tf.Tensor, t: tf.Tensor) -> tf.Tensor:
+        time = tf.nn.silu(self.time_2(tf.nn.silu(self.time_1(waves(t, self.channels)))))
+        wide = self.down(self.first(x), time)
+        narrow = self.middle(self.halve(wide), time)
+        x = self.up(tf.concat([self.double(narrow), wide], -1), time)
+        return self.last(tf.nn.silu(self.norm(x)))
+
+
+@gin.configurable
+class Ddpm(Task):
+    """Learns to make images like those of a source, which it reads in [0, 1].
+
+    `noise_steps` is T of the paper, with its linear variances; `sample_steps` of them are enough to make a sample
+    (DDIM: Song, Meng and Ermon, 2021).
+    """
+
+    def __init__(
+        self,
+        *,
+        rng: Rng,
+        image_shape: Sequence[int] = gin.REQUIRED,
+        optimizer: Transform = gin.REQUIRED,
+        channels: int = 32,
+        noise_steps: int = 1000,
+        sample_steps: int = 50,
+    ):
+        super().__init__()
+        if len(image_shape) != 3 or image_shape[0] % 2 or image_shape[1] % 2:
+            raise ValueError(f"`Ddpm.image_shape` is {list(image_shape)}; give [height, width, channels], even sizes.")
+        if channels % 8 or channels < 8:
+            raise ValueError(f"`Ddpm.channels` is {channels}; they are normalised in groups: give a multiple of 8.")
+        if not 1 <= sample_steps <= noise_steps:
+            raise ValueError(f"`Ddpm.sample_steps` is {sample_steps}; give 1 to `noise_steps` = {noise_steps}.")
+        self.image_shape, self.optimizer = tuple(image_shape), optimizer
+        self.noise_steps, self.sample_steps = noise_steps, sample_steps
+        self.net = NoiseNet(image_shape, channels=channels, rng=rng.fold("net"))
+
+    def phases(self) -> list[Update]:
+        """One update."""
+        return [Update("net", loss=self.loss, trains=self.net, optimizer=self.optimizer)]
+
+    def loss(self, batch: Batch, rng: Rng) -> Loss:
+        """Algorithm 1: the squared error of the noise, at a random step of each example."""
+        x = 2.0 * batch["image"] - 1.0
+        rows = x.shape[0]
+        t = tf.cast(rng.fold("t").rows.uniform(rows) * self.noise_steps, tf.int32)
+        return Loss(self._error(x, t, rng.fold("noise").rows.normal(rows, *x.shape[1:])))
+
+    def evaluate(self, batch: Batch) -> Loss:
+        """The same error at a few steps, with the same noise for every example."""
+        x = 2.0 * batch["image"] - 1.0
+        noise = Rng.from_seed(0).fold("evaluate").normal([LEVELS, *self.image_shape])
+        errors = []
+        for level in range(LEVELS):
+            t = tf.fill(tf.shape(x)[:1], (2 * level + 1) * self.noise_steps // (2 * LEVELS))
+            errors.append(self._error(x, t, tf.broadcast_to(noise[level], tf.shape(x))))
+        return Loss(tf.add_n(errors) / LEVELS)
+
+    def sample(self, rng: Rng, n: int) -> Batch:
+        """DDIM without noise on the way: from step to step, the image that the noise points at, with less of it."""
+        steps = [i * self.noise_steps // self.sample_steps for i in range(self.sample_steps)]
+        signals = tf.gather(self._signal(), steps)
+        before = tf.concat([[1.0], signals[:-1]], 0)
+
+        def body(i: tf.Tensor, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            a, b = signals[i], before[i]
+            noise = self.net(x, tf.fill([n], tf.gather(steps, i)))
+            image = tf.clip_by_value((x - tf.sqrt(1.0 - a) * noise) / tf.sqrt(a), -1.0, 1.0)
+            noise = (x - tf.sqrt(a) * image) / tf.sqrt(1.0 - a)  # as seen from the clipped image
+            return i - 1, tf.sqrt(b) * image + tf.sqrt(1.0 - b) * noise
+
+        start = (tf.constant(self.sample_steps - 1), rng.fold("sample").normal([n, *self.image_shape]))
+        return {"image": tf.while_loop(lambda i, _: i >= 0, body, start)[1]}
+
+    def check_source(self, source: Source) -> None:
+        """Examples have an image of the right shape."""
+        check_feature(source, "image")
+        found = tuple(source.spec["image"].shape)
+        if found != self.image_shape:
+            raise DataError(
+                f"`image` of source `{source.name}` has shape {found}, but `Ddpm.image_shape` is {self.image_shape}: "
+                "give the task the shape of the images, or a source of that shape."
+            )
+
+    def _error(self, x: tf.Tensor, t: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
+        a = tf.reshape(tf.gather(self._signal(), t), [-1, 1, 1, 1])
+        seen = self.net(tf.sqrt(a) * x + tf.sqrt(1.0 - a) * noise, t)
+        return tf.reduce_mean(tf.square(noise - seen), axis=[1, 2, 3])
+
+    def _signal(self) -> tf.Tensor:
+        """How much of the image's variance is left after each step: ᾱ of the paper, for β from 1e-4 to 0.02."""
+        scale = 1000.0 / self.noise_steps
+        beta = tf.linspace(scale * 1e-4, min(scale * 0.02, 0.999), self.noise_steps)
+        return tf.cast(tf.math.cumprod(1.0 - tf.cast(beta, tf.float64)), tf.float32)
+
+
+def waves(t: tf.Tensor, size: int) -> tf.Tensor:
+    """Sines and cosines of a step, of geometric wavelengths (Vaswani et al., 2017): `[rows, size]`."""
+    rates = tf.exp(-math.log(10_000.0) * tf.range(size // 2, dtype=tf.float32) / (size // 2))
+    angles = tf.cast(t, tf.float32)[:, tf.newaxis] * rates
+    return tf.concat([tf.sin(angles), tf.cos(angles)], -1)

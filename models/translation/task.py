@@ -1,0 +1,83 @@
+"""What the tasks of translation share: images `a` and `b` of one shape, as they come or cut out of larger ones."""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from core.data import Source, check_feature
+from core.data.augment import random_crop_and_flip
+from core.errors import ConfigurationError, DataError
+from core.random import Rng
+from core.task import Batch, Compute, Phase, Task
+
+
+class Translation(Task):
+    """Learns from images of `image_shape` (height, width, channels) in [-1, 1].
+
+    With `crop_and_flip` they are cut at random out of the source's images, which may be larger, and mirrored by chance;
+    if the rows are `paired`, both images of one in the same way.
+    """
+
+    def __init__(self, image_shape: Sequence[int], *, multiple: int, why: str, crop_and_flip: bool, paired: bool):
+        super().__init__()
+        name = type(self).__name__
+        if len(image_shape) != 3 or any(not isinstance(size, int) or size < 1 for size in image_shape):
+            raise ConfigurationError(
+                f"`{name}.image_shape` is {image_shape!r}; give height, width and channels, such as [256, 256, 3]."
+            )
+        height, width, _ = image_shape
+        if height % multiple or width % multiple:
+            raise ConfigurationError(
+                f"`{name}.image_shape` is {list(image_shape)}, but {why}: use multiples of {multiple} for height and "
+                "width."
+            )
+        if crop_and_flip and height != width:
+            raise ConfigurationError(
+                f"`{name}.crop_and_flip` cuts squares, but `{name}.image_shape` is {list(image_shape)}: give it equal "
+                "height and width, or leave `crop_and_flip` out."
+            )
+        self.image_shape, self.crop_and_flip, self.paired = tuple(image_shape), crop_and_flip, paired
+
+    def crops(self) -> list[Phase]:
+        """The first phase of a step, if any: what it cuts is what every later phase sees."""
+        return [Compute("crop", self.cut)] if self.crop_and_flip else []
+
+    def cut(self, batch: Batch, rng: Rng | None) -> dict[str, tf.Tensor]:
+        """Images of `image_shape`: at random, or, without an `rng`, their middle."""
+        size = self.image_shape[0]
+        rng_a, rng_b = (rng, rng) if rng is None or self.paired else (rng.fold("a"), rng.fold("b"))
+        return {
+            "cut_a": random_crop_and_flip(batch["a"], size, rng_a),
+            "cut_b": random_crop_and_flip(batch["b"], size, rng_b),
+        }
+
+    def images(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
+        """What a phase after `crops` learns from."""
+        return (batch["cut_a"], batch["cut_b"]) if self.crop_and_flip else (batch["a"], batch["b"])
+
+    def held_out(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
+        """What evaluation looks at."""
+        return self.images(self.cut(batch, None) if self.crop_and_flip else batch)
+
+    def check_source(self, source: Source) -> None:
+        """Examples have float images `a` and `b` of the right shape, or large enough to be cut."""
+        name, (height, width, channels) = type(self).__name__, self.image_shape
+        for feature in ("a", "b"):
+            check_feature(source, feature)
+            spec = source.spec[feature]
+            if spec.dtype != tf.float32:
+                raise DataError(
+                    f"`{feature}` of the source `{source.name}` is {spec.dtype.name}; `{name}` learns from float32 "
+                    "images in [-1, 1]."
+                )
+            fits = spec.shape.rank == 3 and spec.shape[2] == channels
+            if fits and self.crop_and_flip:
+                fits = spec.shape[0] >= height and spec.shape[1] >= width
+            elif fits:
+                fits = spec.shape[:2] == [height, width]
+            if not fits:
+                larger = "" if self.crop_and_flip else f", or let `{name}.crop_and_flip` cut larger ones"
+                raise DataError(
+                    f"`{feature}` of the source `{source.name}` has shape {spec.shape}, but `{name}.image_shape` is "
+                    f"{[height, width, channels]}: give both the same size{larger}."
+                )

@@ -1,0 +1,159 @@
+"""The domains made of the digits: the rule recomputed point by point, and pairs that training never sees."""
+
+import sys
+
+import gin
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from core.data import digit_pairs, digits, digits32, train_chunks
+from core.data.digit_pairs import thick_and_coloured
+from core.errors import ConfigurationError
+
+
+def examples(source):
+    return {k: v.numpy() for k, v in source.gather(tf.range(len(source), dtype=tf.int64)).items()}
+
+
+@pytest.fixture(scope="module")
+def paired():
+    return {split: examples(digit_pairs(split)) for split in ("train", "test")}
+
+
+@pytest.fixture(scope="module")
+def unpaired():
+    return examples(digit_pairs("train", paired=False))
+
+
+def rows(images):
+    """Images as bytes, by which they are found again."""
+    return [image.tobytes() for image in images]
+
+
+def levels(images):
+    """Back from [-1, 1] to bytes."""
+    return np.round((images + 1.0) * 127.5).astype(np.uint8)
+
+
+@pytest.mark.parametrize(("split", "size"), [("train", 1437), ("test", 360)])
+def test_pairs_are_the_digits_of_their_split_in_order(paired, split, size):
+    source = digit_pairs(split)
+    image = tf.TensorSpec([32, 32, 3], tf.float32)
+    assert len(source) == size
+    assert source.spec == {"a": image, "b": image, "label": tf.TensorSpec([], tf.int32)}
+    small, found = examples(digits(split)), paired[split]
+    np.testing.assert_array_equal(found["label"], small["label"])
+    # TensorFlow's bilinear resizing is the peer; half a level is what storing bytes costs.
+    large = tf.image.resize(small["image"], [32, 32]).numpy() * 2.0 - 1.0
+    np.testing.assert_allclose(found["a"], large.repeat(3, -1), atol=1.01 / 255)
+    for feature in ("a", "b"):
+        assert (found[feature].min(), found[feature].max()) == (-1.0, 1.0)
+
+
+def test_plain_digits_at_32_pixels_are_grey_and_centred(paired):
+    source = digits32("test")
+    assert source.spec == {"image": tf.TensorSpec([32, 32, 1], tf.float32), "label": tf.TensorSpec([], tf.int32)}
+    found = examples(source)
+    np.testing.assert_array_equal(found["image"].repeat(3, -1), paired["test"]["a"])
+    np.testing.assert_array_equal(found["label"], paired["test"]["label"])
+    assert len(digits32()) == 1437
+    assert source.extremes("label")[::2] == (0, 9)
+
+
+def test_the_rule_is_what_its_description_says_at_every_point(paired):
+    a, b = paired["test"]["a"][7], paired["test"]["b"][7]
+    grey = (a[..., 0].astype(np.float64) + 1.0) / 2.0
+    for y, x in np.ndindex(32, 32):
+        thick = grey[max(0, y - 1) : y + 2, max(0, x - 1) : x + 2].max()
+        far = (np.arange(32)[:, None] - y) ** 2 + (np.arange(32) - x) ** 2
+        density = (grey * np.exp(-far / (2 * 4.0**2))).sum() / (2 * np.pi * 4.0**2)
+        share = min(1.0, max(0.0, (density - 0.2) / (0.7 - 0.2)))
+        colour = np.array([0.1, 0.5, 1.0]) * (1 - share) + np.array([1.0, 0.5, 0.1]) * share
+        np.testing.assert_allclose((b[y, x] + 1.0) / 2.0, thick * colour, atol=0.51 / 255)
+
+
+def test_a_pair_depends_on_its_own_image_alone(paired):
+    a, b = paired["train"]["a"], levels(paired["train"]["b"])
+    few = [900, 3, 1200]
+    np.testing.assert_array_equal(thick_and_coloured(levels(a[few][..., 0])), b[few])
+    np.testing.assert_array_equal(examples(digit_pairs("train"))["b"], paired["train"]["b"])
+
+
+def test_neither_no_change_nor_one_colour_for_all_is_a_translation(paired):
+    a, b = paired["test"]["a"], paired["test"]["b"]
+    baseline = np.abs(a - b).mean()
+    assert 0.2 < baseline < 0.3
+    thick = levels(b).astype(float).sum(-1, keepdims=True)
+    colour = (levels(b) * thick).sum((0, 1, 2)) / (thick**2).sum()  # the best single one
+    one_colour = np.abs(thick * colour / 127.5 - 1.0 - b).mean()
+    assert 0.35 * baseline < one_colour < 0.6 * baseline
+
+
+def test_what_b_keeps_of_a_is_nearly_everything(paired):
+    a, b = paired["test"]["a"], levels(paired["test"]["b"]).astype(float)
+    thick = b.sum(-1, keepdims=True) / (1.6 * 255)  # both colours sum to 1.6
+    thin = -tf.nn.max_pool2d(-thick, 3, 1, "SAME").numpy()
+    assert np.abs(thin * 2.0 - 1.0 - a).mean() < 0.05 * np.abs(a - paired["test"]["b"]).mean()
+
+
+def test_training_without_pairs_never_sees_one(paired, unpaired):
+    of = {feature: {row: i for i, row in enumerate(rows(paired["train"][feature]))} for feature in ("a", "b")}
+    in_a, in_b = ([of[feature][row] for row in rows(unpaired[feature])] for feature in ("a", "b"))
+    assert not set(in_a) & set(in_b)
+    assert set(in_a) | set(in_b) == set(range(1437))
+    np.testing.assert_array_equal(unpaired["label"], paired["train"]["label"][in_a])
+    np.testing.assert_array_equal(unpaired["label_b"], paired["train"]["label"][in_b])
+
+
+def test_both_halves_hold_each_class_as_often_and_the_larger_one_once(unpaired):
+    in_a, in_b = len(set(rows(unpaired["a"]))), len(set(rows(unpaired["b"])))
+    assert in_a + in_b == 1437
+    assert 0 <= in_a - in_b <= 10
+    assert len(unpaired["a"]) == in_a
+    classes = [np.bincount(unpaired[label], minlength=10) for label in ("label", "label_b")]
+    assert abs(classes[0] - classes[1]).max() <= 10
+    assert (unpaired["label"] == unpaired["label_b"]).mean() < 0.2  # by chance a tenth
+
+
+def test_no_test_digit_is_trained_on(paired):
+    assert not set(rows(paired["train"]["a"])) & set(rows(paired["test"]["a"]))
+
+
+def test_they_go_through_the_pipeline(unpaired):
+    source = digit_pairs("train", paired=False)
+    chunk = next(iter(train_chunks(source, global_batch_size=8, microbatches=2, chunk_steps=3, seed=0)))
+    assert {k: tuple(v.shape) for k, v in chunk.items()} == {
+        "a": (3, 2, 4, 32, 32, 3),
+        "b": (3, 2, 4, 32, 32, 3),
+        "label": (3, 2, 4),
+        "label_b": (3, 2, 4),
+    }
+    assert chunk["a"].numpy()[1, 0, 2].tobytes() in rows(unpaired["a"])
+
+
+def test_a_gin_file_chooses_split_and_pairing():
+    try:
+        gin.parse_config("digit_pairs.split = 'test'\ndigit_pairs.paired = False\ndigits32.split = 'test'")
+        assert "label_b" in digit_pairs().spec
+        assert len(digits32()) == 360
+    finally:
+        gin.clear_config()
+
+
+@pytest.mark.parametrize("make", [digit_pairs, digits32])
+def test_another_split_is_refused(make):
+    with pytest.raises(ConfigurationError, match=rf"`split` of `{make.__name__}` is 'tset'.*Did you mean `test`"):
+        make("tset")
+
+
+def test_making_them_leaves_tensorflow_alone(monkeypatch):
+    for module in ("arrays", "digit_pairs"):
+        monkeypatch.setattr(sys.modules[f"core.data.{module}"], "tf", None)
+    sources = [digit_pairs("test"), digit_pairs("test", paired=False), digits32("test")]
+    monkeypatch.undo()
+    assert [sorted(source.spec) for source in sources] == [
+        ["a", "b", "label"],
+        ["a", "b", "label", "label_b"],
+        ["image", "label"],
+    ]

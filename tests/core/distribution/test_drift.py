@@ -1,0 +1,46 @@
+"""Replicas that no longer hold the same bits are named."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from core.distribution import make_drift_check
+from core.distribution.drift import fingerprint
+from core.errors import DriftError
+
+
+def variables(strategy):
+    with strategy.scope():
+        return {
+            "net/w": tf.Variable(tf.ones([3, 4])),
+            "net/half": tf.Variable(tf.ones([2], tf.bfloat16)),
+            "count": tf.Variable(7, dtype=tf.int64),
+            "flag": tf.Variable([True, False]),
+        }
+
+
+@pytest.mark.parametrize("path", ["net/w", "net/half", "count", "flag"])
+def test_the_replica_and_the_variable_are_named(path):
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1", "CPU:2"], tf.distribute.ReductionToOneDevice())
+    found = variables(strategy)
+    check = make_drift_check(strategy, found)
+    check()
+    component = strategy.experimental_local_results(found[path])[2]
+    component.assign(tf.cast(tf.zeros(component.shape), component.dtype))
+    with pytest.raises(DriftError, match=f"^replica 2 of 3 no longer hold.*`{path}` \\(1 of 4"):
+        check()
+
+
+def test_one_bit_and_a_change_of_places_show():
+    random = np.random.RandomState(0).randint(0, 2**31, 1000).astype("int32")
+    seen = {int(fingerprint(tf.bitcast(tf.constant(random), tf.float32)))}
+    for bit in range(31):
+        other = random.copy()
+        other[17] ^= 1 << bit
+        seen.add(int(fingerprint(tf.bitcast(tf.constant(other), tf.float32))))
+    seen.add(int(fingerprint(tf.bitcast(tf.constant(random[::-1].copy()), tf.float32))))
+    assert len(seen) == 33
+
+
+def test_negative_zero_is_another_zero():
+    assert int(fingerprint(tf.constant([0.0]))) != int(fingerprint(-tf.zeros([1])))

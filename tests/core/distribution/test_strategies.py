@@ -1,0 +1,67 @@
+"""Strategies built from gin: what they take, and what they refuse."""
+
+import pytest
+import tensorflow as tf
+
+from core.distribution import mirrored, one_device
+from core.distribution.probe import check_exchange
+from core.errors import ConfigurationError, PeerLostError
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 4])
+def test_virtual_devices_stand_in_for_gpus(replicas):
+    strategy = mirrored(replicas=replicas)
+    assert strategy.num_replicas_in_sync == replicas
+    assert mirrored(devices=[f"CPU:{i}" for i in range(replicas)]).num_replicas_in_sync == replicas
+
+
+def test_two_replicas_by_default():
+    assert mirrored().num_replicas_in_sync == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"replicas": 0}, "`mirrored.replicas` is 0"),
+        ({"replicas": 64}, "64 replicas need 64 CPU devices, but TensorFlow has started with 4"),
+        ({"devices": []}, "name each device once"),
+        ({"devices": ["CPU:0", "CPU:0"]}, "name each device once"),
+        ({"devices": ["CPU:0"], "replicas": 2}, "leave `replicas` out"),
+        ({"devices": ["GPU:7"]}, "names GPU:7; the GPUs of this machine are none"),
+    ],
+)
+def test_what_a_machine_does_not_have_is_refused(arguments, says):
+    one_device().run(lambda: tf.constant(0.0))  # TensorFlow has started
+    with pytest.raises(ConfigurationError, match=says):
+        mirrored(**arguments)
+
+
+def test_wrong_sums_are_fatal():
+    class Doubling(tf.distribute.ReductionToOneDevice):
+        def batch_reduce_implementation(self, reduce_op, pairs, options):
+            return super().batch_reduce_implementation(reduce_op, [*pairs], options)
+
+        def reduce_implementation(self, reduce_op, value, destinations, options):
+            reduced = super().reduce_implementation(reduce_op, value, destinations, options)
+            return tf.nest.map_structure(lambda x: 2.0 * x, reduced, expand_composites=True)
+
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], Doubling())
+    with pytest.raises(ConfigurationError, match="communication between these devices gives wrong values"):
+        check_exchange(strategy)
+
+
+def test_a_silent_device_is_given_up():
+    class Silent(tf.distribute.ReductionToOneDevice):
+        def reduce_implementation(self, reduce_op, value, destinations, options):
+            reduced = super().reduce_implementation(reduce_op, value, destinations, options)
+
+            def late(x):
+                return tf.ensure_shape(
+                    tf.numpy_function(lambda y: (__import__("time").sleep(20), y)[1], [x], x.dtype), x.shape
+                )
+
+            return tf.nest.map_structure(late, reduced, expand_composites=True)
+
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], Silent())
+    with pytest.raises(PeerLostError, match="didn't add up a first value within"):
+        check_exchange(strategy, deadline=0.5)

@@ -1,0 +1,75 @@
+"""`python -m tests.invariance [--configs NAME ...] [--steps 20]`: 1, 2, 4 replicas by 1, 2, 4 microbatches, all nine.
+
+Every configuration that ships, and two tasks beside, on a global batch of 16: in all combinations the variables must
+end within 1e-5 of each other, losses and metrics stay within 1e-6, and each update reduce its gradients once.
+Dropout is on wherever there can be some; what is changed in a configuration is printed (`subjects.py` says why).
+"""
+
+import argparse
+import functools
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+from rich.console import Console
+from rich.table import Table
+
+from core.distribution.virtual import make_virtual_cpus
+from core.errors import did_you_mean
+from tests.invariance.campaign import COUNTS, FIGURES, VARIABLES, Row, measure
+from tests.invariance.subjects import TOYS, config_names, subject
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measures, prints a table, and returns 1 if anything is beyond what is allowed."""
+    known = [*config_names(), *TOYS]
+    flags = _parse(sys.argv[1:] if arguments is None else arguments, known)
+    make_virtual_cpus(max(COUNTS))  # before anything else touches TensorFlow
+    rows = []
+    for name in flags.configs or known:
+        print(f"{name}: being built", flush=True)  # what can't be built is to be known by name
+        with tempfile.TemporaryDirectory() as scratch:
+            made = subject(name, Path(scratch))
+            if made.changes:
+                print(f"{name}: with {'; '.join(made.changes)}", flush=True)
+            rows.append(measure(made, steps=flags.steps, report=functools.partial(print, flush=True)))
+    print_table(rows)
+    problems = [f"{row.name}: {problem}" for row in rows for problem in row.problems]
+    print(*problems, sep="\n", end="\n" if problems else "")
+    print(f"{len(rows) - sum(bool(row.problems) for row in rows)} of {len(rows)} are the same in all combinations")
+    return 1 if problems else 0
+
+
+def print_table(rows: Sequence[Row]) -> None:
+    """One line for each subject."""
+    table = Table(
+        "what", f"variables (of {VARIABLES:.0e})", f"figures (of {FIGURES:.0e})", "reductions an update", "verdict"
+    )
+    table.caption = "the largest difference (where; replicas x microbatches)"
+    for row in rows:
+        reductions = ", ".join(f"{name} {' or '.join(map(str, sorted(n)))}" for name, n in row.reductions.items())
+        table.add_row(
+            row.name, str(row.variables), str(row.figures), reductions, "differs" if row.problems else "the same"
+        )
+    Console(width=150).print(table)
+
+
+def _parse(arguments: Sequence[str], known: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.invariance", description=__doc__.partition("\n\n")[2])
+    parser.add_argument("--configs", nargs="+", metavar="NAME", help=f"some of {', '.join(known)} (default: all)")
+    parser.add_argument("--steps", type=int, default=20, help="how many to train (default: 20)")
+    flags = parser.parse_args(arguments)
+    for name in flags.configs or ():
+        if name not in known:
+            parser.error(f"`--configs` names {name!r}; there are {', '.join(known)}.{did_you_mean(name, known)}")
+    if flags.steps < 1:
+        parser.error(f"`--steps` is {flags.steps}; it takes one to see a difference: give 1 or more.")
+    return flags
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,150 @@
+"""What is put to the test: every configuration that ships, and two tasks with what none of them has."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import tensorflow as tf
+
+from core.task import Batch
+from core.testing import Pieces, assemble
+from tests.commands import CHECKOUT, CONFIGS
+from tests.invariance.stand_ins import write_images
+from tests.invariance.toys import Ragged, Synchronised, toy_batch
+from tests.test_configs import write_idx
+from trainers import config_registry as registry
+from trainers import configurables as configurables  # registers them
+from trainers.config_audit import Configuration, read
+from trainers.config_imports import import_module
+from trainers.config_statements import Reference, names_in, scoped
+from trainers.evaluator import Evaluator
+from trainers.experiment import Experiment
+from trainers.trainer import Trainer
+
+ROWS = 16
+DROPOUT = 0.2
+TOYS = {"ragged_dropout": Ragged, "batch_norm_sync": Synchronised}
+# What writes small files in the place of a download, by the parameter that names their folder.
+STAND_INS: dict[str, Callable[[Path], None]] = {
+    "mnist.directory": write_idx,
+    "unpaired_folders.directory": write_images,
+}
+# Networks of convolutions on large images, in nine combinations: narrower ones are the same task.
+SMALLER = {
+    "cyclegan": (
+        "unpaired_folders.size = 16",
+        "unpaired_folders.load_size = 20",
+        "CycleGan.image_shape = [16, 16, 3]",
+        "CycleGan.width = 4",
+        "CycleGan.blocks = 1",
+        "CycleGan.discriminator_channels = [4, 8]",
+    ),
+    "digits_cyclegan": (
+        "CycleGan.width = 4",
+        "CycleGan.blocks = 1",
+        "CycleGan.discriminator_channels = [4, 8]",
+    ),
+    "digits_pix2pix": (
+        "Pix2Pix.generator_channels = [4, 8, 8]",
+        "Pix2Pix.discriminator_channels = [4, 8]",
+    ),
+}
+# Games magnify rounding: Adam makes whole steps of a gradient that is nothing else, and the other player answers. One
+# last bit in the first weights of one replica ends 20 steps later in 7e-2; with this much below the root, in 5e-7.
+GAMES = ("CycleGan", "Gan", "Pix2Pix")
+EPSILON = 1e-3
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """One task: how to make it for a strategy, and the batch it is trained on."""
+
+    name: str
+    make: Callable[[tf.distribute.Strategy], Pieces]
+    batch: Batch
+    changes: Sequence[str] = ()  # to what the configuration says
+
+
+def config_names() -> list[str]:
+    """The configurations that ship, as the folder lists them."""
+    return sorted(path.stem for path in CONFIGS.glob("*.gin"))
+
+
+def subject(name: str, scratch: Path) -> Subject:
+    """The toy or configuration of that name; `scratch` is an empty folder, which must last as long as the subject."""
+    if name in TOYS:
+        return Subject(name, lambda strategy: assemble(TOYS[name], strategy), toy_batch(ROWS))
+    return configured(CONFIGS / f"{name}.gin", scratch, SMALLER.get(name, ()))
+
+
+def configured(path: Path, scratch: Path, params: Sequence[str] = ()) -> Subject:
+    """What a gin file describes, with dropout wherever it can have some; `params` override the file."""
+    plain = _read(path, params)
+    changes = [*params, *_dropouts(plain), *_epsilons(plain)]
+    configuration = _read(path, [*changes, *_stand_ins(plain, scratch)])
+
+    def make(strategy: tf.distribute.Strategy) -> Experiment:
+        configuration.bind([Experiment, Trainer, Evaluator], required=[Experiment, Trainer])
+        return Experiment(strategy=strategy)
+
+    source = make(tf.distribute.OneDeviceStrategy("CPU:0")).train_source
+    return Subject(path.stem, make, source.gather(tf.range(ROWS, dtype=tf.int64)), changes)
+
+
+def task_name(path: Path) -> str:
+    """The configurable that a gin file trains."""
+    return _task_of(_read(path, []))
+
+
+def _task_of(configuration: Configuration) -> str:
+    bound = {f"{b.selector}.{b.parameter}": b.value for b in configuration.bindings}
+    return str(bound["Experiment.task"].selector)
+
+
+def _read(path: Path, params: Sequence[str]) -> Configuration:
+    configuration = read([str(path)], params, search=[CHECKOUT])
+    for item in configuration.imports:
+        import_module(item)
+    return configuration
+
+
+def _stand_ins(configuration: Configuration, scratch: Path) -> list[str]:
+    params = []
+    for binding in configuration.bindings:
+        name = f"{binding.selector}.{binding.parameter}"
+        if name in STAND_INS:
+            folder = scratch / binding.selector
+            folder.mkdir()
+            STAND_INS[name](folder)
+            params.append(f"{binding.name} = {str(folder)!r}")
+    return params
+
+
+def _dropouts(configuration: Configuration) -> list[str]:
+    """Turns on the dropout of every configurable that is referred to and has none."""
+    bound = {b.name: b.value for b in configuration.bindings}
+    names = {name for _, name in _named(configuration) if not bound.get(f"{name}.dropout", _default(name, "dropout"))}
+    return [f"{name}.dropout = {DROPOUT}" for name in sorted(names) if "dropout" in _parameters(name)]
+
+
+def _epsilons(configuration: Configuration) -> list[str]:
+    """A larger epsilon for each optimizer of Adam's family, in each scope that it is named in."""
+    if _task_of(configuration) not in GAMES:
+        return []
+    named = sorted(item for item in _named(configuration) if {"epsilon", "beta_2"} <= _parameters(item[1]).keys())
+    return [f"{scoped(*item)}.epsilon = {EPSILON}" for item in named]
+
+
+def _named(configuration: Configuration) -> set[tuple[str, str]]:
+    """Scope and name of each configurable that is referred to, or has something bound."""
+    referred = {x for b in configuration.bindings for x in names_in(b.value) if isinstance(x, Reference)}
+    bound = {(b.scope, b.selector) for b in configuration.bindings if not b.is_macro}
+    return bound | {(x.scope, x.selector) for x in referred}
+
+
+def _parameters(name: str) -> dict[str, registry.Parameter]:
+    return dict(registry.signature(registry.matches(name)[0]).parameters)
+
+
+def _default(name: str, parameter: str) -> object:
+    return _parameters(name)[parameter].default if parameter in _parameters(name) else None

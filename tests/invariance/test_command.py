@@ -1,0 +1,99 @@
+"""`python -m tests.invariance` itself: it finds what is wrong, lists what ships, and is loud where it can't look."""
+
+import contextlib
+
+import gin
+import pytest
+import tensorflow as tf
+
+from core.distribution import Collective
+from core.distribution.ledger import GRADIENTS
+from core.errors import DataError
+from core.task import Loss
+from core.testing import Outcome, assemble
+from tests.commands import CONFIGS
+from tests.invariance import __main__ as command
+from tests.invariance import campaign, subjects
+from tests.invariance.campaign import measure
+from tests.invariance.subjects import TOYS, Subject, configured
+from tests.invariance.toys import Ragged, toy_batch
+
+
+@pytest.fixture(autouse=True)
+def _forget_bindings():
+    yield
+    gin.clear_config()
+
+
+class SharedNoise(Ragged):
+    def loss(self, batch, rng):
+        noise = rng.normal(batch["x"].shape)
+        return Loss(tf.square(self.out(self.hidden(batch["x"] + noise))[..., 0] - batch["y"]), weight=batch["weight"])
+
+
+def as_subject(task):
+    return Subject("wrong", lambda strategy: assemble(task, strategy), toy_batch(16))
+
+
+def test_what_hangs_on_the_replicas_is_told_from_rounding():
+    lines = []
+    row = measure(as_subject(SharedNoise), [(1, 1), (2, 1)], steps=2, report=lines.append)
+    variables, figures, comparison = row.problems
+    assert variables.startswith("variables differ by")
+    assert variables.endswith(", 2 x 1), over 1e-05")
+    assert figures.startswith("figures differ by")
+    assert float(comparison.split(" makes a difference of ")[1].split()[0]) < 1e-5
+    assert [line.split(": ")[1] for line in lines] == ["1 x 1", "2 x 1"]
+
+
+def test_a_second_reduction_is_a_problem(monkeypatch):
+    def twice(pieces, batch, *, microbatches, **_):
+        replicas = pieces.strategy.num_replicas_in_sync
+        one = Collective("net", GRADIENTS, "float32", 4)
+        return Outcome(replicas, microbatches, 1, {"w": tf.zeros([1]).numpy()}, {"l": tf.zeros([1]).numpy()}, [one] * 2)
+
+    monkeypatch.setattr(campaign, "train", twice)
+    monkeypatch.setattr(campaign, "_sensitivity", lambda *_: 0.0)
+    row = measure(as_subject(Ragged), [(1, 1), (2, 1)], steps=1)
+    assert row.problems[0] == "`net` reduces gradients 2 times on 2 x 1, not 1"
+
+
+def test_the_command_prints_a_table_and_fails_where_anything_differs(capsys, monkeypatch):
+    monkeypatch.setattr(command, "measure", lambda made, **_: measure(made, [(1, 1), (1, 2)], steps=2))
+    assert command.main(["--configs", "digits_linear"]) == 0
+    assert "1 of 1 are the same in all combinations" in capsys.readouterr().out
+    monkeypatch.setitem(TOYS, "ragged_dropout", SharedNoise)
+    assert command.main(["--configs", "digits_linear", "ragged_dropout"]) == 1
+    printed = capsys.readouterr().out
+    assert "ragged_dropout: variables differ by" in printed
+    assert "1 of 2 are the same in all combinations" in printed
+
+
+def test_the_command_lists_every_configuration_and_refuses_others(capsys):
+    for arguments, says in [(["--configs", "digits_lin"], "Did you mean `digits_linear`"), (["--steps", "0"], "is 0")]:
+        with pytest.raises(SystemExit):
+            command.main(arguments)
+        assert says in capsys.readouterr().err
+    with contextlib.suppress(SystemExit):
+        command.main(["--help"])
+    printed = capsys.readouterr().out
+    assert all(path.stem in printed for path in CONFIGS.glob("*.gin"))
+
+
+def test_a_configuration_that_can_t_be_built_is_loud(capsys, monkeypatch):
+    monkeypatch.setattr(subjects, "STAND_INS", {})
+    with pytest.raises(DataError, match="MNIST's file"):
+        command.main(["--configs", "mnist_linear"])
+    assert "mnist_linear: being built" in capsys.readouterr().out
+
+
+def test_dropout_is_turned_on_wherever_there_can_be_some(tmp_path):
+    assert "MlpClassifier.dropout = 0.2" in configured(CONFIGS / "digits_mlp.gin", tmp_path).changes
+    assert not configured(CONFIGS / "digits_linear.gin", tmp_path).changes
+    assert not configured(CONFIGS / "digits_convnet.gin", tmp_path).changes  # it has some
+
+
+def test_only_games_have_their_epsilon_raised_in_every_scope(tmp_path):
+    changes = configured(CONFIGS / "digits_gan.gin", tmp_path).changes
+    assert {"g/adam.epsilon = 0.001", "d/adam.epsilon = 0.001"} <= {*changes}
+    assert not any("epsilon" in change for change in configured(CONFIGS / "digits_mlp.gin", tmp_path).changes)

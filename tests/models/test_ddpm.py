@@ -1,0 +1,83 @@
+"""Diffusion: the paper's noise, a loss that falls, samples in range, and no dependence on replicas."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from core.errors import DataError
+from core.optimizers import adam, sgd
+from core.random import Rng
+from core.testing import assert_overfits, assert_replica_invariant, assert_step_function
+from models import Ddpm
+
+BATCH = {"image": tf.constant(np.random.RandomState(0).rand(8, 4, 4, 1), tf.float32)}
+
+
+def tiny(*, rng, **settings):
+    return Ddpm(rng=rng, image_shape=[4, 4, 1], channels=8, optimizer=adam(5e-3), **settings)
+
+
+def test_signal_is_left_as_the_paper_says():
+    beta = np.linspace(1e-4, 0.02, 1000)
+    np.testing.assert_allclose(tiny(rng=Rng.from_seed(0))._signal(), np.cumprod(1 - beta), rtol=1e-5)
+
+
+def test_the_loss_is_the_error_of_the_noise():
+    task = tiny(rng=Rng.from_seed(0))
+    rng = Rng.from_seed(3)
+    loss = assert_step_function(task.loss, BATCH, seed=3)
+    t = np.floor(rng.fold("t").rows.uniform(8).numpy() * 1000).astype(int)
+    noise = rng.fold("noise").rows.normal(8, 4, 4, 1).numpy()
+    left = np.cumprod(1 - np.linspace(1e-4, 0.02, 1000))[t].reshape(-1, 1, 1, 1)
+    seen = np.sqrt(left) * (2 * BATCH["image"].numpy() - 1) + np.sqrt(1 - left) * noise
+    found = task.net(tf.constant(seen, tf.float32), tf.constant(t, tf.int32)).numpy()
+    np.testing.assert_allclose(loss.per_example, np.mean((noise - found) ** 2, (1, 2, 3)), rtol=1e-4)
+
+
+def test_it_can_learn():
+    assert_overfits(tiny(rng=Rng.from_seed(0)), BATCH, steps=150, to=0.8)
+
+
+def test_replicas_change_nothing():
+    # A bias before a normalisation has nothing but rounding for a gradient, which Adam would make large.
+    def by_descent(*, rng):
+        return Ddpm(rng=rng, image_shape=[4, 4, 1], channels=8, optimizer=sgd(0.05))
+
+    assert_replica_invariant(by_descent, BATCH, replicas=(1, 2), steps=5)
+
+
+def test_evaluation_does_not_depend_on_the_batch():
+    task = tiny(rng=Rng.from_seed(0))
+    whole = task.evaluate(BATCH).per_example
+    one = task.evaluate({"image": BATCH["image"][5:6]}).per_example
+    np.testing.assert_allclose(one[0], whole[5], rtol=1e-5)
+
+
+def test_samples_repeat_themselves_and_stay_in_range():
+    task = tiny(rng=Rng.from_seed(0), sample_steps=5)
+    first, second = (task.sample(Rng.from_seed(1), 3)["image"].numpy() for _ in range(2))
+    assert first.shape == (3, 4, 4, 1)
+    assert np.all(np.isfinite(first))
+    np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"image_shape": [5, 4, 1]}, "even sizes"),
+        ({"channels": 12}, "multiple of 8"),
+        ({"sample_steps": 2000}, "1 to `noise_steps` = 1000"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused(arguments, says):
+    settings = {"image_shape": [4, 4, 1], "channels": 8, "optimizer": adam(1e-3), **arguments}
+    with pytest.raises(ValueError, match=says):
+        Ddpm(rng=Rng.from_seed(0), **settings)
+
+
+def test_images_of_another_shape_are_refused():
+    from core.data import ArraySource
+
+    source = ArraySource({"image": np.zeros([3, 8, 8, 1], "float32")}, name="large")
+    with pytest.raises(DataError, match="has shape \\(8, 8, 1\\)"):
+        tiny(rng=Rng.from_seed(0)).check_source(source)

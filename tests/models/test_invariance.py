@@ -1,0 +1,48 @@
+"""A few corners of `python -m tests.invariance`, on tiny widths: the numbers of every shipped task are its own."""
+
+import gin
+import pytest
+
+from tests.commands import CONFIGS
+from tests.invariance.campaign import measure
+from tests.invariance.subjects import SMALLER, TOYS, configured, subject, task_name
+
+CORNERS = [(1, 1), (2, 2), (4, 1)]
+TINY = {
+    "digits_convnet": ("ConvNetClassifier.channels = [4, 4]", "ConvNetClassifier.hidden = 8"),
+    "digits_ddpm": ("Ddpm.channels = 4",),
+    "digits_gan": ("Gan.latent_size = 4", "mlp_networks.g_hidden = [8]", "mlp_networks.d_hidden = [8]"),
+    "digits_mlp": ("MlpClassifier.sizes = [64, 8, 10]",),
+    **SMALLER,
+}
+
+
+def one_of_each_task():
+    """The plainest configuration of each task that ships: on the digits if there is one, and of the shortest name."""
+    paths = sorted(CONFIGS.glob("*.gin"), key=lambda path: (not path.stem.startswith("digits"), len(path.stem)))
+    return {task_name(path): path for path in reversed(paths)}
+
+
+TASKS = one_of_each_task()
+
+
+@pytest.fixture(autouse=True)
+def _forget_bindings():
+    yield
+    gin.clear_config()
+
+
+@pytest.mark.parametrize("task", sorted(TASKS))
+def test_a_shipped_task_is_the_same_in_the_corners(task, tmp_path):
+    path = TASKS[task]
+    row = measure(configured(path, tmp_path, TINY.get(path.stem, ())), CORNERS)
+    assert row.problems == []
+    assert row.reductions
+    assert all(counts == {1} for counts in row.reductions.values())
+
+
+@pytest.mark.parametrize("name", TOYS)
+def test_ragged_weights_and_synchronised_layers_are_the_same_in_the_corners(name, tmp_path):
+    row = measure(subject(name, tmp_path), CORNERS)
+    assert row.problems == []
+    assert row.reductions == {"net": {1}}

@@ -1,0 +1,84 @@
+"""The files of `deploy/` start the command that this checkout has."""
+
+import json
+import os
+import re
+import subprocess
+
+import pytest
+
+from tests.commands import CHECKOUT, environment
+
+SLURM = CHECKOUT / "deploy" / "slurm.sh"
+TFJOB = CHECKOUT / "deploy" / "tfjob.yaml"
+
+
+def test_the_slurm_file_is_bash():
+    subprocess.run(["bash", "-n", str(SLURM)], check=True)
+
+
+@pytest.mark.parametrize(
+    ("code", "restarts", "requeued"),
+    [(0, 0, False), (2, 0, False), (75, 9, True), (6, 0, True), (6, 3, False), (137, 2, True), (137, 3, False)],
+)
+def test_a_slurm_job_runs_main_and_queues_again_what_may_pass(code, restarts, requeued, tmp_path):
+    """`srun` and `scontrol` are stand-ins, which write down how they were called."""
+    for name, end in (("srun", code), ("scontrol", 0)):
+        stand_in = tmp_path / name
+        stand_in.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {name}.called\nexit {end}\n')
+        stand_in.chmod(0o755)
+    flags = ["--gin_file=configs/digits_mlp.gin", "--gin_param=digits.split = 'train'"]
+    told = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": str(restarts)}
+    done = subprocess.run(
+        ["bash", str(SLURM), *flags], cwd=tmp_path, env={**environment(), **told}, check=False, stdout=subprocess.PIPE
+    )
+    called = (tmp_path / "srun.called").read_text().splitlines()
+    place = called.index("trainers.main")
+    assert called[place - 2 : place] == ["python", "-m"]
+    parsed = parse_main(called[place + 1 :])
+    assert parsed.gin_file == ["configs/digits_mlp.gin", "configs/runtime/multi_worker.gin"]
+    assert parsed.gin_param == ["digits.split = 'train'"]
+    assert (tmp_path / "scontrol.called").exists() == requeued
+    assert done.returncode == (0 if requeued else code)
+
+
+def test_the_kubernetes_manifest_runs_main_on_files_that_exist():
+    text = TFJOB.read_text()
+    assert "\t" not in text
+    for line in ("apiVersion: kubeflow.org/v1", "kind: TFJob"):
+        assert line in text.splitlines()
+    # The operator looks for these names, and reads a field only in its place.
+    paths = fields(text)
+    pod = "spec/tfReplicaSpecs/Worker/template/spec"
+    assert paths["spec/tfReplicaSpecs/Worker/replicas"] == "2"
+    assert paths["spec/tfReplicaSpecs/Worker/restartPolicy"] == "OnFailure"
+    assert paths[f"{pod}/containers/name"] == "tensorflow"
+    assert paths[f"{pod}/containers/ports/name"] == "tfjob-port"
+    assert paths[f"{pod}/containers/volumeMounts/name"] == paths[f"{pod}/volumes/name"]
+    assert json.loads(paths[f"{pod}/containers/command"]) == ["python", "-m", "trainers.main"]
+    flags = parse_main(json.loads(x) for x in re.findall(r'^\s+- (".*")$', text, re.MULTILINE))
+    assert all((CHECKOUT / name).exists() for name in flags.gin_file)
+    assert flags.gin_file[-1] == "configs/runtime/multi_worker.gin"
+    assert flags.workdir.startswith(paths[f"{pod}/containers/volumeMounts/mountPath"] + "/")
+
+
+def fields(text):
+    """The scalars of a simple YAML text by their paths; of a list's items, those of the first."""
+    found, stack = {}, []
+    for line in text.splitlines():
+        match = re.fullmatch(r"( *)(- )?(\w+):(?: +([^#]+?))?(?: +#.*)?", line)
+        if match:
+            indent = len(match[1]) + len(match[2] or "")
+            assert indent % 2 == 0, line
+            while stack and stack[-1][0] >= indent:
+                stack.pop()
+            stack.append((indent, match[3]))
+            if match[4]:
+                found.setdefault("/".join(name for _, name in stack), match[4])
+    return found
+
+
+def parse_main(flags):
+    from trainers import main
+
+    return main.parse(list(flags))
