@@ -130,7 +130,7 @@ def smallest_map(image_shape: Sequence[int], channels: Sequence[int]) -> tuple[i
     return height // factor, width // factor
 
 
-_WEIGHTS = initializers.normal(0.02)
+_WEIGHTS = initializers.he_normal()  # the paper's 0.02 suits its hundreds of channels, not a few dozen
 
 
 def _leaky_relu(x: tf.Tensor) -> tf.Tensor:

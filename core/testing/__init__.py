@@ -23,13 +23,14 @@ CPU devices (`pytest_plugins = ["core.pytest_plugin"]` in `conftest.py` makes fo
 from core.testing.collectives import assert_collectives
 from core.testing.invariance import assert_accumulation_invariant, assert_replica_invariant
 from core.testing.learning import assert_overfits, assert_updates_only
-from core.testing.replicas import Outcome, Pieces, assemble, on_virtual_cpus, train
+from core.testing.replicas import Outcome, Pieces, Run, assemble, on_virtual_cpus
 from core.testing.step_function import assert_step_function
 from core.testing.tracing import assert_traces_once
 
 __all__ = [
     "Outcome",
     "Pieces",
+    "Run",
     "assemble",
     "assert_accumulation_invariant",
     "assert_collectives",
@@ -39,5 +40,4 @@ __all__ = [
     "assert_traces_once",
     "assert_updates_only",
     "on_virtual_cpus",
-    "train",
 ]

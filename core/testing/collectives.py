@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from core.distribution.ledger import FIGURES, GRADIENTS, STATISTICS, VALUES, Collective
 from core.errors import did_you_mean
 from core.task import Batch
-from core.testing.replicas import Factory, assemble, describe, on_virtual_cpus, trace
+from core.testing.replicas import Factory, Run, assemble, describe, on_virtual_cpus
 
 KINDS = {
     GRADIENTS: "An `Update` sums its gradients and all its figures at once, however many microbatches there are.",
@@ -43,7 +43,7 @@ def assert_collectives(
             assert kind in KINDS, (
                 f"`expected` names the kind `{kind}`; there are {_listed(list(KINDS))}.{did_you_mean(kind, KINDS)}"
             )
-    made = trace(pieces, batch, microbatches=microbatches)
+    made = Run(pieces, batch, microbatches=microbatches).collectives
     found = Counter((entry.phase, entry.what) for entry in made)
     wanted = Counter({(phase, kind): count for phase, kinds in expected.items() for kind, count in kinds.items()})
     wrong = [key for key in dict.fromkeys([*wanted, *found]) if wanted[key] != found[key]]

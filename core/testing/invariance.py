@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from core.task import Batch
-from core.testing.replicas import Factory, Outcome, Pieces, Values, assemble, describe, on_virtual_cpus, train
+from core.testing.replicas import Factory, Outcome, Pieces, Run, Values, assemble, describe, on_virtual_cpus
 
 FIGURES = 0.1  # of the tolerance for variables: losses and metrics haven't gone through an optimizer's root
 
@@ -118,7 +118,7 @@ def _trained(
     pieces = assemble(factory, on_virtual_cpus(replicas), seed=seed)
     if check:
         check(pieces)
-    return train(pieces, batch, microbatches=microbatches, steps=steps, seed=seed)
+    return Run(pieces, batch, microbatches=microbatches, seed=seed).train(steps)
 
 
 def _assert_same(runs: Sequence[Outcome], tolerance: float, hints: str) -> None:

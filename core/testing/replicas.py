@@ -103,58 +103,58 @@ def assemble(factory: Factory, strategy: tf.distribute.Strategy, *, seed: int = 
     return Assembled(task, phases, optimizers, strategy, alone)
 
 
-def train(pieces: Pieces, batch: Batch, *, microbatches: int = 1, steps: int = 20, seed: int = 0) -> Outcome:
-    """Trains on one batch, `{name: [rows, ...]}`, over and over; replicas that don't agree to the bit are an error."""
-    step, run, values = _traced(pieces, batch, microbatches, seed)
-    where = describe(step.exchange.replicas, microbatches)
-    lines = []
-    for i in range(steps):
-        result: StepResult = run(values, tf.constant(i, tf.int64))
-        lines.append(_figures(result))
-        assert bool(result.healthy), (
-            f"step {i} isn't finite on {where}; its figures are "
-            f"{', '.join(f'`{name}` {x:.4g}' for name, x in lines[-1].items())}. Look for a division, logarithm or "
-            "square root of zero, or a learning rate that is too high."
+class Run:
+    """A step of `pieces` on one batch, `{name: [rows, ...]}`, traced once."""
+
+    def __init__(self, pieces: Pieces, batch: Batch, *, microbatches: int = 1, seed: int = 0):
+        self.strategy, self.variables = pieces.strategy, _variables(pieces)
+        self.microbatches = microbatches
+        self._values, spec = _spread(batch, self.strategy, microbatches)
+        self.step = TrainStep(
+            pieces.phases,
+            pieces.optimizers,
+            strategy=self.strategy,
+            seed=seed,
+            batch_spec=spec,
+            microbatches=microbatches,
+            alone=pieces.alone,
         )
-    variables = _variables(pieces)
-    for path, variable in variables.items():
-        _assert_equal_bits(path, pieces.strategy.experimental_local_results(variable))
-    return Outcome(
-        step.exchange.replicas,
-        microbatches,
-        steps,
-        {path: tf.cast(variable, tf.float64).numpy() for path, variable in variables.items()},
-        {name: np.array([line[name] for line in lines]) for name in lines[0]},
-        step.exchange.ledger.collectives,
-    )
+        function = tf.function(lambda values, index: self.step(values, index), autograph=False)
+        self._function = function.get_concrete_function(self._values, tf.TensorSpec([], tf.int64))
 
+    @property
+    def collectives(self) -> Sequence[Collective]:
+        """Those of one step, which needn't be run for it."""
+        return self.step.exchange.ledger.collectives
 
-def trace(pieces: Pieces, batch: Batch, *, microbatches: int = 1) -> Sequence[Collective]:
-    """The collectives of one step, which needn't be run for it."""
-    return _traced(pieces, batch, microbatches, 0)[0].exchange.ledger.collectives
+    def train(self, steps: int, *, first: int = 0) -> Outcome:
+        """Trains on the batch over and over; replicas that don't agree to the bit are an error."""
+        where = describe(self.step.exchange.replicas, self.microbatches)
+        lines = []
+        for i in range(first, first + steps):
+            result: StepResult = self._function(self._values, tf.constant(i, tf.int64))
+            lines.append(_figures(result))
+            assert bool(result.healthy), (
+                f"step {i} isn't finite on {where}; its figures are "
+                f"{', '.join(f'`{name}` {x:.4g}' for name, x in lines[-1].items())}. Look for a division, logarithm or "
+                "square root of zero, or a learning rate that is too high."
+            )
+        for path, variable in self.variables.items():
+            _assert_equal_bits(path, self.strategy.experimental_local_results(variable))
+        return Outcome(
+            self.step.exchange.replicas,
+            self.microbatches,
+            steps,
+            {path: tf.cast(variable, tf.float64).numpy() for path, variable in self.variables.items()},
+            {name: np.array([line[name] for line in lines]) for name in lines[0]},
+            self.collectives,
+        )
 
 
 def describe(replicas: int, microbatches: int) -> str:
     """`2 replicas`, `1 replica and 4 microbatches`."""
     text = f"{replicas} replica{'s' if replicas > 1 else ''}"
     return text + (f" and {microbatches} microbatches" if microbatches > 1 else "")
-
-
-def _traced(pieces: Pieces, batch: Batch, microbatches: int, seed: int) -> tuple[TrainStep, Any, Any]:
-    """The step, its one trace, and the batch where it belongs."""
-    strategy = pieces.strategy
-    values, spec = _spread(batch, strategy, microbatches)
-    step = TrainStep(
-        pieces.phases,
-        pieces.optimizers,
-        strategy=strategy,
-        seed=seed,
-        batch_spec=spec,
-        microbatches=microbatches,
-        alone=pieces.alone,
-    )
-    function = tf.function(lambda values, index: step(values, index), autograph=False)
-    return step, function.get_concrete_function(values, tf.TensorSpec([], tf.int64)), values
 
 
 def _spread(

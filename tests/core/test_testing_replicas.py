@@ -12,12 +12,12 @@ from core.random import Rng
 from core.statistics import Statistics
 from core.task import ONE_DEVICE, Compute, Loss, Task, Update
 from core.testing import (
+    Run,
     assemble,
     assert_accumulation_invariant,
     assert_collectives,
     assert_replica_invariant,
     on_virtual_cpus,
-    train,
 )
 
 ROWS = 8
@@ -151,7 +151,7 @@ def test_what_hangs_on_the_microbatches_is_caught(task):
 
 
 def test_the_largest_difference_is_the_one_that_is_named():
-    one, other = (train(assemble(SharedNoise, on_virtual_cpus(n)), BATCH, steps=2) for n in (1, 2))
+    one, other = (Run(assemble(SharedNoise, on_virtual_cpus(n)), BATCH).train(2) for n in (1, 2))
     apart = {path: np.max(np.abs(x - other.variables[path])) for path, x in one.variables.items()}
     relative = {
         path: np.max(np.abs(x - other.variables[path]) / np.maximum(1, np.abs(x))) for path, x in one.variables.items()

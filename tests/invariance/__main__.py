@@ -46,15 +46,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def print_table(rows: Sequence[Row]) -> None:
     """One line for each subject."""
-    table = Table(
-        "what", f"variables (of {VARIABLES:.0e})", f"figures (of {FIGURES:.0e})", "reductions an update", "verdict"
-    )
-    table.caption = "the largest difference (where; replicas x microbatches)"
+    columns = (f"variables (of {VARIABLES:.0e})", f"figures (of {FIGURES:.0e})", "reductions an update")
+    table = Table("what", "steps in a row", *columns, "verdict")
+    table.caption = "the largest difference after any step (where; replicas x microbatches)"
     for row in rows:
         reductions = ", ".join(f"{name} {' or '.join(map(str, sorted(n)))}" for name, n in row.reductions.items())
-        table.add_row(
-            row.name, str(row.variables), str(row.figures), reductions, "differs" if row.problems else "the same"
-        )
+        verdict = "differs" if row.problems else "the same"
+        in_a_row = f"{row.in_a_row} of {row.steps}"
+        table.add_row(row.name, in_a_row, str(row.variables), str(row.figures), reductions, verdict)
     Console(width=150).print(table)
 
 

@@ -4,19 +4,19 @@ import dataclasses
 import time
 from collections.abc import Callable, Sequence
 
-import numpy as np
+import tensorflow as tf
 
 from core.distribution.ledger import GRADIENTS
 from core.task import Update
-from core.testing import Outcome, Pieces, on_virtual_cpus, train
+from core.testing import Outcome, Pieces, Run, on_virtual_cpus
 from core.testing.invariance import differences, mixing
 from core.testing.replicas import Values
+from tests.invariance.rounding import SEEDS, reference, steady_run
 from tests.invariance.subjects import Subject
 
 COUNTS = (1, 2, 4)
 COMBINATIONS = [(replicas, microbatches) for microbatches in COUNTS for replicas in COUNTS]
 VARIABLES, FIGURES = 1e-5, 1e-6
-SEED = 7
 
 
 @dataclasses.dataclass
@@ -44,6 +44,8 @@ class Row:
     """What was found out about one subject."""
 
     name: str
+    steps: int
+    in_a_row: int = 0  # of them; each step after those starts from one replica's variables
     variables: Worst = dataclasses.field(default_factory=lambda: Worst(VARIABLES))
     figures: Worst = dataclasses.field(default_factory=lambda: Worst(FIGURES))
     reductions: dict[str, set[int]] = dataclasses.field(default_factory=dict)  # of gradients, by update
@@ -55,21 +57,21 @@ def measure(
     combinations: Sequence[tuple[int, int]] = COMBINATIONS,
     *,
     steps: int = 20,
+    tries: int = len(SEEDS),
     report: Callable[[str], None] = lambda line: None,
 ) -> Row:
     """Compares each combination with one replica: with its own microbatches where rows are mixed, else with one."""
-    row, references = Row(subject.name), dict[int, Outcome]()
+    whole = steady_run(subject, steps, variables=VARIABLES, figures=FIGURES, tries=tries)
+    row, references = Row(subject.name, steps, whole.steady), {1: whole.outcomes}
     for replicas, microbatches in sorted(combinations, key=lambda c: (c[1], c[0])):
-        began = time.perf_counter()
-        where = f"{replicas} x {microbatches}"
+        began, where = time.perf_counter(), f"{replicas} x {microbatches}"
         pieces = subject.make(on_virtual_cpus(replicas))
-        found = train(pieces, subject.batch, microbatches=microbatches, steps=steps, seed=SEED)
+        run = Run(pieces, subject.batch, microbatches=microbatches, seed=whole.seed)
         by = microbatches if mixing(pieces) else 1
         if by not in references:
-            references[by] = found if (replicas, microbatches) == (1, by) else _reference(subject, by, steps)
-        variables = row.variables.add(found.variables, references[by].variables, where)
-        figures = row.figures.add(found.figures, references[by].figures, where)
-        counts = _count_reductions(row, pieces, found, where) if replicas > 1 else "none"
+            references[by] = reference(subject, by, steps, whole.seed)
+        variables, figures = _compare(run, references[by], row, where)
+        counts = _count_reductions(row, pieces, run, where) if replicas > 1 else "none"
         report(
             f"{subject.name}: {where}: variables {variables:.1e}, figures {figures:.1e}, reductions {counts} "
             f"({time.perf_counter() - began:.1f} s)"
@@ -77,39 +79,28 @@ def measure(
     for what, worst in (("variables", row.variables), ("figures", row.figures)):
         if worst.size > worst.allowed:
             row.problems.append(f"{what} differ by {worst}, over {worst.allowed:.0e}")
-    if row.problems:
-        row.problems.append(
-            f"for comparison: one last bit more or less in each first weight, on one replica, makes a difference of "
-            f"{_sensitivity(subject, steps):.1e} in the variables"
-        )
     return row
 
 
-def _reference(subject: Subject, microbatches: int, steps: int) -> Outcome:
-    pieces = subject.make(on_virtual_cpus(1))
-    return train(pieces, subject.batch, microbatches=microbatches, steps=steps, seed=SEED)
+def _compare(run: Run, expected: Sequence[Outcome], row: Row, where: str) -> tuple[float, float]:
+    """The largest differences in variables and figures after any step."""
+    variables = figures = 0.0
+    for i, outcome in enumerate(expected):
+        found = run.train(1, first=i)
+        variables = max(variables, row.variables.add(found.variables, outcome.variables, where))
+        figures = max(figures, row.figures.add(found.figures, outcome.figures, where))
+        if i + 1 >= row.in_a_row:
+            for path, variable in run.variables.items():
+                variable.assign(tf.cast(outcome.variables[path], variable.dtype))
+    return variables, figures
 
 
-def _sensitivity(subject: Subject, steps: int) -> float:
-    """What rounding alone can come to: tells a task that magnifies it from a difference of the replicas' making."""
-    reference, largest = _reference(subject, 1, steps), 0.0
-    for seed in range(3):
-        pieces, random = subject.make(on_virtual_cpus(1)), np.random.RandomState(seed)
-        for variable in pieces.task.parameters().values():
-            value = variable.numpy()
-            there = np.where(random.rand(*value.shape) < 0.5, -np.inf, np.inf).astype(value.dtype)
-            variable.assign(np.nextafter(value, there))
-        found = train(pieces, subject.batch, steps=steps, seed=SEED)
-        largest = max(largest, differences(reference.variables, found.variables)[0].size)
-    return largest
-
-
-def _count_reductions(row: Row, pieces: Pieces, found: Outcome, where: str) -> str:
+def _count_reductions(row: Row, pieces: Pieces, run: Run, where: str) -> str:
     """One for each update, but none where what it trains lives on one device."""
     counts = {}
     for phase in pieces.phases:
         if isinstance(phase, Update):
-            made = sum((entry.phase, entry.what) == (phase.name, GRADIENTS) for entry in found.collectives)
+            made = sum((entry.phase, entry.what) == (phase.name, GRADIENTS) for entry in run.collectives)
             expected = 0 if any(id(v) in pieces.alone for v in phase.variables().values()) else 1
             row.reductions.setdefault(phase.name, set()).add(made)
             counts[phase.name] = made

@@ -38,19 +38,24 @@ SMALLER = {
         "CycleGan.width = 4",
         "CycleGan.blocks = 1",
         "CycleGan.discriminator_channels = [4, 8]",
+        "CycleGan.cycle_weight = 1.0",
+        "CycleGan.identity_weight = 0.5",
     ),
     "digits_cyclegan": (
         "CycleGan.width = 4",
         "CycleGan.blocks = 1",
         "CycleGan.discriminator_channels = [4, 8]",
+        "CycleGan.cycle_weight = 1.0",
+        "CycleGan.identity_weight = 0.5",
     ),
     "digits_pix2pix": (
         "Pix2Pix.generator_channels = [4, 8, 8]",
         "Pix2Pix.discriminator_channels = [4, 8]",
+        "Pix2Pix.l1_weight = 1.0",
     ),
 }
-# Games magnify rounding: Adam makes whole steps of a gradient that is nothing else, and the other player answers. One
-# last bit in the first weights of one replica ends 20 steps later in 7e-2; with this much below the root, in 5e-7.
+# Games magnify rounding: Adam makes whole steps of a gradient that is nothing else, and the other player answers. With
+# this much below its root, a step is a smooth function of the gradient.
 GAMES = ("CycleGan", "Gan", "Pix2Pix")
 EPSILON = 1e-3
 
