@@ -19,8 +19,12 @@ from core.random import Rng
 from core.statistics import summing_over_replicas
 from core.task import Batch, Loss
 
+GRADIENT_NORM = "gradient_norm"
+
 # Names that a line of figures has for something else.
-RESERVED = frozenset({"loss", "weight", "step", "split", "examples_per_second", "step_seconds", "data_wait"})
+RESERVED = frozenset(
+    {"loss", "weight", GRADIENT_NORM, "step", "split", "examples_per_second", "step_seconds", "data_wait"}
+)
 
 Specs = Mapping[str, tf.TensorSpec]
 Sums = Mapping[str, Any]  # "weight", "loss" and each metric: weighted sums, or an additive state
@@ -43,6 +47,11 @@ class LossSpec:
     outputs: Specs
     statistics: Any  # a nest of specs
     access: Access
+
+    @property
+    def sums_of_update(self) -> Any:
+        """What training adds to the sums, as specs."""
+        return {**self.sums, GRADIENT_NORM: tf.TensorSpec([])}
 
     def zero_sums(self) -> dict[str, Any]:
         """Sums of nothing."""

@@ -6,7 +6,7 @@ from models.dcgan import dcgan_networks
 from models.ddpm import Ddpm
 from models.gan import Gan
 from models.gan_mlp import mlp_networks
-from models.judge import DigitQuality, digit_quality
+from models.judge import DigitQuality, digit_quality, kept_digits
 from models.linear import LinearClassifier, SoftmaxRegression
 from models.mlp import Mlp, MlpClassifier
 from models.pix2pix import Pix2Pix
@@ -25,5 +25,6 @@ __all__ = [
     "SoftmaxRegression",
     "dcgan_networks",
     "digit_quality",
+    "kept_digits",
     "mlp_networks",
 ]

@@ -1,30 +1,35 @@
-"""A small classifier of the digits, whose eye for them judges what generators make."""
+"""Small classifiers of the digits, whose eye for them judges what generators make."""
 
 import functools
+from collections.abc import Callable
 
 import gin
 import tensorflow as tf
 
 from core import layers, losses, metrics
-from core.data import Source, digits, train_chunks
+from core.data import Source, digit_pairs, digits, train_chunks
 from core.module import Module, named_variables
 from core.optimizers import Optimizer, adam
 from core.random import Rng
+from core.task import Batch
 
 FEATURES, CLASSES = 64, 10
 STEPS, ROWS = 600, 64
 
 
 class DigitJudge(Module):
-    """A network with 64 features before its logits, trained as it is made: a few seconds, the same for every run."""
+    """A network with 64 features before its logits, trained as it is made: a second, the same for every run.
 
-    def __init__(self, seed: int = 0):
+    It learns from the `label`s of `source` and what `image` makes of its examples: images in [-1, 1].
+    """
+
+    def __init__(self, source: Source, image: Callable[[Batch], tf.Tensor], *, seed: int = 0):
         super().__init__()
         rng = Rng.from_seed(seed).fold("judge")
         self.first = layers.Linear(64, 128, rng=rng.fold("first"))
         self.second = layers.Linear(128, FEATURES, rng=rng.fold("second"))
         self.last = layers.Linear(FEATURES, CLASSES, rng=rng.fold("last"))
-        self._train(digits("train"), seed)
+        self._train(source, image, seed)
 
     def features(self, image: tf.Tensor) -> tf.Tensor:
         """Of images in [-1, 1], of any size and any number of channels: [n, 64]."""
@@ -37,29 +42,38 @@ class DigitJudge(Module):
         """The digit that each image looks like."""
         return tf.argmax(self.last(self.features(image)), axis=-1, output_type=tf.int32)
 
-    def _train(self, source: Source, seed: int) -> None:
+    def _train(self, source: Source, image: Callable[[Batch], tf.Tensor], seed: int) -> None:
         optimizer = Optimizer(adam(2e-3), named_variables(self, trainable_only=True))
         chunks = train_chunks(source, global_batch_size=ROWS, microbatches=1, chunk_steps=STEPS, seed=seed)
 
         @tf.function(autograph=False)
-        def train(image: tf.Tensor, label: tf.Tensor) -> None:
+        def train(chunk: Batch) -> None:
             def step(i: tf.Tensor) -> tuple[tf.Tensor]:
                 with tf.GradientTape(watch_accessed_variables=False) as tape:
                     tape.watch(list(optimizer.parameters.values()))
-                    logits = self.last(self.features(2.0 * image[i, 0] - 1.0))
-                    loss = tf.reduce_mean(losses.softmax_cross_entropy(logits, label[i, 0]))
+                    batch = {key: x[i, 0] for key, x in chunk.items()}
+                    logits = self.last(self.features(image(batch)))
+                    loss = tf.reduce_mean(losses.softmax_cross_entropy(logits, batch["label"]))
                 optimizer.apply(tape.gradient(loss, optimizer.parameters))
                 return (i + 1,)
 
             tf.while_loop(lambda i: i < STEPS, step, (tf.constant(0),))
 
-        chunk = next(iter(chunks))
-        train(chunk["image"], chunk["label"])
+        train(next(iter(chunks)))
 
 
 @functools.cache
 def _judge(seed: int) -> DigitJudge:
-    return DigitJudge(seed)
+    return DigitJudge(digits("train"), _plain, seed=seed)
+
+
+@functools.cache
+def _judge_of_thick_digits(seed: int) -> DigitJudge:
+    return DigitJudge(digit_pairs("train"), lambda batch: batch["b"], seed=seed)
+
+
+def _plain(batch: Batch) -> tf.Tensor:
+    return 2.0 * batch["image"] - 1.0
 
 
 class DigitQuality:
@@ -96,8 +110,8 @@ class DigitQuality:
     def _real(self) -> tf.Tensor:
         images = []
         for source in (digits("train"), digits("test")):
-            images.append(source.gather(tf.range(len(source), dtype=tf.int64))["image"])
-        return _judge(self.seed).features(2.0 * tf.concat(images, 0) - 1.0)
+            images.append(_plain(source.gather(tf.range(len(source), dtype=tf.int64))))
+        return _judge(self.seed).features(tf.concat(images, 0))
 
     def _distance(self, fake: tf.Tensor, real: tf.Tensor) -> float:
         """The mean over ten random halves of the real ones: as many on both sides, as between two real halves."""
@@ -117,3 +131,17 @@ def _spread(features: tf.Tensor) -> float:
 def digit_quality(seed: int = 0) -> DigitQuality:
     """For `Quality.judge`: digits, as a classifier trained here sees them."""
     return DigitQuality(seed)
+
+
+@gin.configurable
+def kept_digits(seed: int = 0) -> Callable[[tf.Tensor, tf.Tensor], dict[str, float]]:
+    """For `Translations.judge`: how many of `digit_pairs`, translated to thick coloured ones, are the same digit still.
+
+    A classifier of thick coloured digits says so, trained here on real ones.
+    """
+
+    def kept(image: tf.Tensor, label: tf.Tensor) -> dict[str, float]:
+        same = _judge_of_thick_digits(seed).label(image) == tf.cast(label, tf.int32)
+        return {"class_kept": float(tf.reduce_mean(tf.cast(same, tf.float32)))}
+
+    return kept

@@ -5,5 +5,6 @@ import core.distribution
 import core.optimizers
 import models
 import trainers.generation
+import trainers.translations
 
 __all__ = ["core", "models", "trainers"]

@@ -40,7 +40,7 @@ def describe_bad_step(train_step: TrainStep, values: Batch, index: int) -> str:
         if found:
             return f"in phase `{phase.name}`, {_listed(found)}"
         values |= cut(outputs, microbatches)
-    return "a loss or gradient of it overflowed (done again without tracing it is finite)"
+    return "a loss, or the norm of its gradients, overflowed (done again without tracing it is finite)"
 
 
 def _listed(found: list[str]) -> str:

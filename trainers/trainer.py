@@ -121,7 +121,7 @@ class Trainer:
             alone=experiment.alone,
         )
         self.progress = Progress(
-            {name: spec.sums for name, spec in self.train_step.specs.items()},
+            {name: spec.sums_of_update for name, spec in self.train_step.specs.items()},
             device=experiment.strategy.extended.worker_devices[0],
         )
         self.chunk = make_chunk(self.train_step, self.chunks().element_spec, self.progress)

@@ -1,6 +1,6 @@
 """What runs a task's phases: accumulation, the one reduction, the step, chunks of steps."""
 
-from core.engine.accumulate import Accumulated, accumulate_gradients, all_finite, compute
+from core.engine.accumulate import Accumulated, accumulate_gradients, compute
 from core.engine.chunk import ALL_WELL, Progress, make_chunk
 from core.engine.step import StepResult, TrainStep
 from core.engine.write import commit_untrained, reduce_over_replicas
@@ -12,7 +12,6 @@ __all__ = [
     "StepResult",
     "TrainStep",
     "accumulate_gradients",
-    "all_finite",
     "commit_untrained",
     "compute",
     "make_chunk",

@@ -231,15 +231,6 @@ def at_microbatch(rng: Rng, m: Any, rows: int, replicas: int) -> Rng:
     return rng._replace(first_row=rng.first_row + m * (rows * replicas), num_rows=rows)
 
 
-def all_finite(gradients: Mapping[str, Any]) -> tf.Tensor:
-    """One flag for all gradients: a sum is finite only if each term is."""
-    tensors = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients.values()]
-    # Half precision would overflow in a long sum, and float64 when made narrower.
-    wide = tf.float64 if any(g.dtype == tf.float64 for g in tensors) else tf.float32
-    sums = [tf.reduce_sum(g if g.dtype.size >= 4 else tf.cast(g, wide)) for g in tensors]
-    return tf.math.is_finite(tf.add_n([tf.cast(x, wide) for x in sums]))
-
-
 class _SliceStore(NamedTuple):
     """The slices of all microbatches: arrays of fixed size, because slices that grow break a loop."""
 

@@ -9,7 +9,7 @@ from core.distribution.exchange import Exchange
 from core.engine.accumulate import Accumulated, Additive, Microbatches, accumulate_gradients, at_microbatch, compute
 from core.engine.layout import Placed, cut, moved
 from core.engine.plan import Plan, is_shape_only
-from core.engine.through import Recorded, update_through
+from core.engine.through import Recorded, replica_here, update_through
 from core.engine.write import reduce_over_replicas, write_update
 from core.loss_spec import Sums
 from core.optimizers import Optimizer
@@ -34,7 +34,8 @@ class PhaseRunner:
     ):
         self.optimizers, self.exchange, self.rng = optimizers, exchange, rng
         self.microbatches, self.compile, self.alone = microbatches, compile, alone
-        self.recorded: dict[str, Recorded] = {}  # forward passes of this trace that a later phase goes back through
+        # Forward passes of this trace that a later phase goes back through: by phase and replica.
+        self.recorded: dict[str, dict[int | None, Recorded]] = {}
         self._gone_through = {plan.through.name for plan in plans if plan.through}
 
     def run(self, plan: Plan, placed: Mapping[str, Placed], index: tf.Tensor, healthy: tf.Tensor) -> Any:
@@ -74,12 +75,16 @@ class PhaseRunner:
             start = self.exchange.run(lambda: _empty(plan))
             made = _loop(plan, lambda m, so_far: self.exchange.run(microbatch, values, index, m, so_far), start)
             return self.exchange.run(lambda x: cut(x, self.microbatches), made)
-        if plan.everywhere or plan.name not in self._gone_through or phase.every > 1:
+        if plan.name not in self._gone_through or phase.every > 1:  # in a condition nothing can be kept for later
             return self.at(plan, forward, values, index)
-        with tf.GradientTape(persistent=True) as tape:  # a later phase goes back through this very pass
-            outputs = self.at(plan, forward, values, index)
-        self.recorded[plan.name] = Recorded(tape, outputs)
-        return outputs
+
+        def recorded(values: Batch, index: tf.Tensor) -> dict[str, tf.Tensor]:
+            with tf.GradientTape(persistent=True) as tape:
+                outputs = forward(values, index)
+            self.recorded.setdefault(plan.name, {})[replica_here()] = Recorded(tape, outputs)
+            return outputs
+
+        return self.at(plan, recorded, values, index)
 
     def _history(self, plan: Plan, phase: Compute, values: Batch, index: tf.Tensor, healthy: tf.Tensor) -> Any:
         with tf.device(self.exchange.device):

@@ -15,9 +15,9 @@ import tensorflow as tf
 
 from core.distribution.exchange import Exchange
 from core.engine.layout import Placed
-from core.engine.plan import Planner
+from core.engine.plan import Plan, Planner
 from core.engine.run import PhaseRunner
-from core.loss_spec import LossSpec, Specs, Sums
+from core.loss_spec import LossSpec, Specs, Sums, zeros
 from core.optimizers import Optimizer
 from core.random import Rng
 from core.task import Batch, Phase
@@ -72,7 +72,7 @@ class TrainStep:
                 healthy, sums[plan.name], outputs = tf.cond(
                     tf.equal(index % plan.phase.every, 0),
                     lambda p=plan, v=dict(placed), h=healthy: self._runner.run(p, v, index, h),
-                    lambda p=plan, h=healthy: (h, p.loss.zero_sums() if p.loss else {}, self._runner.nothing(p)),
+                    lambda p=plan, h=healthy: (h, _no_sums(p), self._runner.nothing(p)),
                 )
             placed |= {key: Placed(x, plan.everywhere) for key, x in outputs.items()}
         return StepResult(healthy, {name: sums[name] for name in self.specs})
@@ -80,3 +80,7 @@ class TrainStep:
     def rng_of(self, phase: Phase, index: tf.Tensor) -> Rng:
         """The random numbers of `phase` in step `index`: they hang on nothing else but the run's seed."""
         return self._runner.rng_of(phase, index)
+
+
+def _no_sums(plan: Plan) -> Sums:
+    return dict(zeros(plan.loss.sums_of_update)) if plan.loss else {}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Recorded(NamedTuple):
-    """A forward pass on one device, kept so that it needn't be made twice."""
+    """A forward pass, kept so that it needn't be made twice: a tape may be asked later, by another `strategy.run`."""
 
     tape: tf.GradientTape
     outputs: Batch
@@ -33,6 +33,13 @@ class Recorded(NamedTuple):
         gradients = self.tape.gradient(outputs, dict(parameters), output_gradients=list(wanted.values()))
         refuse_missing(gradients, name)
         return {path: tf.convert_to_tensor(gradient) for path, gradient in gradients.items()}
+
+
+def replica_here() -> int | None:
+    """The replica that is being traced; `None` outside of them, and where one trace is for all."""
+    context = tf.distribute.get_replica_context()
+    number = None if context is None else tf.get_static_value(context.replica_id_in_sync_group)
+    return None if number is None else int(number)
 
 
 def update_through(
@@ -49,7 +56,7 @@ def update_through(
     layers = Statistics()
     assert source
     assert isinstance(source.phase, Compute)
-    fn = source.phase.fn
+    fn, recorded = source.phase.fn, runner.recorded.get(source.name)
 
     def at_the_loss(values: Batch, index: tf.Tensor) -> Any:
         nonlocal layers
@@ -67,6 +74,8 @@ def update_through(
         return additive, cut(wanted, runner.microbatches), cut(outputs, runner.microbatches)
 
     def at_the_source(wanted: Batch, values: Batch, index: tf.Tensor) -> Any:
+        if recorded:
+            return recorded[replica_here()].gradients(optimizer.parameters, wanted, plan.name)
         return _gradients_of_parameters(
             fn,
             optimizer.parameters,
@@ -92,11 +101,9 @@ def update_through(
         key: moved(Placed(x, plan.everywhere), everywhere=source.everywhere, exchange=exchange, phase=plan.name)
         for key, x in wanted.items()
     }
-    if source.name in runner.recorded:
-        with tf.device(exchange.device):
-            gradients = runner.recorded[source.name].gradients(optimizer.parameters, wanted, plan.name)
-    else:
-        gradients = runner.at(source, at_the_source, wanted, runner.inputs_of(source, placed), index)
+    # What is recorded needn't be sent its inputs again.
+    inputs = {} if recorded else runner.inputs_of(source, placed)
+    gradients = runner.at(source, at_the_source, wanted, inputs, index)
     if source.everywhere:
         healthy, figures = exchange.run(write, gradients, additive, healthy)
     else:
@@ -141,7 +148,7 @@ def _gradients_of_parameters(
     replicas: int,
     name: str,
 ) -> dict[str, tf.Tensor]:
-    """Through `fn`, which is computed again: what another `strategy.run` has computed, no tape reaches."""
+    """Through `fn`, which is computed again: no tape reaches into the condition of a phase that isn't always due."""
     microbatches, rows = shape_of(wanted)
 
     def one(m: Any) -> dict[str, tf.Tensor]:

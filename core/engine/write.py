@@ -7,10 +7,11 @@ import tensorflow as tf
 
 from core.distribution.exchange import Exchange
 from core.distribution.ledger import GRADIENTS
-from core.engine.accumulate import Accumulated, all_finite
-from core.loss_spec import Sums
+from core.engine.accumulate import Accumulated
+from core.loss_spec import GRADIENT_NORM, Sums
 from core.module import named_variables
 from core.optimizers import Optimizer
+from core.optimizers.clipping import global_norm
 from core.statistics import commit, refreshed
 from core.task import Update
 
@@ -32,19 +33,20 @@ def write_update(
     phase: Update, optimizer: Optimizer, reduced: Accumulated, healthy: tf.Tensor, *, fused: bool
 ) -> tuple[tf.Tensor, Sums]:
     """Applies what was reduced, if it is finite; returns whether all is well, and the figures."""
-    gradients = reduced.mean_gradients()
+    gradients = {path: tf.convert_to_tensor(gradient) for path, gradient in reduced.mean_gradients().items()}
+    norm, weight = global_norm(gradients), reduced.sums["weight"]
     # The update waits for the loss alone, known before the gradients are: waiting for the check of those would cost
     # small models a tenth of their speed. A gradient that isn't finite ends the run all the same.
     written = healthy & tf.math.is_finite(reduced.sums["loss"])
-    healthy = written & all_finite(gradients)
+    healthy = written & tf.math.is_finite(norm)
     if reduced.weighted:
         # No weight is no evidence: the run goes on without an update. Less than none is a mistake.
-        healthy &= reduced.sums["weight"] >= 0.0
-        written &= reduced.sums["weight"] > 0.0
-    value = tf.math.divide_no_nan(reduced.sums["loss"], reduced.sums["weight"])
+        healthy &= weight >= 0.0
+        written &= weight > 0.0
+    value = tf.math.divide_no_nan(reduced.sums["loss"], weight)
     optimizer.apply(gradients, value=value, commit=written, fused=fused)
     commit_untrained(phase, reduced, written)
-    return healthy, reduced.sums
+    return healthy, {**reduced.sums, GRADIENT_NORM: weight * tf.cast(norm, weight.dtype)}
 
 
 def commit_untrained(phase: Update, reduced: Accumulated, where: tf.Tensor) -> None:

@@ -8,9 +8,11 @@ from core.optimizers.transform import Tensors, Transform, stateless
 
 
 def global_norm(tensors: Tensors) -> tf.Tensor:
-    """The float32 Euclidean norm of all tensors taken as one vector."""
-    halves = [tf.nn.l2_loss(tf.cast(x, tf.float32)) for x in tensors.values()]
-    return tf.sqrt(2.0 * tf.add_n(halves))
+    """The Euclidean norm of all tensors taken as one vector; in float64 if one of them is, else in float32."""
+    # Half precision would overflow in a sum of squares, and float64 when made narrower.
+    wide = tf.float64 if any(x.dtype == tf.float64 for x in tensors.values()) else tf.float32
+    halves = [tf.nn.l2_loss(x if x.dtype.size >= 4 else tf.cast(x, wide)) for x in tensors.values()]
+    return tf.sqrt(2.0 * tf.add_n([tf.cast(x, wide) for x in halves]))
 
 
 @gin.configurable

@@ -16,7 +16,7 @@ import tensorflow as tf
 from core.distribution.ledger import Collective
 from core.distribution.virtual import make_virtual_cpus
 from core.engine import StepResult, TrainStep
-from core.loss_spec import means
+from core.loss_spec import GRADIENT_NORM, means
 from core.module import named_variables
 from core.optimizers import Optimizer
 from core.random import Rng
@@ -183,10 +183,11 @@ def _spread(
 
 
 def _figures(result: StepResult) -> dict[str, float]:
-    """All of one step, by phase and name."""
+    """All of the forward passes of one step, by phase and name: what becomes of gradients shows in the variables."""
     found = {}
     for phase, sums in result.sums.items():
-        for name, x in {"weight": float(sums["weight"]), **means(sums)}.items():
+        forward = {name: x for name, x in means(sums).items() if name != GRADIENT_NORM}
+        for name, x in {"weight": float(sums["weight"]), **forward}.items():
             found[f"{phase}/{name}"] = x
     return found
 

@@ -1,10 +1,13 @@
 """Pictures of samples, and a judge of digits."""
 
+import json
+
 import numpy as np
 import tensorflow as tf
 
-from core.data import digits
-from models import DigitQuality
+from core.data import digit_pairs, digits
+from models import DigitQuality, kept_digits
+from tests.commands import CONFIGS, run
 from trainers.generation import encode_grid
 
 
@@ -41,3 +44,28 @@ def test_size_and_colour_do_not_matter():
     large = tf.repeat(tf.repeat(tf.repeat(image, 4, 1), 4, 2), 3, 3)
     a, b = (DigitQuality()(x, some["label"]) for x in (image, large))
     np.testing.assert_allclose(a["frechet"], b["frechet"], rtol=1e-3)
+
+
+def test_real_thick_digits_are_still_the_same():
+    pairs = digit_pairs("test").gather(tf.range(360, dtype=tf.int64))
+    assert kept_digits()(pairs["b"], pairs["label"])["class_kept"] > 0.95
+    assert kept_digits()(tf.reverse(pairs["b"], [0]), pairs["label"])["class_kept"] < 0.3
+
+
+def test_translations_are_shown_and_judged_while_they_train(tmp_path):
+    small = ["CycleGan.width = 4", "CycleGan.blocks = 1", "CycleGan.discriminator_channels = [4, 4]"]
+    short = ["steps = 4", "half = 2", "Trainer.chunk_steps = 2", "Trainer.log_every = 2", "Trainer.evaluate_every = 4"]
+    hook = ["Translations.every = 2", "Translations.count = 5", "Trainer.checkpoint_every = 4"]
+    flags = [f"--gin_param={text}" for text in small + short + hook]
+    done = run(f"--gin_file={CONFIGS / 'digits_cyclegan.gin'}", *flags, "--workdir=run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert 0.0 <= json.loads((tmp_path / "run" / "result.json").read_text())["evaluation"]["quality/class_kept"] <= 1.0
+    shown = [
+        tf.io.decode_png((tmp_path / "run" / "samples" / f"step-{step:09d}.png").read_bytes()).numpy()
+        for step in (2, 4)
+    ]
+    assert shown[0].shape == (2 * 34, 3 * 66, 3)
+    pairs = digit_pairs("test").gather(tf.range(5, dtype=tf.int64))
+    for images in shown:  # on the left the plain digit itself, on the right what has become of it
+        np.testing.assert_allclose(images[1:33, 1:33] / 127.5 - 1.0, pairs["a"][0], atol=0.01)
+    assert not np.array_equal(shown[0], shown[1])

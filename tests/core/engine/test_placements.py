@@ -1,5 +1,6 @@
 """Phases that run on one device, and values and gradients that move between them and the replicas: the same numbers."""
 
+import dataclasses
 import functools
 
 import numpy as np
@@ -85,16 +86,48 @@ def test_a_generator_on_one_device_costs_the_others_nothing(microbatches):
     assert kinds == [("d", VALUES), ("d", GRADIENTS), ("g", VALUES), ("g", FIGURES), ("g", VALUES)]
 
 
-def test_the_forward_pass_that_a_gradient_goes_back_through_is_made_once():
+@pytest.mark.parametrize("microbatches", [1, 2])
+@pytest.mark.parametrize(("places", "copies"), [((ONE, E, E), 1), ((E, E, E), 2)])
+def test_the_forward_pass_that_a_gradient_goes_back_through_is_made_once(places, copies, microbatches):
     made = []
 
-    class Counted(placed(ONE, E, E)):
+    class Counted(placed(*places)):
         def __init__(self, *, rng):
             super().__init__(rng=rng)
             made.append(self)
 
-    train(Counted, REAL, 2, 1, steps=1)
-    assert made[0].passes == 2  # when the step was planned, and when it was traced
+    train(Counted, REAL, 2, microbatches, steps=1)
+    assert made[0].passes == 1 + copies  # when the step was planned, and when it was traced, once for each replica
+
+
+class Unhurried(Gan):
+    """Its generator learns every other step."""
+
+    def phases(self):
+        sample, d, g = super().phases()
+        return [sample, d, dataclasses.replace(g, every=2)]
+
+
+class Rare(Unhurried):
+    """And is sampled from as rarely, after the discriminator has learnt."""
+
+    def phases(self):
+        sample, _, g = super().phases()
+        noise = Update("d", loss=self.noise_loss, trains=self.d, optimizer=sgd(0.1))
+        return [noise, dataclasses.replace(sample, every=2), g]
+
+    def noise_loss(self, batch, rng):
+        noise = rng.rows.normal(*batch["real"].shape)
+        return Loss(tf.nn.softplus(-self.d(batch["real"])[:, 0]) + tf.nn.softplus(self.d(noise)[:, 0]))
+
+
+@pytest.mark.parametrize("task", [Unhurried, Rare])
+@pytest.mark.parametrize(("replicas", "microbatches"), [(2, 2), (4, 1)])
+def test_a_way_through_need_not_be_due_in_every_step(task, replicas, microbatches):
+    expected = train(task, REAL, 1, 1)
+    assert_same(train(task, REAL, replicas, microbatches), expected)
+    one_device = type("OneDevice", (task,), {"places": (ONE, E, E)})
+    assert_same(train(one_device, REAL, replicas, microbatches), expected)
 
 
 def test_a_network_of_one_device_is_refused_where_replicas_would_read_it():
