@@ -57,6 +57,15 @@ def test_runtime_files_combine_with_any_experiment(name, tmp_path):
     assert (tmp_path / "runs" / "digits_mlp" / "result.json").exists()
 
 
+def test_replicas_may_send_gradients_in_half_the_bytes(tmp_path):
+    files = [f"--gin_file={CONFIGS / name}.gin" for name in ("digits_linear", "runtime/mirrored")]
+    done = run(*files, "--gin_param=Trainer.reduce_gradients_in = 'bfloat16'", "--mode=summary", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "bfloat16" in done.stdout
+    wrong = "--gin_param=Trainer.reduce_gradients_in = 'int8'"
+    refused(*files, wrong, "--mode=summary", cwd=tmp_path, exit_code=2, says=["reduce_gradients_in", "int8"])
+
+
 @pytest.mark.parametrize("name", [name for name in GENERATIVE if name != "digits_gan"])
 def test_generative_configurations_are_whole(name, tmp_path):
     flags = (f"--gin_file={CONFIGS / name}.gin", f"--gin_file={CONFIGS / 'runtime' / 'mirrored'}.gin")

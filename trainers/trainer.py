@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 import gin
 import tensorflow as tf
@@ -42,7 +42,8 @@ class Trainer:
     A step's examples are cut into `microbatches`, whose gradients are summed before the one update. Intervals count
     steps; `None` means only at the end. `chunk_steps` is how many steps run for one call from Python (`None`: as many
     as the intervals and memory allow, up to 50). It changes no number, but for last bits where `compile` makes another
-    program of each length.
+    program of each length. `reduce_gradients_in = "bfloat16"` halves what replicas send each other, and costs the
+    last bits of gradients.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Trainer:
         check_replicas_every: int | None = 500,
         keep_checkpoints: int = 3,
         compile: bool = False,
+        reduce_gradients_in: Literal["bfloat16"] | None = None,
         hooks: Sequence[Hook] = (),
     ):
         counts = {
@@ -118,6 +120,7 @@ class Trainer:
             batch_spec={key: tf.TensorSpec(spec.shape[2:], spec.dtype) for key, spec in replica_spec.items()},
             microbatches=microbatches,
             compile=compile,
+            reduce_in=tf.as_dtype(reduce_gradients_in) if reduce_gradients_in else None,
             alone=experiment.alone,
         )
         self.progress = Progress(

@@ -1,5 +1,6 @@
 """`--mode=sample`: images from the newest checkpoint, or images translated by it."""
 
+import collections
 from pathlib import Path
 
 import tensorflow as tf
@@ -38,12 +39,18 @@ def run(session: Session) -> int:
 
 
 def _translate(trainer: Trainer, images: Path, folder: Path) -> int:
-    source = image_folder(str(images), size=trainer.experiment.train_source.spec["a"].shape[0])
+    # What is held out has the size that the networks see; what is trained on may be larger, to be cut.
+    known = trainer.experiment.eval_source or trainer.experiment.train_source
+    source = image_folder(str(images), size=known.spec["a"].shape[0])
     translate = tf.function(trainer.averaged.task.translate, autograph=False)
     folder.mkdir(parents=True, exist_ok=True)
+    paths = [Path(path) for path in source.files["image"]]
+    stems = collections.Counter(path.stem for path in paths)
     with explained(source):
-        for i, path in enumerate(source.files["image"]):
+        for i, path in enumerate(paths):
             image = source.gather(tf.constant([i], tf.int64))["image"]
-            write_file(folder / f"{Path(path).stem}.png", encode_png(translate(image)[0]))
+            # `a.jpg` and `a.png` of one folder must not become one file.
+            name = path.stem if stems[path.stem] == 1 else path.name
+            write_file(folder / f"{name}.png", encode_png(translate(image)[0]))
     print(f"{len(source)} images translated by step {trainer.step}, in `{folder}`", flush=True)
     return 0
