@@ -49,6 +49,10 @@ class Cluster:
         """This worker's own."""
         return self.workers[self.index]
 
+    def name(self, index: int) -> str:
+        """A worker, as messages call it."""
+        return f"worker {index} ({self.workers[index]})"
+
     @property
     def spec(self) -> dict[str, list[str]]:
         """As TensorFlow wants it."""

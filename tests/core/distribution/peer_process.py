@@ -25,7 +25,9 @@ from core.errors import TapeloopError  # noqa: E402
 
 
 def say(event: str, text: str | None = None) -> None:
-    print(json.dumps([event, text]), flush=True)
+    # In one piece: two threads may speak at once.
+    sys.stdout.write(json.dumps([event, text]) + "\n")
+    sys.stdout.flush()
 
 
 def main(order: dict) -> int:

@@ -1,0 +1,111 @@
+"""Workers as real processes, that are told what to do and say what comes of it."""
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+LONG = 60.0  # seconds after which a test would hang; none is meant to take a part of it
+
+
+class Worker:
+    """A process and what it has said."""
+
+    def __init__(self, workers: Sequence[str], index: int, **order: object):
+        order = {"about": {"configuration": "abc"}, "deadline": LONG, "timeout": LONG, **order}
+        order |= {"workers": list(workers), "index": index}
+        self.name = f"worker {index} ({workers[index]})"
+        self.process = subprocess.Popen(
+            [sys.executable, "-S", str(Path(__file__).with_name("peer_process.py")), json.dumps(order)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={key: x for key, x in os.environ.items() if not key.startswith(("TF_CONFIG", "SLURM"))},
+        )
+        self.events: queue.Queue[list[str]] = queue.Queue()
+        threading.Thread(target=self._listen, daemon=True).start()
+        self.expect("started")
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.events.put(json.loads(line))
+
+    def expect(self, event: str, *, within: float = LONG) -> str:
+        """The next thing that it says is this; what belongs to it."""
+        try:
+            found, text = self.events.get(timeout=within)
+        except queue.Empty:
+            pytest.fail(f"{self.name} said nothing for {within} s, but should say `{event}`")
+        assert found == event, (self.name, found, text)
+        return text
+
+    def says_nothing(self) -> bool:
+        return self.events.empty()
+
+    def tell(self, command: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(command + "\n")
+        self.process.stdin.flush()
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def exit_code(self) -> int:
+        return self.process.wait(LONG)
+
+    def end(self) -> None:
+        with contextlib.suppress(OSError):
+            self.process.send_signal(signal.SIGCONT)
+        self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stderr):
+            with contextlib.suppress(OSError):
+                stream.close()
+
+
+def addresses(count: int) -> list[str]:
+    """Of this machine, and free."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
+
+
+def started_in(order: Sequence[int], start, **settings) -> list[Worker]:
+    workers = addresses(len(order))
+    by_index = {index: start(workers, index, **settings) for index in order}
+    return [by_index[index] for index in sorted(order)]
+
+
+def met(count: int, start, **settings) -> list[Worker]:
+    found = started_in(range(count), start, **settings)
+    for worker in found:
+        worker.expect("met")
+    return found
+
+
+def connected(address: str) -> socket.socket:
+    host, port = address.split(":")
+    for _ in range(200):
+        with contextlib.suppress(ConnectionRefusedError):
+            return socket.create_connection((host, int(port)), timeout=LONG)
+        threading.Event().wait(0.05)
+    pytest.fail(f"nobody listens at {address}")
+
+
+def packed(message: object) -> bytes:
+    content = json.dumps(message).encode()
+    return b"TAPE" + struct.pack("!I", len(content)) + content
