@@ -127,7 +127,7 @@ def gradient_penalty(critic: Critic, real: Any, fake: Any, rng: Rng) -> tf.Tenso
     fake = arguments.shaped_like("fake", tf.cast(tf.convert_to_tensor(fake), real.dtype), "real", real)
     rows = real.shape[0] if real.shape[0] is not None else tf.shape(real)[0]
     mix = tf.reshape(tf.cast(rng.rows.uniform(rows), real.dtype), [rows] + [1] * (real.shape.rank - 1))
-    squares = _squared_slopes(critic, mix * real + (1.0 - mix) * fake)
+    _, squares = logits_and_slopes(critic, mix * real + (1.0 - mix) * fake)
     # The root is taken of a stand-in where its slope is infinite: a norm of zero passes on no gradient, not `nan`.
     flat = tf.equal(squares, 0.0)
     norms = arguments.zero_where(flat, tf.sqrt(tf.where(flat, tf.ones_like(squares), squares)))
@@ -136,27 +136,32 @@ def gradient_penalty(critic: Critic, real: Any, fake: Any, rng: Rng) -> tf.Tenso
 
 def r1(critic: Critic, real: Any) -> tf.Tensor:
     """‖∇D(x)‖² at the real examples (Mescheder et al., 2018; times γ/2)."""
-    return _squared_slopes(critic, tf.convert_to_tensor(real))
+    return logits_and_slopes(critic, real)[1]
 
 
 def r2(critic: Critic, fake: Any) -> tf.Tensor:
     """‖∇D(G(z))‖² at the fakes (Mescheder et al., 2018; times γ/2)."""
-    return _squared_slopes(critic, tf.convert_to_tensor(fake))
+    return logits_and_slopes(critic, fake)[1]
 
 
-def _squared_slopes(critic: Critic, images: tf.Tensor) -> tf.Tensor:
-    """The squared norm of each row's gradient of its own logit, of its mean logit where the critic returns a map."""
+def logits_and_slopes(critic: Critic, images: Any) -> tuple[tf.Tensor, tf.Tensor]:
+    """D(x), and ‖∇D(x)‖² of each row, by one pass: what `r1` and `r2` are beside the logits that a loss needs anyhow.
+
+    Where the critic returns a map of logits, the slope is that of a row's mean logit.
+    """
+    images = tf.convert_to_tensor(images)
     with tf.GradientTape() as tape:
         tape.watch(images)
-        logits = _per_row(arguments.floats("logits", critic(images), min_rank=1, axes="[rows, ...]"))
-    gradient = tape.gradient(logits, images)  # of the sum over rows, each of which depends on its own image alone
+        logits = arguments.floats("logits", critic(images), min_rank=1, axes="[rows, ...]")
+        of_rows = _per_row(logits)
+    gradient = tape.gradient(of_rows, images)  # of the sum over rows, each of which depends on its own image alone
     if gradient is None:
         raise ValueError(
             f"`critic` {critic!r} returned logits that don't depend on its images ({images.dtype.name}): compute them "
             "from its argument, of floats."
         )
     gradient = arguments.floats("gradient", gradient)
-    return tf.reduce_sum(tf.square(gradient), axis=list(range(1, gradient.shape.rank)))
+    return logits, tf.reduce_sum(tf.square(gradient), axis=list(range(1, gradient.shape.rank)))
 
 
 def _unpaired(

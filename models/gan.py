@@ -22,7 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 from core import layers
-from core.adversarial import Game, gradient_penalty, r1, r2
+from core.adversarial import Critic, Game, gradient_penalty, logits_and_slopes
 from core.data import Source, check_feature
 from core.errors import ConfigurationError, DataError
 from core.module import Module
@@ -113,10 +113,16 @@ class Gan(Task):
         seen = self._statistics()
         real, label = self._real(batch), self._label(batch)
         fake = self._generate(batch, rng, self._statistics()) if self.mixes_rows else batch["fake"]
-        real_logits, fake_logits = self.d(real, label, statistics=seen), self.d(fake, label, statistics=seen)
-        losses = self.game.discriminator(real_logits, fake_logits)
-        for penalty in self._penalties(real, fake, label, rng):
-            losses += penalty
+
+        def critic(image: tf.Tensor) -> tf.Tensor:
+            return self.d(image, label, statistics=seen)
+
+        real_logits, r1 = self._judged(critic, real, self.penalties["r1"] / 2.0)
+        fake_logits, r2 = self._judged(critic, fake, self.penalties["r2"] / 2.0)
+        losses = self.game.discriminator(real_logits, fake_logits) + r1 + r2
+        if self.penalties["gradient_penalty"]:
+            penalty = gradient_penalty(critic, real, fake, rng.fold("penalty"))
+            losses += self.penalties["gradient_penalty"] * penalty
         return Loss(losses, metrics=self._accuracy(real_logits, fake_logits), statistics=seen)
 
     def g_loss(self, batch: Batch, rng: Rng) -> Loss:
@@ -181,18 +187,12 @@ class Gan(Task):
     def _label(self, batch: Batch) -> tf.Tensor | None:
         return None if self.num_classes is None else batch["label"]
 
-    def _penalties(self, real: tf.Tensor, fake: tf.Tensor, label: tf.Tensor | None, rng: Rng) -> list[tf.Tensor]:
-        def critic(image: tf.Tensor) -> tf.Tensor:
-            return self.d(image, label)
-
-        weights, found = self.penalties, []
-        if weights["r1"]:
-            found.append(weights["r1"] / 2.0 * r1(critic, real))
-        if weights["r2"]:
-            found.append(weights["r2"] / 2.0 * r2(critic, fake))
-        if weights["gradient_penalty"]:
-            found.append(weights["gradient_penalty"] * gradient_penalty(critic, real, fake, rng.fold("penalty")))
-        return found
+    def _judged(self, critic: Critic, image: tf.Tensor, weight: float) -> tuple[tf.Tensor, tf.Tensor | float]:
+        """The logits, and `weight` times the squared slopes there."""
+        if not weight:
+            return critic(image), 0.0
+        logits, slopes = logits_and_slopes(critic, image)
+        return logits, weight * slopes
 
     def _accuracy(self, real_logits: tf.Tensor, fake_logits: tf.Tensor) -> dict[str, tf.Tensor]:
         """How often the discriminator is right: by a pair's order where its logits mean nothing by themselves."""

@@ -72,6 +72,13 @@ def _judge_of_thick_digits(seed: int) -> DigitJudge:
     return DigitJudge(digit_pairs("train"), lambda batch: batch["b"], seed=seed)
 
 
+@functools.cache
+def _features_of_real(seed: int, size: tuple[int, int]) -> tf.Tensor:
+    """Of all real digits, enlarged as a generator of such images was shown them."""
+    images = [_plain(source.gather(tf.range(len(source), dtype=tf.int64))) for source in map(digits, ("train", "test"))]
+    return _judge(seed).features(tf.image.resize(tf.concat(images, 0), size))
+
+
 def _plain(batch: Batch) -> tf.Tensor:
     return 2.0 * batch["image"] - 1.0
 
@@ -86,7 +93,7 @@ class DigitQuality:
 
     def __call__(self, image: tf.Tensor, label: tf.Tensor | None = None) -> dict[str, float]:
         """Figures for images in [-1, 1], and the labels that they are meant to have, if any."""
-        judge, real = _judge(self.seed), self._real
+        judge, real = _judge(self.seed), _features_of_real(self.seed, tuple(image.shape[1:3]))
         fake = judge.features(image)
         distance = self._distance(fake, real)
         among_real = float(metrics.Frechet.between_halves(real, seed=self.seed))
@@ -105,13 +112,6 @@ class DigitQuality:
                 tf.reduce_mean(tf.cast(predicted == tf.cast(label, tf.int32), tf.float32))
             )
         return figures
-
-    @functools.cached_property
-    def _real(self) -> tf.Tensor:
-        images = []
-        for source in (digits("train"), digits("test")):
-            images.append(_plain(source.gather(tf.range(len(source), dtype=tf.int64))))
-        return _judge(self.seed).features(tf.concat(images, 0))
 
     def _distance(self, fake: tf.Tensor, real: tf.Tensor) -> float:
         """The mean over ten random halves of the real ones: as many on both sides, as between two real halves."""

@@ -2,18 +2,18 @@
 
 import inspect
 from collections.abc import Callable
-from typing import Any
 
 import gin
 import tensorflow as tf
 
 from core.data import Source
 from core.distribution import one_device
+from core.engine import checked_phases
 from core.errors import ConfigurationError
 from core.module import named_variables
 from core.optimizers import Optimizer
 from core.random import Rng
-from core.task import Phase, Task, Update
+from core.task import Task, Update
 
 
 @gin.configurable
@@ -41,7 +41,7 @@ class Experiment:
         self.synthetic = synthetic
         self._factory = task
         self.task = self.make_task()
-        self.phases = _checked_phases(self.task)
+        self.phases = checked_phases(self.task)
         self._check_variables()
         updates = [phase for phase in self.phases if isinstance(phase, Update)]
         self.optimizers = {phase.name: self._make_optimizer(phase) for phase in updates}
@@ -58,6 +58,7 @@ class Experiment:
             with tf.device(self._device):
                 plain = _make(self._factory, rng)
             for name in task.one_device:
+                _check_apart(task, name)
                 setattr(task, name, _network(plain, name))
         return task
 
@@ -149,18 +150,16 @@ def _network(task: Task, name: str) -> tf.Module:
     return network
 
 
-def _checked_phases(task: Task) -> list[Phase]:
-    name = type(task).__name__
-    phases: Any = task.phases()
-    if not isinstance(phases, list | tuple):
-        raise ConfigurationError(f"`{name}.phases()` returned {phases!r}; return a list of `Update` and `Compute`.")
-    for phase in phases:
-        if not isinstance(phase, Phase):
-            raise ConfigurationError(f"`{name}.phases()` returned {phase!r}; each phase is an `Update` or a `Compute`.")
-    names = [phase.name for phase in phases]
-    for phase_name in names:
-        if names.count(phase_name) > 1:
-            raise ConfigurationError(f"`{name}.phases()` has two phases named `{phase_name}`; give each its own name.")
-    if not any(isinstance(phase, Update) for phase in phases):
-        raise ConfigurationError(f"`{name}.phases()` trains nothing; return at least one `Update`.")
-    return list(phases)
+def _check_apart(task: Task, name: str) -> None:
+    """A network that moves to one device mustn't leave a part of it behind, which would live on as a second copy."""
+    network = _network(task, name)
+    own = {id(variable): path for path, variable in named_variables(network).items()}
+    delattr(task, name)
+    shared = [path for path, variable in named_variables(task).items() if id(variable) in own]
+    setattr(task, name, network)
+    if shared:
+        raise ConfigurationError(
+            f"`{type(task).__name__}.one_device` names `{name}`, but its variable `{shared[0]}` belongs to another "
+            "attribute of the task as well: it can't be in both places. Name both, as one module that holds all of it, "
+            "or keep the network on every replica."
+        )

@@ -65,6 +65,7 @@ class Quality(Hook):
     def __init__(self, every: int | None = None, *, judge: Judge = gin.REQUIRED):
         super().__init__(every)
         self.judge = judge
+        self._collapsed = False
         self._sampler: Callable[[], Mapping[str, tf.Tensor]] | None = None
 
     def __call__(self, trainer: "Trainer") -> None:
@@ -76,11 +77,13 @@ class Quality(Hook):
         sample = self._sampler()
         figures = self.judge(sample["image"], sample.get("label"))
         trainer.report("quality", figures)
-        if figures.get("diversity", 1.0) < 0.3:
+        collapsed = figures.get("diversity", 1.0) < 0.3
+        if collapsed and self._collapsed:  # twice in a row: a network that has just begun makes one thing only
             trainer.telemetry.warn_once(
                 f"samples vary by {figures['diversity']:.2f} of what real examples do: the generator has collapsed. A "
                 "gradient penalty (R1), a lower rate for the generator or an average of its weights usually help."
             )
+        self._collapsed = collapsed
 
 
 def make_sampler(task: Task, seed: int, count: int) -> Callable[[], Mapping[str, tf.Tensor]]:

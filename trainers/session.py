@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from core import checkpoint
-from core.distribution import STRATEGIES, is_chief, joined
+from core.distribution import STRATEGIES, is_chief, joined, must_agree
 from core.distribution.cluster import cluster_from_environment
 from core.errors import ConfigurationError
 from core.loss_spec import untraced
@@ -51,6 +51,7 @@ class Session:
     def trainer(self) -> Trainer:
         """The experiment and its trainer; nothing is written yet."""
         self.bind(required=[Experiment, Trainer])
+        must_agree(checkpoint=self.workdir.newest_name())  # workers in folders of their own would go on from others
         with untraced() if self.flags.eager else contextlib.nullcontext():
             trainer = Trainer(Experiment(), self.workdir)
         self._check_alone()

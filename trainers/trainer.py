@@ -17,7 +17,7 @@ from core.data import per_replica, train_chunks
 from core.distribution import is_chief, make_agreement, make_drift_check
 from core.engine import ALL_WELL, Progress, TrainStep, make_chunk
 from core.errors import ConfigurationError, NotFiniteError, PreemptedError
-from core.loss_spec import means
+from core.loss_spec import GRADIENT_NORM, means
 from core.telemetry import Telemetry
 from trainers.averaged import averaged_task
 from trainers.evaluator import Evaluator
@@ -249,11 +249,18 @@ class Trainer:
     # --- figures ----------------------------------------------------------------------------------------------------
 
     def figures(self) -> dict[str, float]:
-        """The weighted means since the last line. One update's figures go by their own names, several by phase."""
+        """The weighted means since the last line. One update's figures go by their own names, several by phase.
+
+        Of two updates, the norms of their gradients are compared as well: the second's over the first's.
+        """
         sums = self.progress.read_sums()
         if len(sums) == 1:
             return means(next(iter(sums.values())))
-        return {f"{phase}/{name}": x for phase, figures in sums.items() for name, x in means(figures).items()}
+        found = {f"{phase}/{name}": x for phase, figures in sums.items() for name, x in means(figures).items()}
+        first, *others = (found[f"{phase}/{GRADIENT_NORM}"] for phase in sums)
+        if len(others) == 1 and first > 0.0:  # of two players, does one run away from the other?
+            found[f"{GRADIENT_NORM}_ratio"] = others[0] / first
+        return found
 
     def take_figures(self) -> dict[str, float]:
         """The figures of a metric line, speed included; the next line starts from nothing."""

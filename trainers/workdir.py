@@ -39,6 +39,10 @@ class Workdir:
                 "`--workdir=DIR`, or change its permissions."
             ) from None
 
+    def newest_name(self) -> str:
+        """What the newest checkpoint is called, read or not."""
+        return max((path.name for path in self.checkpoints.glob("step-*")), default="none")
+
     def lock(self) -> None:
         """Keeps a second run out until this process ends."""
         self._lock = open(self.path / ".lock", "w")  # noqa: SIM115  # held open: closing it would unlock

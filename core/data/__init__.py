@@ -8,7 +8,7 @@ TensorShape([50, 1, 32, 8, 8, 1])
 
 from core.data.arrays import ArraySource, npz
 from core.data.augment import random_crop_and_flip
-from core.data.digit_pairs import digit_pairs, digits32
+from core.data.digit_pairs import digit_pairs
 from core.data.digits import digits
 from core.data.idx import mnist
 from core.data.image_files import unreadable_image
@@ -24,7 +24,6 @@ __all__ = [
     "check_feature",
     "digit_pairs",
     "digits",
-    "digits32",
     "eval_chunks",
     "image_folder",
     "mnist",

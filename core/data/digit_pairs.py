@@ -61,13 +61,6 @@ def digit_pairs(split: Literal["train", "test"] = "train", *, paired: bool = Tru
     return _source("digit_pairs", {"a": a[of_a], "b": b[of_b], "label": labels[of_a], "label_b": labels[of_b]})
 
 
-@gin.configurable
-def digits32(split: Literal["train", "test"] = "train") -> Source:
-    """`image` float32 [32, 32, 1] in [-1, 1] and `label` int32: the digits at a size at which DCGAN begins."""
-    plain, labels = _digits("digits32", split)
-    return _source("digits32", {"image": plain[..., None], "label": labels})
-
-
 def thick_and_coloured(plain: Levels) -> Levels:
     """Images of B [n, 32, 32, 3] from plain grey ones [n, 32, 32]."""
     grey = plain.astype(np.float64) / 255.0

@@ -46,7 +46,7 @@ def holdings(folder: Path) -> str:
 
 
 def read_images(paths: tf.Tensor, size: int) -> tf.Tensor:
-    """The images of these files (strings [n]) as float32 [n, size, size, 3] in [-1, 1].
+    """The images of these files (strings [n]) as float32 [n, size, size, 3] in [0, 1].
 
     They are squeezed or stretched to a square, as CycleGAN's and pix2pix's authors do. A file that can't be decoded
     raises an error that names it: TensorFlow's own doesn't.
@@ -59,7 +59,7 @@ def read_images(paths: tf.Tensor, size: int) -> tf.Tensor:
         pixels = tf.ensure_shape(pixels, [None, None, 3])
         # Smoothed where it shrinks: else a large photograph loses whole lines. Cubics overshoot, hence the clipping.
         image = tf.image.resize(pixels, [size, size], method="bicubic", antialias=True)
-        return number, tf.clip_by_value(image / 127.5 - 1.0, -1.0, 1.0)
+        return number, tf.clip_by_value(image / 255.0, 0.0, 1.0)
 
     # What can't be decoded is left out, and missed by its number; the last element is there so that never all are.
     files = tf.data.Dataset.from_tensor_slices(paths).enumerate()

@@ -32,13 +32,18 @@ _SPLITS = ["train", "test"]
 
 
 class ImageFiles(Source):
-    """Files of images, by feature: the i-th example is the i-th file of each, as [size, size, 3] in [-1, 1]."""
+    """Files of images, by feature: the i-th example is the i-th file of each, as [size, size, 3].
 
-    def __init__(self, files: Mapping[str, Sequence[Path]], *, name: str, place: str, size: int) -> None:
+    Their levels are from `darkest` to 1.
+    """
+
+    def __init__(
+        self, files: Mapping[str, Sequence[Path]], *, name: str, place: str, size: int, darkest: float = -1.0
+    ) -> None:
         for path in dict.fromkeys(path for paths in files.values() for path in paths):
             image_size(path)  # refuses what can't be an image before the run begins
         self.files = {feature: list(paths) for feature, paths in files.items()}
-        self._side = size
+        self._side, self._darkest = size, darkest
         super().__init__(name, size=len(next(iter(self.files.values()))), place=place)
 
     @property
@@ -46,7 +51,10 @@ class ImageFiles(Source):
         return {feature: tf.TensorSpec([self._side, self._side, 3], tf.float32) for feature in self.files}
 
     def gather(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
-        return {feature: read_images(tf.gather(paths, indices), self._side) for feature, paths in self._paths.items()}
+        return {
+            feature: self._darkest + (1.0 - self._darkest) * read_images(tf.gather(paths, indices), self._side)
+            for feature, paths in self._paths.items()
+        }
 
     @functools.cached_property
     def _paths(self) -> dict[str, tf.Tensor]:
@@ -92,13 +100,13 @@ def paired_folders(
 
 @gin.configurable
 def image_folder(directory: str, *, size: int) -> ImageFiles:
-    """`image` float32 [size, size, 3] in [-1, 1]: the files of one folder by name, to be translated, say."""
+    """`image` float32 [size, size, 3] in [0, 1]: the files of one folder by name."""
     side = _checked_size("image_folder", size, None, "test")
     folder = _absolute(directory)
     images = _images(folder, "give a folder of images as `directory`")
     if not images:
         raise DataError(f"{folder} holds no JPEG or PNG file, but {holdings(folder)}; name a folder that does.")
-    return ImageFiles({"image": images}, name="image_folder", place=str(folder), size=side)
+    return ImageFiles({"image": images}, name="image_folder", place=str(folder), size=side, darkest=0.0)
 
 
 def _domains(

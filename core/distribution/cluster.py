@@ -21,7 +21,7 @@ EXAMPLE = '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type"
 _ELSEWHERE = {
     "ps": "`multi_worker` has no parameter servers: leave this job out",
     "evaluator": "workers evaluate as they train: leave this job out, and to evaluate beside them run "
-    "`--mode=evaluate_continuously` in a process without `TF_CONFIG`",
+    "`--mode=evaluate` in a process without `TF_CONFIG`",
 }
 
 _MISSING = object()

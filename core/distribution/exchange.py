@@ -9,6 +9,9 @@ from typing import Any
 import tensorflow as tf
 
 from core.distribution.ledger import GRADIENTS, STATISTICS, VALUES, Collective, Ledger
+from core.errors import ConfigurationError
+
+_SENT = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
 
 
 class Exchange:
@@ -19,6 +22,7 @@ class Exchange:
         self.replicas: int = strategy.num_replicas_in_sync
         self.reduce_in = reduce_in  # a narrower dtype for float32 gradients on their way
         self.device: str = strategy.extended.worker_devices[0]  # where what runs once runs
+        self.networked = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
         self.ledger = Ledger()
 
     def run(self, fn: Callable[..., Any], *args: Any) -> Any:
@@ -54,8 +58,11 @@ class Exchange:
         """A value that is spread over the replicas, whole and in the order of its rows, on one device."""
         part = self.first(value)
         self.ledger.add(Collective(phase, VALUES, part.dtype.name, part.dtype.size * part.shape.num_elements()))
+        carrier = self._carrier(part.dtype, phase)
+        if carrier != part.dtype:
+            value = self.run(lambda x: tf.cast(x, carrier), value)
         with tf.device(self.device):
-            whole = self.strategy.gather(value, axis=1)
+            whole = tf.cast(self.strategy.gather(value, axis=1), part.dtype)
         return tf.ensure_shape(whole, [part.shape[0], part.shape[1] * self.replicas, *part.shape[2:]])
 
     def split(self, value: tf.Tensor, phase: str) -> Any:
@@ -92,6 +99,17 @@ class Exchange:
         return list(summed(*values)) if len(values) > 1 else [tf.reshape(summed(*values), values[0].shape)]
 
     def _reduced(self, values: list[Any], phase: str, what: str) -> list[Any]:
+        if not self.networked:
+            return self._reduced_at_once(values, phase, what)
+        # Between processes TensorFlow sends one type at a time.
+        found = list(values)
+        for dtype in dict.fromkeys(x.dtype for x in values):
+            group = [i for i, x in enumerate(values) if x.dtype == dtype]
+            for i, x in zip(group, self._reduced_at_once([values[i] for i in group], phase, what), strict=True):
+                found[i] = x
+        return found
+
+    def _reduced_at_once(self, values: list[Any], phase: str, what: str) -> list[Any]:
         context = tf.distribute.get_replica_context()
         replica = int(tf.get_static_value(context.replica_id_in_sync_group))
         parts = [part for x in values for part in ([x.values, x.indices] if isinstance(x, tf.IndexedSlices) else [x])]
@@ -99,3 +117,16 @@ class Exchange:
         size = sum(part.dtype.size * part.shape.num_elements() for part in parts)
         self.ledger.add(Collective(phase, what, dtypes, size, replica))
         return list(context.all_reduce(tf.distribute.ReduceOp.SUM, values))
+
+    def _carrier(self, dtype: tf.DType, phase: str) -> tf.DType:
+        """The type as which values of `dtype` travel; TensorFlow sends few between processes."""
+        if not self.networked or dtype in _SENT:
+            return dtype
+        if dtype == tf.bool or (dtype.is_integer and dtype.size < 4):
+            return tf.int32
+        if dtype == tf.bfloat16:
+            return tf.float32
+        raise ConfigurationError(
+            f"phase `{phase}` reads a value of {dtype.name} that was made on every replica, and such values can't be "
+            "sent between processes. Let both phases run in one place, or make numbers of it."
+        )

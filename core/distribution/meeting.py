@@ -22,7 +22,7 @@ def gather(cluster: Cluster, hello: Mapping[str, Any], deadline: float) -> dict[
     """The chief's part: lets everybody come, and tells all the same."""
     until = time.monotonic() + deadline
     told, objection, objected = 0.0, None, float("inf")
-    with _listening(cluster) as listener, contextlib.closing(_Guests(listener, hello)) as guests:
+    with _listening(cluster, hello) as listener, contextlib.closing(_Guests(listener, hello)) as guests:
         while True:
             changed, now = guests.look(), time.monotonic()
             here = {theirs["index"]: link for link, theirs in guests.hellos.items()}
@@ -115,7 +115,7 @@ def _objection(hellos: list[Mapping[str, Any]]) -> ConfigurationError | None:
         return None
     return ConfigurationError(
         f"the workers don't run the same: {'; '.join(differs)}. Start all of them with the same flags, files and "
-        "packages."
+        "packages, and in one workdir that they share."
     )
 
 
@@ -169,7 +169,7 @@ def _connect(address: str) -> socket.socket:
     return connection
 
 
-def _listening(cluster: Cluster) -> socket.socket:
+def _listening(cluster: Cluster, hello: Mapping[str, Any]) -> socket.socket:
     """The chief's own port. `create_server` lets it be taken again while the connections made here stay open."""
     host, port = _host_and_port(cluster.address)
     families = {socket.AF_INET}
@@ -182,6 +182,10 @@ def _listening(cluster: Cluster) -> socket.socket:
         try:
             return socket.create_server((local, port), family=family, backlog=cluster.size + 16)
         except OSError as error:
+            if error.errno == errno.EADDRINUSE and time.monotonic() > until:
+                # Is it another chief that waits, it should hear of this one, and refuse both.
+                with contextlib.suppress(OSError), contextlib.closing(Link(_connect(cluster.address))) as link:
+                    _ask(link, hello, time.monotonic() + 1.0)
             if error.errno != errno.EADDRINUSE or time.monotonic() > until:
                 raise ConfigurationError(
                     f"worker 0 can't listen at {cluster.address} ({os.strerror(error.errno or 0)}): another process of "

@@ -53,6 +53,7 @@ RESTART = (
     "does that)."
 )
 _joined: Membership | None = None
+_facts: dict[str, str] = {}
 
 
 def joined() -> Membership | None:
@@ -63,6 +64,11 @@ def joined() -> Membership | None:
 def is_chief() -> bool:
     """Whether this process is the one that writes: checkpoints, figures, results."""
     return _joined is None or _joined.cluster.is_chief
+
+
+def must_agree(**facts: str) -> None:
+    """Facts of this run that the workers compare when they meet, beside its configuration and packages."""
+    _facts.update(facts)
 
 
 def join(*, deadline: float) -> Membership:
@@ -76,7 +82,7 @@ def join(*, deadline: float) -> Membership:
             "`multi_worker` finds no cluster: `TF_CONFIG` isn't set, and this is no Slurm step of several tasks. Start "
             "a local cluster with `python -m trainers.launch --workers=2 -- ...`, or use `mirrored` in one process."
         )
-    about = {"configuration": hashlib.sha256(gin.config_str().encode()).hexdigest()[:16], **versions()}
+    about = {"configuration": hashlib.sha256(gin.config_str().encode()).hexdigest()[:16], **versions(), **_facts}
     _joined = Membership(cluster, Peers.meet(cluster, about=about, deadline=deadline))
     return _joined
 

@@ -2,6 +2,7 @@
 
 from core.engine.accumulate import Accumulated, accumulate_gradients, compute
 from core.engine.chunk import ALL_WELL, Progress, make_chunk
+from core.engine.phases import checked_phases
 from core.engine.step import StepResult, TrainStep
 from core.engine.write import commit_untrained, reduce_over_replicas
 
@@ -12,6 +13,7 @@ __all__ = [
     "StepResult",
     "TrainStep",
     "accumulate_gradients",
+    "checked_phases",
     "commit_untrained",
     "compute",
     "make_chunk",

@@ -55,7 +55,7 @@ class Progress:
 def make_chunk(train_step: TrainStep, stacked_spec: Mapping[str, tf.TensorSpec], progress: Progress) -> Any:
     """`chunk(stacked, place)`; `place` is three steps: the chunk's first, where to begin, where to end.
 
-    A step that isn't finite writes nothing and ends its chunk, and the ones after it do nothing at all: so the host
+    A step that isn't finite ends its chunk, and the ones after it do nothing at all: so the host
     needn't wait for the outcome of each chunk.
     """
     exchange = train_step.exchange

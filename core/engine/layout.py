@@ -22,8 +22,10 @@ class Placed(NamedTuple):
 
 def moved(value: Placed, *, everywhere: bool, exchange: Exchange, phase: str) -> Any:
     """`value` where it is wanted."""
-    if value.everywhere == everywhere or exchange.replicas == 1:
+    if value.everywhere == everywhere:
         return value.value
+    if exchange.replicas == 1:
+        return value.value if everywhere else exchange.first(value.value)
     return exchange.split(value.value, phase) if everywhere else exchange.gather(value.value, phase)
 
 

@@ -78,7 +78,7 @@ class Planner:
             outputs, access = describe_outputs(outputs_of(phase), specs, name, elsewhere, **mixes)
             return Plan(phase, reads=_read(access, specs), outputs=outputs, access=access, **place)
         loss = describe_loss(phase.loss, specs, name, elsewhere, **mixes)
-        through = self._through(phase, loss.access)
+        through = self._through(phase, loss.access, everywhere=place["everywhere"])
         reads = _read(loss.access, specs)
         return Plan(phase, reads=reads, outputs=loss.outputs, access=loss.access, loss=loss, through=through, **place)
 
@@ -93,7 +93,7 @@ class Planner:
             )
         return own
 
-    def _through(self, phase: Update, access: Access) -> Plan | None:
+    def _through(self, phase: Update, access: Access, *, everywhere: bool) -> Plan | None:
         if phase.through is None:
             return None
         plan = self.plans.get(phase.through)
@@ -108,12 +108,40 @@ class Planner:
                 f"phase `{phase.name}` goes through `{phase.through}`, but its loss reads none of "
                 f"{', '.join(f'`{key}`' for key in plan.outputs)}: no gradient can reach what it trains."
             )
+        self._check_way_through(phase, plan, access, everywhere=everywhere)
         if phase.every % plan.phase.every:
             raise ConfigurationError(
                 f"phase `{phase.name}` goes through `{phase.through}`, which is due on every {plan.phase.every} steps "
                 "only: give both the same `every`."
             )
         return plan
+
+    def _check_way_through(self, phase: Update, source: Plan, access: Access, *, everywhere: bool) -> None:
+        """Refuses what would train to wrong numbers without an error."""
+        trained = {part: path for path, variable in phase.variables().items() for part in _ids(variable)}
+        direct = [trained[id(variable)] for variable in access.variables if id(variable) in trained]
+        if direct:
+            raise ConfigurationError(
+                f"the loss of phase `{phase.name}` reads `{direct[0]}`, which it trains, but its gradients go through "
+                f"`{source.name}` alone. Compute that part of the loss in `{source.name}` as well, hand it on as one "
+                "more output, one value per row, and read it here."
+            )
+        for plan in self.plans.values():
+            before = plan.phase.variables() if isinstance(plan.phase, Update) else {}
+            if any(part in trained for variable in before.values() for part in _ids(variable)):
+                raise ConfigurationError(
+                    f"phase `{phase.name}` goes through `{source.name}`, but phase `{plan.name}` has updated the "
+                    f"network in between, and `{source.name}` would be that of other weights: put `{phase.name}` first."
+                )
+        # A synchronised layer needs its replicas to take each microbatch together, and a pass that was kept.
+        mixing = source.phase.mixes_rows and source.everywhere and (source.microbatches > 1 or source.phase.every > 1)
+        mixing |= phase.mixes_rows and everywhere and self._microbatches_of(phase) > 1
+        if mixing and self.replicas > 1:
+            raise ConfigurationError(
+                f"phase `{phase.name}` goes through `{source.name}` and rows are mixed: on several replicas that needs "
+                f"`microbatches` and `every` of 1. Let `{source.name}` run on one device (`placement=ONE_DEVICE`), or "
+                f"make its outputs in the loss of `{phase.name}` itself."
+            )
 
     def _check_alone(self, plan: Plan) -> None:
         if not plan.everywhere or self.replicas == 1:
@@ -125,6 +153,11 @@ class Planner:
                 "keeps on one device (`one_device`). Let it run there (`placement=ONE_DEVICE`), or let a `Compute` on "
                 "one device make what it needs and read that."
             )
+
+
+def _ids(variable: tf.Variable) -> list[int]:
+    """Of a variable, or its copies on the replicas: a tape sees these."""
+    return [id(part) for part in getattr(variable, "values", [variable])]
 
 
 def outputs_of(phase: Compute) -> Callable[..., Mapping[str, tf.Tensor]]:

@@ -11,7 +11,9 @@ from core.engine.layout import Placed, cut, moved
 from core.engine.plan import Plan, is_shape_only
 from core.engine.through import Recorded, replica_here, update_through
 from core.engine.write import reduce_over_replicas, write_update
+from core.errors import ConfigurationError
 from core.loss_spec import Sums
+from core.module import named_variables
 from core.optimizers import Optimizer
 from core.random import Rng
 from core.statistics import Statistics, SumOverReplicas, summing_over_replicas
@@ -36,7 +38,13 @@ class PhaseRunner:
         self.microbatches, self.compile, self.alone = microbatches, compile, alone
         # Forward passes of this trace that a later phase goes back through: by phase and replica.
         self.recorded: dict[str, dict[int | None, Recorded]] = {}
+        self._arrived: dict[str, Any] = {}  # values that were moved already, where they weren't made
         self._gone_through = {plan.through.name for plan in plans if plan.through}
+
+    def begin(self) -> None:
+        """Forgets what belongs to an earlier trace."""
+        self.recorded.clear()
+        self._arrived.clear()
 
     def run(self, plan: Plan, placed: Mapping[str, Placed], index: tf.Tensor, healthy: tf.Tensor) -> Any:
         """Whether all is well, the reduced sums, and the outputs where the phase runs."""
@@ -91,8 +99,14 @@ class PhaseRunner:
             whole = {key: x[0] for key, x in cut(values, 1).items()}
             outputs, state = phase.fn(whole, self.rng_here(plan, index))
             outputs = cut({key: x[tf.newaxis] for key, x in outputs.items()}, self.microbatches)
+        own = {variable.ref() for variable in named_variables(phase.state).values()} if phase.state else set()
         for reference, value in state.items():
             variable = reference.deref()
+            if reference not in own:
+                raise ConfigurationError(
+                    f"phase `{plan.name}` returns a value for `{variable.name}`, which isn't part of its `state`: a "
+                    "phase writes its own history only."
+                )
             variable.assign(tf.where(healthy, value, variable.read_value()))
         return outputs
 
@@ -167,8 +181,15 @@ class PhaseRunner:
         return {key: self._input(plan, key, placed[key]) for key in plan.reads}
 
     def _input(self, plan: Plan, key: str, value: Placed) -> Any:
-        if value.everywhere == plan.everywhere or not is_shape_only(plan, key):
-            return moved(value, everywhere=plan.everywhere, exchange=self.exchange, phase=plan.name)
+        if value.everywhere == plan.everywhere:
+            return value.value
+        if not is_shape_only(plan, key):
+            arrived = self._arrived.get(key)
+            if arrived is None:
+                arrived = moved(value, everywhere=plan.everywhere, exchange=self.exchange, phase=plan.name)
+            if plan.phase.every == 1:  # else a later phase couldn't reach into the condition
+                self._arrived[key] = arrived
+            return arrived
         # A shape needn't be sent.
         part = self.exchange.first(value.value)
         rows = plan.rows * plan.microbatches // self.microbatches

@@ -26,7 +26,7 @@ from core.task import Batch, Phase
 class StepResult(NamedTuple):
     """The figures of one step."""
 
-    healthy: tf.Tensor  # false where a loss or gradient wasn't finite; after it nothing was written
+    healthy: tf.Tensor  # false where a loss or gradient wasn't finite: what comes after it writes nothing
     sums: Mapping[str, Sums]  # by phase; zero for a phase that wasn't due
 
 
@@ -63,6 +63,7 @@ class TrainStep:
     def __call__(self, values: Batch, index: tf.Tensor) -> StepResult:
         """Runs every phase that is due."""
         self.exchange.ledger.clear()
+        self._runner.begin()
         placed = {key: Placed(x, True) for key, x in values.items()}
         sums, healthy = dict[str, Sums](), tf.constant(True)
         for plan in self.plans:

@@ -60,7 +60,7 @@ def update_through(
 
     def at_the_loss(values: Batch, index: tf.Tensor) -> Any:
         nonlocal layers
-        keys = [key for key in source.outputs if key in plan.reads]
+        keys = [key for key, spec in source.outputs.items() if key in plan.reads and spec.dtype.is_floating]
         parts = runner.parts(plan, phase)
         additive, wanted, outputs = _gradients_of_inputs(
             parts, cut(values, plan.microbatches), keys, runner.rng_here(plan, index)

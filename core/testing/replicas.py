@@ -15,12 +15,13 @@ import tensorflow as tf
 
 from core.distribution.ledger import Collective
 from core.distribution.virtual import make_virtual_cpus
-from core.engine import StepResult, TrainStep
+from core.engine import StepResult, TrainStep, checked_phases
 from core.loss_spec import GRADIENT_NORM, means
 from core.module import named_variables
 from core.optimizers import Optimizer
 from core.random import Rng
 from core.task import Batch, Phase, Task, Update
+from core.testing.batch import as_tensors
 
 Factory = Callable[..., Task]  # called with `rng=`, inside the strategy's scope
 Values = Mapping[str, npt.NDArray[np.float64]]
@@ -93,7 +94,7 @@ def assemble(factory: Factory, strategy: tf.distribute.Strategy, *, seed: int = 
             f"variable `{path}` was made outside the strategy's scope, where it would train to wrong numbers without "
             "an error. Make it in the task's `__init__`, anew each time that the task is made."
         )
-    phases = list(task.phases())
+    phases = checked_phases(task)
     optimizers = {}
     for phase in phases:
         if isinstance(phase, Update):
@@ -162,7 +163,7 @@ def _spread(
 ) -> tuple[dict[str, Any], dict[str, tf.TensorSpec]]:
     """`[rows, ...]` as `[microbatches, rows, ...]` on each replica, as the trainer lays a batch out."""
     replicas = strategy.num_replicas_in_sync
-    tensors = {key: tf.convert_to_tensor(x) for key, x in batch.items()}
+    tensors = as_tensors(batch)
     lengths = {key: x.shape[0] if x.shape.rank else 0 for key, x in tensors.items()}
     rows = min(lengths.values(), default=0)
     assert 0 < rows == max(lengths.values()), (

@@ -8,6 +8,7 @@ import tensorflow as tf
 from core.loss_spec import checked
 from core.random import Rng
 from core.task import Batch, Loss
+from core.testing.batch import as_tensors
 
 
 def assert_step_function(
@@ -22,6 +23,7 @@ def assert_step_function(
 
     Returns the `Loss`, for assertions of your own.
     """
+    batch = as_tensors(batch)
     rows = len(next(iter(batch.values())))
     rng = Rng.from_seed(seed)._replace(num_rows=rows)
     first = checked(loss(batch, rng), getattr(loss, "__name__", "loss"), rows)
@@ -49,6 +51,9 @@ def _assert_close(found: Loss, expected: Loss, tolerance: float, what: str, reme
         both = [tf.nest.flatten(getattr(loss, name)) for loss in (expected, found)]
         for x, y in zip(*both, strict=True):
             if x is not None:
+                if x.dtype == tf.string:
+                    assert bool(tf.reduce_all(x == y)), f"`{name}` changed under {what}: {remedy}"
+                    continue
                 a, b = tf.cast(x, tf.float64), tf.cast(y, tf.float64)
                 difference = float(tf.reduce_max(tf.abs(a - b) / tf.maximum(1.0, tf.abs(a))))
                 assert not difference > tolerance, f"`{name}` changed by {difference:.2g} under {what}: {remedy}"

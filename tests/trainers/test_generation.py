@@ -38,12 +38,12 @@ def test_one_digit_over_and_over_is_a_collapse():
     assert figures["diversity"] < 0.01
 
 
-def test_size_and_colour_do_not_matter():
-    some = digits("test").gather(tf.range(300, dtype=tf.int64))
-    image = 2.0 * some["image"] - 1.0
-    large = tf.repeat(tf.repeat(tf.repeat(image, 4, 1), 4, 2), 3, 3)
-    a, b = (DigitQuality()(x, some["label"]) for x in (image, large))
-    np.testing.assert_allclose(a["frechet"], b["frechet"], rtol=1e-3)
+def test_larger_coloured_digits_are_compared_with_digits_as_large():
+    some = digits("train").gather(tf.constant(np.random.RandomState(0).permutation(1437)[:898], tf.int64))
+    large = tf.repeat(tf.image.resize(2.0 * some["image"] - 1.0, [32, 32]), 3, 3)
+    figures = DigitQuality()(large, some["label"])
+    assert 0.5 < figures["frechet_ratio"] < 1.5
+    assert figures["label_accuracy"] > 0.9
 
 
 def test_real_thick_digits_are_still_the_same():

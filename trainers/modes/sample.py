@@ -51,6 +51,6 @@ def _translate(trainer: Trainer, images: Path, folder: Path) -> int:
             image = source.gather(tf.constant([i], tf.int64))["image"]
             # `a.jpg` and `a.png` of one folder must not become one file.
             name = path.stem if stems[path.stem] == 1 else path.name
-            write_file(folder / f"{name}.png", encode_png(translate(image)[0]))
+            write_file(folder / f"{name}.png", encode_png(translate(2.0 * image - 1.0)[0]))
     print(f"{len(source)} images translated by step {trainer.step}, in `{folder}`", flush=True)
     return 0

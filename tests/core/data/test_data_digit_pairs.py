@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from core.data import digit_pairs, digits, digits32, train_chunks
+from core.data import digit_pairs, digits, train_chunks
 from core.data.digit_pairs import thick_and_coloured
 from core.errors import ConfigurationError
 
@@ -49,16 +49,6 @@ def test_pairs_are_the_digits_of_their_split_in_order(paired, split, size):
     np.testing.assert_allclose(found["a"], large.repeat(3, -1), atol=1.01 / 255)
     for feature in ("a", "b"):
         assert (found[feature].min(), found[feature].max()) == (-1.0, 1.0)
-
-
-def test_plain_digits_at_32_pixels_are_grey_and_centred(paired):
-    source = digits32("test")
-    assert source.spec == {"image": tf.TensorSpec([32, 32, 1], tf.float32), "label": tf.TensorSpec([], tf.int32)}
-    found = examples(source)
-    np.testing.assert_array_equal(found["image"].repeat(3, -1), paired["test"]["a"])
-    np.testing.assert_array_equal(found["label"], paired["test"]["label"])
-    assert len(digits32()) == 1437
-    assert source.extremes("label")[::2] == (0, 9)
 
 
 def test_the_rule_is_what_its_description_says_at_every_point(paired):
@@ -134,26 +124,23 @@ def test_they_go_through_the_pipeline(unpaired):
 
 def test_a_gin_file_chooses_split_and_pairing():
     try:
-        gin.parse_config("digit_pairs.split = 'test'\ndigit_pairs.paired = False\ndigits32.split = 'test'")
+        gin.parse_config("digit_pairs.split = 'test'\ndigit_pairs.paired = False")
         assert "label_b" in digit_pairs().spec
-        assert len(digits32()) == 360
     finally:
         gin.clear_config()
 
 
-@pytest.mark.parametrize("make", [digit_pairs, digits32])
-def test_another_split_is_refused(make):
-    with pytest.raises(ConfigurationError, match=rf"`split` of `{make.__name__}` is 'tset'.*Did you mean `test`"):
-        make("tset")
+def test_another_split_is_refused():
+    with pytest.raises(ConfigurationError, match=r"`split` of `digit_pairs` is 'tset'.*Did you mean `test`"):
+        digit_pairs("tset")
 
 
 def test_making_them_leaves_tensorflow_alone(monkeypatch):
     for module in ("arrays", "digit_pairs"):
         monkeypatch.setattr(sys.modules[f"core.data.{module}"], "tf", None)
-    sources = [digit_pairs("test"), digit_pairs("test", paired=False), digits32("test")]
+    sources = [digit_pairs("test"), digit_pairs("test", paired=False)]
     monkeypatch.undo()
     assert [sorted(source.spec) for source in sources] == [
         ["a", "b", "label"],
         ["a", "b", "label", "label_b"],
-        ["image", "label"],
     ]

@@ -67,11 +67,11 @@ def raw_png(width, height, depth, kind, rows, *extra):
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
-def test_pixels_come_out_from_minus_one_to_one_at_their_places(tmp_path):
+def test_pixels_come_out_from_zero_to_one_at_their_places(tmp_path):
     png(tmp_path / "x.png", NOISE)
     source = image_folder(str(tmp_path), size=8)
     assert source.spec == {"image": tf.TensorSpec([8, 8, 3], tf.float32)}
-    np.testing.assert_allclose(everything(source)["image"][0], NOISE / 127.5 - 1.0, atol=1e-5)
+    np.testing.assert_allclose(everything(source)["image"][0], NOISE / 255.0, atol=1e-5)
 
 
 def test_jpeg_and_png_of_any_case_are_read_by_name_and_other_files_left_alone(tmp_path):
@@ -86,7 +86,7 @@ def test_jpeg_and_png_of_any_case_are_read_by_name_and_other_files_left_alone(tm
     source = image_folder(str(tmp_path), size=64)
     assert [path.name for path in source.files["image"]] == ["a.PNG", "b.JPG", "c.jpeg", "d.jpg"]
     for image in everything(source)["image"]:
-        np.testing.assert_allclose(image, SMOOTH * 2.0 - 1.0, atol=0.1)
+        np.testing.assert_allclose(image, SMOOTH, atol=0.1)
 
 
 def test_grey_transparent_16_bit_and_palette_images_become_three_channels(tmp_path):
@@ -111,14 +111,14 @@ def test_grey_transparent_16_bit_and_palette_images_become_three_channels(tmp_pa
         NOISE[0][indices],
     ]
     found = everything(image_folder(str(tmp_path), size=8))["image"]
-    np.testing.assert_allclose(found, np.stack(expected) / 127.5 - 1.0, atol=1e-5)
+    np.testing.assert_allclose(found, np.stack(expected) / 255.0, atol=1e-5)
 
 
 def test_a_grey_jpeg_becomes_three_equal_channels(tmp_path):
     jpeg(tmp_path / "x.jpg", np.uint8(SMOOTH[..., :1] * 255), format="grayscale")
     (image,) = everything(image_folder(str(tmp_path), size=64))["image"]
     np.testing.assert_array_equal(image, image[..., :1].repeat(3, -1))
-    np.testing.assert_allclose(image, SMOOTH[..., :1].repeat(3, -1) * 2.0 - 1.0, atol=0.1)
+    np.testing.assert_allclose(image, SMOOTH[..., :1].repeat(3, -1), atol=0.1)
 
 
 def test_tiny_huge_and_narrow_images_come_out_at_the_same_size(tmp_path):
@@ -130,13 +130,13 @@ def test_tiny_huge_and_narrow_images_come_out_at_the_same_size(tmp_path):
     assert images.shape == (3, 32, 32, 3)
     # Shrinking takes means, also of the finest pattern: a point for a point would keep its black and white.
     for image, value in zip(images, [50, 100, 100], strict=True):
-        np.testing.assert_allclose(image, value / 127.5 - 1.0, atol=0.01)
+        np.testing.assert_allclose(image, value / 255.0, atol=0.01)
 
 
 def test_what_overshoots_at_an_edge_is_clipped(tmp_path):
     png(tmp_path / "x.png", np.uint8([[[0] * 3, [255] * 3]] * 2))
     (image,) = everything(image_folder(str(tmp_path), size=16))["image"]
-    assert (image.min(), image.max()) == (-1.0, 1.0)
+    assert (image.min(), image.max()) == (0.0, 1.0)
 
 
 @pytest.mark.parametrize(("num_a", "num_b"), [(7, 3), (3, 7), (5, 5), (1, 6), (4, 1)])

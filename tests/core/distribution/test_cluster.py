@@ -118,7 +118,7 @@ def test_a_malformed_whole_is_refused(text, says):
         ({"worker": TWO, "chief": ["b:2000"]}, 'worker[1]` is "b:2000"', "as `TF_CONFIG.cluster.chief[0]`"),
         ({"worker": TWO, "chief": ["c:1", "d:1"]}, 'chief` is ["c:1", "d:1"]', "further ones are workers"),
         ({"worker": TWO, "ps": ["p:1"]}, 'ps` is ["p:1"]', "`multi_worker` has no parameter servers"),
-        ({"worker": TWO, "evaluator": ["e:1"]}, "evaluator` is", "`--mode=evaluate_continuously`"),
+        ({"worker": TWO, "evaluator": ["e:1"]}, "evaluator` is", "`--mode=evaluate`"),
         ({"worker": TWO, "wroker": ["e:1"]}, "wroker` is", "no job that is known"),
     ],
 )
@@ -133,7 +133,7 @@ def test_a_malformed_cluster_is_refused_by_its_field(cluster, field, says):
     ("task", "field", "says"),
     [
         ({"type": "ps", "index": 0}, 'type` is "ps"', "`multi_worker` has no parameter servers"),
-        ({"type": "evaluator", "index": 0}, 'type` is "evaluator"', "`--mode=evaluate_continuously`"),
+        ({"type": "evaluator", "index": 0}, 'type` is "evaluator"', "`--mode=evaluate`"),
         ({"type": "chief", "index": 0}, 'type` is "chief"', 'must be "worker", a job of the cluster'),
         ({"type": "master", "index": 0}, 'type` is "master"', 'must be "worker"'),
         ({"type": ["worker"], "index": 0}, 'type` is ["worker"]', 'must be "worker"'),

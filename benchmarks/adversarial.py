@@ -1,0 +1,162 @@
+"""Time per step of adversarial training, against loops by hand and Keras: `python -m benchmarks.adversarial`
+
+Ours are `configs/digits_gan.gin` and `configs/digits_cyclegan.gin`. By hand is a graph loop written for that one step,
+which calls `next(iterator)`, with Adam written out or by its kernel. Keras is `model.fit` with a `train_step` that
+shares the same passes: as it comes, which is one step a call and `train_step` compiled by XLA; with as many steps a
+call as ours; and that without XLA. Times include input; each run of `fit` has so many steps that its start-up is a
+small part of it. `--check` compares the losses of the step by hand with ours, for the same weights, instead.
+"""
+
+import argparse
+import math
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ["KERAS_BACKEND"] = "tensorflow"
+
+import gin
+import numpy as np
+import tensorflow as tf
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.by_hand import checks
+from benchmarks.by_hand import cyclegan as hand_cyclegan
+from benchmarks.by_hand import gan as hand_gan
+from benchmarks.by_hand.loop import batches_of, looped
+from benchmarks.in_keras import cyclegan as keras_cyclegan
+from benchmarks.in_keras import gan as keras_gan
+from benchmarks.pairs import interleaved, ratio
+from trainers import configurables as configurables  # registers them with gin
+from trainers.experiment import Experiment
+from trainers.trainer import Trainer
+from trainers.workdir import Workdir
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+
+
+class Case(NamedTuple):
+    """A model in three versions, and how it is run."""
+
+    config: str
+    bindings: Sequence[str]
+    by_hand: Callable[..., Any]
+    in_keras: Callable[[], Any]
+    agrees: Callable[[Any, Any], float]
+    features: Sequence[str]
+    batch: int
+    chunk: int  # steps for one call from Python
+    steps: int  # of a run, a multiple of a chunk's
+
+
+CASES = {
+    "gan": Case(
+        "digits_gan.gin", [], hand_gan.Gan, keras_gan.Gan, checks.gan,
+        ["image"], hand_gan.BATCH, chunk=50, steps=1000,
+    ),
+    "cyclegan": Case(
+        "digits_cyclegan.gin", [f"steps = {hand_cyclegan.STEPS}", f"half = {hand_cyclegan.HALF}"],
+        hand_cyclegan.CycleGan, keras_cyclegan.CycleGan, checks.cyclegan,
+        ["a", "b"], hand_cyclegan.BATCH, chunk=10, steps=20,
+    ),
+}  # fmt: skip
+
+
+def main() -> None:
+    """Prints one row per model and peer."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pairs", type=int, default=15, help="rounds of interleaved runs (default: 15)")
+    parser.add_argument("--only", choices=list(CASES), help="one of the models")
+    parser.add_argument("--check", action="store_true", help="compare losses instead of times")
+    flags = parser.parse_args()
+    table = Table("model", "peer", "ours, ms a step", "peer, ms a step", "ratio of pairs", "95 % interval")
+    for name, case in CASES.items():
+        if flags.only not in (None, name):
+            continue
+        with tempfile.TemporaryDirectory() as scratch:
+            trainer = make_trainer(case, Path(scratch))
+            if flags.check:
+                difference = case.agrees(trainer.experiment.task, case.by_hand())
+                print(f"{name}: losses by hand differ from ours by {difference:.0e} of their size")
+                continue
+            for row in rows(case, trainer, pairs=flags.pairs):
+                table.add_row(name, *row)
+    if not flags.check:
+        Console(width=120).print(table)
+
+
+def rows(case: Case, trainer: Trainer, *, pairs: int) -> Iterator[tuple[str, ...]]:
+    """(peer, our milliseconds, its own, median ratio, interval), one by one."""
+    batches = batches_of(trainer.experiment.train_source, case.features, case.batch)
+    hands = {"by hand": case.by_hand(), "by hand, Adam by its kernel": case.by_hand(kernel=True)}
+    fits = {
+        "Keras": fit(case, batches),
+        f"Keras, {case.chunk} steps a call": fit(case, batches, steps_per_execution=case.chunk),
+        "the same without XLA": fit(case, batches, steps_per_execution=case.chunk, jit_compile=False),
+    }
+    ours_size = size_of(trained_by(trainer))
+    runs: dict[str, Callable[[], object]] = {"ours": ours(trainer, case.steps // case.chunk)}
+    for name, model in hands.items():
+        assert size_of(model.parameters) == ours_size, f"{name} has another number of parameters than ours"
+        runs[name] = loops(case, model, batches)
+    for name, (model, run) in fits.items():
+        assert size_of(model.trainable_variables) == ours_size, f"{name} has another number of parameters than ours"
+        runs[name] = run
+    seconds = interleaved(runs, pairs=pairs)
+    for peer in list(runs)[1:]:
+        median, low, high = ratio(seconds["ours"], seconds[peer])
+        per_step = [f"{np.median(seconds[key]) / case.steps * 1e3:.2f}" for key in ("ours", peer)]
+        yield peer, *per_step, f"{median:.2f}", f"{low:.2f} to {high:.2f}"
+
+
+def make_trainer(case: Case, workdir: Path) -> Trainer:
+    """The trainer of the configuration, without anything to write."""
+    gin.clear_config()
+    gin.parse_config_files_and_bindings([str(CONFIGS / case.config)], case.bindings)
+    return Trainer(
+        Experiment(eval_source=None), Workdir(workdir), steps=10**9, chunk_steps=case.chunk,
+        log_every=10**8, evaluate_every=None, checkpoint_every=None, hooks=(),
+    )  # fmt: skip
+
+
+def ours(trainer: Trainer, chunks_a_run: int) -> Callable[[], object]:
+    """The trainer's own loop."""
+    chunks: Iterator[Any] = iter(trainer.chunks())
+    trainer.warm_up(next(chunks))
+    trainer.step = trainer.chunk_steps
+
+    def run() -> None:
+        for _ in range(chunks_a_run):
+            trainer.advance(next(chunks))
+
+    return run
+
+
+def loops(case: Case, model: Any, batches: tf.data.Dataset) -> Callable[[], object]:
+    """As many chunks of the loop by hand."""
+    loop = looped(model.step, batches, figures=len(model.figures), steps=case.chunk)
+    return lambda: [loop() for _ in range(case.steps // case.chunk)]
+
+
+def fit(case: Case, batches: tf.data.Dataset, **settings: Any) -> tuple[Any, Callable[[], object]]:
+    """A model of Keras, compiled with `settings`, and a run of its training."""
+    model = case.in_keras()
+    model.compile(**settings)
+    return model, lambda: model.fit(batches, steps_per_epoch=case.steps, shuffle=False, verbose=0)
+
+
+def trained_by(trainer: Trainer) -> list[tf.Variable]:
+    """All that our optimizers train."""
+    return [v for optimizer in trainer.experiment.optimizers.values() for v in optimizer.parameters.values()]
+
+
+def size_of(variables: Sequence[Any]) -> int:
+    return sum(math.prod(v.shape) for v in variables)
+
+
+if __name__ == "__main__":
+    main()

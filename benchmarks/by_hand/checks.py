@@ -1,0 +1,61 @@
+"""Whether a step by hand has the losses of ours, for the same weights and images.
+
+Kernels are copied; scales, offsets and biases are ones and zeros on both sides before the first step.
+"""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from benchmarks.by_hand import cyclegan as hand_cyclegan
+from benchmarks.by_hand import gan as hand_gan
+from core.random import Rng
+from models.cyclegan import CycleGan
+from models.gan import Gan
+
+RNG = Rng.from_seed(0)
+
+
+def gan(ours: Gan, by_hand: hand_gan.Gan) -> float:
+    """The largest relative difference of what both compute."""
+    _copy([layer.w for layer in (*ours.g.hidden, ours.g.image)], by_hand.g[::2])
+    _copy([layer.w for layer in (*ours.d.hidden, ours.d.head.logit)], by_hand.d[::2])
+    z, image = RNG.fold("z").normal([64, 64]), RNG.fold("image").uniform([64, 8, 8, 1])
+    fake = ours.g(z)
+    flat, real = by_hand.generate(z), 2.0 * tf.reshape(image, [64, 64]) - 1.0
+    batch = {"image": image, "fake": fake}
+    return _difference(
+        [
+            fake,
+            tf.reduce_mean(ours.d_loss(batch, RNG).per_example),
+            tf.reduce_mean(ours.g_loss(batch, RNG).per_example),
+        ],
+        [tf.reshape(flat, fake.shape), by_hand.d_losses(real, flat)[0], by_hand.g_losses(flat)],
+    )
+
+
+def cyclegan(ours: CycleGan, by_hand: hand_cyclegan.CycleGan) -> float:
+    """The largest relative difference of what both compute."""
+    for name in ("g_ab", "g_ba", "d_a", "d_b"):
+        kernels = [v for path, v in getattr(ours, name).parameters().items() if path.endswith("/w")]
+        _copy(kernels, getattr(by_hand, name).kernels)
+    a, b = (2.0 * RNG.fold(name).uniform([4, 32, 32, 3]) - 1.0 for name in "ab")
+    losses = ours.generator_loss({"a": a, "b": b}, RNG)
+    figures, fake_a, fake_b = by_hand.g_losses(a, b)
+    seen = {"a": a, "b": b, "shown_a": fake_a, "shown_b": fake_b}
+    parts = [losses.per_example, *(losses.metrics[name] for name in ("adversarial", "cycle", "identity"))]
+    parts += [ours.d_a_loss(seen, RNG).per_example, ours.d_b_loss(seen, RNG).per_example]
+    judged = [by_hand.d_losses(by_hand.d_a, a, fake_a)[0], by_hand.d_losses(by_hand.d_b, b, fake_b)[0]]
+    return _difference([tf.reduce_mean(x) for x in parts], [*figures, *judged])
+
+
+def _copy(kernels: Sequence[tf.Variable], by_hand: Sequence[tf.Variable]) -> None:
+    for ours, other in zip(kernels, by_hand, strict=True):
+        # TensorFlow has the channels of a transposed convolution in the other order.
+        other.assign(ours if ours.shape == other.shape else tf.transpose(ours, [0, 1, 3, 2]))
+
+
+def _difference(ours: Sequence[tf.Tensor], by_hand: Sequence[tf.Tensor]) -> float:
+    return max(
+        float(tf.reduce_max(tf.abs(x - y)) / tf.reduce_max(tf.abs(x))) for x, y in zip(ours, by_hand, strict=True)
+    )

@@ -1,0 +1,191 @@
+"""Phases that get in each other's way are refused, before a step is made of them, with what to do instead."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from engine_lab import assert_same, train
+
+from core import layers
+from core.errors import ConfigurationError
+from core.module import Module
+from core.optimizers import adam, sgd
+from core.statistics import Statistics
+from core.task import EVERY_REPLICA, ONE_DEVICE, Compute, Loss, Task, Update
+from models.mlp import Mlp
+
+ROWS = 8
+REAL = {"real": np.random.RandomState(3).randn(ROWS, 8).astype("float32")}
+
+
+class Pair(Task):
+    """A generator and a discriminator."""
+
+    def __init__(self, *, rng):
+        super().__init__()
+        self.g, self.d = Mlp([4, 6, 8], rng=rng.fold("g")), Mlp([8, 6, 1], rng=rng.fold("d"))
+
+    def phases(self):
+        return [
+            Compute("sample", self.sample),
+            Update("d", loss=self.d_loss, trains=self.d, optimizer=sgd(0.1)),
+            Update("g", loss=self.g_loss, trains=self.g, optimizer=sgd(0.1), through="sample"),
+        ]
+
+    def sample(self, batch, rng):
+        return {"fake": self.g(rng.rows.normal(batch["real"].shape[0], 4))}
+
+    def d_loss(self, batch, rng):
+        return Loss(tf.nn.softplus(-self.d(batch["real"])[:, 0]) + tf.nn.softplus(self.d(batch["fake"])[:, 0]))
+
+    def g_loss(self, batch, rng):
+        return Loss(tf.nn.softplus(-self.d(batch["fake"])[:, 0]))
+
+    def penalty(self, batch, rng):
+        return Loss(tf.square(self.d(batch["real"])[:, 0]))
+
+
+def with_update(**settings):
+    class More(Pair):
+        def phases(self):
+            return [*super().phases(), Update("more", loss=self.penalty, optimizer=adam(0.01), **settings_of(self))]
+
+    def settings_of(task):
+        return {key: x(task) if callable(x) else x for key, x in settings.items()}
+
+    return More
+
+
+@pytest.mark.parametrize(
+    "task",
+    [with_update(trains=lambda task: task.d), with_update(trains=lambda task: task, every=2)],
+    ids=["the same network", "all of it and more"],
+)
+def test_updates_that_train_the_same_are_refused(task):
+    with pytest.raises(ConfigurationError, match=r"phases `.*` and `more` both train `"):
+        train(task, REAL, 1, 1)
+
+
+def test_a_lazy_penalty_trains_the_same_network_more_rarely():
+    task = with_update(trains=lambda task: task.d, every=4)
+    assert_same(train(task, REAL, 2, 2), train(task, REAL, 1, 1))
+
+
+def test_a_gradient_that_would_not_go_through_is_refused():
+    class Decayed(Pair):
+        def g_loss(self, batch, rng):
+            decay = tf.add_n([tf.reduce_sum(tf.square(v)) for v in self.g.trainable_variables])
+            return Loss(super().g_loss(batch, rng).per_example + decay)
+
+    with pytest.raises(ConfigurationError, match=r"reads `.*`, which it trains, but its gradients go through `sample`"):
+        train(Decayed, REAL, 1, 1)
+
+
+def test_what_the_error_advises_trains_right():
+    class Direct(Pair):
+        def phases(self):
+            return [Update("g", loss=self.both, trains=self.g, optimizer=sgd(0.1))]
+
+        def decay(self):
+            return tf.add_n([tf.reduce_sum(tf.square(v)) for v in self.g.trainable_variables])
+
+        def both(self, batch, rng):
+            fake = self.g(tf.tanh(batch["real"][:, :4]))
+            return Loss(tf.nn.softplus(-self.d(fake)[:, 0]) + self.decay())
+
+    class Advised(Direct):
+        def phases(self):
+            through = Update("g", loss=self.rest, trains=self.g, optimizer=sgd(0.1), through="sample")
+            return [Compute("sample", self.sample), through]
+
+        def sample(self, batch, rng):
+            real = batch["real"]
+            return {"fake": self.g(tf.tanh(real[:, :4])), "decay": tf.fill([real.shape[0]], self.decay())}
+
+        def rest(self, batch, rng):
+            return Loss(tf.nn.softplus(-self.d(batch["fake"])[:, 0]) + batch["decay"])
+
+    assert_same(train(Advised, REAL, 2, 2), train(Direct, REAL, 1, 1))
+
+
+def test_a_pass_is_gone_through_with_the_weights_that_made_it():
+    class Twice(Pair):
+        def phases(self):
+            sample, d, g = super().phases()
+            lazy = Update("lazy", loss=self.g_loss, trains=self.g, optimizer=sgd(0.1), every=2, through="sample")
+            return [sample, d, g, lazy]
+
+    with pytest.raises(ConfigurationError, match="phase `g` has updated the network in between"):
+        train(Twice, REAL, 1, 1)
+
+
+class Mixing(Pair):
+    """Its generator normalises over the rows of all replicas."""
+
+    placement = EVERY_REPLICA
+
+    def __init__(self, *, rng):
+        super().__init__(rng=rng)
+        self.norm = layers.BatchNorm(8, sync=True)
+
+    def phases(self):
+        _, d, g = super().phases()
+        return [Compute("sample", self.sample, mixes_rows=True, placement=self.placement), d, g]
+
+    def sample(self, batch, rng):
+        return {"fake": self.norm(super().sample(batch, rng)["fake"], statistics=Statistics())}
+
+
+def test_a_way_through_what_mixes_rows_is_right_or_refused():
+    one_device = type("OnOneDevice", (Mixing,), {"placement": ONE_DEVICE})
+    assert_same(train(Mixing, REAL, 2, 1), train(Mixing, REAL, 1, 1))
+    assert_same(train(one_device, REAL, 2, 2), train(Mixing, REAL, 1, 2))
+    with pytest.raises(ConfigurationError, match="goes through `sample` and rows are mixed"):
+        train(Mixing, REAL, 2, 2)
+
+
+class Remembering(Pair):
+    """It keeps a mean of what it has seen."""
+
+    def __init__(self, *, rng):
+        super().__init__(rng=rng)
+        self.history = Module()
+        self.history.mean = tf.Variable(tf.zeros([]), trainable=False, name="mean")
+
+    def phases(self):
+        return [Compute("recall", self.recall, state=self.state()), *super().phases()]
+
+    def state(self):
+        return self.history
+
+    def recall(self, batch, rng):
+        return {"seen": batch["real"]}, {self.history.mean.ref(): tf.reduce_mean(batch["real"])}
+
+
+def test_history_is_a_phases_own():
+    class Foreign(Remembering):
+        def recall(self, batch, rng):
+            outputs, _ = super().recall(batch, rng)
+            bias = next(v for v in self.d.trainable_variables if v.shape.rank == 1)
+            return outputs, {bias.ref(): tf.zeros_like(bias)}
+
+    class Trained(Remembering):
+        def state(self):
+            return self.d
+
+    assert train(Remembering, REAL, 1, 1)[0]["history/mean"] == pytest.approx(np.mean(REAL["real"]), abs=1e-6)
+    with pytest.raises(ConfigurationError, match="isn't part of its `state`"):
+        train(Foreign, REAL, 1, 1)
+    with pytest.raises(ConfigurationError, match=r"`state` of phase `recall` holds `.*`, which phase `d` trains"):
+        train(Trained, REAL, 1, 1)
+
+
+def test_a_network_that_shares_a_part_cannot_move_to_one_device_alone():
+    class Shared(Pair):
+        one_device = ("g",)
+
+        def __init__(self, *, rng):
+            super().__init__(rng=rng)
+            self.last = self.g.layers[-1]
+
+    with pytest.raises(ConfigurationError, match=r"names `g`, but its variable `.*` belongs to another"):
+        train(Shared, REAL, 2, 1)

@@ -1,0 +1,105 @@
+"""Values of many types between several processes: TensorFlow sends few of them, and one at a time."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from core import checkpoint
+from tests.commands import CONFIGS, environment, run
+
+MIXED = """
+import gin
+import tensorflow as tf
+from core import layers, metrics
+from core.data import digits
+from core.optimizers import sgd
+from core.task import ONE_DEVICE, Compute, Loss, Task, Update
+
+TYPES = (tf.bool, tf.uint8, tf.int64, tf.bfloat16, tf.float64)
+
+
+@gin.configurable
+class Mixed(Task):
+    def __init__(self, *, rng):
+        super().__init__()
+        self.one = layers.Linear(64, 10, rng=rng.fold("one"))
+        self.other = layers.Linear(64, 10, rng=rng.fold("other"))
+
+    def phases(self):
+        return [
+            Compute("look", self.look),
+            Update("one", loss=self.loss_of_one, trains=self.one, optimizer=sgd(0.1), placement=ONE_DEVICE),
+            Update("other", loss=self.loss_of_other, trains=self.other, optimizer=sgd(0.1)),
+        ]
+
+    def look(self, batch, rng):
+        bright = tf.reduce_mean(batch["image"], [1, 2, 3])
+        return {dtype.name: tf.cast(tf.round(4.0 * bright), dtype) for dtype in TYPES}
+
+    def loss_of_one(self, batch, rng):
+        seen = tf.add_n([tf.cast(batch[dtype.name], tf.float32) for dtype in TYPES])
+        return self.losses(self.one, batch, 1.0 + seen)
+
+    def loss_of_other(self, batch, rng):
+        return self.losses(self.other, batch, None)
+
+    def losses(self, net, batch, weight):
+        logits = net(tf.reshape(batch["image"], [-1, 64]))
+        label = tf.cast(batch["label"], tf.int32)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=label, logits=logits)
+        right = tf.cast(tf.argmax(logits, 1, tf.int32) == label, tf.float32)
+        return Loss(losses, weight, metrics={"right": right, "covered": metrics.ClassCoverage.of(label, 10)})
+
+    def evaluate(self, batch):
+        return self.losses(self.other, batch, None)
+"""
+SETTINGS = """
+import mixed
+Experiment.task = @Mixed
+Experiment.train_source = @digits()
+Experiment.eval_source = @test/digits()
+test/digits.split = "test"
+Trainer.steps = 20
+Trainer.global_batch_size = 32
+Trainer.log_every = 10
+Trainer.evaluate_every = 20
+Trainer.checkpoint_every = 20
+"""
+
+
+@pytest.fixture
+def mixed(tmp_path):
+    (tmp_path / "mixed.py").write_text(MIXED)
+    (tmp_path / "mixed.gin").write_text(SETTINGS)
+    return tmp_path
+
+
+def launch(*flags, cwd):
+    runtime = f"--gin_file={CONFIGS / 'runtime' / 'multi_worker.gin'}"
+    command = [sys.executable, "-m", "trainers.launch", "--workers=2", "--", "--gin_file=mixed.gin", runtime, *flags]
+    done = subprocess.run(command, cwd=cwd, env=environment(), capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def values(workdir):
+    manifest = checkpoint.newest(workdir / "checkpoints", warn=print)
+    reader = tf.train.load_checkpoint(manifest.path / "variables")
+    names = [key for key in reader.get_variable_to_shape_map() if "VARIABLE_VALUE" in key and "figures" not in key]
+    return {key: reader.get_tensor(key) for key in names}
+
+
+def test_two_processes_send_each_other_what_two_replicas_of_one_do(mixed):
+    launch("--workdir=many", cwd=mixed)
+    one = run("--gin_file=mixed.gin", f"--gin_file={CONFIGS / 'runtime' / 'mirrored'}.gin", "--workdir=one", cwd=mixed)
+    assert one.returncode == 0, one.stderr
+    expected = values(mixed / "one")
+    for key, found in values(mixed / "many").items():
+        np.testing.assert_allclose(found, expected[key], rtol=1e-5, atol=1e-5, err_msg=key)
+
+
+def test_two_processes_may_send_gradients_in_half_the_bytes(mixed):
+    launch("--workdir=many", "--gin_param=Trainer.reduce_gradients_in = 'bfloat16'", cwd=mixed)
+    assert all(np.all(np.isfinite(x)) for x in values(mixed / "many").values())
