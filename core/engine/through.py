@@ -55,7 +55,10 @@ def update_through(
     source, exchange, optimizer = plan.through, runner.exchange, runner.optimizers[plan.name]
     layers = Statistics()
     assert source
+    assert plan.loss
     assert isinstance(source.phase, Compute)
+    # Only weights have to be known before the gradients are sent on: else the figures travel with these.
+    together = plan.everywhere and source.everywhere and not plan.loss.weighted
     fn, recorded = source.phase.fn, runner.recorded.get(source.name)
 
     def at_the_loss(values: Batch, index: tf.Tensor) -> Any:
@@ -66,7 +69,7 @@ def update_through(
             parts, cut(values, plan.microbatches), keys, runner.rng_here(plan, index)
         )
         layers = parts.layers
-        if plan.everywhere:
+        if plan.everywhere and not together:
             additive = exchange.sum(additive, phase=plan.name, what=FIGURES)
         if parts.spec.weighted:
             scale = tf.math.divide_no_nan(1.0, additive.sums["weight"])
@@ -89,8 +92,9 @@ def update_through(
     def write(gradients: Mapping[str, Any], additive: Additive, healthy: tf.Tensor) -> Any:
         # The gradients are divided already: what is left to do is as for a loss without weights.
         if source.everywhere:
-            own = Accumulated(Additive(gradients, {}, {}), False)
-            gradients = reduce_over_replicas(own, exchange, plan.name).gradients
+            own = additive._replace(gradients=gradients) if together else Additive(gradients, {}, {})
+            reduced = reduce_over_replicas(Accumulated(own, False), exchange, plan.name).additive
+            additive, gradients = (reduced if together else additive), reduced.gradients
         whole = Accumulated(additive._replace(gradients=gradients), False, layers)
         return write_update(phase, optimizer, whole, healthy, fused=not runner.compile or exchange.replicas > 1)
 

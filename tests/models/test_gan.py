@@ -297,3 +297,11 @@ def test_a_source_of_other_images_or_labels_is_refused():
         gan(num_classes=9).check_source(digits("train"))
     with pytest.raises(DataError, match="no feature `label`"):
         gan(num_classes=9).check_source(ArraySource({"image": DATA["image"]}, name="unlabelled"))
+
+
+def test_each_network_learns_at_its_own_rate():
+    task = made(g_optimizer=sgd(0.1), d_optimizer=sgd(0.0))
+    before = {path: v.numpy() for path, v in named_variables(task(rng=Rng.from_seed(1).fold("init"))).items()}
+    after, _, _ = train(task, DATA, 1, 1, steps=2)
+    for path, value in before.items():
+        assert np.array_equal(after[path], value) == (path.split("/")[0] == "d"), path

@@ -104,3 +104,15 @@ def test_summary(tmp_path):
     assert done.returncode == 0
     assert "650 parameters" in done.stdout
     assert not (tmp_path / "runs").exists()
+
+
+def test_resume_check_with_histories_of_images_and_averages_of_weights(tmp_path):
+    files = [f"--gin_file={CONFIGS / name}.gin" for name in ("digits_cyclegan", "runtime/mirrored")]
+    small = ["CycleGan.width = 4", "CycleGan.blocks = 1", "CycleGan.discriminator_channels = [4, 4]"]
+    # Two images a step: the pool of five is full after three steps, and then gives old ones back.
+    short = ["CycleGan.pool_size = 5", "Trainer.global_batch_size = 2", "Trainer.chunk_steps = 2", "Trainer.hooks = []"]
+    averaged = ["CycleGan.g_optimizer = @chain()", "chain.transforms = [@adam(), @ema()]"]
+    flags = [f"--gin_param={text}" for text in (*small, *short, *averaged)]
+    done = run(*files, *flags, "--mode=resume_check", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "resume is exact" in done.stdout
