@@ -3,7 +3,7 @@
 Ours are `configs/digits_gan.gin` and `configs/digits_cyclegan.gin`. By hand is a graph loop written for that one step,
 which calls `next(iterator)`, with Adam written out or by its kernel. Keras is `model.fit` with a `train_step` that
 shares the same passes: as it comes, which is one step a call and `train_step` compiled by XLA; with as many steps a
-call as ours; and that without XLA. Times include input; each run of `fit` has so many steps that its start-up is a
+call as ours; and one step a call without XLA. Times include input; each run of `fit` has so many steps that its start-up is a
 small part of it. `--check` compares the losses of the step by hand with ours, for the same weights, instead.
 """
 
@@ -96,7 +96,7 @@ def rows(case: Case, trainer: Trainer, *, pairs: int) -> Iterator[tuple[str, ...
     fits = {
         "Keras": fit(case, batches),
         f"Keras, {case.chunk} steps a call": fit(case, batches, steps_per_execution=case.chunk),
-        "the same without XLA": fit(case, batches, steps_per_execution=case.chunk, jit_compile=False),
+        "Keras without XLA": fit(case, batches, jit_compile=False),
     }
     ours_size = size_of(trained_by(trainer))
     runs: dict[str, Callable[[], object]] = {"ours": ours(trainer, case.steps // case.chunk)}

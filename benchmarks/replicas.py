@@ -78,8 +78,9 @@ def main() -> None:
     text = ArraySource({"words": random.randint(0, WORDS, [2048, TIME + 1])}, name="random words")
     table = Table("what", "peer", "ms a step", "peer's", "time of pairs", "95 % interval")
     for name, (task, source, batch) in {
-        "MLP 784-1024-1024-10": (mlp, pictures, 256),
-        "transformer, 2 blocks of 128": (Transformer, text, 32),
+        "MLP 784-1024-1024-10, batch 256": (mlp, pictures, 256),
+        "MLP 784-1024-1024-10, batch 1024": (mlp, pictures, 1024),
+        "transformer, 2 blocks of 128, batch 32": (Transformer, text, 32),
     }.items():
         settings: dict[str, Any] = {"global_batch_size": batch, "chunk_steps": 5}
         compare(

@@ -11,6 +11,7 @@ import tensorflow as tf
 from core.distribution.ledger import GRADIENTS, STATISTICS, VALUES, Collective, Ledger
 from core.errors import ConfigurationError
 
+_LARGE = 1 << 14  # numbers
 _SENT = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
 
 
@@ -38,20 +39,20 @@ class Exchange:
         if self.replicas == 1:
             return values
         flat = tf.nest.flatten(values)
-        sparse = [i for i, x in enumerate(flat) if isinstance(x, tf.IndexedSlices)]
-        by_dtype: dict[tf.DType, list[int]] = {}
+        small: dict[tf.DType, list[int]] = {}
         for i, x in enumerate(flat):
-            if i not in sparse:
-                by_dtype.setdefault(x.dtype, []).append(i)
-        # One message of each type: many small ones would each wait for their turn.
-        packed = [tf.concat([tf.reshape(flat[i], [-1]) for i in group], 0) for group in by_dtype.values()]
-        summed = self._all_reduce([*packed, *(flat[i] for i in sparse)], phase, what)
-        for group, vector in zip(by_dtype.values(), summed, strict=False):
+            if isinstance(x, tf.Tensor) and x.shape.num_elements() < _LARGE:
+                small.setdefault(x.dtype, []).append(i)
+        alone = [i for i in range(len(flat)) if not any(i in group for group in small.values())]
+        # Small ones of a type go as one message: each would wait for its turn. Large ones are better not copied.
+        packed = [tf.concat([tf.reshape(flat[i], [-1]) for i in group], 0) for group in small.values()]
+        summed = self._all_reduce([*packed, *(flat[i] for i in alone)], phase, what)
+        for group, vector in zip(small.values(), summed, strict=False):
             parts = tf.split(vector, [flat[i].shape.num_elements() for i in group])
             for i, part in zip(group, parts, strict=True):
                 flat[i] = tf.reshape(part, flat[i].shape)
-        for i, slices in zip(sparse, summed[len(packed) :], strict=True):
-            flat[i] = slices
+        for i, x in zip(alone, summed[len(packed) :], strict=True):
+            flat[i] = x
         return tf.nest.pack_sequence_as(values, flat)
 
     def gather(self, value: Any, phase: str) -> tf.Tensor:
