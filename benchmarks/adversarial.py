@@ -3,8 +3,8 @@
 Ours are `configs/digits_gan.gin` and `configs/digits_cyclegan.gin`. By hand is a graph loop written for that one step,
 which calls `next(iterator)`, with Adam written out or by its kernel. Keras is `model.fit` with a `train_step` that
 shares the same passes: as it comes, which is one step a call and `train_step` compiled by XLA; with as many steps a
-call as ours; and one step a call without XLA. Times include input; each run of `fit` has so many steps that its start-up is a
-small part of it. `--check` compares the losses of the step by hand with ours, for the same weights, instead.
+call as ours; and one step a call without XLA. Times include input. `--check` compares the losses of the step by hand
+with ours, for the same weights, instead.
 """
 
 import argparse
