@@ -8,10 +8,9 @@ import tensorflow as tf
 
 from core.data import Source
 from core.distribution import one_device
-from core.engine import checked_phases
+from core.engine import assemble_optimizer, assemble_task, checked_phases, kept_alone
 from core.errors import ConfigurationError
 from core.module import named_variables
-from core.optimizers import Optimizer
 from core.random import Rng
 from core.task import Task, Update
 
@@ -44,48 +43,19 @@ class Experiment:
         self.phases = checked_phases(self.task)
         self._check_variables()
         updates = [phase for phase in self.phases if isinstance(phase, Update)]
-        self.optimizers = {phase.name: self._make_optimizer(phase) for phase in updates}
+        self.optimizers = {phase.name: assemble_optimizer(phase, self.strategy, self.alone) for phase in updates}
         for source in filter(None, (train_source, eval_source)):
             self.task.check_source(source)
 
     def make_task(self) -> Task:
         """A task as it is before the first step."""
         rng = Rng.from_seed(self.seed).fold("init")
-        with self.strategy.scope():
-            task = _make(self._factory, rng)
-        if task.one_device and self.strategy.num_replicas_in_sync > 1:
-            # The same task once more, outside the scope, to take from it what isn't to be replicated.
-            with tf.device(self._device):
-                plain = _make(self._factory, rng)
-            for name in task.one_device:
-                _check_apart(task, name)
-                setattr(task, name, _network(plain, name))
-        return task
+        return assemble_task(lambda: _make(self._factory, rng), self.strategy)
 
     @property
     def alone(self) -> set[int]:
         """The ids of the variables that live on one device only."""
-        if self.strategy.num_replicas_in_sync == 1:
-            return set()
-        return {id(v) for name in self.task.one_device for v in named_variables(_network(self.task, name)).values()}
-
-    @property
-    def _device(self) -> str:
-        return str(self.strategy.extended.worker_devices[0])
-
-    def _make_optimizer(self, phase: Update) -> Optimizer:
-        variables = phase.variables()
-        alone = [path for path, variable in variables.items() if id(variable) in self.alone]
-        if not alone:
-            with self.strategy.scope():
-                return Optimizer(phase.optimizer, variables)
-        if len(alone) < len(variables):
-            raise ConfigurationError(
-                f"phase `{phase.name}` trains `{alone[0]}`, which the task keeps on one device (`one_device`), "
-                "together with variables that it doesn't: make two phases of it, or keep both networks in one place."
-            )
-        with tf.device(self._device):
-            return Optimizer(phase.optimizer, variables)
+        return kept_alone(self.task, self.strategy)
 
     @property
     def variables(self) -> dict[str, tf.Variable]:
@@ -138,28 +108,3 @@ def _make(factory: Callable[..., Task], rng: Rng) -> Task:
             f"`Experiment.task` is `{name}`, which made {task!r}; it must make a `core.task.Task`."
         )
     return task
-
-
-def _network(task: Task, name: str) -> tf.Module:
-    network = getattr(task, name, None)
-    if not isinstance(network, tf.Module):
-        raise ConfigurationError(
-            f"`{type(task).__name__}.one_device` names `{name}`, which is {network!r}; name attributes that hold a "
-            "network."
-        )
-    return network
-
-
-def _check_apart(task: Task, name: str) -> None:
-    """A network that moves to one device mustn't leave a part of it behind, which would live on as a second copy."""
-    network = _network(task, name)
-    own = {id(variable): path for path, variable in named_variables(network).items()}
-    delattr(task, name)
-    shared = [path for path, variable in named_variables(task).items() if id(variable) in own]
-    setattr(task, name, network)
-    if shared:
-        raise ConfigurationError(
-            f"`{type(task).__name__}.one_device` names `{name}`, but its variable `{shared[0]}` belongs to another "
-            "attribute of the task as well: it can't be in both places. Name both, as one module that holds all of it, "
-            "or keep the network on every replica."
-        )

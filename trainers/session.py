@@ -11,7 +11,7 @@ import tensorflow as tf
 from core import checkpoint
 from core.distribution import STRATEGIES, is_chief, joined, must_agree
 from core.distribution.cluster import cluster_from_environment
-from core.errors import ConfigurationError
+from core.errors import CheckpointError, ConfigurationError
 from core.loss_spec import untraced
 from trainers import configurables as configurables  # registers them
 from trainers.config_audit import Configuration
@@ -94,3 +94,13 @@ class Session:
     def newest_checkpoint(self) -> checkpoint.Manifest | None:
         """The newest whole checkpoint of the workdir."""
         return checkpoint.newest(self.workdir.checkpoints, warn=lambda text: print(f"Warning: {text}", flush=True))
+
+    def required_checkpoint(self) -> checkpoint.Manifest:
+        """The same, where there is nothing to do without one."""
+        manifest = self.newest_checkpoint()
+        if manifest is None:
+            raise CheckpointError(
+                f"there is no checkpoint in `{self.workdir.checkpoints}`: train first, with the same command and "
+                "`--mode=train`, or name the run's folder with `--workdir=DIR`."
+            )
+        return manifest

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from core.distribution.ledger import Collective
 from core.distribution.virtual import make_virtual_cpus
-from core.engine import StepResult, TrainStep, checked_phases
+from core.engine import StepResult, TrainStep, assemble_optimizer, assemble_task, checked_phases, kept_alone
 from core.loss_spec import GRADIENT_NORM, means
 from core.module import named_variables
 from core.optimizers import Optimizer
@@ -79,28 +79,16 @@ def assemble(factory: Factory, strategy: tf.distribute.Strategy, *, seed: int = 
         f"`functools.partial({type(factory).__name__}, optimizer=...)`."
     )
     rng = Rng.from_seed(seed).fold("init")
-    with strategy.scope():
-        task = factory(rng=rng)
-    alone = set[int]()
-    device = strategy.extended.worker_devices[0]
-    if task.one_device and strategy.num_replicas_in_sync > 1:
-        with tf.device(device):
-            plain = factory(rng=rng)
-        for name in task.one_device:
-            setattr(task, name, getattr(plain, name))
-            alone |= {id(v) for v in named_variables(getattr(task, name)).values()}
+    task = assemble_task(lambda: factory(rng=rng), strategy)
+    alone = kept_alone(task, strategy)
     for path, variable in named_variables(task).items():
         assert id(variable) in alone or strategy.extended.variable_created_in_scope(variable), (
             f"variable `{path}` was made outside the strategy's scope, where it would train to wrong numbers without "
             "an error. Make it in the task's `__init__`, anew each time that the task is made."
         )
     phases = checked_phases(task)
-    optimizers = {}
-    for phase in phases:
-        if isinstance(phase, Update):
-            on_one = any(id(v) in alone for v in phase.variables().values())
-            with tf.device(device) if on_one else strategy.scope():
-                optimizers[phase.name] = Optimizer(phase.optimizer, phase.variables())
+    updates = [phase for phase in phases if isinstance(phase, Update)]
+    optimizers = {phase.name: assemble_optimizer(phase, strategy, alone) for phase in updates}
     return Assembled(task, phases, optimizers, strategy, alone)
 
 

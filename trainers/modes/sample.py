@@ -6,7 +6,6 @@ from pathlib import Path
 import tensorflow as tf
 
 from core.data import image_folder
-from core.errors import CheckpointError
 from trainers.explain import explained
 from trainers.generation import encode_grid, encode_png, make_sampler, write_file
 from trainers.session import Session
@@ -16,13 +15,7 @@ from trainers.trainer import Trainer
 def run(session: Session) -> int:
     """Writes PNG files below `samples/` in the workdir: new ones, or one for each image of `--images=DIR`."""
     trainer = session.trainer()
-    manifest = session.newest_checkpoint()
-    if manifest is None:
-        raise CheckpointError(
-            f"there is no checkpoint in `{session.workdir.checkpoints}`: train first, with the same command and "
-            "`--mode=train`, or name the run's folder with `--workdir=DIR`."
-        )
-    trainer.restore(manifest)
+    trainer.restore(session.required_checkpoint())
     trainer.averaged.update()
     folder = session.workdir.path / "samples"
     folder.mkdir(exist_ok=True)
