@@ -264,12 +264,12 @@ def test_a_step_that_is_not_finite_stops_the_run_and_is_named(tmp_path):
             self.w = tf.Variable(1e-12, name="w")
 
         def phases(self):
-            return [Update("flow", loss=self.loss, trains=self, optimizer=sgd(1e-22))]
+            return [Update("flow", loss=self.loss, trains=self, optimizer=sgd(100.0))]
 
         def loss(self, batch, rng):
             return Loss(-batch["x"] * self.w)
 
-    # The weight grows by 1e8 a step, and the loss with it by 1e38: soon too much for float32.
+    # The weight grows by 1e20 a step, and the loss with it by 1e38: soon too much for float32.
     trainer = make(tmp_path, task=Overflow, source=source, steps=20, global_batch_size=4)
     with pytest.raises(NotFiniteError, match=r"step \d+ is not finite: in phase `flow`, `loss` is -inf"):
         train(trainer)
