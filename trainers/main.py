@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TextIO
 
 from core.errors import ConfigurationError, PeerLostError, PreemptedError, TapeloopError, did_you_mean
+from core.memory import keep_freed_memory
 
 MODES = {
     "train": "trains, with evaluation; goes on by itself where an earlier run of the same configuration stopped",
@@ -33,6 +34,7 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
     flags = parse(sys.argv[1:] if arguments is None else arguments)
+    keep_freed_memory()
     try:
         _check_packages()
         from trainers import config_audit
