@@ -6,7 +6,7 @@ from typing import Any
 import gin
 import tensorflow as tf
 
-from core.data import Source, eval_chunks, per_replica
+from core.data import PerReplica, Source, eval_chunks
 from core.distribution import Exchange
 from core.distribution.ledger import FIGURES
 from core.errors import ConfigurationError
@@ -41,7 +41,7 @@ class Evaluator:
             return eval_chunks(source, global_batch_size=rows, replicas=replicas, replica=replica)
 
         self._num_chunks = int(chunks(0).cardinality())
-        self._chunks = per_replica(chunks, experiment.strategy)
+        self._chunks = PerReplica(chunks, experiment.strategy)
         features, _ = chunks(0).element_spec
         any_rows = {key: tf.TensorSpec([None, *spec.shape[2:]], spec.dtype) for key, spec in features.items()}
         self._spec = describe_loss(lambda batch, _: self.task.evaluate(batch), any_rows, "evaluate")

@@ -13,7 +13,7 @@ import gin
 import tensorflow as tf
 
 from core import checkpoint
-from core.data import per_replica, train_chunks
+from core.data import PerReplica, train_chunks
 from core.distribution import is_chief, make_agreement, make_drift_check
 from core.engine import ALL_WELL, Progress, TrainStep, make_chunk
 from core.errors import ConfigurationError, NotFiniteError, PreemptedError
@@ -58,7 +58,7 @@ class Trainer:
         log_every: int | None = 100,
         evaluate_every: int | None = 500,
         checkpoint_every: int | None = 500,
-        check_replicas_every: int | None = 500,
+        check_replicas_every: int | None = None,
         keep_checkpoints: int = 3,
         compile: bool = False,
         reduce_gradients_in: Literal["bfloat16"] | None = None,
@@ -87,8 +87,7 @@ class Trainer:
                     f"`Trainer.hooks` holds {hook!r}; each is a `trainers.hooks.Hook` whose `every` is None or at "
                     "least 1."
                 )
-        every = ["log_every", "evaluate_every", "checkpoint_every"]
-        every += ["check_replicas_every"] if experiment.strategy.num_replicas_in_sync > 1 else []
+        every = ["log_every", "evaluate_every", "checkpoint_every", "check_replicas_every"]
         intervals = {f"Trainer.{name}": counts[name] for name in every}
         intervals |= {f"{type(hook).__name__}.every": hook.every for hook in hooks}
         self.chunk_steps = chunk_steps or _longest_chunk(
@@ -105,8 +104,8 @@ class Trainer:
         self.averaged = self.evaluator.averaged if self.evaluator else averaged_task(experiment)
         self.hooks: list[Hook] = [LogMetrics(log_every), *hooks]
         self.hooks += [Evaluate(evaluate_every)] if self.evaluator else []
-        if experiment.strategy.num_replicas_in_sync > 1:
-            self.hooks += [CheckReplicas(check_replicas_every)]  # before saving: what has drifted isn't worth keeping
+        if check_replicas_every:
+            self.hooks += [CheckReplicas(check_replicas_every)]
         self.hooks += [SaveCheckpoint(checkpoint_every)]
 
         self.step = 0
@@ -213,7 +212,7 @@ class Trainer:
 
     def chunks(self) -> Any:
         """The stacked batches from the chunk that `self.step` is in, on each replica its own."""
-        return per_replica(self._replica_chunks, self.experiment.strategy)
+        return PerReplica(self._replica_chunks, self.experiment.strategy)
 
     def _replica_chunks(self, replica: int) -> tf.data.Dataset:
         return train_chunks(
@@ -307,6 +306,7 @@ class Trainer:
 
     def save(self) -> Path:
         """Saves a checkpoint of this moment; returns where. Every worker calls it, the chief writes."""
+        self.check_replicas()  # what has drifted apart isn't worth keeping
         for path, variable in self.variables.items():
             if variable.dtype.is_floating and not tf.reduce_all(tf.math.is_finite(variable)):
                 raise NotFiniteError(

@@ -14,12 +14,13 @@ from core.data.idx import mnist
 from core.data.image_files import unreadable_image
 from core.data.images import ImageFiles, image_folder, paired_folders, unpaired_folders
 from core.data.pipeline import eval_chunks, position_indices, train_chunks
-from core.data.replicas import per_replica
+from core.data.replicas import PerReplica
 from core.data.source import Source, check_feature
 
 __all__ = [
     "ArraySource",
     "ImageFiles",
+    "PerReplica",
     "Source",
     "check_feature",
     "digit_pairs",
@@ -29,7 +30,6 @@ __all__ = [
     "mnist",
     "npz",
     "paired_folders",
-    "per_replica",
     "position_indices",
     "random_crop_and_flip",
     "train_chunks",

@@ -1,24 +1,50 @@
 """One stream of elements for each replica, wherever it is."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
+PREFETCHED = 2  # elements, on a device with a memory of its own
 
-def per_replica(make: Callable[[int], tf.data.Dataset], strategy: tf.distribute.Strategy) -> Any:
-    """The streams `make(replica)` of all replicas, over and over, as one that hands each element to its replica.
 
-    Each process makes only the streams of its own replicas, and TensorFlow prefetches them to their devices.
+class PerReplica:
+    """The streams `make(replica)`, over and over, as one that hands each element to its replica.
+
+    Each process makes only the streams of its own replicas. TensorFlow's own distributed iterators aren't used: they
+    crash the process where one is dropped while it fetches ahead.
     """
 
-    def of_this_process(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        local = context.num_replicas_in_sync // context.num_input_pipelines
-        streams = [make(context.input_pipeline_id * local + i) for i in range(local)]
-        # Endless, so that no process has to ask the others whether they have an element left.
-        if local == 1:
-            return streams[0].repeat()
-        in_turn = tf.data.Dataset.range(local).repeat()
-        return tf.data.Dataset.choose_from_datasets([s.repeat() for s in streams], in_turn, stop_on_empty_dataset=False)
+    def __init__(self, make: Callable[[int], tf.data.Dataset], strategy: tf.distribute.Strategy):
+        self._make, self._strategy = make, strategy
 
-    return strategy.distribute_datasets_from_function(of_this_process)
+    @property
+    def element_spec(self) -> Any:
+        """What `tf.function` is to be told of an element."""
+        spec = self._make(0).element_spec
+        like = self._spread(lambda _: tf.nest.map_structure(lambda x: tf.zeros(x.shape, x.dtype), spec))
+        return tf.nest.map_structure(tf.type_spec_from_value, like)
+
+    def __iter__(self) -> Iterator[Any]:
+        streams: dict[int, Iterator[Any]] = {}
+
+        def element(replica: int) -> Any:
+            if replica not in streams:
+                # Endless, so that no process has to ask the others whether they have an element left.
+                streams[replica] = iter(self._on_device(self._make(replica).repeat(), replica))
+            return next(streams[replica])
+
+        while True:
+            yield self._spread(element)
+
+    def _spread(self, value_of: Callable[[int], Any]) -> Any:
+        return self._strategy.experimental_distribute_values_from_function(
+            lambda context: value_of(context.replica_id_in_sync_group)
+        )
+
+    def _on_device(self, stream: tf.data.Dataset, replica: int) -> tf.data.Dataset:
+        devices = self._strategy.extended.worker_devices
+        device = devices[replica % len(devices)]
+        if "GPU" in device:
+            return stream.apply(tf.data.experimental.prefetch_to_device(device, PREFETCHED))
+        return stream  # which is fetched ahead on the host

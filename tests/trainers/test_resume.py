@@ -93,6 +93,13 @@ def test_the_workdir_holds_what_the_design_says(tmp_path):
     assert outcome(tmp_path / "again") == outcome(workdir)
 
 
+def test_input_that_is_dropped_while_it_fetches_ahead_does_no_harm(tmp_path):
+    """Eighty evaluations, each of which leaves its input behind."""
+    often = ("steps = 400", "chunk_steps = 5", "log_every = 5", "evaluate_every = 5", "checkpoint_every = 200")
+    done = run(LINEAR, *(f"--gin_param=Trainer.{text}" for text in often), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
 def test_evaluate_without_a_checkpoint(tmp_path):
     done = run(LINEAR, "--mode=evaluate", cwd=tmp_path)
     assert done.returncode == 5
