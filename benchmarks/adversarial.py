@@ -2,12 +2,14 @@
 
 Ours are `configs/digits_gan.gin` and `configs/digits_cyclegan.gin`. By hand is a graph loop written for that one step,
 which calls `next(iterator)`, with Adam written out or by its kernel. Keras is `model.fit` with a `train_step` that
-shares the same passes: as it comes, which is one step a call and `train_step` compiled by XLA; with as many steps a
-call as ours; and, where steps are short, one step a call without XLA. Times include input. `--check` compares the
-losses of the step by hand with ours, for the same weights, instead.
+shares the same passes, in processes of its own: as it comes, which is one step a call and `train_step` compiled by XLA;
+with as many steps a call as ours; the same with freed memory kept, as ours and the loops by hand have it; and, where
+steps are short, one step a call without XLA. Times include input. `--check` compares the losses of the step by hand
+with ours, for the same weights, instead.
 """
 
 import argparse
+import contextlib
 import math
 import os
 import tempfile
@@ -30,7 +32,9 @@ from benchmarks.by_hand import gan as hand_gan
 from benchmarks.by_hand.loop import batches_of, looped
 from benchmarks.in_keras import cyclegan as keras_cyclegan
 from benchmarks.in_keras import gan as keras_gan
+from benchmarks.in_keras.process import keras_process
 from benchmarks.pairs import interleaved, ratio
+from core.memory import keep_freed_memory
 from trainers import configurables as configurables  # registers them with gin
 from trainers.experiment import Experiment
 from trainers.trainer import Trainer
@@ -74,6 +78,7 @@ def main() -> None:
     parser.add_argument("--only", choices=list(CASES), help="one of the models")
     parser.add_argument("--check", action="store_true", help="compare losses instead of times")
     flags = parser.parse_args()
+    keep_freed_memory()
     table = Table("model", "peer", "ours, ms a step", "peer, ms a step", "ratio of pairs", "95 % interval")
     for name, case in CASES.items():
         if flags.only not in (None, name):
@@ -84,32 +89,35 @@ def main() -> None:
                 difference = case.agrees(trainer.experiment.task, case.by_hand())
                 print(f"{name}: losses by hand differ from ours by {difference:.0e} of their size")
                 continue
-            for row in rows(case, trainer, pairs=flags.pairs):
+            for row in rows(name, trainer, pairs=flags.pairs):
                 table.add_row(name, *row)
     if not flags.check:
         Console(width=120).print(table)
 
 
-def rows(case: Case, trainer: Trainer, *, pairs: int) -> Iterator[tuple[str, ...]]:
+def rows(name: str, trainer: Trainer, *, pairs: int) -> Iterator[tuple[str, ...]]:
     """(peer, our milliseconds, its own, median ratio, interval), one by one."""
-    batches = batches_of(trainer.experiment.train_source, case.features, case.batch)
+    case = CASES[name]
     hands = {"by hand": case.by_hand()}
-    fits = {
-        "Keras": fit(case, batches),
-        f"Keras, {case.chunk} steps a call": fit(case, batches, steps_per_execution=case.chunk),
+    together = f"Keras, {case.chunk} steps a call"
+    fits: dict[str, dict[str, Any]] = {
+        "Keras": {},
+        together: {"steps_per_execution": case.chunk},
+        f"{together}, memory kept": {"steps_per_execution": case.chunk, "keep_memory": True},
     }
     if case.quick:
         hands["by hand, Adam by its kernel"] = case.by_hand(kernel=True)
-        fits["Keras without XLA"] = fit(case, batches, jit_compile=False)
-    ours_size = size_of(trained_by(trainer))
+        fits["Keras without XLA"] = {"jit_compile": False}
     runs: dict[str, Callable[[], object]] = {"ours": ours(trainer, case.steps // case.chunk)}
-    for name, model in hands.items():
-        assert size_of(model.parameters) == ours_size, f"{name} has another number of parameters than ours"
-        runs[name] = loops(case, model, batches)
-    for name, (model, run) in fits.items():
-        assert size_of(model.trainable_variables) == ours_size, f"{name} has another number of parameters than ours"
-        runs[name] = run
-    seconds = interleaved(runs, pairs=pairs)
+    sizes = {"ours": size_of(trained_by(trainer))}
+    for peer, model in hands.items():
+        runs[peer], sizes[peer] = loops(case, model), size_of(model.parameters)
+    with contextlib.ExitStack() as processes:
+        for peer, settings in fits.items():
+            process = processes.enter_context(keras_process(name, **settings))
+            runs[peer], sizes[peer] = process.fit, process.parameters
+        assert len(set(sizes.values())) == 1, f"not all have as many parameters: {sizes}"
+        seconds = interleaved(runs, pairs=pairs)
     for peer in list(runs)[1:]:
         median, low, high = ratio(seconds["ours"], seconds[peer])
         per_step = [f"{np.median(seconds[key]) / case.steps * 1e3:.2f}" for key in ("ours", peer)]
@@ -118,12 +126,22 @@ def rows(case: Case, trainer: Trainer, *, pairs: int) -> Iterator[tuple[str, ...
 
 def make_trainer(case: Case, workdir: Path) -> Trainer:
     """The trainer of the configuration, without anything to write."""
-    gin.clear_config()
-    gin.parse_config_files_and_bindings([str(CONFIGS / case.config)], case.bindings)
     return Trainer(
-        Experiment(eval_source=None), Workdir(workdir), steps=10**9, chunk_steps=case.chunk,
+        experiment_of(case), Workdir(workdir), steps=10**9, chunk_steps=case.chunk,
         log_every=10**8, evaluate_every=None, checkpoint_every=None, hooks=(),
     )  # fmt: skip
+
+
+def experiment_of(case: Case) -> Experiment:
+    """The experiment of the configuration."""
+    gin.clear_config()
+    gin.parse_config_files_and_bindings([str(CONFIGS / case.config)], case.bindings)
+    return Experiment(eval_source=None)
+
+
+def batches_for(case: Case) -> tf.data.Dataset:
+    """The same examples, as the peers take them."""
+    return batches_of(experiment_of(case).train_source, case.features, case.batch)
 
 
 def ours(trainer: Trainer, chunks_a_run: int) -> Callable[[], object]:
@@ -139,17 +157,10 @@ def ours(trainer: Trainer, chunks_a_run: int) -> Callable[[], object]:
     return run
 
 
-def loops(case: Case, model: Any, batches: tf.data.Dataset) -> Callable[[], object]:
+def loops(case: Case, model: Any) -> Callable[[], object]:
     """As many chunks of the loop by hand."""
-    loop = looped(model.step, batches, figures=len(model.figures), steps=case.chunk)
+    loop = looped(model.step, batches_for(case), figures=len(model.figures), steps=case.chunk)
     return lambda: [loop() for _ in range(case.steps // case.chunk)]
-
-
-def fit(case: Case, batches: tf.data.Dataset, **settings: Any) -> tuple[Any, Callable[[], object]]:
-    """A model of Keras, compiled with `settings`, and a run of its training."""
-    model = case.in_keras()
-    model.compile(**settings)
-    return model, lambda: model.fit(batches, steps_per_epoch=case.steps, shuffle=False, verbose=0)
 
 
 def trained_by(trainer: Trainer) -> list[tf.Variable]:

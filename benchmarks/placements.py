@@ -22,6 +22,7 @@ from rich.table import Table
 from benchmarks.pairs import interleaved, ratio
 from core.distribution import mirrored
 from core.distribution.virtual import make_virtual_cpus
+from core.memory import keep_freed_memory
 from trainers import configurables as configurables  # registers them with gin
 from trainers.experiment import Experiment
 from trainers.trainer import Trainer
@@ -53,6 +54,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=15, help="rounds of interleaved runs (default: 15)")
     parser.add_argument("--replicas", type=int, default=2, help="virtual devices, where there are no GPUs (default: 2)")
     flags = parser.parse_args()
+    keep_freed_memory()
     make_virtual_cpus(flags.replicas)
     gin.add_config_file_search_path(str(CONFIGS))
     table = Table(
@@ -85,7 +87,7 @@ def make_trainer(config: str, size: Size, replicas: int, workdir: Path) -> Train
     return Trainer(
         Experiment(eval_source=None, strategy=mirrored(replicas=replicas)), Workdir(workdir), steps=10**9,
         global_batch_size=size.batch, chunk_steps=CHUNK, log_every=10**8, evaluate_every=None, checkpoint_every=None,
-        check_replicas_every=None, hooks=(),
+        hooks=(),
     )  # fmt: skip
 
 

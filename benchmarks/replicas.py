@@ -23,6 +23,7 @@ from core import layers, losses
 from core.data import ArraySource, Source
 from core.distribution import mirrored, one_device
 from core.distribution.virtual import make_virtual_cpus
+from core.memory import keep_freed_memory
 from core.optimizers import adamw
 from core.random import Rng
 from core.task import Batch, Loss, Task, Update
@@ -71,6 +72,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pairs", type=int, default=15, help="rounds of interleaved runs (default: 15)")
     flags = parser.parse_args()
+    keep_freed_memory()
     make_virtual_cpus(2)
     random = np.random.RandomState(0)
     images = {"image": random.rand(2048, 28, 28, 1).astype("float32"), "label": random.randint(0, 10, 2048)}
@@ -127,7 +129,7 @@ def run_of(side: Side, examples: int, workdir: Path) -> Callable[[], object]:
     experiment = Experiment(task=task, train_source=source, strategy=settings.pop("strategy", None))
     trainer = Trainer(
         experiment, Workdir(workdir), steps=10**9, log_every=10**8, evaluate_every=None, checkpoint_every=None,
-        check_replicas_every=None, **settings,
+        **settings,
     )  # fmt: skip
     chunks: Iterator[Any] = iter(trainer.chunks())
     trainer.warm_up(next(chunks))

@@ -66,7 +66,7 @@ def training(k: int, batch: int) -> list[str]:
     """Flags of a run of ten metric lines."""
     settings = {
         "steps": 1000, "Trainer.log_every": 100, "Trainer.evaluate_every": None, "Trainer.checkpoint_every": None,
-        "Trainer.microbatches": k, "Trainer.global_batch_size": batch, "Trainer.check_replicas_every": None,
+        "Trainer.microbatches": k, "Trainer.global_batch_size": batch,
     }  # fmt: skip
     return [f"--gin_file={CONFIGS / 'digits_mlp.gin'}", *(f"--gin_param={key} = {x}" for key, x in settings.items())]
 

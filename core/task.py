@@ -184,6 +184,10 @@ class Task(Module):
         """Images of one domain as images of another, both in [-1, 1]."""
         raise ConfigurationError(f"`{type(self).__name__}` translates no images: it needs `translate(image)`.")
 
+    def held_out(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
+        """The images `a` and `b` of held-out examples in [-1, 1], as large as `translate` takes them."""
+        return batch["a"], batch["b"]
+
 
 def _check_phase(phase: Phase) -> None:
     name = phase.name

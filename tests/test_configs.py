@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.commands import CONFIGS, refused, run
 from tests.quality import missed_targets
@@ -23,6 +24,21 @@ def test_no_configuration_is_forgotten():
     assert {path.stem for path in (CONFIGS / "runtime").glob("*.gin")} == set(RUNTIME)
     for path in CONFIGS.glob("**/*.gin"):
         assert path.read_text().startswith("# "), f"say on the first line what {path.name} is"
+
+
+def test_the_papers_cyclegan_combines_with_replicas(tmp_path):
+    for domain in ("trainA", "trainB", "testA", "testB"):
+        folder = tmp_path / "images" / domain
+        folder.mkdir(parents=True)
+        for i in range(2):
+            png = tf.io.encode_png(tf.fill([300, 300, 3], tf.cast(i, tf.uint8)))
+            (folder / f"{i}.png").write_bytes(png.numpy())
+    files = [f"--gin_file={CONFIGS / name}.gin" for name in ("cyclegan", "runtime/mirrored")]
+    bindings = [f"--gin_param=directory = '{tmp_path / 'images'}'", "--gin_param=Trainer.global_batch_size = 2"]
+    small = ["--gin_param=CycleGan.width = 4", "--gin_param=CycleGan.discriminator_channels = [4, 4]"]
+    done = run(*files, *bindings, *small, "--mode=summary", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "generators" in done.stdout
 
 
 def test_four_replicas_reach_the_accuracy_of_one_device(tmp_path):

@@ -168,10 +168,12 @@ def saying_goodbye() -> Iterator[None]:
 def _log_name() -> str:
     """Workers share a workdir, but not a log."""
     try:
-        index = json.loads(os.environ.get("TF_CONFIG", ""))["task"]["index"]
+        config = json.loads(os.environ.get("TF_CONFIG", ""))
+        task = config["task"]
+        index = str(0 if task["type"] == "chief" else int(task["index"]) + ("chief" in config["cluster"]))
     except (ValueError, TypeError, KeyError):
-        index = os.environ.get("SLURM_PROCID", 0)
-    return "native_stderr.log" if index in (0, "0") else f"native_stderr_{index}.log"
+        index = os.environ.get("SLURM_PROCID", "0")
+    return "native_stderr.log" if index == "0" else f"native_stderr_{index}.log"
 
 
 def _show_tail(path: Path, stream: TextIO, lines: int = 20) -> None:
@@ -198,9 +200,19 @@ def _place(error: Exception) -> str:
     return f" ({own[-1].filename}:{own[-1].lineno}; `--verbose` shows the traceback)" if own else ""
 
 
+def _is_worker() -> bool:
+    """Whether this process has met others; asked without importing TensorFlow for it."""
+    distribution = sys.modules.get("core.distribution")
+    return distribution is not None and distribution.joined() is not None
+
+
 if __name__ == "__main__":
-    code = main()
-    if code == PeerLostError.exit_code or os.environ.get("TF_CONFIG"):
+    try:
+        code = main()
+    except Exception:  # a user's own mistake: shown whole, and then the way out is the same
+        traceback.print_exc()
+        code = 1
+    if code == PeerLostError.exit_code or _is_worker():
         # TensorFlow's threads wait for other workers, who may be gone, and wouldn't let the process go.
         sys.stdout.flush()
         sys.stderr.flush()

@@ -1,4 +1,7 @@
-"""Finds out what was not finite: the bad step again, without tracing, from the weights it started with."""
+"""Finds out what was not finite: the bad step again, without tracing, from the weights that it left.
+
+Those are the ones that it began with, but for what phases before the bad one wrote.
+"""
 
 import math
 from collections.abc import Iterator

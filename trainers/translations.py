@@ -64,8 +64,8 @@ class Translations(Hook):
     def _translated(self, trainer: "Trainer") -> Batch:
         """All held-out images that are needed, with their translations."""
         source, task = trainer.experiment.eval_source or trainer.experiment.train_source, trainer.averaged.task
-        if self.judge:
-            check_feature(source, "label")
+        for feature in ("a", "b", "label") if self.judge else ("a", "b"):
+            check_feature(source, feature)
 
         @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)], autograph=False)
         def translate(indices: tf.Tensor) -> Batch:

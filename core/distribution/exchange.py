@@ -15,6 +15,13 @@ _LARGE = 1 << 14  # numbers
 _SENT = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
 
 
+def replica_here() -> int | None:
+    """The replica that is being traced; `None` outside of them, and where one trace is for all (on TPUs)."""
+    context = tf.distribute.get_replica_context()
+    number = None if context is None else tf.get_static_value(context.replica_id_in_sync_group)
+    return None if number is None else int(number)
+
+
 class Exchange:
     """What the engine asks of a strategy."""
 
@@ -83,7 +90,8 @@ class Exchange:
         if self.replicas > 1:
             flat = tf.nest.flatten(values)
             size = sum(x.dtype.size * x.shape.num_elements() for x in flat)
-            self.ledger.add(Collective(phase, GRADIENTS, flat[0].dtype.name, size))
+            dtypes = " + ".join(dict.fromkeys(x.dtype.name for x in flat))
+            self.ledger.add(Collective(phase, GRADIENTS, dtypes, size))
 
     def sum_statistics(self, phase: str) -> Callable[[Any], Any]:
         """For `Statistics`: how a synchronised layer of `phase` sums what it saw."""
@@ -112,11 +120,10 @@ class Exchange:
 
     def _reduced_at_once(self, values: list[Any], phase: str, what: str) -> list[Any]:
         context = tf.distribute.get_replica_context()
-        replica = int(tf.get_static_value(context.replica_id_in_sync_group))
         parts = [part for x in values for part in ([x.values, x.indices] if isinstance(x, tf.IndexedSlices) else [x])]
         dtypes = " + ".join(dict.fromkeys(part.dtype.name for part in parts))
         size = sum(part.dtype.size * part.shape.num_elements() for part in parts)
-        self.ledger.add(Collective(phase, what, dtypes, size, replica))
+        self.ledger.add(Collective(phase, what, dtypes, size, replica_here()))
         return list(context.all_reduce(tf.distribute.ReduceOp.SUM, values))
 
     def _carrier(self, dtype: tf.DType, phase: str) -> tf.DType:

@@ -19,7 +19,7 @@ class Collective(NamedTuple):
     what: str  # "gradients" with everything that rides along, "statistics" of a synchronised layer, "values" that move
     dtype: str  # several where values of several types go together, or the indices of slices
     bytes: int  # that this replica hands in
-    replica: int = 0
+    replica: int | None = None  # that notes it, where each does
 
 
 class Ledger:
@@ -39,8 +39,8 @@ class Ledger:
     @property
     def collectives(self) -> list[Collective]:
         """Each once, as the first replica of this process sees it."""
-        first = min((entry.replica for entry in self._entries), default=0)
-        return [entry for entry in self._entries if entry.replica == first]
+        first = min((entry.replica for entry in self._entries if entry.replica is not None), default=None)
+        return [entry for entry in self._entries if entry.replica in (None, first)]
 
     def of(self, phase: str, what: str | None = None) -> list[Collective]:
         """The collectives of one phase, of one kind or all."""

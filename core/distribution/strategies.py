@@ -40,7 +40,10 @@ def mirrored(replicas: int | None = None, devices: Sequence[str] | None = None) 
     except (tf.errors.OpError, PeerLostError) as error:
         reason = str(error).splitlines()[0]
         print(f"Warning: NCCL doesn't work on {', '.join(chosen)} ({reason}); copying between them instead", flush=True)
-        return _checked(chosen, tf.distribute.HierarchicalCopyAllReduce())
+        # The hierarchy is of two equal groups: of an odd number it would leave one out.
+        even = len(chosen) % 2 == 0
+        copying = tf.distribute.HierarchicalCopyAllReduce() if even else tf.distribute.ReductionToOneDevice()
+        return _checked(chosen, copying)
 
 
 @gin.configurable
@@ -77,7 +80,9 @@ def tpu(address: str = "") -> tf.distribute.Strategy:
         raise ConfigurationError(
             f"`tpu.address` is {address!r}, where no TPU answers ({str(error).splitlines()[0]}): name one that is up."
         ) from error
-    return tf.distribute.TPUStrategy(resolver)
+    strategy = tf.distribute.TPUStrategy(resolver)
+    check_exchange(strategy)
+    return strategy
 
 
 STRATEGIES = ("one_device", "mirrored", "multi_worker", "tpu")  # what a gin file may bind to `Experiment.strategy`

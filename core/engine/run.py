@@ -5,11 +5,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from core.distribution.exchange import Exchange
+from core.distribution.exchange import Exchange, replica_here
 from core.engine.accumulate import Accumulated, Additive, Microbatches, accumulate_gradients, at_microbatch, compute
 from core.engine.layout import Placed, cut, moved
 from core.engine.plan import Plan, is_shape_only
-from core.engine.through import Recorded, replica_here, update_through
+from core.engine.through import Recorded, update_through
 from core.engine.write import reduce_over_replicas, write_update
 from core.errors import ConfigurationError
 from core.loss_spec import Sums

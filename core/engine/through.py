@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 
+from core.distribution.exchange import replica_here
 from core.distribution.ledger import FIGURES
 from core.engine.accumulate import Accumulated, Additive, Microbatches, at_microbatch, refuse_missing
 from core.engine.layout import Placed, cut, moved, shape_of
@@ -33,13 +34,6 @@ class Recorded(NamedTuple):
         gradients = self.tape.gradient(outputs, dict(parameters), output_gradients=list(wanted.values()))
         refuse_missing(gradients, name)
         return {path: tf.convert_to_tensor(gradient) for path, gradient in gradients.items()}
-
-
-def replica_here() -> int | None:
-    """The replica that is being traced; `None` outside of them, and where one trace is for all."""
-    context = tf.distribute.get_replica_context()
-    number = None if context is None else tf.get_static_value(context.replica_id_in_sync_group)
-    return None if number is None else int(number)
 
 
 def update_through(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import re
 import signal
 import subprocess
@@ -100,15 +101,18 @@ def test_a_lost_worker_ends_the_run_and_is_named(victim, number, how, tmp_path):
     assert how in named[0]
 
 
-def test_a_killed_worker_changes_no_bit_of_what_launch_ends_with(tmp_path):
-    steps = ["--gin_param=steps = 400", "--gin_param=Trainer.checkpoint_every = 50"]
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_lost_worker_changes_no_bit_of_what_launch_ends_with(number, tmp_path):
+    steps = ["--gin_param=steps = 1000", "--gin_param=Trainer.checkpoint_every = 50"]
     undisturbed = launch("--", *FLAGS, *steps, "--workdir=whole", cwd=tmp_path)
     assert undisturbed.returncode == 0, undisturbed.stdout + undisturbed.stderr
-    flags = ["--max_restarts=2", "--deadline=30", "--", *FLAGS, *steps, *QUICK, "--workdir=run"]
+    flags = ["--max_restarts=2", "--deadline=20", "--", *FLAGS, *steps, *QUICK, "--workdir=run"]
     process, workers = start(tmp_path, *flags)
-    os.kill(workers[1], signal.SIGKILL)
+    time.sleep(random.SystemRandom().uniform(0.0, 0.5))  # at any step
+    os.kill(workers[1], number)
     said, _ = process.communicate(timeout=200)
     assert process.returncode == 0, said
+    assert "starting all workers again" in said
     assert saved(tmp_path / "run")[1] == saved(tmp_path / "whole")[1]
 
 

@@ -26,7 +26,7 @@ def run(session: Session) -> int:
     # Nothing is built here: a GPU is for the runs that are compared.
     session.bind(required=[Experiment, Trainer])
     unit = gin.get_bindings(Trainer).get("chunk_steps") or UNIT
-    kill_after = unit * random.SystemRandom().randint(1, 7)
+    kill_after = unit * random.SystemRandom().randint(4, 7)  # with a checkpoint to go on from
     # The checkpoint falls in the middle of a metric line, so that the sums in flight are put to the test as well.
     intervals = {"steps": 8 * unit, "checkpoint_every": 4 * unit, "evaluate_every": 4 * unit, "log_every": 3 * unit}
     flags = [f"--gin_file={name}" for name in session.flags.gin_file]
@@ -38,7 +38,9 @@ def run(session: Session) -> int:
         _train(flags, whole)
         print(f"training again, with a checkpoint at step {4 * unit} and a SIGKILL after step {kill_after}", flush=True)
         _train([*flags, f"--kill_after_step={kill_after}"], killed, expected=-signal.SIGKILL)
-        _train(flags, killed)
+        resumed = _train(flags, killed)
+        if f"going on from step {4 * unit}" not in resumed:
+            raise CheckpointError(f"the killed run began anew instead of going on from step {4 * unit}.")
         differences = list_differences(whole, killed)
     if differences:
         raise CheckpointError(f"the resumed run is another run: {'; '.join(differences[:10])}")
@@ -56,7 +58,7 @@ class _RunFailedError(TapeloopError):
         self.exit_code = exit_code
 
 
-def _train(flags: list[str], workdir: Path, *, expected: int = 0) -> None:
+def _train(flags: list[str], workdir: Path, *, expected: int = 0) -> str:
     command = [sys.executable, "-m", "trainers.main", *flags, f"--workdir={workdir}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != expected:
@@ -64,6 +66,7 @@ def _train(flags: list[str], workdir: Path, *, expected: int = 0) -> None:
         raise _RunFailedError(
             f"a run ended with {done.returncode} instead of {expected}: {text}", max(done.returncode, 1)
         )
+    return done.stdout
 
 
 def list_differences(whole: Path, killed: Path) -> list[str]:

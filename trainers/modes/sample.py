@@ -5,7 +5,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from core.data import image_folder
+from core.data import check_feature, image_folder
 from trainers.explain import explained
 from trainers.generation import encode_grid, encode_png, make_sampler, write_file
 from trainers.session import Session
@@ -34,6 +34,7 @@ def run(session: Session) -> int:
 def _translate(trainer: Trainer, images: Path, folder: Path) -> int:
     # What is held out has the size that the networks see; what is trained on may be larger, to be cut.
     known = trainer.experiment.eval_source or trainer.experiment.train_source
+    check_feature(known, "a")
     source = image_folder(str(images), size=known.spec["a"].shape[0])
     translate = tf.function(trainer.averaged.task.translate, autograph=False)
     folder.mkdir(parents=True, exist_ok=True)
