@@ -358,3 +358,19 @@ def test_verbose_shows_the_traceback(tmp_path):
 def test_an_error_in_ones_own_code_names_the_line(tmp_path):
     text = refused(write_task(tmp_path, loss="return Loss(y @ y)"), cwd=tmp_path, exit_code=2, says=["mine.py:"])
     assert os.fspath(tmp_path) in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "index", "name"),
+    [
+        ("chief", 0, "native_stderr.log"),
+        ("worker", 0, "native_stderr_1.log"),
+        ("worker", 1, "native_stderr_2.log"),
+    ],
+)
+def test_each_worker_has_a_log_of_its_own(kind, index, name, monkeypatch):
+    from trainers.main import _log_name
+
+    cluster = {"chief": ["a:1"], "worker": ["b:1", "c:1"]}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}}))
+    assert _log_name() == name

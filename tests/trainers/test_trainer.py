@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from core import checkpoint, metrics
 from core.data import ArraySource, digits
-from core.errors import ConfigurationError, NotFiniteError
+from core.errors import ConfigurationError, DriftError, NotFiniteError
 from core.module import named_variables
 from core.optimizers import adamw, chain, ema, sgd
 from core.random import Rng
@@ -32,6 +32,26 @@ def make(tmp_path, name="run", *, task=small_mlp, source=None, eval_source=None,
     settings = {"steps": 40, "global_batch_size": 32, "chunk_steps": 10, "log_every": 20, **settings}
     settings = {"evaluate_every": None, "checkpoint_every": None, **settings}
     return Trainer(experiment, workdir, **settings)
+
+
+def test_what_has_drifted_apart_is_not_kept(tmp_path):
+    from core.distribution import mirrored
+
+    strategy = mirrored(replicas=2)
+    workdir = Workdir(tmp_path / "run")
+    workdir.create()
+    trainer = Trainer(
+        Experiment(task=small_mlp, train_source=digits("train"), strategy=strategy), workdir, steps=10,
+        global_batch_size=32, log_every=10, evaluate_every=None, checkpoint_every=None,
+    )  # fmt: skip
+    trainer.save()
+    kept = hashes(trainer)
+    variable = next(iter(trainer.variables.values()))
+    strategy.experimental_local_results(variable)[1].assign(variable * 0.0 + 1.0)
+    trainer.step = 5
+    with pytest.raises(DriftError, match=r"^replica 1 of 2 no longer hold"):
+        trainer.save()
+    assert hashes(trainer) == kept
 
 
 def hashes(trainer):
