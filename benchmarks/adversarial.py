@@ -3,9 +3,8 @@
 Ours are `configs/digits_gan.gin` and `configs/digits_cyclegan.gin`. By hand is a graph loop written for that one step,
 which calls `next(iterator)`, with Adam written out or by its kernel. Keras is `model.fit` with a `train_step` that
 shares the same passes, in processes of its own: as it comes, which is one step a call and `train_step` compiled by XLA;
-with as many steps a call as ours; the same with freed memory kept, as ours and the loops by hand have it; and, where
-steps are short, one step a call without XLA. Times include input. `--check` compares the losses of the step by hand
-with ours, for the same weights, instead.
+with as many steps a call as ours; and as it comes, but without XLA. Times include input. `--check` compares the losses
+of the step by hand with ours, for the same weights, instead.
 """
 
 import argparse
@@ -34,7 +33,6 @@ from benchmarks.in_keras import cyclegan as keras_cyclegan
 from benchmarks.in_keras import gan as keras_gan
 from benchmarks.in_keras.process import keras_process
 from benchmarks.pairs import interleaved, ratio
-from core.memory import keep_freed_memory
 from trainers import configurables as configurables  # registers them with gin
 from trainers.experiment import Experiment
 from trainers.trainer import Trainer
@@ -78,7 +76,6 @@ def main() -> None:
     parser.add_argument("--only", choices=list(CASES), help="one of the models")
     parser.add_argument("--check", action="store_true", help="compare losses instead of times")
     flags = parser.parse_args()
-    keep_freed_memory()
     table = Table("model", "peer", "ours, ms a step", "peer, ms a step", "ratio of pairs", "95 % interval")
     for name, case in CASES.items():
         if flags.only not in (None, name):
@@ -99,15 +96,13 @@ def rows(name: str, trainer: Trainer, *, pairs: int) -> Iterator[tuple[str, ...]
     """(peer, our milliseconds, its own, median ratio, interval), one by one."""
     case = CASES[name]
     hands = {"by hand": case.by_hand()}
-    together = f"Keras, {case.chunk} steps a call"
     fits: dict[str, dict[str, Any]] = {
         "Keras": {},
-        together: {"steps_per_execution": case.chunk},
-        f"{together}, memory kept": {"steps_per_execution": case.chunk, "keep_memory": True},
+        f"Keras, {case.chunk} steps a call": {"steps_per_execution": case.chunk},
+        "Keras without XLA": {"jit_compile": False},
     }
     if case.quick:
         hands["by hand, Adam by its kernel"] = case.by_hand(kernel=True)
-        fits["Keras without XLA"] = {"jit_compile": False}
     runs: dict[str, Callable[[], object]] = {"ours": ours(trainer, case.steps // case.chunk)}
     sizes = {"ours": size_of(trained_by(trainer))}
     for peer, model in hands.items():

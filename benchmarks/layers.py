@@ -1,4 +1,4 @@
-"""Attention and normalisation against the shortest hand-written TensorFlow: `python -m benchmarks.layers [--pairs=15]`
+"""Layers against the shortest hand-written TensorFlow: `python -m benchmarks.layers [--pairs=15]`
 
 Each run is a forward and a backward pass, with gradients of the input and of all parameters.
 """
@@ -21,6 +21,7 @@ from core.statistics import Statistics
 
 RNG = Rng.from_seed(0)
 SEQUENCE, IMAGES = RNG.normal([8, 256, 256]), RNG.normal([16, 32, 32, 64])
+LARGE, COLOURS = RNG.normal([1, 128, 128, 32]), RNG.normal([8, 64, 64, 3])
 
 
 def attention(causal: bool) -> Callable[[Any, tf.Tensor], tf.Tensor]:
@@ -61,6 +62,11 @@ def rms_norm(layer: Any, x: tf.Tensor) -> tf.Tensor:
     return x * tf.math.rsqrt(tf.reduce_mean(tf.square(x), -1, keepdims=True) + layer.epsilon) * layer.scale
 
 
+def convolution(layer: Any, x: tf.Tensor) -> tf.Tensor:
+    """TensorFlow's own."""
+    return tf.nn.conv2d(x, layer.w, 1, "SAME") + layer.b
+
+
 def plain(layer: Any, x: tf.Tensor) -> tf.Tensor:
     """Our layer, called."""
     return layer(x)
@@ -83,6 +89,9 @@ CASES = {
     "RMSNorm": (layers.RMSNorm(256), plain, rms_norm, SEQUENCE),
     "BatchNorm": (layers.BatchNorm(64), training, moments_norm([0, 1, 2]), IMAGES),
     "InstanceNorm": (layers.InstanceNorm(64), plain, moments_norm([1, 2]), IMAGES),
+    "Conv2D, 7x7, 3 to 32": (layers.Conv2D(3, 32, 7, rng=RNG), plain, convolution, COLOURS),
+    "Conv2D, 7x7, 32 to 3": (layers.Conv2D(32, 3, 7, rng=RNG), plain, convolution, LARGE),
+    "Conv2D, 3x3, 64 to 64": (layers.Conv2D(64, 64, 3, rng=RNG), plain, convolution, IMAGES),
     "GroupNorm": (layers.GroupNorm(64, 8), plain, moments_norm([1, 2, 4], [16, 32, 32, 8, 8]), IMAGES),
 }
 

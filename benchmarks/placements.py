@@ -22,7 +22,6 @@ from rich.table import Table
 from benchmarks.pairs import interleaved, ratio
 from core.distribution import mirrored
 from core.distribution.virtual import make_virtual_cpus
-from core.memory import keep_freed_memory
 from trainers import configurables as configurables  # registers them with gin
 from trainers.experiment import Experiment
 from trainers.trainer import Trainer
@@ -54,7 +53,6 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=15, help="rounds of interleaved runs (default: 15)")
     parser.add_argument("--replicas", type=int, default=2, help="virtual devices, where there are no GPUs (default: 2)")
     flags = parser.parse_args()
-    keep_freed_memory()
     make_virtual_cpus(flags.replicas)
     gin.add_config_file_search_path(str(CONFIGS))
     table = Table(

@@ -23,7 +23,6 @@ from core import layers, losses
 from core.data import ArraySource, Source
 from core.distribution import mirrored, one_device
 from core.distribution.virtual import make_virtual_cpus
-from core.memory import keep_freed_memory
 from core.optimizers import adamw
 from core.random import Rng
 from core.task import Batch, Loss, Task, Update
@@ -72,7 +71,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pairs", type=int, default=15, help="rounds of interleaved runs (default: 15)")
     flags = parser.parse_args()
-    keep_freed_memory()
     make_virtual_cpus(2)
     random = np.random.RandomState(0)
     images = {"image": random.rand(2048, 28, 28, 1).astype("float32"), "label": random.randint(0, 10, 2048)}

@@ -21,7 +21,6 @@ from rich.table import Table
 
 from benchmarks.pairs import interleaved, ratio
 from core.data import ArraySource, Source, digits
-from core.memory import keep_freed_memory
 from core.optimizers import adamw
 from models.mlp import MlpClassifier
 from trainers.experiment import Experiment
@@ -37,7 +36,6 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=15, help="rounds of interleaved runs (default: 15)")
     parser.add_argument("--compile", action="store_true", help="the chunk as one XLA program, on both sides")
     flags = parser.parse_args()
-    keep_freed_memory()
     random = np.random.RandomState(0)
     images, labels = random.randint(0, 256, [60000, 28, 28, 1]).astype("uint8"), random.randint(0, 10, 60000)
     sources = {

@@ -6,8 +6,6 @@ it has started, so they are made before the first test module is imported.
 
 import pytest
 
-from core.memory import keep_freed_memory
-
 DEVICES = 4
 
 
@@ -17,7 +15,6 @@ def pytest_configure(config: pytest.Config) -> None:
     if not distributes:
         from core.distribution.virtual import make_virtual_cpus
 
-        keep_freed_memory()
         make_virtual_cpus(DEVICES)
 
 

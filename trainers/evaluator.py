@@ -1,5 +1,6 @@
 """Evaluation: each held-out example counts exactly once, whatever the batch size."""
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,6 +36,7 @@ class Evaluator:
         self.exchange = Exchange(experiment.strategy)
         replicas = self.exchange.replicas
 
+        @functools.cache  # one pipeline serves all evaluations: to make it anew is to trace it anew
         def chunks(replica: int) -> tf.data.Dataset:
             # The figures don't depend on the batch: it grows to the next size that the replicas divide.
             rows = -(-global_batch_size // replicas) * replicas

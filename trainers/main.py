@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import json
 import os
+import signal
 import site
 import sys
 import traceback
@@ -19,7 +20,6 @@ from pathlib import Path
 from typing import TextIO
 
 from core.errors import ConfigurationError, PeerLostError, PreemptedError, TapeloopError, did_you_mean
-from core.memory import keep_freed_memory
 
 MODES = {
     "train": "trains, with evaluation; goes on by itself where an earlier run of the same configuration stopped",
@@ -34,7 +34,6 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
     flags = parse(sys.argv[1:] if arguments is None else arguments)
-    keep_freed_memory()
     try:
         _check_packages()
         from trainers import config_audit
@@ -172,7 +171,8 @@ def _log_name() -> str:
         task = config["task"]
         index = str(0 if task["type"] == "chief" else int(task["index"]) + ("chief" in config["cluster"]))
     except (ValueError, TypeError, KeyError):
-        index = os.environ.get("SLURM_PROCID", "0")
+        rank = os.environ.get("SLURM_PROCID", "0")
+        index = "0" if rank == "0" else f"rank_{rank}"  # which place that is among the workers isn't known yet
     return "native_stderr.log" if index == "0" else f"native_stderr_{index}.log"
 
 
@@ -212,6 +212,10 @@ if __name__ == "__main__":
     except Exception:  # a user's own mistake: shown whole, and then the way out is the same
         traceback.print_exc()
         code = 1
+    except KeyboardInterrupt:
+        if not _is_worker():
+            raise
+        code = 128 + signal.SIGINT
     if code == PeerLostError.exit_code or _is_worker():
         # TensorFlow's threads wait for other workers, who may be gone, and wouldn't let the process go.
         sys.stdout.flush()

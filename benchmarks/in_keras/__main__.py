@@ -1,15 +1,32 @@
-"""Keras in a process of its own: `python -m benchmarks.in_keras CASE SETTINGS [--keep_memory]`
+"""Keras in a process of its own: `python -m benchmarks.in_keras CASE SETTINGS`
 
-SETTINGS are those of `compile`, as JSON. Writes the number of parameters; then each line read is answered by another
-after a run of `fit`. With `--keep_memory` freed memory is kept, as `trainers.main` does it.
+SETTINGS are those of `compile`, as JSON. Writes the number of parameters; then each line read is answered, after a run
+of `fit`, by the seconds that it trained.
 """
 
 import argparse
 import json
 import sys
+import time
+from typing import Any
+
+import keras  # type: ignore[import-untyped]
 
 from benchmarks.adversarial import CASES, batches_for, size_of
-from core.memory import keep_freed_memory
+
+
+class Clock(keras.callbacks.Callback):
+    """The time between the first step and the last.
+
+    `fit` itself returns later: it waits until the tuner of its `tf.data` iterator wakes up, which takes as long again
+    as the iterator has lived.
+    """
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.began = time.perf_counter()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self.seconds = time.perf_counter() - self.began
 
 
 def main() -> None:
@@ -17,17 +34,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("case", choices=list(CASES))
     parser.add_argument("settings", type=json.loads)
-    parser.add_argument("--keep_memory", action="store_true")
     flags = parser.parse_args()
-    if flags.keep_memory:
-        keep_freed_memory()
     case = CASES[flags.case]
     model, batches = case.in_keras(), batches_for(case)
     model.compile(**flags.settings)
     print(size_of(model.trainable_variables), flush=True)
     for _ in sys.stdin:
-        model.fit(batches, steps_per_epoch=case.steps, shuffle=False, verbose=0)
-        print("done", flush=True)
+        clock = Clock()
+        model.fit(batches, steps_per_epoch=case.steps, shuffle=False, verbose=0, callbacks=[clock])
+        print(clock.seconds, flush=True)
 
 
 if __name__ == "__main__":

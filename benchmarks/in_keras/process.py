@@ -15,11 +15,11 @@ class KerasProcess:
         self._command, self._process = " ".join(command), process
         self.parameters = int(self._answer())
 
-    def fit(self) -> None:
-        """One run of its training."""
+    def fit(self) -> float:
+        """One run of its training: the seconds that it says it took."""
         assert self._process.stdin
         print(file=self._process.stdin, flush=True)
-        self._answer()
+        return float(self._answer())
 
     def _answer(self) -> str:
         assert self._process.stdout
@@ -30,10 +30,9 @@ class KerasProcess:
 
 
 @contextlib.contextmanager
-def keras_process(case: str, *, keep_memory: bool = False, **settings: Any) -> Iterator[KerasProcess]:
+def keras_process(case: str, **settings: Any) -> Iterator[KerasProcess]:
     """Runs until the block ends."""
     command = [sys.executable, "-m", "benchmarks.in_keras", case, json.dumps(settings)]
-    command += ["--keep_memory"] if keep_memory else []
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield KerasProcess(command, process)

@@ -1,7 +1,8 @@
 """The drift alarm: do all replicas still hold the same variables, to the bit?
 
 Each variable is boiled down to one number per replica: a sum of its bits, weighted by odd numbers so that places count,
-modulo 2^64. A single changed bit changes it for certain, and anything else almost surely.
+modulo 2^64. A single changed bit changes it for certain, and anything else almost surely. Variables are looked at one
+after the other, and large ones in blocks, so that this fits wherever a step does.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,24 +14,30 @@ from core.distribution.exchange import Exchange
 from core.errors import DriftError
 
 _INTEGERS = {1: tf.int8, 2: tf.int16, 4: tf.int32, 8: tf.int64}
+_BLOCK = 1 << 20  # values
 
 
 def make_drift_check(strategy: tf.distribute.Strategy, variables: Mapping[str, tf.Variable]) -> Callable[[], None]:
     """A function that raises a `DriftError` naming the variables, and the replicas that differ from replica 0."""
     exchange = Exchange(strategy)
+    if not exchange.networked:  # what lives on one device has nothing to differ from in one process
+        variables = {path: v for path, v in variables.items() if len(strategy.experimental_local_results(v)) > 1}
 
     @tf.function(autograph=False)
     def fingerprints() -> tf.Tensor:
         def replica() -> tf.Tensor:
-            own = tf.stack([fingerprint(v.read_value()) for v in variables.values()])
+            own: list[tf.Tensor] = []
+            for variable in variables.values():
+                with tf.control_dependencies(own[-1:]):
+                    own.append(fingerprint(variable.read_value()))
             place = tf.distribute.get_replica_context().replica_id_in_sync_group
             row = tf.one_hot(place, exchange.replicas, on_value=1, off_value=0, dtype=tf.int64)
-            return exchange.sum(row[:, tf.newaxis] * own, phase="drift", what="fingerprints")
+            return exchange.sum(row[:, tf.newaxis] * tf.stack(own), phase="drift", what="fingerprints")
 
         return exchange.first(exchange.run(replica))
 
     def check() -> None:
-        if exchange.replicas == 1:
+        if exchange.replicas == 1 or not variables:
             return
         table = fingerprints().numpy()
         differs = table != table[0]
@@ -50,12 +57,20 @@ def make_drift_check(strategy: tf.distribute.Strategy, variables: Mapping[str, t
 
 def fingerprint(value: tf.Tensor) -> tf.Tensor:
     """One int64 that stands for all bits of a tensor and their places."""
-    if value.dtype == tf.bool:
-        bits = tf.cast(value, tf.int64)
-    else:
-        bits = tf.cast(tf.bitcast(value, _INTEGERS[value.dtype.size]), tf.int64)
+    bits = tf.cast(value, tf.int8) if value.dtype == tf.bool else tf.bitcast(value, _INTEGERS[value.dtype.size])
     bits = tf.reshape(bits, [-1])
-    return tf.reduce_sum(bits * (2 * tf.range(tf.size(bits, tf.int64), dtype=tf.int64) + 1))
+    blocks, rest = divmod(bits.shape.num_elements(), _BLOCK)
+
+    def sum_of(first: tf.Tensor, size: int) -> tf.Tensor:
+        places = tf.cast(first, tf.int64) + tf.range(size, dtype=tf.int64)
+        return tf.reduce_sum(tf.cast(tf.slice(bits, [first], [size]), tf.int64) * (2 * places + 1))
+
+    total = sum_of(tf.constant(blocks * _BLOCK), rest)
+    if blocks:
+        start = (tf.constant(0), total)
+        body = lambda i, total: (i + 1, total + sum_of(i * _BLOCK, _BLOCK))  # noqa: E731
+        total = tf.while_loop(lambda i, _: i < blocks, body, start, parallel_iterations=1)[1]
+    return total
 
 
 def _listed(names: list[str]) -> str:

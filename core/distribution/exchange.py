@@ -22,6 +22,10 @@ def replica_here() -> int | None:
     return None if number is None else int(number)
 
 
+def _operations_of(strategy: tf.distribute.Strategy) -> Any:
+    return getattr(strategy.extended, "_cross_device_ops", None)
+
+
 class Exchange:
     """What the engine asks of a strategy."""
 
@@ -32,6 +36,11 @@ class Exchange:
         self.device: str = strategy.extended.worker_devices[0]  # where what runs once runs
         self.networked = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
         self.ledger = Ledger()
+        if reduce_in == tf.bfloat16 and isinstance(_operations_of(strategy), tf.distribute.NcclAllReduce):
+            raise ConfigurationError(
+                "`Trainer.reduce_gradients_in` is 'bfloat16', which TensorFlow's NCCL doesn't add up between the GPUs "
+                "of one process: leave it out. It is for workers on a network."
+            )
 
     def run(self, fn: Callable[..., Any], *args: Any) -> Any:
         """`fn` on every replica, each with its own component of `args`."""
@@ -65,8 +74,8 @@ class Exchange:
     def gather(self, value: Any, phase: str) -> tf.Tensor:
         """A value that is spread over the replicas, whole and in the order of its rows, on one device."""
         part = self.first(value)
-        self.ledger.add(Collective(phase, VALUES, part.dtype.name, part.dtype.size * part.shape.num_elements()))
         carrier = self._carrier(part.dtype, phase)
+        self.ledger.add(Collective(phase, VALUES, carrier.name, carrier.size * part.shape.num_elements()))
         if carrier != part.dtype:
             value = self.run(lambda x: tf.cast(x, carrier), value)
         with tf.device(self.device):

@@ -36,14 +36,19 @@ def mirrored(replicas: int | None = None, devices: Sequence[str] | None = None) 
         # One process, one memory: adding up on one device beats TensorFlow's collectives.
         return _checked(chosen, tf.distribute.ReductionToOneDevice())
     try:
-        return _checked(chosen, tf.distribute.NcclAllReduce())
+        return _checked(chosen, tf.distribute.NcclAllReduce(num_packs=0))
     except (tf.errors.OpError, PeerLostError) as error:
         reason = str(error).splitlines()[0]
         print(f"Warning: NCCL doesn't work on {', '.join(chosen)} ({reason}); copying between them instead", flush=True)
-        # The hierarchy is of two equal groups: of an odd number it would leave one out.
-        even = len(chosen) % 2 == 0
-        copying = tf.distribute.HierarchicalCopyAllReduce() if even else tf.distribute.ReductionToOneDevice()
-        return _checked(chosen, copying)
+        return _checked(chosen, copying_between(len(chosen)))
+
+
+def copying_between(gpus: int) -> tf.distribute.CrossDeviceOps:
+    """How GPUs add up without NCCL."""
+    if gpus % 2 == 0:
+        # No packs, as above: TensorFlow would put all types into one. `Exchange` has packed what is small.
+        return tf.distribute.HierarchicalCopyAllReduce(num_packs=0)
+    return tf.distribute.ReductionToOneDevice()  # the hierarchy is of two equal groups, and would leave one GPU out
 
 
 @gin.configurable

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from core import initializers
 from core.initializers import Initializer
+from core.layers.conv_gradients import borders, convolve_image, pays
 from core.layers.shapes import add_bias, check_axes, check_groups, check_last, check_positive
 from core.layers.windows import SPACE, Ints, Padding, Pairs, half_kernel, per_axis, read_padding, slide, split_groups
 from core.module import Module
@@ -88,11 +89,13 @@ def convolve(
         # TensorFlow's CPU kernels have no gradient for dilation either; `tf.nn.convolution`, unlike `tf.nn.conv2d`,
         # makes plain convolutions of it, by moving space to the batch. It takes a stride or a dilation, not both.
         def convolution(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
+            if rank == 2 and max(*stride, *dilation) == 1 and pays(x, w, padding):
+                return convolve_image(x, w, borders(x, w, padding))
             # Named, because the second derivative of an eager convolution stumbles over the default format, None.
-            layout = {1: "NWC", 2: "NHWC", 3: "NDHWC"}[len(stride)]
+            layout = {1: "NWC", 2: "NHWC", 3: "NDHWC"}[rank]
             return tf.nn.convolution(x, w, list(stride), padding, layout, list(dilation))
 
         return half_kernel(lambda x, w: split_groups(convolution, x, w, groups), x, w)
 
-    skip = max(stride) > 1 and max(dilation) > 1
+    rank, skip = len(stride), max(stride) > 1 and max(dilation) > 1
     return slide(op, x, w.shape[:-2], stride, padding, dilation, skip=skip)

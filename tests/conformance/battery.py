@@ -38,6 +38,7 @@ def normal(*shapes: tuple[int, ...]) -> Callable[[np.random.Generator, int], Arr
 
 
 LINES, IMAGES, VOLUMES = normal((7, 4)), normal((6, 7, 4)), normal((4, 5, 3, 2))
+LARGER_IMAGES = normal((12, 10, 4))
 
 
 @dataclasses.dataclass(frozen=True)

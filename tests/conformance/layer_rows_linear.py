@@ -16,7 +16,7 @@ from core.layers import (
 )
 
 from . import layer_peers as peers
-from .battery import IMAGES, LINES, VOLUMES, Row, normal
+from .battery import IMAGES, LARGER_IMAGES, LINES, VOLUMES, Row, normal
 
 W_AND_B = ("b", "w")
 LECUN = "LeCun et al. 1989"
@@ -68,6 +68,17 @@ ROWS_OF_LINEAR_LAYERS = [
         "flax.linen.Conv",
         paper=LECUN,
         parameters=W_AND_B,
+    ),
+    *(
+        Row(
+            "Conv2D",
+            lambda rng, outputs=outputs: Conv2D(4, outputs, (4, 3), rng=rng),
+            LARGER_IMAGES,
+            peers.conv(),
+            "flax.linen.Conv",
+            case=f"larger images, {outputs} outputs",
+        )
+        for outputs in (3, 5)
     ),
     Row(
         "Conv2D",

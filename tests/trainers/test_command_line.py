@@ -374,3 +374,12 @@ def test_each_worker_has_a_log_of_its_own(kind, index, name, monkeypatch):
     cluster = {"chief": ["a:1"], "worker": ["b:1", "c:1"]}
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}}))
     assert _log_name() == name
+
+
+@pytest.mark.parametrize(("rank", "name"), [("0", "native_stderr.log"), ("1", "native_stderr_rank_1.log")])
+def test_under_slurm_logs_are_named_by_rank(rank, name, monkeypatch):
+    from trainers.main import _log_name
+
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    monkeypatch.setenv("SLURM_PROCID", rank)
+    assert _log_name() == name

@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from core import checkpoint
 from tests.commands import CONFIGS, environment, run
 
@@ -98,6 +100,32 @@ def test_input_that_is_dropped_while_it_fetches_ahead_does_no_harm(tmp_path):
     often = ("steps = 400", "chunk_steps = 5", "log_every = 5", "evaluate_every = 5", "checkpoint_every = 200")
     done = run(LINEAR, *(f"--gin_param=Trainer.{text}" for text in often), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+WATCH = """
+import gin
+from trainers.hooks import Hook
+
+@gin.configurable
+class Resident(Hook):
+    def __call__(self, trainer):
+        pages = int(open("/proc/self/statm").read().split()[1])
+        with open("resident.txt", "a") as file:
+            file.write(f"{pages * 4096 / 1e6}\\n")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no `/proc` to read")
+def test_a_long_run_does_not_grow(tmp_path):
+    (tmp_path / "watch.py").write_text(WATCH)
+    (tmp_path / "watch.gin").write_text("import watch\nTrainer.hooks = [@Resident()]\nResident.every = 250\n")
+    settings = ("steps = 5000", "log_every = 250", "evaluate_every = 250", "checkpoint_every = 1000")
+    flags = [f"--gin_param=Trainer.{text}" for text in settings]
+    done = run(LINEAR, "--gin_file=watch.gin", *flags, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    megabytes = [float(line) for line in (tmp_path / "resident.txt").read_text().splitlines()]
+    assert len(megabytes) == 20
+    assert megabytes[-1] - megabytes[4] < 25.0, megabytes  # checkpoints leave some of their buffers behind, once
 
 
 def test_evaluate_without_a_checkpoint(tmp_path):

@@ -42,5 +42,24 @@ def test_one_bit_and_a_change_of_places_show():
     assert len(seen) == 33
 
 
+def test_a_large_tensor_is_the_sum_of_its_blocks():
+    bits = np.random.RandomState(0).randint(-(2**31), 2**31, (3, 700_001)).astype("int32")
+    weights = 2 * np.arange(bits.size, dtype="int64") + 1
+    expected = np.sum(bits.ravel().astype("int64") * weights)  # modulo 2^64, as NumPy adds integers
+    assert int(fingerprint(tf.bitcast(tf.constant(bits), tf.float32))) == expected
+
+
+def test_what_lives_on_one_device_is_not_sent_to_the_others():
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], tf.distribute.ReductionToOneDevice())
+    alone = tf.Variable(tf.ones([3]))
+    make_drift_check(strategy, {"alone": alone})()
+    found = variables(strategy)
+    check = make_drift_check(strategy, {"alone": alone, **found})
+    check()
+    strategy.experimental_local_results(found["count"])[1].assign(8)
+    with pytest.raises(DriftError, match="`count` \\(1 of 4"):
+        check()
+
+
 def test_negative_zero_is_another_zero():
     assert int(fingerprint(tf.constant([0.0]))) != int(fingerprint(-tf.zeros([1])))

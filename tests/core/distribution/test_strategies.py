@@ -3,8 +3,9 @@
 import pytest
 import tensorflow as tf
 
-from core.distribution import mirrored, one_device
+from core.distribution import Exchange, mirrored, one_device
 from core.distribution.probe import check_exchange
+from core.distribution.strategies import copying_between
 from core.errors import ConfigurationError, PeerLostError
 
 
@@ -34,6 +35,42 @@ def test_what_a_machine_does_not_have_is_refused(arguments, says):
     one_device().run(lambda: tf.constant(0.0))  # TensorFlow has started
     with pytest.raises(ConfigurationError, match=says):
         mirrored(**arguments)
+
+
+@pytest.mark.parametrize("replicas", [2, 3, 4])
+def test_gpus_without_nccl_add_up_any_mixture_of_types(replicas):
+    strategy = tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(replicas)], copying_between(replicas))
+    exchange = Exchange(strategy)
+    sizes = {tf.float32: 3, tf.float64: 2, tf.bfloat16: 4, tf.int64: 1}
+
+    @tf.function
+    def total():
+        def replica():
+            place = tf.distribute.get_replica_context().replica_id_in_sync_group + 1
+            values = {dtype.name: tf.fill([size], tf.cast(place, dtype)) for dtype, size in sizes.items()}
+            return exchange.sum(values, phase="net", what="gradients")
+
+        return [strategy.experimental_local_results(x) for x in exchange.run(replica).values()]
+
+    expected = replicas * (replicas + 1) / 2
+    found = [copy.numpy().astype(float).tolist() for copies in total() for copy in copies]
+    assert found == [[expected] * size for size in (3, 2, 4, 1) for _ in range(replicas)]
+
+
+def test_what_nccl_does_not_add_up_is_refused():
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], tf.distribute.NcclAllReduce(num_packs=0))
+    with pytest.raises(ConfigurationError, match=r"`Trainer\.reduce_gradients_in` is 'bfloat16'"):
+        Exchange(strategy, reduce_in=tf.bfloat16)
+
+
+def test_a_mistake_is_no_silence():
+    class Mistaken(tf.distribute.ReductionToOneDevice):
+        def reduce_implementation(self, reduce_op, value, destinations, options):
+            raise TypeError("'NoneType' is no device")
+
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], Mistaken())
+    with pytest.raises(TypeError, match="is no device"):
+        check_exchange(strategy)
 
 
 def test_wrong_sums_are_fatal():
