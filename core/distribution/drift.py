@@ -57,13 +57,14 @@ def make_drift_check(strategy: tf.distribute.Strategy, variables: Mapping[str, t
 
 def fingerprint(value: tf.Tensor) -> tf.Tensor:
     """One int64 that stands for all bits of a tensor and their places."""
-    bits = tf.cast(value, tf.int8) if value.dtype == tf.bool else tf.bitcast(value, _INTEGERS[value.dtype.size])
-    bits = tf.reshape(bits, [-1])
-    blocks, rest = divmod(bits.shape.num_elements(), _BLOCK)
+    flat = tf.reshape(tf.cast(value, tf.int8) if value.dtype == tf.bool else value, [-1])
+    blocks, rest = divmod(flat.shape.num_elements(), _BLOCK)
 
     def sum_of(first: tf.Tensor, size: int) -> tf.Tensor:
         places = tf.cast(first, tf.int64) + tf.range(size, dtype=tf.int64)
-        return tf.reduce_sum(tf.cast(tf.slice(bits, [first], [size]), tf.int64) * (2 * places + 1))
+        # Cut as what it is: GPUs cut int32 on the host.
+        bits = tf.bitcast(tf.slice(flat, [first], [size]), _INTEGERS[flat.dtype.size])
+        return tf.reduce_sum(tf.cast(bits, tf.int64) * (2 * places + 1))
 
     total = sum_of(tf.constant(blocks * _BLOCK), rest)
     if blocks:

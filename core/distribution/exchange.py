@@ -22,10 +22,6 @@ def replica_here() -> int | None:
     return None if number is None else int(number)
 
 
-def _operations_of(strategy: tf.distribute.Strategy) -> Any:
-    return getattr(strategy.extended, "_cross_device_ops", None)
-
-
 class Exchange:
     """What the engine asks of a strategy."""
 
@@ -36,7 +32,9 @@ class Exchange:
         self.device: str = strategy.extended.worker_devices[0]  # where what runs once runs
         self.networked = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
         self.ledger = Ledger()
-        if reduce_in == tf.bfloat16 and isinstance(_operations_of(strategy), tf.distribute.NcclAllReduce):
+        operations = getattr(strategy.extended, "_cross_device_ops", None)
+        nccl = self.replicas > 1 and isinstance(operations, tf.distribute.NcclAllReduce)
+        if reduce_in == tf.bfloat16 and nccl:
             raise ConfigurationError(
                 "`Trainer.reduce_gradients_in` is 'bfloat16', which TensorFlow's NCCL doesn't add up between the GPUs "
                 "of one process: leave it out. It is for workers on a network."

@@ -6,9 +6,21 @@ import tensorflow as tf
 
 from core import initializers
 from core.initializers import Initializer
-from core.layers.conv_gradients import borders, convolve_image, pays
+from core.layers.conv_gradients import convolve_image, pays
 from core.layers.shapes import add_bias, check_axes, check_groups, check_last, check_positive
-from core.layers.windows import SPACE, Ints, Padding, Pairs, half_kernel, per_axis, read_padding, slide, split_groups
+from core.layers.windows import (
+    SPACE,
+    Ints,
+    Padding,
+    Pairs,
+    half_kernel,
+    pad_space,
+    per_axis,
+    read_padding,
+    same_padding,
+    slide,
+    split_groups,
+)
 from core.module import Module
 from core.random import Rng
 
@@ -89,8 +101,10 @@ def convolve(
         # TensorFlow's CPU kernels have no gradient for dilation either; `tf.nn.convolution`, unlike `tf.nn.conv2d`,
         # makes plain convolutions of it, by moving space to the batch. It takes a stride or a dilation, not both.
         def convolution(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
-            if rank == 2 and max(*stride, *dilation) == 1 and pays(x, w, padding):
-                return convolve_image(x, w, borders(x, w, padding))
+            if rank == 2 and max(*stride, *dilation) == 1:
+                padded = pad_space(x, same_padding(x, w.shape[:2], stride, dilation)) if padding == "SAME" else x
+                if pays(padded, w):
+                    return convolve_image(padded, w)
             # Named, because the second derivative of an eager convolution stumbles over the default format, None.
             layout = {1: "NWC", 2: "NHWC", 3: "NDHWC"}[rank]
             return tf.nn.convolution(x, w, list(stride), padding, layout, list(dilation))

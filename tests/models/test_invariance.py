@@ -5,7 +5,7 @@ import pytest
 
 from tests.commands import CONFIGS
 from tests.invariance.campaign import measure
-from tests.invariance.subjects import SMALLER, TOYS, configured, subject, task_name
+from tests.invariance.subjects import CHANGES, TOYS, configured, subject, task_name
 
 CORNERS = [(1, 1), (2, 2), (4, 1)]
 TINY = {
@@ -13,7 +13,7 @@ TINY = {
     "digits_ddpm": ("Ddpm.channels = 8",),
     "digits_gan": ("Gan.latent_size = 4", "mlp_networks.g_hidden = [8]", "mlp_networks.d_hidden = [8]"),
     "digits_mlp": ("MlpClassifier.sizes = [64, 8, 10]",),
-    **SMALLER,
+    **CHANGES,
 }
 
 
