@@ -52,7 +52,7 @@ def print_table(rows: Sequence[Row]) -> None:
     for row in rows:
         reductions = ", ".join(f"{name} {' or '.join(map(str, sorted(n)))}" for name, n in row.reductions.items())
         verdict = "differs" if row.problems else "the same"
-        in_a_row = f"{row.in_a_row} of {row.steps}"
+        in_a_row = f"{row.in_a_row} of {row.steps}" + (f", {len(row.at_edges)} at an edge" if row.at_edges else "")
         table.add_row(row.name, in_a_row, str(row.variables), str(row.figures), reductions, verdict)
     Console(width=150).print(table)
 

@@ -3,7 +3,8 @@
 Where a ReLU, an absolute value or a threshold meets a number that is zero but for rounding, the last bit decides which
 way a gradient goes, and replicas, which add up in another order, may rightly part there. So the campaign first looks
 for a run that keeps clear of such edges: last bits of the first weights are changed on one replica, and must not show.
-Through its steps replicas are compared in a row; each step after them starts from one replica's variables.
+Through its steps replicas are compared in a row; each step after them starts from one replica's variables. Should such
+a step differ, it is at an edge if last bits, changed on one replica before it, show in the same step; else it is wrong.
 """
 
 from collections.abc import Sequence
@@ -11,11 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from core.testing import Outcome, Run, on_virtual_cpus
+from core.testing import Outcome, Pieces, Run, on_virtual_cpus
 from core.testing.invariance import differences
+from core.testing.replicas import Values
 from tests.invariance.subjects import Subject
 
-NUDGES = 4
+NUDGES, NUDGES_OF_A_STEP = 4, 64
 SEEDS = (9, 10, 7, 8)
 
 
@@ -43,21 +45,53 @@ def reference(subject: Subject, microbatches: int, steps: int, seed: int) -> Seq
     return [run.train(1, first=i) for i in range(steps)]
 
 
+class Edges:
+    """Answers whether a step is at one."""
+
+    def __init__(self, subject: Subject, microbatches: int, seed: int):
+        self._pieces = subject.make(on_virtual_cpus(1))
+        self._run = Run(self._pieces, subject.batch, microbatches=microbatches, seed=seed)
+
+    def at(self, i: int, outcomes: Sequence[Outcome], found: Outcome, allowed: dict[str, float]) -> bool:
+        """Whether last bits, changed before step `i` of the reference, lead half as far from it as `found` is."""
+        far = {kind: max(largest, _distance(outcomes[i], found, kind) / 2.0) for kind, largest in allowed.items()}
+        beyond = [kind for kind, largest in allowed.items() if _distance(outcomes[i], found, kind) > largest]
+        for nudge in range(NUDGES_OF_A_STEP):
+            _nudge(self._pieces, self._run, outcomes[i - 1].variables, nudge)
+            nudged = self._run.train(1, first=i)
+            if all(_distance(outcomes[i], nudged, kind) > far[kind] for kind in beyond):
+                return True
+        return False
+
+
 def _nudged(subject: Subject, steps: int, seed: int, allowed: dict[str, float]) -> Reference:
     pieces = subject.make(on_virtual_cpus(1))
-    run, own = Run(pieces, subject.batch, seed=seed), {id(v) for v in pieces.task.parameters().values()}
+    run = Run(pieces, subject.batch, seed=seed)
     start = {path: variable.numpy() for path, variable in run.variables.items()}
     outcomes, steady = [run.train(1, first=i) for i in range(steps)], steps
     for nudge in range(NUDGES):
-        random = np.random.RandomState(nudge)
-        for path, variable in run.variables.items():
-            value = start[path]
-            if id(variable) in own:
-                value = np.nextafter(value, random.choice([-np.inf, np.inf], value.shape).astype(value.dtype))
-            variable.assign(value)
+        _nudge(pieces, run, start, nudge)
         for i in range(steady):
-            found = run.train(1, first=i)
-            for kind, largest in allowed.items():
-                if differences(getattr(outcomes[i], kind), getattr(found, kind))[0].size > largest:
-                    steady = min(steady, i)
+            if shows(outcomes[i], run.train(1, first=i), allowed):
+                steady = min(steady, i)
     return Reference(seed, outcomes, steady)
+
+
+def _nudge(pieces: Pieces, run: Run, values: Values, nudge: int) -> None:
+    """Gives all variables these values, the parameters among them in their last bit."""
+    random, own = np.random.RandomState(nudge), {id(v) for v in pieces.task.parameters().values()}
+    for path, variable in run.variables.items():
+        value = np.asarray(values[path]).astype(variable.dtype.as_numpy_dtype)
+        if id(variable) in own:
+            value = np.nextafter(value, random.choice([-np.inf, np.inf], value.shape).astype(value.dtype))
+        variable.assign(value)
+
+
+def shows(expected: Outcome, found: Outcome, allowed: dict[str, float]) -> bool:
+    """Whether two outcomes are further apart than is allowed."""
+    return any(_distance(expected, found, kind) > largest for kind, largest in allowed.items())
+
+
+def _distance(expected: Outcome, found: Outcome, kind: str) -> float:
+    """The largest difference of `variables` or `figures`."""
+    return differences(getattr(expected, kind), getattr(found, kind))[0].size
