@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from core.optimizers import transform
+
 from . import optimizer_battery
 from .battery import table
 from .layer_rows import ROWS_OF_LAYERS
@@ -57,5 +59,6 @@ def _rule(columns: int) -> str:
 
 
 if __name__ == "__main__":
+    transform.KERNELS_FROM = 0  # the rows are small, and their kernels are to be seen (as in `conftest.py`)
     PAGE.write_text(page())
     print(f"wrote {PAGE.name}")
