@@ -26,7 +26,7 @@ from core.distribution.virtual import make_virtual_cpus
 from core.optimizers import adamw
 from core.random import Rng
 from core.task import Batch, Loss, Task, Update
-from models.mlp import MlpClassifier
+from models.classifiers.mlp import MlpClassifier
 from trainers.experiment import Experiment
 from trainers.trainer import Trainer
 from trainers.workdir import Workdir

@@ -22,7 +22,7 @@ from rich.table import Table
 from benchmarks.pairs import interleaved, ratio
 from core.data import ArraySource, Source, digits
 from core.optimizers import adamw
-from models.mlp import MlpClassifier
+from models.classifiers.mlp import MlpClassifier
 from trainers.experiment import Experiment
 from trainers.trainer import Trainer
 from trainers.workdir import Workdir

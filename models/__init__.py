@@ -1,22 +1,20 @@
-"""One architecture a file: its networks, then the task that trains them."""
+"""One family of architectures a folder: its networks, and the tasks that train them."""
 
-from models.convnet import ConvNet, ConvNetClassifier
-from models.cyclegan import CycleGan
-from models.dcgan import dcgan_networks
+from models.classifiers.convnet import ConvNet, ConvNetClassifier
+from models.classifiers.linear import LinearClassifier, SoftmaxRegression
+from models.classifiers.mlp import Mlp, MlpClassifier
 from models.ddpm import Ddpm
-from models.gan import Gan
-from models.gan_mlp import mlp_networks
-from models.judge import DigitQuality, digit_quality, kept_digits
-from models.linear import LinearClassifier, SoftmaxRegression
-from models.mlp import Mlp, MlpClassifier
-from models.pix2pix import Pix2Pix
+from models.gan.dcgan import dcgan_networks
+from models.gan.mlp import mlp_networks
+from models.gan.task import Gan
+from models.translation.cyclegan import CycleGan
+from models.translation.pix2pix import Pix2Pix
 
 __all__ = [
     "ConvNet",
     "ConvNetClassifier",
     "CycleGan",
     "Ddpm",
-    "DigitQuality",
     "Gan",
     "LinearClassifier",
     "Mlp",
@@ -24,7 +22,5 @@ __all__ = [
     "Pix2Pix",
     "SoftmaxRegression",
     "dcgan_networks",
-    "digit_quality",
-    "kept_digits",
     "mlp_networks",
 ]

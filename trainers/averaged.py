@@ -3,8 +3,8 @@
 import tensorflow as tf
 
 from core.module import named_variables
-from core.statistics import commit, refreshed
 from core.task import Task
+from core.task.statistics import commit, refreshed
 from trainers.experiment import Experiment
 
 

@@ -4,7 +4,8 @@ import core.data
 import core.distribution
 import core.optimizers
 import models
-import trainers.generation
-import trainers.translations
+import trainers.hooks.digits
+import trainers.hooks.samples
+import trainers.hooks.translations
 
 __all__ = ["core", "models", "trainers"]

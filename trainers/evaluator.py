@@ -10,9 +10,10 @@ import tensorflow as tf
 from core.data import PerReplica, Source, eval_chunks
 from core.distribution import Exchange
 from core.distribution.ledger import FIGURES
+from core.engine.describe import describe_loss
 from core.errors import ConfigurationError
-from core.loss_spec import Sums, checked, describe_loss, means, weighted_sums
 from core.task import Batch
+from core.task.loss import Sums, checked, means, weighted_sums
 from trainers.averaged import averaged_task
 from trainers.experiment import Experiment
 from trainers.explain import WRONG_ROWS, explained

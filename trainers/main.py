@@ -36,9 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flags = parse(sys.argv[1:] if arguments is None else arguments)
     try:
         _check_packages()
-        from trainers import config_audit
+        from trainers.gin_audit import audit
 
-        configuration = config_audit.read(flags.gin_file, flags.gin_param, search=[CHECKOUT])
+        configuration = audit.read(flags.gin_file, flags.gin_param, search=[CHECKOUT])
         workdir = Path(flags.workdir or Path("runs") / Path(flags.gin_file[0]).stem)
         with native_stderr_in(workdir if flags.mode == "train" or workdir.is_dir() else None):
             from trainers.session import Session
@@ -145,7 +145,7 @@ def native_stderr_in(workdir: Path | None) -> Iterator[None]:
 @contextlib.contextmanager
 def saying_goodbye() -> Iterator[None]:
     """Tells the other workers, if there are any, how this one ended: they needn't guess, nor wait."""
-    from core.distribution import joined, naming_lost_peers
+    from core.workers import joined, naming_lost_peers
 
     reason: str | None = "it was interrupted"
     try:
@@ -183,7 +183,7 @@ def _show_tail(path: Path, stream: TextIO, lines: int = 20) -> None:
 
 
 def _fail(error: Exception, exit_code: int, verbose: bool) -> int:
-    from trainers.config_audit import plain_message
+    from trainers.gin_audit.audit import plain_message
 
     if verbose:
         traceback.print_exception(error)
@@ -202,8 +202,8 @@ def _place(error: Exception) -> str:
 
 def _is_worker() -> bool:
     """Whether this process has met others; asked without importing TensorFlow for it."""
-    distribution = sys.modules.get("core.distribution")
-    return distribution is not None and distribution.joined() is not None
+    workers = sys.modules.get("core.workers")
+    return workers is not None and workers.joined() is not None
 
 
 if __name__ == "__main__":

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from core.engine import Accumulated, TrainStep, accumulate_gradients, compute
-from core.engine.layout import cut, shape_of
+from core.engine.place import cut, shape_of
 from core.engine.plan import outputs_of
-from core.loss_spec import means
 from core.task import Batch, Compute
+from core.task.loss import means
 
 
 def describe_bad_step(train_step: TrainStep, values: Batch, index: int) -> str:

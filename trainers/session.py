@@ -9,16 +9,17 @@ from typing import Any
 import tensorflow as tf
 
 from core import checkpoint
-from core.distribution import STRATEGIES, is_chief, joined, must_agree
-from core.distribution.cluster import cluster_from_environment
+from core.distribution import STRATEGIES
+from core.engine.describe import untraced
 from core.errors import CheckpointError, ConfigurationError
-from core.loss_spec import untraced
+from core.workers import is_chief, joined, must_agree
+from core.workers.cluster import cluster_from_environment
 from trainers import configurables as configurables  # registers them
-from trainers.config_audit import Configuration
-from trainers.config_identity import config_hash, difference, identity, operative_text
 from trainers.evaluator import Evaluator
 from trainers.experiment import Experiment
-from trainers.hooks import KillAfter
+from trainers.gin_audit.audit import Configuration
+from trainers.gin_audit.identity import config_hash, difference, identity, operative_text
+from trainers.hooks.base import KillAfter
 from trainers.trainer import Trainer
 from trainers.workdir import Workdir
 

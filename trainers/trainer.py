@@ -14,16 +14,17 @@ import tensorflow as tf
 
 from core import checkpoint
 from core.data import PerReplica, train_chunks
-from core.distribution import is_chief, make_agreement, make_drift_check
+from core.distribution import make_agreement, make_drift_check
 from core.engine import ALL_WELL, Progress, TrainStep, make_chunk
 from core.errors import ConfigurationError, NotFiniteError, PreemptedError
-from core.loss_spec import GRADIENT_NORM, means
+from core.task.loss import GRADIENT_NORM, means
 from core.telemetry import Telemetry
+from core.workers import is_chief
 from trainers.averaged import averaged_task
 from trainers.evaluator import Evaluator
 from trainers.experiment import Experiment
 from trainers.explain import explained
-from trainers.hooks import CheckReplicas, Evaluate, Hook, LogMetrics, SaveCheckpoint
+from trainers.hooks.base import CheckReplicas, Evaluate, Hook, LogMetrics, SaveCheckpoint
 from trainers.meter import Meter
 from trainers.not_finite import describe_bad_step
 from trainers.workdir import Workdir

@@ -10,8 +10,8 @@ import tensorflow as tf
 from benchmarks.by_hand import cyclegan as hand_cyclegan
 from benchmarks.by_hand import gan as hand_gan
 from core.random import Rng
-from models.cyclegan import CycleGan
-from models.gan import Gan
+from models.gan.task import Gan
+from models.translation.cyclegan import CycleGan
 
 RNG = Rng.from_seed(0)
 

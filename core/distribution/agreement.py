@@ -5,7 +5,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from core.distribution.exchange import Exchange
-from core.distribution.membership import joined
+from core.workers.membership import joined
 
 
 def make_agreement(strategy: tf.distribute.Strategy) -> Callable[[bool], bool]:

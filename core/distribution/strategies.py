@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import gin
 import tensorflow as tf
 
-from core.distribution.membership import join
 from core.distribution.probe import check_exchange
 from core.distribution.virtual import make_virtual_cpus
 from core.errors import ConfigurationError, PeerLostError
+from core.workers.membership import join
 
 
 @gin.configurable

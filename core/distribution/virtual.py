@@ -17,5 +17,5 @@ def make_virtual_cpus(count: int) -> None:
         raise ConfigurationError(
             f"{count} replicas need {count} CPU devices, but TensorFlow has started with {len(configured)}, and can't "
             "be given more: make the strategy before anything else touches TensorFlow. In tests: `pytest_plugins = "
-            '["core.pytest_plugin"]` in `conftest.py`.'
+            '["core.testing.pytest_plugin"]` in `conftest.py`.'
         ) from None

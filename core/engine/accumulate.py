@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from core.engine.layout import shape_of
-from core.loss_spec import LossSpec, Sums, checked, describe_loss, describe_outputs, microbatch_specs, weighted_sums
-from core.loss_spec import zeros as zeros_of
+from core.engine.describe import LossSpec, describe_loss, describe_outputs, microbatch_specs
+from core.engine.describe import zeros as zeros_of
+from core.engine.place import shape_of
 from core.random import Rng
-from core.statistics import Statistics, SumOverReplicas, summing_over_replicas
 from core.task import Batch, Loss
+from core.task.loss import Sums, checked, weighted_sums
+from core.task.statistics import Statistics, SumOverReplicas, summing_over_replicas
 
 SPARSE_FROM = 1024  # rows of a variable; tracing a gradient to see whether it is sparse isn't worth it for smaller ones
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from core.engine.describe import zeros
 from core.engine.step import StepResult, TrainStep
-from core.loss_spec import Sums, zeros
 from core.task import Batch
+from core.task.loss import Sums
 
 ALL_WELL = -1
 

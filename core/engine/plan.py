@@ -6,8 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from core.engine.describe import Access, LossSpec, Specs, describe_loss, describe_outputs
 from core.errors import ConfigurationError
-from core.loss_spec import Access, LossSpec, Specs, describe_loss, describe_outputs
 from core.task import Compute, Phase, Update
 
 

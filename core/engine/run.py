@@ -7,17 +7,17 @@ import tensorflow as tf
 
 from core.distribution.exchange import Exchange, replica_here
 from core.engine.accumulate import Accumulated, Additive, Microbatches, accumulate_gradients, at_microbatch, compute
-from core.engine.layout import Placed, cut, moved
+from core.engine.place import Placed, cut, moved
 from core.engine.plan import Plan, is_shape_only
 from core.engine.through import Recorded, update_through
 from core.engine.write import reduce_over_replicas, write_update
 from core.errors import ConfigurationError
-from core.loss_spec import Sums
 from core.module import named_variables
 from core.optimizers import Optimizer
 from core.random import Rng
-from core.statistics import Statistics, SumOverReplicas, summing_over_replicas
 from core.task import Batch, Compute, Phase, Update
+from core.task.loss import Sums
+from core.task.statistics import Statistics, SumOverReplicas, summing_over_replicas
 
 
 class PhaseRunner:

@@ -14,13 +14,14 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from core.distribution.exchange import Exchange
-from core.engine.layout import Placed
+from core.engine.describe import LossSpec, Specs, zeros
+from core.engine.place import Placed
 from core.engine.plan import Plan, Planner
 from core.engine.run import PhaseRunner
-from core.loss_spec import LossSpec, Specs, Sums, zeros
 from core.optimizers import Optimizer
 from core.random import Rng
 from core.task import Batch, Phase
+from core.task.loss import Sums
 
 
 class StepResult(NamedTuple):

@@ -11,12 +11,12 @@ import tensorflow as tf
 from core.distribution.exchange import replica_here
 from core.distribution.ledger import FIGURES
 from core.engine.accumulate import Accumulated, Additive, Microbatches, at_microbatch, refuse_missing
-from core.engine.layout import Placed, cut, moved, shape_of
+from core.engine.place import Placed, cut, moved, shape_of
 from core.engine.plan import Plan
 from core.engine.write import reduce_over_replicas, write_update
 from core.random import Rng
-from core.statistics import Statistics
 from core.task import Batch, Compute, Update
+from core.task.statistics import Statistics
 
 if TYPE_CHECKING:
     from core.engine.run import PhaseRunner

@@ -8,12 +8,12 @@ import tensorflow as tf
 from core.distribution.exchange import Exchange
 from core.distribution.ledger import GRADIENTS
 from core.engine.accumulate import Accumulated
-from core.loss_spec import GRADIENT_NORM, Sums
 from core.module import named_variables
 from core.optimizers import Optimizer
 from core.optimizers.clipping import global_norm
-from core.statistics import commit, refreshed
 from core.task import Update
+from core.task.loss import GRADIENT_NORM, Sums
+from core.task.statistics import commit, refreshed
 
 
 def reduce_over_replicas(accumulated: Accumulated, exchange: Exchange, name: str = "loss") -> Accumulated:

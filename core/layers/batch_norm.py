@@ -4,15 +4,15 @@ import tensorflow as tf
 
 from core.layers.norm import Norm
 from core.layers.shapes import check_last, check_rate, widen
-from core.statistics import Statistics, Sums, Values
+from core.task.statistics import Statistics, Sums, Values
 
 
 class BatchNorm(Norm):
     """Ioffe and Szegedy (2015): each channel with zero mean and unit variance over the batch and space.
 
     `layer(x, statistics=statistics)` trains: it normalises by the batch and adds what it saw to `statistics`, from
-    which the engine takes the new moving averages (see `core.statistics`). `layer(x)` normalises by those averages.
-    With `sync`, the batch is that of all replicas together.
+    which the engine takes the new moving averages (see `core.task.statistics`). `layer(x)` normalises by those
+    averages. With `sync`, the batch is that of all replicas together.
 
     The averages weigh all batches since the first, those `k` updates ago by `decay ** k`, and are divided by the sum of
     the weights (Kingma and Ba's correction of the start, 2015). So they are right from the first update on, whatever

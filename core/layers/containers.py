@@ -7,7 +7,7 @@ import tensorflow as tf
 from core.layers.calls import Layer, arguments_of, call
 from core.module import Module
 from core.random import Rng
-from core.statistics import Statistics
+from core.task.statistics import Statistics
 
 
 class Sequential(Module):

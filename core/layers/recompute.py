@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from core.module import Module
-from core.statistics import Statistics
+from core.task.statistics import Statistics
 
 Function = Callable[..., Any]
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 from core.layers.shapes import check_positive
 from core.module import Module
 from core.random import Rng
-from core.statistics import Values
+from core.task.statistics import Values
 
 
 class HasKernel(Protocol):

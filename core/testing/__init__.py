@@ -17,7 +17,7 @@
 
 Each raises an `AssertionError` that says what was found and what to do. The first three run a step the plain way, one
 phase after the other, which also makes them a second opinion on the engine; the next three run the engine on virtual
-CPU devices (`pytest_plugins = ["core.pytest_plugin"]` in `conftest.py` makes four).
+CPU devices (`pytest_plugins = ["core.testing.pytest_plugin"]` in `conftest.py` makes four).
 """
 
 from core.testing.collectives import assert_collectives

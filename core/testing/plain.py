@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
-from core.loss_spec import checked, weighted_sums
 from core.optimizers import Optimizer
 from core.random import Rng
-from core.statistics import commit
 from core.task import Batch, Compute, Task, Update
+from core.task.loss import checked, weighted_sums
+from core.task.statistics import commit
 
 
 def optimizers_of(task: Task) -> dict[str, Optimizer]:

@@ -16,11 +16,11 @@ import tensorflow as tf
 from core.distribution.ledger import Collective
 from core.distribution.virtual import make_virtual_cpus
 from core.engine import StepResult, TrainStep, assemble_optimizer, assemble_task, checked_phases, kept_alone
-from core.loss_spec import GRADIENT_NORM, means
 from core.module import named_variables
 from core.optimizers import Optimizer
 from core.random import Rng
 from core.task import Batch, Phase, Task, Update
+from core.task.loss import GRADIENT_NORM, means
 from core.testing.batch import as_tensors
 
 Factory = Callable[..., Task]  # called with `rng=`, inside the strategy's scope

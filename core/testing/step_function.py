@@ -5,9 +5,9 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from core.loss_spec import checked
 from core.random import Rng
 from core.task import Batch, Loss
+from core.task.loss import checked
 from core.testing.batch import as_tensors
 
 

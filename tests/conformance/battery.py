@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from core.layers.calls import arguments_of
 from core.random import Rng
-from core.statistics import Statistics
+from core.task.statistics import Statistics
 
 Arrays = tuple[np.ndarray, ...]
 RNG = Rng.from_seed(20)  # what parts are made with, and draw from

@@ -12,13 +12,13 @@ from tests.commands import CHECKOUT, CONFIGS
 from tests.invariance.stand_ins import write_images
 from tests.invariance.toys import Ragged, Synchronised, toy_batch
 from tests.test_configs import write_idx
-from trainers import config_registry as registry
 from trainers import configurables as configurables  # registers them
-from trainers.config_audit import Configuration, read
-from trainers.config_imports import import_module
-from trainers.config_statements import Reference, names_in, scoped
 from trainers.evaluator import Evaluator
 from trainers.experiment import Experiment
+from trainers.gin_audit import registry
+from trainers.gin_audit.audit import Configuration, read
+from trainers.gin_audit.imports import import_module
+from trainers.gin_audit.statements import Reference, names_in, scoped
 from trainers.trainer import Trainer
 
 ROWS = 16

@@ -6,8 +6,8 @@ import tensorflow as tf
 from core import layers
 from core.optimizers import adamw, sgd
 from core.random import Rng
-from core.statistics import Statistics
 from core.task import Batch, Loss, Task, Update
+from core.task.statistics import Statistics
 
 TOKENS, SIZE, WIDTH = 5, 4, 12
 

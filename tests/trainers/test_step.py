@@ -12,8 +12,8 @@ from core.module import Module, named_variables
 from core.optimizers import Optimizer, adam, sgd
 from core.optimizers.clipping import global_norm
 from core.random import Rng
-from core.statistics import Statistics
 from core.task import Compute, Loss, Task, Update
+from core.task.statistics import Statistics
 
 STRATEGY = tf.distribute.OneDeviceStrategy("CPU:0")
 RULES = {

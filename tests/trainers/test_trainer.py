@@ -13,10 +13,10 @@ from core.module import named_variables
 from core.optimizers import adamw, chain, ema, sgd
 from core.random import Rng
 from core.task import Loss, Task, Update
-from models.mlp import MlpClassifier
+from models.classifiers.mlp import MlpClassifier
 from trainers.evaluator import Evaluator
 from trainers.experiment import Experiment
-from trainers.hooks import Hook
+from trainers.hooks.base import Hook
 from trainers.trainer import Trainer
 from trainers.workdir import Workdir
 

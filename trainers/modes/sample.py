@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from core.data import check_feature, image_folder
 from trainers.explain import explained
-from trainers.generation import encode_grid, encode_png, make_sampler, write_file
+from trainers.hooks.samples import encode_grid, encode_png, make_sampler, write_file
 from trainers.session import Session
 from trainers.trainer import Trainer
 

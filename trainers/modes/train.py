@@ -1,8 +1,8 @@
 """`--mode=train`: trains, or goes on training."""
 
-from core.distribution import is_chief, joined, naming_lost_peers
 from core.errors import PeerLostError, TapeloopError
 from core.telemetry import Console, JsonLines, Telemetry, TensorBoard
+from core.workers import is_chief, joined, naming_lost_peers
 from trainers.session import Session
 from trainers.trainer import Trainer
 

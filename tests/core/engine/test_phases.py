@@ -9,9 +9,9 @@ from core import layers
 from core.errors import ConfigurationError
 from core.module import Module
 from core.optimizers import adam, sgd
-from core.statistics import Statistics
 from core.task import EVERY_REPLICA, ONE_DEVICE, Compute, Loss, Task, Update
-from models.mlp import Mlp
+from core.task.statistics import Statistics
+from models.classifiers.mlp import Mlp
 
 ROWS = 8
 REAL = {"real": np.random.RandomState(3).randn(ROWS, 8).astype("float32")}

@@ -13,7 +13,7 @@ from core.errors import ConfigurationError
 from core.module import Module
 from core.optimizers import adam, sgd
 from core.task import EVERY_REPLICA, ONE_DEVICE, Compute, Loss, Task, Update, when_batch_at_least
-from models.mlp import Mlp
+from models.classifiers.mlp import Mlp
 
 ROWS = 16
 REAL = {"real": np.random.RandomState(3).randn(ROWS, 8).astype("float32")}

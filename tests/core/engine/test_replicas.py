@@ -12,8 +12,8 @@ from core import layers
 from core.distribution.ledger import GRADIENTS, STATISTICS
 from core.errors import ConfigurationError
 from core.optimizers import adam, sgd
-from core.statistics import Statistics
 from core.task import Compute, Loss, Task, Update
+from core.task.statistics import Statistics
 
 ROWS = 32
 CORNERS = [(2, 2), (4, 1), (2, 1), (4, 4), (1, 4)]

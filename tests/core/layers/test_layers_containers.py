@@ -25,7 +25,7 @@ from core.layers import (
     recompute,
 )
 from core.random import Rng
-from core.statistics import Statistics, commit, refreshed
+from core.task.statistics import Statistics, commit, refreshed
 
 RNG = Rng.from_seed(14)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from core.layers import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, Linear, RMSNorm, Sequential
 from core.random import Rng
-from core.statistics import Statistics, Sums, commit, summing_over_replicas
+from core.task.statistics import Statistics, Sums, commit, summing_over_replicas
 
 RNG = Rng.from_seed(8)
 NORMS: dict[str, Callable[[], Any]] = {

@@ -1,0 +1,32 @@
+"""The vocabulary of a training step: tasks, their phases, the losses that step functions return."""
+
+from core.task.loss import Batch, Loss
+from core.task.phases import (
+    EVERY_REPLICA,
+    ONE_DEVICE,
+    Compute,
+    Phase,
+    Placement,
+    Update,
+    on_every_replica,
+    on_one_device,
+    when_batch_at_least,
+)
+from core.task.statistics import Statistics
+from core.task.task import Task
+
+__all__ = [
+    "EVERY_REPLICA",
+    "ONE_DEVICE",
+    "Batch",
+    "Compute",
+    "Loss",
+    "Phase",
+    "Placement",
+    "Statistics",
+    "Task",
+    "Update",
+    "on_every_replica",
+    "on_one_device",
+    "when_batch_at_least",
+]

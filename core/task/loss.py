@@ -1,0 +1,121 @@
+"""What a step function returns, its check, and the weighted sums and means that are made of it."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from core.metrics import State
+from core.task.statistics import Statistics
+
+Batch = Mapping[str, tf.Tensor]
+Sums = Mapping[str, Any]  # "weight", "loss" and each metric: weighted sums, or an additive state
+
+GRADIENT_NORM = "gradient_norm"
+
+# Names that a line of figures has for something else.
+RESERVED = frozenset(
+    {"loss", "weight", GRADIENT_NORM, "step", "split", "examples_per_second", "step_seconds", "data_wait"}
+)
+
+
+class Loss(NamedTuple):
+    """What a step function returns: values per example, never their mean. The engine divides by the total weight."""
+
+    per_example: tf.Tensor  # [batch], or [batch, ...] together with a weight of the same shape
+    weight: tf.Tensor | None = None  # one per value; nothing is read where it is zero
+    metrics: Mapping[str, tf.Tensor | State] = {}  # figures shaped and weighted like `per_example`, or additive states
+    outputs: Mapping[str, tf.Tensor] = {}  # values [batch, ...] that later phases of the step find in their batch
+    statistics: Statistics | None = None  # what normalisation layers saw; the engine moves their averages
+
+
+def weighted_sums(loss: Loss) -> tuple[tf.Tensor, dict[str, Any]]:
+    """The sum to differentiate, and all that is reported, as sums."""
+    if loss.weight is None:
+        weight = None
+        total = tf.cast(tf.size(loss.per_example), tf.float32)
+    else:
+        weight = tf.cast(loss.weight, tf.float32)
+        total = tf.reduce_sum(weight)
+
+    def weigh(x: tf.Tensor) -> tf.Tensor:
+        x = tf.cast(x, tf.float32)
+        if weight is None:
+            return tf.reduce_sum(x)
+        # Select, don't multiply: nothing may leak from where the weight is zero, a NaN least of all.
+        return tf.reduce_sum(tf.where(weight != 0.0, weight * x, 0.0))
+
+    objective = weigh(loss.per_example)
+    metrics = {name: x if isinstance(x, State) else weigh(x) for name, x in loss.metrics.items()}
+    return objective, {"weight": total, "loss": objective, **metrics}
+
+
+def means(sums: Sums) -> dict[str, float]:
+    """The figures that sums stand for: weighted means, and the results of additive states; NaN of nothing."""
+    weight = float(sums["weight"])
+    figures: dict[str, float] = {}
+    for name, x in sums.items():
+        if isinstance(x, State):
+            result = x.result()
+            named = result.items() if isinstance(result, Mapping) else [("", result)]
+            figures |= {f"{name}/{suffix}".rstrip("/"): float(value) for suffix, value in named}
+        elif name != "weight":
+            figures[name] = float(x) / weight if weight else math.nan
+    return figures
+
+
+def checked(loss: Any, name: str, rows: int | None) -> Loss:
+    """`loss`, if it is one value per example with everything else in the same shape."""
+    if not isinstance(loss, Loss):
+        raise TypeError(
+            f"phase `{name}` returned {type(loss).__name__}; a step function returns `Loss(per_example, ...)` from "
+            "`core.task`, with one value per example."
+        )
+    for key, value in {"per_example": loss.per_example, "weight": loss.weight, **loss.metrics}.items():
+        absent = key == "weight" and value is None
+        if not isinstance(key, str) or not (absent or tf.is_tensor(value) or isinstance(value, State)):
+            raise TypeError(
+                f"phase `{name}` returned a `Loss` with `{key}` = {value!r}; `per_example`, `weight` and metrics are "
+                "tensors, and metrics have names."
+            )
+    for key in RESERVED & loss.metrics.keys():
+        raise ValueError(f"phase `{name}` returned a metric named `{key}`; that name is the engine's own: rename it.")
+    shape = loss.per_example.shape
+    if shape.rank == 0:
+        raise ValueError(
+            f"phase `{name}` returned a scalar loss (shape {shape}). Return one value per example and let the engine "
+            "take the mean: `Loss(per_example)` instead of `Loss(tf.reduce_mean(per_example))`. A scalar regulariser "
+            "is added to every row: `Loss(per_example + penalty)`."
+        )
+    if rows is None and shape[0] is not None and not tf.executing_eagerly():
+        raise ValueError(
+            f"phase `{name}` returned a loss of shape {shape} for any number of rows; the first axis of `per_example` "
+            "is the batch: return one value per example, not a mean over them."
+        )
+    if rows is not None and not shape.is_fully_defined():
+        raise ValueError(
+            f"phase `{name}` returned a loss of shape {shape}, which isn't known while tracing (`tf.boolean_mask` and "
+            "the like have such results). Keep all rows and give those that don't count a `weight` of zero; or, where "
+            f"the shape is known to you, say so: `tf.ensure_shape(per_example, [{rows}, ...])`."
+        )
+    if rows is not None and shape[0] != rows:
+        raise ValueError(
+            f"phase `{name}` returned a loss of shape {shape} for a batch of {rows} rows; the first axis of "
+            "`per_example` is the batch: return one value (or one row of weighted values) per example."
+        )
+    if shape.rank != 1 and loss.weight is None:
+        raise ValueError(
+            f"phase `{name}` returned a loss of shape {shape} without a `weight`. Say what one value counts: "
+            "`Loss(per_token, weight=mask)` with a weight of the same shape, or sum the inner axes to one value per "
+            "example."
+        )
+    tensors = {key: x for key, x in loss.metrics.items() if not isinstance(x, State)}
+    others = {"weight": loss.weight, **{f"metrics[{key!r}]": x for key, x in tensors.items()}}
+    for key, value in others.items():
+        if value is not None and not (value.shape.rank == shape.rank and value.shape.is_compatible_with(shape)):
+            raise ValueError(
+                f"phase `{name}` returned `{key}` of shape {value.shape} beside `per_example` of shape {shape}; both "
+                "hold one value for the same things, so give both the same shape."
+            )
+    return loss

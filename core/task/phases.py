@@ -1,0 +1,142 @@
+"""The phases of a training step: `Update` and `Compute`, and where each of them runs."""
+
+import dataclasses
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gin
+import tensorflow as tf
+
+from core.module import named_variables
+from core.optimizers.transform import Transform
+from core.random import Rng
+from core.task.loss import Batch, Loss
+
+
+@dataclasses.dataclass(frozen=True)
+class Placement:
+    """Where a phase runs: on every replica from some global batch size on, once on one device below it."""
+
+    every_replica_from: int | None  # a global batch size; None is never
+
+    def on_every_replica(self, global_batch_size: int) -> bool:
+        """Whether the phase runs on every replica, rather than once, on one device."""
+        return self.every_replica_from is not None and global_batch_size >= self.every_replica_from
+
+
+EVERY_REPLICA = Placement(0)
+ONE_DEVICE = Placement(None)
+
+
+@gin.configurable
+def on_every_replica() -> Placement:
+    """`EVERY_REPLICA`, for gin."""
+    return EVERY_REPLICA
+
+
+@gin.configurable
+def on_one_device() -> Placement:
+    """`ONE_DEVICE`, for gin: computed once, on the whole global batch (with several workers, once per worker)."""
+    return ONE_DEVICE
+
+
+@gin.configurable
+def when_batch_at_least(rows: int) -> Placement:
+    """On every replica from global batches of `rows` on, on one device below: small batches aren't worth cutting up."""
+    if rows < 1:
+        raise ValueError(f"`rows` of `when_batch_at_least` is {rows}; it is a global batch size: give 1 or more.")
+    return Placement(rows)
+
+
+@dataclasses.dataclass(frozen=True)
+class Update:
+    """Loss → gradients of `trains` → one reduction over the replicas → optimizer."""
+
+    name: str
+    _: dataclasses.KW_ONLY
+    loss: Callable[[Batch, Rng], Loss]
+    trains: tf.Module | Sequence[tf.Module]
+    optimizer: Transform
+    every: int = 1  # runs on steps that `every` divides: n-critic ratios, lazy penalties
+    mixes_rows: bool = False  # a row's result depends on the others': the replicas take each microbatch together
+    microbatches: int | None = None  # fewer than the trainer's, which they divide: for a phase that needs less memory
+    placement: Placement = EVERY_REPLICA
+    through: str | None = None  # a `Compute`: the loss reads its outputs, and the gradients go on through it
+
+    def __post_init__(self) -> None:
+        _check_phase(self)
+        if not isinstance(self.optimizer, Transform):
+            raise TypeError(
+                f"`optimizer` of phase `{self.name}` is {self.optimizer!r}; give a transform, for example "
+                "`adamw(1e-3)` from `core.optimizers` (in gin `@adamw()`, with parentheses)."
+            )
+        modules = [self.trains] if isinstance(self.trains, tf.Module) else self.trains
+        if not isinstance(modules, list | tuple) or not all(isinstance(module, tf.Module) for module in modules):
+            raise TypeError(
+                f"`trains` of phase `{self.name}` is {self.trains!r}; name a module, or a list of modules: their "
+                "variables are what the phase trains."
+            )
+        paths: dict[int, str] = {}
+        for path, variable in self.variables().items():
+            if id(variable) in paths:
+                raise ValueError(
+                    f"`trains` of phase `{self.name}` holds one variable twice, as `{paths[id(variable)]}` and "
+                    f"`{path}`: it would be updated twice a step. Name modules that don't contain each other."
+                )
+            paths[id(variable)] = path
+        if not paths:
+            raise ValueError(f"`trains` of phase `{self.name}` holds no trainable variable; name the module to train.")
+
+    def variables(self) -> dict[str, tf.Variable]:
+        """The trained variables by path; several modules are told apart by their place in `trains`."""
+        if isinstance(self.trains, tf.Module):
+            return named_variables(self.trains, trainable_only=True)
+        return {
+            f"{i}/{path}": variable
+            for i, module in enumerate(self.trains)
+            for path, variable in named_variables(module, trainable_only=True).items()
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class Compute:
+    """A forward pass: its outputs `{name: [batch, ...]}` appear in the batch of every later phase of the step.
+
+    With `state`, a module whose variables keep history, `fn(batch, rng)` returns `(outputs, {variable.ref(): value})`.
+    It is then called once a step, on one device, with the whole global batch in the order of its rows.
+    """
+
+    name: str
+    fn: Callable[[Batch, Rng], Any]
+    _: dataclasses.KW_ONLY
+    every: int = 1
+    mixes_rows: bool = False
+    microbatches: int | None = None
+    placement: Placement = EVERY_REPLICA
+    state: tf.Module | None = None
+
+    def __post_init__(self) -> None:
+        _check_phase(self)
+        if self.state is not None and not isinstance(self.state, tf.Module):
+            raise TypeError(f"`state` of phase `{self.name}` is {self.state!r}; name the module whose variables it is.")
+
+
+Phase = Update | Compute
+
+
+def _check_phase(phase: Phase) -> None:
+    name = phase.name
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
+        raise ValueError(
+            f"`name` of a phase is {name!r}; it appears in figures and checkpoints: use letters, digits and _."
+        )
+    for argument, value in {"every": phase.every, "microbatches": phase.microbatches}.items():
+        absent = argument == "microbatches" and value is None
+        if not absent and (not isinstance(value, int) or value < 1):
+            raise ValueError(f"`{argument}` of phase `{name}` is {value!r}; give a whole number of at least 1.")
+    if not isinstance(phase.placement, Placement):
+        raise TypeError(
+            f"`placement` of phase `{name}` is {phase.placement!r}; use `EVERY_REPLICA`, `ONE_DEVICE` or "
+            "`when_batch_at_least(n)` from `core.task`."
+        )

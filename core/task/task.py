@@ -1,0 +1,61 @@
+"""The vocabulary of a training step: a `Task` lists phases, a phase's step function returns a `Loss`.
+
+    class SpiralTask(Task):
+        def __init__(self, *, rng, optimizer):
+            super().__init__()
+            self.net = Mlp([2, 64, 2], rng=rng)
+            self.optimizer = optimizer
+
+        def phases(self):
+            return [Update("net", loss=self.loss, trains=self.net, optimizer=self.optimizer)]
+
+        def loss(self, batch, rng):
+            logits = self.net(batch["x"])
+            return Loss(softmax_cross_entropy(logits, batch["y"]))
+
+A step function is a plain function: it can be called eagerly in a unit test, with no strategy and no trainer.
+"""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from core.data import Source
+from core.errors import ConfigurationError
+from core.module import Module
+from core.random import Rng
+from core.task.loss import Batch, Loss
+from core.task.phases import Phase
+
+
+class Task(Module):
+    """What is trained and how: its networks (made in `__init__`) and its phases.
+
+    Networks (or other modules) whose attributes are named in `one_device` live on one device only: they cost no memory
+    elsewhere, and only phases that run there can read them.
+    """
+
+    one_device: Sequence[str] = ()
+
+    def phases(self) -> Sequence[Phase]:
+        """The phases of one training step, in the order in which they run."""
+        raise ConfigurationError(f"`{type(self).__name__}` needs `phases()`: a list of `Update` and `Compute`.")
+
+    def check_source(self, source: Source) -> None:
+        """Raises a `DataError` where `source` isn't what this task can learn from; called before the first step."""
+
+    def evaluate(self, batch: Batch) -> Loss:
+        """Loss and metrics of held-out examples."""
+        raise ConfigurationError(f"`{type(self).__name__}` needs `evaluate(batch) -> Loss` to be evaluated.")
+
+    def sample(self, rng: Rng, n: int) -> Batch:
+        """`{"image": [n, height, width, channels] in [-1, 1]}`, new ones, and the `"label"`s that they should have."""
+        raise ConfigurationError(f"`{type(self).__name__}` makes no samples: it needs `sample(rng, n)`.")
+
+    def translate(self, image: tf.Tensor) -> tf.Tensor:
+        """Images of one domain as images of another, both in [-1, 1]."""
+        raise ConfigurationError(f"`{type(self).__name__}` translates no images: it needs `translate(image)`.")
+
+    def held_out(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
+        """The images `a` and `b` of held-out examples in [-1, 1], as large as `translate` takes them."""
+        return batch["a"], batch["b"]

@@ -1,0 +1,24 @@
+"""For pytest: several virtual CPU devices, so that tests can run on several replicas.
+
+In the `conftest.py` of your project: `pytest_plugins = ["core.testing.pytest_plugin"]`. TensorFlow can't be given
+devices once it has started, so they are made before the first test module is imported.
+"""
+
+import pytest
+
+DEVICES = 4
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Makes the devices, in every process that runs tests."""
+    distributes = getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput")
+    if not distributes:
+        from core.distribution.virtual import make_virtual_cpus
+
+        make_virtual_cpus(DEVICES)
+
+
+@pytest.fixture(scope="session")
+def virtual_devices() -> list[str]:
+    """The names of the virtual devices, as strategies take them."""
+    return [f"CPU:{i}" for i in range(DEVICES)]

@@ -1,0 +1,109 @@
+"""This process as one of several that train together. A process joins one cluster in its life."""
+
+import contextlib
+import faulthandler
+import hashlib
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+import gin
+import tensorflow as tf
+
+from core.errors import ConfigurationError, PeerLostError
+from core.versions import versions
+from core.workers.cluster import Cluster, cluster_from_environment
+from core.workers.heartbeat import Peers
+
+GRACE = 15.0  # seconds that TensorFlow has to report a lost peer by itself
+
+
+class Membership:
+    """Who this process is among its peers."""
+
+    def __init__(self, cluster: Cluster, peers: Peers):
+        self.cluster, self.peers = cluster, peers
+        self.last_words: Callable[[str], None] = lambda reason: None  # called before the process is ended from outside
+        self._ended = threading.Event()
+
+    def watch(self, *, timeout: float) -> None:
+        """From now on a peer that is silent for `timeout` seconds ends this process too."""
+        self.timeout = timeout
+        self.peers.watch(timeout=timeout, on_lost=self._on_lost)
+
+    def leave(self, reason: str | None = None) -> None:
+        """A proper goodbye, with the reason where it isn't that the work is done."""
+        self._ended.set()
+        self.peers.leave(reason)
+
+    def _on_lost(self, sentence: str) -> None:
+        """In the watching thread. A collective whose other end is gone may hang for ever, deaf to every signal."""
+        if self._ended.wait(GRACE):
+            return
+        error = PeerLostError(f"{sentence}. {RESTART}")
+        faulthandler.dump_traceback(all_threads=True)
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        self.last_words(str(error))
+        os._exit(error.exit_code)
+
+
+RESTART = (
+    "All workers have to start again, and go on from the last checkpoint (`python -m trainers.launch --max_restarts=N` "
+    "does that)."
+)
+_joined: Membership | None = None
+_facts: dict[str, str] = {}
+
+
+def joined() -> Membership | None:
+    """The cluster that this process belongs to, if it does."""
+    return _joined
+
+
+def is_chief() -> bool:
+    """Whether this process is the one that writes: checkpoints, figures, results."""
+    return _joined is None or _joined.cluster.is_chief
+
+
+def must_agree(**facts: str) -> None:
+    """Facts of this run that the workers compare when they meet, beside its configuration and packages."""
+    _facts.update(facts)
+
+
+def join(*, deadline: float) -> Membership:
+    """Meets the other workers, who must have the same configuration."""
+    global _joined
+    if _joined is not None:
+        raise ConfigurationError("this process belongs to a cluster already: make one `multi_worker` strategy only.")
+    cluster = cluster_from_environment()
+    if cluster is None:
+        raise ConfigurationError(
+            "`multi_worker` finds no cluster: `TF_CONFIG` isn't set, and this is no Slurm step of several tasks. Start "
+            "a local cluster with `python -m trainers.launch --workers=2 -- ...`, or use `mirrored` in one process."
+        )
+    about = {"configuration": hashlib.sha256(gin.config_str().encode()).hexdigest()[:16], **versions(), **_facts}
+    _joined = Membership(cluster, Peers.meet(cluster, about=about, deadline=deadline))
+    return _joined
+
+
+@contextlib.contextmanager
+def naming_lost_peers() -> Iterator[None]:
+    """Around work with peers: an error of TensorFlow's that comes of a lost one becomes an error that names it."""
+    try:
+        yield
+    except (
+        tf.errors.UnavailableError,
+        tf.errors.AbortedError,
+        tf.errors.DeadlineExceededError,
+        tf.errors.CancelledError,
+        tf.errors.InternalError,
+        tf.errors.FailedPreconditionError,
+    ) as error:
+        if _joined is None or _joined.cluster.size == 1:
+            raise
+        found = _joined.peers.wait_for_word(_joined.timeout + GRACE / 3)
+        if found is None and isinstance(error, tf.errors.InternalError | tf.errors.FailedPreconditionError):
+            raise  # all are there: it is this worker's own
+        said = found or f"the workers lost each other ({str(error).splitlines()[0]})"
+        raise PeerLostError(f"{said}. {RESTART}") from error

@@ -1,0 +1,16 @@
+"""Classifiers: their networks, and the task that trains one."""
+
+from models.classifiers.convnet import ConvNet, ConvNetClassifier
+from models.classifiers.linear import LinearClassifier, SoftmaxRegression
+from models.classifiers.mlp import Mlp, MlpClassifier
+from models.classifiers.task import Classifier
+
+__all__ = [
+    "Classifier",
+    "ConvNet",
+    "ConvNetClassifier",
+    "LinearClassifier",
+    "Mlp",
+    "MlpClassifier",
+    "SoftmaxRegression",
+]

@@ -1,0 +1,153 @@
+"""CycleGAN (Zhu et al., 2017): translation between two domains of images of which no pairs are known.
+
+    G: a → b and F: b → a, each against a discriminator of its target domain, by least squares;
+    cycle consistency: F(G(a)) ≈ a and G(F(b)) ≈ b;
+    identity: G(b) ≈ b and F(a) ≈ a, which keeps colours where nothing asks for others.
+
+A step is one update of both generators, which hands its fakes on, and one of each discriminator, which sees them
+through a history of images. Nothing is generated twice.
+"""
+
+from collections.abc import Sequence
+
+import gin
+import tensorflow as tf
+
+from core.errors import ConfigurationError
+from core.losses.adversarial import least_squares
+from core.losses.arguments import not_negative
+from core.optimizers import Transform
+from core.random import Rng
+from core.task import Batch, Compute, Loss, Phase, Update
+from models.translation import PatchGan, Ratio, ResNetGenerator, Translation, mean_distance, share
+from models.translation.image_pool import ImagePool
+
+
+@gin.configurable
+class CycleGan(Translation):
+    """Trains on images `a` and `b` of `image_shape` (height, width, channels), in [-1, 1]; rows needn't be pairs.
+
+    The defaults are the paper's for 256 by 256 pixels; `crop_and_flip` cuts those out of larger images. Where the rows
+    of the evaluation source are pairs after all (`paired_evaluation`), translations are measured against them.
+    """
+
+    def __init__(
+        self,
+        *,
+        rng: Rng,
+        image_shape: Sequence[int] = gin.REQUIRED,
+        width: int = 64,
+        blocks: int = 9,
+        discriminator_channels: Sequence[int] = (64, 128, 256, 512),
+        cycle_weight: float = 10.0,
+        identity_weight: float = 5.0,
+        pool_size: int = 50,
+        crop_and_flip: bool = False,
+        paired_evaluation: bool = False,
+        g_optimizer: Transform = gin.REQUIRED,
+        d_optimizer: Transform = gin.REQUIRED,
+    ):
+        why = "the generators halve it twice"
+        super().__init__(image_shape, multiple=4, why=why, crop_and_flip=crop_and_flip, paired=False)
+        if pool_size < 0:
+            raise ConfigurationError(
+                f"`CycleGan.pool_size` is {pool_size}; it counts images: give 0 for no history, or the paper's 50."
+            )
+        self.cycle_weight = not_negative("cycle_weight", cycle_weight)
+        self.identity_weight = not_negative("identity_weight", identity_weight)
+        self.paired_evaluation = paired_evaluation
+        self.g_optimizer, self.d_optimizer = g_optimizer, d_optimizer
+        self.game = least_squares()
+        channels = image_shape[-1]
+        self.g_ab = ResNetGenerator(channels, width=width, blocks=blocks, rng=rng.fold("g_ab"))
+        self.g_ba = ResNetGenerator(channels, width=width, blocks=blocks, rng=rng.fold("g_ba"))
+        self.d_a = PatchGan(channels, channels=discriminator_channels, rng=rng.fold("d_a"))
+        self.d_b = PatchGan(channels, channels=discriminator_channels, rng=rng.fold("d_b"))
+        self.d_a.check_size("CycleGan", image_shape)
+        self.pool_a = ImagePool(pool_size, image_shape) if pool_size else None
+        self.pool_b = ImagePool(pool_size, image_shape) if pool_size else None
+        self.one_device = ("pool_a", "pool_b") if pool_size else ()
+
+    def phases(self) -> list[Phase]:
+        """Both generators together; the histories; each discriminator."""
+        generators = [self.g_ab, self.g_ba]
+        histories: list[Phase] = [
+            Compute("pool_a", self.remember_a, state=self.pool_a),
+            Compute("pool_b", self.remember_b, state=self.pool_b),
+        ]
+        return [
+            *self.crops(),
+            Update("generators", loss=self.generator_loss, trains=generators, optimizer=self.g_optimizer),
+            *(histories if self.pool_a else []),
+            Update("d_a", loss=self.d_a_loss, trains=self.d_a, optimizer=self.d_optimizer),
+            Update("d_b", loss=self.d_b_loss, trains=self.d_b, optimizer=self.d_optimizer),
+        ]
+
+    def generator_loss(self, batch: Batch, rng: Rng) -> Loss:
+        """L_GAN(G) + L_GAN(F) + λ L_cyc + λ_identity L_identity; hands on the fakes."""
+        a, b = self.images(batch)
+        metrics: dict[str, tf.Tensor] = {}
+        if self.identity_weight:
+            # One pass for both inputs of a generator: instance norm sees each image by itself.
+            fake_b, same_b = tf.split(self.g_ab(tf.concat([a, b], 0)), 2)
+            fake_a, same_a = tf.split(self.g_ba(tf.concat([b, a], 0)), 2)
+            metrics["identity"] = mean_distance(same_a, a) + mean_distance(same_b, b)
+        else:
+            fake_b, fake_a = self.g_ab(a), self.g_ba(b)
+        # The paper asks for (D(G(a)) - 1)², which `least_squares` halves.
+        metrics["adversarial"] = 2.0 * (self.game.generator(self.d_a(fake_a)) + self.game.generator(self.d_b(fake_b)))
+        metrics["cycle"] = mean_distance(self.g_ba(fake_b), a) + mean_distance(self.g_ab(fake_a), b)
+        loss = metrics["adversarial"] + self.cycle_weight * metrics["cycle"]
+        if self.identity_weight:
+            loss += self.identity_weight * metrics["identity"]
+        return Loss(loss, metrics=metrics, outputs={"fake_a": fake_a, "fake_b": fake_b})
+
+    def remember_a(self, batch: Batch, rng: Rng) -> tuple[Batch, object]:
+        """What `d_a` is shown as fake."""
+        assert self.pool_a
+        shown, state = self.pool_a(batch["fake_a"], rng)
+        return {"shown_a": shown}, state
+
+    def remember_b(self, batch: Batch, rng: Rng) -> tuple[Batch, object]:
+        """What `d_b` is shown as fake."""
+        assert self.pool_b
+        shown, state = self.pool_b(batch["fake_b"], rng)
+        return {"shown_b": shown}, state
+
+    def d_a_loss(self, batch: Batch, rng: Rng) -> Loss:
+        """Half of (D(a) − 1)² + D(F(b))²: halved in the paper, to slow the discriminator down."""
+        return self._discriminator_loss(self.d_a, self.images(batch)[0], batch["shown_a" if self.pool_a else "fake_a"])
+
+    def d_b_loss(self, batch: Batch, rng: Rng) -> Loss:
+        """Half of (D(b) − 1)² + D(G(a))²."""
+        return self._discriminator_loss(self.d_b, self.images(batch)[1], batch["shown_b" if self.pool_b else "fake_b"])
+
+    def _discriminator_loss(self, d: PatchGan, real: tf.Tensor, fake: tf.Tensor) -> Loss:
+        real_logits, fake_logits = tf.split(d(tf.concat([real, fake], 0)), 2)
+        metrics = {"real_accuracy": share(real_logits > 0.5), "fake_accuracy": share(fake_logits < 0.5)}
+        return Loss(self.game.discriminator(real_logits, fake_logits), metrics=metrics)
+
+    def translate(self, image: tf.Tensor) -> tf.Tensor:
+        """Images of domain a as images of domain b."""
+        return self.g_ab(image)
+
+    def evaluate(self, batch: Batch) -> Loss:
+        """The way there and back; of pairs, the error of each way, next to that of leaving the image as it is."""
+        a, b = self.held_out(batch)
+        fake_b, fake_a = self.g_ab(a), self.g_ba(b)
+        cycle = mean_distance(self.g_ba(fake_b), a) + mean_distance(self.g_ab(fake_a), b)
+        if not self.paired_evaluation:
+            return Loss(cycle)
+        error_ab, error_ba = mean_distance(fake_b, b), mean_distance(fake_a, a)
+        nothing = mean_distance(a, b)
+        return Loss(
+            error_ab + error_ba,
+            metrics={
+                "cycle": cycle,
+                "error_ab": error_ab,
+                "error_ba": error_ba,
+                "identity_error": nothing,
+                "ratio_ab": Ratio.of(error_ab, nothing),
+                "ratio_ba": Ratio.of(error_ba, nothing),
+            },
+        )

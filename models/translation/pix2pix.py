@@ -1,0 +1,95 @@
+"""pix2pix (Isola et al., 2017): translation learnt from pairs of images.
+
+    G: a, noise → b, where dropout is the noise; D judges pairs, (a, b) against (a, G(a)), patch by patch;
+    and an L1 distance to the true b, without which D alone would settle for any plausible one.
+
+A step is one update of the generator, which hands its fakes on, and one of the discriminator.
+"""
+
+from collections.abc import Sequence
+
+import gin
+import tensorflow as tf
+
+from core.losses.adversarial import non_saturating
+from core.losses.arguments import fraction, not_negative
+from core.optimizers import Transform
+from core.random import Rng
+from core.task import Batch, Loss, Phase, Update
+from models.translation import PatchGan, Ratio, Translation, UNetGenerator, mean_distance, share
+
+
+@gin.configurable
+class Pix2Pix(Translation):
+    """Trains on pairs of images `a` and `b` of `image_shape` (height, width, channels), in [-1, 1].
+
+    The defaults are the paper's for 256 by 256 pixels; `crop_and_flip` cuts those out of larger images, of both images
+    of a pair the same. The generator halves its images once for each of `generator_channels`.
+    """
+
+    def __init__(
+        self,
+        *,
+        rng: Rng,
+        image_shape: Sequence[int] = gin.REQUIRED,
+        generator_channels: Sequence[int] = (64, 128, 256, 512, 512, 512, 512, 512),
+        discriminator_channels: Sequence[int] = (64, 128, 256, 512),
+        dropout: float = 0.5,
+        l1_weight: float = 100.0,
+        crop_and_flip: bool = False,
+        g_optimizer: Transform = gin.REQUIRED,
+        d_optimizer: Transform = gin.REQUIRED,
+    ):
+        depth = len(generator_channels)
+        why = f"the generator halves it {depth} times, once for each of `generator_channels`"
+        super().__init__(image_shape, multiple=2**depth, why=why, crop_and_flip=crop_and_flip, paired=True)
+        self.l1_weight = not_negative("l1_weight", l1_weight)
+        self.g_optimizer, self.d_optimizer = g_optimizer, d_optimizer
+        self.game = non_saturating()
+        channels = image_shape[-1]
+        self.g = UNetGenerator(
+            channels, channels, channels=generator_channels, dropout=fraction("dropout", dropout), rng=rng.fold("g")
+        )
+        self.d = PatchGan(2 * channels, channels=discriminator_channels, rng=rng.fold("d"))
+        self.d.check_size("Pix2Pix", image_shape)
+
+    def phases(self) -> list[Phase]:
+        """The generator, then the discriminator on the same fakes."""
+        return [
+            *self.crops(),
+            Update("g", loss=self.g_loss, trains=self.g, optimizer=self.g_optimizer),
+            Update("d", loss=self.d_loss, trains=self.d, optimizer=self.d_optimizer),
+        ]
+
+    def g_loss(self, batch: Batch, rng: Rng) -> Loss:
+        """−log D(a, G(a)) + λ |b − G(a)|; hands on the fakes."""
+        a, b = self.images(batch)
+        fake = self.g(a, rng)
+        adversarial = self.game.generator(self.d(tf.concat([a, fake], -1)))
+        distance = mean_distance(fake, b)
+        return Loss(
+            adversarial + self.l1_weight * distance,
+            metrics={"adversarial": adversarial, "distance": distance},
+            outputs={"fake_b": fake},
+        )
+
+    def d_loss(self, batch: Batch, rng: Rng) -> Loss:
+        """Half of −log D(a, b) − log(1 − D(a, G(a))): halved in the paper, to slow the discriminator down."""
+        a, b = self.images(batch)
+        pairs = tf.concat([tf.concat([a, b], -1), tf.concat([a, batch["fake_b"]], -1)], 0)
+        real_logits, fake_logits = tf.split(self.d(pairs), 2)
+        metrics = {"real_accuracy": share(real_logits > 0.0), "fake_accuracy": share(fake_logits < 0.0)}
+        return Loss(0.5 * self.game.discriminator(real_logits, fake_logits), metrics=metrics)
+
+    def translate(self, image: tf.Tensor) -> tf.Tensor:
+        """Images of domain a as images of domain b, without noise, so that a translation can be repeated."""
+        return self.g(image)
+
+    def evaluate(self, batch: Batch) -> Loss:
+        """The error of the translation, next to that of leaving the image as it is."""
+        a, b = self.held_out(batch)
+        error, nothing = mean_distance(self.g(a), b), mean_distance(a, b)
+        return Loss(
+            error,
+            metrics={"error_ab": error, "identity_error": nothing, "ratio_ab": Ratio.of(error, nothing)},
+        )

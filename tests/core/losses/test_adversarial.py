@@ -1,0 +1,360 @@
+"""Adversarial losses by the papers' formulas, and penalties of critics whose slopes are known."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import gin
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from core.losses import adversarial
+from core.losses.adversarial import Game, gradient_penalty, r1, r2
+from core.random import Rng
+
+Array = np.ndarray
+
+
+def sigmoid(x: Array) -> Array:
+    return 1 / (1 + np.exp(-x))
+
+
+# game, its discriminator's loss of (real, fake), its generator's loss of (real, fake); in float64, one value a logit
+PAPERS: dict[str, tuple[Game, Callable[[Array, Array], Array], Callable[[Array, Array], Array]]] = {
+    "Goodfellow et al., 2014": (
+        adversarial.non_saturating(),
+        lambda r, f: -np.log(sigmoid(r)) - np.log(1 - sigmoid(f)),
+        lambda r, f: -np.log(sigmoid(f)),
+    ),
+    "Salimans et al., 2016": (
+        adversarial.non_saturating(label_smoothing=0.1),
+        lambda r, f: -0.9 * np.log(sigmoid(r)) - 0.1 * np.log(1 - sigmoid(r)) - np.log(1 - sigmoid(f)),
+        lambda r, f: -np.log(sigmoid(f)),
+    ),
+    "Mao et al., 2017": (
+        adversarial.least_squares(),
+        lambda r, f: (r - 1) ** 2 / 2 + f**2 / 2,
+        lambda r, f: (f - 1) ** 2 / 2,
+    ),
+    "Miyato et al., 2018": (
+        adversarial.hinge(),
+        lambda r, f: -np.minimum(0, -1 + r) - np.minimum(0, -1 - f),
+        lambda r, f: -f,
+    ),
+    "Arjovsky et al., 2017": (adversarial.wasserstein(), lambda r, f: f - r, lambda r, f: -f),
+    "Jolicoeur-Martineau, 2018": (
+        adversarial.relativistic(),
+        lambda r, f: -np.log(sigmoid(r - f)),
+        lambda r, f: -np.log(sigmoid(f - r)),
+    ),
+}
+every_game = pytest.mark.parametrize(("game", "discriminator", "generator"), list(PAPERS.values()), ids=list(PAPERS))
+games = pytest.mark.parametrize("game", [game for game, *_ in PAPERS.values()], ids=list(PAPERS))
+
+
+def logits(*shape: int, dtype: Any = np.float32) -> tuple[Array, Array]:
+    real, fake = 2 * np.random.default_rng(0).normal(size=(2, *shape))
+    return real.astype(dtype), fake.astype(dtype)
+
+
+def both_sides(game: Game, real: tf.Tensor, fake: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    return game.discriminator(real, fake), game.generator(fake, real)
+
+
+@every_game
+@pytest.mark.parametrize("shape", [(7,), (7, 1), (7, 3, 4), (7, 3, 4, 1)])
+def test_losses_are_the_papers_and_a_map_counts_by_its_mean(game, discriminator, generator, shape) -> None:
+    real, fake = logits(*shape)
+    axes = tuple(range(1, len(shape)))
+    for found, formula in zip(both_sides(game, real, fake), (discriminator, generator), strict=True):
+        assert found.shape == [7]
+        assert found.dtype == tf.float32
+        expected = formula(real.astype(np.float64), fake.astype(np.float64)).mean(axes)
+        np.testing.assert_allclose(found, expected, rtol=2e-6, atol=2e-6)
+
+
+@games
+def test_only_a_paired_generator_reads_the_real_logits(game) -> None:
+    real, fake = logits(5)
+    if game.paired:
+        with pytest.raises(ValueError, match=re.escape("call `game.generator(d(fake), d(real))`")):
+            game.generator(fake)
+    else:
+        np.testing.assert_array_equal(game.generator(fake), game.generator(fake, real))
+
+
+@games
+def test_a_row_depends_on_itself_alone(game) -> None:
+    real, fake = logits(6, 2, 2)
+    whole = both_sides(game, real, fake)
+    for i in range(6):
+        row = both_sides(game, real[i : i + 1], fake[i : i + 1])
+        np.testing.assert_allclose([x[0] for x in row], [x[i] for x in whole], rtol=1e-6)
+
+
+@games
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float64])
+def test_half_precision_is_computed_in_float32_and_float64_as_it_is(game, dtype) -> None:
+    real, fake = (tf.cast(x, dtype) for x in logits(5))
+    full = tf.float64 if dtype == tf.float64 else tf.float32
+    expected = both_sides(game, tf.cast(real, full), tf.cast(fake, full))
+    for a, b in zip(both_sides(game, real, fake), expected, strict=True):
+        assert a.dtype == full
+        np.testing.assert_array_equal(a, b)
+
+
+def slopes(game: Game, real: tf.Tensor, fake: tf.Tensor) -> list[tf.Tensor]:
+    """Both losses, their gradients, and the gradients of those."""
+    found: list[tf.Tensor] = []
+    for loss in (game.discriminator, lambda r, f: game.generator(f, r)):
+        with tf.GradientTape() as outer:
+            outer.watch([real, fake])
+            with tf.GradientTape() as inner:
+                inner.watch([real, fake])
+                value = loss(real, fake)
+            first = inner.gradient(value, [real, fake], unconnected_gradients=tf.UnconnectedGradients.ZERO)
+            total = tf.add_n([tf.reduce_sum(g * g) for g in first])
+        second = outer.gradient(total, [real, fake], unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        found += [value, *first, *second]
+    return [tf.convert_to_tensor(x) for x in found]
+
+
+@games
+def test_logits_of_ten_thousand_have_finite_losses_and_gradients_of_both_orders(game) -> None:
+    extremes = np.array([-1e4, -1.0, 0.0, 1.0, 1e4], np.float32)
+    real, fake = (tf.constant(x.ravel()) for x in np.meshgrid(extremes, extremes))
+    for x in slopes(game, real, fake):
+        assert np.all(np.isfinite(x))
+
+
+@games
+def test_losses_and_gradients_are_the_same_eagerly_in_a_graph_and_under_xla(game) -> None:
+    real, fake = (tf.constant(x) for x in logits(5, 2, 2))
+    eager = slopes(game, real, fake)
+    spec = tf.TensorSpec([None, 2, 2], tf.float32)
+    graph = tf.function(lambda r, f: slopes(game, r, f), input_signature=[spec, spec], autograph=False)
+    compiled = tf.function(lambda r, f: slopes(game, r, f), jit_compile=True, autograph=False)
+    for call in (graph, compiled):
+        for a, b in zip(call(real, fake), eager, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_a_hopeless_generator_is_still_told_the_way_except_by_a_saturating_loss() -> None:
+    fake = tf.constant([-1e4])
+    with tf.GradientTape() as tape:
+        tape.watch(fake)
+        loss = adversarial.non_saturating().generator(fake)
+    np.testing.assert_array_equal(tape.gradient(loss, fake), [-1.0])
+
+
+def test_smoothed_labels_are_learnt_exactly_and_fakes_are_not_smoothed() -> None:
+    game = adversarial.non_saturating(label_smoothing=0.2)
+    real, fake = tf.constant([np.log(0.8 / 0.2)], tf.float64), tf.constant([-30.0], tf.float64)
+    with tf.GradientTape() as tape:
+        tape.watch([real, fake])
+        loss = game.discriminator(real, fake)
+    at_real, at_fake = tape.gradient(loss, [real, fake])
+    np.testing.assert_allclose(at_real, 0.0, atol=1e-12)  # D(x) = 1 - s
+    np.testing.assert_allclose(at_fake, sigmoid(np.float64(-30.0)), rtol=1e-6)
+
+
+def test_a_gin_file_names_a_game() -> None:
+    class Player:
+        def __init__(self, game: Game):
+            self.game = game
+
+    try:
+        player = gin.external_configurable(Player, "AdversarialTestPlayer")
+        gin.parse_config(
+            "AdversarialTestPlayer.game = @non_saturating()\nnon_saturating.label_smoothing = 0.1", skip_unknown=False
+        )
+        real, fake = logits(4)
+        expected = PAPERS["Salimans et al., 2016"][0].discriminator(real, fake)
+        np.testing.assert_array_equal(player().game.discriminator(real, fake), expected)
+        for name in ("least_squares", "hinge", "wasserstein", "relativistic"):
+            gin.parse_config(f"AdversarialTestPlayer.game = @{name}()")
+            assert player().game.paired == (name == "relativistic")
+    finally:
+        gin.clear_config()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: adversarial.non_saturating(label_smoothing=1.5), "`label_smoothing` is 1.5"),
+        (lambda: adversarial.hinge().discriminator(tf.zeros([4]), tf.zeros([4, 1])), "`fake_logits` has shape (4, 1)"),
+        (lambda: adversarial.relativistic().discriminator(tf.zeros([4]), tf.zeros([3])), "`fake_logits` has shape"),
+        (lambda: adversarial.wasserstein().generator(tf.zeros([4], tf.int32)), "`fake_logits` is int32"),
+        (lambda: adversarial.hinge().generator(tf.zeros([])), "it needs the axes [rows] or [rows, ...]"),
+        (lambda: r1(lambda x: tf.zeros([3]), tf.zeros([3, 2])), "don't depend on its images"),
+        (lambda: r2(lambda x: tf.reduce_sum(x), tf.zeros([3, 2])), "`logits` has shape ()"),
+        (
+            lambda: gradient_penalty(tf.identity, tf.zeros([3, 2]), tf.zeros([3, 1]), Rng.from_seed(0)),
+            "`fake` has shape (3, 1)",
+        ),
+    ],
+)
+def test_bad_input_is_told_by_name(call, message) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        call()
+
+
+# Penalties
+
+
+def images(seed: int, rows: int = 4) -> tf.Tensor:
+    return tf.constant(np.random.default_rng(seed).normal(size=(rows, 5, 5, 2)), tf.float32)
+
+
+def flat(x: Any) -> Array:
+    return np.asarray(x, np.float64).reshape(len(x), -1)
+
+
+W = np.random.default_rng(3).normal(size=(5, 5, 2))
+A = np.random.default_rng(4).normal(size=(50, 50)) / 10
+
+
+def linear(x: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_sum(x * tf.constant(W, x.dtype), axis=[1, 2, 3])
+
+
+def quadratic(x: tf.Tensor) -> tf.Tensor:
+    """½ xᵀAx, whose gradient is ½ (A + Aᵀ) x."""
+    x = tf.reshape(x, [-1, 50])
+    return 0.5 * tf.reduce_sum(x * tf.matmul(x, tf.constant(A.T, x.dtype)), axis=1)
+
+
+def quadratic_slope(x: Any) -> Array:
+    return flat(x) @ (A + A.T) / 2
+
+
+def test_penalties_of_a_linear_critic_are_those_of_its_weights() -> None:
+    norm = np.linalg.norm(W)
+    np.testing.assert_allclose(r1(linear, images(0)), np.full(4, norm**2), rtol=1e-6)
+    np.testing.assert_allclose(r2(linear, images(1)), np.full(4, norm**2), rtol=1e-6)
+    penalty = gradient_penalty(linear, images(0), images(1), Rng.from_seed(0))
+    np.testing.assert_allclose(penalty, np.full(4, (norm - 1) ** 2), rtol=1e-6)
+
+
+def test_penalties_of_a_quadratic_critic_are_those_of_its_slope_where_they_are_taken() -> None:
+    real, fake, rng = images(0), images(1), Rng.from_seed(5)
+    np.testing.assert_allclose(r1(quadratic, real), (quadratic_slope(real) ** 2).sum(1), rtol=1e-5)
+    np.testing.assert_allclose(r2(quadratic, fake), (quadratic_slope(fake) ** 2).sum(1), rtol=1e-5)
+    mix = flat(rng.rows.uniform(4))
+    assert len(np.unique(mix)) == 4  # one for each row
+    between = mix * flat(real) + (1 - mix) * flat(fake)
+    expected = (np.linalg.norm(quadratic_slope(between), axis=1) - 1) ** 2
+    np.testing.assert_allclose(gradient_penalty(quadratic, real, fake, rng), expected, rtol=1e-5)
+
+
+def test_a_critic_of_patches_is_judged_by_its_mean_logit() -> None:
+    def patches(x: tf.Tensor) -> tf.Tensor:
+        return tf.stack([linear(x), 3.0 * linear(x), 2.0 * linear(x), tf.zeros_like(linear(x))], axis=1)[:, :, None]
+
+    np.testing.assert_allclose(r1(patches, images(0)), 1.5**2 * r1(linear, images(0)), rtol=1e-5)
+
+
+def test_rows_of_a_penalty_are_the_same_in_every_share_of_the_batch() -> None:
+    real, fake, rng = images(0), images(1), Rng.from_seed(5)
+    whole = gradient_penalty(quadratic, real, fake, rng)
+    for first in (0, 2):
+        share = rng._replace(first_row=first, num_rows=2)
+        part = gradient_penalty(quadratic, real[first : first + 2], fake[first : first + 2], share)
+        np.testing.assert_allclose(part, whole[first : first + 2], rtol=1e-6)
+
+
+class Convolutional(tf.Module):
+    """A small critic with a smooth activation, and slopes of every order."""
+
+    def __init__(self, dtype: tf.DType = tf.float32):
+        super().__init__()
+        rng = np.random.default_rng(0)
+        self.w = tf.Variable(rng.normal(size=(3, 3, 2, 3)) / 4, dtype=dtype)
+        self.v = tf.Variable(rng.normal(size=(3, 3, 3, 1)) / 4, dtype=dtype)
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        hidden = tf.tanh(tf.nn.conv2d(x, tf.cast(self.w, x.dtype), 1, "VALID"))
+        return tf.nn.conv2d(hidden, tf.cast(self.v, x.dtype), 1, "SAME")[..., 0]
+
+
+PENALTIES: dict[str, Callable[..., tf.Tensor]] = {
+    "gradient_penalty": lambda critic, x, y: gradient_penalty(critic, x, y, Rng.from_seed(7)),
+    "r1": lambda critic, x, y: r1(critic, x),
+    "r2": lambda critic, x, y: r2(critic, y),
+}
+every_penalty = pytest.mark.parametrize("penalty", list(PENALTIES.values()), ids=list(PENALTIES))
+
+
+def trained(penalty: Callable[..., tf.Tensor], critic: Any, x: tf.Tensor, y: tf.Tensor) -> list[tf.Tensor]:
+    """The penalties of the rows, and the gradients by which the critic learns from them."""
+    with tf.GradientTape() as tape:
+        values = penalty(critic, x, y)
+    return [values, *tape.gradient(values, critic.trainable_variables)]
+
+
+@every_penalty
+def test_the_gradient_by_the_critics_weights_is_that_of_finite_differences(penalty) -> None:
+    critic = Convolutional(tf.float64)
+    x, y = (tf.cast(images(i), tf.float64) for i in range(2))
+    _, *gradients = trained(penalty, critic, x, y)
+    for variable, gradient in zip(critic.trainable_variables, gradients, strict=True):
+        start = variable.numpy()
+        along = np.random.default_rng(2).normal(size=start.shape)
+        sides = []
+        for step in (1e-5, -1e-5):
+            variable.assign(start + step * along)
+            sides.append(float(tf.reduce_sum(penalty(critic, x, y))))
+        variable.assign(start)
+        np.testing.assert_allclose((gradient.numpy() * along).sum(), (sides[0] - sides[1]) / 2e-5, rtol=1e-6)
+
+
+@every_penalty
+def test_penalties_and_their_gradients_are_the_same_eagerly_in_a_graph_and_under_xla(penalty) -> None:
+    critic, x, y = Convolutional(), images(0), images(1)
+    eager = trained(penalty, critic, x, y)
+    spec = tf.TensorSpec([None, 5, 5, 2], tf.float32)
+    graph = tf.function(lambda x, y: trained(penalty, critic, x, y), input_signature=[spec, spec], autograph=False)
+    compiled = tf.function(lambda x, y: trained(penalty, critic, x, y), jit_compile=True, autograph=False)
+    for call in (graph, compiled):
+        for a, b in zip(call(x, y), eager, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+@every_penalty
+def test_a_flat_critic_has_a_finite_gradient_eagerly_and_under_xla(penalty) -> None:
+    critic = Convolutional()
+    critic.v.assign(tf.zeros_like(critic.v))
+    expected = 1.0 if penalty is PENALTIES["gradient_penalty"] else 0.0
+    for compiled in (False, True):
+        call = tf.function(lambda x, y: trained(penalty, critic, x, y), jit_compile=compiled, autograph=False)
+        values, *gradients = call(images(0), images(1))
+        np.testing.assert_array_equal(values, np.full(4, expected))
+        assert all(np.all(np.isfinite(g)) for g in gradients)
+
+
+@every_penalty
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16])
+def test_a_critic_computes_in_the_dtype_of_its_images_and_norms_are_float32(penalty, dtype) -> None:
+    seen = []
+
+    def critic(x: tf.Tensor) -> tf.Tensor:
+        seen.append(x.dtype)
+        return 200.0 * linear(x)  # a squared norm beyond float16
+
+    x, y = (tf.cast(images(i), dtype) for i in range(2))
+    values = penalty(critic, x, y)
+    norm = 200 * np.linalg.norm(W)
+    expected = (norm - 1) ** 2 if penalty is PENALTIES["gradient_penalty"] else norm**2
+    assert values.dtype == tf.float32
+    assert set(seen) == {dtype}
+    np.testing.assert_allclose(values, np.full(4, expected), rtol=0.02)
+
+
+def test_penalties_bring_a_critic_to_the_slope_they_ask_for() -> None:
+    critic = Convolutional()
+    for _ in range(60):
+        values, *gradients = trained(PENALTIES["gradient_penalty"], critic, images(0), images(1))
+        for variable, gradient in zip(critic.trainable_variables, gradients, strict=True):
+            variable.assign_sub(0.05 * gradient)
+    assert float(tf.reduce_max(values)) < 0.05

@@ -1,0 +1,254 @@
+"""The assertions over replicas, microbatches and collectives: they pass what is right and catch each usual mistake."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from core import layers
+from core.optimizers import adamw, sgd
+from core.random import Rng
+from core.task import ONE_DEVICE, Compute, Loss, Task, Update
+from core.task.statistics import Statistics
+from core.testing import (
+    Run,
+    assemble,
+    assert_accumulation_invariant,
+    assert_collectives,
+    assert_replica_invariant,
+    on_virtual_cpus,
+)
+
+ROWS = 8
+RANDOM = np.random.RandomState(0)
+BATCH = {"x": RANDOM.randn(ROWS, 3).astype("float32"), "y": RANDOM.randn(ROWS).astype("float32")}
+
+
+class Line(Task):
+    """Right in every way: weights, noise by row, dropout."""
+
+    norm = None
+
+    def __init__(self, *, rng, width=4):
+        super().__init__()
+        self.first, self.last = layers.Linear(3, width, rng=rng.fold(0)), layers.Linear(width, 1, rng=rng.fold(1))
+        self.dropout = layers.Dropout(0.2)
+
+    def phases(self):
+        return [Update("net", loss=self.loss, trains=self, optimizer=adamw(0.01))]
+
+    def error(self, batch, rng, statistics=None):
+        x = self.first(batch["x"])
+        x = x if self.norm is None else self.norm(x, statistics=statistics)
+        return self.last(self.dropout(tf.tanh(x), rng.fold("dropout")))[:, 0] - batch["y"]
+
+    def loss(self, batch, rng):
+        noise = 0.1 * rng.fold("noise").rows.normal(*batch["x"].shape)
+        error = self.error({**batch, "x": batch["x"] + noise}, rng)
+        return Loss(tf.square(error), weight=tf.nn.relu(batch["y"]), metrics={"absolute": tf.abs(error)})
+
+
+class SharedNoise(Line):
+    def loss(self, batch, rng):
+        noise = rng.fold("noise").normal(batch["x"].shape)
+        return Loss(tf.square(self.error({**batch, "x": batch["x"] + noise}, rng)))
+
+
+class MeanInside(Line):
+    def loss(self, batch, rng):
+        error = self.error(batch, rng)
+        return Loss(tf.square(error - tf.reduce_mean(error)))
+
+
+class Normalised(Line):
+    sync = True
+
+    def __init__(self, *, rng):
+        super().__init__(rng=rng)
+        self.norm = layers.BatchNorm(4, sync=self.sync)
+
+    def phases(self):
+        # Not Adam: the bias ahead of the normalisation has a gradient of nothing but rounding.
+        return [Update("net", loss=self.loss, trains=self, optimizer=sgd(0.1), mixes_rows=True)]
+
+    def loss(self, batch, rng):
+        statistics = Statistics()
+        return Loss(tf.square(self.error(batch, rng, statistics)), statistics=statistics)
+
+
+class NormalisedApart(Normalised):
+    sync = False
+
+
+class Unequal(Line):
+    """Writes what each replica has of its own."""
+
+    def __init__(self, *, rng):
+        super().__init__(rng=rng)
+        self.seen = tf.Variable(0.0, trainable=False)
+
+    def loss(self, batch, rng):
+        self.seen.assign(tf.reduce_sum(batch["y"]))
+        return super().loss(batch, rng)
+
+
+class Late(Line):
+    """Differs by an update only: a metric would have to be looked at one step later."""
+
+    def loss(self, batch, rng):
+        whole = tf.cast(batch["y"].shape[0] == ROWS, tf.float32)
+        error = self.error(batch, rng)
+        return Loss(tf.square(error) * whole + tf.stop_gradient(tf.square(error)) * (1.0 - whole) + 0.0 * error)
+
+
+class Placed(Line):
+    """Its features are made on one device."""
+
+    def phases(self):
+        return [
+            Compute("features", lambda batch, rng: {"z": self.first(batch["x"])}, placement=ONE_DEVICE),
+            Update("net", loss=self.head_loss, trains=self.last, optimizer=sgd(0.1)),
+        ]
+
+    def head_loss(self, batch, rng):
+        return Loss(tf.square(self.last(batch["z"])[:, 0] - batch["y"]))
+
+
+ALL = {**BATCH, "y": np.abs(BATCH["y"])}
+
+
+def test_what_is_right_passes_for_any_number():
+    assert_replica_invariant(Line, BATCH, steps=5)
+    assert_accumulation_invariant(Line, BATCH, (1, 4), replicas=2, steps=3)
+
+
+def test_normalisation_over_all_replicas_is_right_at_each_number_of_microbatches():
+    assert_replica_invariant(Normalised, BATCH, (1, 2), microbatches=2, steps=3)
+
+
+WRONG = {
+    SharedNoise: "from step 0 on, so the forward passes differ",
+    MeanInside: "`net/loss` differs from step 0 on",
+    NormalisedApart: "BatchNorm.sync=True",
+    Late: "from step 1 on, while those before agree: updates differ",
+}
+
+
+@pytest.mark.parametrize("task", WRONG)
+def test_what_hangs_on_the_replicas_is_caught(task):
+    with pytest.raises(AssertionError, match=WRONG[task]) as error:
+        assert_replica_invariant(task, ALL, (1, 2), steps=3)
+    for text in ("after 3 steps", "on 1 replica and", "on 2 replicas: a difference of", "rng.rows", "others differ"):
+        assert text in str(error.value)
+    assert "`" in str(error.value)
+
+
+@pytest.mark.parametrize("task", [SharedNoise, MeanInside])
+def test_what_hangs_on_the_microbatches_is_caught(task):
+    with pytest.raises(AssertionError, match=r"on 1 replica and .* on 1 replica and 2 microbatches: a difference of"):
+        assert_accumulation_invariant(task, BATCH, (1, 2), steps=2)
+
+
+def test_the_largest_difference_is_the_one_that_is_named():
+    one, other = (Run(assemble(SharedNoise, on_virtual_cpus(n)), BATCH).train(2) for n in (1, 2))
+    apart = {path: np.max(np.abs(x - other.variables[path])) for path, x in one.variables.items()}
+    relative = {
+        path: np.max(np.abs(x - other.variables[path]) / np.maximum(1, np.abs(x))) for path, x in one.variables.items()
+    }
+    worst = max(relative, key=relative.get)
+    with pytest.raises(AssertionError, match=f"^`{worst}` after 2 steps .* a difference of {relative[worst]:.2g},"):
+        assert_replica_invariant(SharedNoise, BATCH, (1, 2), steps=2)
+    assert_replica_invariant(SharedNoise, BATCH, (1, 2), steps=2, tolerance=20 * max(apart.values()) + 10)
+
+
+def test_figures_are_compared_too():
+    class Counting(Line):
+        def loss(self, batch, rng):
+            good = super().loss(batch, rng)
+            return good._replace(metrics={"rows": tf.fill(batch["y"].shape, float(batch["y"].shape[0]))})
+
+    with pytest.raises(AssertionError, match=r"`net/rows` in step 0 is 8 on 1 replica and 4 on 2 replicas"):
+        assert_replica_invariant(Counting, BATCH, (1, 2), steps=2)
+
+
+def test_replicas_that_differ_are_named():
+    with pytest.raises(AssertionError, match="replica 1 no longer holds the `seen` of replica 0: they differ by"):
+        assert_replica_invariant(Unequal, BATCH, (1, 2), steps=1)
+
+
+def test_mixed_rows_are_refused_for_microbatches_unless_the_phase_sees_the_whole_batch():
+    with pytest.raises(AssertionError, match="phase `net` mixes rows"):
+        assert_accumulation_invariant(Normalised, BATCH, (1, 2), steps=1)
+
+    class Whole(Normalised):
+        def phases(self):
+            (phase,) = super().phases()
+            return [Update("net", loss=phase.loss, trains=self, optimizer=sgd(0.1), mixes_rows=True, microbatches=1)]
+
+    assert_accumulation_invariant(Whole, BATCH, (1, 2), steps=2)
+
+
+def test_what_can_t_be_compared_is_refused():
+    made = Line(rng=Rng.from_seed(0))
+    for says, task, batch, replicas in [
+        ("is a finished `Line`", made, BATCH, (1, 2)),
+        ("made outside the strategy's scope", lambda rng: made, BATCH, (1, 2)),
+        (r"`replicas` is \(2,\)", Line, BATCH, (2,)),
+        (r"`replicas` is \(0, 1, 2\)", Line, BATCH, (0, 1, 2)),
+        ("`batch` has 8 rows, which 3 replicas can't share evenly: give a multiple of 3", Line, BATCH, (3, 1)),
+        ("lengths: {'x': 8, 'y': 7}", Line, {**BATCH, "y": BATCH["y"][1:]}, (1, 2)),
+        ("lengths: {'x': 0}", Line, {"x": 1.0}, (1, 2)),
+    ]:
+        with pytest.raises(AssertionError, match=says):
+            assert_replica_invariant(task, batch, replicas, steps=1)
+    with pytest.raises(AssertionError, match="`steps` is 0"):
+        assert_replica_invariant(Line, BATCH, steps=0)
+
+
+def test_a_step_that_isn_t_finite_says_which():
+    with pytest.raises(AssertionError, match=r"step 0 isn't finite on 1 replica; its figures are .*`net/loss` nan"):
+        assert_replica_invariant(Line, {**BATCH, "x": BATCH["x"] * np.nan}, (1, 2), steps=2)
+
+
+def test_adam_s_steps_of_rounding_are_hinted_at():
+    class Adam(Normalised):
+        def phases(self):
+            return [Update("net", loss=self.loss, trains=self, optimizer=adamw(0.1), mixes_rows=True)]
+
+    with pytest.raises(AssertionError, match=r"^`first/b` .* No loss or metric shows it. .* Adam and its like"):
+        assert_replica_invariant(Adam, BATCH, (1, 2), steps=2)
+
+
+def test_a_network_on_one_device_is_made_there_once():
+    class Alone(Placed):
+        one_device = ("first",)
+
+    pieces = assemble(Alone, on_virtual_cpus(2))
+    assert isinstance(pieces.task.last.w, tf.distribute.DistributedValues)
+    assert not isinstance(pieces.task.first.w, tf.distribute.DistributedValues)
+    assert pieces.alone == {id(v) for v in (pieces.task.first.w, pieces.task.first.b)}
+    assert_replica_invariant(Alone, BATCH, (1, 2), steps=3)
+
+
+def test_collectives_are_counted_by_phase_and_kind():
+    assert_collectives(Line, BATCH, {"net": {"gradients": 1}})
+    assert_collectives(functools.partial(Line, width=2), BATCH, {"net": {"gradients": 1}}, replicas=4, microbatches=2)
+    assert_collectives(Normalised, BATCH, {"net": {"gradients": 1, "statistics": 2}}, microbatches=2)
+    assert_collectives(Placed, BATCH, {"features": {"values": 1}, "net": {"values": 1, "gradients": 1}})
+
+
+def test_other_collectives_than_expected_are_caught():
+    for says, expected in [
+        (r"makes 2 of `statistics` in phase `net` \(float32, \d+ bytes; .*, where 0 are expected", {"gradients": 1}),
+        ("makes 2 of `statistics` .*, where 1 is expected", {"gradients": 1, "statistics": 1}),
+        (r"makes .* 1 of `gradients` in phase `net` \(.*\), where 0 are expected\. ", {}),
+        ("makes 0 of `values` in phase `net`, where 3 are expected", {"values": 3, "gradients": 1, "statistics": 2}),
+        ("names the kind `gradient`; .* Did you mean `gradients`", {"gradient": 1}),
+    ]:
+        with pytest.raises(AssertionError, match=says):
+            assert_collectives(Normalised, BATCH, {"net": expected})
+    with pytest.raises(AssertionError, match=r"names the phase `ent`; the task has `net`. Did you mean `net`"):
+        assert_collectives(Line, BATCH, {"ent": {}})
+    with pytest.raises(AssertionError, match="`replicas` is 1"):
+        assert_collectives(Line, BATCH, {}, replicas=1)

@@ -1,0 +1,307 @@
+"""The GAN's step: the same numbers wherever its phases run, losses as in the papers, each update for its network."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from core.data import ArraySource, digits
+from core.errors import ConfigurationError, DataError
+from core.losses import adversarial as games
+from core.module import named_variables
+from core.optimizers import adam, chain, ema, sgd
+from core.random import Rng
+from core.task import ONE_DEVICE, when_batch_at_least
+from core.testing import assert_step_function, assert_updates_only
+from models import Gan, dcgan_networks, mlp_networks
+from models.gan.task import JURY, undecided
+from tests.core.engine.engine_lab import assert_same, train
+
+ROWS = 8
+BATCH = digits("train").gather(tf.range(ROWS, dtype=tf.int64))
+DATA = {key: x.numpy() for key, x in BATCH.items()}
+
+TINY = functools.partial(mlp_networks, g_hidden=[6], d_hidden=[5])
+SPECTRAL = functools.partial(TINY, spectral_norm=True)
+
+
+def tiny_dcgan(norm="group", **settings):
+    return functools.partial(dcgan_networks, channels=[2, 4], g_norm=norm, d_norm=norm, **settings)
+
+
+def made(**settings):
+    """A task class of tiny networks, as an experiment makes it."""
+    defaults = {
+        "networks": TINY,
+        "image_shape": [8, 8, 1],
+        "game": games.non_saturating(),
+        "g_optimizer": chain(adam(0.01), ema(0.9)),
+        "d_optimizer": sgd(0.1),
+        "latent_size": 3,
+    }
+    return functools.partial(Gan, **{**defaults, **settings})
+
+
+def gan(**settings):
+    return made(**settings)(rng=Rng.from_seed(0))
+
+
+# --- placements, replicas and microbatches --------------------------------------------------------------------------
+
+ONE = ONE_DEVICE
+PLACEMENTS = ("sample_placement", "d_placement", "g_placement")
+# Every game, every placement, and both kinds of networks.
+STEPS = {
+    "non-saturating, smoothed, generator on one device": {
+        "game": games.non_saturating(label_smoothing=0.1),
+        "num_classes": 10,
+        "r1": 0.3,
+        "sample_placement": ONE,
+        "one_device": ["g"],
+    },
+    "relativistic, sampling on every replica": {
+        "game": games.relativistic(),
+        "r1": 0.1,
+        "r2": 0.1,
+        "d_placement": ONE,
+        "g_placement": ONE,
+    },
+    "wasserstein, below the batch size": {
+        "game": games.wasserstein(),
+        "gradient_penalty": 10.0,
+        "d_steps": 2,
+        **dict.fromkeys(PLACEMENTS, when_batch_at_least(ROWS + 1)),
+    },
+    "hinge, from the batch size on": {
+        "game": games.hinge(),
+        "networks": SPECTRAL,
+        **dict.fromkeys(PLACEMENTS, when_batch_at_least(ROWS)),
+    },
+    "least squares, convolutions": {"game": games.least_squares(), "networks": tiny_dcgan()},
+}
+
+
+@pytest.mark.parametrize("settings", STEPS.values(), ids=STEPS.keys())
+def test_replicas_microbatches_and_placements_change_nothing(settings):
+    everywhere = {name: x for name, x in settings.items() if name not in (*PLACEMENTS, "one_device")}
+    assert_same(train(made(**settings), DATA, 2, 2, steps=4), train(made(**everywhere), DATA, 1, 1, steps=4))
+
+
+def test_normalisation_over_the_batch_is_over_all_replicas():
+    task = made(networks=tiny_dcgan("batch"), d_optimizer=adam(0.01))
+    alone, shared = (train(task, DATA, replicas, 1, steps=4) for replicas in (1, 2))
+    assert_same(shared, alone)
+
+
+# --- each update for its own network --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("networks", [SPECTRAL, tiny_dcgan(), tiny_dcgan("batch")], ids=["spectral", "group", "batch"])
+def test_each_update_leaves_the_other_network_bit_for_bit(networks):
+    for name in ("d", "g"):
+        task = gan(networks=networks, num_classes=10, r1=0.0)
+        assert_updates_only(task, name, getattr(task, name), BATCH)
+
+
+@pytest.mark.parametrize("update", ["g", "d"])
+def test_an_update_moves_the_averages_of_its_own_network_alone(update):
+    class Only(Gan):
+        def phases(self):
+            return [phase for phase in super().phases() if phase.name == update]
+
+    settings = made(networks=tiny_dcgan("batch")).keywords
+    after, _, _ = train(functools.partial(Only, **settings), DATA, 1, 1, steps=1)
+    weights = {path: float(value) for path, value in after.items() if path.endswith("moving_weight")}
+    assert {path[0] for path in weights} == {"g", "d"}
+    assert all((weight > 0.0) == path.startswith(f"{update}/") for path, weight in weights.items())
+
+
+def test_a_generator_learns_once_in_so_many_steps():
+    task = made(d_steps=2, sample_placement=ONE)
+    figures = train(task, DATA, 1, 1, steps=4)[0]
+    assert (figures["g/step"], figures["d/step"]) == (2, 4)
+
+
+# --- losses by hand ---------------------------------------------------------------------------------------------------
+
+
+def by_hand(task, image, label):
+    """Logits of the discriminator of one hidden layer, and the squares of their slopes."""
+    value = {path: v.numpy().astype("float64") for path, v in named_variables(task.d).items()}
+    x = np.reshape(image, [len(image), 64]).astype("float64")
+    before = x @ value["hidden/0/w"] + value["hidden/0/b"]
+    slope = np.where(before > 0.0, 1.0, 0.2)
+    w = value["head/logit/w"][:, 0] + value["head/classes/w"][label]
+    logits = np.sum(slope * before * w, 1) + value["head/logit/b"]
+    return logits, np.sum(((slope * w) @ value["hidden/0/w"].T) ** 2, 1)
+
+
+def softplus(x):
+    return np.log1p(np.exp(x))
+
+
+def test_losses_are_those_of_the_papers():
+    task = gan(num_classes=10, r1=0.3, r2=0.7)
+    rng = Rng.from_seed(5)
+    batch = {**BATCH, **task.fakes(BATCH, rng)}
+    label = DATA["label"]
+    real, real_slopes = by_hand(task, 2.0 * DATA["image"] - 1.0, label)
+    fake, fake_slopes = by_hand(task, batch["fake"].numpy(), label)
+    found = task.d_loss(batch, rng)
+    expected = softplus(-real) + softplus(fake) + 0.15 * real_slopes + 0.35 * fake_slopes
+    np.testing.assert_allclose(found.per_example, expected, rtol=1e-5)
+    np.testing.assert_array_equal(found.metrics["real_accuracy"], real > 0.0)
+    np.testing.assert_array_equal(found.metrics["fake_accuracy"], fake < 0.0)
+    np.testing.assert_allclose(task.g_loss(batch, rng).per_example, softplus(-fake), rtol=1e-5)
+
+
+def test_evaluation_shows_each_example_next_to_the_same_fakes():
+    task = gan(num_classes=10, game=games.least_squares())
+    jury = task.sample(Rng.from_seed(0).fold("jury"), JURY)
+    fake, _ = by_hand(task, jury["image"].numpy(), jury["label"].numpy())
+    real, _ = by_hand(task, 2.0 * DATA["image"] - 1.0, DATA["label"])
+    found = task.evaluate(BATCH)
+    np.testing.assert_allclose(found.per_example, 0.5 * (real - 1.0) ** 2 + np.mean(0.5 * fake**2), rtol=1e-4)
+    np.testing.assert_allclose(found.metrics["real_accuracy"], real > 0.5)
+    np.testing.assert_allclose(found.metrics["fake_accuracy"], np.full(ROWS, np.mean(fake < 0.5)), rtol=1e-6)
+    part = task.evaluate({key: x[3:5] for key, x in BATCH.items()})
+    np.testing.assert_allclose(part.per_example, found.per_example[3:5], rtol=1e-6)
+
+
+STEP_FUNCTIONS = {
+    "perceptrons": {"num_classes": 10, "gradient_penalty": 10.0},
+    "spectral": {"networks": SPECTRAL, "game": games.relativistic(), "r1": 0.2},
+    "convolutions": {"networks": tiny_dcgan(), "num_classes": 10, "r1": 0.2},
+    "instances": {"networks": tiny_dcgan("instance", spectral_norm=True), "gradient_penalty": 1.0},
+}
+
+
+@pytest.mark.parametrize("settings", STEP_FUNCTIONS.values(), ids=STEP_FUNCTIONS.keys())
+def test_step_functions_treat_rows_by_themselves(settings):
+    task = gan(**settings)
+    batch = {**BATCH, **task.fakes(BATCH, Rng.from_seed(3))}
+    assert_step_function(task.d_loss, batch)
+    assert_step_function(task.g_loss, batch)
+
+
+@pytest.mark.parametrize(
+    ("game", "border"),
+    [
+        (games.non_saturating(), 0.0),
+        (games.non_saturating(label_smoothing=0.2), np.log(0.4 / 0.6)),  # as sure as 0.8 / 2
+        (games.least_squares(), 0.5),
+        (games.hinge(), 0.0),
+        (games.wasserstein(), None),
+        (games.relativistic(), None),
+    ],
+)
+def test_a_game_knows_the_logit_of_an_even_chance(game, border):
+    found = undecided(game)
+    assert found is None if border is None else found == pytest.approx(border, abs=0.01)
+
+
+def test_logits_without_a_border_are_judged_in_pairs():
+    task = gan(game=games.wasserstein())
+    batch = {**BATCH, **task.fakes(BATCH, Rng.from_seed(3))}
+    metrics = task.d_loss(batch, Rng.from_seed(3)).metrics
+    higher = task.d(2.0 * BATCH["image"] - 1.0) > task.d(batch["fake"])
+    np.testing.assert_array_equal(metrics["real_accuracy"], higher)
+    np.testing.assert_array_equal(metrics["fake_accuracy"], higher)
+
+
+# --- networks and samples ---------------------------------------------------------------------------------------------
+
+
+def test_labels_of_samples_go_through_the_classes():
+    found = gan(num_classes=10).sample(Rng.from_seed(0), 23)
+    np.testing.assert_array_equal(found["label"], np.arange(23) % 10)
+    assert set(gan().sample(Rng.from_seed(0), 5)) == {"image"}
+
+
+def test_both_networks_heed_the_class():
+    task = gan(num_classes=10)
+    z, image = tf.ones([2, 3]), 2.0 * BATCH["image"][:2] - 1.0
+    assert np.ptp(task.g(z, tf.constant([1, 1])), axis=0).max() == 0.0
+    assert np.ptp(task.g(z, tf.constant([1, 7])), axis=0).max() > 0.0
+    assert np.all(task.d(image, tf.constant([1, 1])).numpy() != task.d(image, tf.constant([7, 7])).numpy())
+
+
+@pytest.mark.parametrize(("size", "channels"), [(8, [2, 4]), (32, [2, 4, 6])])
+@pytest.mark.parametrize("norm", ["group", "instance", "batch", "none"])
+def test_convolutions_make_and_read_images_of_the_size(size, channels, norm):
+    networks = functools.partial(dcgan_networks, channels=channels, g_norm=norm, d_norm=norm)
+    task = gan(networks=networks, image_shape=[size, size, 1])
+    image = task.sample(Rng.from_seed(0), 5)["image"]
+    assert image.shape == [5, size, size, 1]
+    assert float(tf.reduce_max(tf.abs(image))) <= 1.0
+    assert task.d(image).shape == [5]
+    # 4x4 kernels between 1, 2, 4 (and 6) channels, both ways; a norm has an offset, and a layer before it no bias.
+    sizes = [1, *channels]
+    weights = sum(16 * a * b for a, b in zip(sizes, channels, strict=False))
+    offsets = sum(channels) + (0 if norm == "none" else sum(channels[1:]))
+    map_size = (size // 2 ** len(channels)) ** 2 * channels[-1]
+    assert count(task.d) == weights + offsets + map_size + 1
+    starting = 3 * map_size + (map_size if norm == "none" else channels[-1] * 2)
+    assert count(task.g) == starting + weights + sum(channels[:-1]) * (1 if norm == "none" else 2) + 1
+
+
+def count(module):
+    return sum(v.shape.num_elements() for v in named_variables(module, trainable_only=True).values())
+
+
+def test_real_images_are_brought_to_the_size_of_fakes():
+    seen = []
+    task = gan(networks=tiny_dcgan(), image_shape=[32, 32, 1])
+    net, task.d = task.d, lambda image, label, **_: (seen.append(image), net(image, label))[1]
+    task.g_loss({**BATCH, **task.fakes(BATCH, Rng.from_seed(0))}, Rng.from_seed(0))
+    task.evaluate(BATCH)
+    real = seen[1].numpy()
+    assert real.shape == (ROWS, 32, 32, 1)
+    # The mean of what four pixels became is theirs but for the borders; the range is that of tanh.
+    assert real.min() == -1.0
+    assert real.max() == pytest.approx(1.0, abs=0.1)
+    np.testing.assert_allclose(real.mean((1, 2, 3)), 2.0 * DATA["image"].mean((1, 2, 3)) - 1.0, atol=0.02)
+
+
+def test_spectral_normalisation_keeps_every_kernel_at_one():
+    task = gan(networks=functools.partial(TINY, spectral_norm=True), num_classes=10)
+    for layer in (*task.d.hidden, task.d.head.logit, task.d.head.classes):
+        assert np.linalg.norm(layer.kernel().numpy(), 2) == pytest.approx(1.0, abs=1e-3)
+
+
+# --- mistakes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"r1": -1.0}, "`Gan.r1` is -1.0"),
+        ({"r2": 1.0, "networks": tiny_dcgan("batch")}, "`Gan.r2` is 1.0, but a network normalises over the batch"),
+        ({"sample_placement": ONE, "networks": tiny_dcgan("batch")}, "`Gan.sample_placement` has no effect"),
+        ({"image_shape": [8, 6, 1], "networks": tiny_dcgan()}, "`dcgan_networks.channels` has 2 entries"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(settings, says):
+    with pytest.raises(ConfigurationError, match=says):
+        gan(**settings)
+
+
+def test_a_source_of_other_images_or_labels_is_refused():
+    colour = ArraySource({"image": np.zeros([4, 8, 8, 3], "float32"), "label": np.arange(4)}, name="colour")
+    with pytest.raises(DataError, match=r"`image` of source `colour` has shape \(8, 8, 3\), but `Gan.image_shape` is"):
+        gan().check_source(colour)
+    gan(num_classes=10).check_source(digits("train"))
+    gan().check_source(ArraySource({"image": DATA["image"]}, name="unlabelled"))
+    with pytest.raises(DataError, match=r"`label` of example \d+ of source `digits` is 9, but `Gan.num_classes` is 9"):
+        gan(num_classes=9).check_source(digits("train"))
+    with pytest.raises(DataError, match="no feature `label`"):
+        gan(num_classes=9).check_source(ArraySource({"image": DATA["image"]}, name="unlabelled"))
+
+
+def test_each_network_learns_at_its_own_rate():
+    task = made(g_optimizer=sgd(0.1), d_optimizer=sgd(0.0))
+    before = {path: v.numpy() for path, v in named_variables(task(rng=Rng.from_seed(1).fold("init"))).items()}
+    after, _, _ = train(task, DATA, 1, 1, steps=2)
+    for path, value in before.items():
+        assert np.array_equal(after[path], value) == (path.split("/")[0] == "d"), path

@@ -1,0 +1,98 @@
+"""The history of images against a plain Python one, and in a step of several replicas."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from core.errors import ConfigurationError
+from core.module import named_variables
+from core.random import Rng
+from models.translation.image_pool import ImagePool, exchange
+
+
+class PlainPool:
+    """One image after the other, as the paper's own code does it, from given draws."""
+
+    def __init__(self, size):
+        self.size, self.images = size, []
+
+    def show(self, image, coin, place):
+        if len(self.images) < self.size:
+            self.images.append(image)
+            return image
+        if coin >= 0.5:
+            return image
+        slot = int(place * self.size)
+        old, self.images[slot] = self.images[slot], image
+        return old
+
+
+def numbered(first, rows):
+    """Images that can be told apart."""
+    return np.arange(first, first + rows, dtype="float32").reshape(-1, 1, 1, 1) + np.zeros([1, 2, 2, 1], "float32")
+
+
+@pytest.mark.parametrize(("size", "rows"), [(50, 1), (5, 3), (4, 4), (3, 8), (1, 5), (7, 64)])
+def test_a_batch_is_taken_one_image_after_the_other(size, rows):
+    random, plain = np.random.RandomState(size), PlainPool(size)
+    pool, count = tf.zeros([size, 2, 2, 1]), tf.constant(0, tf.int64)
+    for step in range(max(6, 4 * size // rows)):  # some of it while the pool is full
+        images, draws = numbered(1 + step * rows, rows), random.rand(rows, 2).astype("float32")
+        shown, pool, count = exchange(pool, count, tf.constant(images), tf.constant(draws))
+        expected = [plain.show(image, *draw) for image, draw in zip(images, draws, strict=True)]
+        np.testing.assert_array_equal(shown, expected)
+        assert int(count) == len(plain.images)
+        np.testing.assert_array_equal(pool[: len(plain.images)], plain.images)
+    assert int(count) == size
+
+
+def test_cutting_a_batch_up_changes_nothing():
+    images, draws = tf.constant(numbered(1, 24)), tf.constant(np.random.RandomState(0).rand(24, 2).astype("float32"))
+    whole = exchange(tf.zeros([5, 2, 2, 1]), tf.constant(0, tf.int64), images, draws)
+    pool, count, parts = tf.zeros([5, 2, 2, 1]), tf.constant(0, tf.int64), []
+    for start, stop in [(0, 1), (1, 8), (8, 20), (20, 24)]:
+        shown, pool, count = exchange(pool, count, images[start:stop], draws[start:stop])
+        parts.append(shown)
+    for one, other in zip(whole, (tf.concat(parts, 0), pool, count), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_half_of_what_a_full_pool_shows_is_old():
+    pool = ImagePool(50, [2, 2, 1])
+    keep(pool(tf.constant(numbered(0, 50)), rng(0)))
+    old = 0
+    for step in range(1, 41):
+        images = numbered(50 * step, 50)
+        shown = keep(pool(tf.constant(images), rng(step)))
+        old += int(np.sum(shown.numpy()[:, 0, 0, 0] < 50 * step))
+        assert set(shown.numpy()[:, 0, 0, 0]) <= set(range(50 * step + 50))
+    # Fewer than half: an image can leave the pool again in the batch in which it came.
+    swapped = 40 * 50 / 2
+    assert 0.6 * swapped < old < 1.02 * swapped
+
+
+def test_a_pool_only_says_what_it_would_become():
+    pool = ImagePool(3, [2, 2, 1])
+    before = {path: v.numpy() for path, v in named_variables(pool).items()}
+    shown, state = pool(tf.constant(numbered(1, 5)), rng(0))
+    assert shown.shape == [5, 2, 2, 1]
+    assert {reference.deref().name for reference in state} == {"images:0", "count:0"}
+    for path, variable in named_variables(pool).items():
+        np.testing.assert_array_equal(variable, before[path])
+        assert not variable.trainable
+
+
+def test_a_pool_holds_something():
+    with pytest.raises(ConfigurationError, match="`size` of an image pool is 0"):
+        ImagePool(0, [2, 2, 1])
+
+
+def rng(step):
+    return Rng.from_seed(step)
+
+
+def keep(result):
+    shown, state = result
+    for reference, value in state.items():
+        reference.deref().assign(value)
+    return shown

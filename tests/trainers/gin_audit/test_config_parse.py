@@ -1,0 +1,217 @@
+"""What is wrong with the text of gin files, with their includes and imports, and what overrides what."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from config_lab import CHECKOUT, GOOD, bound, clean, message, refused, says, written
+
+from core.errors import ConfigurationError
+from trainers.gin_audit.audit import read
+
+_clean = pytest.fixture(autouse=True)(clean)
+
+
+def test_reading_imports_no_tensorflow() -> None:
+    code = "import sys, trainers.gin_audit.audit as a; a.read([], ['x = 1'], []); print('tensorflow' in sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=CHECKOUT)
+    assert out.stdout.strip() == "False"
+
+
+def test_a_missing_file_is_named_with_the_places_looked_at_and_the_nearest() -> None:
+    written("", "configs/digits_mlp.gin")
+    text = message(lambda: read(["configs/digits_mpl.gin"], [], [Path("elsewhere")]))
+    says(text, "`--gin_file=configs/digits_mpl.gin`", str(Path("elsewhere/configs").resolve()))
+    says(text, "Did you mean `configs/digits_mlp.gin`?")
+
+
+@pytest.mark.parametrize("name", ["digits_mlp", "digits_mlp.gin", "config/digits_mlp.gin", "digit_mlp"])
+def test_a_name_without_folder_or_ending_finds_its_neighbour(name: str) -> None:
+    written("", "configs/digits_mlp.gin")
+    says(message(lambda: read([name], [], [])), "Did you mean `configs/digits_mlp.gin`?")
+
+
+def test_files_are_looked_for_in_the_search_path(tmp_path: Path) -> None:
+    written("Lab.seed = 3", "checkout/configs/x.gin")
+    assert read(["configs/x.gin"], [], [tmp_path / "checkout"]).bindings[0].value == 3
+
+
+def test_a_missing_include_names_the_line_that_includes() -> None:
+    says(message(lambda: read([written("Lab.seed = 1\ninclude 'b.gin'")], [], [])), "`include 'b.gin'` (a.gin:2)")
+
+
+def test_an_include_is_found_beside_the_including_file() -> None:
+    written("Lab.seed = 1", "deep/base.gin")
+    (binding,) = read([written("include 'base.gin'", "deep/top.gin")], [], []).bindings
+    assert (binding.value, str(binding.place)) == (1, "deep/base.gin:1")
+
+
+def test_an_include_of_itself_is_an_error() -> None:
+    written("include 'a.gin'", "b.gin")
+    says(message(lambda: read([written("include 'b.gin'")], [], [])), "`include 'a.gin'` (b.gin:1)", "remove it")
+
+
+def test_a_file_that_is_not_text_is_an_error() -> None:
+    Path("a.gin").write_bytes(b"\xff\xfe\x00")
+    says(message(lambda: read(["a.gin"], [], [])), "`a.gin` can't be read")
+
+
+@pytest.mark.parametrize(
+    ("line", "parts"),
+    [
+        ("Lab.seed 3", ["a.gin:2", "expected ':' or '='", "`Lab.seed 3`"]),
+        ("Lab.name = digits", ["a.gin:2", "`digits` is not a value", "quotes", '"digits"']),
+        ("Lab.flag = true", ["a.gin:2", "Did you mean `True`?"]),
+        ("Lab.seed = 2 * 3", ["a.gin:2", "no arithmetic", "`Lab.seed = 2 * 3`"]),
+        ("Lab.seed = ", ["a.gin:2", "Unable to parse value"]),
+        ("Lab.list = [1, 2", ["a.gin:2", "open", "`Lab.list = [1, 2`"]),
+        ("Lab.name = 'open", ["a.gin:2", "`Lab.name = 'open`"]),
+        ("Lab.task = @Digits(3)", ["a.gin:2", "Expected ')'", "`Lab.task = @Digits(3)`"]),
+        ("Lab.seed = -", ["a.gin:2"]),
+        ("= 3", ["a.gin:2", "`= 3`"]),
+        ("$", ["a.gin:2"]),
+        ("Lab..seed = 3", ["a.gin:2"]),
+        ("Lab:", ["a.gin:2"]),
+        ("Lab:\nseed = 3", ["a.gin:3", "indentation"]),
+        ("Lab.seed = gin.REQUIRED", ["a.gin:2", "`gin` is not a value"]),
+    ],
+)
+def test_syntax_errors_name_file_line_and_text(line: str, parts: list[str]) -> None:
+    says(message(lambda: read([written(f"Lab.seed = 1\n{line}\n")], [], [])), *parts)
+
+
+@pytest.mark.parametrize("ending", ["", "\n", "\n\n", "\n# the end"])
+def test_the_last_statement_is_read_whatever_the_file_ends_with(ending: str) -> None:
+    assert [b.value for b in read([written("a = 1\nb = [2,\n 3]" + ending)], [], []).bindings] == [1, [2, 3]]
+
+
+def test_a_syntax_error_of_a_gin_param_shows_it() -> None:
+    says(
+        message(lambda: read([], ["Lab.name=digits"], [])),
+        "--gin_param",
+        "`digits` is not a value",
+        "`Lab.name=digits`",
+    )
+
+
+@pytest.mark.parametrize("second", ["Lab.seed = 2", "audit_test.Lab.seed = 2", "Lab:\n  seed = 2\n"])
+def test_a_duplicate_within_one_file_names_both_lines(second: str) -> None:
+    text = message(lambda: read([written(f"Lab.seed = 1\n\n{second}")], [], []))
+    says(text, "seed` is bound twice", "1 at a.gin:1", "2 at a.gin:", "Keep one")
+
+
+def test_a_duplicate_macro_is_an_error_too() -> None:
+    says(message(lambda: read([written("lr = 1\nlr = 2")], [], [])), "`lr` is bound twice", "a.gin:1", "a.gin:2")
+
+
+def test_scopes_and_modules_tell_bindings_apart() -> None:
+    assert (
+        len(
+            read(
+                [written("Lab.seed = 1\ng/Lab.seed = 2\nx.Lab.seed = 3\ny.Lab.seed = 4".replace("Lab.seed = 1\n", ""))],
+                [],
+                [],
+            ).bindings
+        )
+        == 3
+    )
+
+
+def test_later_files_and_params_override_and_each_override_is_kept_once() -> None:
+    written("Lab.seed = 2", "b.gin")
+    configuration = read([written("Lab.seed = 1\nlr = 0.1"), "b.gin"], ["lr = 0.2", "Lab.seed = 3"], [])
+    assert [str(override) for override in configuration.overrides] == [
+        "`Lab.seed` is 2 (b.gin:1), not 1 (a.gin:1)",
+        "`lr` is 0.2 (--gin_param), not 0.1 (a.gin:2)",
+        "`Lab.seed` is 3 (--gin_param), not 2 (b.gin:1)",
+    ]
+    assert {binding.name: binding.value for binding in configuration.bindings} == {"lr": 0.2, "Lab.seed": 3}
+
+
+def test_an_includer_may_override_what_it_includes() -> None:
+    written("Lab.seed = 1", "base.gin")
+    configuration = read([written("include 'base.gin'\nLab.seed = 2")], [], [])
+    assert [b.value for b in configuration.bindings] == [2]
+    assert str(configuration.overrides[0].old.place) == "base.gin:1"
+
+
+def test_filling_in_a_required_value_is_no_override() -> None:
+    assert read([written("Lab.seed = %gin.REQUIRED")], ["Lab.seed = 1"], []).overrides == ()
+
+
+def test_given_is_a_gin_file_that_says_the_same() -> None:
+    written("rate = 0.5\nLab.strategy = 'a'", "base.gin")
+    content = (
+        GOOD + "include 'base.gin'\nimport os.path\ng/adamw.decay = %rate\nDigits.names = {'a': (1, [2.5]), 'b': None}"
+    )
+    first = read([written(content)], ["Lab.strategy = 'b # c'"], [])
+    second = read([written(first.given, "given.gin")], [], [])
+    assert {b.name: b.value for b in first.bindings} == {b.name: b.value for b in second.bindings}
+    assert [item.module for item in second.imports] == ["os.path"]
+    says(first.given, "# --gin_param, not 'a' (base.gin:2)")
+
+
+def test_an_unknown_module_names_the_line_and_where_modules_are_looked_for(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    written("", "spiral_research.py")
+    text = refused("import spiral_reserch\n" + GOOD)
+    says(text, "`import spiral_reserch` (a.gin:1)", "no module `spiral_reserch`", str(tmp_path), "PYTHONPATH")
+    says(text, "Did you mean `spiral_research`?")
+
+
+def test_an_unknown_submodule_suggests_its_sibling() -> None:
+    says(refused("import trainers.gin_audt\n" + GOOD), "Did you mean `trainers.gin_audit`?")
+
+
+def test_a_failing_import_names_the_exception_and_its_line(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    written("import audit_inner\n", "audit_outer.py")
+    written("x = 1\nraise ValueError('no good')\n", "audit_inner.py")
+    with pytest.raises(ConfigurationError) as caught:
+        bound("import audit_outer\n" + GOOD)
+    says(str(caught.value), "`import audit_outer` (a.gin:1)", "ValueError at", "audit_inner.py:2: no good")
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        ("def f(:\n", ["SyntaxError", "audit_broken_0.py:1"]),
+        ("import nonsense_of_theirs\n", ["ModuleNotFoundError", "audit_broken_1.py:1", "nonsense_of_theirs"]),
+        ("from os import nonsense\n", ["ImportError", "audit_broken_2.py:1"]),
+    ],
+)
+def test_an_import_that_fails_inside_is_not_a_missing_module(
+    content: str, parts: list[str], tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    name = parts[1].partition(".")[0]
+    written(content, f"{name}.py")
+    text = refused(f"import {name}\n" + GOOD)
+    says(text, *parts)
+    assert "no module `audit" not in text
+
+
+def test_an_imported_module_registers_its_configurables(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    written(
+        """
+        from __future__ import annotations
+        import gin
+
+        @gin.configurable
+        class SpiralTask:
+            def __init__(self, *, rng: Nowhere, width: int = 64, other: Nowhere = None):
+                pass
+        """,
+        "audit_spiral.py",
+    )
+    content = GOOD + "import audit_spiral\nLab.evaluator = @SpiralTask\nSpiralTask.width = {}\nSpiralTask.other = 'x'"
+    bound(content.format(3))
+    says(refused(content.format("'wide'")), "`SpiralTask.width = 'wide'` (a.gin:5)", "`int` is wanted")
+
+
+def test_dynamic_registration_is_explained() -> None:
+    says(refused("from __gin__ import dynamic_registration\n" + GOOD), "(a.gin:1)", "@gin.configurable")

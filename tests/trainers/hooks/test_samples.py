@@ -1,0 +1,71 @@
+"""Pictures of samples, and a judge of digits."""
+
+import json
+
+import numpy as np
+import tensorflow as tf
+
+from core.data import digit_pairs, digits
+from models import DigitQuality, kept_digits
+from tests.commands import CONFIGS, run
+from trainers.hooks.samples import encode_grid
+
+
+def test_a_grid_shows_each_image_in_its_place():
+    images = np.full([5, 4, 4, 1], -1.0, "float32")
+    images[3] = 1.0
+    grid = tf.io.decode_png(encode_grid(tf.constant(images))).numpy()[..., 0]
+    assert grid.shape == (2 * 6, 3 * 6)
+    assert np.all(grid[7:11, 1:5] == 255)
+    assert np.all(grid[1:5, 1:5] == 0)
+
+
+def test_real_digits_are_as_good_as_real_digits():
+    source = digits("train")
+    chosen = source.gather(tf.constant(np.random.RandomState(0).permutation(len(source))[:898], tf.int64))
+    figures = DigitQuality()(2.0 * chosen["image"] - 1.0, chosen["label"])
+    assert 0.5 < figures["frechet_ratio"] < 1.5
+    assert figures["coverage"] == 10
+    assert figures["label_accuracy"] > 0.97
+    assert 0.9 < figures["diversity"] < 1.1
+
+
+def test_one_digit_over_and_over_is_a_collapse():
+    one = digits("train").gather(tf.zeros([898], tf.int64))
+    figures = DigitQuality()(2.0 * one["image"] - 1.0)
+    assert figures["coverage"] == 1
+    assert figures["frechet_ratio"] > 10.0
+    assert figures["diversity"] < 0.01
+
+
+def test_larger_coloured_digits_are_compared_with_digits_as_large():
+    some = digits("train").gather(tf.constant(np.random.RandomState(0).permutation(1437)[:898], tf.int64))
+    large = tf.repeat(tf.image.resize(2.0 * some["image"] - 1.0, [32, 32]), 3, 3)
+    figures = DigitQuality()(large, some["label"])
+    assert 0.5 < figures["frechet_ratio"] < 1.5
+    assert figures["label_accuracy"] > 0.9
+
+
+def test_real_thick_digits_are_still_the_same():
+    pairs = digit_pairs("test").gather(tf.range(360, dtype=tf.int64))
+    assert kept_digits()(pairs["b"], pairs["label"])["class_kept"] > 0.95
+    assert kept_digits()(tf.reverse(pairs["b"], [0]), pairs["label"])["class_kept"] < 0.3
+
+
+def test_translations_are_shown_and_judged_while_they_train(tmp_path):
+    small = ["CycleGan.width = 4", "CycleGan.blocks = 1", "CycleGan.discriminator_channels = [4, 4]"]
+    short = ["steps = 4", "half = 2", "Trainer.chunk_steps = 2", "Trainer.log_every = 2", "Trainer.evaluate_every = 4"]
+    hook = ["Translations.every = 2", "Translations.count = 5", "Trainer.checkpoint_every = 4"]
+    flags = [f"--gin_param={text}" for text in small + short + hook]
+    done = run(f"--gin_file={CONFIGS / 'digits_cyclegan.gin'}", *flags, "--workdir=run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert 0.0 <= json.loads((tmp_path / "run" / "result.json").read_text())["evaluation"]["quality/class_kept"] <= 1.0
+    shown = [
+        tf.io.decode_png((tmp_path / "run" / "samples" / f"step-{step:09d}.png").read_bytes()).numpy()
+        for step in (2, 4)
+    ]
+    assert shown[0].shape == (2 * 34, 3 * 66, 3)
+    pairs = digit_pairs("test").gather(tf.range(5, dtype=tf.int64))
+    for images in shown:  # on the left the plain digit itself, on the right what has become of it
+        np.testing.assert_allclose(images[1:33, 1:33] / 127.5 - 1.0, pairs["a"][0], atol=0.01)
+    assert not np.array_equal(shown[0], shown[1])

@@ -1,0 +1,159 @@
+"""Several workers as several processes: the numbers of one, and clear ends when one of them fails."""
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from core import checkpoint
+from tests.commands import CONFIGS, environment, run
+from trainers.launch.__main__ import free_ports
+
+FLAGS = [f"--gin_file={CONFIGS / 'digits_mlp.gin'}", f"--gin_file={CONFIGS / 'runtime' / 'multi_worker.gin'}"]
+SHORT = ["--gin_param=steps = 200", "--gin_param=Trainer.checkpoint_every = 50"]
+LONG = ["--gin_param=steps = 100000", "--gin_param=Trainer.checkpoint_every = 50"]
+QUICK = ["--gin_param=multi_worker.peer_timeout = 4.0", "--gin_param=multi_worker.meeting_deadline = 60.0"]
+
+
+def launch(*arguments, cwd, workers=2, timeout=300):
+    command = [sys.executable, "-m", "trainers.launch", f"--workers={workers}", *arguments]
+    return subprocess.run(
+        command, cwd=cwd, env=environment(), capture_output=True, text=True, timeout=timeout, check=False
+    )
+
+
+def saved(workdir):
+    manifest = checkpoint.newest(workdir / "checkpoints", warn=print)
+    return manifest, {path: v.sha256 for path, v in manifest.variables.items()}
+
+
+def values(manifest):
+    reader = tf.train.load_checkpoint(manifest.path / "variables")
+    return {key: reader.get_tensor(key) for key in reader.get_variable_to_shape_map() if "VARIABLE_VALUE" in key}
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_workers_end_where_one_process_does(workers, tmp_path):
+    flags = [*SHORT, "--gin_param=Trainer.global_batch_size = 48", "--gin_param=Evaluator.global_batch_size = 7"]
+    done = launch("--", *FLAGS, *flags, "--workdir=many", cwd=tmp_path, workers=workers)
+    assert done.returncode == 0, done.stdout + done.stderr
+    alone = run(FLAGS[0], *flags, "--workdir=one", cwd=tmp_path)
+    assert alone.returncode == 0, alone.stderr
+    one, many = (values(saved(tmp_path / name)[0]) for name in ("one", "many"))
+    for key, value in one.items():
+        if "figures" not in key:
+            np.testing.assert_allclose(many[key], value, rtol=1e-5, atol=1e-5, err_msg=key)
+    results = [json.loads((tmp_path / name / "result.json").read_text()) for name in ("one", "many")]
+    assert results[0]["evaluation"]["accuracy"] == pytest.approx(results[1]["evaluation"]["accuracy"], abs=1e-6)
+    # The chief alone prints figures, and everybody's lines are told apart.
+    assert len(re.findall(r"\[worker 0\] finished", done.stdout)) == 1
+    assert "[worker 1] step" not in done.stdout
+
+
+def start(cwd, *flags):
+    """A launched run, once it has saved something, and the processes of its workers."""
+    command = [sys.executable, "-m", "trainers.launch", "--workers=2", *flags]
+    process = subprocess.Popen(
+        command, cwd=cwd, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    until = time.monotonic() + 120
+    while not list((cwd / "run" / "checkpoints").glob("step-*")):
+        assert process.poll() is None, process.stdout.read()
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    return process, workers_of(process.pid)
+
+
+def workers_of(launcher):
+    """The processes of the workers, by their index."""
+    found = {}
+    for entry in os.listdir("/proc"):
+        try:
+            status = Path(f"/proc/{entry}/status").read_text()
+            told = Path(f"/proc/{entry}/environ").read_text()
+        except (OSError, ValueError):
+            continue
+        config = re.search(r"TF_CONFIG=(\{.*?\})\0", told)
+        if f"PPid:\t{launcher}\n" in status and config:
+            found[json.loads(config[1])["task"]["index"]] = int(entry)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("victim", "number", "how"), [(1, signal.SIGKILL, "was killed"), (1, signal.SIGSTOP, "hasn't been heard of")]
+)
+def test_a_lost_worker_ends_the_run_and_is_named(victim, number, how, tmp_path):
+    process, workers = start(tmp_path, "--deadline=20", "--", *FLAGS, *LONG, *QUICK, "--workdir=run")
+    os.kill(workers[victim], number)
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 6, said
+    named = [line for line in said.splitlines() if f"[worker {1 - victim}] error: worker {victim}" in line]
+    assert named, said
+    assert how in named[0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_lost_worker_changes_no_bit_of_what_launch_ends_with(number, tmp_path):
+    steps = ["--gin_param=steps = 1000", "--gin_param=Trainer.checkpoint_every = 50"]
+    undisturbed = launch("--", *FLAGS, *steps, "--workdir=whole", cwd=tmp_path)
+    assert undisturbed.returncode == 0, undisturbed.stdout + undisturbed.stderr
+    flags = ["--max_restarts=2", "--deadline=20", "--", *FLAGS, *steps, *QUICK, "--workdir=run"]
+    process, workers = start(tmp_path, *flags)
+    time.sleep(random.SystemRandom().uniform(0.0, 0.5))  # at any step
+    os.kill(workers[1], number)
+    said, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, said
+    assert "starting all workers again" in said
+    assert saved(tmp_path / "run")[1] == saved(tmp_path / "whole")[1]
+
+
+def test_a_signal_to_one_worker_stops_all_with_everything_saved(tmp_path):
+    process, _ = start(tmp_path, "--", *FLAGS, *LONG, *QUICK, "--workdir=run")
+    process.terminate()
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 75, said
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["exit_code"] == 75
+
+
+def worker(cwd, index, ports, *flags):
+    task = {"cluster": {"worker": [f"127.0.0.1:{port}" for port in ports]}, "task": {"type": "worker", "index": index}}
+    return subprocess.Popen(
+        [sys.executable, "-m", "trainers.main", *FLAGS, *SHORT, "--workdir=run", *flags],
+        cwd=cwd,
+        env={**environment(), "TF_CONFIG": json.dumps(task)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def test_workers_of_different_configurations_refuse_to_start(tmp_path):
+    ports = free_ports(2)
+    pair = [worker(tmp_path, i, ports, f"--gin_param=Trainer.microbatches = {i + 1}") for i in range(2)]
+    for process in pair:
+        said, _ = process.communicate(timeout=120)
+        assert process.returncode == 2, said
+        assert "`configuration`" in said
+
+
+def test_workers_with_the_strategy_of_one_process_are_refused(tmp_path):
+    done = launch("--", FLAGS[0], "--workdir=run", cwd=tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "add `--gin_file=configs/runtime/multi_worker.gin`" in done.stderr
+
+
+def test_a_peer_that_never_comes_is_named(tmp_path):
+    ports = free_ports(2)
+    lone = worker(tmp_path, 0, ports, "--gin_param=multi_worker.meeting_deadline = 2.0")
+    said, _ = lone.communicate(timeout=120)
+    assert lone.returncode == 6, said
+    assert f"error: worker 1 (127.0.0.1:{ports[1]}) didn't come within 2 s" in said

@@ -1,0 +1,167 @@
+"""The configuration audit: what gin lets through in silence becomes an error of one paragraph.
+
+    configuration = read(["configs/digits_mlp.gin"], ["Trainer.steps = 10"], [checkout])  # before TensorFlow
+    configuration.bind([Experiment, Trainer], required=[Experiment, Trainer])              # before anything is called
+    ...                                                                                    # make everything
+    configuration.check_consumed()                                                         # before the first step
+
+`read` finds what is wrong with the text, `bind` what is wrong with its names, types and scopes, and `check_consumed`
+what had no effect.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import gin
+from gin import config as gin_config
+
+from core.errors import ConfigurationError, did_you_mean
+from trainers.gin_audit import checks, registry
+from trainers.gin_audit.graph import Graph, Node, check_cycles, covers
+from trainers.gin_audit.identity import config_hash, difference, identity, operative_text
+from trainers.gin_audit.imports import import_module, plain_message
+from trainers.gin_audit.parse import read_all
+from trainers.gin_audit.statements import Binding, Import, Macro, Override, Reference, scoped, settle, text
+
+__all__ = ["Configuration", "config_hash", "difference", "operative_text", "plain_message", "read"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Configuration:
+    """What the gin files and `--gin_param`s say together, each statement with its place."""
+
+    bindings: tuple[Binding, ...]
+    imports: tuple[Import, ...]
+    overrides: tuple[Override, ...]
+    _roots: list[str] = dataclasses.field(default_factory=list, init=False, repr=False, compare=False)
+
+    @property
+    def given(self) -> str:
+        """A gin file that says the same."""
+        lines = [f"{item.statement.format()}  # {item.place}" for item in self.imports]
+        for b in self.bindings:
+            before = "".join(f", not {text(o.old.value)} ({o.old.place})" for o in self.overrides if o.new is b)
+            lines.append(f"{b.name} = {text(b.value)}  # {b.place}{before}")
+        return "\n".join([*lines, ""])
+
+    def bind(self, roots: Sequence[Any], *, required: Sequence[Any] = (), scopes: Sequence[str] = ()) -> None:
+        """Imports what the files name, checks all that can be checked without calling anything, and tells gin.
+
+        `roots` are the configurables that the command calls, `required` those of them that it calls without arguments
+        of its own, `scopes` the gin scopes that code opens by itself.
+        """
+        for item in self.imports:
+            import_module(item)
+        self._roots[:] = [_selector(root) for root in roots]
+        checks.check_names(self.bindings)
+        checks.check_placeholders(self.bindings)
+        graph = Graph(self.bindings)
+        checks.check_types(graph, self.bindings)
+        arrivals = graph.reach(self._roots)
+        check_cycles(graph, arrivals)
+        checks.check_macros_used(self.bindings, self._everything, arrivals)
+        checks.check_scopes(self.bindings, self._everything, scopes)
+        checks.check_required(graph, arrivals, [_selector(root) for root in required])
+        self._tell_gin()
+
+    def check_consumed(self) -> None:
+        """After set-up: each binding took effect, or another mode, or a later call, would let it take effect."""
+        operative = {Node(scope, selector): set(p) for (scope, selector), p in gin_config._OPERATIVE_CONFIG.items()}
+        graph = Graph(self._everything)
+        reachable = {arrival.node for arrival in graph.reach(self._roots, every_binding=True)}
+        for binding in self.bindings:
+            if binding.is_macro:
+                continue
+            selector = registry.matches(binding.selector)[0]
+
+            def takes(node: Node, selector: str = selector, scope: str = binding.scope) -> bool:
+                return node.selector == selector and covers(scope, node.scope)
+
+            called = [parameters for node, parameters in operative.items() if takes(node)]
+            if any(binding.parameter in parameters for parameters in called):
+                continue
+            if any(takes(node) for node in reachable - set(operative)):
+                continue
+            raise _no_effect(binding, selector, bool(called), {*operative, *reachable})
+
+    def identity(self, exclude: Sequence[str] = ()) -> dict[str, str]:
+        """After set-up: what makes two runs the same experiment (see `trainers.gin_audit.identity`)."""
+        return identity(exclude)
+
+    @property
+    def _everything(self) -> tuple[Binding, ...]:
+        """Overridden values, too: what only they use was put out of use on purpose, and is no mistake."""
+        return (*(override.old for override in self.overrides), *self.bindings)
+
+    def _tell_gin(self) -> None:
+        gin.clear_config()
+        gin_config._IMPORTS.update(item.statement for item in self.imports)
+        for binding in self.bindings:
+            if binding.is_macro:
+                gin.bind_parameter((binding.name, "gin.macro", "value"), _gin_value(binding.value))
+            else:
+                gin.bind_parameter((binding.scope, binding.selector, binding.parameter), _gin_value(binding.value))
+
+
+def read(files: Sequence[str], params: Sequence[str], search: Sequence[Path]) -> Configuration:
+    """The configuration of `files` and, after them, `params`; `search` lists further directories with gin files."""
+    statements = read_all(files, params, search)
+    bindings, overrides = settle(statements.bindings)
+    imports = {item.module: item for item in reversed(statements.imports)}
+    return Configuration(bindings, tuple(reversed(imports.values())), overrides)
+
+
+def _no_effect(binding: Binding, selector: str, called: bool, used: set[Node]) -> ConfigurationError:
+    name = registry.short(selector)
+    if called:
+        return ConfigurationError(
+            f"{binding} has no effect: `{name}` is called with an explicit `{binding.parameter}`, and an explicit "
+            "argument beats the binding. Remove the line, or the argument in the code."
+        )
+    elsewhere = sorted({node.scope for node in used if node.selector == selector})
+    if elsewhere:
+        where = ", ".join(f"scope `{scope}`" if scope else "no scope" for scope in elsewhere)
+        return ConfigurationError(
+            f"{binding} has no effect: nothing calls `{name}` in scope `{binding.scope}`, only in {where}. Write "
+            f"`@{scoped(binding.scope, name)}()` where it is meant."
+        )
+    others = {
+        f"{registry.short(node.selector)}.{parameter}"
+        for node in used
+        if registry.get(node.selector).module != "gin"
+        for parameter in registry.signature(node.selector).parameters
+    }
+    same = sorted(other for other in others if other.endswith(f".{binding.parameter}"))
+    near = did_you_mean(f"{name}.{binding.parameter}", same or others) or (
+        f" Did you mean `{same[0]}`?" if same else ""
+    )
+    if not near:
+        in_use = sorted(
+            {f"`{registry.short(node.selector)}`" for node in used if registry.get(node.selector).module != "gin"}
+        )
+        near = f" In use are {', '.join(in_use)}."
+    return ConfigurationError(
+        f"{binding} has no effect: nothing uses `{name}`.{near} Refer to it where it is meant (`@{name}()`), or "
+        "remove the line."
+    )
+
+
+def _selector(root: Any) -> str:
+    selector = registry.lookup(root)
+    assert selector is not None, f"{root!r} isn't a configurable"
+    return selector
+
+
+def _gin_value(value: Any) -> Any:
+    """`value` with gin's own references in place of ours."""
+    if isinstance(value, Reference):
+        return gin_config.ConfigurableReference(scoped(value.scope, value.selector), value.evaluated)
+    if isinstance(value, Macro):
+        return gin_config.ParserDelegate().macro(value.name)
+    if isinstance(value, list | tuple):
+        return type(value)(_gin_value(item) for item in value)
+    if isinstance(value, dict):
+        return {_gin_value(k): _gin_value(v) for k, v in value.items()}
+    return value

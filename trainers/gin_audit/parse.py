@@ -1,0 +1,138 @@
+"""Gin files and `--gin_param`s -> statements that remember where they stand. Imports neither TensorFlow nor user code.
+
+>>> print(read_all([], ["adamw.learning_rate = 0.1"], []).bindings[0])
+`adamw.learning_rate = 0.1` (--gin_param)
+"""
+
+import dataclasses
+import difflib
+import os
+import re
+import tokenize
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from gin import config_parser
+
+from core.errors import ConfigurationError, did_you_mean
+from trainers.gin_audit.statements import Binding, Import, Macro, Place, Reference
+
+
+@dataclasses.dataclass
+class Statements:
+    """All that was read, in order."""
+
+    bindings: list[Binding] = dataclasses.field(default_factory=list)
+    imports: list[Import] = dataclasses.field(default_factory=list)
+
+
+def read_all(files: Sequence[str], params: Sequence[str], search: Sequence[Path]) -> Statements:
+    """The statements of `files`, of what they include, and of `params`."""
+    reader = _Reader(search)
+    for name in files:
+        reader.read_file(name)
+    for param in params:
+        reader.parse(param, "--gin_param", ())
+    return reader.statements
+
+
+class _Reader(config_parser.ParserDelegate):
+    """Follows includes and collects statements."""
+
+    def __init__(self, search: Sequence[Path]):
+        self.search = [Path(directory) for directory in search]
+        self.statements = Statements()
+        self.readings = 0
+
+    def configurable_reference(self, scoped_configurable_name: str, evaluate: bool) -> Reference:
+        """gin's parser met `@name`."""
+        scope, _, selector = scoped_configurable_name.rpartition("/")
+        return Reference(scope, selector, evaluate)
+
+    def macro(self, macro_name: str) -> Macro:
+        """gin's parser met `%name`."""
+        return Macro(macro_name)
+
+    def read_file(self, name: str, place: Place | None = None, inside: tuple[Path, ...] = ()) -> None:
+        """Reads the file called `name`; an include is also looked for next to the file that includes it."""
+        bases = [Path(), *(path.parent for path in inside[-1:]), *self.search]
+        path = next((base / name for base in bases if (base / name).is_file()), None)
+        if path is None:
+            raise _no_such_file(name, place, bases)
+        if path.resolve() in [other.resolve() for other in inside]:
+            raise ConfigurationError(
+                f"`include {name!r}` ({place}) comes back to a file that is still being read; remove it."
+            )
+        try:
+            content = path.read_text("utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"The gin file `{path}` can't be read: {error}. Check its permissions.") from error
+        self.parse(content, os.path.normpath(path), (*inside, path))
+
+    def parse(self, content: str, source: str, inside: tuple[Path, ...]) -> None:
+        """Takes in the statements of one file or one `--gin_param`."""
+        self.readings += 1
+        reading = self.readings
+
+        def place_of(line: int) -> Place:
+            return Place(source, line if inside else 0)
+
+        try:
+            parser = config_parser.ConfigParser(content, self)
+            # Not `for statement in parser`: a `StopIteration` of the tokeniser would look like the end of the file.
+            while (statement := parser.parse_statement()) is not None:
+                place = place_of(statement.location.line_num)
+                if isinstance(statement, config_parser.BindingStatement):
+                    key = (statement.scope, statement.selector, statement.arg_name)
+                    self.statements.bindings.append(Binding(*key, statement.value, place, reading))
+                elif isinstance(statement, config_parser.ImportStatement):
+                    self.statements.imports.append(Import(statement.module, statement, place))
+                elif isinstance(statement, config_parser.IncludeStatement):
+                    self.read_file(statement.filename, place, inside)
+        except (SyntaxError, tokenize.TokenError, StopIteration) as error:
+            raise _syntax_error(error, content, place_of) from error
+
+
+def _syntax_error(error: Exception, content: str, place_of: Callable[[int], Place]) -> ConfigurationError:
+    lines = content.splitlines() or [""]
+    reason, line = str(error.args[0]) if error.args else "unexpected end", len(lines)
+    if isinstance(error, SyntaxError):
+        reason, line = error.msg, min(error.lineno or line, line)
+    elif isinstance(error, tokenize.TokenError):
+        line = min(error.args[1][0], line)
+        if "EOF" in reason or "unterminated" in reason:
+            reason = "a bracket or quote is still open where the text ends"
+    if word := re.search(r"Failed to parse token '(.+)'$", reason, re.DOTALL):
+        token = word[1]
+        near = {"true": "True", "false": "False", "none": "None", "null": "None"}.get(token.lower())
+        reason = f"`{token}` is not a value"
+        reason += (
+            f". Did you mean `{near}`?"
+            if near
+            else f'; put quotes around a string ("{token}"), `%` before a macro and `@` before a configurable'
+        )
+    elif reason == "Expected newline.":
+        reason = (
+            "one value was expected, with nothing after it (gin knows literals, `@name`, `%name`, but no arithmetic)"
+        )
+    reason = " ".join(reason.split()).rstrip(".")
+    end = "" if reason.endswith("?") else "."
+    return ConfigurationError(
+        f"{place_of(line)} can't be read as gin: {reason}{end} The line is `{lines[line - 1].strip()}`."
+    )
+
+
+def _no_such_file(name: str, place: Place | None, bases: Sequence[Path]) -> ConfigurationError:
+    looked = dict.fromkeys(str((base / name).resolve()) for base in bases)
+    existing = {
+        os.path.relpath(path)
+        for base in bases
+        for path in (*(base / name).parent.glob("*.gin"), *(base / "configs").glob("**/*.gin"))
+    }
+    near = did_you_mean(name, existing)
+    if not near:  # the right name in the wrong folder, or without its ending
+        by_stem = {Path(path).stem: path for path in existing}
+        close = difflib.get_close_matches(Path(name).stem, by_stem, n=1)
+        near = f" Did you mean `{by_stem[close[0]]}`?" if close else " Check its name and the working directory."
+    by = f"`include {name!r}` ({place})" if place else f"`--gin_file={name}`"
+    return ConfigurationError(f"{by}: there is no such gin file; looked for {', '.join(looked)}.{near}")

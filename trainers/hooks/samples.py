@@ -1,0 +1,120 @@
+"""Looking at what a generator makes, while it trains: grids of samples, and figures of their quality.
+
+In a gin file:
+
+    Trainer.hooks = [@SampleGrid(), @Quality()]
+    SampleGrid.every = 500
+    Quality.every = 500
+    Quality.judge = @digit_quality()
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import gin
+import tensorflow as tf
+
+from core.errors import ConfigurationError
+from core.random import Rng
+from core.task import Task
+from core.workers import is_chief
+from trainers.hooks.base import Hook
+
+if TYPE_CHECKING:
+    from trainers.trainer import Trainer
+
+
+class Judge(Protocol):
+    """Says how good samples are."""
+
+    samples: int  # how many it wants
+
+    def __call__(self, image: tf.Tensor, label: tf.Tensor | None = None) -> dict[str, float]:
+        """Figures for images in [-1, 1]."""
+
+
+@gin.configurable
+class SampleGrid(Hook):
+    """Writes `count` samples as one PNG in `samples/` and for TensorBoard: always from the same random numbers."""
+
+    def __init__(self, every: int | None = None, *, count: int = 64):
+        super().__init__(every)
+        if count < 1:
+            raise ConfigurationError(f"`SampleGrid.count` is {count}; it counts images: give 1 or more.")
+        self.count = count
+        self._sampler: Callable[[], Mapping[str, tf.Tensor]] | None = None
+
+    def __call__(self, trainer: "Trainer") -> None:
+        trainer.averaged.update()
+        if not is_chief():
+            return
+        self._sampler = self._sampler or make_sampler(trainer.averaged.task, trainer.experiment.seed, self.count)
+        png = encode_grid(self._sampler()["image"])
+        folder = trainer.workdir.path / "samples"
+        folder.mkdir(exist_ok=True)
+        write_file(folder / f"step-{trainer.step:09d}.png", png)
+        trainer.telemetry.image(trainer.step, "samples", png)
+
+
+@gin.configurable
+class Quality(Hook):
+    """Reports how good samples are, as `judge` sees them, and warns once where they have become all alike."""
+
+    def __init__(self, every: int | None = None, *, judge: Judge = gin.REQUIRED):
+        super().__init__(every)
+        self.judge = judge
+        self._collapsed = False
+        self._sampler: Callable[[], Mapping[str, tf.Tensor]] | None = None
+
+    def __call__(self, trainer: "Trainer") -> None:
+        trainer.averaged.update()
+        if not is_chief():
+            return
+        count = self.judge.samples
+        self._sampler = self._sampler or make_sampler(trainer.averaged.task, trainer.experiment.seed, count)
+        sample = self._sampler()
+        figures = self.judge(sample["image"], sample.get("label"))
+        trainer.report("quality", figures)
+        collapsed = figures.get("diversity", 1.0) < 0.3
+        if collapsed and self._collapsed:  # twice in a row: a network that has just begun makes one thing only
+            trainer.telemetry.warn_once(
+                f"samples vary by {figures['diversity']:.2f} of what real examples do: the generator has collapsed. A "
+                "gradient penalty (R1), a lower rate for the generator or an average of its weights usually help."
+            )
+        self._collapsed = collapsed
+
+
+def make_sampler(task: Task, seed: int, count: int) -> Callable[[], Mapping[str, tf.Tensor]]:
+    """A function that takes `count` samples, from the same random numbers each time."""
+
+    @tf.function(autograph=False)
+    def sample() -> Mapping[str, tf.Tensor]:
+        return dict(task.sample(Rng.from_seed(seed).fold("samples")._replace(num_rows=count), count))
+
+    return sample
+
+
+def encode_grid(image: Any) -> bytes:
+    """Images in [-1, 1] side by side, as one PNG."""
+    count, height, width, channels = image.shape
+    columns = math.ceil(math.sqrt(count))
+    rows = math.ceil(count / columns)
+    image = tf.pad(image, [[0, rows * columns - count], [1, 1], [1, 1], [0, 0]], constant_values=1.0)
+    grid = tf.reshape(image, [rows, columns, height + 2, width + 2, channels])
+    grid = tf.reshape(tf.transpose(grid, [0, 2, 1, 3, 4]), [rows * (height + 2), columns * (width + 2), channels])
+    return encode_png(grid)
+
+
+def encode_png(image: Any) -> bytes:
+    """One image in [-1, 1]."""
+    levels = tf.cast(tf.clip_by_value((image + 1.0) * 127.5, 0.0, 255.0) + 0.5, tf.uint8)
+    return bytes(tf.io.encode_png(levels).numpy())
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Whole or not at all."""
+    temporary = path.with_suffix(".tmp")
+    temporary.write_bytes(content)
+    temporary.replace(path)

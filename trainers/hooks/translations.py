@@ -1,0 +1,84 @@
+"""Looking at what becomes of held-out images, while a translation trains.
+
+In a gin file:
+
+    Trainer.hooks = [@Translations()]
+    Translations.every = 500
+    Translations.judge = @kept_digits()
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import gin
+import tensorflow as tf
+
+from core.data import check_feature
+from core.errors import ConfigurationError
+from core.task import Batch
+from core.workers import is_chief
+from trainers.explain import explained
+from trainers.hooks.base import Hook
+from trainers.hooks.samples import encode_grid, write_file
+
+if TYPE_CHECKING:
+    from trainers.trainer import Trainer
+
+ROWS = 64  # that are translated at once
+
+
+@gin.configurable
+class Translations(Hook):
+    """Writes the first `count` held-out images `a`, each beside its translation, in `samples/` and for TensorBoard.
+
+    A `judge`, called with the translations of all of them and their `label`s, reports how good they are. Without an
+    evaluation source, images of the training source are shown.
+    """
+
+    def __init__(
+        self,
+        every: int | None = None,
+        *,
+        count: int = 16,
+        judge: Callable[[tf.Tensor, tf.Tensor], dict[str, float]] | None = None,
+    ):
+        super().__init__(every)
+        if count < 1:
+            raise ConfigurationError(f"`Translations.count` is {count}; it counts images: give 1 or more.")
+        self.count, self.judge = count, judge
+        self._translate: Callable[[tf.Tensor], Batch] | None = None
+
+    def __call__(self, trainer: "Trainer") -> None:
+        trainer.averaged.update()
+        if not is_chief():
+            return
+        made = self._translated(trainer)
+        png = encode_grid(tf.concat([made["a"], made["translated"]], axis=2)[: self.count])
+        folder = trainer.workdir.path / "samples"
+        folder.mkdir(exist_ok=True)
+        write_file(folder / f"step-{trainer.step:09d}.png", png)
+        trainer.telemetry.image(trainer.step, "translations", png)
+        if self.judge:
+            trainer.report("quality", self.judge(made["translated"], made["label"]))
+
+    def _translated(self, trainer: "Trainer") -> Batch:
+        """All held-out images that are needed, with their translations."""
+        source, task = trainer.experiment.eval_source or trainer.experiment.train_source, trainer.averaged.task
+        for feature in ("a", "b", "label") if self.judge else ("a", "b"):
+            check_feature(source, feature)
+
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)], autograph=False)
+        def translate(indices: tf.Tensor) -> Batch:
+            batch = source.gather(indices)
+            a, _ = task.held_out(batch)
+            labels = {"label": batch["label"]} if self.judge else {}
+            return {"a": a, "translated": task.translate(a), **labels}
+
+        self._translate = self._translate or translate
+        count = len(source) if self.judge else min(self.count, len(source))
+        with explained(source):
+            parts = [
+                self._translate(tf.range(first, min(first + ROWS, count), dtype=tf.int64))
+                for first in range(0, count, ROWS)
+            ]
+        return {key: tf.concat([part[key] for part in parts], 0) for key in parts[0]}

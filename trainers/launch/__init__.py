@@ -1,0 +1,1 @@
+"""`python -m trainers.launch`: a cluster of workers on one machine."""
