@@ -161,9 +161,9 @@ def test_each_job_counts_for_itself():
 
 def test_nothing_waits_for_tensorflow():
     command = (
-        "import sys, types; package = types.ModuleType('core.distribution'); import core; "
-        "package.__path__ = [core.__path__[0] + '/distribution']; sys.modules['core.distribution'] = package; "
-        "from core.distribution.cluster import cluster_from_environment; print(cluster_from_environment().index); "
+        "import sys, types; package = types.ModuleType('core.workers'); import core; "
+        "package.__path__ = [core.__path__[0] + '/workers']; sys.modules['core.workers'] = package; "
+        "from core.workers.cluster import cluster_from_environment; print(cluster_from_environment().index); "
         "assert 'tensorflow' not in sys.modules"
     )
     done = subprocess.run(
