@@ -18,7 +18,7 @@ from trainers import configurables as configurables  # registers them
 from trainers.evaluator import Evaluator
 from trainers.experiment import Experiment
 from trainers.gin_audit.audit import Configuration
-from trainers.gin_audit.identity import config_hash, difference, identity, operative_text
+from trainers.gin_audit.identity import config_hash, difference, identity, operative_text, read_identity
 from trainers.hooks.base import KillAfter
 from trainers.trainer import Trainer
 from trainers.workdir import Workdir
@@ -26,6 +26,10 @@ from trainers.workdir import Workdir
 # What may change when a run goes on: where it computes, how long, how often it looks up.
 NOT_IDENTITY = (
     "Experiment.strategy",
+    "Experiment.placements",
+    "Experiment.one_device",
+    "Gan.*_placement",  # placements were the task's own once
+    "Gan.one_device",
     *(f"{name}.*" for name in STRATEGIES),
     "Trainer.steps",
     "Trainer.chunk_steps",
@@ -76,8 +80,9 @@ class Session:
         self.workdir.create()
         if is_chief():
             self.workdir.lock()
-        if found is not None and found.extra["configuration"] != own:
-            changes = difference(found.extra["configuration"], own)
+        before = own if found is None else read_identity(found.extra["configuration"], own, NOT_IDENTITY)
+        if before != own:
+            changes = difference(before, own)
             if not self.flags.allow_config_change:
                 raise ConfigurationError(
                     f"the workdir `{self.workdir.path}` holds a run of another configuration:\n{changes}\nStart this "

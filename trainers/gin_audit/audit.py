@@ -87,7 +87,7 @@ class Configuration:
             raise _no_effect(binding, selector, bool(called), {*operative, *reachable})
 
     def identity(self, exclude: Sequence[str] = ()) -> dict[str, str]:
-        """After set-up: what makes two runs the same experiment (see `trainers.gin_audit.identity`)."""
+        """Returns, after set-up, what makes two runs the same experiment (see `trainers.gin_audit.identity`)."""
         return identity(exclude)
 
     @property

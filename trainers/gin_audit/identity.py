@@ -1,9 +1,16 @@
-"""What makes two runs the same experiment: the operative bindings, their hash, and their difference in words."""
+"""What makes two runs the same experiment: the bindings that were in effect, their hash, their difference in words.
 
+Configurables go by their own names (`Trainer.steps`, `Class.method.parameter`), so that files may move. Where two of
+one name take part in a run, both keep their modules; what else is imported changes nothing.
+"""
+
+import dataclasses
 import fnmatch
+import functools
 import hashlib
 import json
-from collections import Counter
+import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -13,61 +20,144 @@ from gin import config as gin_config
 from trainers.gin_audit import registry
 from trainers.gin_audit.statements import Macro, Reference, scoped, text
 
+# A reference within a literal, after its `@`: scopes, selector. A string, first, is passed over whatever it holds.
+_REFERENCE = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|@(?P<scope>(?:\w+/)*)(?P<selector>[\w.]+)""")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Bound:
+    """A parameter that a configurable was called with in one scope; selector and value may hold modules."""
+
+    scope: str
+    selector: str
+    parameter: str
+    value: str
+
+    def matches(self, patterns: Sequence[str]) -> bool:
+        """Tells whether a pattern names the parameter, with its scope or without."""
+        plain = f"{_own_name(self.selector)}.{self.parameter}"
+        return any(fnmatch.fnmatchcase(name, p) for name in (plain, scoped(self.scope, plain)) for p in patterns)
+
+    @functools.cached_property
+    def references(self) -> set[tuple[str, str]]:
+        """Scope and selector of each configurable that the value names."""
+        found = _REFERENCE.finditer(self.value)
+        return {(match["scope"].rstrip("/"), match["selector"]) for match in found if match["selector"]}
+
+    def refers_to(self, other: "_Bound") -> bool:
+        """Tells whether the value names the configurable of `other`; a call without a scope inherits one."""
+        return not self.references.isdisjoint({(other.scope, other.selector), ("", other.selector)})
+
 
 def identity(exclude: Sequence[str] = ()) -> dict[str, str]:
-    """After set-up: `{scope/selector.parameter: literal}`, all that configurables were called with, defaults included.
+    """Returns, after set-up, `{scope/name.parameter: literal}` of all calls of configurables, defaults included.
 
-    `exclude` holds patterns for the key without its module, such as `Trainer.steps` or `mirrored.*`. Selectors are
-    complete, so that neither the order of imports nor what else is imported changes them.
+    `exclude` holds patterns for the keys, such as `Trainer.steps` or `mirrored.*`. What only excluded parameters refer
+    to is left out with them.
     """
-    found = {}
     with gin_config._OPERATIVE_CONFIG_LOCK:
         operative = {key: dict(parameters) for key, parameters in gin_config._OPERATIVE_CONFIG.items()}
-    for (scope, selector), parameters in operative.items():
-        if registry.get(selector).module == "gin":  # macros appear by their values
-            continue
-        for parameter, value in parameters.items():
-            plain = f"{registry.short(selector)}.{parameter}"
-            names = (plain, scoped(scope, plain))
-            if not any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in exclude):
-                found[f"{scoped(scope, selector)}.{parameter}"] = text(_canonical(value))
-    return dict(sorted(found.items()))
+    everything = [
+        _Bound(scope, selector, parameter, text(_canonical(value)))
+        for (scope, selector), parameters in operative.items()
+        if registry.get(selector).module != "gin"  # macros appear by their values
+        for parameter, value in parameters.items()
+    ]
+    return _by_own_names(_essential(everything, exclude))
+
+
+def read_identity(saved: Mapping[str, str], own: Mapping[str, str], exclude: Sequence[str] = ()) -> dict[str, str]:
+    """Returns the identity that a manifest holds, as a run of today would write it; `own` is that of this run.
+
+    Old manifests hold complete selectors. They hold the parameters of what excluded ones refer to as well (a hook's,
+    say), which show by this: nothing in the manifest refers to them, and this run has none of that name.
+    """
+    everything = [_parsed(key, value) for key, value in saved.items()]
+    if _by_own_names(everything) != dict(saved):
+        names = {_own_name(_parsed(key, "").selector) for key in own}
+        orphans = {
+            b.selector
+            for b in everything
+            if _own_name(b.selector) not in names and not any(other.refers_to(b) for other in everything)
+        }
+        exclude = [*exclude, *(f"{_own_name(selector)}.*" for selector in orphans)]
+    return _by_own_names(_essential(everything, exclude))
 
 
 def config_hash(identity: Mapping[str, str]) -> str:
-    """SHA-256 of an identity."""
+    """Returns the SHA-256 of an identity."""
     return hashlib.sha256(json.dumps(dict(identity), sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def difference(old: Mapping[str, str], new: Mapping[str, str]) -> str:
-    """Lines `- Trainer.x = 1` and `+ Trainer.x = 2` for what differs; empty if nothing does."""
-    keys = sorted({*old, *new})
-    names = _readable(keys)
+    """Returns lines `- Trainer.x = 1` and `+ Trainer.x = 2` for what differs; nothing if nothing does."""
     lines = []
-    for key in keys:
+    for key in sorted({*old, *new}):
         if old.get(key) != new.get(key):
-            lines += [f"- {names[key]} = {old[key]}"] if key in old else []
-            lines += [f"+ {names[key]} = {new[key]}"] if key in new else []
+            lines += [f"- {key} = {old[key]}"] if key in old else []
+            lines += [f"+ {key} = {new[key]}"] if key in new else []
     return "\n".join(lines)
 
 
 def operative_text() -> str:
-    """A gin file of all that configurables were called with, defaults included."""
+    """Returns a gin file of all that configurables were called with, defaults included."""
     return str(gin.operative_config_str(max_line_length=120)).rstrip("\n") + "\n"
 
 
-def _readable(keys: Iterable[str]) -> dict[str, str]:
-    """Keys without modules, except where that would make two of them look the same."""
-    plain = {}
-    for key in keys:
-        scope, _, name = key.rpartition("/")
-        plain[key] = scoped(scope, ".".join(name.split(".")[-2:]))
-    count = Counter(plain.values())
-    return {key: name if count[name] == 1 else key for key, name in plain.items()}
+def _essential(everything: Sequence[_Bound], exclude: Sequence[str]) -> list[_Bound]:
+    """Leaves out what matches `exclude`, and what only that refers to."""
+    excluded = [b for b in everything if b.matches(exclude)]
+    doubtful = _reached(excluded, everything)
+    rest = [b for b in everything if b not in excluded]
+    certain = [b for b in rest if b not in doubtful]
+    needed = {*certain, *_reached(certain, rest)}
+    return [b for b in rest if b in needed]
+
+
+def _reached(start: Iterable[_Bound], everything: Sequence[_Bound]) -> set[_Bound]:
+    """Follows references from `start`."""
+    reached: set[_Bound] = set()
+    waiting = list(start)
+    while waiting:
+        b = waiting.pop()
+        new = {other for other in everything if other not in reached and b.refers_to(other)}
+        reached |= new
+        waiting.extend(new)
+    return reached
+
+
+def _by_own_names(everything: Sequence[_Bound]) -> dict[str, str]:
+    """Takes the modules out of selectors and references, but for configurables that share a name."""
+    selectors = {b.selector for b in everything}
+    selectors |= {selector for b in everything for _, selector in b.references}
+    sharing: dict[str, set[str]] = defaultdict(set)
+    for selector in selectors:
+        sharing[_own_name(selector)].add(selector)
+    names = {s: name if len(same) == 1 else s for name, same in sharing.items() for s in same}
+
+    def renamed(found: re.Match[str]) -> str:
+        return f"@{found['scope']}{names[found['selector']]}" if found["selector"] else found[0]
+
+    keys = {f"{scoped(b.scope, names[b.selector])}.{b.parameter}": _REFERENCE.sub(renamed, b.value) for b in everything}
+    return dict(sorted(keys.items()))
+
+
+def _own_name(selector: str) -> str:
+    """Returns the name without its module: `Trainer`, or `Class.method`, of a file that has moved too."""
+    parts = selector.split(".")
+    known = [selector] if selector in registry.configurables() else registry.matches(".".join(parts[-2:]))
+    is_method = len(parts) > 1 and any(registry.get(complete).is_method for complete in known)
+    return ".".join(parts[-2 if is_method else -1 :])
+
+
+def _parsed(key: str, value: str) -> _Bound:
+    scope, _, name = key.rpartition("/")
+    selector, _, parameter = name.rpartition(".")
+    return _Bound(scope, selector, parameter, value)
 
 
 def _canonical(value: Any) -> Any:
-    """`value` of gin's records as a literal: macros by their values, references by complete selectors, no address."""
+    """Returns `value` of gin's records as a literal: macros by their values, references by complete selectors."""
     if isinstance(value, gin_config.ConfigurableReference):
         wrapped, scope = value.configurable.wrapped, "/".join(value.scopes)
         if wrapped is gin_config.macro:

@@ -170,7 +170,10 @@ LAB, gin_config._REGISTRY = gin_config._REGISTRY, REAL
 def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A fixture: an empty working directory, nothing bound before or after, and no configurables but those of here."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(gin_config, "_REGISTRY", LAB.copy())
+    registry = SelectorMap()  # gin's own `copy` would share the tree that partial names are looked up in
+    for selector, configurable in LAB.items():
+        registry[selector] = configurable
+    monkeypatch.setattr(gin_config, "_REGISTRY", registry)
     gin.clear_config()
     yield
     gin.clear_config()

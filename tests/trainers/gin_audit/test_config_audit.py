@@ -1,12 +1,10 @@
-"""What had no effect, what makes two configurations the same, and messages without gin's additions."""
-
-from collections.abc import Sequence
+"""What had no effect, and messages without gin's additions."""
 
 import gin
 import pytest
 from config_lab import GOOD, Lab, bound, clean, consumed, mirrored, refused, says
 
-from trainers.gin_audit.audit import config_hash, difference, operative_text, plain_message
+from trainers.gin_audit.audit import plain_message
 
 _clean = pytest.fixture(autouse=True)(clean)
 
@@ -78,88 +76,6 @@ def test_what_only_an_overridden_value_uses_is_no_mistake() -> None:
 
 def test_a_dependency_of_an_overridden_value_is_not_required() -> None:
     bound(GOOD + "Lab.source = @points()", "Lab.source = [1]")
-
-
-def identity_of(content: str, *params: str, exclude: Sequence[str] = ()) -> dict[str, str]:
-    configuration = bound(content, *params)
-    Lab()
-    return configuration.identity(exclude)
-
-
-def test_identity_is_what_was_in_effect() -> None:
-    found = identity_of(
-        GOOD + "adamw.learning_rate = %lr\nlr = 0.5\nDigits.names = {'a': %lr}\nDigits.anything = [@o/sgd(), @points]"
-    )
-    assert found["audit_test.Digits.optimizer"] == "@audit_test.adamw()"
-    assert found["audit_test.adamw.learning_rate"] == "0.5"
-    assert found["audit_test.adamw.decay"] == "0.0"  # a default
-    assert found["audit_test.Digits.names"] == "{'a': 0.5}"
-    assert found["audit_test.Digits.anything"] == "[@o/audit_test.sgd(), @audit_test.points]"
-    assert found["o/audit_test.sgd.learning_rate"] == "0.1"
-    assert "audit_test.Digits.rng" not in found
-
-
-@pytest.mark.parametrize(
-    "same",
-    [
-        "adamw.learning_rate = 0.5",
-        "audit_test.adamw.learning_rate = 0.50",
-        "adamw.learning_rate = %lr\nlr = 5e-1",
-        "adamw:\n  learning_rate = %a\na = %b\nb = 0.5",
-        "adamw.learning_rate = 0.5\nadamw.decay = 0.0",
-    ],
-)
-def test_spelling_does_not_change_the_hash(same: str) -> None:
-    expected = identity_of(GOOD + "adamw.learning_rate = 0.5")
-    found = identity_of(GOOD + same)
-    assert found == expected
-    assert config_hash(found) == config_hash(dict(reversed(expected.items())))
-    assert config_hash(found) != config_hash(identity_of(GOOD))
-
-
-def test_constants_appear_by_value_or_name() -> None:
-    found = identity_of(GOOD + "Digits.width = %WIDTH\nDigits.colour = %Colour.RED")
-    assert found["audit_test.Digits.width"] == "64"
-    assert found["audit_test.Digits.colour"] == "%audit_test.Colour.RED"
-
-
-def test_exclusions_are_patterns_of_names_without_modules() -> None:
-    content = GOOD + "Lab.strategy = @g/mirrored()\nmirrored.replicas = 2"
-    everything = identity_of(content)
-    left = identity_of(content, exclude=["Lab.s*", "mirrored.*"])
-    assert set(everything) - set(left) == {
-        "audit_test.Lab.strategy",
-        "audit_test.Lab.seed",
-        "audit_test.Lab.source",
-        "g/audit_test.mirrored.replicas",
-    } & set(everything)
-    assert "audit_test.Lab.strategy" in everything
-
-
-def test_difference_is_readable() -> None:
-    old = identity_of(GOOD + "adamw.learning_rate = 0.5")
-    new = identity_of(GOOD + "adamw.learning_rate = %lr\nlr = 0.25\nLab.source = [1]")
-    assert difference(old, new).splitlines() == [
-        "- Lab.source = None",
-        "+ Lab.source = [1]",
-        "- adamw.learning_rate = 0.5",
-        "+ adamw.learning_rate = 0.25",
-    ]
-    assert difference(old, old) == ""
-    assert difference({"a.F.x": "1", "b.F.x": "1"}, {"a.F.x": "2"}).splitlines() == [
-        "- a.F.x = 1",
-        "+ a.F.x = 2",
-        "- b.F.x = 1",
-    ]
-
-
-def test_operative_text_is_a_configuration_with_the_same_identity() -> None:
-    expected = identity_of(
-        GOOD + "adamw.learning_rate = @warmup()\nwarmup.peak = %lr\nlr = 0.5\nLab.strategy = @g/mirrored()"
-    )
-    content = operative_text()
-    assert content.endswith("\n")
-    assert identity_of(content) == expected
 
 
 def test_plain_message_drops_what_gin_appends() -> None:

@@ -1,0 +1,182 @@
+"""What makes two configurations the same: bindings by configurables' own names, wherever their files lie."""
+
+from collections.abc import Sequence
+
+import gin
+import pytest
+from config_lab import GOOD, Lab, bound, clean
+
+from trainers.gin_audit.identity import config_hash, difference, identity, operative_text, read_identity
+
+_clean = pytest.fixture(autouse=True)(clean)
+
+
+def identity_of(content: str, *params: str, exclude: Sequence[str] = ()) -> dict[str, str]:
+    configuration = bound(content, *params)
+    Lab()
+    return configuration.identity(exclude)
+
+
+def test_identity_is_what_was_in_effect() -> None:
+    found = identity_of(
+        GOOD + "adamw.learning_rate = %lr\nlr = 0.5\nDigits.names = {'a': %lr}\nDigits.anything = [@o/sgd(), @points]"
+    )
+    assert found["Digits.optimizer"] == "@adamw()"
+    assert found["adamw.learning_rate"] == "0.5"
+    assert found["adamw.decay"] == "0.0"  # a default
+    assert found["Digits.names"] == "{'a': 0.5}"
+    assert found["Digits.anything"] == "[@o/sgd(), @points]"
+    assert found["o/sgd.learning_rate"] == "0.1"
+    assert "Digits.rng" not in found
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        "adamw.learning_rate = 0.5",
+        "audit_test.adamw.learning_rate = 0.50",
+        "adamw.learning_rate = %lr\nlr = 5e-1",
+        "adamw:\n  learning_rate = %a\na = %b\nb = 0.5",
+        "adamw.learning_rate = 0.5\nadamw.decay = 0.0",
+    ],
+)
+def test_spelling_does_not_change_the_hash(same: str) -> None:
+    expected = identity_of(GOOD + "adamw.learning_rate = 0.5")
+    found = identity_of(GOOD + same)
+    assert found == expected
+    assert config_hash(found) == config_hash(dict(reversed(expected.items())))
+    assert config_hash(found) != config_hash(identity_of(GOOD))
+
+
+def test_constants_appear_by_value_or_name() -> None:
+    found = identity_of(GOOD + "Digits.width = %WIDTH\nDigits.colour = %Colour.RED")
+    assert found["Digits.width"] == "64"
+    assert found["Digits.colour"] == "%audit_test.Colour.RED"
+
+
+def test_exclusions_are_patterns_of_names_without_modules() -> None:
+    content = GOOD + "Lab.strategy = @g/mirrored()\nmirrored.replicas = 2"
+    everything = identity_of(content)
+    left = identity_of(content, exclude=["Lab.s*", "mirrored.*"])
+    assert set(everything) - set(left) == {
+        "Lab.strategy",
+        "Lab.seed",
+        "Lab.source",
+        "g/mirrored.replicas",
+    } & set(everything)
+    assert "Lab.strategy" in everything
+
+
+def test_difference_is_readable() -> None:
+    old = identity_of(GOOD + "adamw.learning_rate = 0.5")
+    new = identity_of(GOOD + "adamw.learning_rate = %lr\nlr = 0.25\nLab.source = [1]")
+    assert difference(old, new).splitlines() == [
+        "- Lab.source = None",
+        "+ Lab.source = [1]",
+        "- adamw.learning_rate = 0.5",
+        "+ adamw.learning_rate = 0.25",
+    ]
+    assert difference(old, old) == ""
+    assert difference({"a.F.x": "1", "b.F.x": "1"}, {"a.F.x": "2"}).splitlines() == [
+        "- a.F.x = 1",
+        "+ a.F.x = 2",
+        "- b.F.x = 1",
+    ]
+
+
+def test_operative_text_is_a_configuration_with_the_same_identity() -> None:
+    expected = identity_of(
+        GOOD + "adamw.learning_rate = @warmup()\nwarmup.peak = %lr\nlr = 0.5\nLab.strategy = @g/mirrored()"
+    )
+    content = operative_text()
+    assert content.endswith("\n")
+    assert identity_of(content) == expected
+
+
+def test_what_only_excluded_parameters_refer_to_is_excluded() -> None:
+    content = GOOD + "Lab.evaluator = [@points(), @warmup()]\npoints.count = 3\nadamw.learning_rate = @warmup()"
+    left = identity_of(content, exclude=["Lab.evaluator"])
+    assert "points.count" not in left
+    assert left["warmup.steps"] == "10"  # the optimizer asks for it too
+    assert left == identity_of(GOOD + "adamw.learning_rate = @warmup()", exclude=["Lab.evaluator"])
+
+
+def test_another_configurable_of_the_same_name_changes_nothing_until_it_takes_part() -> None:
+    content = GOOD.replace("@adamw", "@audit_test.adamw") + "Digits.anything = [@squash, 'an @audit_test.adamw()']\n"
+    alone = identity_of(content)
+
+    @gin.configurable("adamw", module="elsewhere.optimizers")
+    def _other(warmth: float = 1.0) -> float:
+        return warmth
+
+    assert identity_of(content) == alone
+    both = identity_of(content + "Lab.evaluator = @elsewhere.optimizers.adamw()")
+    assert both["audit_test.adamw.learning_rate"] == alone["adamw.learning_rate"]
+    assert both["elsewhere.optimizers.adamw.warmth"] == "1.0"
+    assert both["Digits.optimizer"] == "@audit_test.adamw()"
+    assert both["Lab.evaluator"] == "@elsewhere.optimizers.adamw()"
+    assert both["Digits.anything"] == alone["Digits.anything"] == "[@squash, 'an @audit_test.adamw()']"
+    # As part of what may change, it doesn't take part.
+    left = identity_of(content + "Lab.evaluator = @elsewhere.optimizers.adamw()", exclude=["Lab.evaluator"])
+    assert left == identity_of(content, exclude=["Lab.evaluator"])
+
+
+def test_methods_go_by_their_class() -> None:
+    @gin.register(module="audit_test.anywhere")
+    class Schedules:
+        @gin.register
+        def flat(self, rate: float = 1.0) -> float:
+            return rate
+
+    found = identity_of(GOOD + "Schedules.flat.rate = 0.5\nLab.evaluator = @Schedules()")
+    assert not [key for key in found if "flat" in key]
+    gin.get_configurable("Schedules")().flat()
+    found = identity()
+    assert found["Schedules.flat.rate"] == "0.5"
+    old = {"old.place.Lab.evaluator": "@old.place.Schedules.flat", "old.place.Schedules.flat.rate": "0.5"}
+    assert read_identity(old, found) == {"Lab.evaluator": "@Schedules.flat", "Schedules.flat.rate": "0.5"}
+
+
+def test_an_old_manifest_is_read_as_today() -> None:
+    own = identity_of(GOOD + "Digits.anything = [@o/sgd(), @points, {'a': 'as in @audit_test.sgd()'}]")
+    saved = {
+        "old.lab.Lab.evaluator": "None",
+        "old.lab.Lab.seed": "0",
+        "old.lab.Lab.source": "None",
+        "old.lab.Lab.strategy": "''",
+        "old.lab.Lab.task": "@old.place.Digits",
+        "old.place.Digits.anything": "[@o/old.rules.sgd(), @old.place.points, {'a': 'as in @audit_test.sgd()'}]",
+        "old.place.Digits.flag": "False",
+        "old.place.Digits.layers": "()",
+        "old.place.Digits.mode": "'fast'",
+        "old.place.Digits.names": "{}",
+        "old.place.Digits.activation": "None",
+        "old.place.Digits.optimizer": "@old.rules.adamw()",
+        "old.place.Digits.strange": "None",
+        "old.place.Digits.width": "32",
+        "old.rules.adamw.decay": "0.0",
+        "old.rules.adamw.learning_rate": "0.001",
+        "old.rules.adamw.mask": "None",
+        "o/old.rules.sgd.learning_rate": "0.1",
+        "o/old.rules.sgd.momentum": "None",
+    }
+    assert difference(read_identity(saved, own), own) == ""
+    assert read_identity(saved, own) == own
+    assert read_identity(own, own) == own
+    # Old manifests hold what hooks were given, though `Trainer.hooks` itself was left out then as it is now.
+    hooks = {"old.hooks.Grid.judge": "@old.hooks.quality()", "old.hooks.quality.seed": "0", "old.hooks.Grid.every": "5"}
+    assert read_identity({**saved, **hooks}, own) == own
+    # A placement that moved elsewhere since, with all that was said of it.
+    placement = {"old.place.Digits.placement": "@old.task.when_large()", "old.task.when_large.rows": "64"}
+    assert read_identity({**saved, **placement}, own, ["Digits.placement"]) == own
+    changed = {**saved, "old.rules.adamw.decay": "0.5"}
+    assert difference(read_identity(changed, own), own).splitlines() == ["- adamw.decay = 0.5", "+ adamw.decay = 0.0"]
+
+
+def test_two_of_one_name_keep_their_modules_in_an_old_manifest_too() -> None:
+    saved = {"a.Lab.source": "[@a.twin(), @b.twin()]", "a.twin.x": "1", "b.twin.x": "2"}
+    assert read_identity(saved, {"Lab.source": "None"}) == {
+        "Lab.source": "[@a.twin(), @b.twin()]",
+        "a.twin.x": "1",
+        "b.twin.x": "2",
+    }

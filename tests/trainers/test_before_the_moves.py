@@ -1,0 +1,66 @@
+"""Runs from before files moved go on: their manifests name configurables by the modules of that time."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from core import checkpoint
+from tests.commands import CONFIGS, refused, run
+
+SAVED = Path(__file__).parent / "data" / "before_the_moves"  # ten steps of each, trained at revision f5df0af
+MLP = ["MlpClassifier.sizes = [64, 4, 10]", "Trainer.log_every = 5"]
+GAN = [
+    "mlp_networks.g_hidden = [8]",
+    "mlp_networks.d_hidden = [8]",
+    "Gan.latent_size = 4",
+    "Trainer.global_batch_size = 8",
+    "Trainer.log_every = 10",
+]
+RUNS = {
+    "mlp": (["digits_mlp"], MLP, 32),
+    # Its generator is on one device, which was the task's own to say then (`Gan.sample_placement`, `Gan.one_device`).
+    "gan": (["digits_gan_generator_on_one_device", "runtime/mirrored"], GAN, 8),
+    "gan on every replica": (["digits_gan"], GAN, 8),  # placements and strategies may change
+}
+
+
+def flags_of(name: str) -> list[str]:
+    files, params, _ = RUNS[name]
+    return [*(f"--gin_file={CONFIGS / file}.gin" for file in files), *(f"--gin_param={text}" for text in params)]
+
+
+def copied(name: str, folder: Path) -> Path:
+    return shutil.copytree(SAVED / name.split()[0], folder / "run")
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_it_goes_on(name: str, tmp_path: Path) -> None:
+    workdir = copied(name, tmp_path)
+    before = checkpoint.newest(workdir / "checkpoints", warn=print)
+    assert before is not None
+    assert "trainers.experiment.Experiment.task" in before.extra["configuration"]
+    done = run(*flags_of(name), "--gin_param=Trainer.steps = 20", f"--workdir={workdir}", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "going on from step 10" in done.stdout
+    after = checkpoint.newest(workdir / "checkpoints", warn=print)
+    assert after is not None
+    assert (after.step, after.examples) == (20, 20 * RUNS[name][2])
+    assert after.variables.keys() == before.variables.keys()
+    assert "Experiment.task" in after.extra["configuration"]
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    assert {line["step"] for line in lines} == ({5, 10, 15, 20} if name == "mlp" else {10, 20})
+
+
+def test_another_configuration_is_still_refused(tmp_path: Path) -> None:
+    workdir = copied("mlp", tmp_path)
+    text = refused(
+        *flags_of("mlp"),
+        "--gin_param=adamw.beta_1 = 0.5",
+        f"--workdir={workdir}",
+        cwd=tmp_path,
+        exit_code=2,
+        says=["holds a run of another configuration", "- adamw.beta_1 = 0.9\n+ adamw.beta_1 = 0.5\nStart"],
+    )
+    assert "Experiment" not in text
