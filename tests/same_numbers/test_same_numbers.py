@@ -1,0 +1,60 @@
+"""`python -m tests.same_numbers` itself: it sees what differs, and nothing where nothing does."""
+
+import pytest
+
+from tests.same_numbers import __main__ as command
+from tests.same_numbers.__main__ import Found, differences
+
+LINE = {"step": 2, "split": "train", "loss": 0.5}
+FOUND = Found({"task/w": "aa", "optimizer/net/m": "bb"}, [LINE], [["net", "gradients", "float32", "8"]])
+
+
+def test_equal_runs_differ_in_nothing():
+    assert list(differences(FOUND, FOUND, {})) == []
+
+
+@pytest.mark.parametrize(
+    ("now", "says"),
+    [
+        (FOUND._replace(variables={**FOUND.variables, "task/w": "ab"}), "variable `task/w` differs"),
+        (FOUND._replace(variables={"task/w": "aa"}), "variable `optimizer/net/m` is gone"),
+        (FOUND._replace(variables={**FOUND.variables, "task/b": "cc"}), "variable `task/b` is new"),
+        (FOUND._replace(lines=[{**LINE, "loss": 0.25}]), "`loss` of step 2 (train) was 0.5 and is 0.25"),
+        (FOUND._replace(lines=[LINE, LINE]), "1 lines of figures became 2"),
+        (FOUND._replace(collectives=[]), "the collectives were"),
+    ],
+)
+def test_each_difference_is_named(now, says):
+    [found] = differences(FOUND, now, {})
+    assert found.startswith(says)
+
+
+def test_renamed_paths_are_matched():
+    now = FOUND._replace(variables={"task/net/w": "aa", "optimizer/net/m": "bb"})
+    assert list(differences(FOUND, now, {"task/w": "task/net/w"})) == []
+    assert len(list(differences(FOUND, now, {}))) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--against=HEAD", "--configs", "digits_lin"], "Did you mean `digits_linear`"),
+        (["--against=HEAD", "--steps=1"], "2 or more"),
+        (["--against=HEAD", "--renamed", "task/w"], "pairs"),
+    ],
+)
+def test_wrong_flags_are_refused(arguments, says, capsys):
+    with pytest.raises(SystemExit):
+        command.main(arguments)
+    assert says in capsys.readouterr().err
+
+
+def test_an_unknown_revision_is_named():
+    with pytest.raises(SystemExit, match="no-such-revision"):
+        command.main(["--against=no-such-revision", "--configs", "digits_linear"])
+
+
+@pytest.mark.long
+def test_this_revision_trains_as_itself(capsys):
+    assert command.main(["--against=HEAD", "--configs", "digits_linear", "--steps=4"]) == 0
+    assert "4 of 4 are the same as at HEAD" in capsys.readouterr().out

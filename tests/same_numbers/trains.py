@@ -1,0 +1,48 @@
+"""Trains the cases that it reads from stdin with the code of one checkout, each in a fork that has TensorFlow already.
+
+    python tests/same_numbers/trains.py CHECKOUT < cases.json
+
+It runs at revisions that don't have this file, so it asks nothing of them but `trainers.main.main(flags)`.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+checkout, cases = Path(sys.argv[1]), json.load(sys.stdin)
+sys.path[0] = str(checkout)
+os.environ["COLUMNS"] = "200"  # tables aren't folded
+
+import tensorflow  # noqa: E402, F401  # before any fork, and before any of its operations has run
+
+import trainers.session  # noqa: E402, F401
+from trainers.main import main  # noqa: E402
+
+
+def run(flags: list[str], folder: Path, output: Path) -> int:
+    """Runs the command in a fork, in `folder`, and returns its exit code; `output` takes what it prints."""
+    process = os.fork()
+    if process == 0:
+        code = 1
+        try:
+            os.chdir(folder)
+            sink = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.dup2(sink, 1)
+            os.dup2(sink, 2)
+            code = main(flags)
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
+for case in cases:
+    workdir = Path(case["workdir"])
+    workdir.parent.mkdir(parents=True, exist_ok=True)
+    flags = [flag.replace("CHECKOUT", str(checkout)) for flag in case["flags"]]
+    for mode in case["modes"]:
+        output = workdir.parent / f"{workdir.name}.{mode}.txt"
+        code = run([*flags, f"--workdir={workdir}", f"--mode={mode}"], workdir.parent, output)
+        print(json.dumps([case["name"], mode, code]), flush=True)
