@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.checkout import checkout_of
 from core.errors import did_you_mean
 from tests.commands import CHECKOUT, CONFIGS
 from trainers.modes.resume_check import MEASURED
@@ -80,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Trains, prints a table, and returns 1 if anything differs."""
     flags = _parse(sys.argv[1:] if arguments is None else arguments)
     cases = [Case(*case) for case in itertools.product(flags.configs, COUNTS, COUNTS)]
-    with tempfile.TemporaryDirectory() as scratch, _checkout_of(flags.against, Path(scratch)) as other:
+    with tempfile.TemporaryDirectory() as scratch, checkout_of(flags.against, Path(scratch)) as other:
         folders = Path(scratch) / "folders"
         _write_folders(folders)
         orders = {}
@@ -162,24 +163,6 @@ def _train(orders: Mapping[Path, Sequence[Mapping[str, Any]]]) -> None:
         if process.wait():
             assert process.stderr
             raise SystemExit(f"error: {checkout.name} can't be run:\n{process.stderr.read()[-2000:]}")
-
-
-class _checkout_of:  # noqa: N801  # reads like a function
-    """Keeps a revision's files in a folder of `scratch` for the time of a `with`."""
-
-    def __init__(self, revision: str, scratch: Path):
-        self.revision, self.folder = revision, scratch / revision.replace("/", "_")
-
-    def __enter__(self) -> Path:
-        command = ["git", "worktree", "add", "--detach", "--quiet", str(self.folder), self.revision]
-        done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise SystemExit(f"error: `--against` is {self.revision!r}: {done.stderr.strip()}")
-        return self.folder
-
-    def __exit__(self, *_: object) -> None:
-        command = ["git", "worktree", "remove", "--force", str(self.folder)]
-        subprocess.run(command, cwd=CHECKOUT, check=True)
 
 
 def _write_folders(folders: Path) -> None:

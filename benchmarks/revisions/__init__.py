@@ -1,0 +1,1 @@
+"""Has a step become slower since another revision?"""
