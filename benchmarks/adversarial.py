@@ -160,7 +160,7 @@ def loops(case: Case, model: Any) -> Callable[[], object]:
 
 def trained_by(trainer: Trainer) -> list[tf.Variable]:
     """All that our optimizers train."""
-    return [v for optimizer in trainer.experiment.optimizers.values() for v in optimizer.parameters.values()]
+    return [v for optimizer in trainer.experiment.assembly.optimizers.values() for v in optimizer.parameters.values()]
 
 
 def size_of(variables: Sequence[Any]) -> int:

@@ -29,7 +29,7 @@ class AveragedTwin(Averaged):
     def update(self) -> None:
         """Copies averages, and everything of which there is no average."""
         read = {id(v): v.read_value() for v in named_variables(self.experiment.task).values()}
-        for optimizer in self.experiment.optimizers.values():
+        for optimizer in self.experiment.assembly.optimizers.values():
             averages = optimizer.shadow() or {}
             read |= {id(optimizer.parameters[path]): value for path, value in averages.items()}
         twins = named_variables(self.task)
@@ -40,5 +40,5 @@ class AveragedTwin(Averaged):
 
 def averaged_task(experiment: Experiment) -> Averaged:
     """The task to read: itself, or a twin if an optimizer averages."""
-    averages = any(optimizer.transform.shadow for optimizer in experiment.optimizers.values())
+    averages = any(optimizer.transform.shadow for optimizer in experiment.assembly.optimizers.values())
     return AveragedTwin(experiment) if averages else Averaged(experiment.task)

@@ -1,26 +1,27 @@
 """An experiment: what is trained, on what, where. Every mode starts by building one."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import gin
 import tensorflow as tf
 
 from core.data import Source
-from core.distribution import one_device
-from core.engine import assemble_optimizer, assemble_task, checked_phases, kept_alone
+from core.distribution import one_device as default_strategy
+from core.engine import assemble, assemble_task
 from core.errors import ConfigurationError
-from core.module import named_variables
 from core.random import Rng
-from core.task import Task, Update
+from core.task import Placement, Task
 
 
 @gin.configurable
 class Experiment:
     """Builds the task inside the strategy's scope and checks that everything is in its place.
 
-    `task` is a factory, called with `rng=`; sources and the strategy hold no variables and come ready made. `synthetic`
-    trains on the first batches over and over, to see what a run costs without its input.
+    `task` is a factory, called with `rng=`; sources and the strategy hold no variables and come ready made.
+    `placements` say by the name of a phase where it runs, in place of what the task says; `one_device` names networks
+    of the task that live on one device only. `synthetic` trains on the first batches over and over, to see what a run
+    costs without its input.
     """
 
     def __init__(
@@ -30,63 +31,33 @@ class Experiment:
         train_source: Source = gin.REQUIRED,
         eval_source: Source | None = None,
         strategy: tf.distribute.Strategy | None = None,
+        placements: Mapping[str, Placement] = {},
+        one_device: Sequence[str] = (),
         seed: int = 0,
         synthetic: bool = False,
     ):
         self.train_source = train_source
         self.eval_source = eval_source
-        self.strategy = strategy or one_device()
+        self.strategy = strategy or default_strategy()
         self.seed = seed
         self.synthetic = synthetic
-        self._factory = task
-        self.task = self.make_task()
-        self.phases = checked_phases(self.task)
-        self._check_variables()
-        updates = [phase for phase in self.phases if isinstance(phase, Update)]
-        self.optimizers = {phase.name: assemble_optimizer(phase, self.strategy, self.alone) for phase in updates}
+        self._factory, self._one_device = task, one_device
+        self.assembly = assemble(self._make, self.strategy, placements=placements, one_device=one_device)
+        self.task = self.assembly.task
         for source in filter(None, (train_source, eval_source)):
             self.task.check_source(source)
 
     def make_task(self) -> Task:
-        """A task as it is before the first step."""
-        rng = Rng.from_seed(self.seed).fold("init")
-        return assemble_task(lambda: _make(self._factory, rng), self.strategy)
+        """Makes one more task, as it is before the first step."""
+        return assemble_task(self._make, self.strategy, one_device=self._one_device)
 
     @property
-    def alone(self) -> set[int]:
-        """The ids of the variables that live on one device only."""
-        return kept_alone(self.task, self.strategy)
-
-    @property
-    def variables(self) -> dict[str, tf.Variable]:
+    def variables(self) -> Mapping[str, tf.Variable]:
         """All that is learnt, by path: the task's variables and the optimizers'."""
-        found = {f"task/{path}": v for path, v in named_variables(self.task).items()}
-        for phase, optimizer in self.optimizers.items():
-            found |= {f"optimizer/{phase}/{path}": v for path, v in optimizer.variables.items()}
-        return found
+        return self.assembly.variables
 
-    def _check_variables(self) -> None:
-        """Each variable belongs to the strategy, and what is trained to the task."""
-        name = type(self.task).__name__
-        known = {id(v): path for path, v in named_variables(self.task).items()}
-        for phase in self.phases:
-            for path, variable in phase.variables().items() if isinstance(phase, Update) else ():
-                if id(variable) not in known:
-                    raise ConfigurationError(
-                        f"phase `{phase.name}` trains `{path}`, which isn't part of `{name}`: no checkpoint would hold "
-                        "it. Make the network in `__init__` of the task and keep it there as an attribute (`self.net = "
-                        "...`)."
-                    )
-        for path, variable in named_variables(self.task).items():
-            if id(variable) in self.alone:
-                continue
-            # Outside the scope it would train to wrong numbers without an error (TensorFlow issue 41768).
-            if not self.strategy.extended.variable_created_in_scope(variable):
-                raise ConfigurationError(
-                    f"variable `{path}` of `{name}` was made outside the experiment's strategy. Make it in the task's "
-                    "`__init__`, which the experiment calls inside `strategy.scope()`; don't make it when a module is "
-                    "imported or in `phases()`, and don't share it between tasks."
-                )
+    def _make(self) -> Task:
+        return _make(self._factory, Rng.from_seed(self.seed).fold("init"))
 
 
 def _make(factory: Callable[..., Task], rng: Rng) -> Task:

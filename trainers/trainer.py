@@ -113,15 +113,11 @@ class Trainer:
         self._origin = 0  # examples consumed before step 0; not zero once a run went on with another batch size
         replica_spec = self._replica_chunks(0).element_spec
         self.train_step = TrainStep(
-            experiment.phases,
-            experiment.optimizers,
-            strategy=experiment.strategy,
+            experiment.assembly,
+            {key: tf.TensorSpec(spec.shape[1:], spec.dtype) for key, spec in replica_spec.items()},
             seed=experiment.seed,
-            batch_spec={key: tf.TensorSpec(spec.shape[2:], spec.dtype) for key, spec in replica_spec.items()},
-            microbatches=microbatches,
             compile=compile,
             reduce_in=tf.as_dtype(reduce_gradients_in) if reduce_gradients_in else None,
-            alone=experiment.alone,
         )
         self.progress = Progress(
             {name: spec.sums_of_update for name, spec in self.train_step.specs.items()},
@@ -301,7 +297,7 @@ class Trainer:
     # --- state ------------------------------------------------------------------------------------------------------
 
     @property
-    def variables(self) -> dict[str, tf.Variable]:
+    def variables(self) -> Mapping[str, tf.Variable]:
         """All that is learnt, by path."""
         return self.experiment.variables
 

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from core.engine.describe import Access, LossSpec, Specs, describe_loss, describe_outputs
+from core.engine.place import shape_of
 from core.errors import ConfigurationError
 from core.task import Compute, Phase, Update
 
@@ -34,11 +35,11 @@ class Plan:
 class Planner:
     """Goes through the phases in their order, and knows what the ones so far have made."""
 
-    def __init__(self, batch: Specs, *, replicas: int, microbatches: int, alone: Collection[int] = ()):
-        self.rows = next(iter(batch.values())).shape[0] * replicas  # of one global microbatch
-        self.replicas, self.microbatches = replicas, microbatches
-        self.alone = alone  # the ids of variables that live on one device only
-        self.known: dict[str, tf.TensorSpec] = {key: spec_of_row(spec) for key, spec in batch.items()}
+    def __init__(self, batch: Specs, *, replicas: int, one_device_ids: Collection[int] = ()):
+        self.microbatches, rows = shape_of(batch)
+        self.rows = rows * replicas  # of one global microbatch
+        self.replicas, self.one_device_ids = replicas, one_device_ids
+        self.known = {key: tf.TensorSpec(spec.shape[2:], spec.dtype) for key, spec in batch.items()}
         self.makers: dict[str, Phase] = {}
         self.plans: dict[str, Plan] = {}
 
@@ -60,7 +61,7 @@ class Planner:
             rows //= self.replicas
         specs = {key: tf.TensorSpec([rows, *x.shape], x.dtype) for key, x in self.known.items() if key not in elsewhere}
         plan = self._plan(phase, specs, elsewhere, everywhere=everywhere, microbatches=microbatches, rows=rows)
-        self._check_alone(plan)
+        self._check_one_device_reads(plan)
         for key, spec in plan.outputs.items():
             if key in self.known:
                 origin = f"phase `{self.makers[key].name}`" if key in self.makers else "the source"
@@ -143,15 +144,16 @@ class Planner:
                 f"make its outputs in the loss of `{phase.name}` itself."
             )
 
-    def _check_alone(self, plan: Plan) -> None:
+    def _check_one_device_reads(self, plan: Plan) -> None:
         if not plan.everywhere or self.replicas == 1:
             return
-        found = [v for v in plan.access.variables if id(v) in self.alone]
+        found = [v for v in plan.access.variables if id(v) in self.one_device_ids]
         if found:
             raise ConfigurationError(
                 f"phase `{plan.name}` runs on every replica and reads `{found[0].name}` of a network that the task "
-                "keeps on one device (`one_device`). Let it run there (`placement=ONE_DEVICE`), or let a `Compute` on "
-                "one device make what it needs and read that."
+                "keeps on one device (`one_device`). Let it run there (`placement=ONE_DEVICE`, or in gin "
+                f"`Experiment.placements = {{'{plan.name}': @on_one_device()}}`), or let a `Compute` on one device "
+                "make what it needs and read that."
             )
 
 

@@ -8,17 +8,17 @@ The pieces are public, for those who write their own loop:
     optimizer.apply(accumulated.mean_gradients())
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import tensorflow as tf
 
 from core.distribution.exchange import Exchange
+from core.engine.assembly import Assembly
 from core.engine.describe import LossSpec, Specs, zeros
 from core.engine.place import Placed
 from core.engine.plan import Plan, Planner
 from core.engine.run import PhaseRunner
-from core.optimizers import Optimizer
 from core.random import Rng
 from core.task import Batch, Phase
 from core.task.loss import Sums
@@ -34,31 +34,32 @@ class StepResult(NamedTuple):
 class TrainStep:
     """`step(values, index) -> StepResult`: the phases of one training step, for use in cross-replica context.
 
-    `values` are `[microbatches, rows, ...]` on each replica, `index` is the step's number, from 0. `alone` are the ids
-    of variables that live on one device only.
+    `values` are `[microbatches, rows, ...]` on each replica, as `batch` says; `index` is the step's number, from 0.
     """
 
     def __init__(
         self,
-        phases: Sequence[Phase],
-        optimizers: Mapping[str, Optimizer],
+        assembly: Assembly,
+        batch: Specs,
         *,
-        strategy: tf.distribute.Strategy,
         seed: int,
-        batch_spec: Specs,
-        microbatches: int = 1,
         compile: bool = False,
         reduce_in: tf.DType | None = None,
-        alone: Collection[int] = (),
     ):
-        self.optimizers, self.compile = optimizers, compile
-        self.exchange = Exchange(strategy, reduce_in=reduce_in)
-        planner = Planner(batch_spec, replicas=self.exchange.replicas, microbatches=microbatches, alone=alone)
-        self.plans = [planner.add(phase) for phase in phases]
+        self.optimizers, self.compile = assembly.optimizers, compile
+        self.exchange = Exchange(assembly.strategy, reduce_in=reduce_in)
+        planner = Planner(batch, replicas=self.exchange.replicas, one_device_ids=assembly.one_device_ids)
+        self.plans = [planner.add(phase) for phase in assembly.phases]
         self.specs: dict[str, LossSpec] = {plan.name: plan.loss for plan in self.plans if plan.loss}
         self.rng = Rng.from_seed(seed).fold("train")
         self._runner = PhaseRunner(
-            self.plans, optimizers, self.exchange, rng=self.rng, microbatches=microbatches, compile=compile, alone=alone
+            self.plans,
+            assembly.optimizers,
+            self.exchange,
+            rng=self.rng,
+            microbatches=planner.microbatches,
+            compile=compile,
+            alone=assembly.one_device_ids,
         )
 
     def __call__(self, values: Batch, index: tf.Tensor) -> StepResult:

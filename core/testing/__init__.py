@@ -23,13 +23,12 @@ CPU devices (`pytest_plugins = ["core.testing.pytest_plugin"]` in `conftest.py` 
 from core.testing.collectives import assert_collectives
 from core.testing.invariance import assert_accumulation_invariant, assert_replica_invariant
 from core.testing.learning import assert_overfits, assert_updates_only
-from core.testing.replicas import Outcome, Pieces, Run, assemble, on_virtual_cpus
+from core.testing.replicas import Outcome, Run, assemble, on_virtual_cpus
 from core.testing.step_function import assert_step_function
 from core.testing.tracing import assert_traces_once
 
 __all__ = [
     "Outcome",
-    "Pieces",
     "Run",
     "assemble",
     "assert_accumulation_invariant",

@@ -33,8 +33,8 @@ def assert_collectives(
     In a phase that mixes rows and has several microbatches, those of its layers are counted for one microbatch.
     """
     assert replicas >= 2, f"`replicas` is {replicas}; a single one exchanges nothing: give 2 or more."
-    pieces = assemble(task, on_virtual_cpus(replicas))
-    phases = [phase.name for phase in pieces.phases]
+    assembly = assemble(task, on_virtual_cpus(replicas))
+    phases = [phase.name for phase in assembly.phases]
     for phase, kinds in expected.items():
         assert phase in phases, (
             f"`expected` names the phase `{phase}`; the task has {_listed(phases)}.{did_you_mean(phase, phases)}"
@@ -43,7 +43,7 @@ def assert_collectives(
             assert kind in KINDS, (
                 f"`expected` names the kind `{kind}`; there are {_listed(list(KINDS))}.{did_you_mean(kind, KINDS)}"
             )
-    made = Run(pieces, batch, microbatches=microbatches).collectives
+    made = Run(assembly, batch, microbatches=microbatches).collectives
     found = Counter((entry.phase, entry.what) for entry in made)
     wanted = Counter({(phase, kind): count for phase, kinds in expected.items() for kind, count in kinds.items()})
     wrong = [key for key in dict.fromkeys([*wanted, *found]) if wanted[key] != found[key]]

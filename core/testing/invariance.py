@@ -24,8 +24,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from core.engine import Assembly
 from core.task import Batch
-from core.testing.replicas import Factory, Outcome, Pieces, Run, Values, assemble, describe, on_virtual_cpus
+from core.testing.replicas import Factory, Outcome, Run, Values, assemble, describe, on_virtual_cpus
 
 FIGURES = 0.1  # of the tolerance for variables: losses and metrics haven't gone through an optimizer's root
 
@@ -100,9 +101,9 @@ def differences(one: Values, other: Values) -> list[Difference]:
     return sorted((_difference(name, x, other[name]) for name, x in one.items()), key=lambda d: -d.size)
 
 
-def mixing(pieces: Pieces) -> list[str]:
+def mixing(assembly: Assembly) -> list[str]:
     """The phases whose numbers hang on the number of microbatches: their rows are mixed, microbatch by microbatch."""
-    return [phase.name for phase in pieces.phases if phase.mixes_rows and phase.microbatches is None]
+    return [phase.name for phase in assembly.phases if phase.mixes_rows and phase.microbatches is None]
 
 
 def _trained(
@@ -113,12 +114,12 @@ def _trained(
     *,
     steps: int,
     seed: int,
-    check: Callable[[Pieces], None] | None = None,
+    check: Callable[[Assembly], None] | None = None,
 ) -> Outcome:
-    pieces = assemble(factory, on_virtual_cpus(replicas), seed=seed)
+    assembly = assemble(factory, on_virtual_cpus(replicas), seed=seed)
     if check:
-        check(pieces)
-    return Run(pieces, batch, microbatches=microbatches, seed=seed).train(steps)
+        check(assembly)
+    return Run(assembly, batch, microbatches=microbatches, seed=seed).train(steps)
 
 
 def _assert_same(runs: Sequence[Outcome], tolerance: float, hints: str) -> None:
@@ -176,8 +177,8 @@ def _assert_counts(name: str, counts: Sequence[int], steps: int) -> None:
     assert steps >= 1, f"`steps` is {steps}; it takes one to see a difference, and some more to see it grow."
 
 
-def _assert_rows_apart(pieces: Pieces) -> None:
-    names = [f"`{name}`" for name in mixing(pieces)]
+def _assert_rows_apart(assembly: Assembly) -> None:
+    names = [f"`{name}`" for name in mixing(assembly)]
     assert not names, (
         f"phase {' and '.join(names)} mixes rows (`mixes_rows=True`): what it computes hangs on which rows share a "
         "microbatch, so its numbers are meant to change with `microbatches`. Use `assert_replica_invariant` at each "

@@ -1,45 +1,29 @@
 """Trains a task on some replicas, by the engine that the trainer uses, to look at the outcome.
 
-pieces = assemble(make_task, on_virtual_cpus(4), seed=0)
-outcome = train(pieces, batch, microbatches=2, steps=20)
+assembly = assemble(make_task, on_virtual_cpus(4), seed=0)
+outcome = Run(assembly, batch, microbatches=2).train(steps=20)
 outcome.variables["net/w"], outcome.figures["net/loss"], outcome.collectives
 """
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from core import engine
 from core.distribution.ledger import Collective
 from core.distribution.virtual import make_virtual_cpus
-from core.engine import StepResult, TrainStep, assemble_optimizer, assemble_task, checked_phases, kept_alone
-from core.module import named_variables
-from core.optimizers import Optimizer
+from core.engine import Assembly, StepResult, TrainStep
 from core.random import Rng
-from core.task import Batch, Phase, Task, Update
+from core.task import Batch, Task
 from core.task.loss import GRADIENT_NORM, means
 from core.testing.batch import as_tensors
 
 Factory = Callable[..., Task]  # called with `rng=`, inside the strategy's scope
 Values = Mapping[str, npt.NDArray[np.float64]]
-
-
-class Pieces(Protocol):
-    """What a step is made of; an experiment has them all."""
-
-    @property
-    def task(self) -> Task: ...
-    @property
-    def phases(self) -> Sequence[Phase]: ...
-    @property
-    def optimizers(self) -> Mapping[str, Optimizer]: ...
-    @property
-    def strategy(self) -> tf.distribute.Strategy: ...
-    @property
-    def alone(self) -> Collection[int]: ...  # the ids of variables that live on one device only
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,18 +34,9 @@ class Outcome:
     microbatches: int
     steps: int
     variables: Values  # by path, the optimizers' included
-    figures: Values  # by phase and name: one of each step
+    figures: Values  # of forward passes, by phase and name: one of each step
+    norms: Values  # of gradients, by phase: one of each step
     collectives: Sequence[Collective]  # of one step
-
-
-class Assembled(NamedTuple):
-    """The pieces of a task that `assemble` made."""
-
-    task: Task
-    phases: Sequence[Phase]
-    optimizers: Mapping[str, Optimizer]
-    strategy: tf.distribute.Strategy
-    alone: Collection[int]
 
 
 def on_virtual_cpus(replicas: int) -> tf.distribute.Strategy:
@@ -71,43 +46,26 @@ def on_virtual_cpus(replicas: int) -> tf.distribute.Strategy:
     return tf.distribute.MirroredStrategy(devices, tf.distribute.ReductionToOneDevice())
 
 
-def assemble(factory: Factory, strategy: tf.distribute.Strategy, *, seed: int = 0) -> Pieces:
-    """The task that `factory(rng=...)` makes within the strategy's scope, and its optimizers."""
+def assemble(factory: Factory, strategy: tf.distribute.Strategy, *, seed: int = 0) -> Assembly:
+    """Assembles the task that `factory(rng=...)` makes, as an experiment of this seed does."""
     assert not isinstance(factory, Task), (
         f"`task` is a finished `{type(factory).__name__}`, but each number of replicas needs one of its own, made in "
         "its own scope. Give what makes one: the class, or "
         f"`functools.partial({type(factory).__name__}, optimizer=...)`."
     )
     rng = Rng.from_seed(seed).fold("init")
-    task = assemble_task(lambda: factory(rng=rng), strategy)
-    alone = kept_alone(task, strategy)
-    for path, variable in named_variables(task).items():
-        assert id(variable) in alone or strategy.extended.variable_created_in_scope(variable), (
-            f"variable `{path}` was made outside the strategy's scope, where it would train to wrong numbers without "
-            "an error. Make it in the task's `__init__`, anew each time that the task is made."
-        )
-    phases = checked_phases(task)
-    updates = [phase for phase in phases if isinstance(phase, Update)]
-    optimizers = {phase.name: assemble_optimizer(phase, strategy, alone) for phase in updates}
-    return Assembled(task, phases, optimizers, strategy, alone)
+    return engine.assemble(lambda: factory(rng=rng), strategy)
 
 
 class Run:
-    """A step of `pieces` on one batch, `{name: [rows, ...]}`, traced once."""
+    """A step of an assembly on one batch, `{name: [rows, ...]}`, traced once; `settings` are the step's."""
 
-    def __init__(self, pieces: Pieces, batch: Batch, *, microbatches: int = 1, seed: int = 0):
-        self.strategy, self.variables = pieces.strategy, _variables(pieces)
+    def __init__(self, assembly: Assembly, batch: Batch, *, microbatches: int = 1, seed: int = 0, **settings: Any):
+        self.strategy = assembly.strategy
+        self.variables = {path.removeprefix("task/"): v for path, v in assembly.variables.items()}
         self.microbatches = microbatches
         self._values, spec = _spread(batch, self.strategy, microbatches)
-        self.step = TrainStep(
-            pieces.phases,
-            pieces.optimizers,
-            strategy=self.strategy,
-            seed=seed,
-            batch_spec=spec,
-            microbatches=microbatches,
-            alone=pieces.alone,
-        )
+        self.step = TrainStep(assembly, spec, seed=seed, **settings)
         function = tf.function(lambda values, index: self.step(values, index), autograph=False)
         self._function = function.get_concrete_function(self._values, tf.TensorSpec([], tf.int64))
 
@@ -116,13 +74,19 @@ class Run:
         """Those of one step, which needn't be run for it."""
         return self.step.exchange.ledger.collectives
 
+    def __call__(self, i: int) -> StepResult:
+        """Runs step `i`."""
+        result: StepResult = self._function(self._values, tf.constant(i, tf.int64))
+        return result
+
     def train(self, steps: int, *, first: int = 0) -> Outcome:
         """Trains on the batch over and over; replicas that don't agree to the bit are an error."""
         where = describe(self.step.exchange.replicas, self.microbatches)
-        lines = []
+        lines, norms = [], []
         for i in range(first, first + steps):
-            result: StepResult = self._function(self._values, tf.constant(i, tf.int64))
+            result = self(i)
             lines.append(_figures(result))
+            norms.append({phase: means(sums)[GRADIENT_NORM] for phase, sums in result.sums.items()})
             assert bool(result.healthy), (
                 f"step {i} isn't finite on {where}; its figures are "
                 f"{', '.join(f'`{name}` {x:.4g}' for name, x in lines[-1].items())}. Look for a division, logarithm or "
@@ -136,6 +100,7 @@ class Run:
             steps,
             {path: tf.cast(variable, tf.float64).numpy() for path, variable in self.variables.items()},
             {name: np.array([line[name] for line in lines]) for name in lines[0]},
+            {name: np.array([norm[name] for norm in norms]) for name in norms[0]},
             self.collectives,
         )
 
@@ -163,7 +128,7 @@ def _spread(
     )
     own = rows // (replicas * microbatches)
     cut = {key: tf.reshape(x, [microbatches, replicas, own, *x.shape[1:]]) for key, x in tensors.items()}
-    spec = {key: tf.TensorSpec([own, *x.shape[1:]], x.dtype) for key, x in tensors.items()}
+    spec = {key: tf.TensorSpec([microbatches, own, *x.shape[1:]], x.dtype) for key, x in tensors.items()}
 
     def part(context: Any) -> dict[str, tf.Tensor]:
         return {key: x[:, context.replica_id_in_sync_group] for key, x in cut.items()}
@@ -172,19 +137,12 @@ def _spread(
 
 
 def _figures(result: StepResult) -> dict[str, float]:
-    """All of the forward passes of one step, by phase and name: what becomes of gradients shows in the variables."""
+    """Returns all figures of the forward passes of one step, by phase and name."""
     found = {}
     for phase, sums in result.sums.items():
         forward = {name: x for name, x in means(sums).items() if name != GRADIENT_NORM}
         for name, x in {"weight": float(sums["weight"]), **forward}.items():
             found[f"{phase}/{name}"] = x
-    return found
-
-
-def _variables(pieces: Pieces) -> dict[str, tf.Variable]:
-    found = dict(named_variables(pieces.task))
-    for phase, optimizer in pieces.optimizers.items():
-        found |= {f"optimizer/{phase}/{path}": v for path, v in optimizer.variables.items()}
     return found
 
 

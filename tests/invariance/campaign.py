@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from core.distribution.ledger import GRADIENTS
+from core.engine import Assembly
 from core.task import Update
-from core.testing import Outcome, Pieces, Run, on_virtual_cpus
+from core.testing import Outcome, Run, on_virtual_cpus
 from core.testing.invariance import differences, mixing
 from core.testing.replicas import Values
 from tests.invariance.rounding import SEEDS, Edges, reference, shows, steady_run
@@ -67,14 +68,14 @@ def measure(
     row, references = Row(subject.name, steps, whole.steady), {1: whole.outcomes}
     for replicas, microbatches in sorted(combinations, key=lambda c: (c[1], c[0])):
         began, where = time.perf_counter(), f"{replicas} x {microbatches}"
-        pieces = subject.make(on_virtual_cpus(replicas))
-        run = Run(pieces, subject.batch, microbatches=microbatches, seed=whole.seed)
-        by = microbatches if mixing(pieces) else 1
+        assembly = subject.make(on_virtual_cpus(replicas))
+        run = Run(assembly, subject.batch, microbatches=microbatches, seed=whole.seed)
+        by = microbatches if mixing(assembly) else 1
         if by not in references:
             references[by] = reference(subject, by, steps, whole.seed)
         edges = functools.partial(Edges, subject, by, whole.seed)
         variables, figures = _compare(run, references[by], row, where, edges)
-        counts = _count_reductions(row, pieces, run, where) if replicas > 1 else "none"
+        counts = _count_reductions(row, assembly, run, where) if replicas > 1 else "none"
         report(
             f"{subject.name}: {where}: variables {variables:.1e}, figures {figures:.1e}, reductions {counts} "
             f"({time.perf_counter() - began:.1f} s)"
@@ -104,13 +105,13 @@ def _compare(
     return variables, figures
 
 
-def _count_reductions(row: Row, pieces: Pieces, run: Run, where: str) -> str:
+def _count_reductions(row: Row, assembly: Assembly, run: Run, where: str) -> str:
     """One for each update, but none where what it trains lives on one device."""
     counts = {}
-    for phase in pieces.phases:
+    for phase in assembly.phases:
         if isinstance(phase, Update):
             made = sum((entry.phase, entry.what) == (phase.name, GRADIENTS) for entry in run.collectives)
-            expected = 0 if any(id(v) in pieces.alone for v in phase.variables().values()) else 1
+            expected = 0 if any(id(v) in assembly.one_device_ids for v in phase.variables().values()) else 1
             row.reductions.setdefault(phase.name, set()).add(made)
             counts[phase.name] = made
             if made != expected:

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from core.testing import Outcome, Pieces, Run, on_virtual_cpus
+from core.engine import Assembly
+from core.testing import Outcome, Run, on_virtual_cpus
 from core.testing.invariance import differences
 from core.testing.replicas import Values
 from tests.invariance.subjects import Subject
@@ -49,15 +50,15 @@ class Edges:
     """Answers whether a step is at one."""
 
     def __init__(self, subject: Subject, microbatches: int, seed: int):
-        self._pieces = subject.make(on_virtual_cpus(1))
-        self._run = Run(self._pieces, subject.batch, microbatches=microbatches, seed=seed)
+        self._assembly = subject.make(on_virtual_cpus(1))
+        self._run = Run(self._assembly, subject.batch, microbatches=microbatches, seed=seed)
 
     def at(self, i: int, outcomes: Sequence[Outcome], found: Outcome, allowed: dict[str, float]) -> bool:
         """Whether last bits, changed before step `i` of the reference, lead half as far from it as `found` is."""
         far = {kind: max(largest, _distance(outcomes[i], found, kind) / 2.0) for kind, largest in allowed.items()}
         beyond = [kind for kind, largest in allowed.items() if _distance(outcomes[i], found, kind) > largest]
         for nudge in range(NUDGES_OF_A_STEP):
-            _nudge(self._pieces, self._run, outcomes[i - 1].variables, nudge)
+            _nudge(self._assembly, self._run, outcomes[i - 1].variables, nudge)
             nudged = self._run.train(1, first=i)
             if all(_distance(outcomes[i], nudged, kind) > far[kind] for kind in beyond):
                 return True
@@ -65,21 +66,21 @@ class Edges:
 
 
 def _nudged(subject: Subject, steps: int, seed: int, allowed: dict[str, float]) -> Reference:
-    pieces = subject.make(on_virtual_cpus(1))
-    run = Run(pieces, subject.batch, seed=seed)
+    assembly = subject.make(on_virtual_cpus(1))
+    run = Run(assembly, subject.batch, seed=seed)
     start = {path: variable.numpy() for path, variable in run.variables.items()}
     outcomes, steady = [run.train(1, first=i) for i in range(steps)], steps
     for nudge in range(NUDGES):
-        _nudge(pieces, run, start, nudge)
+        _nudge(assembly, run, start, nudge)
         for i in range(steady):
             if shows(outcomes[i], run.train(1, first=i), allowed):
                 steady = min(steady, i)
     return Reference(seed, outcomes, steady)
 
 
-def _nudge(pieces: Pieces, run: Run, values: Values, nudge: int) -> None:
+def _nudge(assembly: Assembly, run: Run, values: Values, nudge: int) -> None:
     """Gives all variables these values, the parameters among them in their last bit."""
-    random, own = np.random.RandomState(nudge), {id(v) for v in pieces.task.parameters().values()}
+    random, own = np.random.RandomState(nudge), {id(v) for v in assembly.task.parameters().values()}
     for path, variable in run.variables.items():
         value = np.asarray(values[path]).astype(variable.dtype.as_numpy_dtype)
         if id(variable) in own:

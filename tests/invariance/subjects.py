@@ -6,8 +6,9 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from core.engine import Assembly
 from core.task import Batch
-from core.testing import Pieces, assemble
+from core.testing import assemble
 from tests.commands import CHECKOUT, CONFIGS
 from tests.invariance.stand_ins import write_images
 from tests.invariance.toys import Ragged, Synchronised, toy_batch
@@ -67,7 +68,7 @@ class Subject:
     """One task: how to make it for a strategy, and the batch it is trained on."""
 
     name: str
-    make: Callable[[tf.distribute.Strategy], Pieces]
+    make: Callable[[tf.distribute.Strategy], Assembly]
     batch: Batch
     changes: Sequence[str] = ()  # to what the configuration says
 
@@ -95,7 +96,9 @@ def configured(path: Path, scratch: Path, params: Sequence[str] = ()) -> Subject
         return Experiment(strategy=strategy)
 
     source = make(tf.distribute.OneDeviceStrategy("CPU:0")).train_source
-    return Subject(path.stem, make, source.gather(tf.range(ROWS, dtype=tf.int64)), changes)
+    return Subject(
+        path.stem, lambda strategy: make(strategy).assembly, source.gather(tf.range(ROWS, dtype=tf.int64)), changes
+    )
 
 
 def task_name(path: Path) -> str:

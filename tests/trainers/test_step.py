@@ -1,19 +1,22 @@
 """The engine's arithmetic: exact sums, one division, whatever way the batch is cut up."""
 
+import functools
+
 import numpy as np
 import optax
 import pytest
 import tensorflow as tf
 
 from core import layers
-from core.engine import TrainStep, accumulate_gradients
+from core.engine import accumulate_gradients
 from core.errors import ConfigurationError
 from core.module import Module, named_variables
-from core.optimizers import Optimizer, adam, sgd
+from core.optimizers import adam, sgd
 from core.optimizers.clipping import global_norm
 from core.random import Rng
 from core.task import Compute, Loss, Task, Update
 from core.task.statistics import Statistics
+from core.testing import Run, assemble
 
 STRATEGY = tf.distribute.OneDeviceStrategy("CPU:0")
 RULES = {
@@ -51,16 +54,8 @@ class Regression(Task):
 
 def make(task_class, *, microbatches, values, **arguments):
     """A task, its optimizers and a traced step."""
-    with STRATEGY.scope():
-        task = task_class(rng=Rng.from_seed(1), **arguments)
-        updates = [phase for phase in task.phases() if isinstance(phase, Update)]
-        optimizers = {phase.name: Optimizer(phase.optimizer, phase.variables()) for phase in updates}
-    rows = ROWS // microbatches
-    spec = {key: tf.TensorSpec([rows, *x.shape[1:]], x.dtype) for key, x in values.items()}
-    step = TrainStep(task.phases(), optimizers, strategy=STRATEGY, seed=7, batch_spec=spec, microbatches=microbatches)
-    cut = {key: tf.reshape(x, [microbatches, rows, *x.shape[1:]]) for key, x in values.items()}
-    traced = tf.function(lambda index: step(cut, index), autograph=False)
-    return task, optimizers, lambda index: traced(tf.constant(index, tf.int64))
+    assembly = assemble(functools.partial(task_class, **arguments), STRATEGY, seed=1)
+    return assembly.task, assembly.optimizers, Run(assembly, values, microbatches=microbatches, seed=7)
 
 
 def ragged(seed=0):

@@ -20,7 +20,7 @@ def run(session: Session) -> int:
     console = Console()
     console.print(table)
     others = len(named_variables(experiment.task)) - len(rows)
-    phases = ", ".join(f"{type(phase).__name__} {phase.name}" for phase in experiment.phases)
+    phases = ", ".join(f"{type(phase).__name__} {phase.name}" for phase in experiment.assembly.phases)
     console.print(
         f"{sum(row[-1] for row in rows):,} parameters; {others} variables that aren't trained; phases: {phases}"
     )

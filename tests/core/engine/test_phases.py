@@ -172,7 +172,7 @@ def test_history_is_a_phases_own():
         def state(self):
             return self.d
 
-    assert train(Remembering, REAL, 1, 1)[0]["history/mean"] == pytest.approx(np.mean(REAL["real"]), abs=1e-6)
+    assert train(Remembering, REAL, 1, 1)[0].variables["history/mean"] == pytest.approx(np.mean(REAL["real"]), abs=1e-6)
     with pytest.raises(ConfigurationError, match="isn't part of its `state`"):
         train(Foreign, REAL, 1, 1)
     with pytest.raises(ConfigurationError, match=r"`state` of phase `recall` holds `.*`, which phase `d` trains"):

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from core import layers
+from core.errors import ConfigurationError
 from core.optimizers import adamw, sgd
 from core.random import Rng
 from core.task import ONE_DEVICE, Compute, Loss, Task, Update
@@ -193,7 +194,6 @@ def test_what_can_t_be_compared_is_refused():
     made = Line(rng=Rng.from_seed(0))
     for says, task, batch, replicas in [
         ("is a finished `Line`", made, BATCH, (1, 2)),
-        ("made outside the strategy's scope", lambda rng: made, BATCH, (1, 2)),
         (r"`replicas` is \(2,\)", Line, BATCH, (2,)),
         (r"`replicas` is \(0, 1, 2\)", Line, BATCH, (0, 1, 2)),
         ("`batch` has 8 rows, which 3 replicas can't share evenly: give a multiple of 3", Line, BATCH, (3, 1)),
@@ -202,6 +202,8 @@ def test_what_can_t_be_compared_is_refused():
     ]:
         with pytest.raises(AssertionError, match=says):
             assert_replica_invariant(task, batch, replicas, steps=1)
+    with pytest.raises(ConfigurationError, match="made outside the strategy's scope"):
+        assert_replica_invariant(lambda rng: made, BATCH, (1, 2), steps=1)
     with pytest.raises(AssertionError, match="`steps` is 0"):
         assert_replica_invariant(Line, BATCH, steps=0)
 
@@ -224,10 +226,10 @@ def test_a_network_on_one_device_is_made_there_once():
     class Alone(Placed):
         one_device = ("first",)
 
-    pieces = assemble(Alone, on_virtual_cpus(2))
-    assert isinstance(pieces.task.last.w, tf.distribute.DistributedValues)
-    assert not isinstance(pieces.task.first.w, tf.distribute.DistributedValues)
-    assert pieces.alone == {id(v) for v in (pieces.task.first.w, pieces.task.first.b)}
+    assembly = assemble(Alone, on_virtual_cpus(2))
+    assert isinstance(assembly.task.last.w, tf.distribute.DistributedValues)
+    assert not isinstance(assembly.task.first.w, tf.distribute.DistributedValues)
+    assert assembly.one_device_ids == {id(v) for v in (assembly.task.first.w, assembly.task.first.b)}
     assert_replica_invariant(Alone, BATCH, (1, 2), steps=3)
 
 
