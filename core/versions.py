@@ -3,12 +3,14 @@
 import importlib.metadata
 import platform
 
-_PACKAGES = ("tapeloop", "tensorflow", "gin-config", "numpy")
+from core import __version__
+
+_PACKAGES = ("tensorflow", "gin-config", "numpy")
 
 
 def versions() -> dict[str, str]:
-    """The installed versions of Python and of the packages that numbers depend on."""
-    found = {"python": platform.python_version()}
+    """Returns the versions of Python, of Tapeloop, and of the installed packages that numbers depend on."""
+    found = {"python": platform.python_version(), "tapeloop": __version__}
     for name in _PACKAGES:
         try:
             found[name] = importlib.metadata.version(name)

@@ -11,6 +11,7 @@ from tests.commands import CHECKOUT, environment
 
 SLURM = CHECKOUT / "deploy" / "slurm.sh"
 TFJOB = CHECKOUT / "deploy" / "tfjob.yaml"
+DOCKERFILE = CHECKOUT / "deploy" / "Dockerfile"
 
 
 def test_the_slurm_file_is_bash():
@@ -60,6 +61,32 @@ def test_the_kubernetes_manifest_runs_main_on_files_that_exist():
     assert all((CHECKOUT / name).exists() for name in flags.gin_file)
     assert flags.gin_file[-1] == "configs/runtime/multi_worker.gin"
     assert flags.workdir.startswith(paths[f"{pod}/containers/volumeMounts/mountPath"] + "/")
+
+
+def test_the_image_holds_what_the_manifest_runs():
+    text = DOCKERFILE.read_text()
+    lines = [line.split(maxsplit=1) for line in text.splitlines() if line and not line.startswith("#")]
+    assert {word for word, _ in lines} <= {"FROM", "ARG", "WORKDIR", "COPY", "RUN", "ENTRYPOINT", "CMD"}
+    said = dict(lines)
+    project = (CHECKOUT / "pyproject.toml").read_text()
+    oldest, too_new = map(int, re.search(r'requires-python = ">=3\.(\d+),<3\.(\d+)"', project).groups())
+    python = re.fullmatch(r"python:3\.(\d+)-slim", said["FROM"])
+    assert oldest <= int(python[1]) < too_new
+    copied = {name for word, rest in lines if word == "COPY" for name in rest.split()[:-1]}
+    assert all((CHECKOUT / name).exists() for name in copied)
+    packages = re.findall(r'"(\w+)\*"', re.search(r"^include = .*", project, re.MULTILINE)[0])
+    assert copied >= {*packages, "configs", "pyproject.toml", "README.md"}
+    (extra,) = re.findall(r"EXTRAS=\[(\w+)\]", text)
+    assert re.search(rf"^{extra} = \[", project, re.MULTILINE)
+    assert said["ARG"] == 'EXTRAS=""'
+    assert said["RUN"].endswith(' -e ".${EXTRAS}"')
+    paths = fields(TFJOB.read_text())
+    container = "spec/tfReplicaSpecs/Worker/template/spec/containers"
+    assert said["WORKDIR"] == paths[f"{container}/workingDir"]
+    assert said["ENTRYPOINT"] == paths[f"{container}/command"]
+    pages = text + (CHECKOUT / "docs" / "many-machines.md").read_text()
+    assert set(re.findall(r"docker build .* -t (\S+)", pages)) == {paths[f"{container}/image"]}
+    assert set(re.findall(r"docker build -f (\S+)", pages)) == {"deploy/Dockerfile"}
 
 
 def fields(text):

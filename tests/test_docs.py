@@ -5,22 +5,24 @@ import re
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.commands import CHECKOUT, environment
 
 PAGES = sorted(path.name for path in (CHECKOUT / "docs").glob("*.md"))
-BLOCK = re.compile(r"<!-- (file: (?P<file>\S+)|run) -->\n```\w*\n(?P<text>.*?)```", re.DOTALL)
+READ = [CHECKOUT / name for name in ("README.md", "CONTRIBUTING.md")] + [CHECKOUT / "docs" / name for name in PAGES]
+BLOCK = re.compile(r"<!-- (file: (?P<file>\S+)|from: (?P<source>\S+)|run) -->\n```\w*\n(?P<text>.*?)```", re.DOTALL)
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_runs_from_top_to_bottom(page, tmp_path):
-    """`<!-- file: NAME -->` writes the block below it, `<!-- run -->` runs it, all in one new folder."""
+    """`<!-- file: NAME -->` or `<!-- from: PATH -->` writes a block, `<!-- run -->` runs it, all in one new folder."""
     os.symlink(CHECKOUT / "configs", tmp_path / "configs")
     for block in BLOCK.finditer((CHECKOUT / "docs" / page).read_text()):
-        if block["file"]:
-            (tmp_path / block["file"]).write_text(block["text"])
+        if block["file"] or block["source"]:
+            (tmp_path / Path(block["file"] or block["source"]).name).write_text(block["text"])
             continue
         # The page's `python` is the one that runs this test.
         command = f'python() {{ {shlex.quote(sys.executable)} "$@"; }}; {block["text"]}'
@@ -31,6 +33,14 @@ def test_a_page_runs_from_top_to_bottom(page, tmp_path):
         assert done.returncode == 0, (block["text"], done.stdout[-2000:], done.stderr[-2000:])
 
 
+@pytest.mark.parametrize("page", READ, ids=lambda page: page.name)
+def test_a_block_is_the_file_that_it_comes_from(page):
+    for block in BLOCK.finditer(page.read_text()):
+        if block["source"]:
+            same = block["text"] == (CHECKOUT / block["source"]).read_text()
+            assert same, f"{page.name} shows another `{block['source']}` than there is: copy the file into the page."
+
+
 def test_python_in_the_readme_runs():
     blocks = re.findall(r"```python\n(.*?)```", (CHECKOUT / "README.md").read_text(), re.DOTALL)
     assert blocks
@@ -39,7 +49,7 @@ def test_python_in_the_readme_runs():
 
 
 def test_links_lead_somewhere():
-    for page in [CHECKOUT / "README.md", *(CHECKOUT / "docs" / name for name in PAGES)]:
+    for page in [*READ, CHECKOUT / "CHANGELOG.md"]:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / target).exists(), (page.name, target)
 

@@ -1,0 +1,32 @@
+"""The hooks and the workflow check what `.ci/run` checks, by commands that there are."""
+
+import os
+import re
+import shlex
+import shutil
+
+import yaml
+
+from tests.commands import CHECKOUT
+
+CI = CHECKOUT / ".ci" / "run"
+
+
+def test_hooks_run_what_ci_runs_and_fetch_nothing():
+    (local,) = yaml.safe_load((CHECKOUT / ".pre-commit-config.yaml").read_text())["repos"]
+    assert local["repo"] == "local"
+    assert {hook["id"] for hook in local["hooks"]} == {"ruff", "format", "mypy"}
+    for hook in local["hooks"]:
+        assert hook["language"] == "system"
+        assert hook["entry"] in CI.read_text().splitlines(), hook["entry"]
+        assert shutil.which(shlex.split(hook["entry"])[0]), hook["entry"]
+
+
+def test_the_workflow_runs_ci_on_both_ends_of_what_is_supported():
+    (workflow,) = (CHECKOUT / ".github" / "workflows").glob("*.yml")
+    (job,) = yaml.safe_load(workflow.read_text())["jobs"].values()
+    assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
+    assert os.access(CI, os.X_OK)
+    supported = re.search(r'requires-python = ">=3\.(\d+),<3\.(\d+)"', (CHECKOUT / "pyproject.toml").read_text())
+    oldest, too_new = map(int, supported.groups())
+    assert job["strategy"]["matrix"]["python"] == [f"3.{oldest}", f"3.{too_new - 1}"]
