@@ -37,7 +37,8 @@ def test_commands_name_what_exists(page):
     text = page.read_text()
     for module in re.findall(r"python -m (\w+(?:\.\w+)*)", text):
         assert importlib.util.find_spec(module), module
-    for path in re.findall(r"(?:^|\s|`)((?:tests|configs|deploy|examples|core|models|trainers|docs)/[\w/-]+(?:\.\w+)?)", text):
+    rooms = "tests|configs|deploy|examples|core|models|trainers|docs"
+    for path in re.findall(rf"(?:^|\s|`)((?:{rooms})/[\w/-]+(?:\.\w+)?)", text):
         assert (CHECKOUT / path).exists(), path
     for path in re.findall(r"--gin_file=(configs/[\w/]+\.gin)", text):
         assert (CHECKOUT / path).is_file(), path
