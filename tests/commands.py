@@ -1,12 +1,23 @@
-"""Runs the real command in a process of its own, without Keras."""
+"""Runs the command without Keras: `run` in a fork of a process that has TensorFlow already, `run_process` for real.
 
+What only a new process can show (how it starts, which signal ends it, what the README promises) calls `run_process`.
+"""
+
+import atexit
+import functools
+import json
 import os
+import select
+import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 CONFIGS = CHECKOUT / "configs"
+Done = subprocess.CompletedProcess[str]
 
 
 def environment() -> dict[str, str]:
@@ -15,15 +26,59 @@ def environment() -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(CHECKOUT / "tests" / "no_keras")}
 
 
-def run(*arguments: str, cwd: Path, timeout: float = 300) -> subprocess.CompletedProcess[str]:
-    """`python -m trainers.main ...` in `cwd`."""
+def run_process(*arguments: str, cwd: Path, timeout: float = 300) -> Done:
+    """Runs `python -m trainers.main ...` in `cwd`."""
     command = [sys.executable, "-m", "trainers.main", *arguments]
     return subprocess.run(
         command, cwd=cwd, env=environment(), capture_output=True, text=True, timeout=timeout, check=False
     )
 
 
-def refused(*arguments: str, cwd: Path, exit_code: int, says: list[str]) -> str:
+class ForkServer:
+    """A process of `tests.fork_server`, started at the first command and ended with the test runner."""
+
+    def __init__(self) -> None:
+        self.environment = environment()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.fork_server"],
+            cwd=CHECKOUT, env=self.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            bufsize=0,
+        )  # fmt: skip
+        atexit.register(self.process.kill)
+
+    def run(self, *arguments: str, cwd: Path, timeout: float) -> Done:
+        """Runs the command in a fork."""
+        assert self.process.stdin
+        with tempfile.NamedTemporaryFile("r") as stdout, tempfile.NamedTemporaryFile("r") as stderr:
+            request = {"arguments": arguments, "cwd": str(cwd), "stdout": stdout.name, "stderr": stderr.name}
+            self.process.stdin.write(f"{json.dumps(request)}\n".encode())
+            pid = self._answer()
+            try:
+                code = self._answer(timeout)
+            except TimeoutError:
+                os.kill(pid, signal.SIGKILL)
+                self._answer()
+                raise subprocess.TimeoutExpired(arguments, timeout, stdout.read(), stderr.read()) from None
+            return subprocess.CompletedProcess(arguments, code, stdout.read(), stderr.read())
+
+    def _answer(self, timeout: float | None = None) -> int:
+        assert self.process.stdout
+        if not select.select([self.process.stdout], [], [], timeout)[0]:
+            raise TimeoutError
+        return int(self.process.stdout.readline())
+
+
+fork_server = functools.cache(ForkServer)
+
+
+def run(*arguments: str, cwd: Path, timeout: float = 300) -> Done:
+    """Runs the command in `cwd`, with everything that `run_process` shows but the time."""
+    if sys.platform != "linux" or fork_server().environment != environment():
+        return run_process(*arguments, cwd=cwd, timeout=timeout)  # TensorFlow reads its settings as it is imported
+    return fork_server().run(*arguments, cwd=cwd, timeout=timeout)
+
+
+def refused(*arguments: str, cwd: Path, exit_code: int, says: list[str], run: Callable[..., Done] = run) -> str:
     """The one paragraph on stderr of a run that must be refused; it has each of the texts in `says`."""
     done = run(*arguments, cwd=cwd)
     assert done.returncode == exit_code, (done.returncode, done.stdout, done.stderr)

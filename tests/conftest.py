@@ -1,9 +1,45 @@
-"""The suite runs without Keras: it can't be imported, and what TensorFlow passes on from it raises."""
+"""The suite runs without Keras, which can't be imported, and says how many `long` tests a plain `pytest` leaves out."""
 
 import os
+import random
 import sys
+
+import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 sys.modules["keras"] = None  # type: ignore[assignment]
 sys.modules["tf_keras"] = None  # type: ignore[assignment]
+
+
+@pytest.fixture
+def chance():
+    """Random numbers from a new seed each time, which a failure prints and `TEST_SEED` repeats."""
+    seed = int(os.environ.get("TEST_SEED") or random.SystemRandom().getrandbits(32))
+    print(f"repeat this with `TEST_SEED={seed}`")
+    return random.Random(seed)
+
+
+LEFT_OUT = pytest.StashKey[int]()
+
+
+def pytest_deselected(items):
+    long = sum(item.get_closest_marker("long") is not None for item in items)
+    if long:
+        items[0].config.stash[LEFT_OUT] = long
+
+
+def pytest_sessionfinish(session):
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left_out"] = session.config.stash.get(LEFT_OUT, 0)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    """Every worker of pytest-xdist collects all tests, and leaves out the same ones."""
+    node.config.stash[LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", 0)
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    if long := config.stash.get(LEFT_OUT, 0):
+        terminalreporter.write_line(f"{long} long tests left out: `pytest -m long` runs them, `.ci/run` everything")

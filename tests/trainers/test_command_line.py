@@ -1,4 +1,4 @@
-"""What the command refuses, through the real command line: one paragraph and the documented exit code."""
+"""What the command refuses: one paragraph and the documented exit code, of each code once from a process of its own."""
 
 import fcntl
 import json
@@ -10,7 +10,7 @@ import textwrap
 import numpy as np
 import pytest
 
-from tests.commands import CHECKOUT, CONFIGS, environment, refused, run
+from tests.commands import CHECKOUT, CONFIGS, environment, refused, run, run_process
 
 LINEAR = f"--gin_file={CONFIGS / 'digits_linear.gin'}"
 SHORT = ("--gin_param=Trainer.steps = 20", "--gin_param=Trainer.chunk_steps = 10", "--gin_param=Trainer.log_every = 10")
@@ -39,7 +39,7 @@ finally:
 
 
 def test_unknown_mode_and_flag(tmp_path):
-    done = run(LINEAR, "--mode=trian", cwd=tmp_path)
+    done = run_process(LINEAR, "--mode=trian", cwd=tmp_path)
     assert done.returncode == 2
     assert "Did you mean `train`?" in done.stderr
     assert run(LINEAR, "--workdri=x", cwd=tmp_path).returncode == 2
@@ -255,7 +255,7 @@ def test_step_function_mistakes(name, tmp_path):
 
 
 def test_good_step_function_of_ones_own(tmp_path):
-    done = run(write_task(tmp_path), cwd=tmp_path)
+    done = run_process(write_task(tmp_path), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
 
@@ -264,7 +264,7 @@ def test_not_finite_after_a_while_keeps_the_last_checkpoint(tmp_path):
     # Plain gradient descent with much too high a rate: the loss overflows after a few steps.
     flag = write_task(tmp_path)
     flags = (flag, "--gin_param=sgd.learning_rate = 50.0", "--gin_param=Trainer.checkpoint_every = 10")
-    text = refused(*flags, cwd=tmp_path, exit_code=3, says=["`net`", "not finite"])
+    text = refused(*flags, cwd=tmp_path, exit_code=3, says=["`net`", "not finite"], run=run_process)
     step = int(text.split("step ")[1].split()[0])
     result = json.loads((tmp_path / "runs" / "mine" / "result.json").read_text())
     assert result["exit_code"] == 3
@@ -275,7 +275,8 @@ def test_not_finite_after_a_while_keeps_the_last_checkpoint(tmp_path):
 
 def test_empty_source(tmp_path):
     flag = write_task(tmp_path)
-    refused(flag, "--gin_param=numbers.count = 0", cwd=tmp_path, exit_code=4, says=["`numbers`", "empty"])
+    wrong = "--gin_param=numbers.count = 0"
+    refused(flag, wrong, cwd=tmp_path, exit_code=4, says=["`numbers`", "empty"], run=run_process)
 
 
 def test_label_out_of_range(tmp_path):
@@ -321,7 +322,8 @@ def test_mnist_file_missing(tmp_path):
 def test_a_users_own_models_folder(tmp_path):
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "__init__.py").write_text("")
-    refused(LINEAR, cwd=tmp_path, exit_code=2, says=[str(tmp_path / "models"), str(CHECKOUT / "models")])
+    says = [str(tmp_path / "models"), str(CHECKOUT / "models")]
+    refused(LINEAR, cwd=tmp_path, exit_code=2, says=says, run=run_process)  # a fork has imported ours
 
 
 def test_two_runs_in_one_workdir(tmp_path):
@@ -340,7 +342,7 @@ def test_eager_runs_the_step_function_without_tracing(tmp_path):
 
 
 def test_a_run_killed_before_its_result_gets_the_result(tmp_path):
-    assert run(LINEAR, *SHORT, "--kill_after_step=20", cwd=tmp_path).returncode == -9
+    assert run_process(LINEAR, *SHORT, "--kill_after_step=20", cwd=tmp_path).returncode == -9
     result = tmp_path / "runs" / "digits_linear" / "result.json"
     assert not result.exists()
     done = run(LINEAR, *SHORT, cwd=tmp_path)

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from core import checkpoint
-from tests.commands import CONFIGS, environment, run
+from tests.commands import CONFIGS, environment, run, run_process
 
 LINEAR = f"--gin_file={CONFIGS / 'digits_linear.gin'}"
 FLAGS = (
@@ -95,6 +95,7 @@ def test_the_workdir_holds_what_the_design_says(tmp_path):
     assert outcome(tmp_path / "again") == outcome(workdir)
 
 
+@pytest.mark.long
 def test_input_that_is_dropped_while_it_fetches_ahead_does_no_harm(tmp_path):
     """Eighty evaluations, each of which leaves its input behind."""
     often = ("steps = 400", "chunk_steps = 5", "log_every = 5", "evaluate_every = 5", "checkpoint_every = 200")
@@ -115,6 +116,7 @@ class Resident(Hook):
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no `/proc` to read")
 def test_a_long_run_does_not_grow(tmp_path):
     (tmp_path / "watch.py").write_text(WATCH)
@@ -129,7 +131,7 @@ def test_a_long_run_does_not_grow(tmp_path):
 
 
 def test_evaluate_without_a_checkpoint(tmp_path):
-    done = run(LINEAR, "--mode=evaluate", cwd=tmp_path)
+    done = run_process(LINEAR, "--mode=evaluate", cwd=tmp_path)
     assert done.returncode == 5
     assert "there is no checkpoint" in done.stderr
 
@@ -141,6 +143,7 @@ def test_summary(tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.long
 def test_resume_check_with_histories_of_images_and_averages_of_weights(tmp_path):
     files = [f"--gin_file={CONFIGS / name}.gin" for name in ("digits_cyclegan", "runtime/mirrored")]
     small = ["CycleGan.width = 4", "CycleGan.blocks = 1", "CycleGan.discriminator_channels = [4, 4]"]

@@ -91,6 +91,7 @@ def values(workdir):
     return {key: reader.get_tensor(key) for key in names}
 
 
+@pytest.mark.long
 def test_two_processes_send_each_other_what_two_replicas_of_one_do(mixed):
     launch("--workdir=many", cwd=mixed)
     one = run("--gin_file=mixed.gin", f"--gin_file={CONFIGS / 'runtime' / 'mirrored'}.gin", "--workdir=one", cwd=mixed)
@@ -100,6 +101,7 @@ def test_two_processes_send_each_other_what_two_replicas_of_one_do(mixed):
         np.testing.assert_allclose(found, expected[key], rtol=1e-5, atol=1e-5, err_msg=key)
 
 
+@pytest.mark.long
 def test_two_processes_may_send_gradients_in_half_the_bytes(mixed):
     launch("--workdir=many", "--gin_param=Trainer.reduce_gradients_in = 'bfloat16'", cwd=mixed)
     assert all(np.all(np.isfinite(x)) for x in values(mixed / "many").values())

@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import re
 import signal
 import subprocess
@@ -41,7 +40,7 @@ def values(manifest):
     return {key: reader.get_tensor(key) for key in reader.get_variable_to_shape_map() if "VARIABLE_VALUE" in key}
 
 
-@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_workers_end_where_one_process_does(workers, tmp_path):
     flags = [*SHORT, "--gin_param=Trainer.global_batch_size = 48", "--gin_param=Evaluator.global_batch_size = 7"]
     done = launch("--", *FLAGS, *flags, "--workdir=many", cwd=tmp_path, workers=workers)
@@ -89,26 +88,31 @@ def workers_of(launcher):
 
 
 @pytest.mark.parametrize(
-    ("victim", "number", "how"), [(1, signal.SIGKILL, "was killed"), (1, signal.SIGSTOP, "hasn't been heard of")]
+    ("number", "how"),
+    [
+        (signal.SIGKILL, "was killed"),
+        pytest.param(signal.SIGSTOP, "hasn't been heard of", marks=pytest.mark.long),
+    ],
 )
-def test_a_lost_worker_ends_the_run_and_is_named(victim, number, how, tmp_path):
+def test_a_lost_worker_ends_the_run_and_is_named(number, how, tmp_path):
     process, workers = start(tmp_path, "--deadline=20", "--", *FLAGS, *LONG, *QUICK, "--workdir=run")
-    os.kill(workers[victim], number)
+    os.kill(workers[1], number)
     said, _ = process.communicate(timeout=120)
     assert process.returncode == 6, said
-    named = [line for line in said.splitlines() if f"[worker {1 - victim}] error: worker {victim}" in line]
+    named = [line for line in said.splitlines() if "[worker 0] error: worker 1" in line]
     assert named, said
     assert how in named[0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_lost_worker_changes_no_bit_of_what_launch_ends_with(number, tmp_path):
+def test_a_lost_worker_changes_no_bit_of_what_launch_ends_with(number, chance, tmp_path):
     steps = ["--gin_param=steps = 1000", "--gin_param=Trainer.checkpoint_every = 50"]
     undisturbed = launch("--", *FLAGS, *steps, "--workdir=whole", cwd=tmp_path)
     assert undisturbed.returncode == 0, undisturbed.stdout + undisturbed.stderr
     flags = ["--max_restarts=2", "--deadline=20", "--", *FLAGS, *steps, *QUICK, "--workdir=run"]
     process, workers = start(tmp_path, *flags)
-    time.sleep(random.SystemRandom().uniform(0.0, 0.5))  # at any step
+    time.sleep(chance.uniform(0.0, 0.5))  # at any step
     os.kill(workers[1], number)
     said, _ = process.communicate(timeout=200)
     assert process.returncode == 0, said
