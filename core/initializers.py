@@ -13,6 +13,7 @@ from typing import Protocol
 
 import tensorflow as tf
 
+from core.arguments import check_choice
 from core.random import Rng
 
 
@@ -64,8 +65,8 @@ def variance_scaling(scale: float = 1.0, mode: str = "fan_in", distribution: str
     (`fan_out`), or the mean of the two (`fan_avg`). `distribution` is `truncated_normal`, `normal` or `uniform`.
     """
     _check_not_negative("scale", scale)
-    _check_choice("mode", mode, ("fan_in", "fan_out", "fan_avg"))
-    _check_choice("distribution", distribution, ("truncated_normal", "normal", "uniform"))
+    check_choice("mode", mode, ("fan_in", "fan_out", "fan_avg"))
+    check_choice("distribution", distribution, ("truncated_normal", "normal", "uniform"))
 
     def make(rng: Rng, shape: Sequence[int], dtype: tf.DType = tf.float32) -> tf.Tensor:
         fan_in, fan_out = fans(shape)
@@ -181,8 +182,3 @@ def _check_matrix(name: str, shape: Sequence[int]) -> None:
 def _check_not_negative(name: str, value: float) -> None:
     if value < 0.0:
         raise ValueError(f"`{name}` is {value}; give zero or more.")
-
-
-def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise ValueError(f"`{name}` is {value!r}; give one of {', '.join(map(repr, choices))}.")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
+from core.arguments import listed
 from core.engine import Accumulated, TrainStep, accumulate_gradients, compute
 from core.engine.place import cut, shape_of
 from core.engine.plan import outputs_of
@@ -20,9 +21,7 @@ def describe_bad_step(train_step: TrainStep, values: Batch, index: int) -> str:
     for name, optimizer in train_step.optimizers.items():
         struck = [path for path, v in optimizer.parameters.items() if not tf.reduce_all(tf.math.is_finite(v))]
         if struck:  # a finite loss let the update through, and so the gradients show in what they were added to
-            return (
-                f"the loss of phase `{name}` was, but not the gradient of {_listed([f'`{path}`' for path in struck])}"
-            )
+            return f"the loss of phase `{name}` was, but not the gradient of {listed(struck, most=4)}"
     values = dict(values)
     microbatches, _ = shape_of(values)
     for plan in train_step.plans:
@@ -41,13 +40,9 @@ def describe_bad_step(train_step: TrainStep, values: Batch, index: int) -> str:
             return f"the weights of phase `{phase.name}` add up to {float(accumulated.sums['weight'])}; a weight counts"
         found = list(_not_finite(accumulated))
         if found:
-            return f"in phase `{phase.name}`, {_listed(found)}"
+            return f"in phase `{phase.name}`, {listed(found, most=4, quote='')}"
         values |= cut(outputs, microbatches)
     return "a loss, or the norm of its gradients, overflowed (done again without tracing it is finite)"
-
-
-def _listed(found: list[str]) -> str:
-    return ", ".join(found[:4]) + (" and more" if len(found) > 4 else "")
 
 
 def _not_finite(accumulated: Accumulated) -> Iterator[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from core.arguments import listed
 from core.errors import DataError
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
@@ -28,7 +29,7 @@ def list_images(folder: Path) -> list[Path]:
     for entry in entries:
         if entry.suffix.lower() in _OTHER_IMAGES:
             raise DataError(
-                f"{entry} is of a kind that isn't read; {_listed(SUFFIXES)} are: convert it, or take it out of the "
+                f"{entry} is of a kind that isn't read; {listed(SUFFIXES)} are: convert it, or take it out of the "
                 "folder."
             )
     return [entry for entry in entries if entry.suffix.lower() in SUFFIXES]
@@ -92,7 +93,3 @@ def _unreadable(path: bytes) -> DataError:
         f"{path.decode(errors='replace')} can't be read or decoded, though its header was in order: it is damaged, or "
         "was removed or changed since the run began. Write or download it again, or take it out of its folder."
     )
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    return ", ".join(f"`{name}`" for name in names)

@@ -22,6 +22,7 @@ from typing import Literal
 import gin
 import tensorflow as tf
 
+from core.arguments import listed
 from core.data.image_files import holdings, list_images, read_images
 from core.data.image_headers import image_size
 from core.data.source import Source, check_split
@@ -88,9 +89,8 @@ def paired_folders(
     for mine, others, folder in [(in_a, in_b, b[0].parent), (in_b, in_a, a[0].parent)]:
         alone = [path.name for name, path in mine.items() if name not in others]
         if alone:
-            more = f" and {len(alone) - 5} more" if len(alone) > 5 else ""
             raise DataError(
-                f"{folder} holds no partner of {', '.join(f'`{name}`' for name in alone[:5])}{more}: in "
+                f"{folder} holds no partner of {listed(alone, most=5)}: in "
                 "`paired_folders` each name is in both folders. Add or remove files; domains without pairs are for "
                 "`unpaired_folders`."
             )
@@ -131,7 +131,7 @@ def _images(folder: Path, layout: str) -> list[Path]:
     if not folder.is_dir():
         parent = folder.parent
         beside = sorted(path.name for path in parent.iterdir() if path.is_dir()) if parent.is_dir() else []
-        found = ", ".join(f"`{name}`" for name in beside[:8]) or "none"
+        found = listed(beside[:8]) or "none"
         raise DataError(f"There is no folder {folder} (folders in {parent}: {found}); {layout}.")
     return list_images(folder)
 

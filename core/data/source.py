@@ -26,6 +26,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from core.arguments import listed
 from core.errors import ConfigurationError, DataError, did_you_mean
 
 
@@ -66,7 +67,7 @@ def check_feature(source: Source, feature: str) -> None:
     """Refuses a feature that `source` doesn't have."""
     if feature not in source.spec:
         raise DataError(
-            f"The source `{source.name}` has no feature `{feature}`; it has {_listed(source.spec)}."
+            f"The source `{source.name}` has no feature `{feature}`; it has {listed(source.spec)}."
             f"{did_you_mean(feature, source.spec)}"
         )
 
@@ -75,9 +76,5 @@ def check_split(name: str, split: str, known: Sequence[str]) -> None:
     """Refuses a split that the source called `name` doesn't have."""
     if split not in known:
         raise ConfigurationError(
-            f"`split` of `{name}` is {split!r}; it has {_listed(known)}.{did_you_mean(str(split), known)}"
+            f"`split` of `{name}` is {split!r}; it has {listed(known)}.{did_you_mean(str(split), known)}"
         )
-
-
-def _listed(names: Sequence[str] | dict[str, tf.TensorSpec]) -> str:
-    return ", ".join(f"`{name}`" for name in names)

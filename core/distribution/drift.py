@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import tensorflow as tf
 
+from core.arguments import listed
 from core.distribution.exchange import Exchange
 from core.errors import DriftError
 
@@ -44,10 +45,10 @@ def make_drift_check(strategy: tf.distribute.Strategy, variables: Mapping[str, t
         if not np.any(differs):
             return
         paths = np.array(list(variables))[differs.any(axis=0)]
-        replicas = np.flatnonzero(differs.any(axis=1))
+        strayed = listed([f"replica {i}" for i in np.flatnonzero(differs.any(axis=1))], most=4, quote="")
         raise DriftError(
-            f"{_listed([f'replica {i}' for i in replicas])} of {exchange.replicas} no longer hold what replica 0 does: "
-            f"{_listed([f'`{path}`' for path in paths])} ({len(paths)} of {len(variables)} variables). Nothing was "
+            f"{strayed} of {exchange.replicas} no longer hold what replica 0 does: "
+            f"{listed(paths, most=4)} ({len(paths)} of {len(variables)} variables). Nothing was "
             "saved. Look for a step function that assigns a variable itself, or draws numbers from anywhere but its "
             "`rng`; if there is none, for a faulty device. The last checkpoint is from before."
         )
@@ -72,7 +73,3 @@ def fingerprint(value: tf.Tensor) -> tf.Tensor:
         body = lambda i, total: (i + 1, total + sum_of(i * _BLOCK, _BLOCK))  # noqa: E731
         total = tf.while_loop(lambda i, _: i < blocks, body, start, parallel_iterations=1)[1]
     return total
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:4]) + (" and more" if len(names) > 4 else "")

@@ -4,9 +4,10 @@ import math
 
 import tensorflow as tf
 
+from core.arguments import check_fraction, check_groups, check_size
 from core.layers.dropout import drop
 from core.layers.recompute import recompute
-from core.layers.shapes import check_axes, check_groups, check_positive, check_rate, sizes, widen
+from core.layers.shapes import check_axes, sizes, widen
 from core.random import Rng
 
 
@@ -29,9 +30,9 @@ def attend(
     gets zeros. More than `chunk_size` queries go in chunks of so many, whose scores aren't kept for the gradient; how
     many there are must be known while tracing, else they go at once.
     """
-    check_rate("dropout_rate", dropout_rate)
+    check_fraction(dropout_rate=dropout_rate)
     if chunk_size is not None:
-        check_positive(chunk_size=chunk_size)
+        check_size(chunk_size=chunk_size)
     _check_heads(q, k, v)
     batch, time, heads, size = sizes(q)
     kv_heads = k.shape[2]
@@ -118,7 +119,7 @@ def _check_heads(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor) -> None:
             f"`v` of `attend` has shape {v.shape} for `k` of shape {k.shape}; each key has a value: give `v` of shape "
             f"{expected}."
         )
-    check_positive(kv_heads=k.shape[2])
+    check_size(kv_heads=k.shape[2])
     check_groups("kv_heads", k.shape[2], heads=q.shape[2])
 
 

@@ -4,11 +4,12 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from core.arguments import check_fraction, check_groups, check_positive, check_size
 from core.initializers import Initializer
 from core.layers.attend import attend
 from core.layers.linear import Linear
-from core.layers.rotary import check_base, rotary
-from core.layers.shapes import check_axes, check_groups, check_positive, check_rate, nan_unless, sizes
+from core.layers.rotary import rotary
+from core.layers.shapes import check_axes, nan_unless, sizes
 from core.module import Module
 from core.random import Rng
 
@@ -51,15 +52,15 @@ class MultiHeadAttention(Module):
     ):
         super().__init__()
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        check_positive(size=size, num_heads=num_heads, num_kv_heads=num_kv_heads, chunk_size=chunk_size)
+        check_size(size=size, num_heads=num_heads, num_kv_heads=num_kv_heads, chunk_size=chunk_size)
         check_groups("num_kv_heads", num_kv_heads, num_heads=num_heads)
-        check_rate("dropout_rate", dropout_rate)
+        check_fraction(dropout_rate=dropout_rate)
         if rotary_base is not None:
-            check_base("rotary_base", rotary_base)
+            check_positive(rotary_base=rotary_base)
         if head_size is None:
             check_groups("num_heads", num_heads, size=size)
             head_size = size // num_heads
-        check_positive(head_size=head_size)
+        check_size(head_size=head_size)
         if context_size is not None and (causal or rotary_base is not None):
             raise ValueError(
                 f"`context_size` is {context_size}, but `causal` and `rotary_base` compare positions of one sequence; "
@@ -94,7 +95,7 @@ class MultiHeadAttention(Module):
 
     def empty_cache(self, batch_size: int, room: int, dtype: tf.DType = tf.float32) -> Cache:
         """A cache for `room` positions."""
-        check_positive(room=room)
+        check_size(room=room)
         zeros = tf.zeros([batch_size, room, self.num_kv_heads, self.head_size], dtype)
         return Cache(zeros, zeros, tf.constant(0))
 

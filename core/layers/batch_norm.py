@@ -2,8 +2,9 @@
 
 import tensorflow as tf
 
+from core.arguments import check_fraction
 from core.layers.norm import Norm
-from core.layers.shapes import check_last, check_rate, widen
+from core.layers.shapes import check_last, widen
 from core.task.statistics import Statistics, Sums, Values
 
 
@@ -30,7 +31,7 @@ class BatchNorm(Norm):
         sync: bool = False,
     ):
         super().__init__(size, epsilon=epsilon, scale=scale, offset=offset)
-        check_rate("decay", decay)
+        check_fraction(decay=decay)
         self.decay, self.sync = decay, sync
         self.moving_mean = tf.Variable(tf.zeros([size]), trainable=False, name="moving_mean")
         self.moving_variance = tf.Variable(tf.ones([size]), trainable=False, name="moving_variance")

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from core import initializers
+from core.arguments import check_groups, check_size
 from core.initializers import Initializer
 from core.layers.conv_gradients import convolve_image, pays
-from core.layers.shapes import add_bias, check_axes, check_groups, check_last, check_positive
+from core.layers.shapes import add_bias, check_axes, check_last
 from core.layers.windows import (
     SPACE,
     Ints,
@@ -46,7 +47,7 @@ class ConvBase(Module):
         b_init: Initializer | None = None,
     ):
         super().__init__()
-        check_positive(in_channels=in_channels, out_channels=out_channels, groups=groups)
+        check_size(in_channels=in_channels, out_channels=out_channels, groups=groups)
         check_groups("groups", groups, in_channels=in_channels, out_channels=out_channels)
         self.in_channels, self.groups = in_channels, groups
         self.stride, self.dilation = per_axis("stride", stride, self.rank), per_axis("dilation", dilation, self.rank)

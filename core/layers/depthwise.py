@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from core import initializers
+from core.arguments import check_size
 from core.initializers import Initializer
 from core.layers.conv import Conv2D
-from core.layers.shapes import add_bias, check_axes, check_last, check_positive, widen
+from core.layers.shapes import add_bias, check_axes, check_last, widen
 from core.layers.windows import SPACE, Ints, Padding, per_axis, read_padding, slide
 from core.module import Module
 from core.random import Rng
@@ -34,7 +35,7 @@ class DepthwiseConv2D(Module):
         b_init: Initializer | None = None,
     ):
         super().__init__()
-        check_positive(channels=channels, multiplier=multiplier)
+        check_size(channels=channels, multiplier=multiplier)
         self.channels, self.multiplier = channels, multiplier
         self.stride, self.dilation = per_axis("stride", stride, 2), per_axis("dilation", dilation, 2)
         self.padding = read_padding(padding, 2)
@@ -85,7 +86,7 @@ class SeparableConv2D(Module):
         b_init: Initializer | None = None,
     ):
         super().__init__()
-        check_positive(in_channels=in_channels, out_channels=out_channels)
+        check_size(in_channels=in_channels, out_channels=out_channels)
         self.depthwise = DepthwiseConv2D(
             in_channels,
             kernel_size,

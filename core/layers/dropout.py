@@ -5,7 +5,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from core.layers.shapes import check_rate, sizes
+from core.arguments import check_fraction
+from core.layers.shapes import sizes
 from core.module import Module
 from core.random import Rng
 
@@ -15,7 +16,7 @@ class _Dropper(Module):
 
     def __init__(self, rate: float):
         super().__init__()
-        check_rate("rate", rate)
+        check_fraction(rate=rate)
         self.rate = rate
 
     def __call__(self, x: tf.Tensor, rng: Rng | None = None) -> tf.Tensor:

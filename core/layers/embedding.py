@@ -5,8 +5,9 @@ import math
 import tensorflow as tf
 
 from core import initializers
+from core.arguments import check_size
 from core.initializers import Initializer
-from core.layers.shapes import add_wide, check_axes, check_last, check_positive, merge_leading, nan_unless
+from core.layers.shapes import add_wide, check_axes, check_last, merge_leading, nan_unless
 from core.module import Module
 from core.random import Rng
 
@@ -19,7 +20,7 @@ class Embedding(Module):
 
     def __init__(self, num_embeddings: int, size: int, *, rng: Rng, w_init: Initializer | None = None):
         super().__init__()
-        check_positive(num_embeddings=num_embeddings, size=size)
+        check_size(num_embeddings=num_embeddings, size=size)
         self.size = size
         # Logits of unit vectors then have unit variance.
         w_init = w_init or initializers.normal(1.0 / math.sqrt(size))
@@ -46,7 +47,7 @@ class LearnedPositions(Module):
 
     def __init__(self, max_length: int, size: int, *, rng: Rng, w_init: Initializer | None = None):
         super().__init__()
-        check_positive(max_length=max_length, size=size)
+        check_size(max_length=max_length, size=size)
         self.max_length, self.size = max_length, size
         w_init = w_init or initializers.normal(0.02)
         self.w = tf.Variable(w_init(rng.fold("w"), [max_length, size]), name="w")

@@ -3,8 +3,9 @@
 import tensorflow as tf
 
 from core import initializers
+from core.arguments import check_size
 from core.initializers import Initializer
-from core.layers.shapes import add_bias, check_last, check_positive, merge_leading
+from core.layers.shapes import add_bias, check_last, merge_leading
 from core.module import Module
 from core.random import Rng
 
@@ -23,7 +24,7 @@ class Linear(Module):
         b_init: Initializer | None = None,
     ):
         super().__init__()
-        check_positive(in_size=in_size, out_size=out_size)
+        check_size(in_size=in_size, out_size=out_size)
         self.in_size = in_size
         w_init, b_init = w_init or initializers.lecun_normal(), b_init or initializers.zeros()
         self.w = tf.Variable(w_init(rng.fold("w"), [in_size, out_size]), name="w")
@@ -53,7 +54,7 @@ class Bilinear(Module):
         b_init: Initializer | None = None,
     ):
         super().__init__()
-        check_positive(left_size=left_size, right_size=right_size, out_size=out_size)
+        check_size(left_size=left_size, right_size=right_size, out_size=out_size)
         self.left_size, self.right_size, self.out_size = left_size, right_size, out_size
         # The window of this kernel is its first axis: both inputs meet in one output.
         w_init, b_init = w_init or initializers.lecun_normal(), b_init or initializers.zeros()

@@ -4,7 +4,8 @@ import math
 
 import tensorflow as tf
 
-from core.layers.shapes import add_bias, check_groups, check_last, check_positive, sizes, widen
+from core.arguments import check_groups, check_size
+from core.layers.shapes import add_bias, check_last, sizes, widen
 from core.module import Module
 
 
@@ -13,7 +14,7 @@ class Norm(Module):
 
     def __init__(self, size: int, *, epsilon: float, scale: bool, offset: bool):
         super().__init__()
-        check_positive(size=size)
+        check_size(size=size)
         if epsilon <= 0.0:
             raise ValueError(f"`epsilon` is {epsilon}; give a small positive number: it keeps a constant input finite.")
         self.size, self.epsilon = size, epsilon
@@ -53,7 +54,7 @@ class GroupNorm(Norm):
 
     def __init__(self, size: int, groups: int, *, epsilon: float = 1e-6, scale: bool = True, offset: bool = True):
         super().__init__(size, epsilon=epsilon, scale=scale, offset=offset)
-        check_positive(groups=groups)
+        check_size(groups=groups)
         check_groups("groups", groups, size=size)
         self.groups = groups
 

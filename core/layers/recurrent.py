@@ -16,9 +16,10 @@ import numpy as np
 import tensorflow as tf
 
 from core import initializers
+from core.arguments import check_size
 from core.initializers import Initializer
 from core.layers.linear import linear
-from core.layers.shapes import add_bias, check_axes, check_last, check_positive, nan_unless, sizes
+from core.layers.shapes import add_bias, check_axes, check_last, nan_unless, sizes
 from core.module import Module
 from core.random import Rng
 
@@ -41,7 +42,7 @@ class Core(Module):
         u_init: Initializer | None = None,
     ):
         super().__init__()
-        check_positive(in_size=in_size, hidden_size=hidden_size)
+        check_size(in_size=in_size, hidden_size=hidden_size)
         self.in_size, self.hidden_size = in_size, hidden_size
         w_init, u_init = w_init or initializers.lecun_normal(), u_init or initializers.orthogonal()
 

@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from core.arguments import check_positive
 from core.layers.shapes import check_axes
 
 
@@ -11,7 +12,7 @@ def rotary(x: tf.Tensor, positions: tf.Tensor, base: float = 10000.0) -> tf.Tens
     Value `i` and value `i + size / 2` of a head are a plane, turned by `position / base ** (2 i / size)`.
     """
     check_axes("rotary", x, "batch, time, heads, size")
-    check_base("base", base)
+    check_positive(base=base)
     positions = tf.convert_to_tensor(positions)
     rank = positions.shape.rank
     if rank not in (1, 2) or not positions.shape.is_compatible_with(x.shape[2 - rank : 2]):
@@ -30,9 +31,3 @@ def rotary(x: tf.Tensor, positions: tf.Tensor, base: float = 10000.0) -> tf.Tens
     cos, sin = tf.cast(tf.cos(angles), x.dtype), tf.cast(tf.sin(angles), x.dtype)
     first, second = tf.split(x, 2, -1)
     return tf.concat([first * cos - second * sin, second * cos + first * sin], -1)
-
-
-def check_base(name: str, base: float) -> None:
-    """The wavelengths of the planes are powers of it."""
-    if not base > 0.0:
-        raise ValueError(f"`{name}` is {base}; it is above 0, such as 10000.0.")

@@ -1,36 +1,9 @@
 """What layers ask of the shapes they are given, while tracing: a mistake is found before the first step."""
 
 import math
-from numbers import Integral
 from typing import Any
 
 import tensorflow as tf
-
-
-def check_positive(**sizes: int) -> None:
-    """Sizes and counts are at least one."""
-    for name, size in sizes.items():
-        if not isinstance(size, Integral) or size < 1:
-            raise ValueError(f"`{name}` is {size!r}; give a whole number of at least 1.")
-
-
-def check_rate(name: str, rate: float) -> None:
-    """A rate is a fraction that leaves something."""
-    if not 0.0 <= rate < 1.0:
-        raise ValueError(f"`{name}` is {rate}; give a fraction of at least 0 and below 1.")
-
-
-def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
-    """One of a few words."""
-    if value not in choices:
-        raise ValueError(f"`{name}` is {value!r}; give one of {', '.join(map(repr, choices))}.")
-
-
-def check_groups(name: str, groups: int, **channels: int) -> None:
-    """Channels come in groups of equal size."""
-    for what, count in channels.items():
-        if count % groups:
-            raise ValueError(f"`{name}` is {groups}, which doesn't divide `{what}={count}`; give a divisor.")
 
 
 def check_axes(layer: object, x: tf.Tensor, axes: str, argument: str = "x") -> None:

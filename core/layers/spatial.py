@@ -4,7 +4,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from core.layers.shapes import check_axes, check_choice, check_positive, sizes
+from core.arguments import check_choice, check_size
+from core.layers.shapes import check_axes, sizes
 from core.layers.windows import SPACE, Ints, Padding, pad_space, per_axis, read_padding
 from core.module import Module
 
@@ -45,7 +46,7 @@ class PixelShuffle(Module):
 
     def __init__(self, factor: int):
         super().__init__()
-        check_positive(factor=factor)
+        check_size(factor=factor)
         self.factor = factor
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:

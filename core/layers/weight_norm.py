@@ -8,7 +8,7 @@ from typing import Protocol
 
 import tensorflow as tf
 
-from core.layers.shapes import check_positive
+from core.arguments import check_size
 from core.module import Module
 from core.random import Rng
 from core.task.statistics import Values
@@ -52,7 +52,7 @@ class SpectralNorm(Module):
     def __init__(self, layer: HasKernel, *, rng: Rng, iterations: int = 1):
         super().__init__()
         _check_kernel(self, layer)
-        check_positive(iterations=iterations)
+        check_size(iterations=iterations)
         self.layer, self.iterations = layer, iterations
         start = tf.math.l2_normalize(rng.fold("vector").normal([layer.w.shape[-1]]))
         # A random vector sees far less than the largest singular value, so it begins near where iteration leads it.

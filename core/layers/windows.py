@@ -17,7 +17,7 @@ SPACE = {1: "length", 2: "height, width", 3: "depth, height, width"}
 
 def per_axis(name: str, value: Ints, rank: int) -> list[int]:
     """One number per axis of space, from one for all or one for each."""
-    values: list[Any] = [value] * rank if _whole(value) else _listed(value)
+    values: list[Any] = [value] * rank if _whole(value) else _items(value)
     if len(values) != rank or not all(_whole(v) and v >= 1 for v in values):
         raise ValueError(
             f"`{name}` is {value!r}; give a whole number of at least 1, or one for each of [{SPACE[rank]}]."
@@ -29,9 +29,9 @@ def read_padding(padding: Padding, rank: int) -> str | Pairs:
     """`"SAME"`, `"VALID"`, or what is added before and after each axis: a number, one per axis, or a pair per axis."""
     if isinstance(padding, str) and padding in ("SAME", "VALID"):
         return padding
-    values: list[Any] = [padding] * rank if _whole(padding) else _listed(padding)
+    values: list[Any] = [padding] * rank if _whole(padding) else _items(padding)
     if len(values) == rank:
-        pairs = [[v, v] if _whole(v) else _listed(v) for v in values]
+        pairs = [[v, v] if _whole(v) else _items(v) for v in values]
         if all(len(pair) == 2 and all(_whole(v) and v >= 0 for v in pair) for pair in pairs):
             return [(int(before), int(after)) for before, after in pairs]
     raise ValueError(
@@ -45,8 +45,8 @@ def _whole(value: Any) -> bool:
     return isinstance(value, Integral)
 
 
-def _listed(value: Any) -> list[Any]:
-    """The values of a sequence; none of what isn't one."""
+def _items(value: Any) -> list[Any]:
+    """Returns the values of a sequence, and none of what isn't one."""
     return list(value) if isinstance(value, Iterable) and not isinstance(value, str) else []
 
 

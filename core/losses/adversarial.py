@@ -25,7 +25,8 @@ from typing import Any, NamedTuple, Protocol
 import gin
 import tensorflow as tf
 
-from core.losses import arguments
+from core import arguments
+from core.losses.labels import zero_where
 from core.random import Rng
 
 Critic = Callable[[tf.Tensor], tf.Tensor]  # images [rows, ...] -> logits
@@ -60,9 +61,9 @@ def non_saturating(label_smoothing: float = 0.0) -> Game:
     With `label_smoothing` s the discriminator is asked to be only 1 − s sure of what is real; never of what is fake,
     which would teach the generator to repeat itself (one-sided: Salimans et al., 2016).
     """
-    smoothing = arguments.fraction("label_smoothing", label_smoothing)
+    arguments.check_fraction(label_smoothing=label_smoothing)
     return _unpaired(
-        real=lambda logits: tf.math.softplus(-logits) + smoothing * logits,
+        real=lambda logits: tf.math.softplus(-logits) + label_smoothing * logits,
         fake=tf.math.softplus,
         generator=lambda logits: tf.math.softplus(-logits),
     )
@@ -130,7 +131,7 @@ def gradient_penalty(critic: Critic, real: Any, fake: Any, rng: Rng) -> tf.Tenso
     _, squares = logits_and_slopes(critic, mix * real + (1.0 - mix) * fake)
     # The root is taken of a stand-in where its slope is infinite: a norm of zero passes on no gradient, not `nan`.
     flat = tf.equal(squares, 0.0)
-    norms = arguments.zero_where(flat, tf.sqrt(tf.where(flat, tf.ones_like(squares), squares)))
+    norms = zero_where(flat, tf.sqrt(tf.where(flat, tf.ones_like(squares), squares)))
     return tf.square(norms - 1.0)
 
 

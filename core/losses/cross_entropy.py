@@ -5,8 +5,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from core.losses import arguments
-from core.losses.arguments import zero_where
+from core import arguments
+from core.losses.labels import binary, nan, zero_where
 
 
 def softmax_cross_entropy(
@@ -22,8 +22,8 @@ def softmax_cross_entropy(
     An index out of range is an error or, on devices that can't raise, `nan`.
     """
     logits = arguments.floats("logits", logits, min_rank=1, axes="[..., classes]")
-    arguments.fraction("label_smoothing", label_smoothing)
-    arguments.not_negative("z_loss", z_loss)
+    arguments.check_fraction(label_smoothing=label_smoothing)
+    arguments.check_not_negative(z_loss=z_loss)
     labels = tf.convert_to_tensor(labels)
     ranks = (labels.shape.rank, logits.shape.rank)
     if labels.dtype.is_integer or (None not in ranks and ranks[0] == ranks[1] - 1):
@@ -59,8 +59,8 @@ def sigmoid_cross_entropy(
     `labels` are 0 or 1, or probabilities; one outside [0, 1] gives `nan`. `label_smoothing` s moves them to
     (1 − s) · labels + s/2. A label equal to `ignore` gives zero and no gradient.
     """
-    arguments.fraction("label_smoothing", label_smoothing)
-    logits, labels, ignored = arguments.binary(logits, labels, ignore, soft=True)
+    arguments.check_fraction(label_smoothing=label_smoothing)
+    logits, labels, ignored = binary(logits, labels, ignore, soft=True)
     if label_smoothing:
         labels = (1.0 - label_smoothing) * labels + 0.5 * label_smoothing
     return zero_where(ignored, tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits))
@@ -95,5 +95,5 @@ def label_weights(labels: Any, *, ignore: int | None = None, class_weights: Sequ
         classes = tf.shape(table, labels.dtype)[0]
         in_range = (labels >= 0) & (labels < classes)
         # Out of range, `gather` raises, gives zero or the nearest row, depending on the device.
-        weights = tf.where(in_range, tf.gather(table, zero_where(~in_range, labels)), arguments.nan(tf.float32))
+        weights = tf.where(in_range, tf.gather(table, zero_where(~in_range, labels)), nan(tf.float32))
     return weights if ignore is None else zero_where(tf.equal(labels, tf.cast(ignore, labels.dtype)), weights)

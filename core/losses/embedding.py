@@ -4,8 +4,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from core.losses import arguments
-from core.losses.arguments import zero_where
+from core import arguments
+from core.losses.labels import zero_where
 
 
 def cosine_distance(predictions: Any, targets: Any) -> tf.Tensor:
@@ -20,7 +20,7 @@ def triplet(anchors: Any, positives: Any, negatives: Any, *, margin: float = 0.2
 
     The paper's vectors have length one: `tf.math.l2_normalize(x, axis=-1)`.
     """
-    arguments.not_negative("margin", margin)
+    arguments.check_not_negative(margin=margin)
     anchors = arguments.floats("anchors", anchors, min_rank=1, axes="[..., size]")
     positives = arguments.targets_like("positives", positives, "anchors", anchors)
     negatives = arguments.targets_like("negatives", negatives, "anchors", anchors)
@@ -36,7 +36,7 @@ def info_nce(queries: Any, keys: Any, *, temperature: float = 0.1, mask: Any = N
     says `mixes_rows=True`. Rows where `mask` [batch] is false (padding) are nobody's negatives; they give zero and no
     gradient, and want a weight of zero.
     """
-    arguments.positive("temperature", temperature)
+    arguments.check_positive(temperature=temperature)
     queries = arguments.floats("queries", queries)
     if queries.shape.rank not in (2, None):
         raise ValueError(f"`queries` has shape {queries.shape}; it needs the axes [batch, size]: `tf.reshape` it.")

@@ -4,8 +4,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from core.losses import arguments
-from core.losses.arguments import zero_where
+from core import arguments
+from core.losses.labels import binary, zero_where
 
 
 def focal(
@@ -16,10 +16,10 @@ def focal(
     Answers that are sure already count little. `alpha` weighs the positives, 1 − alpha the negatives. Labels are 0 or
     1, and any other gives `nan`, save one equal to `ignore`: zero and no gradient.
     """
-    arguments.not_negative("gamma", gamma)
+    arguments.check_not_negative(gamma=gamma)
     if alpha is not None and not 0.0 <= alpha <= 1.0:
         raise ValueError(f"`alpha` is {alpha}; it is the share of the positives, in [0, 1].")
-    logits, labels, ignored = arguments.binary(logits, labels, ignore)
+    logits, labels, ignored = binary(logits, labels, ignore)
     score = (2.0 * labels - 1.0) * logits  # p_t = σ(score)
     # Both factors are made from logarithms, so that neither they nor their gradients leave the range of floats.
     loss = tf.exp(gamma * tf.math.log_sigmoid(-score)) * tf.math.softplus(-score)
@@ -33,5 +33,5 @@ def hinge(logits: Any, labels: Any, *, ignore: int | None = None) -> tf.Tensor:
 
     One value per logit. Any other label gives `nan`, save one equal to `ignore`: zero and no gradient.
     """
-    logits, labels, ignored = arguments.binary(logits, labels, ignore)
+    logits, labels, ignored = binary(logits, labels, ignore)
     return zero_where(ignored, tf.nn.relu(1.0 - (2.0 * labels - 1.0) * logits))

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from core.losses import arguments
+from core import arguments
 
 
 def squared_error(predictions: Any, targets: Any) -> tf.Tensor:
@@ -24,7 +24,7 @@ def absolute_error(predictions: Any, targets: Any) -> tf.Tensor:
 
 def huber(predictions: Any, targets: Any, *, delta: float = 1.0) -> tf.Tensor:
     """d²/2 for differences d up to `delta`, and δ(|d| − δ/2) beyond (Huber, 1964)."""
-    arguments.positive("delta", delta)
+    arguments.check_positive(delta=delta)
     distance = tf.abs(_difference(predictions, targets))
     near = tf.minimum(distance, delta)
     return 0.5 * tf.square(near) + delta * (distance - near)

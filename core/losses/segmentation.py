@@ -4,8 +4,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from core.losses import arguments
-from core.losses.arguments import zero_where
+from core import arguments
+from core.losses.labels import binary, zero_where
 
 
 def dice(logits: Any, labels: Any, *, smooth: float = 1.0, ignore: int | None = None) -> tf.Tensor:
@@ -15,9 +15,9 @@ def dice(logits: Any, labels: Any, *, smooth: float = 1.0, ignore: int | None = 
     denominator without squares). Labels are 0 or 1, and any other gives `nan`, save those equal to `ignore`, which are
     in no sum. An empty mask found empty is at distance zero.
     """
-    arguments.positive("smooth", smooth)
+    arguments.check_positive(smooth=smooth)
     arguments.floats("logits", logits, min_rank=2, axes="[batch, ...]")
-    logits, labels, ignored = arguments.binary(logits, labels, ignore)
+    logits, labels, ignored = binary(logits, labels, ignore)
     p = zero_where(ignored, tf.sigmoid(logits))
     axes = tf.range(1, tf.rank(logits)) if logits.shape.rank is None else list(range(1, logits.shape.rank))
     overlap = tf.reduce_sum(p * labels, axis=axes)

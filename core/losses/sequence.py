@@ -5,8 +5,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from core.losses import arguments
-from core.losses.arguments import zero_where
+from core import arguments
+from core.losses.labels import nan, zero_where
 
 _IMPOSSIBLE = -1e30  # the logarithm of no probability: finite, so that its gradient is
 
@@ -56,7 +56,7 @@ def ctc(logits: Any, labels: Any, *, logit_lengths: Any, label_lengths: Any, bla
     ends = tf.equal(states, last) | tf.equal(states, last - 1)
     loss = -_log_likelihood(log_p, frames, skips, ends)
     loss = tf.where(loss > -0.1 * _IMPOSSIBLE, tf.constant(float("inf"), loss.dtype), loss)
-    return tf.where(sane, loss, arguments.nan(loss.dtype))
+    return tf.where(sane, loss, nan(loss.dtype))
 
 
 def _at_least_one(x: tf.Tensor) -> tf.Tensor:

@@ -4,7 +4,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from core.losses import arguments
+from core import arguments
+from core.losses.labels import nan, zero_where
 from core.metrics.state import poisoned, ratio, weighted_sum, weights_of
 
 
@@ -28,7 +29,7 @@ def top_k_accuracy(logits: Any, labels: Any, *, k: int) -> tf.Tensor:
     labels = arguments.class_indices("labels", labels, "logits", logits)
     indices = tf.range(tf.shape(logits, labels.dtype)[-1])
     at_label = tf.equal(indices, labels[..., tf.newaxis])
-    score = tf.reduce_sum(arguments.zero_where(~at_label, logits), axis=-1, keepdims=True)
+    score = tf.reduce_sum(zero_where(~at_label, logits), axis=-1, keepdims=True)
     # Counted from below, so that a logit that isn't a number is never among the best.
     below = (logits < score) | (tf.equal(logits, score) & (indices >= labels[..., tf.newaxis]))
     rank = tf.reduce_sum(tf.cast(~below, tf.int32), axis=-1)
@@ -37,7 +38,7 @@ def top_k_accuracy(logits: Any, labels: Any, *, k: int) -> tf.Tensor:
 
 def _where_in_range(correct: tf.Tensor, labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
     in_range = (labels >= 0) & (labels < tf.shape(logits, labels.dtype)[-1])
-    return tf.where(in_range, tf.cast(correct, tf.float32), arguments.nan(tf.float32))
+    return tf.where(in_range, tf.cast(correct, tf.float32), nan(tf.float32))
 
 
 class PrecisionRecall(NamedTuple):
@@ -112,7 +113,7 @@ def confusion_counts(predictions: Any, labels: Any, num_classes: int, weight: An
     labels = arguments.shaped_like("labels", labels, "predictions", predictions)
     weights = weights_of(predictions, "predictions", weight)
     valid = (tf.minimum(predictions, labels) >= 0) & (tf.maximum(predictions, labels) < num_classes)
-    pairs = arguments.zero_where(~valid, labels * num_classes + predictions)
+    pairs = zero_where(~valid, labels * num_classes + predictions)
     counts = tf.math.unsorted_segment_sum(weights, pairs, num_classes**2)
     return poisoned(tf.reshape(counts, [num_classes, num_classes]), valid | tf.equal(weights, 0.0))
 

@@ -4,7 +4,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from core.losses import arguments
+from core import arguments
+from core.losses.labels import nan, zero_where
 from core.metrics.state import weights_of
 from core.random import Rng
 
@@ -61,7 +62,7 @@ class Frechet(NamedTuple):
         overlap = tf.reduce_sum(_root(tf.linalg.eigvalsh(tf.matmul(factor, cov_2 @ factor, transpose_a=True))))
         distance = tf.reduce_sum(tf.square(mean_1 - mean_2)) + tf.linalg.trace(cov_1 + cov_2) - 2.0 * overlap
         distance = tf.maximum(distance, 0.0)  # that of equal sets is zero but for rounding
-        return tf.cast(tf.where(sane, distance, arguments.nan(distance.dtype)), tf.float32)
+        return tf.cast(tf.where(sane, distance, nan(distance.dtype)), tf.float32)
 
 
 def _features(name: str, value: Any) -> tf.Tensor:
@@ -78,7 +79,7 @@ def _features(name: str, value: Any) -> tf.Tensor:
 def _products(name: str, features: tf.Tensor, weight: Any) -> tf.Tensor:
     weights = weights_of(features[:, 0], name, weight)[:, tf.newaxis]
     rows = tf.concat([tf.ones_like(features[:, :1]), features], axis=1)
-    rows = arguments.zero_where(tf.equal(weights, 0.0), rows)
+    rows = zero_where(tf.equal(weights, 0.0), rows)
     return tf.matmul(weights * rows, rows, transpose_a=True)
 
 

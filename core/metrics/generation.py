@@ -4,7 +4,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from core.losses import arguments
+from core import arguments
+from core.losses.labels import nan, zero_where
 from core.metrics.state import poisoned, weights_of
 
 
@@ -38,7 +39,7 @@ def in_manifold(features: Any, reference: Any, *, k: int = 3) -> tf.Tensor:
     radii = -tf.math.top_k(-between, k + 1).values[:, k]
     inside = tf.reduce_any(_squared_distances(features, reference) <= radii, axis=1)
     sane = tf.reduce_all(tf.math.is_finite(features), axis=1) & tf.reduce_all(tf.math.is_finite(reference))
-    return tf.where(sane, tf.cast(inside, tf.float32), arguments.nan(tf.float32))
+    return tf.where(sane, tf.cast(inside, tf.float32), nan(tf.float32))
 
 
 def _squared_distances(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
@@ -61,10 +62,10 @@ class ClassCoverage(NamedTuple):
         predictions = arguments.integers("predictions", predictions)
         weights = weights_of(predictions, "predictions", weight)
         valid = (predictions >= 0) & (predictions < num_classes)
-        counts = tf.math.unsorted_segment_sum(weights, arguments.zero_where(~valid, predictions), num_classes)
+        counts = tf.math.unsorted_segment_sum(weights, zero_where(~valid, predictions), num_classes)
         return cls(poisoned(counts, valid | tf.equal(weights, 0.0)))
 
     def result(self) -> tf.Tensor:
         """The number of classes that appear."""
         appear = tf.reduce_sum(tf.cast(self.counts > 0.0, tf.float32))
-        return tf.where(tf.reduce_sum(self.counts) > 0.0, appear, arguments.nan(tf.float32))
+        return tf.where(tf.reduce_sum(self.counts) > 0.0, appear, nan(tf.float32))

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from core.losses import arguments
+from core import arguments
 
 _FILTER, _SIGMA, _K1, _K2 = 11, 1.5, 0.01, 0.03  # the paper's
 
@@ -58,7 +58,7 @@ def _windowed(x: tf.Tensor) -> tf.Tensor:
 
 
 def _scaled(images: Any, targets: Any, max_value: float, *, min_rank: int, axes: str) -> tuple[tf.Tensor, tf.Tensor]:
-    arguments.positive("max_value", max_value)
+    arguments.check_positive(max_value=max_value)
     images = arguments.floats("images", images, min_rank=min_rank, axes=axes)
     targets = arguments.targets_like("targets", targets, "images", images)
     return images / max_value, targets / max_value

@@ -4,7 +4,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from core.losses import arguments
+from core import arguments
+from core.losses.labels import zero_where
 from core.metrics.classification import binary_labels
 from core.metrics.state import poisoned, ratio
 
@@ -30,9 +31,9 @@ class AUC(NamedTuple):
         weights, labels, valid = binary_labels(scores, labels, weight)
         valid &= (scores >= 0.0) & (scores <= 1.0)
         # A score of 1 belongs to the last bin; one that isn't valid goes anywhere.
-        index = tf.minimum(tf.cast(arguments.zero_where(~valid, scores) * bins, tf.int32), bins - 1)
+        index = tf.minimum(tf.cast(zero_where(~valid, scores) * bins, tf.int32), bins - 1)
         sums = (
-            tf.math.unsorted_segment_sum(arguments.zero_where(tf.not_equal(labels, kind), weights), index, bins)
+            tf.math.unsorted_segment_sum(zero_where(tf.not_equal(labels, kind), weights), index, bins)
             for kind in (1, 0)
         )
         return cls(*(poisoned(x, valid | tf.equal(weights, 0.0)) for x in sums))
@@ -57,7 +58,7 @@ class AUC(NamedTuple):
         best = tf.math.divide_no_nan(p_above + p, p_above + p + n_above)
         worst = tf.math.divide_no_nan(p_above, p_above + n_above + n)
         # Before the first negative every precision is one.
-        off = arguments.zero_where(tf.equal(n + n_above, 0.0), tf.maximum(best - binned, binned - worst))
+        off = zero_where(tf.equal(n + n_above, 0.0), tf.maximum(best - binned, binned - worst))
         return {
             "roc": ratio(0.5 * tf.reduce_sum(p * n), total * tf.reduce_sum(n)),
             "pr": ratio(tf.reduce_sum(p * off), total),

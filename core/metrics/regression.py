@@ -4,7 +4,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from core.losses import arguments
+from core import arguments
+from core.losses.labels import zero_where
 from core.losses.regression import absolute_error, squared_error
 from core.metrics.state import ratio, weighted_mean, weighted_sum, weights_of
 
@@ -62,5 +63,5 @@ class R2(NamedTuple):
         """1 − residual / Σ weight · (target − mean)²; `nan` where the targets don't vary."""
         spread = self.squares - tf.math.divide_no_nan(tf.square(self.total), self.weight)
         # What is left of equal targets after the subtraction is rounding, not variance.
-        spread = arguments.zero_where(spread <= 1e-13 * self.squares, spread)
+        spread = zero_where(spread <= 1e-13 * self.squares, spread)
         return 1.0 - ratio(self.residual, spread)

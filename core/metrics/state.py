@@ -5,7 +5,8 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checka
 
 import tensorflow as tf
 
-from core.losses import arguments
+from core import arguments
+from core.losses.labels import nan, zero_where
 
 Figures: TypeAlias = tf.Tensor | Mapping[str, tf.Tensor]  # a scalar, or scalars by the suffix they are reported under
 
@@ -79,16 +80,16 @@ def weights_of(values: tf.Tensor, name: str, weight: Any) -> tf.Tensor:
 
 def weighted_sum(values: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
     """Σ weight · value; values whose weight is zero are not read, so they may be anything."""
-    return tf.reduce_sum(weights * arguments.zero_where(tf.equal(weights, 0.0), tf.cast(values, tf.float64)))
+    return tf.reduce_sum(weights * zero_where(tf.equal(weights, 0.0), tf.cast(values, tf.float64)))
 
 
 def ratio(numerator: tf.Tensor, denominator: tf.Tensor) -> tf.Tensor:
     """The quotient in float32, and `nan` (not a number that was never measured) where the denominator is zero."""
     zero = tf.equal(denominator, 0.0)
     quotient = numerator / tf.where(zero, tf.ones_like(denominator), denominator)
-    return tf.cast(tf.where(zero, arguments.nan(quotient.dtype), quotient), tf.float32)
+    return tf.cast(tf.where(zero, nan(quotient.dtype), quotient), tf.float32)
 
 
 def poisoned(sums: tf.Tensor, sane: tf.Tensor) -> tf.Tensor:
     """`sums`, but `nan` unless all is `sane`: input that makes no sense must not end as a plausible figure."""
-    return tf.where(tf.reduce_all(sane), sums, arguments.nan(sums.dtype))
+    return tf.where(tf.reduce_all(sane), sums, nan(sums.dtype))

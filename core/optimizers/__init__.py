@@ -5,6 +5,7 @@ from core.optimizers.adagrad import adadelta, adagrad, rmsprop
 from core.optimizers.adam import adam, adamw
 from core.optimizers.adam_variants import adamax, amsgrad, nadam, radam
 from core.optimizers.averaging import ema, polyak
+from core.optimizers.chain import chain
 from core.optimizers.clipping import adaptive_clip, clip_by_global_norm, clip_by_norm, clip_by_value
 from core.optimizers.finite import apply_if_finite
 from core.optimizers.gradients import centralise, gradient_noise, weight_decay
@@ -13,6 +14,7 @@ from core.optimizers.layerwise import lamb, lars
 from core.optimizers.lion import lion
 from core.optimizers.lookahead import lookahead, sam
 from core.optimizers.muon import muon
+from core.optimizers.optimizer import Optimizer
 from core.optimizers.plateau import reduce_on_plateau
 from core.optimizers.schedule_free import schedule_free_adamw
 from core.optimizers.schedules import (
@@ -31,16 +33,7 @@ from core.optimizers.schedules import (
 )
 from core.optimizers.sgd import sgd
 from core.optimizers.shampoo import shampoo
-from core.optimizers.transform import (
-    Optimizer,
-    Schedule,
-    Transform,
-    chain,
-    named,
-    observer,
-    stateful,
-    stateless,
-)
+from core.optimizers.transform import Schedule, Transform, named, observer, stateful, stateless
 
 __all__ = [
     "Optimizer",

@@ -3,7 +3,8 @@
 import gin
 import tensorflow as tf
 
-from core.optimizers.arguments import as_dtype, check_fraction, check_positive, check_rate, rate_at, updates_after
+from core.arguments import check_fraction, check_positive, check_rate
+from core.optimizers.rates import as_dtype, rate_at, updates_after
 from core.optimizers.transform import Schedule, State, Tensors, Transform, stateful
 
 

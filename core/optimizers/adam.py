@@ -6,17 +6,11 @@ from collections.abc import Sequence
 import gin
 import tensorflow as tf
 
-from core.optimizers.arguments import (
-    as_dtype,
-    by_dtype,
-    check_rate,
-    kernel_scalar,
-    kernel_shortfall,
-    matching,
-    rate_at,
-    updates_after,
-)
+from core.arguments import check_rate
+from core.optimizers.kernels import by_dtype, kernel_scalar, kernel_shortfall
 from core.optimizers.moments import averages, check_adam, squares, zeros
+from core.optimizers.paths import matching
+from core.optimizers.rates import as_dtype, rate_at, updates_after
 from core.optimizers.transform import Schedule, Slots, State, Tensors, Transform, Variables, stateful
 
 

@@ -5,16 +5,9 @@ import math
 import gin
 import tensorflow as tf
 
-from core.optimizers.arguments import (
-    as_dtype,
-    by_dtype,
-    kernel_scalar,
-    kernel_shortfall,
-    newest_share,
-    rate_at,
-    updates_after,
-)
+from core.optimizers.kernels import by_dtype, kernel_scalar, kernel_shortfall
 from core.optimizers.moments import averages, check_adam, squares, zeros
+from core.optimizers.rates import as_dtype, newest_share, rate_at, updates_after
 from core.optimizers.transform import Schedule, Slots, State, Tensors, Transform, Variables, stateful
 
 

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import gin
 import tensorflow as tf
 
-from core.optimizers.arguments import as_dtype, check_fraction, check_not_negative, newest_share, updates_after
+from core.arguments import check_fraction, check_not_negative
+from core.optimizers.rates import as_dtype, newest_share, updates_after
 from core.optimizers.transform import State, Tensors, Transform, observer
 
 

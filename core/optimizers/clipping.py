@@ -3,7 +3,8 @@
 import gin
 import tensorflow as tf
 
-from core.optimizers.arguments import as_dtype, check_positive
+from core.arguments import check_positive
+from core.optimizers.rates import as_dtype
 from core.optimizers.transform import Tensors, Transform, stateless
 
 

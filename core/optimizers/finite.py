@@ -3,8 +3,9 @@
 import gin
 import tensorflow as tf
 
-from core.optimizers.arguments import check_not_negative
-from core.optimizers.transform import State, Tensors, Transform, chain
+from core.arguments import check_not_negative
+from core.optimizers.chain import chain
+from core.optimizers.transform import State, Tensors, Transform
 
 
 @gin.configurable

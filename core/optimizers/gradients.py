@@ -5,7 +5,9 @@ from collections.abc import Sequence
 import gin
 import tensorflow as tf
 
-from core.optimizers.arguments import as_dtype, check_not_negative, check_rate, matching, rate_at, updates_after
+from core.arguments import check_not_negative, check_rate
+from core.optimizers.paths import matching
+from core.optimizers.rates import as_dtype, rate_at, updates_after
 from core.optimizers.transform import Schedule, State, Tensors, Transform, stateful, stateless
 from core.random import Rng
 

@@ -6,8 +6,10 @@ from typing import Any
 import gin
 import tensorflow as tf
 
-from core.optimizers.arguments import matching
-from core.optimizers.transform import Slots, State, Tensors, Transform, Variables, apply_in_place, chain, stateful
+from core.optimizers.chain import chain
+from core.optimizers.optimizer import apply_in_place
+from core.optimizers.paths import matching
+from core.optimizers.transform import Slots, State, Tensors, Transform, Variables, stateful
 
 Labels = Callable[[Mapping[str, Any]], Mapping[str, str]]  # parameters -> the label of each path
 

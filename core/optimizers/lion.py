@@ -5,8 +5,10 @@ from collections.abc import Sequence
 import gin
 import tensorflow as tf
 
-from core.optimizers.arguments import as_dtype, check_fraction, check_rate, matching, rate_at
+from core.arguments import check_fraction, check_rate
 from core.optimizers.moments import averages, zeros
+from core.optimizers.paths import matching
+from core.optimizers.rates import as_dtype, rate_at
 from core.optimizers.transform import Schedule, State, Tensors, Transform, stateful
 
 

@@ -3,9 +3,11 @@
 import gin
 import tensorflow as tf
 
-from core.optimizers.arguments import as_dtype, check_positive
+from core.arguments import check_positive
+from core.optimizers.chain import chain
 from core.optimizers.clipping import global_norm
-from core.optimizers.transform import State, Tensors, Transform, chain
+from core.optimizers.rates import as_dtype
+from core.optimizers.transform import State, Tensors, Transform
 
 
 @gin.configurable

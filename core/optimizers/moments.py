@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from core.optimizers.arguments import check_fraction, check_not_negative, check_rate
+from core.arguments import check_fraction, check_not_negative, check_rate
 from core.optimizers.transform import Schedule, State, Tensors
 
 

@@ -6,19 +6,14 @@ from typing import Any
 import gin
 import tensorflow as tf
 
+from core.arguments import check_fraction, check_positive, check_rate
 from core.optimizers.adam import adamw
-from core.optimizers.arguments import (
-    as_dtype,
-    check_fraction,
-    check_positive,
-    check_rate,
-    matching,
-    rate_at,
-    updates_after,
-)
+from core.optimizers.chain import chain
 from core.optimizers.groups import partition
 from core.optimizers.moments import averages, zeros
-from core.optimizers.transform import Schedule, State, Tensors, Transform, chain, stateful
+from core.optimizers.paths import matching
+from core.optimizers.rates import as_dtype, rate_at, updates_after
+from core.optimizers.transform import Schedule, State, Tensors, Transform, stateful
 
 _QUINTIC = (3.4445, -4.7750, 2.0315)  # a X + b (XXᵀ)X + c (XXᵀ)²X has the steepest rise at zero
 

@@ -3,7 +3,7 @@
 import gin
 import tensorflow as tf
 
-from core.optimizers.arguments import check_not_negative, check_positive
+from core.arguments import check_not_negative, check_positive
 from core.optimizers.transform import State, Tensors, Transform
 
 

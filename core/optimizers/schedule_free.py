@@ -3,8 +3,9 @@
 import gin
 import tensorflow as tf
 
-from core.optimizers.arguments import as_dtype, check_not_negative, check_rate, rate_at, updates_after
+from core.arguments import check_not_negative, check_rate
 from core.optimizers.moments import averages, check_adam, squares, zeros
+from core.optimizers.rates import as_dtype, rate_at, updates_after
 from core.optimizers.transform import Schedule, State, Tensors, Transform
 
 

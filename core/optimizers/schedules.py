@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import gin
 import tensorflow as tf
 
-from core.optimizers.arguments import check_not_negative, check_positive
+from core.arguments import check_not_negative, check_positive
 from core.optimizers.transform import Schedule
 
 

@@ -3,7 +3,9 @@
 import gin
 import tensorflow as tf
 
-from core.optimizers.arguments import as_dtype, by_dtype, check_fraction, check_rate, kernel_scalar, rate_at
+from core.arguments import check_fraction, check_rate
+from core.optimizers.kernels import by_dtype, kernel_scalar
+from core.optimizers.rates import as_dtype, rate_at
 from core.optimizers.transform import Schedule, Slots, State, Tensors, Transform, Variables, stateful
 
 

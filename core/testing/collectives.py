@@ -7,6 +7,7 @@ assert_collectives(make_task, batch, {"net": {"gradients": 1, "statistics": 2}})
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from core.arguments import listed
 from core.distribution.ledger import FIGURES, GRADIENTS, STATISTICS, VALUES, Collective
 from core.errors import did_you_mean
 from core.task import Batch
@@ -37,11 +38,11 @@ def assert_collectives(
     phases = [phase.name for phase in assembly.phases]
     for phase, kinds in expected.items():
         assert phase in phases, (
-            f"`expected` names the phase `{phase}`; the task has {_listed(phases)}.{did_you_mean(phase, phases)}"
+            f"`expected` names the phase `{phase}`; the task has {listed(phases)}.{did_you_mean(phase, phases)}"
         )
         for kind in kinds:
             assert kind in KINDS, (
-                f"`expected` names the kind `{kind}`; there are {_listed(list(KINDS))}.{did_you_mean(kind, KINDS)}"
+                f"`expected` names the kind `{kind}`; there are {listed(list(KINDS))}.{did_you_mean(kind, KINDS)}"
             )
     made = Run(assembly, batch, microbatches=microbatches).collectives
     found = Counter((entry.phase, entry.what) for entry in made)
@@ -62,7 +63,3 @@ def assert_collectives(
 def _sizes(made: Sequence[Collective], phase: str, kind: str) -> str:
     sizes = [f"{entry.dtype}, {entry.bytes:,} bytes" for entry in made if (entry.phase, entry.what) == (phase, kind)]
     return f" ({'; '.join(sizes)})" if sizes else ""
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names)

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import gin
 import tensorflow as tf
 
+from core.arguments import check_not_negative
 from core.errors import ConfigurationError
 from core.losses.adversarial import least_squares
-from core.losses.arguments import not_negative
 from core.optimizers import Transform
 from core.random import Rng
 from core.task import Batch, Compute, Loss, Phase, Update
@@ -53,8 +53,8 @@ class CycleGan(Translation):
             raise ConfigurationError(
                 f"`CycleGan.pool_size` is {pool_size}; it counts images: give 0 for no history, or the paper's 50."
             )
-        self.cycle_weight = not_negative("cycle_weight", cycle_weight)
-        self.identity_weight = not_negative("identity_weight", identity_weight)
+        check_not_negative(cycle_weight=cycle_weight, identity_weight=identity_weight)
+        self.cycle_weight, self.identity_weight = cycle_weight, identity_weight
         self.paired_evaluation = paired_evaluation
         self.g_optimizer, self.d_optimizer = g_optimizer, d_optimizer
         self.game = least_squares()

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import gin
 import tensorflow as tf
 
+from core.arguments import check_fraction, check_not_negative
 from core.losses.adversarial import non_saturating
-from core.losses.arguments import fraction, not_negative
 from core.optimizers import Transform
 from core.random import Rng
 from core.task import Batch, Loss, Phase, Update
@@ -43,13 +43,13 @@ class Pix2Pix(Translation):
         depth = len(generator_channels)
         why = f"the generator halves it {depth} times, once for each of `generator_channels`"
         super().__init__(image_shape, multiple=2**depth, why=why, crop_and_flip=crop_and_flip, paired=True)
-        self.l1_weight = not_negative("l1_weight", l1_weight)
+        check_not_negative(l1_weight=l1_weight)
+        check_fraction(dropout=dropout)
+        self.l1_weight = l1_weight
         self.g_optimizer, self.d_optimizer = g_optimizer, d_optimizer
         self.game = non_saturating()
         channels = image_shape[-1]
-        self.g = UNetGenerator(
-            channels, channels, channels=generator_channels, dropout=fraction("dropout", dropout), rng=rng.fold("g")
-        )
+        self.g = UNetGenerator(channels, channels, channels=generator_channels, dropout=dropout, rng=rng.fold("g"))
         self.d = PatchGan(2 * channels, channels=discriminator_channels, rng=rng.fold("d"))
         self.d.check_size("Pix2Pix", image_shape)
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from core.optimizers import transform
+from core.optimizers import optimizer
 
 from . import optimizer_battery
 from .battery import table
@@ -59,6 +59,6 @@ def _rule(columns: int) -> str:
 
 
 if __name__ == "__main__":
-    transform.KERNELS_FROM = 0  # the rows are small, and their kernels are to be seen (as in `conftest.py`)
+    optimizer.KERNELS_FROM = 0  # the rows are small, and their kernels are to be seen (as in `conftest.py`)
     PAGE.write_text(page())
     print(f"wrote {PAGE.name}")

@@ -2,11 +2,11 @@
 
 import pytest
 
-from core.optimizers import transform
+from core.optimizers import optimizer
 
 
 @pytest.fixture(autouse=True, scope="module")
 def kernels():
-    before, transform.KERNELS_FROM = transform.KERNELS_FROM, 0
+    before, optimizer.KERNELS_FROM = optimizer.KERNELS_FROM, 0
     yield
-    transform.KERNELS_FROM = before
+    optimizer.KERNELS_FROM = before

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import core.optimizers.optimizer
 from core.optimizers import (
     Optimizer,
     adam,
@@ -24,7 +25,6 @@ from core.optimizers import (
     sgd,
     stateful,
     stateless,
-    transform,
 )
 
 
@@ -171,7 +171,7 @@ def test_replicas_apply_kernels_under_a_flag_as_one_device_does(tmp_path: pathli
     assert done.stdout.strip() == "equal", done.stderr[-2000:]
 
 
-@pytest.mark.parametrize("module", [transform, schedules], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [core.optimizers.optimizer, schedules], ids=lambda module: module.__name__)
 def test_the_examples_in_the_docstrings_run(module: object) -> None:
     result = doctest.testmod(module)  # type: ignore[arg-type]
     assert result.attempted

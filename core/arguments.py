@@ -1,0 +1,120 @@
+"""Checks arguments where they are given, so that a mistake is found before the first step.
+
+Numbers are checked by name, `check_positive(epsilon=epsilon)`; tensors while tracing, from static shapes.
+"""
+
+from collections.abc import Iterable
+from numbers import Integral
+from typing import Any
+
+import tensorflow as tf
+
+
+def check_size(**sizes: int) -> None:
+    """Refuses sizes and counts that aren't whole numbers of at least one."""
+    for name, size in sizes.items():
+        if not isinstance(size, Integral) or size < 1:
+            raise ValueError(f"`{name}` is {size!r}; give a whole number of at least 1.")
+
+
+def check_positive(**values: float) -> None:
+    """Refuses what isn't above zero."""
+    for name, value in values.items():
+        if not value > 0:
+            raise ValueError(f"`{name}` is {value!r}; it is above 0: give a larger number.")
+
+
+def check_not_negative(**values: float) -> None:
+    """Refuses what is below zero."""
+    for name, value in values.items():
+        if not value >= 0:
+            raise ValueError(f"`{name}` is {value!r}; it is at least 0: give zero or a number above it.")
+
+
+def check_fraction(**values: float) -> None:
+    """Refuses what isn't in [0, 1): the share that is dropped, smoothed away, or kept of an average."""
+    for name, value in values.items():
+        if not 0.0 <= value < 1.0:
+            raise ValueError(f"`{name}` is {value!r}; give a fraction in [0, 1), such as 0.1.")
+
+
+def check_rate(**values: Any) -> None:
+    """Refuses a learning rate, or a decay, that is neither a schedule nor a number of at least zero."""
+    for name, value in values.items():
+        if not callable(value) and not value >= 0.0:
+            raise ValueError(f"`{name}` is {value!r}; give a number of at least zero, or a schedule.")
+
+
+def check_choice(name: str, value: object, choices: Iterable[object]) -> None:
+    """Refuses what isn't one of `choices`."""
+    if value not in choices:
+        raise ValueError(f"`{name}` is {value!r}; give one of {', '.join(map(repr, choices))}.")
+
+
+def check_groups(name: str, groups: int, **channels: int) -> None:
+    """Refuses channels that don't come in `groups` of equal size."""
+    for what, count in channels.items():
+        if count % groups:
+            raise ValueError(f"`{name}` is {groups}, which doesn't divide `{what}={count}`; give a divisor.")
+
+
+def floats(name: str, value: Any, *, min_rank: int = 0, axes: str = "") -> tf.Tensor:
+    """Returns `value` as float32, or float64 where it is given so: half precision ends where a loss begins."""
+    value = tf.convert_to_tensor(value)
+    if not value.dtype.is_floating:
+        raise ValueError(f"`{name}` is {value.dtype.name}; give floats: `tf.cast({name}, tf.float32)`.")
+    if value.shape.rank is not None and value.shape.rank < min_rank:
+        raise ValueError(f"`{name}` has shape {value.shape}; it needs the axes {axes}.")
+    return value if value.dtype == tf.float64 else tf.cast(value, tf.float32)
+
+
+def targets_like(name: str, value: Any, like_name: str, like: tf.Tensor) -> tf.Tensor:
+    """Returns `value`, numbers of any type, in the dtype of `like`, and surely of its shape."""
+    return shaped_like(name, tf.cast(tf.convert_to_tensor(value), like.dtype), like_name, like)
+
+
+def class_indices(name: str, value: Any, logits_name: str, logits: tf.Tensor) -> tf.Tensor:
+    """Returns `value` as int32 or int64 class indices, one for each row of `logits` [..., classes]."""
+    value = integers(name, value)
+    if None not in (value.shape.rank, logits.shape.rank) and value.shape.rank == logits.shape.rank:
+        raise ValueError(
+            f"`{name}` has shape {value.shape}, as many axes as `{logits_name}`, but integers are class indices, "
+            f"without a class axis: `tf.squeeze({name}, -1)`; one-hot labels are floats: `tf.cast({name}, tf.float32)`."
+        )
+    return shaped_like(name, value, logits_name, logits, leading=-1)
+
+
+def integers(name: str, value: Any) -> tf.Tensor:
+    """Returns `value` as int32 or int64."""
+    value = tf.convert_to_tensor(value)
+    if not value.dtype.is_integer:
+        raise ValueError(f"`{name}` is {value.dtype.name}; give integers: `tf.cast({name}, tf.int32)`.")
+    return value if value.dtype in (tf.int32, tf.int64) else tf.cast(value, tf.int64)
+
+
+def shaped_like(
+    name: str, value: tf.Tensor, like_name: str, like: tf.Tensor, *, leading: int | None = None
+) -> tf.Tensor:
+    """Returns `value`, surely of the shape of `like` or its `leading` axes: broadcasting would give wrong numbers."""
+    expected = like.shape[:leading]
+    if not value.shape.is_compatible_with(expected):
+        raise ValueError(
+            f"`{name}` has shape {value.shape}, but `{like_name}` {like.shape} asks for {expected}; "
+            "bring the two together first (`tf.squeeze`, `tf.reshape`, `tf.broadcast_to`)."
+        )
+    if value.shape.is_fully_defined() and expected.is_fully_defined():
+        return value
+    # `stack` refuses unequal shapes while running, under XLA too, where assertions are dropped.
+    return tf.unstack(tf.stack([tf.zeros(tf.shape(like)[:leading], value.dtype), value]), num=2)[1]
+
+
+def listed(names: Iterable[str], *, most: int | None = None, quote: str = "`") -> str:
+    """Returns names for an error's sentence: the first `most` of them, each in backticks, and how many more there are.
+
+    >>> listed(["w", "b", "scale"], most=2)
+    '`w`, `b` and 1 more'
+    """
+    names = list(names)
+    left_out = 0 if most is None else max(0, len(names) - most)
+    shown = names[: len(names) - left_out]
+    return ", ".join(f"{quote}{name}{quote}" for name in shown) + (f" and {left_out} more" if left_out else "")

@@ -1,0 +1,33 @@
+"""Labels that are ignored, or make no sense: both without a gradient, and without an assertion, which XLA drops."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from core.arguments import floats, targets_like
+
+
+def binary(
+    logits: Any, labels: Any, ignore: int | None, *, soft: bool = False
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
+    """Returns logits, their labels as floats (`nan` where not 0 or 1; `soft`: not in [0, 1]), and which are ignored.
+
+    Where a label is ignored, label and logit are replaced by zero: a zero gradient times a logit that isn't finite
+    would still be `nan`.
+    """
+    logits = floats("logits", logits)
+    labels = targets_like("labels", labels, "logits", logits)
+    ignored = None if ignore is None else tf.equal(labels, tf.cast(ignore, labels.dtype))
+    labels, logits = zero_where(ignored, labels), zero_where(ignored, logits)
+    valid = (labels >= 0.0) & (labels <= 1.0) if soft else tf.equal(labels, 0.0) | tf.equal(labels, 1.0)
+    return logits, tf.where(valid, labels, nan(labels.dtype)), ignored
+
+
+def zero_where(condition: tf.Tensor | None, value: tf.Tensor) -> tf.Tensor:
+    """Returns `value` with zeros (and no gradient) where `condition` holds; as it is without one."""
+    return value if condition is None else tf.where(condition, tf.zeros_like(value), value)
+
+
+def nan(dtype: tf.DType) -> tf.Tensor:
+    """Returns not a number: what a figure is when its input makes no sense on a device that can't raise."""
+    return tf.constant(float("nan"), dtype)

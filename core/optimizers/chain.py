@@ -1,0 +1,82 @@
+"""Chains of transforms: each is given what the one before it returned."""
+
+from collections.abc import Sequence
+
+import gin
+import tensorflow as tf
+
+from core.optimizers.slots import assign, below, read, read_all
+from core.optimizers.transform import FusedFunction, Slots, State, Tensors, Transform, Variables
+
+
+def chain(*transforms: Transform) -> Transform:
+    """Applies `transforms` one after the other, each to what the one before it returned."""
+    for transform in transforms:
+        if not isinstance(transform, Transform):
+            raise TypeError(f"`chain` was given {transform!r}; each argument is a transform, such as `adamw(1e-3)`.")
+    parts = tuple(part for transform in transforms for part in transform.parts or (transform,))
+    named_parts = list(zip(_distinct([part.name for part in parts]), parts, strict=True))
+
+    def init(params: Tensors) -> State:
+        return {f"{name}/{slot}": values for name, part in named_parts for slot, values in part.init(params).items()}
+
+    def update(
+        gradients: Tensors, state: State, params: Tensors, *, step: tf.Tensor, value: tf.Tensor | None = None
+    ) -> tuple[Tensors, State]:
+        new_state: dict[str, Tensors] = {}
+        for name, part in named_parts:
+            gradients, new = part.update(gradients, below(name, state), params, step=step, value=value)
+            new_state |= {f"{name}/{slot}": values for slot, values in new.items()}
+        return gradients, new_state
+
+    def shadow(state: State, params: Tensors, step: tf.Tensor) -> Tensors:
+        name, part = [(name, part) for name, part in named_parts if part.shadow][-1]
+        assert part.shadow
+        return part.shadow(below(name, state), params, step)
+
+    return Transform(
+        "chain",
+        init,
+        update,
+        parts,
+        fused=_fused_chain(named_parts),
+        shadow=shadow if any(part.shadow for part in parts) else None,
+    )
+
+
+def _fused_chain(named_parts: Sequence[tuple[str, Transform]]) -> FusedFunction | None:
+    """A chain is as fused as its last rule: what comes before it is pure, and what comes after it only looks."""
+    rule = len(named_parts) - 1
+    while rule >= 0 and named_parts[rule][1].observe:
+        rule -= 1
+    if rule < 0 or named_parts[rule][1].fused is None:
+        return None
+
+    def fused(
+        gradients: Tensors, slots: Slots, params: Variables, *, step: tf.Tensor, value: tf.Tensor | None = None
+    ) -> None:
+        before = read(params) if rule else {}
+        for i, (name, part) in enumerate(named_parts):
+            own = below(name, slots)
+            if i < rule:
+                gradients, new = part.update(gradients, read_all(own), before, step=step, value=value)
+                assign(own, new)
+            elif part.fused:
+                part.fused(gradients, own, params, step=step, value=value)
+            else:
+                assert part.observe
+                assign(own, part.observe(read_all(own), read(params), step))
+
+    return fused
+
+
+@gin.configurable("chain")
+def _chain_of(transforms: Sequence[Transform]) -> Transform:
+    """`chain` for gin, which binds names: `chain.transforms = [@clip_by_global_norm(), @adamw()]`."""
+    return chain(*transforms)
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """The second `clip` of a chain is `clip_2`."""
+    earlier = [names[:i].count(name) for i, name in enumerate(names)]
+    return [f"{name}_{count + 1}" if count else name for name, count in zip(names, earlier, strict=True)]

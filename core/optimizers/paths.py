@@ -1,0 +1,28 @@
+"""Patterns of parameter paths.
+
+A pattern is a shell wildcard. It matches a whole path or its end, and `*` crosses slashes: `b` is every parameter named
+`b`, `encoder/*` everything below an `encoder`.
+"""
+
+import fnmatch
+from collections.abc import Iterable, Sequence
+
+from core.errors import did_you_mean
+
+
+def matching(patterns: Sequence[str], paths: Iterable[str], *, argument: str) -> set[str]:
+    """The paths that any of the patterns matches. A pattern without a match is an error: it is a misspelling."""
+    paths = list(paths)
+    if isinstance(patterns, str):
+        raise ValueError(f"`{argument}` is the string {patterns!r}; give a list of patterns: [{patterns!r}].")
+    found: set[str] = set()
+    for pattern in patterns:
+        hits = {path for path in paths if fnmatch.fnmatchcase(f"/{path}", f"*/{pattern}")}
+        if not hits:
+            ends = {path.split("/", i)[-1] for path in paths for i in range(path.count("/") + 1)}
+            raise ValueError(
+                f"`{argument}` has the pattern {pattern!r}, which matches no parameter."
+                f"{did_you_mean(pattern, sorted(ends))} The parameters are: {', '.join(sorted(paths))}."
+            )
+        found |= hits
+    return found

@@ -1,0 +1,27 @@
+"""Rates that may be schedules, and the arithmetic of updates that rules share."""
+
+import math
+
+import tensorflow as tf
+
+from core.optimizers.transform import Schedule
+
+
+def rate_at(rate: float | Schedule, step: tf.Tensor) -> float | tf.Tensor:
+    """The rate of this update: a Python number where it is one, so that it folds into the rule's other constants."""
+    return rate(step) if callable(rate) else rate
+
+
+def updates_after(step: tf.Tensor) -> tf.Tensor:
+    """The papers' t: one for the first update, as a float."""
+    return tf.cast(step + 1, tf.float32)
+
+
+def newest_share(t: tf.Tensor, beta: float) -> tf.Tensor:
+    """What the newest of t values counts for in a moving average that is corrected as it goes."""
+    return (beta - 1.0) / tf.math.expm1(t * math.log(beta)) if beta else tf.ones([])
+
+
+def as_dtype(scalar: float | tf.Tensor, tensor: tf.Tensor) -> float | tf.Tensor:
+    """`scalar` in the dtype of `tensor`, at no cost where it has it."""
+    return tf.cast(scalar, tensor.dtype) if isinstance(scalar, tf.Tensor) else scalar
