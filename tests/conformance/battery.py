@@ -167,6 +167,7 @@ class Slope:
         self.row, self.part = row, in_float64(row.make(RNG))
         self.inputs = row.example(dtype=tf.float64)
         self.points = [tf.convert_to_tensor(x) for x in sources(self.part, self.inputs)]
+        assert self.points, f"{row.id} has nothing that a gradient reaches: compare it elsewhere"
         self.floats = sum(x.dtype.is_floating for x in self.inputs)
 
     def gradient(self, points: Sequence[tf.Tensor]) -> list[tf.Tensor]:

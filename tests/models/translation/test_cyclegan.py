@@ -89,9 +89,13 @@ def test_a_logit_sees_a_patch(channels, field):
 
 
 def test_weights_start_as_in_the_paper():
-    for path, variable in task().parameters().items():
-        if path.endswith("/w"):
-            assert abs(np.std(variable.numpy()) - 0.02) < 0.2 * 0.02 or variable.shape.num_elements() < 300, path
+    """All kernels are normal with a standard deviation of 0.02, within 4.5 of what chance makes of so many numbers."""
+    kernels = {path: v.numpy() for path, v in task().parameters().items() if path.endswith("/w")}
+    assert {path.split("/")[0] for path in kernels} == {"g_ab", "g_ba", "d_a", "d_b"}
+    for path, kernel in kernels.items():
+        assert kernel.size >= 32, path
+        assert abs(np.std(kernel) / 0.02 - 1.0) < 4.5 / np.sqrt(2 * kernel.size), path
+        assert abs(np.mean(kernel) / 0.02) < 4.5 / np.sqrt(kernel.size), path
 
 
 # --- the losses ------------------------------------------------------------------------------------------------------
