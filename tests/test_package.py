@@ -7,7 +7,7 @@ import re
 from setuptools.config.pyprojecttoml import read_configuration
 
 import core
-from core.versions import versions
+from core.checkpoint.versions import versions
 from tests.commands import CHECKOUT, CONFIGS, run
 
 PYPROJECT = CHECKOUT / "pyproject.toml"

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from core.checkpoint.versions import versions
 from core.errors import ConfigurationError
-from core.versions import versions
 
 
 class Workdir:

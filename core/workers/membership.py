@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 import gin
 import tensorflow as tf
 
+from core.checkpoint.versions import versions
 from core.errors import ConfigurationError, PeerLostError
-from core.versions import versions
 from core.workers.cluster import Cluster, cluster_from_environment
 from core.workers.heartbeat import Peers
 

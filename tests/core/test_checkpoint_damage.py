@@ -8,6 +8,7 @@ import tensorflow as tf
 from checkpoint_lab import DATA, INDEX, fail, flip_bit, model, newest, save, values
 
 from core import checkpoint
+from core.checkpoint import manifest as manifests
 from core.errors import CheckpointError
 
 # --- Damage ----------------------------------------------------------------------------------------------------------
@@ -135,14 +136,14 @@ def test_no_checkpoint_at_all(tmp_path):
 
 def test_a_reader_next_to_a_running_trainer_takes_the_one_that_replaced_what_it_was_reading(tmp_path, monkeypatch):
     save(tmp_path, model(), 10)
-    file_sha256 = checkpoint._file_sha256
+    file_sha256 = manifests.file_sha256
 
     def overtaken(file: Path) -> str:
-        monkeypatch.setattr(checkpoint, "_file_sha256", file_sha256)
+        monkeypatch.setattr(manifests, "file_sha256", file_sha256)
         save(tmp_path, model(), 20, keep=1)
         return file_sha256(file)
 
-    monkeypatch.setattr(checkpoint, "_file_sha256", overtaken)
+    monkeypatch.setattr(manifests, "file_sha256", overtaken)
     assert newest(tmp_path).step == 20
 
 

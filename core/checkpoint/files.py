@@ -1,0 +1,87 @@
+"""The files of checkpoints: written, put in place and removed so that nobody ever sees half of one."""
+
+import hashlib
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+TEMPORARY = ".tmp-"  # begins the name of what is being written or removed, and isn't a checkpoint
+_REPLACED = ".replaced"  # ends the name of a checkpoint that another of the same step is about to replace
+_NAME = re.compile(rf"step-(\d{{9,}})({re.escape(_REPLACED)})?")
+
+
+def path_of(directory: Path, step: int) -> Path:
+    """Returns where the checkpoint of a step lies."""
+    return directory / f"step-{step:09d}"
+
+
+def checkpoints_in(directory: Path) -> list[tuple[int, Path]]:
+    """Returns steps and places, newest first; a checkpoint that is being replaced follows its replacement."""
+    if not directory.exists():
+        return []
+    found = [(_NAME.fullmatch(path.name), path) for path in directory.iterdir()]
+    steps = [(int(match[1]), path) for match, path in found if match]
+    return sorted(steps, key=lambda step_and_path: (-step_and_path[0], step_and_path[1].name))
+
+
+def put_in_place(temporary: Path, target: Path) -> None:
+    """Renames `temporary` to `target`. A checkpoint that was there goes, until then, by a name that counts too."""
+    replaced = target.with_name(target.name + _REPLACED)
+    if target.exists():
+        target.rename(replaced)
+    temporary.rename(target)
+    sync(target.parent)
+    _remove(replaced)
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Removes what a killed run had begun to write or to remove."""
+    for path in directory.glob(f"{TEMPORARY}*"):
+        shutil.rmtree(path)
+    for path in directory.glob(f"*{_REPLACED}"):
+        if path.with_name(path.name.removesuffix(_REPLACED)).exists():
+            _remove(path)
+
+
+def remove_old(directory: Path, step: int, keep: int) -> None:
+    """Removes all but the `keep` newest up to `step`: a later one is damaged, or somebody went back on purpose."""
+    for _, path in [found for found in checkpoints_in(directory) if found[0] <= step][keep:]:
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """Removes a checkpoint, under another name so that nobody ever sees half of it."""
+    if path.exists():
+        doomed = path.with_name(f"{TEMPORARY}removed-{path.name}")
+        path.rename(doomed)
+        shutil.rmtree(doomed)
+
+
+def sync(path: Path) -> None:
+    """Waits until a file's bytes, or a directory's names, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def seal(file: Path) -> dict[str, Any]:
+    sync(file)
+    return {"bytes": file.stat().st_size, "sha256": file_sha256(file)}
+
+
+def file_sha256(file: Path) -> str:
+    digest = hashlib.sha256()
+    with file.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror} (`{error.filename}`)" if error.filename else error.strerror
+    return str(error).strip().split("\n")[0].rstrip(".")

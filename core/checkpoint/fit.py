@@ -1,0 +1,56 @@
+"""What of a checkpoint doesn't fit a model, as a table."""
+
+import difflib
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+from core.checkpoint.manifest import Manifest, Variables, type_name
+from core.errors import CheckpointError, did_you_mean
+
+_MAX_ROWS = 30
+
+
+def matching(paths: set[str], patterns: Sequence[str], manifest: Manifest) -> set[str]:
+    matched: set[str] = set()
+    for pattern in patterns:
+        hits = {path for path in paths if fnmatchcase(path, pattern)}
+        if not hits:
+            raise CheckpointError(
+                f"`partial` has the pattern {pattern!r}, which matches no variable of the model and none of checkpoint "
+                f"`{manifest.path}`.{did_you_mean(pattern, paths)} Correct it, or take it out."
+            )
+        matched |= hits
+    return matched
+
+
+def check_fit(manifest: Manifest, live: Variables, left_out: set[str]) -> None:
+    here = {path: type_name(variable.dtype.name, variable.shape) for path, variable in live.items()}
+    saved = {path: str(entry) for path, entry in manifest.variables.items() if path not in left_out}
+    missing = [path for path in here if path not in saved]
+    unexpected = [path for path in saved if path not in here]
+    misshapen = [path for path in here if path in saved and here[path] != saved[path]]
+    rows = [("missing", path, here[path], "-") for path in missing]
+    rows += [("unexpected", path, "-", saved[path]) for path in unexpected]
+    rows += [("misshapen", path, here[path], saved[path]) for path in misshapen]
+    if not rows:
+        return
+    renamed = []
+    for path in missing:
+        same_type = [other for other in unexpected if saved[other] == here[path]]
+        renamed += [(near, path) for near in difflib.get_close_matches(path, same_type, n=1, cutoff=0.4)]
+    hint = "; ".join(f"`{old}` may now be called `{new}`" for old, new in renamed[:3])
+    example = (misshapen or missing or unexpected)[0]
+    raise CheckpointError(
+        f"Checkpoint `{manifest.path}` doesn't fit this model:\n{_table(rows)}\n"
+        + (f"{hint[0].upper()}{hint[1:]}. " if hint else "")
+        + "Build the model as it was when saved, or begin another `--workdir`. To take over only what fits, name "
+        f'the rest: `restore(manifest, variables, partial=["{example}"])` leaves what matches as it is.'
+    )
+
+
+def _table(rows: Sequence[tuple[str, str, str, str]]) -> str:
+    shown = [("", "variable", "this model", "checkpoint"), *rows[:_MAX_ROWS]]
+    widths = [max(len(row[column]) for row in shown) for column in range(4)]
+    lines = ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in shown]
+    more = [f"  ... and {len(rows) - _MAX_ROWS} more"] if len(rows) > _MAX_ROWS else []
+    return "\n".join(line.rstrip() for line in lines + more)

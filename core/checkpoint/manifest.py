@@ -1,0 +1,93 @@
+"""The manifest of a checkpoint: what was saved, and the SHA-256 of every file and every variable."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from core.checkpoint.files import file_sha256, reason
+
+Variables = Mapping[str, tf.Variable]  # by path
+
+MANIFEST = "manifest.json"
+PREFIX = "variables"  # of the TensorFlow checkpoint beside it
+
+
+class SavedVariable(NamedTuple):
+    """Holds what a manifest says of one variable."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    sha256: str  # of its bytes in row-major order
+
+    def __str__(self) -> str:
+        return type_name(self.dtype, self.shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """A checkpoint whose files were found to be as they were written."""
+
+    path: Path
+    step: int
+    examples: int  # consumed so far: the position of the run in its data
+    config_hash: str
+    variables: Mapping[str, SavedVariable]
+    extra: Mapping[str, Any]
+
+
+class DamagedError(Exception):
+    """Says what is wrong with one checkpoint, as the end of a sentence."""
+
+
+def described(variable: tf.Variable) -> SavedVariable:
+    value = np.asarray(variable.numpy())  # of a mirrored variable, the first replica's
+    # A NumPy array of strings holds addresses, so strings go by their serialised form.
+    content = tf.io.serialize_tensor(value).numpy() if value.dtype == object else value.tobytes()
+    return SavedVariable(tuple(value.shape), variable.dtype.name, hashlib.sha256(content).hexdigest())
+
+
+def type_name(dtype: str, shape: Iterable[int]) -> str:
+    return f"{dtype}[{','.join(map(str, shape))}]"
+
+
+def manifest_text(content: Mapping[str, Any]) -> str:
+    content = json.loads(json.dumps(content))  # as a reader will see it
+    return json.dumps({**content, "sha256": _content_sha256(content)}, indent=1) + "\n"
+
+
+def _content_sha256(content: Mapping[str, Any]) -> str:
+    """Returns what a manifest vouches for itself by: a flipped digit would move a run to another place in its data."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def verified(path: Path) -> Manifest:
+    """Returns the manifest of the checkpoint at `path`, after a look at every byte; raises `DamagedError`."""
+    try:
+        content = json.loads((path / MANIFEST).read_bytes())
+        if not isinstance(content, dict) or content.pop("sha256", None) != _content_sha256(content):
+            raise DamagedError(f"`{MANIFEST}` is not as it was written")
+        for name, entry in content["files"].items():
+            size = (path / name).stat().st_size
+            if size != entry["bytes"]:
+                raise DamagedError(f"`{name}` has {size:,} bytes where {entry['bytes']:,} were written")
+            if file_sha256(path / name) != entry["sha256"]:
+                raise DamagedError(f"`{name}` is not as it was written (its SHA-256 differs)")
+        variables = {
+            name: SavedVariable(tuple(entry["shape"]), entry["dtype"], entry["sha256"])
+            for name, entry in content["variables"].items()
+        }
+        return Manifest(path, content["step"], content["examples"], content["config_hash"], variables, content["extra"])
+    except FileNotFoundError as error:
+        raise DamagedError(f"`{Path(error.filename).name}` is missing") from error
+    except OSError as error:
+        raise DamagedError(reason(error)) from error
+    except ValueError as error:
+        raise DamagedError(f"`{MANIFEST}` is not JSON ({error})") from error
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DamagedError(f"`{MANIFEST}` is of another version of Tapeloop ({error!r})") from error

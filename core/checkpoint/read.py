@@ -1,0 +1,68 @@
+"""Reads a checkpoint: the newest that is whole, every byte verified before and after."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import tensorflow as tf
+
+from core.arguments import listed
+from core.checkpoint.files import checkpoints_in, reason
+from core.checkpoint.fit import check_fit, matching
+from core.checkpoint.manifest import PREFIX, DamagedError, Manifest, Variables, described, verified
+from core.errors import CheckpointError
+
+
+def newest(directory: Path, *, warn: Callable[[str], None]) -> Manifest | None:
+    """Returns the newest checkpoint whose files are as they were written; `None` if there has never been one.
+
+    A damaged one is reported through `warn` and the next older one tried. If all are damaged that is an error: a run
+    must not start afresh because its past can't be read.
+    """
+    try:
+        found = checkpoints_in(directory)
+    except OSError as error:
+        raise CheckpointError(
+            f"`{directory}` could not be searched for checkpoints: {reason(error)}. See that it is a directory you "
+            "may read, or choose another `--workdir`."
+        ) from error
+    problems, vanished = [], False
+    for _, path in found:
+        try:
+            return verified(path)
+        except DamagedError as error:
+            if not path.exists():  # a running trainer has just replaced it by a newer one
+                vanished = True
+                continue
+            problems.append(f"`{path.name}`: {error}")
+            warn(f"Checkpoint `{path}` is damaged and was passed over: {error}. Trying the next older one.")
+    if problems:
+        raise CheckpointError(
+            f"None of the checkpoints in `{directory}` can be used: {'; '.join(problems)}. Put back a good copy of "
+            f"one of them. To start afresh on purpose, choose another `--workdir`, or remove `{directory}`."
+        )
+    return newest(directory, warn=warn) if vanished else None
+
+
+def restore(manifest: Manifest, variables: Variables, *, partial: Sequence[str] = ()) -> None:
+    """Gives `variables` the values they were saved with, and checks that they have them.
+
+    Names, shapes and dtypes must match exactly. Variables (live or saved) whose path matches a pattern of `partial`
+    (`*`, `?` and `[...]`; `*` matches `/` too) are left out: the live ones stay as they are.
+    """
+    left_out = matching({*variables, *manifest.variables}, partial, manifest)
+    wanted = {path: variable for path, variable in variables.items() if path not in left_out}
+    check_fit(manifest, wanted, left_out)
+    try:
+        status = tf.train.Checkpoint(variables=wanted).read(str(manifest.path / PREFIX))
+        status.assert_existing_objects_matched().expect_partial()
+    except (OSError, ValueError, AssertionError, LookupError, RuntimeError, tf.errors.OpError) as error:
+        raise CheckpointError(
+            f"`{manifest.path}` could not be read: {reason(error)}. If it was removed or damaged since the run looked "
+            "for it, run the same command again: it takes the newest good one."
+        ) from error
+    wrong = [path for path, variable in wanted.items() if described(variable) != manifest.variables[path]]
+    if wrong:
+        raise CheckpointError(
+            f"Checkpoint `{manifest.path}` was read, but {listed(wrong, most=3)} came out with other bytes than were "
+            "saved. Check this machine's disk and memory, then run the same command again."
+        )

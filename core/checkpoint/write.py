@@ -1,0 +1,61 @@
+"""Writes a checkpoint: whole, or not at all."""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import tensorflow as tf
+
+from core.checkpoint.files import TEMPORARY, path_of, put_in_place, reason, remove_leftovers, remove_old, seal, sync
+from core.checkpoint.manifest import MANIFEST, PREFIX, Variables, described, manifest_text
+from core.checkpoint.versions import versions
+from core.errors import CheckpointError
+
+
+def save(
+    directory: Path,
+    variables: Variables,
+    *,
+    step: int,
+    examples: int,
+    config_hash: str,
+    keep: int = 3,
+    extra: Mapping[str, Any] = MappingProxyType({}),
+) -> Path:
+    """Writes `directory/step-<step>/` in one atomic move, then removes older checkpoints beyond the `keep` newest.
+
+    `extra` is anything that JSON holds. Whenever the process dies, `newest` finds either the checkpoint that was there
+    before, or this one, whole.
+    """
+    if keep < 1:
+        raise ValueError(f"`keep` is {keep}; at least the checkpoint that was just written is kept: give 1 or more.")
+    target = path_of(directory, step)
+    temporary = directory / f"{TEMPORARY}{target.name}"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(directory)
+        temporary.mkdir()
+        tf.train.Checkpoint(variables=dict(variables)).write(str(temporary / PREFIX))
+        content = {
+            "step": step,
+            "examples": examples,
+            "config_hash": config_hash,
+            "files": {file.name: seal(file) for file in sorted(temporary.iterdir())},
+            "variables": {path: described(variable)._asdict() for path, variable in sorted(variables.items())},
+            "versions": versions(),
+            "extra": dict(extra),
+        }
+        (temporary / MANIFEST).write_text(manifest_text(content))
+        sync(temporary / MANIFEST)
+        sync(temporary)
+        put_in_place(temporary, target)
+        remove_old(directory, step, keep)
+    except (OSError, tf.errors.OpError) as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise CheckpointError(
+            f"The checkpoint of step {step} could not be written to `{directory}`: {reason(error)}. Make room and see "
+            "that you may write there, or choose another `--workdir`; the checkpoints from before are untouched."
+        ) from error
+    return target
