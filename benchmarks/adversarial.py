@@ -35,6 +35,7 @@ from benchmarks.in_keras.process import keras_process
 from benchmarks.pairs import interleaved, ratio
 from trainers import configurables as configurables  # registers them with gin
 from trainers.experiment import Experiment
+from trainers.settings import Settings
 from trainers.trainer import Trainer
 from trainers.workdir import Workdir
 
@@ -121,10 +122,10 @@ def rows(name: str, trainer: Trainer, *, pairs: int) -> Iterator[tuple[str, ...]
 
 def make_trainer(case: Case, workdir: Path) -> Trainer:
     """The trainer of the configuration, without anything to write."""
-    return Trainer(
-        experiment_of(case), Workdir(workdir), steps=10**9, chunk_steps=case.chunk,
-        log_every=10**8, evaluate_every=None, checkpoint_every=None, hooks=(),
-    )  # fmt: skip
+    settings = Settings(
+        steps=10**9, chunk_steps=case.chunk, log_every=10**8, evaluate_every=None, checkpoint_every=None, hooks=()
+    )
+    return Trainer(experiment_of(case), Workdir(workdir), settings)
 
 
 def experiment_of(case: Case) -> Experiment:
@@ -141,9 +142,9 @@ def batches_for(case: Case) -> tf.data.Dataset:
 
 def ours(trainer: Trainer, chunks_a_run: int) -> Callable[[], object]:
     """The trainer's own loop."""
-    chunks: Iterator[Any] = iter(trainer.chunks())
+    chunks: Iterator[Any] = trainer.input.chunks_from(0)
     trainer.warm_up(next(chunks))
-    trainer.step = trainer.chunk_steps
+    trainer.state.step = trainer.input.chunk_steps
 
     def run() -> None:
         for _ in range(chunks_a_run):

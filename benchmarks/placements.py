@@ -24,6 +24,7 @@ from core.distribution import mirrored
 from core.distribution.virtual import make_virtual_cpus
 from trainers import configurables as configurables  # registers them with gin
 from trainers.experiment import Experiment
+from trainers.settings import Settings
 from trainers.trainer import Trainer
 from trainers.workdir import Workdir
 
@@ -82,18 +83,19 @@ def make_trainer(config: str, size: Size, replicas: int, workdir: Path) -> Train
     """The trainer of a configuration, without anything to write."""
     gin.clear_config()
     gin.parse_config_files_and_bindings([str(CONFIGS / f"{config}.gin")], [f"mlp_networks.g_hidden = {size.hidden}"])
-    return Trainer(
-        Experiment(eval_source=None, strategy=mirrored(replicas=replicas)), Workdir(workdir), steps=10**9,
-        global_batch_size=size.batch, chunk_steps=CHUNK, log_every=10**8, evaluate_every=None, checkpoint_every=None,
-        hooks=(),
+    settings = Settings(
+        steps=10**9, global_batch_size=size.batch, chunk_steps=CHUNK,
+        log_every=10**8, evaluate_every=None, checkpoint_every=None, hooks=(),
     )  # fmt: skip
+    experiment = Experiment(eval_source=None, strategy=mirrored(replicas=replicas))
+    return Trainer(experiment, Workdir(workdir), settings)
 
 
 def chunks_of(trainer: Trainer) -> Callable[[], object]:
     """A run of one chunk."""
-    chunks = iter(trainer.chunks())
+    chunks = trainer.input.chunks_from(0)
     trainer.warm_up(next(chunks))
-    trainer.step = trainer.chunk_steps
+    trainer.state.step = trainer.input.chunk_steps
 
     def run() -> None:
         trainer.advance(next(chunks))

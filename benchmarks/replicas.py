@@ -28,6 +28,7 @@ from core.random import Rng
 from core.task import Batch, Loss, Task, Update
 from models.classifiers.mlp import MlpClassifier
 from trainers.experiment import Experiment
+from trainers.settings import Settings
 from trainers.trainer import Trainer
 from trainers.workdir import Workdir
 
@@ -125,14 +126,12 @@ def run_of(side: Side, examples: int, workdir: Path) -> Callable[[], object]:
     _, task, source, settings = side
     settings = dict(settings)
     experiment = Experiment(task=task, train_source=source, strategy=settings.pop("strategy", None))
-    trainer = Trainer(
-        experiment, Workdir(workdir), steps=10**9, log_every=10**8, evaluate_every=None, checkpoint_every=None,
-        **settings,
-    )  # fmt: skip
-    chunks: Iterator[Any] = iter(trainer.chunks())
+    quiet = Settings(steps=10**9, log_every=10**8, evaluate_every=None, checkpoint_every=None, **settings)
+    trainer = Trainer(experiment, Workdir(workdir), quiet)
+    chunks: Iterator[Any] = trainer.input.chunks_from(0)
     trainer.warm_up(next(chunks))
-    trainer.step = trainer.chunk_steps
-    calls = examples // (trainer.global_batch_size * trainer.chunk_steps)
+    trainer.state.step = trainer.input.chunk_steps
+    calls = examples // (trainer.settings.global_batch_size * trainer.input.chunk_steps)
 
     def run() -> None:
         for _ in range(calls):

@@ -24,6 +24,7 @@ from core.data import ArraySource, Source, digits
 from core.optimizers import adamw
 from models.classifiers.mlp import MlpClassifier
 from trainers.experiment import Experiment
+from trainers.settings import Settings
 from trainers.trainer import Trainer
 from trainers.workdir import Workdir
 
@@ -67,17 +68,18 @@ def make_trainer(source: Source, sizes: list[int], workdir: Path, *, compile: bo
         return MlpClassifier(rng=rng, sizes=sizes, optimizer=adamw(RATE, weight_decay=DECAY))
 
     experiment = Experiment(task=task, train_source=source)
-    return Trainer(
-        experiment, Workdir(workdir), steps=10**9, global_batch_size=BATCH, chunk_steps=CHUNK, compile=compile,
+    settings = Settings(
+        steps=10**9, global_batch_size=BATCH, chunk_steps=CHUNK, compile=compile,
         log_every=10**8, evaluate_every=None, checkpoint_every=None,
     )  # fmt: skip
+    return Trainer(experiment, Workdir(workdir), settings)
 
 
 def ours(trainer: Trainer) -> Callable[[], object]:
     """The trainer's own loop."""
-    chunks: Iterator[Any] = iter(trainer.chunks())
+    chunks: Iterator[Any] = trainer.input.chunks_from(0)
     trainer.warm_up(next(chunks))
-    trainer.step = CHUNK
+    trainer.state.step = CHUNK
 
     def run() -> None:
         for _ in range(CHUNKS_A_RUN):
@@ -148,7 +150,7 @@ def iterator_loop(source: Source, sizes: list[int]) -> Callable[[], object]:
 def stacked_loop(trainer: Trainer, sizes: list[int], *, compile: bool, kernel: bool = False) -> Callable[[], object]:
     """The trainer's chunks, and a graph loop over them."""
     model = HandWritten(sizes, kernel=kernel)
-    chunks: Iterator[Any] = iter(trainer.chunks())
+    chunks: Iterator[Any] = trainer.input.chunks_from(0)
 
     @tf.function(jit_compile=compile or None)
     def loop(image: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -1,6 +1,6 @@
 """From a gin file to a trained model: the loop around the engine's step, and the command line.
 
->>> from trainers import Experiment, Trainer
+>>> from trainers import Experiment, Settings, Trainer, Workdir
 >>> Trainer.__module__
 'trainers.trainer'
 """
@@ -12,6 +12,7 @@ _PUBLIC = {
     "Evaluator": "evaluator",
     "Experiment": "experiment",
     "Hook": "hooks",
+    "Settings": "settings",
     "Trainer": "trainer",
     "Workdir": "workdir",
 }

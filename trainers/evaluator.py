@@ -15,8 +15,8 @@ from core.errors import ConfigurationError
 from core.task import Batch
 from core.task.loss import Sums, checked, means, weighted_sums
 from trainers.averaged import averaged_task
+from trainers.diagnosis import WRONG_ROWS, explained
 from trainers.experiment import Experiment
-from trainers.explain import WRONG_ROWS, explained
 
 
 @gin.configurable

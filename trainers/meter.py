@@ -1,8 +1,10 @@
-"""How fast training goes, and how much of the time it waits for data."""
+"""The figures of a metric line: means since the last line, how fast training goes, and how much it waits for data."""
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+
+from core.task.loss import GRADIENT_NORM, Sums, means
 
 
 class Meter:
@@ -43,3 +45,17 @@ class Meter:
         }
         self.steps, self._began, self._waited, self._paused = 0, now, 0.0, 0.0
         return figures
+
+
+def figures_of(sums: Mapping[str, Sums]) -> dict[str, float]:
+    """Returns the weighted means of updates' sums: those of one update by their own names, of several by phase.
+
+    Of two updates, the norms of their gradients are compared as well: the second's over the first's.
+    """
+    if len(sums) == 1:
+        return means(next(iter(sums.values())))
+    found = {f"{phase}/{name}": x for phase, figures in sums.items() for name, x in means(figures).items()}
+    first, *others = (found[f"{phase}/{GRADIENT_NORM}"] for phase in sums)
+    if len(others) == 1 and first > 0.0:  # of two players, does one run away from the other?
+        found[f"{GRADIENT_NORM}_ratio"] = others[0] / first
+    return found

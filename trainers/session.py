@@ -19,7 +19,8 @@ from trainers.evaluator import Evaluator
 from trainers.experiment import Experiment
 from trainers.gin_audit.audit import Configuration
 from trainers.gin_audit.identity import config_hash, difference, identity, operative_text, read_identity
-from trainers.hooks.base import KillAfter
+from trainers.hooks.standard import KillAfter
+from trainers.settings import Settings
 from trainers.trainer import Trainer
 from trainers.workdir import Workdir
 
@@ -49,16 +50,16 @@ class Session:
 
     def bind(self, required: Sequence[Any]) -> None:
         """Hands the bindings to gin, after every check that can be made before anything is built."""
-        self.configuration.bind([Experiment, Trainer, Evaluator], required=required)
+        self.configuration.bind([Experiment, Settings, Evaluator], required=required)
         for override in self.configuration.overrides:
             print(f"override: {override}", flush=True)
 
     def trainer(self) -> Trainer:
         """The experiment and its trainer; nothing is written yet."""
-        self.bind(required=[Experiment, Trainer])
+        self.bind(required=[Experiment, Settings])
         must_agree(checkpoint=self.workdir.newest_name())  # workers in folders of their own would go on from others
         with untraced() if self.flags.eager else contextlib.nullcontext():
-            trainer = Trainer(Experiment(), self.workdir)
+            trainer = Trainer(Experiment(), self.workdir, Settings())
         self._check_alone()
         self.configuration.check_consumed()
         if self.flags.kill_after_step is not None:
@@ -91,6 +92,8 @@ class Session:
                 )
             print(f"the configuration has changed, as `--allow_config_change` allows:\n{changes}", flush=True)
         self.workdir.configuration, self.workdir.config_hash = own, config_hash(own)
+        without_hooks = identity(["Trainer.hooks"])
+        self.workdir.hooks = {name: x for name, x in identity().items() if name not in without_hooks}
         if not is_chief():
             return found
         self.workdir.write_configuration(given=self.configuration.given, operative=operative_text())

@@ -25,6 +25,7 @@ class Workdir:
         self.result = path / "result.json"
         self.configuration: Mapping[str, str] = {}
         self.config_hash = ""
+        self.hooks: Mapping[str, str] = {}  # the bindings of hooks, which may change when a run goes on
 
     def create(self) -> None:
         """Makes the folder and sees that it can be written."""

@@ -20,7 +20,7 @@ from trainers.gin_audit import registry
 from trainers.gin_audit.audit import Configuration, read
 from trainers.gin_audit.imports import import_module
 from trainers.gin_audit.statements import Reference, names_in, scoped
-from trainers.trainer import Trainer
+from trainers.settings import Settings
 
 ROWS = 16
 DROPOUT = 0.2
@@ -92,7 +92,7 @@ def configured(path: Path, scratch: Path, params: Sequence[str] = ()) -> Subject
     configuration = _read(path, [*changes, *_stand_ins(plain, scratch)])
 
     def make(strategy: tf.distribute.Strategy) -> Experiment:
-        configuration.bind([Experiment, Trainer, Evaluator], required=[Experiment, Trainer])
+        configuration.bind([Experiment, Settings, Evaluator], required=[Experiment, Settings])
         return Experiment(strategy=strategy)
 
     source = make(tf.distribute.OneDeviceStrategy("CPU:0")).train_source

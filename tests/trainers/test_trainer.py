@@ -17,6 +17,7 @@ from models.classifiers.mlp import MlpClassifier
 from trainers.evaluator import Evaluator
 from trainers.experiment import Experiment
 from trainers.hooks.base import Hook
+from trainers.settings import Settings
 from trainers.trainer import Trainer
 from trainers.workdir import Workdir
 
@@ -31,7 +32,7 @@ def make(tmp_path, name="run", *, task=small_mlp, source=None, eval_source=None,
     experiment = Experiment(task=task, train_source=source or digits("train"), eval_source=eval_source)
     settings = {"steps": 40, "global_batch_size": 32, "chunk_steps": 10, "log_every": 20, **settings}
     settings = {"evaluate_every": None, "checkpoint_every": None, **settings}
-    return Trainer(experiment, workdir, **settings)
+    return Trainer(experiment, workdir, Settings(**settings))
 
 
 def test_what_has_drifted_apart_is_not_kept(tmp_path):
@@ -40,15 +41,13 @@ def test_what_has_drifted_apart_is_not_kept(tmp_path):
     strategy = mirrored(replicas=2)
     workdir = Workdir(tmp_path / "run")
     workdir.create()
-    trainer = Trainer(
-        Experiment(task=small_mlp, train_source=digits("train"), strategy=strategy), workdir, steps=10,
-        global_batch_size=32, log_every=10, evaluate_every=None, checkpoint_every=None,
-    )  # fmt: skip
+    settings = Settings(steps=10, global_batch_size=32, log_every=10, evaluate_every=None, checkpoint_every=None)
+    trainer = Trainer(Experiment(task=small_mlp, train_source=digits("train"), strategy=strategy), workdir, settings)
     trainer.save()
     kept = hashes(trainer)
-    variable = next(iter(trainer.variables.values()))
+    variable = next(iter(trainer.state.variables.values()))
     strategy.experimental_local_results(variable)[1].assign(variable * 0.0 + 1.0)
-    trainer.step = 5
+    trainer.state.step = 5
     with pytest.raises(DriftError, match=r"^replica 1 of 2 no longer hold"):
         trainer.save()
     assert hashes(trainer) == kept
@@ -95,8 +94,8 @@ def test_compiled_chunks_compute_the_same(tmp_path):
     for one, other in zip(train(plain), train(compiled), strict=True):
         assert other[:2] == one[:2]
         assert other[2] == pytest.approx(one[2], rel=1e-4)
-    for path, variable in plain.variables.items():
-        np.testing.assert_allclose(compiled.variables[path].numpy(), variable.numpy(), atol=2e-5, err_msg=path)
+    for path, variable in plain.state.variables.items():
+        np.testing.assert_allclose(compiled.state.variables[path].numpy(), variable.numpy(), atol=2e-5, err_msg=path)
     # One program for all chunks, begun and ended anywhere.
     assert compiled.chunk.experimental_get_tracing_count() == 1
 
@@ -107,7 +106,7 @@ class Crash(Hook):
     def due(self, step, steps):
         return step == self.every
 
-    def __call__(self, trainer):
+    def __call__(self, run):
         raise RuntimeError("crash")
 
 
@@ -120,12 +119,12 @@ def test_resume_at_any_chunk_gives_the_same_bits_and_lines(tmp_path):
     with pytest.raises(RuntimeError, match="crash"):
         train(first)
     second = make(tmp_path, "crashed", steps=60, checkpoint_every=10)
-    second.restore(checkpoint.newest(second.workdir.checkpoints, warn=pytest.fail))
+    second.state.restore(checkpoint.newest(second.workdir.checkpoints, warn=pytest.fail))
     second.hooks.append(Crash(50))
     with pytest.raises(RuntimeError, match="crash"):
         train(second)
     third = make(tmp_path, "crashed", steps=60)
-    third.restore(checkpoint.newest(third.workdir.checkpoints, warn=pytest.fail))
+    third.state.restore(checkpoint.newest(third.workdir.checkpoints, warn=pytest.fail))
     assert third.step == 50
     assert train(third) == expected[-1:]
     assert hashes(third) == hashes(whole)
@@ -135,7 +134,7 @@ def test_going_on_with_another_batch_size_keeps_the_place_in_the_data(tmp_path):
     first = make(tmp_path, steps=10, global_batch_size=32)
     train(first)
     second = make(tmp_path, steps=20, global_batch_size=64)
-    second.restore(checkpoint.newest(second.workdir.checkpoints, warn=pytest.fail))
+    second.state.restore(checkpoint.newest(second.workdir.checkpoints, warn=pytest.fail))
     train(second)
     assert checkpoint.newest(second.workdir.checkpoints, warn=pytest.fail).examples == 10 * 32 + 10 * 64
 
@@ -231,7 +230,7 @@ def test_evaluation_reads_the_average_of_the_weights(tmp_path):
     average = {path: v.numpy() for path, v in named_variables(task).items()}
 
     class Follow(Hook):
-        def __call__(self, trainer):
+        def __call__(self, run):
             for path, v in named_variables(task).items():
                 average[path] = 0.8 * average[path] + 0.2 * v.numpy()
 
@@ -247,16 +246,15 @@ def test_evaluation_reads_the_average_of_the_weights(tmp_path):
 
 
 def test_the_chunk_is_chosen_to_fit_intervals_and_memory(tmp_path):
-    assert make(tmp_path, chunk_steps=None, log_every=100, checkpoint_every=250).chunk_steps == 50
-    assert make(tmp_path, chunk_steps=None, log_every=12, checkpoint_every=30).chunk_steps == 6
+    assert make(tmp_path, chunk_steps=None, log_every=100, checkpoint_every=250).input.chunk_steps == 50
+    assert make(tmp_path, chunk_steps=None, log_every=12, checkpoint_every=30).input.chunk_steps == 6
     large = ArraySource({"image": np.zeros([4, 1024, 1024], "float32"), "label": np.zeros([4], "int32")}, name="large")
 
     def any_task(*, rng):
         return MlpClassifier(rng=rng, sizes=[1024 * 1024, 2], optimizer=sgd(0.1))
 
-    assert (
-        make(tmp_path, task=any_task, source=large, chunk_steps=None, log_every=8, global_batch_size=4).chunk_steps == 2
-    )
+    settings = {"source": large, "chunk_steps": None, "log_every": 8, "global_batch_size": 4}
+    assert make(tmp_path, task=any_task, **settings).input.chunk_steps == 2
 
 
 def test_an_interval_within_a_chunk_is_refused(tmp_path):
@@ -268,8 +266,8 @@ def test_hooks_of_ones_own(tmp_path):
     seen = []
 
     class Steps(Hook):
-        def __call__(self, trainer):
-            seen.append(trainer.step)
+        def __call__(self, run):
+            seen.append(run.step)
 
     train(make(tmp_path, hooks=[Steps(20)], steps=50, log_every=None))
     assert seen == [20, 40, 50]

@@ -1,5 +1,18 @@
-"""What happens between chunks of steps: the base class, the standard hooks, and those that look at images."""
+"""What happens between chunks of steps: the base class, what it sees of a run, and hooks that look at images."""
 
-from trainers.hooks.base import Hook
+from trainers.hooks.base import Hook, Run
+from trainers.hooks.digits import DigitQuality, digit_quality, kept_digits
+from trainers.hooks.samples import Judge, Quality, SampleGrid
+from trainers.hooks.translations import Translations
 
-__all__ = ["Hook"]
+__all__ = [
+    "DigitQuality",
+    "Hook",
+    "Judge",
+    "Quality",
+    "Run",
+    "SampleGrid",
+    "Translations",
+    "digit_quality",
+    "kept_digits",
+]

@@ -2,19 +2,59 @@
 
     @gin.configurable
     class Heartbeat(Hook):
-        def __call__(self, trainer):
-            (trainer.workdir.path / "heartbeat").write_text(str(trainer.step))
+        def __call__(self, run):
+            (run.workdir.path / "heartbeat").write_text(str(run.step))
 
 In a gin file: `Trainer.hooks = [@Heartbeat()]` and `Heartbeat.every = 100`.
 """
 
 import abc
-import os
-import signal
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from trainers.trainer import Trainer
+from core.telemetry import Telemetry
+from trainers.averaged import Averaged
+from trainers.experiment import Experiment
+from trainers.workdir import Workdir
+
+
+class Run(Protocol):
+    """What a hook sees of the run that calls it."""
+
+    experiment: Experiment
+    averaged: Averaged  # the task as evaluation reads it, once it has been updated
+    workdir: Workdir
+    telemetry: Telemetry
+
+    @property
+    def step(self) -> int:
+        """How many steps are done."""
+
+    @property
+    def steps(self) -> int:
+        """How many steps there are to do."""
+
+    def figures(self) -> dict[str, float]:
+        """Returns the weighted means since the last metric line."""
+
+    def take_figures(self) -> dict[str, float]:
+        """Returns the figures of a metric line, speed included, and begins the next."""
+
+    def evaluate(self) -> dict[str, float]:
+        """Evaluates and reports the figures; returns all that were reported last."""
+
+    def report(self, split: str, figures: Mapping[str, float]) -> None:
+        """Writes figures of how good the task has become; the last ones end up in the run's result."""
+
+    def check_replicas(self) -> None:
+        """Raises a `DriftError` where replicas no longer hold the same variables."""
+
+    def save(self) -> Path:
+        """Saves a checkpoint of this moment."""
+
+    def stop(self, reason: str) -> None:
+        """Ends the run at this step: what is due at the end follows, and `reason` is kept with it."""
 
 
 class Hook(abc.ABC):
@@ -26,47 +66,26 @@ class Hook(abc.ABC):
         self.every = every
 
     def due(self, step: int, steps: int) -> bool:
-        """Whether to call the hook after `step` of `steps` steps."""
+        """Says whether to call the hook after `step` of `steps` steps."""
         return step == steps or (self.every is not None and step % self.every == 0)
 
     @abc.abstractmethod
-    def __call__(self, trainer: "Trainer") -> None:
-        """Does the hook's work; `trainer.step` steps are done."""
+    def __call__(self, run: Run) -> None:
+        """Does the hook's work; `run.step` steps are done."""
+
+    def state(self) -> dict[str, Any]:
+        """Returns what a checkpoint keeps of the hook: values that JSON holds, an array as its list."""
+        return {}
+
+    def load(self, state: Mapping[str, Any]) -> None:  # noqa: B027  # most hooks keep nothing
+        """Takes over the state that a checkpoint kept."""
 
 
-class LogMetrics(Hook):
-    """Writes the weighted means since the last line, and starts the next."""
-
-    def __call__(self, trainer: "Trainer") -> None:
-        trainer.telemetry.write(trainer.step, "train", trainer.take_figures())
-
-
-class Evaluate(Hook):
-    """Evaluates and writes the figures."""
-
-    def __call__(self, trainer: "Trainer") -> None:
-        trainer.evaluate()
-
-
-class SaveCheckpoint(Hook):
-    """Saves everything the run needs to go on from here."""
-
-    def __call__(self, trainer: "Trainer") -> None:
-        trainer.save()
-
-
-class CheckReplicas(Hook):
-    """Stops the run where replicas no longer hold the same variables."""
-
-    def __call__(self, trainer: "Trainer") -> None:
-        trainer.check_replicas()
-
-
-class KillAfter(Hook):
-    """Rehearses a crash: SIGKILLs the process after the given step's chunk."""
-
-    def due(self, step: int, steps: int) -> bool:
-        return self.every is not None and step >= self.every
-
-    def __call__(self, trainer: "Trainer") -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
+def by_name(hooks: Sequence[Hook]) -> dict[str, Hook]:
+    """Names each hook by its class; of several of one class, the second is `Name_2`."""
+    named: dict[str, Hook] = {}
+    for hook in hooks:
+        name = type(hook).__name__
+        same = sum(type(other).__name__ == name for other in named.values())
+        named[f"{name}_{same + 1}" if same else name] = hook
+    return named

@@ -11,7 +11,7 @@ In a gin file:
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import gin
 import tensorflow as tf
@@ -20,10 +20,7 @@ from core.errors import ConfigurationError
 from core.random import Rng
 from core.task import Task
 from core.workers import is_chief
-from trainers.hooks.base import Hook
-
-if TYPE_CHECKING:
-    from trainers.trainer import Trainer
+from trainers.hooks.base import Hook, Run
 
 
 class Judge(Protocol):
@@ -46,16 +43,16 @@ class SampleGrid(Hook):
         self.count = count
         self._sampler: Callable[[], Mapping[str, tf.Tensor]] | None = None
 
-    def __call__(self, trainer: "Trainer") -> None:
-        trainer.averaged.update()
+    def __call__(self, run: Run) -> None:
+        run.averaged.update()
         if not is_chief():
             return
-        self._sampler = self._sampler or make_sampler(trainer.averaged.task, trainer.experiment.seed, self.count)
+        self._sampler = self._sampler or make_sampler(run.averaged.task, run.experiment.seed, self.count)
         png = encode_grid(self._sampler()["image"])
-        folder = trainer.workdir.path / "samples"
+        folder = run.workdir.path / "samples"
         folder.mkdir(exist_ok=True)
-        write_file(folder / f"step-{trainer.step:09d}.png", png)
-        trainer.telemetry.image(trainer.step, "samples", png)
+        write_file(folder / f"step-{run.step:09d}.png", png)
+        run.telemetry.image(run.step, "samples", png)
 
 
 @gin.configurable
@@ -68,22 +65,28 @@ class Quality(Hook):
         self._collapsed = False
         self._sampler: Callable[[], Mapping[str, tf.Tensor]] | None = None
 
-    def __call__(self, trainer: "Trainer") -> None:
-        trainer.averaged.update()
+    def __call__(self, run: Run) -> None:
+        run.averaged.update()
         if not is_chief():
             return
         count = self.judge.samples
-        self._sampler = self._sampler or make_sampler(trainer.averaged.task, trainer.experiment.seed, count)
+        self._sampler = self._sampler or make_sampler(run.averaged.task, run.experiment.seed, count)
         sample = self._sampler()
         figures = self.judge(sample["image"], sample.get("label"))
-        trainer.report("quality", figures)
+        run.report("quality", figures)
         collapsed = figures.get("diversity", 1.0) < 0.3
         if collapsed and self._collapsed:  # twice in a row: a network that has just begun makes one thing only
-            trainer.telemetry.warn_once(
+            run.telemetry.warn_once(
                 f"samples vary by {figures['diversity']:.2f} of what real examples do: the generator has collapsed. A "
                 "gradient penalty (R1), a lower rate for the generator or an average of its weights usually help."
             )
         self._collapsed = collapsed
+
+    def state(self) -> dict[str, Any]:
+        return {"collapsed": self._collapsed}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self._collapsed = state["collapsed"]
 
 
 def make_sampler(task: Task, seed: int, count: int) -> Callable[[], Mapping[str, tf.Tensor]]:

@@ -8,7 +8,6 @@ In a gin file:
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import gin
 import tensorflow as tf
@@ -17,12 +16,9 @@ from core.data import check_feature
 from core.errors import ConfigurationError
 from core.task import Batch
 from core.workers import is_chief
-from trainers.explain import explained
-from trainers.hooks.base import Hook
+from trainers.diagnosis import explained
+from trainers.hooks.base import Hook, Run
 from trainers.hooks.samples import encode_grid, write_file
-
-if TYPE_CHECKING:
-    from trainers.trainer import Trainer
 
 ROWS = 64  # that are translated at once
 
@@ -48,22 +44,22 @@ class Translations(Hook):
         self.count, self.judge = count, judge
         self._translate: Callable[[tf.Tensor], Batch] | None = None
 
-    def __call__(self, trainer: "Trainer") -> None:
-        trainer.averaged.update()
+    def __call__(self, run: Run) -> None:
+        run.averaged.update()
         if not is_chief():
             return
-        made = self._translated(trainer)
+        made = self._translated(run)
         png = encode_grid(tf.concat([made["a"], made["translated"]], axis=2)[: self.count])
-        folder = trainer.workdir.path / "samples"
+        folder = run.workdir.path / "samples"
         folder.mkdir(exist_ok=True)
-        write_file(folder / f"step-{trainer.step:09d}.png", png)
-        trainer.telemetry.image(trainer.step, "translations", png)
+        write_file(folder / f"step-{run.step:09d}.png", png)
+        run.telemetry.image(run.step, "translations", png)
         if self.judge:
-            trainer.report("quality", self.judge(made["translated"], made["label"]))
+            run.report("quality", self.judge(made["translated"], made["label"]))
 
-    def _translated(self, trainer: "Trainer") -> Batch:
+    def _translated(self, run: Run) -> Batch:
         """All held-out images that are needed, with their translations."""
-        source, task = trainer.experiment.eval_source or trainer.experiment.train_source, trainer.averaged.task
+        source, task = run.experiment.eval_source or run.experiment.train_source, run.averaged.task
         for feature in ("a", "b", "label") if self.judge else ("a", "b"):
             check_feature(source, feature)
 

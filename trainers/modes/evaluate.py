@@ -8,7 +8,7 @@ def run(session: Session) -> int:
     """Prints one line of figures."""
     trainer = session.trainer()
     manifest = session.required_checkpoint()
-    trainer.restore(manifest)
+    trainer.state.restore(manifest)
     trainer.telemetry = Telemetry([Console(total_steps=manifest.step)])
     trainer.evaluate()
     return 0

@@ -15,7 +15,7 @@ from core import checkpoint
 from core.errors import CheckpointError, TapeloopError
 from trainers.experiment import Experiment
 from trainers.session import Session
-from trainers.trainer import Trainer
+from trainers.settings import Settings
 
 MEASURED = ("examples_per_second", "step_seconds", "data_wait")  # what no two runs share
 UNIT = 20  # steps, where the configuration leaves the chunk's length open
@@ -24,8 +24,8 @@ UNIT = 20  # steps, where the configuration leaves the chunk's length open
 def run(session: Session) -> int:
     """Trains eight units of steps, and again with a kill somewhere on the way; compares variables and metric lines."""
     # Nothing is built here: a GPU is for the runs that are compared.
-    session.bind(required=[Experiment, Trainer])
-    unit = gin.get_bindings(Trainer).get("chunk_steps") or UNIT
+    session.bind(required=[Experiment, Settings])
+    unit = gin.get_bindings(Settings).get("chunk_steps") or UNIT
     kill_after = unit * random.SystemRandom().randint(4, 7)  # with a checkpoint to go on from
     # The checkpoint falls in the middle of a metric line, so that the sums in flight are put to the test as well.
     intervals = {"steps": 8 * unit, "checkpoint_every": 4 * unit, "evaluate_every": 4 * unit, "log_every": 3 * unit}

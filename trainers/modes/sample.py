@@ -6,7 +6,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from core.data import check_feature, image_folder
-from trainers.explain import explained
+from trainers.diagnosis import explained
 from trainers.hooks.samples import encode_grid, encode_png, make_sampler, write_file
 from trainers.session import Session
 from trainers.trainer import Trainer
@@ -15,7 +15,7 @@ from trainers.trainer import Trainer
 def run(session: Session) -> int:
     """Writes PNG files below `samples/` in the workdir: new ones, or one for each image of `--images=DIR`."""
     trainer = session.trainer()
-    trainer.restore(session.required_checkpoint())
+    trainer.state.restore(session.required_checkpoint())
     trainer.averaged.update()
     folder = session.workdir.path / "samples"
     folder.mkdir(exist_ok=True)

@@ -11,7 +11,7 @@ from trainers.trainer import Trainer
 def run(session: Session) -> int:
     """Prints every parameter with its shape, the totals, and how training would go about it."""
     trainer = session.trainer()
-    experiment = trainer.experiment
+    experiment, settings = trainer.experiment, trainer.settings
     rows = parameter_table(experiment.task)
     table = Table("parameter", "shape", "dtype", "count", title=type(experiment.task).__name__)
     table.columns[-1].justify = "right"
@@ -25,8 +25,8 @@ def run(session: Session) -> int:
         f"{sum(row[-1] for row in rows):,} parameters; {others} variables that aren't trained; phases: {phases}"
     )
     console.print(
-        f"{trainer.steps:,} steps of {trainer.global_batch_size:,} examples in {trainer.microbatches} microbatches, "
-        f"{trainer.chunk_steps} steps a chunk"
+        f"{trainer.steps:,} steps of {settings.global_batch_size:,} examples in {settings.microbatches} microbatches, "
+        f"{trainer.input.chunk_steps} steps a chunk"
     )
     if trainer.train_step.exchange.replicas > 1:
         console.print(_collectives(trainer))

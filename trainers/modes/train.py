@@ -14,13 +14,16 @@ def run(session: Session) -> int:
         return _one_eager_step(trainer)
     manifest = session.claim()
     workdir = session.workdir
+    same_figures = True
     if manifest is not None:
-        trainer.restore(manifest)
-        if trainer.step >= trainer.steps:
+        same_figures = trainer.state.restore(manifest)
+        if trainer.state.finished:
             return _already_finished(trainer)
     telemetry = _telemetry(trainer)
     if manifest is not None:
         telemetry.note(f"going on from step {trainer.step} (`{manifest.path.name}`)")
+    if not same_figures:
+        telemetry.note("the figures of the task have changed: the metric line in flight starts anew")
     membership = joined()
     if membership:
         lost = PeerLostError.exit_code
@@ -34,10 +37,10 @@ def run(session: Session) -> int:
         raise
     finally:
         telemetry.close()
-    _write_result(trainer, exit_code=0, reason="finished")
+    _write_result(trainer, exit_code=0, reason=trainer.state.outcome)
     trainer.any_of_us(False)  # nobody leaves before all have come to the end
     if is_chief():
-        print(f"finished: {trainer.step} steps, in `{workdir.path}`", flush=True)
+        print(f"finished: {_how(trainer)}, in `{workdir.path}`", flush=True)
     return 0
 
 
@@ -63,12 +66,16 @@ def _already_finished(trainer: Trainer) -> int:
     if trainer.any_of_us(result.get("exit_code") != 0 or result.get("step") != trainer.step):
         if trainer.evaluator:
             trainer.evaluate()
-        _write_result(trainer, exit_code=0, reason="finished")
+        _write_result(trainer, exit_code=0, reason=trainer.state.outcome)
         result = trainer.workdir.read_result()
     if is_chief():
         figures = ", ".join(f"{name} {x}" for name, x in result["evaluation"].items()) or "no evaluation"
-        print(f"already finished: {trainer.step} steps, {figures} (`{trainer.workdir.path}`)", flush=True)
+        print(f"already finished: {_how(trainer)}, {figures} (`{trainer.workdir.path}`)", flush=True)
     return 0
+
+
+def _how(trainer: Trainer) -> str:
+    return f"{trainer.step} steps" if trainer.state.stopped is None else trainer.state.outcome
 
 
 def _one_eager_step(trainer: Trainer) -> int:

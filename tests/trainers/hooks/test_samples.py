@@ -6,8 +6,8 @@ import numpy as np
 import tensorflow as tf
 
 from core.data import digit_pairs, digits
-from models import DigitQuality, kept_digits
 from tests.commands import CONFIGS, run
+from trainers.hooks import DigitQuality, kept_digits
 from trainers.hooks.samples import encode_grid
 
 

@@ -1,23 +1,58 @@
-"""Finds out what was not finite: the bad step again, without tracing, from the weights that it left.
+"""What went wrong, in terms of what the user gave: values that don't fit, and steps that aren't finite."""
 
-Those are the ones that it began with, but for what phases before the bad one wrote.
-"""
-
+import contextlib
 import math
+import re
 from collections.abc import Iterator
 
 import tensorflow as tf
 
 from core.arguments import listed
+from core.data import Source, unreadable_image
 from core.engine import Accumulated, TrainStep, accumulate_gradients, compute
 from core.engine.place import cut, shape_of
 from core.engine.plan import outputs_of
+from core.errors import ConfigurationError, DataError
 from core.task import Batch, Compute
 from core.task.loss import means
 
+WRONG_ROWS = "`evaluate` must return one value per row of its batch in `per_example`"
+REMEDY = (
+    "Lower the learning rate, clip gradients (`clip_by_global_norm`), or look for a division, logarithm or square root "
+    "of zero in the step function."
+)
+_LABEL = re.compile(r"label value of (-?\d+) which is outside the valid range of \[0, (\d+)\)")
+
+
+@contextlib.contextmanager
+def explained(source: Source) -> Iterator[None]:
+    """Raises what TensorFlow's kernels say of examples of `source` as an error in the user's terms."""
+    try:
+        yield
+    except tf.errors.InvalidArgumentError as error:
+        if WRONG_ROWS in error.message:
+            raise ConfigurationError(
+                f"{WRONG_ROWS}: not a mean over the batch, nor anything else of another length."
+            ) from None
+        damaged = unreadable_image(error.message)
+        if damaged is not None:
+            raise damaged from error
+        found = _LABEL.search(error.message)
+        if found is None:
+            raise
+        label, classes = found.groups()
+        raise DataError(
+            f"a label of source `{source.name}` is {label}, but the network has {classes} outputs, for classes 0 to "
+            f"{int(classes) - 1}: renumber the labels, or give the network more outputs."
+        ) from error
+
 
 def describe_bad_step(train_step: TrainStep, values: Batch, index: int) -> str:
-    """Names the figures and gradients of step `index` that aren't finite, phase by phase."""
+    """Names the figures and gradients of step `index` that aren't finite, phase by phase.
+
+    Does the bad step again, without tracing, from the weights that it left: those that it began with, but for what
+    phases before the bad one wrote.
+    """
     for name, optimizer in train_step.optimizers.items():
         struck = [path for path, v in optimizer.parameters.items() if not tf.reduce_all(tf.math.is_finite(v))]
         if struck:  # a finite loss let the update through, and so the gradients show in what they were added to

@@ -1,0 +1,62 @@
+"""The hooks that every run has, and their order."""
+
+import os
+import signal
+
+from trainers.hooks.base import Hook, Run
+from trainers.settings import Settings
+
+
+class LogMetrics(Hook):
+    """Writes the weighted means since the last line, and starts the next."""
+
+    def __call__(self, run: Run) -> None:
+        figures = run.take_figures()
+        if figures["data_wait"] > 0.2:
+            run.telemetry.warn_once(
+                f"{figures['data_wait']:.0%} of the time was spent waiting for data. Likely causes: a slow disk, "
+                "decoding or transforming examples one by one, too few CPU cores. See what the step alone takes with "
+                "`--gin_param='Experiment.synthetic=True' --workdir=DIR`."
+            )
+        run.telemetry.write(run.step, "train", figures)
+
+
+class Evaluate(Hook):
+    """Evaluates and writes the figures."""
+
+    def __call__(self, run: Run) -> None:
+        run.evaluate()
+
+
+class CheckReplicas(Hook):
+    """Stops the run where replicas no longer hold the same variables."""
+
+    def __call__(self, run: Run) -> None:
+        run.check_replicas()
+
+
+class SaveCheckpoint(Hook):
+    """Saves everything the run needs to go on from here."""
+
+    def __call__(self, run: Run) -> None:
+        run.save()
+
+
+class KillAfter(Hook):
+    """Rehearses a crash: SIGKILLs the process after the given step's chunk."""
+
+    def due(self, step: int, steps: int) -> bool:
+        return self.every is not None and step >= self.every
+
+    def __call__(self, run: Run) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def standard_hooks(settings: Settings, *, evaluates: bool) -> list[Hook]:
+    """Lists the hooks of a run: the user's own between the metric line and what they may still change."""
+    hooks: list[Hook] = [LogMetrics(settings.log_every), *settings.hooks]
+    if evaluates:
+        hooks.append(Evaluate(settings.evaluate_every))
+    if settings.check_replicas_every:
+        hooks.append(CheckReplicas(settings.check_replicas_every))
+    return [*hooks, SaveCheckpoint(settings.checkpoint_every)]

@@ -1,0 +1,120 @@
+"""All that a run goes on from, saved and restored as one checkpoint."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from core import checkpoint
+from core.distribution import make_drift_check
+from core.engine import Progress
+from core.errors import ConfigurationError, NotFiniteError
+from core.workers import is_chief
+from trainers.diagnosis import REMEDY
+from trainers.experiment import Experiment
+from trainers.hooks.base import Hook, by_name
+from trainers.input import Input
+from trainers.settings import Settings
+from trainers.workdir import Workdir
+
+
+class RunState:
+    """What is learnt, the metric line in flight, the step, the place in the data, what hooks keep, and why it stopped.
+
+    `stopped` is the reason that a hook gave for ending the run early.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        workdir: Workdir,
+        settings: Settings,
+        *,
+        input: Input,
+        progress: Progress,
+        hooks: Sequence[Hook],
+    ):
+        self.workdir, self.settings, self.input, self.progress, self.hooks = workdir, settings, input, progress, hooks
+        self.variables = experiment.variables
+        self.check_replicas = make_drift_check(experiment.strategy, self.variables)
+        self.step = 0
+        self.stopped: str | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is no step left to do."""
+        return self.step >= self.settings.steps or self.stopped is not None
+
+    @property
+    def outcome(self) -> str:
+        """How a finished run ended."""
+        return "finished" if self.stopped is None else f"stopped at step {self.step}: {self.stopped}"
+
+    def save(self) -> Path:
+        """Saves a checkpoint of this moment; returns where. Every worker calls it, the chief writes."""
+        self.check_replicas()  # what has drifted apart isn't worth keeping
+        for path, variable in self.variables.items():
+            if variable.dtype.is_floating and not tf.reduce_all(tf.math.is_finite(variable)):
+                raise NotFiniteError(
+                    f"after step {self.step}, `{path}` is not finite, though every loss and gradient was: the update "
+                    f"itself overflowed. Nothing was saved. {REMEDY}"
+                )
+        if not is_chief():
+            return checkpoint.path_of(self.workdir.checkpoints, self.step)
+        return checkpoint.save(
+            self.workdir.checkpoints,
+            {**self.variables, **self.progress.variables},
+            step=self.step,
+            examples=self.input.examples_before(self.step),
+            config_hash=self.workdir.config_hash,
+            keep=self.settings.keep_checkpoints,
+            extra={"configuration": dict(self.workdir.configuration), **self._kept_by_hooks(), **self._stop_record()},
+        )
+
+    def restore(self, manifest: checkpoint.Manifest) -> bool:
+        """Goes on from a checkpoint; returns whether its metric line in flight goes on as well.
+
+        A run that a hook has stopped is over, unless it is given more steps or other hooks.
+        """
+        saved = {path: v for path, v in manifest.variables.items() if path.startswith("figures/")}
+        live = self.progress.variables
+        same = {path: (tuple(v.shape), v.dtype.name) for path, v in live.items()} == {
+            path: (v.shape, v.dtype) for path, v in saved.items()
+        }
+        if same:
+            checkpoint.restore(manifest, {**self.variables, **live})
+        else:  # the task reports other figures than it did: the line in flight can't be finished
+            checkpoint.restore(manifest, self.variables, partial=["figures/*"] if saved else [])
+        self.step = manifest.step
+        self.input.origin += manifest.examples - self.input.examples_before(manifest.step)
+        kept = manifest.extra.get("hooks", {})
+        for name, hook in by_name(self.hooks).items():
+            if name in kept:
+                hook.load(kept[name])
+        stop = manifest.extra.get("stop")
+        if stop and stop["hooks"] == self._given_hooks() and stop["steps"] >= self.settings.steps:
+            self.stopped = stop["reason"]
+        return same
+
+    def _kept_by_hooks(self) -> dict[str, Any]:
+        states = {name: state for name, hook in by_name(self.hooks).items() if (state := hook.state())}
+        for name, state in states.items():
+            try:
+                json.dumps(state)
+            except (TypeError, ValueError) as error:
+                raise ConfigurationError(
+                    f"`state()` of the hook `{name}` returns {state!r}, which no checkpoint can hold ({error}): use "
+                    "numbers, strings, lists and dicts, and for an array `.tolist()`."
+                ) from None
+        return {"hooks": states} if states else {}
+
+    def _stop_record(self) -> dict[str, Any]:
+        if self.stopped is None:
+            return {}
+        return {"stop": {"reason": self.stopped, "steps": self.settings.steps, "hooks": self._given_hooks()}}
+
+    def _given_hooks(self) -> list[str]:
+        bindings = sorted(f"{name} = {value}" for name, value in self.workdir.hooks.items())
+        return [*by_name(self.settings.hooks), *bindings]

@@ -1,0 +1,80 @@
+"""How to train: the one list of the trainer's parameters, which checks itself."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import gin
+
+from core.errors import ConfigurationError
+from trainers.hooks.base import Hook
+
+MAX_CHUNK_STEPS = 50
+MAX_CHUNK_BYTES = 64 * 2**20  # a chunk's batches wait in memory, and so do the prefetched ones
+
+
+@gin.configurable("Trainer")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The settings of a training, bound as `Trainer.*`: `steps` steps of `global_batch_size` examples.
+
+    A step's examples are cut into `microbatches`, whose gradients are summed before the one update. Intervals count
+    steps; `None` means only at the end. `chunk_steps` is how many steps run for one call from Python (`None`: as many
+    as the intervals and memory allow, up to 50). It changes no number, but for last bits where `compile` makes another
+    program of each length. `reduce_gradients_in = "bfloat16"` halves what replicas send each other, and costs the
+    last bits of gradients.
+    """
+
+    steps: int = gin.REQUIRED
+    global_batch_size: int = gin.REQUIRED
+    microbatches: int = 1
+    chunk_steps: int | None = None
+    log_every: int | None = 100
+    evaluate_every: int | None = 500
+    checkpoint_every: int | None = 500
+    check_replicas_every: int | None = None
+    keep_checkpoints: int = 3
+    compile: bool = False
+    reduce_gradients_in: Literal["bfloat16"] | None = None
+    hooks: Sequence[Hook] = ()
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, int | float) and not isinstance(value, bool) and value < 1:
+                raise ConfigurationError(f"`Trainer.{field.name}` is {value}; it must be at least 1.")
+        for hook in self.hooks:
+            if not isinstance(hook, Hook) or not (hook.every is None or hook.every >= 1):
+                raise ConfigurationError(
+                    f"`Trainer.hooks` holds {hook!r}; each is a `trainers.hooks.Hook` whose `every` is None or at "
+                    "least 1."
+                )
+        if self.chunk_steps is not None:
+            self._check_intervals(self.chunk_steps)
+
+    @property
+    def intervals(self) -> list[tuple[str, int]]:
+        """The steps between things that happen more than once, each with the name that binds it."""
+        names = ("log_every", "evaluate_every", "checkpoint_every", "check_replicas_every")
+        every = [(f"Trainer.{name}", getattr(self, name)) for name in names]
+        every += [(f"{type(hook).__name__}.every", hook.every) for hook in self.hooks]
+        return [(name, steps) for name, steps in every if steps is not None]
+
+    def steps_per_chunk(self, step_bytes: int) -> int:
+        """Returns `chunk_steps`, or else the longest chunk that divides all intervals and fits into memory."""
+        if self.chunk_steps is not None:
+            return self.chunk_steps
+        common = math.gcd(*(every for _, every in self.intervals)) or MAX_CHUNK_STEPS
+        allowed = max(1, min(MAX_CHUNK_STEPS, MAX_CHUNK_BYTES // max(1, step_bytes)))
+        return max(n for n in range(1, allowed + 1) if common % n == 0)
+
+    def _check_intervals(self, chunk_steps: int) -> None:
+        for name, every in self.intervals:
+            if every % chunk_steps:
+                nearest = max(1, round(every / chunk_steps)) * chunk_steps
+                raise ConfigurationError(
+                    f"`{name}` is {every}, which isn't a multiple of `Trainer.chunk_steps` = {chunk_steps}; things "
+                    f"happen between chunks only. Use {nearest}, or leave `chunk_steps` out to have one chosen that "
+                    "fits."
+                )
