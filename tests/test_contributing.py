@@ -22,7 +22,7 @@ def test_the_first_change_passes_its_tests(tmp_path):
     for name in ("pyproject.toml", "tests/__init__.py", "tests/conftest.py", "docs/parts.md"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(CHECKOUT / name, tmp_path / name)
-    copy = {"PYTHONPATH": str(tmp_path), "GIT_CEILING_DIRECTORIES": str(tmp_path.parent)}
+    copy = {"PYTHONPATH": str(tmp_path), "GIT_CEILING_DIRECTORIES": str(tmp_path.parent), "PYTEST_ADDOPTS": "-n 0"}
     kept = {key: x for key, x in os.environ.items() if not key.startswith("PYTEST")}
     for command in ("git apply -", commands):
         done = subprocess.run(
