@@ -9,8 +9,9 @@ from .battery import table
 from .layer_rows import ROWS_OF_LAYERS
 from .loss_rows import ROWS_OF_LOSSES
 from .metric_rows import ROWS_OF_METRICS
-from .optimizer_rows import OPTIMIZERS, TRANSFORMS
+from .optimizer_rows import OPTIMIZERS
 from .schedule_rows import SCHEDULES
+from .transform_rows import TRANSFORMS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "parts.md"
 

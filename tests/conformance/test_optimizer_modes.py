@@ -5,7 +5,8 @@ import pytest
 import tensorflow as tf
 
 from .optimizer_battery import Row, Run
-from .optimizer_rows import OPTIMIZERS, TRANSFORMS
+from .optimizer_rows import OPTIMIZERS
+from .transform_rows import TRANSFORMS
 
 every_rule = pytest.mark.parametrize("row", [*OPTIMIZERS, *TRANSFORMS], ids=lambda row: row.id)
 

@@ -7,7 +7,8 @@ import tensorflow as tf
 from core.optimizers import chain, clip_by_value, ema, sgd
 
 from .optimizer_battery import Row, Run
-from .optimizer_rows import OPTIMIZERS, TRANSFORMS
+from .optimizer_rows import OPTIMIZERS
+from .transform_rows import TRANSFORMS
 
 every_rule = pytest.mark.parametrize("row", [*OPTIMIZERS, *TRANSFORMS], ids=lambda row: row.id)
 

@@ -13,7 +13,8 @@ from core.optimizers import Optimizer, Schedule, Transform, chain, sgd
 
 from .optimizer_battery import Row, ScheduleRow, largest_difference
 from .optimizer_peers import SHAPES
-from .optimizer_rows import OPTIMIZERS, ROWS, TRANSFORMS
+from .optimizer_rows import OPTIMIZERS, ROWS
+from .transform_rows import TRANSFORMS
 
 VOCABULARY = {"Optimizer", "Schedule", "Transform", "chain", "named", "observer", "stateful", "stateless"}
 every_part = pytest.mark.parametrize("part", sorted(set(optimizers.__all__) - VOCABULARY))

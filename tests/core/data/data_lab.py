@@ -1,0 +1,44 @@
+"""What the tests of sources read: examples that are their own numbers, and folders of images."""
+
+import numpy as np
+import tensorflow as tf
+
+from core.data import ArraySource
+
+RANDOM = np.random.RandomState(0)
+NOISE = RANDOM.randint(0, 256, [8, 8, 3]).astype(np.uint8)
+SMOOTH = tf.image.resize(RANDOM.rand(1, 4, 4, 3), [64, 64]).numpy()[0]  # which JPEG hardly changes
+
+
+def ids(size):
+    """A source whose examples are their own numbers."""
+    return ArraySource({"id": np.arange(size)}, name="ids")
+
+
+def png(path, pixels):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(tf.io.encode_png(pixels).numpy())
+    return path
+
+
+def jpeg(path, pixels, **kwargs):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(tf.io.encode_jpeg(pixels, quality=98, chroma_downsampling=False, **kwargs).numpy())
+    return path
+
+
+def level(value, size=4):
+    """An image of one grey, by which it is known again."""
+    return np.full([size, size, 3], value, np.uint8)
+
+
+def domains(root, num_a, num_b, split="train"):
+    """Images of A with levels from 0 on, of B with levels from 100 on."""
+    for domain, count, first in (("A", num_a, 0), ("B", num_b, 100)):
+        for i in range(count):
+            png(root / f"{split}{domain}" / f"{i:03d}.png", level(first + i))
+    return str(root)
+
+
+def everything(source):
+    return {k: v.numpy() for k, v in source.gather(tf.range(len(source), dtype=tf.int64)).items()}

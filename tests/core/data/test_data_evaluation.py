@@ -1,0 +1,56 @@
+"""Chunks for evaluation: each example counts once, in order, whatever the batch and the replicas."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from data_lab import ids
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from core.data import eval_chunks
+
+
+@pytest.mark.parametrize("size", [1, 103, 360])
+@pytest.mark.parametrize("batch", [1, 7, 64, 1000])
+def test_evaluation_counts_each_example_once_and_in_order(size, batch):
+    features, masks = zip(*eval_chunks(ids(size), global_batch_size=batch, chunk_batches=4), strict=True)
+    seen = np.concatenate([chunk["id"].numpy().reshape(-1) for chunk in features])
+    mask = np.concatenate([chunk.numpy().reshape(-1) for chunk in masks])
+    assert mask.dtype == np.float32
+    np.testing.assert_array_equal(seen[mask == 1], np.arange(size))
+    np.testing.assert_array_equal(seen[mask == 0], 0)
+    assert set(mask) <= {0.0, 1.0}
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    size=st.integers(1, 80),
+    rows=st.integers(1, 9),
+    replicas=st.integers(1, 5),
+    chunk_batches=st.integers(1, 6),
+)
+def test_the_replicas_of_an_evaluation_share_each_batch(size, rows, replicas, chunk_batches):
+    batch = rows * replicas
+    shards = [
+        list(
+            eval_chunks(
+                ids(size), global_batch_size=batch, chunk_batches=chunk_batches, replicas=replicas, replica=replica
+            )
+        )
+        for replica in range(replicas)
+    ]
+    assert len({len(shard) for shard in shards}) == 1
+    assert len({tuple(mask.shape) for shard in shards for _, mask in shard}) == 1
+    assert shards[0][0][1].shape[0] <= chunk_batches
+    seen = np.concatenate([[chunk["id"].numpy() for chunk, _ in shard] for shard in shards], axis=2)
+    mask = np.concatenate([[mask.numpy() for _, mask in shard] for shard in shards], axis=2)
+    np.testing.assert_array_equal(seen.ravel()[mask.ravel() == 1], np.arange(size))
+
+
+def test_evaluation_pads_chunks_with_as_few_batches_as_can_be():
+    chunks = eval_chunks(ids(17), global_batch_size=1, chunk_batches=16)
+    assert chunks.element_spec == (
+        {"id": tf.TensorSpec([9, 1], tf.int32)},
+        tf.TensorSpec([9, 1], tf.float32),
+    )
+    assert int(chunks.cardinality()) == 2
