@@ -1,0 +1,222 @@
+"""The house stands: imports point downwards and not in circles, and files stay short enough to read at once."""
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping
+
+import pytest
+
+from tests.commands import CHECKOUT
+
+# From bottom to top, a line a floor. A room imports from lower floors and from itself, `package.*` are the modules and
+# rooms of a package that have no line of their own.
+FLOORS = [
+    ["core"],
+    ["core.errors"],
+    ["core.arguments", "core.random"],
+    ["core.module", "core.initializers", "core.checkpoint"],
+    ["core.data", "core.losses", "core.optimizers", "core.telemetry"],
+    ["core.metrics"],
+    ["core.task"],
+    ["core.layers", "core.workers"],
+    ["core.distribution"],
+    ["core.engine"],
+    ["core.testing"],
+    ["models.classifiers"],
+    ["models.*"],
+    ["models"],
+    ["trainers.gin_audit"],
+    ["trainers", "trainers.*"],
+    ["trainers.main"],
+    ["trainers.launch"],
+]
+ABOVE_MODELS = {"core.checkpoint", "core.telemetry", "core.workers", "core.distribution", "core.engine", "core.testing"}
+# What a room may not import though it lies lower.
+BLIND = {
+    # A model says what a phase computes; where and how often it runs isn't a model's to know.
+    "models": ABOVE_MODELS,
+    # The linter trains nothing, and answers before TensorFlow is imported.
+    "trainers.gin_audit": {name for floor in FLOORS for name in floor if name.startswith(("core", "models"))}
+    - {"core", "core.errors"},
+}
+LONGEST = 300  # lines, unless the first sentence of a file says what it is long for
+PACKAGES = ("core", "models", "trainers")
+
+
+def sources() -> dict[str, str]:
+    """Returns the text of each module by its name; a package's ends with `.__init__`."""
+    files = [path for package in PACKAGES for path in (CHECKOUT / package).rglob("*.py")]
+    return {".".join(path.relative_to(CHECKOUT).with_suffix("").parts): path.read_text() for path in files}
+
+
+def imports(texts: Mapping[str, str]) -> dict[str, set[str]]:
+    """Returns which modules of ours each module imports, inside functions and for type checkers too."""
+    modules = {name.removesuffix(".__init__"): text for name, text in texts.items()}
+
+    def imported(text: str) -> Iterator[str]:
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Import):
+                yield from (alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+    def module_of(name: str) -> str:
+        while name and name not in modules:
+            name = name.rpartition(".")[0]
+        return name
+
+    found = {name: {module_of(target) for target in imported(text)} for name, text in modules.items()}
+    return {name: targets - {"", name} for name, targets in found.items()}
+
+
+def room_of(module: str) -> str:
+    return ".".join(module.split(".")[:2])
+
+
+def floor_of(room: str) -> int | None:
+    for name in (room, f"{room.partition('.')[0]}.*"):
+        for i, floor in enumerate(FLOORS):
+            if name in floor:
+                return i
+    return None
+
+
+def upward_arrows(graph: Mapping[str, Iterable[str]]) -> list[str]:
+    """Says of each import that points upwards, sideways or where its room may not look, which one it is."""
+    complaints = []
+    for module, targets in graph.items():
+        room = room_of(module)
+        height = floor_of(room)
+        if height is None:
+            complaints.append(f"{module} is in no room that `FLOORS` names")
+            continue
+        for target in targets:
+            other = room_of(target)
+            other_height = floor_of(other)
+            blind = {*BLIND.get(room, ()), *BLIND.get(room.partition(".")[0], ())}
+            same_floor = other_height == height and "*" in "".join(FLOORS[height])
+            if other in blind:
+                complaints.append(f"{module} imports {target}, which `{room}` may not know")
+            elif other != room and not same_floor and (other_height is None or other_height >= height):
+                complaints.append(f"{module} imports {target}, an arrow upwards")
+    return sorted(complaints)
+
+
+def circles(graph: Mapping[str, Iterable[str]]) -> list[str]:
+    """Returns each shortest circle once, as `a -> b -> a`."""
+    found = {}
+    for start in sorted(graph):
+        paths = [[start]]
+        seen = {start}
+        while paths:
+            path = paths.pop(0)
+            targets = sorted(graph.get(path[-1], ()))
+            if start in targets:
+                found.setdefault(frozenset(path), " -> ".join([*path, start]))
+                break
+            paths += [[*path, target] for target in targets if target not in seen]
+            seen.update(targets)
+    return list(found.values())
+
+
+def between_rooms(graph: Mapping[str, Iterable[str]]) -> dict[str, set[str]]:
+    """Returns which rooms each room imports; modules of a package's root stand in no room."""
+    rooms: dict[str, set[str]] = {room_of(module): set() for module in graph if module.count(".") > 1}
+    for module, targets in graph.items():
+        if room_of(module) in rooms:
+            rooms[room_of(module)].update({room_of(target) for target in targets} & rooms.keys())
+    return {room: targets - {room} for room, targets in rooms.items()}
+
+
+def too_long(texts: Mapping[str, str]) -> list[str]:
+    """Names the files of more than `LONGEST` lines whose first sentence holds no `long`, which a reason begins with."""
+    complaints = []
+    for name, text in sorted(texts.items()):
+        lines = len(text.splitlines())
+        first = (ast.get_docstring(ast.parse(text)) or "").partition(".")[0]
+        if lines > LONGEST and "long" not in first.split():
+            complaints.append(f"{name} has {lines} lines: split it, or say in its first sentence what it is long for")
+    return complaints
+
+
+def test_imports_point_downwards() -> None:
+    assert upward_arrows(imports(sources())) == []
+
+
+def test_no_circle_between_rooms() -> None:
+    assert circles(between_rooms(imports(sources()))) == []
+
+
+# --- The tests of the tests: a planted fault is found and named ------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("module", "text", "says"),
+    [
+        (
+            "core.losses.margin",
+            "import core.engine.step",
+            "core.losses.margin imports core.engine.step, an arrow upwards",
+        ),
+        ("core.data.source", "from core import task", "core.data.source imports core.task, an arrow upwards"),
+        ("core.random", "def f():\n    from models import ddpm", "core.random imports models.ddpm, an arrow upwards"),
+        (
+            "models.ddpm",
+            "if TYPE_CHECKING:\n    from trainers.trainer import Trainer",
+            "models.ddpm imports trainers.trainer, an arrow upwards",
+        ),
+        (
+            "core.losses.margin",
+            "from core.data import Source",
+            "core.losses.margin imports core.data, an arrow upwards",
+        ),
+        (
+            "models.ddpm",
+            "import core.engine.step",
+            "models.ddpm imports core.engine.step, which `models.ddpm` may not know",
+        ),
+        (
+            "trainers.gin_audit.parse",
+            "from core.arguments import listed",
+            "trainers.gin_audit.parse imports core.arguments, which `trainers.gin_audit` may not know",
+        ),
+        ("core.attic.trunk", "", "core.attic.trunk is in no room that `FLOORS` names"),
+    ],
+)
+def test_an_arrow_upwards_is_named(module: str, text: str, says: str) -> None:
+    house = dict.fromkeys(("core.engine.step", "core.data.__init__", "core.task.__init__", "core.arguments"), "")
+    house |= {"models.ddpm": "", "trainers.trainer": "", "core.losses.margin": "import core.arguments"}
+    assert upward_arrows(imports(house)) == []
+    assert upward_arrows(imports({**house, module: text})) == [says]
+
+
+def test_a_circle_is_named() -> None:
+    house = {
+        "trainers.a.__init__": "",
+        "trainers.a.x": "from trainers.b import y",
+        "trainers.b.y": "def f():\n    from trainers.c import z",
+        "trainers.b.w": "import trainers.a.v",
+        "trainers.c.z": "import trainers.a",
+        "trainers.a.v": "",
+    }
+    graph = imports(house)
+    assert circles(graph) == []
+    assert circles(between_rooms(graph)) == [
+        "trainers.a -> trainers.b -> trainers.a",
+        "trainers.c -> trainers.a -> trainers.b -> trainers.c",
+    ]
+    closed = imports({**house, "trainers.a.v": "from trainers.b.w import anything"})
+    assert circles(closed) == ["trainers.a.v -> trainers.b.w -> trainers.a.v"]
+    # What a package hands on, its own modules don't take from it.
+    package = {
+        "core.data.__init__": "from core.data.source import Source",
+        "core.data.source": "from core.data import Source",
+    }
+    assert circles(imports(package)) == ["core.data -> core.data.source -> core.data"]
+
+
+def test_a_long_file_is_named() -> None:
+    body = "\nx = 1" * LONGEST
+    assert too_long({"short.py": body, "reason.py": '"""A table, long for its rows."""' + body}) == []
+    assert too_long({"a.py": '"""A table. It is long."""' + body}) == [
+        "a.py has 301 lines: split it, or say in its first sentence what it is long for"
+    ]
