@@ -5,6 +5,7 @@ import re
 import pytest
 
 from tests.commands import CHECKOUT
+from tests.test_house import floor_of
 
 PAGE = (CHECKOUT / "docs" / "architecture.md").read_text()
 KINDS = ("layer", "loss", "metric", "optimizer", "task", "mode", "strategy", "source", "hook")
@@ -38,22 +39,9 @@ def test_the_picture_shows_every_room_and_no_other():
     assert sorted(pictured()) == sorted(rooms())
 
 
-def test_imports_point_downwards_in_the_picture():
-    order = list(pictured())
-    for path in (x for package in ("core", "models", "trainers") for x in (CHECKOUT / package).glob("**/*.py")):
-        here = room_of(path.relative_to(CHECKOUT).with_suffix("").parts)
-        for name in re.findall(
-            r"^\s*(?:from|import) ((?:core|models|trainers)\.[\w.]+)", path.read_text(), re.MULTILINE
-        ):
-            there = room_of(name.split("."))
-            files_of_a_room = there.count("/") == 1 and here.startswith(there)  # `core/errors.py`: below all rooms
-            inside = here.count("/") == 1 and there.startswith(here)  # `trainers/session.py` knows the rooms beside it
-            assert files_of_a_room or inside or order.index(here) <= order.index(there), f"{path} imports {name}"
-
-
-def room_of(parts):
-    room = f"{parts[0]}/{parts[1]}/"
-    return room if (CHECKOUT / room).is_dir() else f"{parts[0]}/"
+def test_rooms_that_import_stand_above_what_they_import():
+    floors = [floor_of(room.strip("/").replace("/", ".")) for room in pictured() if room.count("/") == 2]
+    assert floors == sorted(floors, reverse=True)  # `test_house` holds the imports against these
 
 
 @pytest.mark.parametrize("kind", KINDS)
