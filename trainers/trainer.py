@@ -55,6 +55,7 @@ class Trainer:
         self._meter = Meter()
         self._preemption = Preemption()
         self._stop_reason: str | None = None
+        self._evaluated_step: int | None = None
 
     # --- the loop ---------------------------------------------------------------------------------------------------
 
@@ -143,7 +144,9 @@ class Trainer:
         """Evaluates on the experiment's `eval_source` and writes the figures."""
         if self.evaluator is None:
             raise ConfigurationError("there is nothing to evaluate on: bind `Experiment.eval_source`.")
-        self.report("eval", self.evaluator.evaluate())
+        if self._evaluated_step != self.step:  # a hook of the user's may have asked for it before
+            self.report("eval", self.evaluator.evaluate())
+            self._evaluated_step = self.step
         return self.evaluation
 
     def report(self, split: str, figures: Mapping[str, float]) -> None:

@@ -6,33 +6,21 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from core import checkpoint, metrics
+from core import metrics
 from core.data import ArraySource, digits
 from core.errors import ConfigurationError, DriftError, NotFiniteError
 from core.module import named_variables
-from core.optimizers import adamw, chain, ema, sgd
+from core.optimizers import chain, ema, sgd
 from core.random import Rng
 from core.task import Loss, Task, Update
 from models.classifiers.mlp import MlpClassifier
+from tests.trainers.trainer_lab import Crash, hashes, make, newest, small_mlp, train
 from trainers.evaluator import Evaluator
 from trainers.experiment import Experiment
 from trainers.hooks.base import Hook
 from trainers.settings import Settings
 from trainers.trainer import Trainer
 from trainers.workdir import Workdir
-
-
-def small_mlp(*, rng):
-    return MlpClassifier(rng=rng, sizes=[64, 16, 10], dropout=0.1, optimizer=adamw(3e-3))
-
-
-def make(tmp_path, name="run", *, task=small_mlp, source=None, eval_source=None, **settings):
-    workdir = Workdir(tmp_path / name)
-    workdir.create()
-    experiment = Experiment(task=task, train_source=source or digits("train"), eval_source=eval_source)
-    settings = {"steps": 40, "global_batch_size": 32, "chunk_steps": 10, "log_every": 20, **settings}
-    settings = {"evaluate_every": None, "checkpoint_every": None, **settings}
-    return Trainer(experiment, workdir, Settings(**settings))
 
 
 def test_what_has_drifted_apart_is_not_kept(tmp_path):
@@ -51,33 +39,6 @@ def test_what_has_drifted_apart_is_not_kept(tmp_path):
     with pytest.raises(DriftError, match=r"^replica 1 of 2 no longer hold"):
         trainer.save()
     assert hashes(trainer) == kept
-
-
-def hashes(trainer):
-    newest = checkpoint.newest(trainer.workdir.checkpoints, warn=pytest.fail)
-    return {path: saved.sha256 for path, saved in newest.variables.items()}
-
-
-class Lines:
-    """A writer that remembers."""
-
-    def __init__(self):
-        self.lines = []
-
-    def write(self, step, split, figures):
-        measured = ("examples_per_second", "step_seconds", "data_wait")
-        self.lines.append((step, split, {k: float(x) for k, x in figures.items() if k not in measured}))
-
-    def close(self):
-        self.closed = True
-
-
-def train(trainer):
-    from core.telemetry import Telemetry
-
-    lines = Lines()
-    trainer.train(Telemetry([lines]))
-    return lines.lines
 
 
 def test_chunk_length_changes_no_bit(tmp_path):
@@ -100,16 +61,6 @@ def test_compiled_chunks_compute_the_same(tmp_path):
     assert compiled.chunk.experimental_get_tracing_count() == 1
 
 
-class Crash(Hook):
-    """Ends the process as far as the trainer can tell."""
-
-    def due(self, step, steps):
-        return step == self.every
-
-    def __call__(self, run):
-        raise RuntimeError("crash")
-
-
 def test_resume_at_any_chunk_gives_the_same_bits_and_lines(tmp_path):
     whole = make(tmp_path, "whole", steps=60)
     expected = train(whole)
@@ -119,12 +70,12 @@ def test_resume_at_any_chunk_gives_the_same_bits_and_lines(tmp_path):
     with pytest.raises(RuntimeError, match="crash"):
         train(first)
     second = make(tmp_path, "crashed", steps=60, checkpoint_every=10)
-    second.state.restore(checkpoint.newest(second.workdir.checkpoints, warn=pytest.fail))
+    second.state.restore(newest(second))
     second.hooks.append(Crash(50))
     with pytest.raises(RuntimeError, match="crash"):
         train(second)
     third = make(tmp_path, "crashed", steps=60)
-    third.state.restore(checkpoint.newest(third.workdir.checkpoints, warn=pytest.fail))
+    third.state.restore(newest(third))
     assert third.step == 50
     assert train(third) == expected[-1:]
     assert hashes(third) == hashes(whole)
@@ -134,9 +85,9 @@ def test_going_on_with_another_batch_size_keeps_the_place_in_the_data(tmp_path):
     first = make(tmp_path, steps=10, global_batch_size=32)
     train(first)
     second = make(tmp_path, steps=20, global_batch_size=64)
-    second.state.restore(checkpoint.newest(second.workdir.checkpoints, warn=pytest.fail))
+    second.state.restore(newest(second))
     train(second)
-    assert checkpoint.newest(second.workdir.checkpoints, warn=pytest.fail).examples == 10 * 32 + 10 * 64
+    assert newest(second).examples == 10 * 32 + 10 * 64
 
 
 def test_a_metric_line_is_the_weighted_mean_since_the_last(tmp_path):
@@ -218,7 +169,7 @@ def test_additive_metrics_are_merged_over_batches_and_lines(tmp_path):
     for _, split, figures in lines:
         assert figures["auc/roc"] == pytest.approx(exact, abs=2e-3)
         assert set(figures) == {"loss", "auc/roc", "auc/pr"} | ({"gradient_norm"} if split == "train" else set())
-    assert checkpoint.newest(trainer.workdir.checkpoints, warn=pytest.fail)
+    assert newest(trainer)
 
 
 def test_evaluation_reads_the_average_of_the_weights(tmp_path):

@@ -1,0 +1,90 @@
+"""The settings of a training: what they refuse, the chunk that they choose, and what gin and its audit see of them."""
+
+import dataclasses
+import math
+
+import gin
+import pytest
+
+from core.errors import ConfigurationError
+from trainers.gin_audit import registry
+from trainers.hooks import Hook
+from trainers.settings import MAX_CHUNK_BYTES, Settings
+
+COUNTS = [f.name for f in dataclasses.fields(Settings) if f.type in (int, int | None)]
+
+
+class Idle(Hook):
+    def __call__(self, run):
+        pass
+
+
+def make(**settings):
+    return Settings(**{"steps": 100, "global_batch_size": 32, **settings})
+
+
+@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize("value", [0, -3])
+def test_a_count_of_nothing_is_refused(name, value):
+    with pytest.raises(ConfigurationError, match=rf"^`Trainer\.{name}` is {value}; it must be at least 1\."):
+        make(**{name: value})
+
+
+def test_counts_are_all_there():
+    assert {"steps", "global_batch_size", "microbatches", "chunk_steps", "log_every", "keep_checkpoints"} < set(COUNTS)
+
+
+@pytest.mark.parametrize("hook", [print, Idle, Idle(0), Idle(-5)])
+def test_what_is_no_hook_is_refused(hook):
+    with pytest.raises(ConfigurationError, match=r"^`Trainer\.hooks` holds .*whose `every` is None or at least 1\."):
+        make(hooks=[hook])
+
+
+def test_an_interval_within_a_chunk_is_refused():
+    with pytest.raises(ConfigurationError, match=r"`Trainer.log_every` is 25.*`Trainer.chunk_steps` = 10.*Use 20"):
+        make(chunk_steps=10, log_every=25)
+    with pytest.raises(ConfigurationError, match=r"`Idle.every` is 5, which isn't a multiple.*Use 10"):
+        make(chunk_steps=10, hooks=[Idle(5), Idle(10), Idle()])
+
+
+@pytest.mark.parametrize(
+    ("intervals", "length"), [((100, 250), 50), ((12, 30), 6), ((100, 7), 1), ((None, None), 50), ((1000, None), 50)]
+)
+def test_the_longest_chunk_that_divides_all_intervals(intervals, length):
+    log_every, every = intervals
+    settings = make(log_every=log_every, evaluate_every=None, checkpoint_every=None, hooks=[Idle(every), Idle(300)])
+    assert settings.steps_per_chunk(1) == math.gcd(length, 300)
+    without = make(log_every=log_every, evaluate_every=every, checkpoint_every=None)
+    assert without.steps_per_chunk(1) == length
+
+
+def test_a_chunk_fits_into_memory_unless_it_is_given():
+    none = {"log_every": None, "evaluate_every": None, "checkpoint_every": None}
+    assert make(**none).steps_per_chunk(MAX_CHUNK_BYTES // 20) == 10
+    assert make(**none).steps_per_chunk(2 * MAX_CHUNK_BYTES) == 1
+    assert make(**none, chunk_steps=30).steps_per_chunk(2 * MAX_CHUNK_BYTES) == 30
+
+
+def test_settings_stay_as_they_were_checked():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        make().steps = 0
+    with pytest.raises(ConfigurationError, match=r"`Trainer\.steps` is 0"):
+        dataclasses.replace(make(), steps=0)
+
+
+def test_gin_and_its_audit_know_each_of_them_as_the_trainers():
+    selector = registry.lookup(Settings)
+    assert registry.short(selector) == "Trainer"
+    known = registry.signature(selector).parameters
+    assert list(known) == [field.name for field in dataclasses.fields(Settings)]
+    assert {name: parameter.hint for name, parameter in known.items()} == {
+        field.name: field.type for field in dataclasses.fields(Settings)
+    }
+    assert {name for name, parameter in known.items() if parameter.required} == {"steps", "global_batch_size"}
+    with gin.unlock_config():
+        gin.bind_parameter("Trainer.steps", 7)
+        gin.bind_parameter("Trainer.global_batch_size", 8)
+    try:
+        assert (Settings().steps, Settings(global_batch_size=4).global_batch_size) == (7, 4)
+    finally:
+        gin.clear_config()

@@ -1,0 +1,66 @@
+"""A small trainer for tests, its metric lines, and a crash."""
+
+import pytest
+
+from core import checkpoint
+from core.data import digits
+from core.optimizers import adamw
+from core.telemetry import Telemetry
+from models.classifiers.mlp import MlpClassifier
+from trainers.experiment import Experiment
+from trainers.hooks import Hook
+from trainers.settings import Settings
+from trainers.trainer import Trainer
+from trainers.workdir import Workdir
+
+
+def small_mlp(*, rng):
+    return MlpClassifier(rng=rng, sizes=[64, 16, 10], dropout=0.1, optimizer=adamw(3e-3))
+
+
+def make(tmp_path, name="run", *, task=small_mlp, source=None, eval_source=None, **settings):
+    workdir = Workdir(tmp_path / name)
+    workdir.create()
+    experiment = Experiment(task=task, train_source=source or digits("train"), eval_source=eval_source)
+    settings = {"steps": 40, "global_batch_size": 32, "chunk_steps": 10, "log_every": 20, **settings}
+    settings = {"evaluate_every": None, "checkpoint_every": None, **settings}
+    return Trainer(experiment, workdir, Settings(**settings))
+
+
+def newest(trainer):
+    """The newest checkpoint, which mustn't be damaged."""
+    return checkpoint.newest(trainer.workdir.checkpoints, warn=pytest.fail)
+
+
+def hashes(trainer):
+    return {path: saved.sha256 for path, saved in newest(trainer).variables.items()}
+
+
+class Lines:
+    """A writer that remembers."""
+
+    def __init__(self):
+        self.lines = []
+
+    def write(self, step, split, figures):
+        measured = ("examples_per_second", "step_seconds", "data_wait")
+        self.lines.append((step, split, {k: float(x) for k, x in figures.items() if k not in measured}))
+
+    def close(self):
+        self.closed = True
+
+
+def train(trainer):
+    lines = Lines()
+    trainer.train(Telemetry([lines]))
+    return lines.lines
+
+
+class Crash(Hook):
+    """Ends the process as far as the trainer can tell."""
+
+    def due(self, step, steps):
+        return step == self.every
+
+    def __call__(self, run):
+        raise RuntimeError("crash")
