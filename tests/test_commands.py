@@ -1,0 +1,57 @@
+"""A command in a fork ends as one in a process of its own does, and the fork server leaves nothing behind."""
+
+import os
+import subprocess
+import time
+
+import pytest
+
+from tests.commands import CONFIGS, ForkServer, fork_server, run, run_process
+
+ENDINGS = {
+    "returns": "",
+    "refuses": "raise ValueError('no')",
+    "fails": "raise RuntimeError('no')",
+    "leaves": "import sys; sys.exit('no')",
+    "leaves at once": "import os; print('flushed', flush=True); print('lost'); os._exit(7)",
+    "interrupted": "raise KeyboardInterrupt",
+    "killed": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+    "cleans up": "import atexit; atexit.register(print, 'last'); raise ValueError('no')",
+}
+
+
+@pytest.mark.parametrize("name", ENDINGS)
+def test_a_fork_ends_as_a_process_does(name, tmp_path):
+    (tmp_path / "mine.py").write_text(ENDINGS[name])
+    (tmp_path / "mine.gin").write_text("import mine\nTrainer.stps = 3\n")
+    forked, real = (way("--gin_file=mine.gin", cwd=tmp_path) for way in (run, run_process))
+    assert (forked.returncode, forked.stdout) == (real.returncode, real.stdout)
+    assert forked.stderr.splitlines()[-1:] == real.stderr.splitlines()[-1:]  # a traceback starts elsewhere
+
+
+def test_a_command_that_takes_too_long_is_ended_and_the_next_one_runs(tmp_path):
+    (tmp_path / "mine.py").write_text("import os, time; print(os.getpid(), flush=True); time.sleep(600)")
+    (tmp_path / "mine.gin").write_text("import mine\n")
+    with pytest.raises(subprocess.TimeoutExpired) as late:
+        run("--gin_file=mine.gin", cwd=tmp_path, timeout=2.0)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(late.value.output), 0)
+    assert run("--mode=trian", cwd=tmp_path).returncode == 2
+
+
+def test_other_settings_of_tensorflow_have_a_process_of_their_own(tmp_path, monkeypatch):
+    fork_server()
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "1" if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0" else "0")
+    monkeypatch.setattr(ForkServer, "run", None)
+    assert run("--mode=trian", cwd=tmp_path).returncode == 2
+
+
+def test_the_server_ends_with_whoever_asks_it(tmp_path):
+    server = ForkServer()
+    done = server.run(f"--gin_file={CONFIGS / 'digits_linear.gin'}", "--mode=summary", cwd=tmp_path, timeout=300.0)
+    assert done.returncode == 0
+    server.process.stdin.close()
+    until = time.monotonic() + 60
+    while server.process.poll() is None and time.monotonic() < until:
+        time.sleep(0.05)
+    assert server.process.returncode == 0
