@@ -14,6 +14,7 @@ from core.errors import ConfigurationError
 from core.optimizers import adam, sgd
 from core.task import Compute, Loss, Task, Update
 from core.task.statistics import Statistics
+from tests.pairs import in_turn
 
 ROWS = 32
 CORNERS = [(2, 2), (4, 1), (2, 1), (4, 4), (1, 4)]
@@ -114,8 +115,7 @@ def reference(task_class, microbatches):
     return train(task_class, 1, microbatches)
 
 
-@pytest.mark.parametrize(("replicas", "microbatches"), CORNERS)
-@pytest.mark.parametrize("task", [Ragged, Rarely, Words])
+@pytest.mark.parametrize(("task", "replicas", "microbatches"), in_turn([Ragged, Rarely, Words], CORNERS))
 def test_replicas_and_microbatches_change_nothing(task, replicas, microbatches):
     found = train(task, replicas, microbatches)
     assert_same(found, reference(task, 1))
