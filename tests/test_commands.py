@@ -21,7 +21,10 @@ ENDINGS = {
 }
 
 
-@pytest.mark.parametrize("name", ENDINGS)
+@pytest.mark.parametrize(
+    "name",
+    [name if name in ("fails", "killed") else pytest.param(name, marks=pytest.mark.long) for name in ENDINGS],
+)
 def test_a_fork_ends_as_a_process_does(name, tmp_path):
     (tmp_path / "mine.py").write_text(ENDINGS[name])
     (tmp_path / "mine.gin").write_text("import mine\nTrainer.stps = 3\n")
