@@ -11,7 +11,6 @@ from core.arguments import listed
 from core.data import Source, unreadable_image
 from core.engine import Accumulated, TrainStep, accumulate_gradients, compute
 from core.engine.place import cut, shape_of
-from core.engine.plan import outputs_of
 from core.errors import ConfigurationError, DataError
 from core.task import Batch, Compute
 from core.task.loss import means
@@ -66,7 +65,7 @@ def describe_bad_step(train_step: TrainStep, values: Batch, index: int) -> str:
         rng = train_step.rng_of(phase, index)
         mine = cut({key: values[key] for key in plan.reads}, plan.microbatches)
         if isinstance(phase, Compute):
-            values |= cut(compute(outputs_of(phase), mine, rng, name=phase.name), microbatches)
+            values |= cut(compute(phase.outputs, mine, rng, name=phase.name), microbatches)
             continue
         # The gradients of an update that goes on through another phase show in what they were added to.
         variables = phase.variables() if plan.through is None else {}

@@ -60,7 +60,8 @@ class Evaluator:
         return means(sums)
 
     def _sum_chunk(self, features: Batch, mask: tf.Tensor) -> Sums:
-        return dict(self.exchange.first(self.exchange.run(self._sum_replica, features, mask)))
+        sums = self.exchange.run(self._sum_replica, features, mask)
+        return dict(self.exchange.reduce(sums, phase="evaluate", what=FIGURES))
 
     def _sum_replica(self, features: Batch, mask: tf.Tensor) -> Sums:
         """Sums over a chunk of batches, each of the rows that are real: a mask's ones come before its zeros."""
@@ -74,7 +75,7 @@ class Evaluator:
 
         start = (tf.constant(0), self._spec.zero_sums())
         sums = tf.while_loop(lambda i, _: i < mask.shape[0], body, start)[1]
-        return dict(self.exchange.sum(sums, phase="evaluate", what=FIGURES))
+        return dict(sums)
 
     def _sum_batch(self, batch: Mapping[str, tf.Tensor]) -> dict[str, Any]:
         loss = checked(self.task.evaluate(batch), "evaluate", None)

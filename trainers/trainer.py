@@ -6,7 +6,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from core.distribution import make_agreement
+from core.distribution import Agreement
 from core.engine import ALL_WELL, Progress, TrainStep, make_chunk
 from core.errors import ConfigurationError, NotFiniteError, PreemptedError
 from core.task import Batch
@@ -48,7 +48,7 @@ class Trainer:
         self.chunk = make_chunk(self.train_step, self.input.chunk_spec, self.progress)
         self.hooks = standard_hooks(settings, evaluates=self.evaluator is not None)
         self.state = RunState(experiment, workdir, settings, input=self.input, progress=self.progress, hooks=self.hooks)
-        self.any_of_us = make_agreement(experiment.strategy)
+        self.agreement = Agreement(experiment.strategy)
         self.telemetry = Telemetry([])
         self.evaluation: dict[str, float] = {}
         self._run_chunk: Callable[[Batch, tf.Tensor], object] = self.chunk
@@ -80,13 +80,13 @@ class Trainer:
         self._take_steps(stacked, self.input.chunk_steps - self.step % self.input.chunk_steps, run=self._run_chunk)
         self.telemetry.progress(self.step)
         due = [hook for hook in self.hooks if hook.due(self.step, self.steps)]
-        preempted = self.any_of_us(self._preemption.signal is not None)
+        preempted = self.agreement.any_worker(self._preemption.signal is not None)
         if due or preempted:
             self._refuse_bad_step()
         with self._meter.paused():
             for hook in due:
                 hook(self)
-            if due and self.any_of_us(self._stop_reason is not None) and not self.state.finished:
+            if due and self.agreement.any_worker(self._stop_reason is not None) and not self.state.finished:
                 self._end_here(due)
         if preempted and not self.state.finished:
             self._leave_for_now()

@@ -1,6 +1,6 @@
 """Where a run computes: strategies built from gin, and the one door between their replicas."""
 
-from core.distribution.agreement import make_agreement
+from core.distribution.agreement import Agreement
 from core.distribution.drift import make_drift_check
 from core.distribution.exchange import Exchange
 from core.distribution.ledger import Collective, Ledger
@@ -8,10 +8,10 @@ from core.distribution.strategies import STRATEGIES, mirrored, multi_worker, one
 
 __all__ = [
     "STRATEGIES",
+    "Agreement",
     "Collective",
     "Exchange",
     "Ledger",
-    "make_agreement",
     "make_drift_check",
     "mirrored",
     "multi_worker",

@@ -1,25 +1,30 @@
 """What one worker knows and all must act on together."""
 
-from collections.abc import Callable
-
 import tensorflow as tf
 
 from core.distribution.exchange import Exchange
 from core.workers.membership import joined
 
 
-def make_agreement(strategy: tf.distribute.Strategy) -> Callable[[bool], bool]:
-    """`any_of_us(flag)`: whether any worker called it with true. All must call it; a process alone just answers."""
-    exchange = Exchange(strategy)
+class Agreement:
+    """Questions to all workers. Each of them must ask; a process alone is answered at once."""
 
-    @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.float32)])
-    def total(flag: tf.Tensor) -> tf.Tensor:
-        return exchange.first(exchange.run(lambda x: exchange.sum(x, phase="agreement", what="a flag"), flag))
+    def __init__(self, strategy: tf.distribute.Strategy):
+        exchange = Exchange(strategy)
 
-    def any_of_us(flag: bool) -> bool:
+        @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.float32)])
+        def total(flag: tf.Tensor) -> tf.Tensor:
+            return exchange.reduce(exchange.run(tf.identity, flag), phase="agreement", what="a flag")
+
+        self._total = total
+
+    def any_worker(self, flag: bool) -> bool:
+        """Returns whether any worker called it with true."""
         membership = joined()
         if membership is None or membership.cluster.size == 1:
             return flag
-        return float(total(tf.constant(float(flag)))) > 0.0
+        return float(self._total(tf.constant(float(flag)))) > 0.0
 
-    return any_of_us
+    def barrier(self) -> None:
+        """Waits until every worker has come here."""
+        self.any_worker(False)

@@ -3,7 +3,7 @@
 The engine's values are `[microbatches, rows, ...]`, spread over the replicas by rows.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -16,7 +16,7 @@ _SENT = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
 
 
 def replica_here() -> int | None:
-    """The replica that is being traced; `None` outside of them, and where one trace is for all (on TPUs)."""
+    """Returns the replica that is being traced; `None` outside of them, and where one trace is for all (on TPUs)."""
     context = tf.distribute.get_replica_context()
     number = None if context is None else tf.get_static_value(context.replica_id_in_sync_group)
     return None if number is None else int(number)
@@ -41,11 +41,11 @@ class Exchange:
             )
 
     def run(self, fn: Callable[..., Any], *args: Any) -> Any:
-        """`fn` on every replica, each with its own component of `args`."""
+        """Calls `fn` on every replica, each with its own component of `args`."""
         return self.strategy.run(fn, args=args)
 
     def first(self, values: Any) -> Any:
-        """The component of this process's first replica of each value."""
+        """Returns the component of this process's first replica of each value."""
         return tf.nest.map_structure(lambda x: self.strategy.experimental_local_results(x)[0], values)
 
     def sum(self, values: Any, *, phase: str, what: str) -> Any:
@@ -53,24 +53,26 @@ class Exchange:
         if self.replicas == 1:
             return values
         flat = tf.nest.flatten(values)
-        small: dict[tf.DType, list[int]] = {}
-        for i, x in enumerate(flat):
-            if isinstance(x, tf.Tensor) and x.shape.num_elements() < _LARGE:
-                small.setdefault(x.dtype, []).append(i)
-        alone = [i for i in range(len(flat)) if not any(i in group for group in small.values())]
-        # Small ones of a type go as one message: each would wait for its turn. Large ones are better not copied.
-        packed = [tf.concat([tf.reshape(flat[i], [-1]) for i in group], 0) for group in small.values()]
-        summed = self._all_reduce([*packed, *(flat[i] for i in alone)], phase, what)
-        for group, vector in zip(small.values(), summed, strict=False):
-            parts = tf.split(vector, [flat[i].shape.num_elements() for i in group])
-            for i, part in zip(group, parts, strict=True):
-                flat[i] = tf.reshape(part, flat[i].shape)
-        for i, x in zip(alone, summed[len(packed) :], strict=True):
-            flat[i] = x
-        return tf.nest.pack_sequence_as(values, flat)
+        messages = _Messages(flat)
+        summed = self._all_reduce(messages.pack(flat), phase, what)
+        return tf.nest.pack_sequence_as(values, messages.unpack(summed))
+
+    def reduce(self, values: Any, *, phase: str, what: str) -> Any:
+        """Sums a nest over the replicas, in cross-replica context: so values leave the replicas."""
+        if self.replicas == 1:
+            return self.first(values)
+        flat = tf.nest.flatten(values)
+        messages = _Messages(self.first(flat))
+        summed = []
+        for message in self.run(lambda *parts: messages.pack(parts), *flat):
+            part = self.first(message)
+            size = part.dtype.size * part.shape.num_elements()
+            self.ledger.add(Collective(phase, what, part.dtype.name, size))
+            summed.append(self.strategy.reduce(tf.distribute.ReduceOp.SUM, message, axis=None))
+        return tf.nest.pack_sequence_as(values, messages.unpack(summed))
 
     def gather(self, value: Any, phase: str) -> tf.Tensor:
-        """A value that is spread over the replicas, whole and in the order of its rows, on one device."""
+        """Gathers a value that is spread over the replicas on one device, in the order of its rows."""
         part = self.first(value)
         carrier = self._carrier(part.dtype, phase)
         self.ledger.add(Collective(phase, VALUES, carrier.name, carrier.size * part.shape.num_elements()))
@@ -81,7 +83,7 @@ class Exchange:
         return tf.ensure_shape(whole, [part.shape[0], part.shape[1] * self.replicas, *part.shape[2:]])
 
     def split(self, value: tf.Tensor, phase: str) -> Any:
-        """A value that is whole on one device, spread over the replicas: each is sent its own rows only."""
+        """Spreads a value that is whole on one device over the replicas: each is sent its own rows only."""
         rows = value.shape[1] // self.replicas
         size = value.dtype.size * value.shape.num_elements() // self.replicas
         self.ledger.add(Collective(phase, VALUES, value.dtype.name, size))
@@ -101,7 +103,7 @@ class Exchange:
             self.ledger.add(Collective(phase, GRADIENTS, dtypes, size))
 
     def sum_statistics(self, phase: str) -> Callable[[Any], Any]:
-        """For `Statistics`: how a synchronised layer of `phase` sums what it saw."""
+        """Returns how a synchronised layer of `phase` sums what it saw, for `Statistics`."""
         return lambda sums: self.sum(sums, phase=phase, what=STATISTICS)
 
     def _all_reduce(self, values: list[Any], phase: str, what: str) -> list[Any]:
@@ -134,7 +136,7 @@ class Exchange:
         return list(context.all_reduce(tf.distribute.ReduceOp.SUM, values))
 
     def _carrier(self, dtype: tf.DType, phase: str) -> tf.DType:
-        """The type as which values of `dtype` travel; TensorFlow sends few between processes."""
+        """Returns the type as which values of `dtype` travel; TensorFlow sends few between processes."""
         if not self.networked or dtype in _SENT:
             return dtype
         if dtype == tf.bool or (dtype.is_integer and dtype.size < 4):
@@ -145,3 +147,29 @@ class Exchange:
             f"phase `{phase}` reads a value of {dtype.name} that was made on every replica, and such values can't be "
             "sent between processes. Let both phases run in one place, or make numbers of it."
         )
+
+
+class _Messages:
+    """How values travel: small ones of a type as one message, as each would wait for its turn; large ones uncopied."""
+
+    def __init__(self, flat: Sequence[Any]):
+        self.shapes = [x.shape for x in flat]
+        small: dict[tf.DType, list[int]] = {}
+        for i, x in enumerate(flat):
+            if isinstance(x, tf.Tensor) and x.shape.num_elements() < _LARGE:
+                small.setdefault(x.dtype, []).append(i)
+        self.groups = list(small.values())
+        self.large = [i for i in range(len(flat)) if not any(i in group for group in self.groups)]
+
+    def pack(self, flat: Sequence[Any]) -> list[Any]:
+        """Returns one vector for each group, and each large value."""
+        packed = [tf.concat([tf.reshape(flat[i], [-1]) for i in group], 0) for group in self.groups]
+        return [*packed, *(flat[i] for i in self.large)]
+
+    def unpack(self, messages: Sequence[Any]) -> list[Any]:
+        """Returns the values in the order that they had."""
+        flat = dict(zip(self.large, messages[len(self.groups) :], strict=True))
+        for group, vector in zip(self.groups, messages, strict=False):
+            parts = tf.split(vector, [self.shapes[i].num_elements() for i in group])
+            flat |= {i: tf.reshape(part, self.shapes[i]) for i, part in zip(group, parts, strict=True)}
+        return [flat[i] for i in range(len(flat))]

@@ -1,9 +1,9 @@
 """What runs a task's phases: accumulation, the one reduction, the step, chunks of steps."""
 
-from core.engine.accumulate import Accumulated, accumulate_gradients, compute
 from core.engine.assembly import Assembly, assemble, assemble_task
 from core.engine.chunk import ALL_WELL, Progress, make_chunk
 from core.engine.step import StepResult, TrainStep
+from core.engine.sweep import Accumulated, accumulate_gradients, compute
 from core.engine.write import commit_untrained, reduce_over_replicas
 
 __all__ = [

@@ -1,7 +1,6 @@
-"""What a step function reads and makes, found by tracing it once.
+"""Finds what a step function reads and makes, by tracing it once, before the first step.
 
-The structure is found out by tracing the function once, before the first step. Here a mistake becomes an error that
-names the phase: a scalar loss, shapes that don't match, a variable made on the way.
+Here a mistake becomes an error that names the phase: a scalar loss, shapes that don't match, a variable made then.
 """
 
 import contextlib
@@ -12,10 +11,11 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from core.errors import ConfigurationError, did_you_mean
+from core.errors import ConfigurationError
 from core.random import Rng
+from core.task.guards import no_new_variables, no_synchronisation
+from core.task.inputs import Inputs
 from core.task.loss import GRADIENT_NORM, Batch, Loss, checked, weighted_sums
-from core.task.statistics import summing_over_replicas
 
 Specs = Mapping[str, tf.TensorSpec]
 
@@ -40,50 +40,12 @@ class LossSpec:
 
     @property
     def sums_of_update(self) -> Any:
-        """What training adds to the sums, as specs."""
+        """Returns the sums with what training adds to them, as specs."""
         return {**self.sums, GRADIENT_NORM: tf.TensorSpec([])}
 
     def zero_sums(self) -> dict[str, Any]:
-        """Sums of nothing."""
+        """Returns sums to add to."""
         return dict(zeros(self.sums))
-
-
-class Inputs(dict[str, tf.Tensor]):
-    """The batch of a phase; it knows what was read, and asked for a value that isn't in it, which there are."""
-
-    def __init__(self, values: Batch, phase: str, elsewhere: Mapping[str, str], read: set[str]):
-        super().__init__(values)
-        self.phase, self.elsewhere, self.read = phase, elsewhere, read
-
-    def __getitem__(self, key: str) -> tf.Tensor:
-        self.read.add(key)
-        return super().__getitem__(key)
-
-    def __iter__(self) -> Iterator[str]:
-        self.read.update(self.keys())  # who goes through all of them may use all of them
-        return super().__iter__()
-
-    def items(self) -> Any:
-        """All of them, which therefore all count as read."""
-        self.read.update(self.keys())
-        return super().items()
-
-    def values(self) -> Any:
-        """All of them, which therefore all count as read."""
-        self.read.update(self.keys())
-        return super().values()
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """As in any dict."""
-        self.read.add(key)
-        return super().get(key, default)
-
-    def __missing__(self, key: str) -> tf.Tensor:
-        reason = self.elsewhere.get(key, "the source has no such feature, and no earlier phase makes it")
-        raise ConfigurationError(
-            f"phase `{self.phase}` reads `{key}`, but {reason}. It can read "
-            f"{', '.join(f'`{known}`' for known in self)}.{did_you_mean(key, self)}"
-        )
 
 
 def describe_loss(
@@ -94,7 +56,7 @@ def describe_loss(
     *,
     mixes_rows: bool = True,
 ) -> LossSpec:
-    """The structure of `loss(batch, rng)` for batches `[rows, ...]` of the given specs.
+    """Returns the structure of `loss(batch, rng)` for batches `[rows, ...]` of the given specs.
 
     `elsewhere` says of values that exist why the phase can't read them. Unless it `mixes_rows`, no layer may sum over
     the replicas.
@@ -115,16 +77,22 @@ def describe_loss(
 
 
 def describe_outputs(
-    fn: Callable[[Batch, Rng], Mapping[str, tf.Tensor]],
+    fn: Callable[[Batch, Rng], Any],
     batch: Specs,
     name: str,
     elsewhere: Mapping[str, str] = {},
     *,
     mixes_rows: bool = True,
+    history: bool = False,
 ) -> tuple[Specs, Access]:
-    """The specs of what `fn(batch, rng)` returns; arguments as in `describe_loss`."""
+    """Returns the specs of what `fn(batch, rng)` makes, and its accesses; arguments as in `describe_loss`."""
     rows = next(iter(batch.values())).shape[0]
-    outputs, access = _trace(lambda b, rng: dict(fn(b, rng)), batch, name, elsewhere, mixes_rows)
+
+    def traced(b: Batch, rng: Rng) -> Any:
+        made, kept = fn(b, rng) if history else (fn(b, rng), {})
+        return dict(made), list(kept.values())  # what is only kept is read as well
+
+    (outputs, _), access = _trace(traced, batch, name, elsewhere, mixes_rows)
     return _by_row(_specs(outputs), rows, name), access
 
 
@@ -138,25 +106,13 @@ def _by_row(outputs: Specs, rows: int | None, name: str) -> Specs:
     return outputs
 
 
-@contextlib.contextmanager
-def _refusing_synchronisation(name: str) -> Iterator[None]:
-    def refuse(sums: Any) -> Any:
-        raise ConfigurationError(
-            f"a layer of phase `{name}` sums over the replicas (`sync=True`), so that rows depend on each other: say "
-            "`mixes_rows=True` for the phase, and its replicas take each microbatch together."
-        )
-
-    with summing_over_replicas(refuse):
-        yield
-
-
 def microbatch_specs(values: Batch) -> Specs:
-    """What a step function sees of `values` [microbatches, rows, ...]."""
+    """Returns what a step function sees of `values` [microbatches, rows, ...], as specs."""
     return {key: tf.TensorSpec(x.shape[1:], x.dtype) for key, x in values.items()}
 
 
 def zeros(specs: Any) -> Any:
-    """Nothing, in the structure of a nest of specs."""
+    """Returns zeros in the structure of a nest of specs."""
     return tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), specs)
 
 
@@ -175,7 +131,7 @@ def _trace(
         variables.extend(tape.watched_variables())
         return result
 
-    with no_new_variables(name), contextlib.nullcontext() if mixes_rows else _refusing_synchronisation(name):
+    with no_new_variables(name), contextlib.nullcontext() if mixes_rows else no_synchronisation(name):
         if _untraced.get():
             shapes = {key: [1 if size is None else size for size in spec.shape] for key, spec in batch.items()}
             result = noticed({key: tf.zeros(shapes[key], spec.dtype) for key, spec in batch.items()})
@@ -192,24 +148,9 @@ _untraced: contextvars.ContextVar[bool] = contextvars.ContextVar("untraced", def
 
 @contextlib.contextmanager
 def untraced() -> Iterator[None]:
-    """Within it, step functions are described by running them eagerly, once, on zeros: for debugging."""
+    """Describes step functions, within it, by running them eagerly, once, on zeros: for debugging."""
     token = _untraced.set(True)
     try:
         yield
     finally:
         _untraced.reset(token)
-
-
-@contextlib.contextmanager
-def no_new_variables(name: str) -> Iterator[None]:
-    """Refuses variables that are made while a step function is being traced."""
-
-    def refuse(_: Any, **kwargs: Any) -> tf.Variable:
-        raise ValueError(
-            f"phase `{name}` made a variable (`{kwargs.get('name') or 'Variable'}`) inside its step function. "
-            "Variables are made once, in `__init__` of a module, where the strategy, the optimizer and the checkpoint "
-            "can see them: move it there."
-        )
-
-    with tf.variable_creator_scope(refuse):
-        yield

@@ -17,20 +17,20 @@ class Placed(NamedTuple):
     """A value and where it is."""
 
     value: Any
-    everywhere: bool
+    replicated: bool
 
 
-def moved(value: Placed, *, everywhere: bool, exchange: Exchange, phase: str) -> Any:
-    """`value` where it is wanted."""
-    if value.everywhere == everywhere:
+def moved(value: Placed, replicated: bool, exchange: Exchange, phase: str) -> Any:
+    """Moves `value` to the replicas, or gathers it onto one device."""
+    if value.replicated == replicated:
         return value.value
     if exchange.replicas == 1:
-        return value.value if everywhere else exchange.first(value.value)
-    return exchange.split(value.value, phase) if everywhere else exchange.gather(value.value, phase)
+        return value.value if replicated else exchange.first(value.value)
+    return exchange.split(value.value, phase) if replicated else exchange.gather(value.value, phase)
 
 
 def cut(values: Batch, microbatches: int) -> dict[str, tf.Tensor]:
-    """`values` in other microbatches: neighbours become one, or one is taken apart again."""
+    """Cuts `values` into other microbatches: neighbours become one, or one is taken apart again."""
     return {key: _cut(x, microbatches) for key, x in values.items()}
 
 
@@ -41,6 +41,6 @@ def _cut(x: tf.Tensor, microbatches: int) -> tf.Tensor:
 
 
 def shape_of(values: Mapping[str, Any]) -> tuple[int, int]:
-    """Microbatches and rows."""
+    """Returns the numbers of microbatches and rows."""
     microbatches, rows = next(iter(values.values())).shape[:2]
     return microbatches, rows

@@ -1,7 +1,7 @@
 """What each phase of a step reads and makes, and where: found by tracing its function once, before the first step."""
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -17,7 +17,8 @@ class Plan:
     """One phase and its place in the step."""
 
     phase: Phase
-    everywhere: bool  # on every replica, or once on one device
+    replicated: bool  # on every replica, or once on one device
+    replicas: int  # that split its rows; 1 on one device
     microbatches: int
     rows: int  # of one microbatch, where the phase runs
     reads: tuple[str, ...]
@@ -28,8 +29,16 @@ class Plan:
 
     @property
     def name(self) -> str:
-        """The phase's."""
         return self.phase.name
+
+    @property
+    def weighted(self) -> bool:
+        return self.loss is not None and self.loss.weighted
+
+    @property
+    def together(self) -> bool:
+        """Whether the replicas take each microbatch together, because a collective can't stand in their own loops."""
+        return self.phase.mixes_rows and self.replicas > 1 and self.microbatches > 1
 
 
 class Planner:
@@ -44,7 +53,7 @@ class Planner:
         self.plans: dict[str, Plan] = {}
 
     def add(self, phase: Phase) -> Plan:
-        """The plan of the next phase."""
+        """Plans the next phase."""
         # A phase may read what is there whenever it is due: what phases made whose `every` divides its own.
         elsewhere = {
             key: f"phase `{maker.name}` makes it only every {maker.every} steps (give both the same `every`)"
@@ -54,13 +63,14 @@ class Planner:
         microbatches = self._microbatches_of(phase)
         rows = self.rows * self.microbatches // microbatches
         history = isinstance(phase, Compute) and phase.state is not None
-        everywhere = not history and (
+        replicated = not history and (
             self.replicas == 1 or phase.placement.on_every_replica(self.rows * self.microbatches)
         )
-        if everywhere:
-            rows //= self.replicas
+        replicas = self.replicas if replicated else 1
+        rows //= replicas
         specs = {key: tf.TensorSpec([rows, *x.shape], x.dtype) for key, x in self.known.items() if key not in elsewhere}
-        plan = self._plan(phase, specs, elsewhere, everywhere=everywhere, microbatches=microbatches, rows=rows)
+        place = {"replicated": replicated, "replicas": replicas, "microbatches": microbatches, "rows": rows}
+        plan = self._plan(phase, specs, elsewhere, **place)
         self._check_one_device_reads(plan)
         for key, spec in plan.outputs.items():
             if key in self.known:
@@ -76,10 +86,11 @@ class Planner:
     def _plan(self, phase: Phase, specs: Specs, elsewhere: Mapping[str, str], **place: Any) -> Plan:
         name, mixes = phase.name, {"mixes_rows": phase.mixes_rows}
         if isinstance(phase, Compute):
-            outputs, access = describe_outputs(outputs_of(phase), specs, name, elsewhere, **mixes)
+            history = phase.state is not None
+            outputs, access = describe_outputs(phase.fn, specs, name, elsewhere, history=history, **mixes)
             return Plan(phase, reads=_read(access, specs), outputs=outputs, access=access, **place)
         loss = describe_loss(phase.loss, specs, name, elsewhere, **mixes)
-        through = self._through(phase, loss.access, everywhere=place["everywhere"])
+        through = self._through(phase, loss.access, replicated=place["replicated"])
         reads = _read(loss.access, specs)
         return Plan(phase, reads=reads, outputs=loss.outputs, access=loss.access, loss=loss, through=through, **place)
 
@@ -94,7 +105,7 @@ class Planner:
             )
         return own
 
-    def _through(self, phase: Update, access: Access, *, everywhere: bool) -> Plan | None:
+    def _through(self, phase: Update, access: Access, *, replicated: bool) -> Plan | None:
         if phase.through is None:
             return None
         plan = self.plans.get(phase.through)
@@ -109,7 +120,7 @@ class Planner:
                 f"phase `{phase.name}` goes through `{phase.through}`, but its loss reads none of "
                 f"{', '.join(f'`{key}`' for key in plan.outputs)}: no gradient can reach what it trains."
             )
-        self._check_way_through(phase, plan, access, everywhere=everywhere)
+        self._check_way_through(phase, plan, access, replicated=replicated)
         if phase.every % plan.phase.every:
             raise ConfigurationError(
                 f"phase `{phase.name}` goes through `{phase.through}`, which is due on every {plan.phase.every} steps "
@@ -117,7 +128,7 @@ class Planner:
             )
         return plan
 
-    def _check_way_through(self, phase: Update, source: Plan, access: Access, *, everywhere: bool) -> None:
+    def _check_way_through(self, phase: Update, source: Plan, access: Access, *, replicated: bool) -> None:
         """Refuses what would train to wrong numbers without an error."""
         trained = {part: path for path, variable in phase.variables().items() for part in _ids(variable)}
         direct = [trained[id(variable)] for variable in access.variables if id(variable) in trained]
@@ -135,8 +146,8 @@ class Planner:
                     f"network in between, and `{source.name}` would be that of other weights: put `{phase.name}` first."
                 )
         # A synchronised layer needs its replicas to take each microbatch together, and a pass that was kept.
-        mixing = source.phase.mixes_rows and source.everywhere and (source.microbatches > 1 or source.phase.every > 1)
-        mixing |= phase.mixes_rows and everywhere and self._microbatches_of(phase) > 1
+        mixing = source.phase.mixes_rows and source.replicated and (source.microbatches > 1 or source.phase.every > 1)
+        mixing |= phase.mixes_rows and replicated and self._microbatches_of(phase) > 1
         if mixing and self.replicas > 1:
             raise ConfigurationError(
                 f"phase `{phase.name}` goes through `{source.name}` and rows are mixed: on several replicas that needs "
@@ -145,7 +156,7 @@ class Planner:
             )
 
     def _check_one_device_reads(self, plan: Plan) -> None:
-        if not plan.everywhere or self.replicas == 1:
+        if not plan.replicated or self.replicas == 1:
             return
         found = [v for v in plan.access.variables if id(v) in self.one_device_ids]
         if found:
@@ -158,26 +169,21 @@ class Planner:
 
 
 def _ids(variable: tf.Variable) -> list[int]:
-    """Of a variable, or its copies on the replicas: a tape sees these."""
+    """Returns the ids of a variable, or of its copies on the replicas: a tape sees these."""
     return [id(part) for part in getattr(variable, "values", [variable])]
 
 
-def outputs_of(phase: Compute) -> Callable[..., Mapping[str, tf.Tensor]]:
-    """The function of a phase without the history that it returns as well."""
-    return phase.fn if phase.state is None else lambda batch, rng: phase.fn(batch, rng)[0]
-
-
 def spec_of_row(spec: tf.TensorSpec) -> tf.TensorSpec:
-    """Of one row of a value."""
+    """Returns `spec` without its leading rows axis."""
     return tf.TensorSpec(spec.shape[1:], spec.dtype)
 
 
 def is_shape_only(plan: Plan, key: str) -> bool:
-    """Whether the phase has no use for the value itself."""
+    """Says whether the phase has no use for the value itself."""
     return key in plan.access.shapes_only or key not in plan.access.reads
 
 
 def _read(access: Access, specs: Specs) -> tuple[str, ...]:
-    """What was read; or, for a phase that reads nothing, the smallest value, because rows have to be counted."""
+    """Returns what was read; if nothing was, the smallest value, because rows have to be counted."""
     smallest = min(specs, key=lambda key: specs[key].shape.num_elements() * specs[key].dtype.size)
     return tuple(key for key in specs if key in access.reads) or (smallest,)

@@ -1,23 +1,26 @@
-"""Runs one phase where it belongs: on every replica, or once on one device."""
+"""Runs one phase: its sweep where the phase runs, its gradients on to the variables, its update where these are."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from core.distribution.exchange import Exchange, replica_here
-from core.engine.accumulate import Accumulated, Additive, Microbatches, accumulate_gradients, at_microbatch, compute
+from core.distribution.ledger import FIGURES
+from core.engine.assembly import Assembly
 from core.engine.place import Placed, cut, moved
 from core.engine.plan import Plan, is_shape_only
-from core.engine.through import Recorded, update_through
+from core.engine.sweep import Accumulated, Additive, Asked, Rows, Sweep
 from core.engine.write import reduce_over_replicas, write_update
 from core.errors import ConfigurationError
 from core.module import named_variables
-from core.optimizers import Optimizer
 from core.random import Rng
 from core.task import Batch, Compute, Phase, Update
-from core.task.loss import Sums
-from core.task.statistics import Statistics, SumOverReplicas, summing_over_replicas
+from core.task.guards import refuse_missing_gradients
+from core.task.statistics import Statistics
+
+# From gradients of a `Compute`'s outputs, where it ran, to those of the variables that the update trains, there too.
+Pullback = Callable[[Plan, Mapping[str, Any]], Any]
 
 
 class PhaseRunner:
@@ -26,78 +29,141 @@ class PhaseRunner:
     def __init__(
         self,
         plans: Sequence[Plan],
-        optimizers: Mapping[str, Optimizer],
+        assembly: Assembly,
         exchange: Exchange,
         *,
         rng: Rng,
         microbatches: int,
         compile: bool,
-        alone: Collection[int],
     ):
-        self.optimizers, self.exchange, self.rng = optimizers, exchange, rng
-        self.microbatches, self.compile, self.alone = microbatches, compile, alone
-        # Forward passes of this trace that a later phase goes back through: by phase and replica.
-        self.recorded: dict[str, dict[int | None, Recorded]] = {}
+        self.optimizers, self.one_device_ids = assembly.optimizers, assembly.one_device_ids
+        self.exchange, self.rng, self.microbatches, self.compile = exchange, rng, microbatches, compile
+        self._pullbacks: dict[str, Pullback] = {}  # through forward passes of this trace that were kept
         self._arrived: dict[str, Any] = {}  # values that were moved already, where they weren't made
         self._gone_through = {plan.through.name for plan in plans if plan.through}
 
     def begin(self) -> None:
         """Forgets what belongs to an earlier trace."""
-        self.recorded.clear()
+        self._pullbacks.clear()
         self._arrived.clear()
 
     def run(self, plan: Plan, placed: Mapping[str, Placed], index: tf.Tensor, healthy: tf.Tensor) -> Any:
-        """Whether all is well, the reduced sums, and the outputs where the phase runs."""
-        values = self.inputs_of(plan, placed)
+        """Returns whether all is well, the reduced sums, and the outputs where the phase runs."""
+        values = self._inputs_of(plan, placed)
         if isinstance(plan.phase, Update):
             if plan.through is None:
-                return self._update(plan, plan.phase, values, index, healthy)
-            return update_through(self, plan, plan.phase, values, placed, index, healthy)
-        run = self._compute if plan.phase.state is None else self._history
-        return healthy, {}, run(plan, plan.phase, values, index, healthy)
+                return self._update(plan, values, index, healthy)
+            return self._update_through(plan, plan.through, values, placed, index, healthy)
+        if plan.phase.state is None:
+            return healthy, {}, self._compute(plan, values, index)
+        return healthy, {}, self._history(plan, plan.phase, values, index, healthy)
 
-    def nothing(self, plan: Plan) -> Any:
-        """The outputs of a phase that isn't due, in the structure of one that is."""
-        return self.at(plan, lambda: cut(_empty(plan), self.microbatches))
+    def skipped_outputs(self, plan: Plan) -> Any:
+        """Returns the outputs of a phase that isn't due, in the structure of one that is."""
 
-    def _compute(self, plan: Plan, phase: Compute, values: Batch, index: tf.Tensor, _: tf.Tensor) -> Any:
-        def forward(values: Batch, index: tf.Tensor) -> dict[str, tf.Tensor]:
-            made = compute(
-                phase.fn,
-                cut(values, plan.microbatches),
-                self.rng_here(plan, index),
-                replicas=self.replicas_of(plan),
-                name=plan.name,
-                specs=plan.outputs,
-                sum_over_replicas=self._summing(plan),
-            )
-            return cut(made, self.microbatches)
+        def empty() -> Any:
+            n, specs = plan.microbatches, plan.outputs.items()
+            return cut({key: tf.zeros([n, *spec.shape], spec.dtype) for key, spec in specs}, self.microbatches)
 
-        def microbatch(values: Batch, index: tf.Tensor, m: tf.Tensor, outputs: Batch) -> dict[str, tf.Tensor]:
-            rng = at_microbatch(self.rng_here(plan, index), m, plan.rows, self.exchange.replicas)
-            with summing_over_replicas(self.exchange.sum_statistics(plan.name)):
-                made = phase.fn({key: x[m] for key, x in cut(values, plan.microbatches).items()}, rng)
-            return _written(outputs, m, made)
+        return self._run_at(plan, empty)
 
-        if self._together(plan):
-            start = self.exchange.run(lambda: _empty(plan))
-            made = _loop(plan, lambda m, so_far: self.exchange.run(microbatch, values, index, m, so_far), start)
-            return self.exchange.run(lambda x: cut(x, self.microbatches), made)
-        if plan.name not in self._gone_through or phase.every > 1:  # in a condition nothing can be kept for later
-            return self.at(plan, forward, values, index)
+    # --- the kinds of phases -----------------------------------------------------------------------------------------
 
-        def recorded(values: Batch, index: tf.Tensor) -> dict[str, tf.Tensor]:
+    def _update(self, plan: Plan, values: Batch, index: tf.Tensor, healthy: tf.Tensor) -> Any:
+        asked = Asked(plan.name, self.optimizers[plan.name].parameters)
+        added, rows, layers = self._sweep(plan, values, index, asked)
+
+        def write(added: Additive, healthy: tf.Tensor) -> Any:
+            found = Accumulated(added, not plan.weighted, layers)
+            if plan.replicated:
+                found = reduce_over_replicas(found, self.exchange, plan.name)
+            return self._written(plan, found, healthy)
+
+        return *self._run_at_variables(plan, write, added, healthy, replicated=plan.replicated), rows.outputs
+
+    def _update_through(
+        self,
+        plan: Plan,
+        source: Plan,
+        values: Batch,
+        placed: Mapping[str, Placed],
+        index: tf.Tensor,
+        healthy: tf.Tensor,
+    ) -> Any:
+        """Trains by a loss what makes its inputs: the gradients of these go back through the `Compute` where it ran."""
+        # Only weights have to be known before the gradients are sent on: else the figures travel with these.
+        together = plan.replicated and source.replicated and not plan.weighted
+
+        def of_the_mean(added: Additive, cotangents: Batch) -> tuple[Additive, Batch]:
+            if plan.replicated and not together:
+                added = self.exchange.sum(added, phase=plan.name, what=FIGURES)
+            if plan.weighted:
+                scale = tf.math.divide_no_nan(1.0, added.sums["weight"])
+                cotangents = {key: x * tf.cast(scale, x.dtype) for key, x in cotangents.items()}
+            return added, cotangents
+
+        def write(gradients: Mapping[str, Any], added: Additive, healthy: tf.Tensor) -> Any:
+            own = added if together else Additive({}, {}, {})
+            found = Accumulated(own._replace(gradients=gradients), True, layers)
+            if source.replicated:
+                found = reduce_over_replicas(found, self.exchange, plan.name)
+            if not together:
+                found = Accumulated(added._replace(gradients=found.gradients), True, layers)
+            return self._written(plan, found, healthy)
+
+        wanted = [key for key, spec in source.outputs.items() if key in plan.reads and spec.dtype.is_floating]
+        added, rows, layers = self._sweep(plan, values, index, Asked(plan.name, inputs=wanted))
+        added, cotangents = self._run_at(plan, of_the_mean, added, rows.gradients)
+        if not source.replicated:
+            added = self.exchange.first(added)  # summed already, so all replicas have the same
+        cotangents = {
+            key: moved(Placed(x, plan.replicated), source.replicated, self.exchange, plan.name)
+            for key, x in cotangents.items()
+        }
+        pull = self._pullbacks.get(source.name) or self._forward_again(source, placed, index)
+        gradients = pull(plan, cotangents)
+        written = self._run_at_variables(plan, write, gradients, added, healthy, replicated=source.replicated)
+        return *written, rows.outputs
+
+    def _compute(self, plan: Plan, values: Batch, index: tf.Tensor) -> Any:
+        if plan.name not in self._gone_through or plan.phase.every > 1:
+            return self._sweep(plan, values, index, Asked())[1].outputs
+        sweep, kept = self._sweep_of(plan), dict[int | None, Any]()  # by replica
+
+        def recorded(values: Batch, index: tf.Tensor) -> Any:
             with tf.GradientTape(persistent=True) as tape:
-                outputs = forward(values, index)
-            self.recorded.setdefault(plan.name, {})[replica_here()] = Recorded(tape, outputs)
+                outputs = self._swept(plan, sweep, values, index, Asked())[1].outputs
+            kept[replica_here()] = (tape, outputs)
             return outputs
 
-        return self.at(plan, recorded, values, index)
+        def pull(update: Plan, cotangents: Mapping[str, Any]) -> Any:
+            """Asks the tape, which may be asked later, by another `strategy.run`."""
+
+            def replica(cotangents: Batch) -> Any:
+                tape, outputs = kept[replica_here()]
+                parameters, along = dict(self.optimizers[update.name].parameters), list(cotangents.values())
+                gradients = tape.gradient([outputs[key] for key in cotangents], parameters, output_gradients=along)
+                refuse_missing_gradients(gradients, update.name)
+                return {path: tf.convert_to_tensor(gradient) for path, gradient in gradients.items()}
+
+            return self._run_at(plan, replica, cotangents)
+
+        self._pullbacks[plan.name] = pull
+        return self._run_at(plan, recorded, values, index)
+
+    def _forward_again(self, source: Plan, placed: Mapping[str, Placed], index: tf.Tensor) -> Pullback:
+        """Goes forward once more: no tape reaches into the condition of a phase that isn't always due."""
+
+        def pull(update: Plan, cotangents: Mapping[str, Any]) -> Any:
+            asked = Asked(update.name, self.optimizers[update.name].parameters, cotangents=cotangents)
+            return self._sweep(source, self._inputs_of(source, placed), index, asked)[0].gradients
+
+        return pull
 
     def _history(self, plan: Plan, phase: Compute, values: Batch, index: tf.Tensor, healthy: tf.Tensor) -> Any:
         with tf.device(self.exchange.device):
             whole = {key: x[0] for key, x in cut(values, 1).items()}
-            outputs, state = phase.fn(whole, self.rng_here(plan, index))
+            outputs, state = phase.fn(whole, self._rng_here(plan, index))
             outputs = cut({key: x[tf.newaxis] for key, x in outputs.items()}, self.microbatches)
         own = {variable.ref() for variable in named_variables(phase.state).values()} if phase.state else set()
         for reference, value in state.items():
@@ -110,163 +176,107 @@ class PhaseRunner:
             variable.assign(tf.where(healthy, value, variable.read_value()))
         return outputs
 
-    def _update(self, plan: Plan, phase: Update, values: Batch, index: tf.Tensor, healthy: tf.Tensor) -> Any:
-        layers = Statistics()
-        assert plan.loss
-        weighted = plan.loss.weighted
+    # --- sweeps ------------------------------------------------------------------------------------------------------
 
-        def sums(values: Batch, index: tf.Tensor) -> Any:
-            nonlocal layers
-            accumulated, outputs = accumulate_gradients(
-                phase.loss,
-                self.optimizers[plan.name].parameters,
-                cut(values, plan.microbatches),
-                self.rng_here(plan, index),
-                replicas=self.replicas_of(plan),
-                name=plan.name,
-                spec=plan.loss,
-                sum_over_replicas=self._summing(plan),
-            )
-            layers = accumulated.layers
-            return accumulated.additive, cut(outputs, self.microbatches)
+    def _sweep(self, plan: Plan, values: Batch, index: tf.Tensor, asked: Asked) -> tuple[Additive, Rows, Statistics]:
+        """Takes all microbatches where the phase runs; what lies row by row comes cut as the trainer cuts batches."""
+        sweep = self._sweep_of(plan)
+        if plan.together:
+            values = self._run_at(plan, lambda x: cut(x, plan.microbatches), values)
+            added, rows = sweep.around(self.exchange.run, values, index, lambda i: self._rng_here(plan, i), asked)
+            return added, self._run_at(plan, self._cut_back, rows), sweep.layers
 
-        def microbatch(values: Batch, index: tf.Tensor, m: tf.Tensor, so_far: Additive, outputs: Batch) -> Any:
-            nonlocal layers
-            parts = self.parts(plan, phase)
-            more, made = parts.differentiate(cut(values, plan.microbatches), m, self.rng_here(plan, index))
-            layers = parts.layers
-            return tf.nest.map_structure(tf.add, so_far, more), _written(outputs, m, made)
+        def swept(values: Batch, index: tf.Tensor, cotangents: Batch | None) -> tuple[Additive, Rows]:
+            return self._swept(plan, sweep, values, index, asked._replace(cotangents=cotangents))
 
-        def write(additive: Additive, healthy: tf.Tensor) -> Any:
-            return self.write(plan, phase, Accumulated(additive, weighted, layers), healthy)
-
-        def replica(values: Batch, index: tf.Tensor, healthy: tf.Tensor) -> Any:
-            additive, outputs = self.compiled(plan, sums)(values, index)
-            return (*write(additive, healthy), outputs)
-
-        if self._together(plan):
-            start = self.exchange.run(lambda: (self.parts(plan, phase).nothing(), _empty(plan)))
-            additive, made = _loop(
-                plan, lambda m, so_far: self.exchange.run(microbatch, values, index, m, *so_far), start
-            )
-            outputs = self.exchange.run(lambda x: cut(x, self.microbatches), made)
-            healthy, figures = self.exchange.run(write, additive, healthy)
-        elif plan.everywhere:
-            healthy, figures, outputs = self.exchange.run(replica, values, index, healthy)
+        # Several replicas can compile the arithmetic of an update alone, not the collective after it. It is wrapped
+        # within the replica: what is wrapped outside is traced for one, and called, with its variables, by all.
+        compiled = self.compile and self.exchange.replicas > 1 and not plan.phase.mixes_rows
+        if compiled and asked.variables and asked.cotangents is None:
+            fn = lambda *args: tf.function(swept, autograph=False, jit_compile=True)(*args)  # noqa: E731
         else:
-            additive, outputs = self.at(plan, self.compiled(plan, sums), values, index)
-            healthy, figures = self.where_it_lives(plan, write, additive, healthy)
-        return (*self.exchange.first((healthy, figures)), outputs)
+            fn = swept
+        added, rows = self._run_at(plan, fn, values, index, asked.cotangents)
+        return added, rows, sweep.layers
+
+    def _swept(self, plan: Plan, sweep: Sweep, values: Batch, index: tf.Tensor, asked: Asked) -> tuple[Additive, Rows]:
+        if asked.cotangents is not None:
+            asked = asked._replace(cotangents=cut(asked.cotangents, plan.microbatches))
+        added, rows = sweep(cut(values, plan.microbatches), self._rng_here(plan, index), asked)
+        return added, self._cut_back(rows)
+
+    def _cut_back(self, rows: Rows) -> Rows:
+        return Rows(cut(rows.outputs, self.microbatches), cut(rows.gradients, self.microbatches))
+
+    def _sweep_of(self, plan: Plan) -> Sweep:
+        return Sweep(
+            plan.phase.loss if isinstance(plan.phase, Update) else plan.phase.fn,
+            plan.name,
+            plan.microbatches,
+            plan.rows,
+            plan.outputs,
+            loss=plan.loss,
+            replicas=plan.replicas,
+            sum_over_replicas=self.exchange.sum_statistics(plan.name) if plan.replicated else None,
+            sparse=plan.loss is not None and not plan.together,
+        )
 
     # --- where -------------------------------------------------------------------------------------------------------
 
-    def at(self, plan: Plan, fn: Callable[..., Any], *args: Any) -> Any:
-        """`fn` where the phase runs."""
-        if plan.everywhere:
+    def _run_at(self, plan: Plan, fn: Callable[..., Any], *args: Any) -> Any:
+        """Calls `fn` where the phase runs."""
+        if plan.replicated:
             return self.exchange.run(fn, *args)
         with tf.device(self.exchange.device):
             return fn(*args)
 
-    def where_it_lives(self, plan: Plan, write: Callable[..., Any], *args: Any) -> Any:
-        """`write` where the phase's variables are: on every replica, or on the one device that they are kept on."""
+    def _run_at_variables(self, plan: Plan, write: Callable[..., Any], *args: Any, replicated: bool) -> Any:
+        """Calls `write` where the phase's variables are: on every replica, or on the one device that they live on.
+
+        Unless they are `replicated`, its arguments are on one device.
+        """
         parameters = self.optimizers[plan.name].parameters.values()
-        if any(id(variable) in self.alone for variable in parameters):
+        if not replicated and any(id(variable) in self.one_device_ids for variable in parameters):
             with tf.device(self.exchange.device):
                 return write(*args)
-        self.exchange.note_broadcast(args, plan.name)
-        return self.exchange.run(write, *args)
+        if not replicated:
+            self.exchange.note_broadcast(args, plan.name)
+        return self.exchange.first(self.exchange.run(write, *args))
 
-    def inputs_of(self, plan: Plan, placed: Mapping[str, Placed]) -> dict[str, Any]:
-        """What a phase reads, where it runs."""
+    def _written(self, plan: Plan, reduced: Accumulated, healthy: tf.Tensor) -> Any:
+        assert isinstance(plan.phase, Update)
+        fused = not self.compile or self.exchange.replicas > 1
+        return write_update(plan.phase, self.optimizers[plan.name], reduced, healthy, fused=fused)
+
+    def _inputs_of(self, plan: Plan, placed: Mapping[str, Placed]) -> dict[str, Any]:
+        """Returns what a phase reads, where it runs."""
         return {key: self._input(plan, key, placed[key]) for key in plan.reads}
 
     def _input(self, plan: Plan, key: str, value: Placed) -> Any:
-        if value.everywhere == plan.everywhere:
+        if value.replicated == plan.replicated:
             return value.value
         if not is_shape_only(plan, key):
             arrived = self._arrived.get(key)
             if arrived is None:
-                arrived = moved(value, everywhere=plan.everywhere, exchange=self.exchange, phase=plan.name)
+                arrived = moved(value, plan.replicated, self.exchange, plan.name)
             if plan.phase.every == 1:  # else a later phase couldn't reach into the condition
                 self._arrived[key] = arrived
             return arrived
         # A shape needn't be sent.
         part = self.exchange.first(value.value)
         rows = plan.rows * plan.microbatches // self.microbatches
-        return self.at(plan, lambda: tf.zeros([self.microbatches, rows, *part.shape[2:]], part.dtype))
-
-    def replicas_of(self, plan: Plan) -> int:
-        """Among how many its microbatches are shared out."""
-        return self.exchange.replicas if plan.everywhere else 1
+        return self._run_at(plan, lambda: tf.zeros([self.microbatches, rows, *part.shape[2:]], part.dtype))
 
     # --- randomness --------------------------------------------------------------------------------------------------
 
     def rng_of(self, phase: Phase, index: tf.Tensor) -> Rng:
-        """The random numbers of `phase` in step `index`."""
+        """Returns the random numbers of `phase` in step `index`."""
         return self.rng.fold(index).fold(phase.name)
 
-    def rng_here(self, plan: Plan, index: tf.Tensor) -> Rng:
-        """At the first row, where the phase runs, of its first microbatch."""
+    def _rng_here(self, plan: Plan, index: tf.Tensor) -> Rng:
+        """Stands at the first row, where the phase runs, of its first microbatch."""
         runs = self.microbatches // plan.microbatches  # of the trainer's microbatches make one of the phase's
         rows = plan.rows // runs
-        first = 0
-        if plan.everywhere:
-            first = tf.distribute.get_replica_context().replica_id_in_sync_group * rows
-        stride = rows * self.replicas_of(plan)
-        return self.rng_of(plan.phase, index)._replace(first_row=first, num_rows=plan.rows, runs=runs, stride=stride)
-
-    # --- microbatches ------------------------------------------------------------------------------------------------
-
-    def parts(self, plan: Plan, phase: Update) -> Microbatches:
-        """The phase's microbatches, to differentiate."""
-        assert plan.loss
-        return Microbatches(
-            phase.loss,
-            self.optimizers[plan.name].parameters,
-            name=plan.name,
-            spec=plan.loss,
-            microbatches=plan.microbatches,
-            rows=plan.rows,
-            replicas=self.replicas_of(plan),
-            sum_over_replicas=self._summing(plan),
-            sparse=False,
-        )
-
-    def compiled(self, plan: Plan, arithmetic: Callable[..., Any]) -> Callable[..., Any]:
-        """With several replicas the arithmetic alone can be compiled, not the collective after it."""
-        if not self.compile or self.exchange.replicas == 1 or plan.phase.mixes_rows:
-            return arithmetic
-        return tf.function(arithmetic, autograph=False, jit_compile=True)
-
-    def write(self, plan: Plan, phase: Update, accumulated: Accumulated, healthy: tf.Tensor) -> tuple[tf.Tensor, Sums]:
-        """The end of an update, in replica context or where one-device variables live."""
-        if plan.everywhere:
-            accumulated = reduce_over_replicas(accumulated, self.exchange, plan.name)
-        fused = not self.compile or self.exchange.replicas > 1
-        return write_update(phase, self.optimizers[plan.name], accumulated, healthy, fused=fused)
-
-    def _summing(self, plan: Plan) -> SumOverReplicas | None:
-        return self.exchange.sum_statistics(plan.name) if plan.everywhere else None
-
-    def _together(self, plan: Plan) -> bool:
-        """Whether the replicas take each microbatch together, because a collective can't stand in their own loops."""
-        return plan.phase.mixes_rows and plan.everywhere and self.exchange.replicas > 1 and plan.microbatches > 1
-
-
-def _loop(plan: Plan, one: Callable[[tf.Tensor, Any], Any], start: Any) -> Any:
-    """Over the microbatches, around `strategy.run`."""
-
-    def body(m: tf.Tensor, so_far: Any) -> Any:
-        return m + 1, one(m, so_far)
-
-    return tf.while_loop(lambda m, _: m < plan.microbatches, body, (tf.constant(0), start))[1]
-
-
-def _empty(plan: Plan) -> dict[str, tf.Tensor]:
-    """Outputs before there are any."""
-    return {key: tf.zeros([plan.microbatches, *spec.shape], spec.dtype) for key, spec in plan.outputs.items()}
-
-
-def _written(outputs: Batch, m: tf.Tensor, made: Batch) -> dict[str, tf.Tensor]:
-    """`outputs` with those of microbatch `m` in their place."""
-    return {key: tf.tensor_scatter_nd_update(x, [[m]], made[key][tf.newaxis]) for key, x in outputs.items()}
+        first = tf.distribute.get_replica_context().replica_id_in_sync_group * rows if plan.replicated else 0
+        rng = self.rng_of(plan.phase, index)
+        return rng._replace(first_row=first, num_rows=plan.rows, runs=runs, stride=rows * plan.replicas)

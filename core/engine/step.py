@@ -1,11 +1,7 @@
 """From a task's phases to one exact training step, on as many replicas as the strategy has.
 
 Control flow over phases stands here, around `strategy.run`: a collective inside a replica's condition or loop raises.
-The pieces are public, for those who write their own loop:
-
-    accumulated, outputs = accumulate_gradients(loss, optimizer.parameters, values, rng)
-    accumulated = reduce_over_replicas(accumulated, exchange)  # the one reduction of an update, in replica context
-    optimizer.apply(accumulated.mean_gradients())
+Whoever writes a loop of their own takes the pieces instead: `docs/bespoke-loop.md`.
 """
 
 from collections.abc import Mapping
@@ -53,13 +49,7 @@ class TrainStep:
         self.specs: dict[str, LossSpec] = {plan.name: plan.loss for plan in self.plans if plan.loss}
         self.rng = Rng.from_seed(seed).fold("train")
         self._runner = PhaseRunner(
-            self.plans,
-            assembly.optimizers,
-            self.exchange,
-            rng=self.rng,
-            microbatches=planner.microbatches,
-            compile=compile,
-            alone=assembly.one_device_ids,
+            self.plans, assembly, self.exchange, rng=self.rng, microbatches=planner.microbatches, compile=compile
         )
 
     def __call__(self, values: Batch, index: tf.Tensor) -> StepResult:
@@ -75,9 +65,9 @@ class TrainStep:
                 healthy, sums[plan.name], outputs = tf.cond(
                     tf.equal(index % plan.phase.every, 0),
                     lambda p=plan, v=dict(placed), h=healthy: self._runner.run(p, v, index, h),
-                    lambda p=plan, h=healthy: (h, _no_sums(p), self._runner.nothing(p)),
+                    lambda p=plan, h=healthy: (h, _no_sums(p), self._runner.skipped_outputs(p)),
                 )
-            placed |= {key: Placed(x, plan.everywhere) for key, x in outputs.items()}
+            placed |= {key: Placed(x, plan.replicated) for key, x in outputs.items()}
         return StepResult(healthy, {name: sums[name] for name in self.specs})
 
     def rng_of(self, phase: Phase, index: tf.Tensor) -> Rng:

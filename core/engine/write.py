@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from core.distribution.exchange import Exchange
 from core.distribution.ledger import GRADIENTS
-from core.engine.accumulate import Accumulated
+from core.engine.sweep import Accumulated
 from core.module import named_variables
 from core.optimizers import Optimizer
 from core.optimizers.clipping import global_norm
@@ -39,24 +39,24 @@ def write_update(
     # small models a tenth of their speed. A gradient that isn't finite ends the run all the same.
     written = healthy & tf.math.is_finite(reduced.sums["loss"])
     healthy = written & tf.math.is_finite(norm)
-    if reduced.weighted:
+    if not reduced.divided:
         # No weight is no evidence: the run goes on without an update. Less than none is a mistake.
         healthy &= weight >= 0.0
         written &= weight > 0.0
     value = tf.math.divide_no_nan(reduced.sums["loss"], weight)
-    optimizer.apply(gradients, value=value, commit=written, fused=fused)
+    optimizer.apply(gradients, value=value, apply_if=written, fused=fused)
     commit_untrained(phase, reduced, written)
     return healthy, {**reduced.sums, GRADIENT_NORM: weight * tf.cast(norm, weight.dtype)}
 
 
-def commit_untrained(phase: Update, reduced: Accumulated, where: tf.Tensor) -> None:
-    """Moves averages and derived state of the modules that `phase` trains; those of others it only read."""
+def commit_untrained(phase: Update, reduced: Accumulated, apply_if: tf.Tensor) -> None:
+    """Moves averages and derived state of the modules that `phase` trains, if `apply_if`; others it only read."""
     modules = [phase.trains] if isinstance(phase.trains, tf.Module) else list(phase.trains)
     values = reduced.layers.averages(reduced.additive.statistics)
     for module in modules:
         values |= refreshed(module)  # from the parameters as the update left them
     own = {variable.ref() for module in modules for variable in named_variables(module).values()}
-    commit({reference: value for reference, value in values.items() if reference in own}, keep=~where)
+    commit({reference: value for reference, value in values.items() if reference in own}, apply_if=apply_if)
 
 
 def _cast(gradient: Any, dtype: tf.DType) -> Any:

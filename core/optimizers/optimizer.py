@@ -54,10 +54,10 @@ class Optimizer:
         gradients: Tensors,
         *,
         value: tf.Tensor | None = None,
-        commit: tf.Tensor | None = None,
+        apply_if: tf.Tensor | None = None,
         fused: bool = True,
     ) -> None:
-        """Takes one step. Where `commit` (a scalar bool) is false, every variable keeps its bits.
+        """Takes one step. Where `apply_if` (a scalar bool) is false, every variable keeps its bits.
 
         Code that XLA compiles sets `fused` to false: XLA fuses the pure rule by itself, and masks it for nothing.
         """
@@ -69,10 +69,10 @@ class Optimizer:
             self.parameters,
             step=self.step.read_value(),
             value=value,
-            commit=commit,
+            apply_if=apply_if,
             fused=fused,
         )
-        self.step.assign_add(1 if commit is None else tf.cast(commit, tf.int64))
+        self.step.assign_add(1 if apply_if is None else tf.cast(apply_if, tf.int64))
 
     def shadow(self) -> Tensors | None:
         """What evaluation and export read in place of the parameters; `None` where they are the thing to read.
@@ -101,17 +101,17 @@ def apply_in_place(
     *,
     step: tf.Tensor,
     value: tf.Tensor | None = None,
-    commit: tf.Tensor | None = None,
+    apply_if: tf.Tensor | None = None,
     fused: bool = True,
 ) -> None:
     """Writes one update: by the fused twin where that pays, else by computing it and assigning the results.
 
     With `fused` the writes may stand under a condition; without, they are one straight line that masks by selecting.
     """
-    if fused and commit is not None:
+    if fused and apply_if is not None:
         # A condition costs a tenth of a small update, selecting every value doubles it.
         write = functools.partial(apply_in_place, transform, gradients, slots, params, step=step, value=value)
-        tf.cond(commit, write, lambda: None)
+        tf.cond(apply_if, write, lambda: None)
         return
     if fused and transform.fused and _suits_kernels(params.values()):
         transform.fused(gradients, slots, params, step=step, value=value)
@@ -119,16 +119,16 @@ def apply_in_place(
     state, before = read_all(slots), read(params)
     updates, new_state = transform.update(gradients, state, before, step=step, value=value)
     for path, variable in params.items():
-        if commit is None:
+        if apply_if is None:
             variable.assign_add(tf.cast(updates[path], variable.dtype))
         else:
             # Adding a masked update would not do: an addition of zero flushes denormals and turns -0.0 into 0.0.
             new = tf.cast(before[path] + updates[path], variable.dtype)
-            variable.assign(tf.where(commit, new, variable.read_value()))
+            variable.assign(tf.where(apply_if, new, variable.read_value()))
     for slot, values in slots.items():
         for path, variable in values.items():
             new = new_state[slot][path]
-            variable.assign(new if commit is None else tf.where(commit, new, state[slot][path]))
+            variable.assign(new if apply_if is None else tf.where(apply_if, new, state[slot][path]))
 
 
 def _suits_kernels(variables: Collection[tf.Variable]) -> bool:

@@ -1,14 +1,15 @@
-"""A task's phases, checked as far as they can be without tracing them."""
+"""A task's phases and variables, checked as far as they can be without tracing a step."""
 
+import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from core.errors import ConfigurationError
+from core.errors import ConfigurationError, did_you_mean
 from core.module import named_variables
-from core.task import Compute, Phase, Task, Update
+from core.task import ONE_DEVICE, Compute, Phase, Placement, Task, Update
 
 
 def checked_phases(task: Task) -> list[Phase]:
@@ -29,6 +30,82 @@ def checked_phases(task: Task) -> list[Phase]:
     _check_overlaps(phases)
     _check_history(phases)
     return list(phases)
+
+
+def placed_phases(phases: Sequence[Phase], placements: Mapping[str, Placement]) -> list[Phase]:
+    """Returns the phases, those that `placements` names in their new places."""
+    names = [phase.name for phase in phases]
+    for name, placement in placements.items():
+        if name not in names:
+            raise ConfigurationError(
+                f"`Experiment.placements` names the phase `{name}`; the task has "
+                f"{', '.join(f'`{known}`' for known in names)}.{did_you_mean(name, names)}"
+            )
+        phase = phases[names.index(name)]
+        if isinstance(phase, Compute) and phase.state is not None and placement != ONE_DEVICE:
+            raise ConfigurationError(
+                f"`Experiment.placements` gives phase `{name}` {placement!r}, but the phase keeps history (`state`) "
+                "and so always runs on one device: leave it out."
+            )
+    return [
+        dataclasses.replace(phase, placement=placements[phase.name]) if phase.name in placements else phase
+        for phase in phases
+    ]
+
+
+def _named_by(task: Task, name: str) -> str:
+    owner = type(task).__name__ if name in task.one_device else "Experiment"
+    return f"`{owner}.one_device` names `{name}`"
+
+
+def one_device_network(task: Task, name: str) -> tf.Module:
+    """Returns the network that `one_device` names."""
+    network: Any = getattr(task, name, None)
+    if not isinstance(network, tf.Module):
+        known = [key for key, value in vars(task).items() if isinstance(value, tf.Module)]
+        raise ConfigurationError(
+            f"{_named_by(task, name)}, which is {network!r}; name attributes that hold a network: "
+            f"`{type(task).__name__}` has {', '.join(f'`{key}`' for key in known)}.{did_you_mean(name, known)}"
+        )
+    return network
+
+
+def check_unshared(task: Task, name: str) -> None:
+    """Refuses a network that shares a variable: it would leave a part behind, which lived on as a second copy."""
+    network = one_device_network(task, name)
+    own = {id(variable): path for path, variable in named_variables(network).items()}
+    delattr(task, name)
+    shared = [path for path, variable in named_variables(task).items() if id(variable) in own]
+    setattr(task, name, network)
+    if shared:
+        raise ConfigurationError(
+            f"{_named_by(task, name)}, but its variable `{shared[0]}` belongs to another attribute of the task as "
+            "well: it can't be in both places. Name both, as one module that holds all of it, or keep the network on "
+            "every replica."
+        )
+
+
+def check_variables(
+    task: Task, phases: Sequence[Phase], strategy: tf.distribute.Strategy, one_device_ids: Collection[int]
+) -> None:
+    """Refuses a variable that doesn't belong to the strategy, and what is trained but isn't part of the task."""
+    name, variables = type(task).__name__, named_variables(task)
+    known = {id(variable) for variable in variables.values()}
+    for phase in phases:
+        for path, variable in phase.variables().items() if isinstance(phase, Update) else ():
+            if id(variable) not in known:
+                raise ConfigurationError(
+                    f"phase `{phase.name}` trains `{path}`, which isn't part of `{name}`: no checkpoint would hold it. "
+                    "Make the network in `__init__` of the task and keep it there as an attribute (`self.net = ...`)."
+                )
+    for path, variable in variables.items():
+        # Outside the scope it would train to wrong numbers without an error (TensorFlow issue 41768).
+        if id(variable) not in one_device_ids and not strategy.extended.variable_created_in_scope(variable):
+            raise ConfigurationError(
+                f"variable `{path}` of `{name}` was made outside the strategy's scope. Make it in the task's "
+                "`__init__`, which is called inside `strategy.scope()`; don't make it when a module is imported or in "
+                "`phases()`, and don't share it between tasks."
+            )
 
 
 def _check_overlaps(phases: Sequence[Phase]) -> None:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gin
@@ -120,6 +120,11 @@ class Compute:
         _check_phase(self)
         if self.state is not None and not isinstance(self.state, tf.Module):
             raise TypeError(f"`state` of phase `{self.name}` is {self.state!r}; name the module whose variables it is.")
+
+    def outputs(self, batch: Batch, rng: Rng) -> Mapping[str, tf.Tensor]:
+        """Returns what `fn` makes, without the history that it returns as well."""
+        outputs: Mapping[str, tf.Tensor] = self.fn(batch, rng) if self.state is None else self.fn(batch, rng)[0]
+        return outputs
 
 
 Phase = Update | Compute

@@ -104,8 +104,8 @@ def refreshed(module: tf.Module) -> Values:
     return values
 
 
-def commit(values: Values, keep: tf.Tensor | None = None) -> None:
-    """Assigns each value to its variable. Where `keep` (a scalar bool) is true, every variable keeps its bits."""
+def commit(values: Values, apply_if: tf.Tensor | None = None) -> None:
+    """Assigns each value to its variable; where `apply_if` (a scalar bool) is false, every variable keeps its bits."""
     for reference, value in values.items():
         variable = reference.deref()
-        variable.assign(value if keep is None else tf.where(keep, variable, value))
+        variable.assign(value if apply_if is None else tf.where(apply_if, value, variable))

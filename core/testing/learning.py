@@ -17,12 +17,13 @@ def assert_updates_only(
     names = [p.name for p in task.phases() if isinstance(p, Update)]
     assert phase in names, f"there is no update `{phase}`; the task has {', '.join(f'`{name}`' for name in names)}."
     modules = [module] if isinstance(module, tf.Module) else module
-    own = {id(v) for m in modules for v in named_variables(m, trainable_only=True).values()}
+    trained = {id(v) for m in modules for v in named_variables(m, trainable_only=True).values()}
+    own = {id(v) for m in modules for v in named_variables(m).values()}
     before = {path: v.numpy() for path, v in named_variables(task).items()}
     plain_step(task, optimizers_of(task), batch, Rng.from_seed(seed), only=phase)
     for path, variable in named_variables(task).items():
         changed = before[path].tobytes() != variable.numpy().tobytes()
-        assert changed or id(variable) not in own, (
+        assert changed or id(variable) not in trained, (
             f"phase `{phase}` left `{path}` as it was: its gradient is zero for this batch, or it isn't among `trains`."
         )
         assert not changed or id(variable) in own, (

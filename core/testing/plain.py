@@ -1,53 +1,106 @@
-"""A training step the plain way: one device, one microbatch, one phase after the other.
+"""The specification: what one training step means, on one device, with nothing of the engine.
 
-A second opinion on the engine, of which it uses nothing.
+The engine must lead to the same numbers, to the rounding of sums, on any number of replicas, with any placements, and
+for phases whose rows are independent with any number of microbatches. (What it adds is what becomes of a loss that
+isn't finite: nothing is written any more, and the run ends.)
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import tensorflow as tf
 
+from core.module import named_variables
 from core.optimizers import Optimizer
 from core.random import Rng
-from core.task import Batch, Compute, Task, Update
+from core.task import Batch, Compute, Loss, Task, Update
 from core.task.loss import checked, weighted_sums
-from core.task.statistics import commit
+from core.task.statistics import Values, commit, refreshed
 
 
 def optimizers_of(task: Task) -> dict[str, Optimizer]:
-    """One for each update, by the name of its phase."""
+    """Returns an optimizer for each update, by the name of its phase."""
     return {p.name: Optimizer(p.optimizer, p.variables()) for p in task.phases() if isinstance(p, Update)}
 
 
 def plain_step(
-    task: Task, optimizers: Mapping[str, Optimizer], batch: Batch, rng: Rng, *, only: str | None = None
+    task: Task,
+    optimizers: Mapping[str, Optimizer],
+    batch: Batch,
+    rng: Rng,
+    *,
+    index: int = 0,
+    microbatches: int = 1,
+    only: str | None = None,
 ) -> dict[str, tf.Tensor]:
-    """One step on one device and one microbatch; applies the update `only`, or all. Returns the mean losses."""
-    values = dict(batch)
-    rows = len(next(iter(values.values())))
-    rngs = {phase.name: rng.fold(phase.name)._replace(num_rows=rows) for phase in task.phases()}
-    computes, losses = dict[str, Compute](), {}
+    """Takes step `index` on the whole batch; returns the mean losses. `only` one of its updates writes, or all."""
+    values, losses, computes = dict(batch), dict[str, tf.Tensor](), dict[str, Compute]()
     for phase in task.phases():
-        here = rngs[phase.name]
+        if index % phase.every:
+            continue
         if isinstance(phase, Compute):
             computes[phase.name] = phase
-            outputs, history = phase.fn(values, here) if phase.state else (phase.fn(values, here), {})
-            values |= outputs
+            if phase.state is None:
+                values |= _computed(phase, values, rng, microbatches)
+                continue
+            (made,) = _by_microbatch(phase.fn, values, rng.fold(phase.name), 1)  # history sees the whole batch
+            values |= made[0]
             if only is None:
-                commit(history)
+                commit(made[1])
             continue
         optimizer = optimizers[phase.name]
         with tf.GradientTape() as tape:
             if phase.through is not None:  # once more, where the tape sees it
-                values |= computes[phase.through].fn(values, rngs[phase.through])
-            result = checked(phase.loss(values, here), phase.name, rows)
-            objective, sums = weighted_sums(result)
-            mean = objective / sums["weight"]
-        gradients = tape.gradient(mean, optimizer.parameters, unconnected_gradients=tf.UnconnectedGradients.NONE)
+                values |= _computed(computes[phase.through], values, rng, microbatches)
+            made = _by_microbatch(phase.loss, values, rng.fold(phase.name), phase.microbatches or microbatches)
+            results = [checked(loss, phase.name, _rows(values) // len(made)) for loss in made]
+            sums = [weighted_sums(loss) for loss in results]
+            weight = tf.add_n([figures["weight"] for _, figures in sums])
+            mean = tf.math.divide_no_nan(tf.add_n([objective for objective, _ in sums]), weight)
+        gradients = tape.gradient(mean, optimizer.parameters)
         missing = [path for path, gradient in gradients.items() if gradient is None]
         assert not missing, f"phase `{phase.name}` trains {missing}, but its loss doesn't depend on them."
         if only in (None, phase.name):
-            optimizer.apply(gradients, value=mean)
-        values |= result.outputs
+            optimizer.apply(gradients, value=mean, apply_if=weight > 0.0)  # no weight is no evidence
+            commit(_untrained(phase, results), apply_if=weight > 0.0)
+        values |= _joined(loss.outputs for loss in results)
         losses[phase.name] = mean
     return losses
+
+
+def _computed(phase: Compute, values: Batch, rng: Rng, microbatches: int) -> dict[str, tf.Tensor]:
+    return _joined(_by_microbatch(phase.fn, values, rng.fold(phase.name), phase.microbatches or microbatches))
+
+
+def _by_microbatch(fn: Callable[[Batch, Rng], Any], values: Batch, rng: Rng, microbatches: int) -> list[Any]:
+    """Calls `fn` with the rows of each microbatch, and the random numbers that are these rows'."""
+    rows = _rows(values) // microbatches
+    return [
+        fn(
+            {key: x[first : first + rows] for key, x in values.items()},
+            rng._replace(first_row=first, num_rows=rows),
+        )
+        for first in range(0, rows * microbatches, rows)
+    ]
+
+
+def _rows(values: Batch) -> int:
+    return len(next(iter(values.values())))
+
+
+def _joined(parts: Iterable[Mapping[str, tf.Tensor]]) -> dict[str, tf.Tensor]:
+    parts = list(parts)
+    return {key: tf.concat([part[key] for part in parts], 0) for key in parts[0]}
+
+
+def _untrained(phase: Update, results: list[Loss]) -> Values:
+    """Returns the averages and derived state of the modules that `phase` trains: those of others it only read."""
+    values: Values = {}
+    if results[0].statistics:
+        sums = [loss.statistics.sums for loss in results if loss.statistics]
+        values |= results[0].statistics.averages(tf.nest.map_structure(lambda *xs: tf.add_n(xs), *sums))
+    own = set()
+    for module in [phase.trains] if isinstance(phase.trains, tf.Module) else phase.trains:
+        values |= refreshed(module)  # from the parameters as the update left them
+        own |= {variable.ref() for variable in named_variables(module).values()}
+    return {reference: value for reference, value in values.items() if reference in own}

@@ -159,12 +159,12 @@ class Run:
         self.optimizer = Optimizer(transform, self.params)
         self.fused = fused
 
-    def update(self, i: tf.Tensor, commit: tf.Tensor | None = None, spoil: float = 0.0) -> None:
+    def update(self, i: tf.Tensor, apply_if: tf.Tensor | None = None, spoil: float = 0.0) -> None:
         gradients = {
             path: tf.cast(self.curvature[path], v.dtype) * v + tf.cast(tf.gather(self.noise[path], i) + spoil, v.dtype)
             for path, v in self.params.items()
         }
-        self.optimizer.apply(gradients, value=1.0 / tf.cast(i + 1, tf.float32), commit=commit, fused=self.fused)
+        self.optimizer.apply(gradients, value=1.0 / tf.cast(i + 1, tf.float32), apply_if=apply_if, fused=self.fused)
 
     def graph(self, *, compiled: bool = False) -> Any:
         return tf.function(self.update, jit_compile=compiled, autograph=False)

@@ -38,7 +38,7 @@ def run(session: Session) -> int:
     finally:
         telemetry.close()
     _write_result(trainer, exit_code=0, reason=trainer.state.outcome)
-    trainer.any_of_us(False)  # nobody leaves before all have come to the end
+    trainer.agreement.barrier()  # nobody leaves before all have come to the end
     if is_chief():
         print(f"finished: {_how(trainer)}, in `{workdir.path}`", flush=True)
     return 0
@@ -63,7 +63,7 @@ def _write_result(trainer: Trainer, *, exit_code: int, reason: str) -> None:
 def _already_finished(trainer: Trainer) -> int:
     """Says so; a run that was killed between its last checkpoint and its result gets the result now."""
     result = trainer.workdir.read_result()
-    if trainer.any_of_us(result.get("exit_code") != 0 or result.get("step") != trainer.step):
+    if trainer.agreement.any_worker(result.get("exit_code") != 0 or result.get("step") != trainer.step):
         if trainer.evaluator:
             trainer.evaluate()
         _write_result(trainer, exit_code=0, reason=trainer.state.outcome)

@@ -192,6 +192,15 @@ def test_history_is_kept_in_the_order_of_rows(replicas, microbatches, own):
     assert_same(train(task, REAL, replicas, microbatches), train(Remembering, REAL, 1, 1))
 
 
+def test_what_a_phase_only_keeps_is_sent_to_it():
+    class Keeping(Remembering):
+        def recall(self, batch, rng):
+            return {"before": self.history.rows + 0.0}, {self.history.rows.ref(): batch["real"]}
+
+    found, _ = train(Keeping, REAL, 2, 2, steps=1)
+    np.testing.assert_array_equal(found.variables["history/rows"], REAL["real"])
+
+
 def test_a_phase_joins_whole_microbatches_only():
     with pytest.raises(ConfigurationError, match="doesn't divide `Trainer"):
         train(type("Here", (Remembering,), {"phase_microbatches": 4}), REAL, 1, 2, steps=1)

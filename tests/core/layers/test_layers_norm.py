@@ -109,9 +109,9 @@ def test_a_step_without_values_leaves_the_averages_alone() -> None:
 def test_commit_can_be_withheld() -> None:
     norm, statistics = BatchNorm(2), Statistics()
     norm(RNG.normal([4, 2]), statistics=statistics)
-    commit(statistics.averages(), keep=tf.constant(True))
+    commit(statistics.averages(), apply_if=tf.constant(False))
     assert float(norm.moving_weight) == 0.0
-    commit(statistics.averages(), keep=tf.constant(False))
+    commit(statistics.averages(), apply_if=tf.constant(True))
     assert float(norm.moving_weight) == pytest.approx(0.01)
 
 

@@ -111,8 +111,8 @@ def test_zero_gradients_and_zero_weights_are_finite() -> None:
 def test_a_schedule_counts_applied_updates_only() -> None:
     w = tf.Variable(0.0)
     optimizer = Optimizer(sgd(piecewise_constant([1.0, 10.0, 100.0], boundaries=[1, 2])), {"w": w})
-    for commit in (True, False, False, True, False, True):
-        optimizer.apply({"w": tf.constant(-1.0)}, commit=tf.constant(commit))
+    for apply_if in (True, False, False, True, False, True):
+        optimizer.apply({"w": tf.constant(-1.0)}, apply_if=tf.constant(apply_if))
     assert float(w) == 111.0
 
 

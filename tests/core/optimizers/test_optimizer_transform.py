@@ -149,7 +149,7 @@ def test_replicas_apply_kernels_under_a_flag_as_one_device_does(tmp_path: pathli
 
                 def replica(i):
                     gradient = w.read_value() + tf.cast(i, tf.float32)
-                    optimizer.apply({"w": gradient}, commit=i != 2)
+                    optimizer.apply({"w": gradient}, apply_if=i != 2)
 
                 @tf.function
                 def loop(n):

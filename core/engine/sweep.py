@@ -1,0 +1,279 @@
+"""A sweep: one phase's function over its microbatches, with the gradients that are asked for.
+
+A value on its way through the phases is `[microbatches, rows, ...]`; step functions see `[rows, ...]`. A sweep makes
+two kinds of things only: what is *added* (gradients, figures, statistics) and what lies *row by row* (outputs,
+gradients of inputs). Sums are divided once, by the total weight: of a loss without weights before it is differentiated,
+of one with weights when all are reduced. So figures are exact for ragged weights, however a batch is cut up.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from core.engine.describe import LossSpec, Specs, describe_loss, describe_outputs, microbatch_specs
+from core.engine.describe import zeros as zeros_of
+from core.engine.place import shape_of
+from core.random import Rng
+from core.task import Batch, Loss
+from core.task.guards import refuse_missing_gradients
+from core.task.loss import Sums, checked, weighted_sums
+from core.task.statistics import Statistics, SumOverReplicas, summing_over_replicas
+
+SPARSE_FROM = 1024  # rows of a variable; tracing a gradient to see whether it is sparse isn't worth it for smaller ones
+
+
+class Additive(NamedTuple):
+    """What is summed over microbatches and replicas."""
+
+    gradients: Mapping[str, Any]  # tensors, or `IndexedSlices` where that is less to send
+    sums: Sums
+    statistics: Any  # sums by layer, as `Statistics` keeps them
+
+
+class Rows(NamedTuple):
+    """What isn't summed, but has a place for each row."""
+
+    outputs: Mapping[str, tf.Tensor]
+    gradients: Mapping[str, tf.Tensor]  # of the inputs that were asked for
+    slices: Mapping[str, tuple[tf.Tensor, tf.Tensor]] = {}  # values and indices of sparse gradients, by path
+
+
+class Asked(NamedTuple):
+    """The gradients that a sweep is asked for: of variables (added up), or of inputs (row by row).
+
+    They are gradients of the loss; of a `Compute`, of its outputs along `cotangents`.
+    """
+
+    by: str = ""  # the update that asks
+    variables: Mapping[str, tf.Variable] = {}
+    inputs: Sequence[str] = ()
+    cotangents: Batch | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Accumulated:
+    """What an update knows of its batch."""
+
+    additive: Additive
+    divided: bool  # whether the gradients are the mean's already: without weights, what to divide by is known before
+    layers: Statistics = dataclasses.field(default_factory=Statistics)  # knows which layer is which
+
+    @property
+    def gradients(self) -> Mapping[str, Any]:
+        """The sums of the gradients."""
+        return self.additive.gradients
+
+    @property
+    def sums(self) -> Sums:
+        """The sums of weight, loss and metrics."""
+        return self.additive.sums
+
+    def mean_gradients(self) -> Mapping[str, Any]:
+        """Returns the gradients of the weighted mean loss; zero where the total weight is."""
+        if self.divided:
+            return self.gradients
+        scale = tf.math.divide_no_nan(1.0, self.sums["weight"])
+        return {path: _scaled(gradient, tf.cast(scale, gradient.dtype)) for path, gradient in self.gradients.items()}
+
+
+@dataclasses.dataclass
+class Sweep:
+    """The microbatches of one phase, on one replica or device."""
+
+    fn: Callable[[Batch, Rng], Any]
+    name: str
+    microbatches: int
+    rows: int  # of one microbatch, here
+    outputs: Specs  # of one microbatch
+    loss: LossSpec | None = None  # None of a `Compute`
+    replicas: int = 1  # that split the rows
+    sum_over_replicas: SumOverReplicas | None = None
+    sparse: bool = False  # whether gradients that touch few rows stay slices
+    layers: Statistics = dataclasses.field(default_factory=Statistics)  # of the last call: knows which layer is which
+
+    def __call__(self, values: Batch, rng: Rng, asked: Asked) -> tuple[Additive, Rows]:
+        """Takes one microbatch after the other, in the replica; `rng` stands at the first row of the first one."""
+        if self.microbatches == 1:
+            added, rows = self._one(values, 0, rng, asked)
+            return added, tf.nest.map_structure(lambda x: x[tf.newaxis], rows)
+        slices = self._slice_specs(values, asked)
+        inputs = {key: tf.TensorSpec(values[key].shape[1:], values[key].dtype) for key in asked.inputs}
+        arrays = tf.nest.map_structure(
+            lambda spec: tf.TensorArray(spec.dtype, self.microbatches, element_shape=spec.shape),
+            Rows(self._made(asked), inputs, slices),
+        )
+
+        def add(m: tf.Tensor, so_far: Any) -> Any:
+            added, rows = _apart(*self._one(values, m, rng, asked), slices)
+            return (
+                tf.nest.map_structure(tf.add, so_far[0], added),
+                tf.nest.map_structure(lambda array, x: array.write(m, x), so_far[1], rows),
+            )
+
+        added, arrays = self._loop(add, (self._initial_sums(asked, slices), arrays))
+        rows = tf.nest.map_structure(lambda array: array.stack(), arrays)
+        # In the variables' order, in which every replica and the ledger find them.
+        gradients = {
+            path: _joined(rows.slices[path], v.shape) if path in slices else added.gradients[path]
+            for path, v in asked.variables.items()
+        }
+        return added._replace(gradients=gradients), rows._replace(slices={})
+
+    def around(
+        self, run: Callable[..., Any], values: Any, index: Any, rng_at: Callable[[Any], Rng], asked: Asked
+    ) -> tuple[Additive, Rows]:
+        """Takes each microbatch on all replicas together, by `run`: a collective can't stand in a replica's loop."""
+
+        def start() -> Any:
+            specs = self._made(asked).items()
+            empty = {key: tf.zeros([self.microbatches, *spec.shape], spec.dtype) for key, spec in specs}
+            return self._initial_sums(asked), Rows(empty, {})
+
+        def one(m: tf.Tensor, values: Batch, index: Any, so_far: Any) -> Any:
+            added, rows = self._one(values, m, rng_at(index), asked)
+            return (
+                tf.nest.map_structure(tf.add, so_far[0], added),
+                tf.nest.map_structure(
+                    lambda whole, x: tf.tensor_scatter_nd_update(whole, [[m]], x[tf.newaxis]), so_far[1], rows
+                ),
+            )
+
+        return self._loop(lambda m, so_far: run(one, m, values, index, so_far), run(start))
+
+    def _loop(self, add: Callable[[tf.Tensor, Any], Any], start: Any) -> Any:
+        def body(m: tf.Tensor, so_far: Any) -> Any:
+            return m + 1, add(m, so_far)
+
+        return tf.while_loop(lambda m, _: m < self.microbatches, body, (tf.constant(0), start))[1]
+
+    def _one(self, values: Batch, m: Any, rng: Rng, asked: Asked) -> tuple[Additive, Rows]:
+        """Takes microbatch `m`."""
+        values = {key: x[m] for key, x in values.items()}
+        rng = rng._replace(first_row=rng.first_row + m * (self.rows * self.replicas), num_rows=self.rows)
+        inputs = {key: values[key] for key in asked.inputs}
+        # Declared here, inside the replica: a strategy runs each in a thread of its own, which inherits no context.
+        summing = summing_over_replicas(self.sum_over_replicas) if self.sum_over_replicas else contextlib.nullcontext()
+        with summing:
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
+                tape.watch([*asked.variables.values(), *inputs.values()])
+                made = self.fn(values, rng)
+                if self.loss is not None:
+                    target, added, outputs = self._sums(made)
+                else:
+                    target, added, outputs = None, Additive({}, {}, {}), dict(made)
+            along, gradients = None, dict[str, Any]()
+            if asked.cotangents is not None:
+                target = [made[key] for key in asked.cotangents]
+                along, outputs = [x[m] for x in asked.cotangents.values()], {}
+            if asked.variables:
+                gradients = tape.gradient(target, dict(asked.variables), output_gradients=along)
+                refuse_missing_gradients(gradients, asked.by)
+            if inputs:
+                inputs = tape.gradient(target, inputs, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        sent = {path: self._sent(gradient, asked.variables[path]) for path, gradient in gradients.items()}
+        return added._replace(gradients=sent), Rows(outputs, inputs)
+
+    def _sums(self, made: Any) -> tuple[tf.Tensor, Additive, Batch]:
+        """Returns what to differentiate, what to add up, and the outputs of a loss."""
+        assert self.loss
+        result: Loss = checked(made, self.name, self.rows)
+        objective, sums = weighted_sums(result)
+        if not self.loss.weighted:
+            # A factor on one number instead of on every gradient.
+            objective /= float(result.per_example.shape.num_elements() * self.microbatches * self.replicas)
+        # The sums are read from the replica's own statistics: the threads of replicas take turns at collectives, and
+        # those of an object that they share would be another's, without an error.
+        layers = result.statistics or Statistics()
+        self.layers = layers
+        return objective, Additive({}, sums, dict(layers.sums)), dict(result.outputs)
+
+    def _sent(self, gradient: Any, variable: tf.Variable) -> Any:
+        """Keeps slices only where the rows touched on all replicas are fewer than there are."""
+        if isinstance(gradient, tf.IndexedSlices) and self.sparse and self.replicas > 1:
+            touched = gradient.indices.shape.num_elements()
+            if touched and touched * self.microbatches * self.replicas < variable.shape[0]:
+                return gradient
+        return tf.convert_to_tensor(gradient)
+
+    def _made(self, asked: Asked) -> dict[str, tf.TensorSpec]:
+        return dict(self.outputs) if asked.cotangents is None else {}
+
+    def _initial_sums(self, asked: Asked, slices: Collection[str] = ()) -> Additive:
+        """Returns zeros to add to; gradients that are kept as slices aren't carried along."""
+        gradients = {path: tf.zeros(v.shape, v.dtype) for path, v in asked.variables.items() if path not in slices}
+        if self.loss is None:
+            return Additive(gradients, {}, {})
+        return Additive(gradients, self.loss.zero_sums(), zeros_of(self.loss.statistics))
+
+    def _slice_specs(self, values: Batch, asked: Asked) -> dict[str, tuple[tf.TensorSpec, tf.TensorSpec]]:
+        """Finds the gradients that stay slices, and how many these are, by tracing one microbatch."""
+        large = any(v.shape.rank and v.shape[0] >= SPARSE_FROM for v in asked.variables.values())
+        if not self.sparse or self.replicas == 1 or not large:
+            return {}
+        found = {}
+
+        def trace(values: Batch) -> None:
+            for path, x in self._one(values, 0, Rng.from_seed(0), asked)[0].gradients.items():
+                if isinstance(x, tf.IndexedSlices):
+                    number = x.indices.shape.num_elements()
+                    shape = [number, *asked.variables[path].shape[1:]]
+                    found[path] = (tf.TensorSpec(shape, x.dtype), tf.TensorSpec([number], tf.int64))
+
+        specs = {key: tf.TensorSpec(x.shape, x.dtype) for key, x in values.items()}
+        tf.function(trace, autograph=False).get_concrete_function(specs)
+        return found
+
+
+def accumulate_gradients(
+    loss: Callable[[Batch, Rng], Loss],
+    variables: Mapping[str, tf.Variable],
+    values: Batch,
+    rng: Rng,
+    *,
+    replicas: int = 1,
+    name: str = "loss",
+    sum_over_replicas: SumOverReplicas | None = None,
+) -> tuple[Accumulated, dict[str, tf.Tensor]]:
+    """Sums gradients and figures over the microbatches; returns them, and the loss's `outputs` for each microbatch.
+
+    `rng` stands at the first row of the first microbatch. With several replicas, `sum_over_replicas` is what layers sum
+    their statistics by; there may be only one microbatch then, because a collective can't stand in a replica's loop.
+    """
+    microbatches, rows = shape_of(values)
+    spec = describe_loss(loss, microbatch_specs(values), name)
+    sweep = Sweep(loss, name, microbatches, rows, spec.outputs, spec, replicas, sum_over_replicas, sparse=True)
+    added, made = sweep(values, rng, Asked(name, variables))
+    return Accumulated(added, divided=not spec.weighted, layers=sweep.layers), dict(made.outputs)
+
+
+def compute(
+    fn: Callable[[Batch, Rng], Mapping[str, tf.Tensor]], values: Batch, rng: Rng, *, name: str = "compute"
+) -> dict[str, tf.Tensor]:
+    """Returns the outputs of `fn` for each microbatch, as [microbatches, rows, ...]."""
+    microbatches, rows = shape_of(values)
+    outputs = {} if microbatches == 1 else describe_outputs(fn, microbatch_specs(values), name)[0]
+    return dict(Sweep(fn, name, microbatches, rows, outputs)(values, rng, Asked())[1].outputs)
+
+
+def _apart(added: Additive, rows: Rows, paths: Collection[str]) -> tuple[Additive, Rows]:
+    """Moves the slices of the gradients `paths` from what is added to what lies row by row."""
+    gradients = {path: x for path, x in added.gradients.items() if path not in paths}
+    sparse = {path: added.gradients[path] for path in paths}
+    slices = {path: (x.values, tf.cast(tf.reshape(x.indices, [-1]), tf.int64)) for path, x in sparse.items()}
+    return added._replace(gradients=gradients), rows._replace(slices=slices)
+
+
+def _joined(slices: tuple[tf.Tensor, tf.Tensor], shape: tf.TensorShape) -> tf.IndexedSlices:
+    """Concatenates the slices of all microbatches."""
+    values, indices = slices[0], tf.reshape(slices[1], [-1])
+    values = tf.reshape(values, [indices.shape[0], *shape[1:]])
+    return tf.IndexedSlices(values, indices, tf.constant(shape.as_list(), tf.int64))
+
+
+def _scaled(gradient: Any, scale: tf.Tensor) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(gradient.values * scale, gradient.indices, gradient.dense_shape)
+    return gradient * scale
