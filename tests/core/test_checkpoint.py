@@ -279,7 +279,7 @@ for seed in range(4):
     os.kill(pid, signal.SIGKILL)
     assert killed(pid)
     step, digest = found(directory)
-    assert step > last and digest == sha(step)
+    assert step > last and digest == sha(step), (seed, step, last)
     last = step
 """
 
