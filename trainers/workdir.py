@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from core.checkpoint.versions import versions
 from core.errors import ConfigurationError
 
 
@@ -64,6 +63,8 @@ class Workdir:
 
     def write_run(self, devices: list[str]) -> None:
         """Records what ran where: versions, devices, revision, command."""
+        from core.checkpoint.versions import versions  # with TensorFlow, which mustn't start before it has this folder
+
         run = {
             "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             "command": [Path(sys.executable).name, *sys.argv],
