@@ -19,7 +19,7 @@ _BLOCK = 1 << 20  # values
 
 
 def make_drift_check(strategy: tf.distribute.Strategy, variables: Mapping[str, tf.Variable]) -> Callable[[], None]:
-    """A function that raises a `DriftError` naming the variables, and the replicas that differ from replica 0."""
+    """Returns a function that raises a `DriftError` naming the variables, and the replicas that differ."""
     exchange = Exchange(strategy)
     if not exchange.networked:  # what lives on one device has nothing to differ from in one process
         variables = {path: v for path, v in variables.items() if len(strategy.experimental_local_results(v)) > 1}
@@ -57,7 +57,7 @@ def make_drift_check(strategy: tf.distribute.Strategy, variables: Mapping[str, t
 
 
 def fingerprint(value: tf.Tensor) -> tf.Tensor:
-    """One int64 that stands for all bits of a tensor and their places."""
+    """Returns one int64 that stands for all bits of a tensor and their places."""
     flat = tf.reshape(tf.cast(value, tf.int8) if value.dtype == tf.bool else value, [-1])
     blocks, rest = divmod(flat.shape.num_elements(), _BLOCK)
 

@@ -13,7 +13,7 @@ from core.workers.membership import join
 
 @gin.configurable
 def one_device(device: str | None = None) -> tf.distribute.Strategy:
-    """Everything on one device: `device` (`"CPU:0"`, `"GPU:1"`), or the first GPU, or the CPU where there is none."""
+    """Trains on one device: `device` (`"CPU:0"`, `"GPU:1"`), or the first GPU, or the CPU where there is none."""
     available = _devices()
     if device is None:
         device = next((name for name in available if name.startswith("GPU")), "CPU:0")
@@ -27,7 +27,7 @@ def one_device(device: str | None = None) -> tf.distribute.Strategy:
 
 @gin.configurable
 def mirrored(replicas: int | None = None, devices: Sequence[str] | None = None) -> tf.distribute.Strategy:
-    """Several replicas on this machine: on `devices`, or the first `replicas` GPUs (by default all of them).
+    """Trains on replicas on this machine: on `devices`, or the first `replicas` GPUs (by default all of them).
 
     Without GPUs the replicas (by default two) get virtual CPU devices, which share the cores: to rehearse with.
     """
@@ -44,7 +44,7 @@ def mirrored(replicas: int | None = None, devices: Sequence[str] | None = None) 
 
 
 def copying_between(gpus: int) -> tf.distribute.CrossDeviceOps:
-    """How GPUs add up without NCCL."""
+    """Returns how GPUs add up without NCCL."""
     if gpus % 2 == 0:
         # No packs, as above: TensorFlow would put all types into one. `Exchange` has packed what is small.
         return tf.distribute.HierarchicalCopyAllReduce(num_packs=0)
@@ -53,7 +53,7 @@ def copying_between(gpus: int) -> tf.distribute.CrossDeviceOps:
 
 @gin.configurable
 def multi_worker(*, meeting_deadline: float = 300.0, peer_timeout: float = 30.0) -> tf.distribute.Strategy:
-    """This process is one of several, on this or other machines, as `TF_CONFIG` or Slurm says.
+    """Trains with other processes, on this or other machines, as `TF_CONFIG` or Slurm says.
 
     All must come within `meeting_deadline` seconds. One that is silent for `peer_timeout` seconds is lost, and the run
     ends.
@@ -76,7 +76,7 @@ def multi_worker(*, meeting_deadline: float = 300.0, peer_timeout: float = 30.0)
 
 @gin.configurable
 def tpu(address: str = "") -> tf.distribute.Strategy:
-    """The TPU at `address` (its name, or `grpc://...`; empty for this machine's own). By the book, unverified."""
+    """Trains on the TPU at `address` (a name, or `grpc://...`; empty for this machine's own). Unverified."""
     try:
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=address)
         tf.config.experimental_connect_to_cluster(resolver)

@@ -6,7 +6,7 @@ from core.errors import ConfigurationError
 
 
 def make_virtual_cpus(count: int) -> None:
-    """Sees to it that TensorFlow has at least `count` CPU devices."""
+    """Makes virtual CPU devices until TensorFlow has at least `count`."""
     (cpu,) = tf.config.list_physical_devices("CPU")
     configured = tf.config.get_logical_device_configuration(cpu) or [None]
     if len(configured) >= count:

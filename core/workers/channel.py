@@ -8,15 +8,15 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-TICK = 0.05  # seconds between two looks at the connections, where somebody waits for them
-PATIENCE = 5.0  # seconds for what takes milliseconds if all is well
+POLL_SECONDS = 0.05  # between two looks at the connections, where somebody waits for them
+ANSWER_SECONDS = 5.0  # for an answer that takes milliseconds if all is well
 
 _MAGIC = b"TAPE"
 _LIMIT = 1 << 20  # bytes of a message; a stranger's nonsense isn't read to its end
 
 
-class Link:
-    """One connection, read and written without ever waiting for the other end."""
+class Channel:
+    """Reads and writes one connection without ever waiting for the other end."""
 
     def __init__(self, connection: socket.socket):
         connection.setblocking(False)
@@ -28,20 +28,20 @@ class Link:
         self._incoming, self._outgoing = b"", b""
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """As far as the other end takes it in; the rest goes with the next `flush`."""
+        """Sends as much as the other end takes in; the rest goes with the next `flush`."""
         content = json.dumps(message).encode()
         self._outgoing += _MAGIC + struct.pack("!I", len(content)) + content
         self.flush()
 
     def flush(self) -> bool:
-        """Whether all is sent."""
+        """Sends what is left, and tells whether that was all."""
         with contextlib.suppress(OSError):  # a closed connection shows in reading
             while self._outgoing:
                 self._outgoing = self._outgoing[self._connection.send(self._outgoing) :]
         return not self._outgoing
 
     def messages(self) -> Iterator[dict[str, Any]]:
-        """What has come, one by one."""
+        """Yields the messages that have come."""
         try:
             while not self.closed and len(self._incoming) <= _LIMIT:
                 more = self._connection.recv(1 << 16)
@@ -61,12 +61,13 @@ class Link:
                 return
             yield message
 
-    def finish(self) -> None:
-        """Nothing more will be said."""
+    def shutdown_write(self) -> None:
+        """Tells the other end that nothing more will be sent."""
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
+        """Closes the connection, read or not."""
         self._connection.close()
 
 
@@ -77,24 +78,25 @@ def _parsed(content: bytes) -> dict[str, Any] | None:
     return None
 
 
-def tell(links: Iterable[Link], message: Mapping[str, Any]) -> None:
-    for link in links:
-        link.send(message)
+def broadcast(channels: Iterable[Channel], message: Mapping[str, Any]) -> None:
+    """Sends one message to every other end."""
+    for channel in channels:
+        channel.send(message)
 
 
-def say_last(links: Collection[Link], message: Mapping[str, Any]) -> None:
-    """Says it and closes, once the others have closed too.
+def broadcast_and_close(channels: Collection[Channel], message: Mapping[str, Any]) -> None:
+    """Sends a last message and closes, once the others have closed too.
 
-    To close with messages unread would break the connection off, and the last word might be lost with it.
+    To close with messages unread would break the connection off, and the last one sent might be lost with it.
     """
-    tell(links, message)
-    until = time.monotonic() + PATIENCE
-    while time.monotonic() < until and not all(link.closed for link in links):
-        for link in links:
-            if link.flush():
-                link.finish()
-            for _ in link.messages():
+    broadcast(channels, message)
+    until = time.monotonic() + ANSWER_SECONDS
+    while time.monotonic() < until and not all(channel.closed for channel in channels):
+        for channel in channels:
+            if channel.flush():
+                channel.shutdown_write()
+            for _ in channel.messages():
                 pass
-        time.sleep(TICK)
-    for link in links:
-        link.close()
+        time.sleep(POLL_SECONDS)
+    for channel in channels:
+        channel.close()

@@ -29,14 +29,14 @@ _MISSING = object()
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """The workers' addresses, and which of them this process is."""
+    """Holds the workers' addresses, and which of them is this process's."""
 
     workers: tuple[str, ...]  # "host:port", the chief first
     index: int
 
     @property
     def size(self) -> int:
-        """How many workers there are."""
+        """Number of workers."""
         return len(self.workers)
 
     @property
@@ -46,16 +46,15 @@ class Cluster:
 
     @property
     def address(self) -> str:
-        """This worker's own."""
         return self.workers[self.index]
 
     def name(self, index: int) -> str:
-        """A worker, as messages call it."""
+        """Returns what messages call a worker."""
         return f"worker {index} ({self.workers[index]})"
 
     @property
     def spec(self) -> dict[str, list[str]]:
-        """As TensorFlow wants it."""
+        """Returns the cluster as TensorFlow wants it."""
         return {"worker": list(self.workers)}
 
 
@@ -104,7 +103,7 @@ def _from_tf_config(text: str) -> Cluster:
 
 
 def _index(task: Mapping[str, Any], jobs: Mapping[str, list[str]], chiefs: int) -> int:
-    """The place among all workers of a place in a job."""
+    """Returns the place among all workers of a place in a job."""
     job, index = task.get("type", _MISSING), task.get("index", _MISSING)
     if isinstance(job, str) and job in _ELSEWHERE:
         raise _refused("TF_CONFIG.task.type", job, _ELSEWHERE[job])
@@ -202,7 +201,7 @@ def _whole(environment: Mapping[str, str], name: str) -> int:
 
 @contextlib.contextmanager
 def _as_of_process(environment: Mapping[str, str]) -> Iterator[None]:
-    """The resolver knows no other environment than the process's own."""
+    """Sets the process's variables to these for a while: the resolver knows no other environment."""
     slurm = [name for name in {*os.environ, *environment} if name.startswith("SLURM")]
     before = {name: os.environ.get(name) for name in slurm}
     try:

@@ -12,24 +12,26 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from core.workers.channel import PATIENCE, Link, say_last, tell
+from core.workers.channel import ANSWER_SECONDS, Channel, broadcast, broadcast_and_close
 from core.workers.cluster import Cluster
 from core.workers.rendezvous import gather, join
 
+HEARTBEAT_SECONDS = 1.0  # between two signs of life, less where the timeout is short
 
-class Peers:
-    """This worker's connections: the chief's to everybody, everybody's to the chief."""
 
-    def __init__(self, cluster: Cluster, links: Mapping[int, Link]):
+class Heartbeat:
+    """Watches over this worker's connections: the chief's to everybody, everybody's to the chief."""
+
+    def __init__(self, cluster: Cluster, channels: Mapping[int, Channel]):
         self.cluster = cluster
         self.lost: str | None = None
-        self._links = dict(links)  # the watching thread's alone, while it runs
+        self._channels = dict(channels)  # the watching thread's alone, while it runs
         self._known, self._leaving, self._quiet = threading.Event(), threading.Event(), threading.Event()
         self._quiet.set()  # nobody watches
         self._lock = threading.Lock()
 
     @classmethod
-    def meet(cls, cluster: Cluster, *, about: Mapping[str, str], deadline: float) -> "Peers":
+    def meet(cls, cluster: Cluster, *, about: Mapping[str, str], deadline: float) -> "Heartbeat":
         """Waits for all workers, at most `deadline` seconds; they must be in the same cluster and agree in `about`."""
         if cluster.size == 1:
             return cls(cluster, {})
@@ -43,13 +45,13 @@ class Peers:
 
     def watch(self, *, timeout: float, on_lost: Callable[[str], None]) -> None:
         """Starts to show life and to look for it; calls `on_lost` once, in its own thread, with a sentence."""
-        if not self._links or self._leaving.is_set():
+        if not self._channels or self._leaving.is_set():
             return
         self._quiet.clear()
         threading.Thread(target=self._watch, args=(timeout, on_lost), daemon=True, name="watch of peers").start()
 
     def wait_for_word(self, seconds: float) -> str | None:
-        """Who was lost, as soon as it is known; `None` if nobody is after some time."""
+        """Returns who was lost, as soon as it is known; `None` if nobody is after some time."""
         self._known.wait(seconds)
         return self.lost
 
@@ -59,28 +61,28 @@ class Peers:
             if self._leaving.is_set():
                 return
             self._leaving.set()
-        self._quiet.wait(PATIENCE)
-        say_last(self._links.values(), {"bye": reason})
-        self._links.clear()
+        self._quiet.wait(ANSWER_SECONDS)
+        broadcast_and_close(self._channels.values(), {"bye": reason})
+        self._channels.clear()
 
     def _watch(self, timeout: float, on_lost: Callable[[str], None]) -> None:
-        """The watching thread."""
-        pause, beat = min(0.2, timeout / 8), min(1.0, timeout / 4)
+        """Is the watching thread: sends that this worker lives, and looks who else does."""
+        pause, beat = min(0.2, timeout / 8), min(HEARTBEAT_SECONDS, timeout / 4)
         looked = time.monotonic()
-        heard, shown = dict.fromkeys(self._links, looked), looked - beat
-        while self._links and self.lost is None and not self._leaving.wait(pause):
+        heard, shown = dict.fromkeys(self._channels, looked), looked - beat
+        while self._channels and self.lost is None and not self._leaving.wait(pause):
             now = time.monotonic()
             if now - looked > timeout / 2:  # this process itself was stopped, or starved: the silence may be its own
                 heard = dict.fromkeys(heard, now)
             looked = now
             for index in self._read():
                 heard[index] = now
-            for index in list(self._links):
+            for index in list(self._channels):
                 if now - heard[index] > timeout:
                     self._lose(index, f"hasn't been heard of for {timeout:g} s: it hangs or is stopped")
             if now - shown >= beat:
                 shown = now
-                tell(self._links.values(), {"alive": True})
+                broadcast(self._channels.values(), {"alive": True})
         self._quiet.set()
         if self.lost is not None:
             self._known.set()
@@ -88,29 +90,29 @@ class Peers:
 
     def _read(self) -> Iterator[int]:
         """Takes in what the others have said, and yields who has said anything."""
-        for index, link in list(self._links.items()):
-            link.flush()
-            for message in link.messages():
+        for index, channel in list(self._channels.items()):
+            channel.flush()
+            for message in channel.messages():
                 yield index
                 if "lost" in message:
                     self._lose(int(message["lost"]), str(message["how"]))
                 elif "bye" in message:
-                    self._links.pop(index).close()
+                    self._channels.pop(index).close()
                     if message["bye"] is not None:
                         self._lose(index, f"ended: {message['bye']}")
                     break
-            if link.closed and index in self._links:
+            if channel.closed and index in self._channels:
                 self._lose(index, "was killed or its machine is gone: its connection closed")
 
     def _lose(self, index: int, how: str) -> None:
-        """The run is over. The first loss is the one that counts, for everybody."""
+        """Ends the run. The first loss is the one that counts, for everybody."""
         if self.lost is not None:
             return
         self.lost = f"{self.cluster.name(index)} {how}"
         if index == self.cluster.index:
             self.lost = f"the others have given up this worker, and say that {self.lost}"
-        for link in self._links.values():
-            link.send({"lost": index, "how": how})
-            link.finish()
-        if index in self._links:
-            self._links.pop(index).close()
+        for channel in self._channels.values():
+            channel.send({"lost": index, "how": how})
+            channel.shutdown_write()
+        if index in self._channels:
+            self._channels.pop(index).close()

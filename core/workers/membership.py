@@ -14,32 +14,32 @@ import tensorflow as tf
 from core.checkpoint.versions import versions
 from core.errors import ConfigurationError, PeerLostError
 from core.workers.cluster import Cluster, cluster_from_environment
-from core.workers.heartbeat import Peers
+from core.workers.heartbeat import Heartbeat
 
-GRACE = 15.0  # seconds that TensorFlow has to report a lost peer by itself
+REPORT_SECONDS = 15.0  # that TensorFlow has to report a lost peer by itself
 
 
 class Membership:
-    """Who this process is among its peers."""
+    """Says who this process is among its peers, and ends it when one of them is lost."""
 
-    def __init__(self, cluster: Cluster, peers: Peers):
-        self.cluster, self.peers = cluster, peers
+    def __init__(self, cluster: Cluster, heartbeat: Heartbeat):
+        self.cluster, self.heartbeat = cluster, heartbeat
         self.last_words: Callable[[str], None] = lambda reason: None  # called before the process is ended from outside
         self._ended = threading.Event()
 
     def watch(self, *, timeout: float) -> None:
-        """From now on a peer that is silent for `timeout` seconds ends this process too."""
+        """Lets a peer that is silent for `timeout` seconds end this process too, from now on."""
         self.timeout = timeout
-        self.peers.watch(timeout=timeout, on_lost=self._on_lost)
+        self.heartbeat.watch(timeout=timeout, on_lost=self._on_lost)
 
     def leave(self, reason: str | None = None) -> None:
-        """A proper goodbye, with the reason where it isn't that the work is done."""
+        """Says goodbye, with the reason where it isn't that the work is done."""
         self._ended.set()
-        self.peers.leave(reason)
+        self.heartbeat.leave(reason)
 
     def _on_lost(self, sentence: str) -> None:
-        """In the watching thread. A collective whose other end is gone may hang for ever, deaf to every signal."""
-        if self._ended.wait(GRACE):
+        """Ends the process, in the watching thread: a collective whose other end is gone may hang, deaf to signals."""
+        if self._ended.wait(REPORT_SECONDS):
             return
         error = PeerLostError(f"{sentence}. {RESTART}")
         faulthandler.dump_traceback(all_threads=True)
@@ -57,17 +57,17 @@ _facts: dict[str, str] = {}
 
 
 def joined() -> Membership | None:
-    """The cluster that this process belongs to, if it does."""
+    """Returns this process's membership, if it belongs to a cluster."""
     return _joined
 
 
 def is_chief() -> bool:
-    """Whether this process is the one that writes: checkpoints, figures, results."""
+    """Tells whether this process is the one that writes: checkpoints, figures, results."""
     return _joined is None or _joined.cluster.is_chief
 
 
 def must_agree(**facts: str) -> None:
-    """Facts of this run that the workers compare when they meet, beside its configuration and packages."""
+    """Adds facts that the workers compare when they meet, beside their configuration and packages."""
     _facts.update(facts)
 
 
@@ -83,13 +83,13 @@ def join(*, deadline: float) -> Membership:
             "a local cluster with `python -m trainers.launch --workers=2 -- ...`, or use `mirrored` in one process."
         )
     about = {"configuration": hashlib.sha256(gin.config_str().encode()).hexdigest()[:16], **versions(), **_facts}
-    _joined = Membership(cluster, Peers.meet(cluster, about=about, deadline=deadline))
+    _joined = Membership(cluster, Heartbeat.meet(cluster, about=about, deadline=deadline))
     return _joined
 
 
 @contextlib.contextmanager
 def naming_lost_peers() -> Iterator[None]:
-    """Around work with peers: an error of TensorFlow's that comes of a lost one becomes an error that names it."""
+    """Turns an error of TensorFlow's that comes of a lost peer into one that names it."""
     try:
         yield
     except (
@@ -102,7 +102,7 @@ def naming_lost_peers() -> Iterator[None]:
     ) as error:
         if _joined is None or _joined.cluster.size == 1:
             raise
-        found = _joined.peers.wait_for_word(_joined.timeout + GRACE / 3)
+        found = _joined.heartbeat.wait_for_word(_joined.timeout + REPORT_SECONDS / 3)
         if found is None and isinstance(error, tf.errors.InternalError | tf.errors.FailedPreconditionError):
             raise  # all are there: it is this worker's own
         said = found or f"the workers lost each other ({str(error).splitlines()[0]})"

@@ -12,81 +12,81 @@ from collections.abc import Mapping
 from typing import Any
 
 from core.errors import ConfigurationError, PeerLostError
-from core.workers.channel import PATIENCE, TICK, Link, say_last, tell
+from core.workers.channel import ANSWER_SECONDS, POLL_SECONDS, Channel, broadcast, broadcast_and_close
 from core.workers.cluster import Cluster
 
 _NEXT = "Look at its log, and start all workers again."
 
 
-def gather(cluster: Cluster, hello: Mapping[str, Any], deadline: float) -> dict[int, Link]:
-    """The chief's part: lets everybody come, and tells all the same."""
+def gather(cluster: Cluster, hello: Mapping[str, Any], deadline: float) -> dict[int, Channel]:
+    """Plays the chief's part: lets everybody come, and sends all the same answer."""
     until = time.monotonic() + deadline
-    told, objection, objected = 0.0, None, float("inf")
+    sent, objection, objected = 0.0, None, float("inf")
     with _listening(cluster, hello) as listener, contextlib.closing(_Guests(listener, hello)) as guests:
         while True:
             changed, now = guests.look(), time.monotonic()
-            here = {theirs["index"]: link for link, theirs in guests.hellos.items()}
+            here = {theirs["index"]: channel for channel, theirs in guests.hellos.items()}
             missing = [cluster.name(i) for i in range(1, cluster.size) if i not in here]
             objection = _objection([hello, *guests.hellos.values()]) if changed else objection
             # Whoever is still on the way should hear of it, and not knock in vain until the deadline.
             objected = min(objected, now) if objection else float("inf")
-            if not missing or now > min(until, objected + PATIENCE):
+            if not missing or now > min(until, objected + ANSWER_SECONDS):
                 break
-            if changed or now - told > 1.0:
-                told = now
-                tell(guests.hellos, {"wait": True})
-            time.sleep(TICK)
+            if changed or now - sent > 1.0:
+                sent = now
+                broadcast(guests.hellos, {"wait": True})
+            time.sleep(POLL_SECONDS)
         refusal: ConfigurationError | PeerLostError | None = objection
         if missing and not objection:
             refusal = PeerLostError(f"{', '.join(missing)} didn't come within {deadline:g} s. {_NEXT}")
         if refusal is not None:
-            say_last(guests.hellos, {"refused": str(refusal), "code": refusal.exit_code})
+            broadcast_and_close(guests.hellos, {"refused": str(refusal), "code": refusal.exit_code})
             raise refusal
-        tell(guests.hellos, {"go": True})
+        broadcast(guests.hellos, {"go": True})
         guests.hellos.clear()  # these stay open
         return here
 
 
 class _Guests:
-    """Who has come to the chief. No single one is waited for: one who says nothing holds up nobody."""
+    """Holds who has come to the chief. No single one is waited for: one who says nothing holds up nobody."""
 
     def __init__(self, listener: socket.socket, hello: Mapping[str, Any]):
         listener.setblocking(False)
         self.listener, self.hello = listener, hello
-        self.strangers: dict[Link, float] = {}  # since when
-        self.hellos: dict[Link, dict[str, Any]] = {}
+        self.strangers: dict[Channel, float] = {}  # since when
+        self.hellos: dict[Channel, dict[str, Any]] = {}
 
     def look(self) -> bool:
-        """Lets in who knocks, shows out who talks nonsense; whether the guests are others than before."""
+        """Lets in who connects, closes on who sends nonsense, and tells whether the guests have changed."""
         before, now = list(self.hellos), time.monotonic()
         with contextlib.suppress(BlockingIOError, ConnectionError):
             while True:
-                self.strangers[Link(self.listener.accept()[0])] = now
-        for link, since in list(self.strangers.items()):
-            said = next(link.messages(), None)
-            if said is None and not link.closed and now - since < PATIENCE:
+                self.strangers[Channel(self.listener.accept()[0])] = now
+        for channel, since in list(self.strangers.items()):
+            said = next(channel.messages(), None)
+            if said is None and not channel.closed and now - since < ANSWER_SECONDS:
                 continue
-            del self.strangers[link]
+            del self.strangers[channel]
             if said is not None and all(type(said.get(key)) is type(x) for key, x in self.hello.items()):
-                self.hellos[link] = said
+                self.hellos[channel] = said
             else:
-                link.close()
-        for link in list(self.hellos):
-            link.flush()
-            for _ in link.messages():
+                channel.close()
+        for channel in list(self.hellos):
+            channel.flush()
+            for _ in channel.messages():
                 pass
-            if link.closed:  # it may come again
-                link.close()
-                del self.hellos[link]
+            if channel.closed:  # it may come again
+                channel.close()
+                del self.hellos[channel]
         return before != list(self.hellos)
 
     def close(self) -> None:
-        for link in (*self.strangers, *self.hellos):
-            link.close()
+        for channel in (*self.strangers, *self.hellos):
+            channel.close()
 
 
 def _objection(hellos: list[Mapping[str, Any]]) -> ConfigurationError | None:
-    """Why those who have come can't be one run; the chief is the first of them."""
+    """Returns why those who have come can't be one run; the chief is the first of them."""
     workers = hellos[0]["workers"]
     for hello in hellos:
         if hello["workers"] != workers or not 0 <= hello["index"] < len(workers):
@@ -119,49 +119,49 @@ def _objection(hellos: list[Mapping[str, Any]]) -> ConfigurationError | None:
     )
 
 
-def join(cluster: Cluster, hello: Mapping[str, Any], deadline: float) -> dict[int, Link]:
-    """Every other worker's part: knocks until the chief opens, and does as it says."""
+def join(cluster: Cluster, hello: Mapping[str, Any], deadline: float) -> dict[int, Channel]:
+    """Plays every other worker's part: connects until the chief answers, and does as it says."""
     until, trouble = time.monotonic() + deadline, "nobody listens there"
     while time.monotonic() < until:
         with contextlib.ExitStack() as stack:
             try:
-                link = Link(_connect(cluster.workers[0]))
+                channel = Channel(_connect(cluster.workers[0]))
             except OSError as error:
                 trouble = error.strerror or str(error)
             else:
-                stack.callback(link.close)
-                trouble = _ask(link, hello, until)
+                stack.callback(channel.close)
+                trouble = _ask(channel, hello, until)
                 if not trouble:
                     stack.pop_all()
-                    return {0: link}
-        time.sleep(4 * TICK)
+                    return {0: channel}
+        time.sleep(4 * POLL_SECONDS)
     raise PeerLostError(
         f"the chief, {cluster.name(0)}, didn't answer within {deadline:g} s ({trouble}). Does it run, and can this "
         f"machine reach it? {_NEXT}"
     )
 
 
-def _ask(link: Link, hello: Mapping[str, Any], until: float) -> str:
-    """Empty if the chief says go, else why it doesn't; raises what it refuses."""
-    link.send(hello)
+def _ask(channel: Channel, hello: Mapping[str, Any], until: float) -> str:
+    """Returns why the chief didn't say go, or nothing if it did; raises what it refuses."""
+    channel.send(hello)
     heard = 0.0
     # Whom the chief speaks to waits as long as the chief does: so all hear the same reason.
-    while not link.closed and time.monotonic() < max(until, heard + PATIENCE):
-        link.flush()
-        for message in link.messages():
+    while not channel.closed and time.monotonic() < max(until, heard + ANSWER_SECONDS):
+        channel.flush()
+        for message in channel.messages():
             heard = time.monotonic()
             if "go" in message:
                 return ""
             if "refused" in message:
                 kind = PeerLostError if message["code"] == PeerLostError.exit_code else ConfigurationError
                 raise kind(message["refused"])
-        time.sleep(TICK)
+        time.sleep(POLL_SECONDS)
     stranger = "what listens there isn't waiting for workers: another run, or another program"
     return "it was there, but has ended or hangs" if heard else stranger
 
 
 def _connect(address: str) -> socket.socket:
-    connection = socket.create_connection(_host_and_port(address), timeout=PATIENCE)
+    connection = socket.create_connection(_host_and_port(address), timeout=ANSWER_SECONDS)
     if connection.getsockname() == connection.getpeername():
         # Where nobody listens at a port that the system may give to this very connection, it can be its own other end.
         connection.close()
@@ -170,7 +170,7 @@ def _connect(address: str) -> socket.socket:
 
 
 def _listening(cluster: Cluster, hello: Mapping[str, Any]) -> socket.socket:
-    """The chief's own port. `create_server` lets it be taken again while the connections made here stay open."""
+    """Opens the chief's port. `create_server` lets it be taken again while the connections made here stay open."""
     host, port = _host_and_port(cluster.address)
     families = {socket.AF_INET}
     with contextlib.suppress(OSError):  # not every machine knows its own name
@@ -184,15 +184,15 @@ def _listening(cluster: Cluster, hello: Mapping[str, Any]) -> socket.socket:
         except OSError as error:
             if error.errno == errno.EADDRINUSE and time.monotonic() > until:
                 # Is it another chief that waits, it should hear of this one, and refuse both.
-                with contextlib.suppress(OSError), contextlib.closing(Link(_connect(cluster.address))) as link:
-                    _ask(link, hello, time.monotonic() + 1.0)
+                with contextlib.suppress(OSError), contextlib.closing(Channel(_connect(cluster.address))) as channel:
+                    _ask(channel, hello, time.monotonic() + 1.0)
             if error.errno != errno.EADDRINUSE or time.monotonic() > until:
                 raise ConfigurationError(
                     f"worker 0 can't listen at {cluster.address} ({os.strerror(error.errno or 0)}): another process of "
                     "the cluster, a second one with the index 0 perhaps, or something else has this port. End it, or "
                     "choose another port in `TF_CONFIG.cluster`."
                 ) from None
-            time.sleep(TICK)
+            time.sleep(POLL_SECONDS)
 
 
 def _host_and_port(address: str) -> tuple[str, int]:

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import IO, BinaryIO
 
-LOOK = 0.1  # seconds between two looks at the processes; their output is passed on at once
+POLL_SECONDS = 0.1  # between two looks at the processes; their output is passed on at once
 PIPE = 1 << 20  # bytes: no pipe holds more
 # Found before any process is forked: a forked one can't safely import.
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -90,7 +90,7 @@ def run_together(
         out.flush()
         until = math.inf
         while running:
-            for key, _ in selector.select(LOOK):
+            for key, _ in selector.select(POLL_SECONDS):
                 key.data.pass_on()
             overdue = time.monotonic() > until
             for worker in list(running):

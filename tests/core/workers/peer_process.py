@@ -21,7 +21,7 @@ sys.modules["core.workers"] = package
 
 from core.errors import TapeloopError  # noqa: E402
 from core.workers.cluster import Cluster  # noqa: E402
-from core.workers.heartbeat import Peers  # noqa: E402
+from core.workers.heartbeat import Heartbeat  # noqa: E402
 
 
 def say(event: str, text: str | None = None) -> None:
@@ -35,7 +35,7 @@ def main(order: dict) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests run in a shell's background
     try:
         say("started")
-        peers = Peers.meet(cluster, about=order["about"], deadline=order["deadline"])
+        peers = Heartbeat.meet(cluster, about=order["about"], deadline=order["deadline"])
     except TapeloopError as error:
         say(type(error).__name__, str(error))
         return error.exit_code

@@ -8,7 +8,7 @@ from peer_lab import LONG, addresses, met
 
 from core.errors import PeerLostError
 from core.workers.cluster import Cluster
-from core.workers.heartbeat import Peers
+from core.workers.heartbeat import Heartbeat
 
 
 @pytest.mark.parametrize("victim", [0, 1, 2])
@@ -133,12 +133,12 @@ def test_threads_do_not_keep_a_process_alive(start):
 
 def test_who_was_never_watched_can_leave():
     workers = tuple(addresses(2))
-    found: list[Peers] = []
+    found: list[Heartbeat] = []
     chief = threading.Thread(
-        target=lambda: found.append(Peers.meet(Cluster(workers, 0), about={}, deadline=LONG)), daemon=True
+        target=lambda: found.append(Heartbeat.meet(Cluster(workers, 0), about={}, deadline=LONG)), daemon=True
     )
     chief.start()
-    other = Peers.meet(Cluster(workers, 1), about={}, deadline=LONG)
+    other = Heartbeat.meet(Cluster(workers, 1), about={}, deadline=LONG)
     chief.join(LONG)
     known = threading.Event()
     found[0].watch(timeout=LONG, on_lost=lambda sentence: known.set())
@@ -151,4 +151,4 @@ def test_who_was_never_watched_can_leave():
 
 def test_a_lost_worker_is_an_error_of_its_own_exit_code():
     with pytest.raises(PeerLostError, match="didn't come within 0 s"):
-        Peers.meet(Cluster(tuple(addresses(2)), 0), about={}, deadline=0.0)
+        Heartbeat.meet(Cluster(tuple(addresses(2)), 0), about={}, deadline=0.0)

@@ -18,7 +18,7 @@ def worker(monkeypatch):
 
     def make(word, workers=("a:2222", "b:2222")):
         peers = types.SimpleNamespace(wait_for_word=lambda seconds: word)
-        joined = types.SimpleNamespace(cluster=Cluster(workers, 0), peers=peers, timeout=0.0)
+        joined = types.SimpleNamespace(cluster=Cluster(workers, 0), heartbeat=peers, timeout=0.0)
         monkeypatch.setattr(membership, "_joined", joined)
 
     return make

@@ -10,12 +10,12 @@ from peer_lab import LONG, addresses, connected, met, packed, started_in
 
 from core.errors import PeerLostError
 from core.workers.cluster import Cluster
-from core.workers.heartbeat import Peers
+from core.workers.heartbeat import Heartbeat
 
 
 def test_one_worker_meets_nobody_and_listens_nowhere():
     (address,) = addresses(1)
-    peers = Peers.meet(Cluster((address,), 0), about={}, deadline=0.0)
+    peers = Heartbeat.meet(Cluster((address,), 0), about={}, deadline=0.0)
     peers.watch(timeout=0.01, on_lost=pytest.fail)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", int(address.split(":")[1])))
@@ -80,7 +80,7 @@ def test_a_connection_that_is_its_own_other_end_is_no_chief(monkeypatch):
 
     monkeypatch.setattr(socket, "create_connection", knock)
     with pytest.raises(PeerLostError, match="nobody listens there"):
-        Peers.meet(Cluster(tuple(addresses(2)), 1), about={}, deadline=0.3)
+        Heartbeat.meet(Cluster(tuple(addresses(2)), 1), about={}, deadline=0.3)
 
 
 def test_a_program_that_is_no_chief_is_told_apart_from_one_that_never_came(start):
