@@ -142,6 +142,10 @@ def test_imports_point_downwards() -> None:
     assert upward_arrows(imports(sources())) == []
 
 
+def test_no_circle_between_modules() -> None:
+    assert circles(imports(sources())) == []
+
+
 def test_no_circle_between_rooms() -> None:
     assert circles(between_rooms(imports(sources()))) == []
 
