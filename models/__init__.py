@@ -1,16 +1,21 @@
 """One family of architectures a folder: its networks, and the tasks that train them."""
 
-from models.classifiers.convnet import ConvNet, ConvNetClassifier
-from models.classifiers.linear import LinearClassifier, SoftmaxRegression
-from models.classifiers.mlp import Mlp, MlpClassifier
+from models.classifiers import (
+    Classifier,
+    ConvNet,
+    ConvNetClassifier,
+    LinearClassifier,
+    Mlp,
+    MlpClassifier,
+    SoftmaxRegression,
+)
 from models.ddpm import Ddpm
-from models.gan.dcgan import dcgan_networks
-from models.gan.mlp import mlp_networks
-from models.gan.task import Gan
-from models.translation.cyclegan import CycleGan
-from models.translation.pix2pix import Pix2Pix
+from models.gan import BatchNormGan, Gan, dcgan_networks, mlp_networks
+from models.translation import CycleGan, Pix2Pix, Translation
 
 __all__ = [
+    "BatchNormGan",
+    "Classifier",
     "ConvNet",
     "ConvNetClassifier",
     "CycleGan",
@@ -21,6 +26,7 @@ __all__ = [
     "MlpClassifier",
     "Pix2Pix",
     "SoftmaxRegression",
+    "Translation",
     "dcgan_networks",
     "mlp_networks",
 ]

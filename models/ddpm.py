@@ -10,18 +10,16 @@ import gin
 import tensorflow as tf
 
 from core import layers
-from core.data import Source, check_feature
-from core.errors import DataError
 from core.module import Module
 from core.optimizers import Transform
 from core.random import Rng
-from core.task import Batch, Loss, Task, Update
+from core.task import Batch, Feature, Image, Loss, Task, Update
 
 LEVELS = 8  # of noise that evaluation looks at
 
 
 class Block(Module):
-    """Two convolutions beside a shortcut; how noisy the image is shifts the channels between them."""
+    """Adds two convolutions to a shortcut; how noisy the image is shifts the channels between them."""
 
     def __init__(self, in_channels: int, channels: int, *, time_size: int, rng: Rng):
         super().__init__()
@@ -40,7 +38,7 @@ class Block(Module):
 
 
 class NoiseNet(Module):
-    """A small U-Net (Ronneberger et al., 2015), of two sizes of image: `net(x, t)` is the noise in `x` at step t."""
+    """Sees the noise in `x` at step t: `net(x, t)` is ε_θ, a small U-Net (Ronneberger et al., 2015) of two sizes."""
 
     def __init__(self, image_shape: Sequence[int], *, channels: int, rng: Rng):
         super().__init__()
@@ -95,18 +93,17 @@ class Ddpm(Task):
         self.net = NoiseNet(image_shape, channels=channels, rng=rng.fold("net"))
 
     def phases(self) -> list[Update]:
-        """One update."""
         return [Update("net", loss=self.loss, trains=self.net, optimizer=self.optimizer)]
 
     def loss(self, batch: Batch, rng: Rng) -> Loss:
-        """Algorithm 1: the squared error of the noise, at a random step of each example."""
+        """Returns ‖ε − ε_θ(x_t, t)‖², a mean over pixels, at a random step t of each example (algorithm 1)."""
         x = 2.0 * batch["image"] - 1.0
         rows = x.shape[0]
         t = tf.cast(rng.fold("t").rows.uniform(rows) * self.noise_steps, tf.int32)
         return Loss(self._error(x, t, rng.fold("noise").rows.normal(rows, *x.shape[1:])))
 
     def evaluate(self, batch: Batch) -> Loss:
-        """The same error at a few steps, with the same noise for every example."""
+        """Returns the same error at a few steps, with the same noise for every example."""
         x = 2.0 * batch["image"] - 1.0
         noise = Rng.from_seed(0).fold("evaluate").normal([LEVELS, *self.image_shape])
         errors = []
@@ -116,13 +113,13 @@ class Ddpm(Task):
         return Loss(tf.add_n(errors) / LEVELS)
 
     def sample(self, rng: Rng, n: int) -> Batch:
-        """DDIM without noise on the way: from step to step, the image that the noise points at, with less of it."""
+        """Goes back from noise by DDIM, adding none on the way: at each step, to the image that ε_θ points at."""
         steps = [i * self.noise_steps // self.sample_steps for i in range(self.sample_steps)]
-        signals = tf.gather(self._signal(), steps)
-        before = tf.concat([[1.0], signals[:-1]], 0)
+        alpha_bar = tf.gather(self.alpha_bar(), steps)
+        before = tf.concat([[1.0], alpha_bar[:-1]], 0)
 
         def body(i: tf.Tensor, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            a, b = signals[i], before[i]
+            a, b = alpha_bar[i], before[i]
             noise = self.net(x, tf.fill([n], tf.gather(steps, i)))
             image = tf.clip_by_value((x - tf.sqrt(1.0 - a) * noise) / tf.sqrt(a), -1.0, 1.0)
             noise = (x - tf.sqrt(a) * image) / tf.sqrt(1.0 - a)  # as seen from the clipped image
@@ -131,30 +128,23 @@ class Ddpm(Task):
         start = (tf.constant(self.sample_steps - 1), rng.fold("sample").normal([n, *self.image_shape]))
         return {"image": tf.while_loop(lambda i, _: i >= 0, body, start)[1]}
 
-    def check_source(self, source: Source) -> None:
-        """Examples have an image of the right shape."""
-        check_feature(source, "image")
-        found = tuple(source.spec["image"].shape)
-        if found != self.image_shape:
-            raise DataError(
-                f"`image` of source `{source.name}` has shape {found}, but `Ddpm.image_shape` is {self.image_shape}: "
-                "give the task the shape of the images, or a source of that shape."
-            )
+    def reads(self) -> dict[str, Feature]:
+        return {"image": Image(self.image_shape, low=0.0, high=1.0)}
 
     def _error(self, x: tf.Tensor, t: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
-        a = tf.reshape(tf.gather(self._signal(), t), [-1, 1, 1, 1])
+        a = tf.reshape(tf.gather(self.alpha_bar(), t), [-1, 1, 1, 1])
         seen = self.net(tf.sqrt(a) * x + tf.sqrt(1.0 - a) * noise, t)
         return tf.reduce_mean(tf.square(noise - seen), axis=[1, 2, 3])
 
-    def _signal(self) -> tf.Tensor:
-        """How much of the image's variance is left after each step: ᾱ of the paper, for β from 1e-4 to 0.02."""
+    def alpha_bar(self) -> tf.Tensor:
+        """Returns how much of the image's variance is left after each step: ᾱ, for β from 1e-4 to 0.02."""
         scale = 1000.0 / self.noise_steps
         beta = tf.linspace(scale * 1e-4, min(scale * 0.02, 0.999), self.noise_steps)
         return tf.cast(tf.math.cumprod(1.0 - tf.cast(beta, tf.float64)), tf.float32)
 
 
 def waves(t: tf.Tensor, size: int) -> tf.Tensor:
-    """Sines and cosines of a step, of geometric wavelengths (Vaswani et al., 2017): `[rows, size]`."""
+    """Returns sines and cosines of a step, of geometric wavelengths (Vaswani et al., 2017): [rows, size]."""
     rates = tf.exp(-math.log(10_000.0) * tf.range(size // 2, dtype=tf.float32) / (size // 2))
     angles = tf.cast(t, tf.float32)[:, tf.newaxis] * rates
     return tf.concat([tf.sin(angles), tf.cos(angles)], -1)

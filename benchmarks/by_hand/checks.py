@@ -44,7 +44,8 @@ def cyclegan(ours: CycleGan, by_hand: hand_cyclegan.CycleGan) -> float:
     figures, fake_a, fake_b = by_hand.g_losses(a, b)
     seen = {"a": a, "b": b, "shown_a": fake_a, "shown_b": fake_b}
     parts = [losses.per_example, *(losses.metrics[name] for name in ("adversarial", "cycle", "identity"))]
-    parts += [ours.d_a_loss(seen, RNG).per_example, ours.d_b_loss(seen, RNG).per_example]
+    for d, domain in ((ours.d_a, "a"), (ours.d_b, "b")):
+        parts.append(ours.discriminator_loss(d, domain, seen, RNG).per_example)
     judged = [by_hand.d_losses(by_hand.d_a, a, fake_a)[0], by_hand.d_losses(by_hand.d_b, b, fake_b)[0]]
     return _difference([tf.reduce_mean(x) for x in parts], [*figures, *judged])
 

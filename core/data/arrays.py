@@ -29,10 +29,16 @@ Array = npt.NDArray[np.generic]
 
 
 class ArraySource(Source):
-    """Arrays whose first axis counts the examples, by feature."""
+    """Arrays whose first axis counts the examples, by feature; levels are from 0 to `highest_level`."""
 
     def __init__(
-        self, arrays: Mapping[str, Array], *, name: str, place: str = "memory", scale: float = 1.0 / 255.0
+        self,
+        arrays: Mapping[str, Array],
+        *,
+        name: str,
+        place: str = "memory",
+        scale: float = 1.0 / 255.0,
+        highest_level: int = 255,
     ) -> None:
         if not arrays:
             raise DataError(f"The source `{name}` is empty: {place} holds no array; give at least one, by feature.")
@@ -45,7 +51,7 @@ class ArraySource(Source):
                 + ". Each needs one entry per example."
             )
         super().__init__(name, size=next(iter(lengths.values())), place=place)
-        self._scale = scale
+        self._scale, self._highest_level = scale, highest_level
 
     @property
     def spec(self) -> dict[str, tf.TensorSpec]:
@@ -65,6 +71,10 @@ class ArraySource(Source):
         per_example = values.size // len(values)
         low, high = int(values.argmin()), int(values.argmax())
         return int(values.flat[low]), low // per_example, int(values.flat[high]), high // per_example
+
+    def value_range(self, feature: str) -> tuple[float, float] | None:
+        check_feature(self, feature)
+        return (0.0, self._highest_level * self._scale) if self._arrays[feature].dtype == np.uint8 else None
 
     def _decoded(self, values: tf.Tensor) -> tf.Tensor:
         """Levels stay bytes in memory, a quarter of the size, and become numbers on their way out."""

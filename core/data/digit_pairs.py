@@ -42,6 +42,10 @@ class CentredImages(ArraySource):
         examples = super().gather(indices)
         return {name: 2.0 * values - 1.0 if values.dtype.is_floating else values for name, values in examples.items()}
 
+    def value_range(self, feature: str) -> tuple[float, float] | None:
+        levels = super().value_range(feature)
+        return levels and (2.0 * levels[0] - 1.0, 2.0 * levels[1] - 1.0)
+
 
 @gin.configurable
 def digit_pairs(split: Literal["train", "test"] = "train", *, paired: bool = True) -> Source:

@@ -26,5 +26,6 @@ def digits(split: Literal["train", "test"] = "train") -> Source:
         {"image": arrays["images"][mine, :, :, None], "label": arrays["labels"][mine]},
         name="digits",
         place=str(_FILE),
-        scale=1.0 / 16.0,  # pixels have the levels 0 to 16
+        scale=1.0 / 16.0,
+        highest_level=16,
     )

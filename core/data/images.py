@@ -25,7 +25,7 @@ import tensorflow as tf
 from core.arguments import listed
 from core.data.image_files import holdings, list_images, read_images
 from core.data.image_headers import image_size
-from core.data.source import Source, check_split
+from core.data.source import Source, check_feature, check_split
 from core.data.unpaired import unpaired
 from core.errors import ConfigurationError, DataError
 
@@ -56,6 +56,10 @@ class ImageFiles(Source):
             feature: self._darkest + (1.0 - self._darkest) * read_images(tf.gather(paths, indices), self._side)
             for feature, paths in self._paths.items()
         }
+
+    def value_range(self, feature: str) -> tuple[float, float] | None:
+        check_feature(self, feature)
+        return self._darkest, 1.0
 
     @functools.cached_property
     def _paths(self) -> dict[str, tf.Tensor]:

@@ -62,6 +62,13 @@ class Source(abc.ABC):
         """
         return None
 
+    def value_range(self, feature: str) -> tuple[float, float] | None:
+        """Returns the lowest and the highest value that an image's pixels can have; None where nothing is known.
+
+        A task refuses images of another range than it reads with it before the first step.
+        """
+        return None
+
 
 def check_feature(source: Source, feature: str) -> None:
     """Refuses a feature that `source` doesn't have."""

@@ -1,6 +1,6 @@
 """The losses of adversarial training: what a discriminator and a generator are told, and gradient penalties.
 
-A `Game` holds both sides of one loss, as functions of logits; a task is configured with one: `DcGan.game = @hinge()`.
+A `Game` holds both sides of one loss, as functions of logits; a task is configured with one: `Gan.game = @hinge()`.
 
     >>> game = hinge()
     >>> real_logits, fake_logits = tf.constant([2.0, 0.5]), tf.constant([-2.0, 0.5])
@@ -19,6 +19,7 @@ Penalties are the paper's term without its factor, which the step function says 
 A critic that also looks at labels is passed as `lambda images: d(images, labels)`.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
@@ -47,11 +48,27 @@ class GeneratorLoss(Protocol):
 
 
 class Game(NamedTuple):
-    """Both sides of an adversarial loss."""
+    """Both sides of an adversarial loss, and the border between what the discriminator takes for real and for fake.
+
+    Of all logits that a real example and a fake may share, `border` is the one that costs the discriminator least: that
+    of an example as likely real as fake. It is None where a logit means something only beside another.
+    """
 
     discriminator: DiscriminatorLoss
     generator: GeneratorLoss
+    border: float | None
     paired: bool = False  # whether the generator's loss reads real logits: only then need they be computed for it
+
+    def accuracy(self, real_logits: tf.Tensor, fake_logits: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns the share of each row's logits on the right side of the border; without one, of each pair in order.
+
+        The figures are `real_accuracy` and `fake_accuracy`, float32 [rows].
+        """
+        right = {
+            "real_accuracy": real_logits > (fake_logits if self.border is None else self.border),
+            "fake_accuracy": fake_logits < (real_logits if self.border is None else self.border),
+        }
+        return {name: _per_row(tf.cast(x, tf.float32)) for name, x in right.items()}
 
 
 @gin.configurable
@@ -59,10 +76,12 @@ def non_saturating(label_smoothing: float = 0.0) -> Game:
     """−log D(x) − log(1 − D(G(z))) against −log D(G(z)), with D the sigmoid of the logits (Goodfellow et al., 2014).
 
     With `label_smoothing` s the discriminator is asked to be only 1 − s sure of what is real; never of what is fake,
-    which would teach the generator to repeat itself (one-sided: Salimans et al., 2016).
+    which would teach the generator to repeat itself (one-sided: Salimans et al., 2016). At a logit l that both share,
+    the slope of the discriminator's loss is 2 σ(l) − 1 + s: the border is log((1 − s) / (1 + s)).
     """
     arguments.check_fraction(label_smoothing=label_smoothing)
     return _unpaired(
+        border=math.log((1.0 - label_smoothing) / (1.0 + label_smoothing)),
         real=lambda logits: tf.math.softplus(-logits) + label_smoothing * logits,
         fake=tf.math.softplus,
         generator=lambda logits: tf.math.softplus(-logits),
@@ -73,6 +92,7 @@ def non_saturating(label_smoothing: float = 0.0) -> Game:
 def least_squares() -> Game:
     """(D(x) − 1)² / 2 + D(G(z))² / 2 against (D(G(z)) − 1)² / 2 (Mao et al., 2017, their equation 9)."""
     return _unpaired(
+        border=0.5,
         real=lambda logits: 0.5 * tf.square(logits - 1.0),
         fake=lambda logits: 0.5 * tf.square(logits),
         generator=lambda logits: 0.5 * tf.square(logits - 1.0),
@@ -83,6 +103,7 @@ def least_squares() -> Game:
 def hinge() -> Game:
     """max(0, 1 − D(x)) + max(0, 1 + D(G(z))) against −D(G(z)) (Lim and Ye, 2017; Miyato et al., 2018)."""
     return _unpaired(
+        border=0.0,
         real=lambda logits: tf.nn.relu(1.0 - logits),
         fake=lambda logits: tf.nn.relu(1.0 + logits),
         generator=tf.negative,
@@ -92,7 +113,7 @@ def hinge() -> Game:
 @gin.configurable
 def wasserstein() -> Game:
     """D(G(z)) − D(x) against −D(G(z)) (Arjovsky et al., 2017), for a D kept Lipschitz, by `gradient_penalty` say."""
-    return _unpaired(real=tf.negative, fake=tf.identity, generator=tf.negative)
+    return _unpaired(border=None, real=tf.negative, fake=tf.identity, generator=tf.negative)
 
 
 @gin.configurable
@@ -116,7 +137,7 @@ def relativistic() -> Game:
         real, fake = _pair(real_logits, fake_logits)
         return _per_row(tf.math.softplus(real - fake))
 
-    return Game(discriminator, generator, paired=True)
+    return Game(discriminator, generator, border=None, paired=True)
 
 
 def gradient_penalty(critic: Critic, real: Any, fake: Any, rng: Rng) -> tf.Tensor:
@@ -146,7 +167,7 @@ def r2(critic: Critic, fake: Any) -> tf.Tensor:
 
 
 def logits_and_slopes(critic: Critic, images: Any) -> tuple[tf.Tensor, tf.Tensor]:
-    """D(x), and ‖∇D(x)‖² of each row, by one pass: what `r1` and `r2` are beside the logits that a loss needs anyhow.
+    """Returns D(x), which a loss needs anyhow, and ‖∇D(x)‖² of each row, `r1` or `r2`, by one pass.
 
     Where the critic returns a map of logits, the slope is that of a row's mean logit.
     """
@@ -166,11 +187,13 @@ def logits_and_slopes(critic: Critic, images: Any) -> tuple[tf.Tensor, tf.Tensor
 
 
 def _unpaired(
+    *,
+    border: float | None,
     real: Callable[[tf.Tensor], tf.Tensor],
     fake: Callable[[tf.Tensor], tf.Tensor],
     generator: Callable[[tf.Tensor], tf.Tensor],
 ) -> Game:
-    """The game whose discriminator adds a term for what is real and one for what is fake."""
+    """Returns the game whose discriminator adds a term for what is real and one for what is fake."""
 
     def discriminator(real_logits: Any, fake_logits: Any) -> tf.Tensor:
         real_logits, fake_logits = _pair(real_logits, fake_logits)
@@ -179,7 +202,7 @@ def _unpaired(
     def generator_loss(fake_logits: Any, real_logits: Any = None) -> tf.Tensor:
         return _per_row(generator(_logits("fake_logits", fake_logits)))
 
-    return Game(discriminator, generator_loss)
+    return Game(discriminator, generator_loss, border)
 
 
 def _logits(name: str, value: Any) -> tf.Tensor:
@@ -192,5 +215,5 @@ def _pair(real_logits: Any, fake_logits: Any) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _per_row(values: tf.Tensor) -> tf.Tensor:
-    """The mean over all axes but that of the rows."""
+    """Returns the mean over all axes but that of the rows."""
     return tf.reduce_mean(values, axis=list(range(1, values.shape.rank)))

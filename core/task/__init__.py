@@ -12,6 +12,7 @@ from core.task.phases import (
     on_one_device,
     when_batch_at_least,
 )
+from core.task.reads import Feature, Image, Label
 from core.task.statistics import Statistics
 from core.task.task import Task
 
@@ -20,6 +21,9 @@ __all__ = [
     "ONE_DEVICE",
     "Batch",
     "Compute",
+    "Feature",
+    "Image",
+    "Label",
     "Loss",
     "Phase",
     "Placement",

@@ -16,16 +16,15 @@
 A step function is a plain function: it can be called eagerly in a unit test, with no strategy and no trainer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-import tensorflow as tf
-
-from core.data import Source
+from core.data import Source, check_feature
 from core.errors import ConfigurationError
 from core.module import Module
 from core.random import Rng
 from core.task.loss import Batch, Loss
 from core.task.phases import Phase
+from core.task.reads import Feature
 
 
 class Task(Module):
@@ -41,8 +40,15 @@ class Task(Module):
         """The phases of one training step, in the order in which they run."""
         raise ConfigurationError(f"`{type(self).__name__}` needs `phases()`: a list of `Update` and `Compute`.")
 
+    def reads(self) -> Mapping[str, Feature]:
+        """Returns what the task reads of an example, by feature: `{"image": Image([8, 8, 1]), "label": Label(10)}`."""
+        return {}
+
     def check_source(self, source: Source) -> None:
-        """Raises a `DataError` where `source` isn't what this task can learn from; called before the first step."""
+        """Raises a `DataError` where `source` isn't what the task `reads`; called before the first step."""
+        for feature, expected in self.reads().items():
+            check_feature(source, feature)
+            expected.check(source, feature, task=type(self).__name__)
 
     def evaluate(self, batch: Batch) -> Loss:
         """Loss and metrics of held-out examples."""
@@ -51,11 +57,3 @@ class Task(Module):
     def sample(self, rng: Rng, n: int) -> Batch:
         """`{"image": [n, height, width, channels] in [-1, 1]}`, new ones, and the `"label"`s that they should have."""
         raise ConfigurationError(f"`{type(self).__name__}` makes no samples: it needs `sample(rng, n)`.")
-
-    def translate(self, image: tf.Tensor) -> tf.Tensor:
-        """Images of one domain as images of another, both in [-1, 1]."""
-        raise ConfigurationError(f"`{type(self).__name__}` translates no images: it needs `translate(image)`.")
-
-    def held_out(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
-        """The images `a` and `b` of held-out examples in [-1, 1], as large as `translate` takes them."""
-        return batch["a"], batch["b"]

@@ -18,7 +18,7 @@ from core.distribution.ledger import Collective
 from core.distribution.virtual import make_virtual_cpus
 from core.engine import Assembly, StepResult, TrainStep
 from core.random import Rng
-from core.task import Batch, Task
+from core.task import Batch, Placement, Task
 from core.task.loss import GRADIENT_NORM, means
 from core.testing.batch import as_tensors
 
@@ -46,7 +46,14 @@ def on_virtual_cpus(replicas: int) -> tf.distribute.Strategy:
     return tf.distribute.MirroredStrategy(devices, tf.distribute.ReductionToOneDevice())
 
 
-def assemble(factory: Factory, strategy: tf.distribute.Strategy, *, seed: int = 0) -> Assembly:
+def assemble(
+    factory: Factory,
+    strategy: tf.distribute.Strategy,
+    *,
+    placements: Mapping[str, Placement] = {},
+    one_device: Sequence[str] = (),
+    seed: int = 0,
+) -> Assembly:
     """Assembles the task that `factory(rng=...)` makes, as an experiment of this seed does."""
     assert not isinstance(factory, Task), (
         f"`task` is a finished `{type(factory).__name__}`, but each number of replicas needs one of its own, made in "
@@ -54,7 +61,7 @@ def assemble(factory: Factory, strategy: tf.distribute.Strategy, *, seed: int = 
         f"`functools.partial({type(factory).__name__}, optimizer=...)`."
     )
     rng = Rng.from_seed(seed).fold("init")
-    return engine.assemble(lambda: factory(rng=rng), strategy)
+    return engine.assemble(lambda: factory(rng=rng), strategy, placements=placements, one_device=one_device)
 
 
 class Run:

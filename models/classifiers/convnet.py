@@ -9,6 +9,7 @@ from core import initializers, layers
 from core.module import Module
 from core.optimizers import Transform
 from core.random import Rng
+from core.task import Image
 from models.classifiers.task import Classifier, flatten
 
 
@@ -65,4 +66,4 @@ class ConvNetClassifier(Classifier):
         optimizer: Transform = gin.REQUIRED,
     ):
         net = ConvNet(image_shape, channels=channels, hidden=hidden, num_classes=num_classes, dropout=dropout, rng=rng)
-        super().__init__(net, num_classes=num_classes, optimizer=optimizer)
+        super().__init__(net, image=Image(image_shape), num_classes=num_classes, optimizer=optimizer)

@@ -1,7 +1,17 @@
-"""Generative adversarial networks: pairs of networks, and the task that trains one."""
+"""Generative adversarial networks: pairs of networks, and the tasks that train them."""
 
-from models.gan.dcgan import dcgan_networks
-from models.gan.mlp import mlp_networks
+from models.gan.batch_norm import BatchNormGan
+from models.gan.dcgan import DcGanDiscriminator, DcGanGenerator, dcgan_networks
+from models.gan.mlp import MlpDiscriminator, MlpGenerator, mlp_networks
 from models.gan.task import Gan
 
-__all__ = ["Gan", "dcgan_networks", "mlp_networks"]
+__all__ = [
+    "BatchNormGan",
+    "DcGanDiscriminator",
+    "DcGanGenerator",
+    "Gan",
+    "MlpDiscriminator",
+    "MlpGenerator",
+    "dcgan_networks",
+    "mlp_networks",
+]

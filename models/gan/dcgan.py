@@ -27,7 +27,7 @@ Norm = Literal["group", "instance", "batch", "none"]
 
 
 class DcGanGenerator(Module):
-    """A vector, by a linear layer, to the smallest feature map, and from there on doubled to the image."""
+    """G: turns a vector, by a linear layer, into the smallest feature map, and doubles that up to the image."""
 
     def __init__(
         self,
@@ -59,7 +59,10 @@ class DcGanGenerator(Module):
 
 
 class DcGanDiscriminator(Module):
-    """An image, halved to the smallest feature map, to a logit. The first layer isn't normalised, as in the paper."""
+    """D: halves an image to the smallest feature map, and turns that into a logit.
+
+    The first layer isn't normalised, as in the paper.
+    """
 
     def __init__(
         self,
@@ -100,9 +103,9 @@ def dcgan_networks(
     d_norm: Norm = "none",
     spectral_norm: bool = False,
 ) -> tuple[Module, Module]:
-    """For `Gan.networks`: `channels` are the discriminator's, from the image on, and the generator's in reverse.
+    """Makes G and D for `Gan.networks`; `channels` are D's, from the image on, and those of G in reverse.
 
-    `spectral_norm` is the discriminator's (Miyato et al., 2018).
+    `spectral_norm` is D's (Miyato et al., 2018). A `norm` of "batch" is for `BatchNormGan.networks`.
     """
     g = DcGanGenerator(
         latent_size, image_shape, channels=channels[::-1], norm=g_norm, num_classes=num_classes, rng=rng.fold("g")
@@ -119,7 +122,7 @@ def dcgan_networks(
 
 
 def smallest_map(image_shape: Sequence[int], channels: Sequence[int]) -> tuple[int, int]:
-    """Height and width of an image that is halved once for each of `channels`."""
+    """Returns height and width of an image that is halved once for each of `channels`."""
     factor = 2 ** len(channels)
     height, width, _ = image_shape
     if not channels or height % factor or width % factor:

@@ -9,13 +9,12 @@ import tensorflow as tf
 from core import initializers, layers
 from core.module import Module
 from core.random import Rng
-from core.task.statistics import Statistics
 from models.classifiers.task import flatten
 from models.gan.parts import LatentsOfClass, ProjectionHead, normalised
 
 
 class MlpGenerator(Module):
-    """Latents, and the vector of a class beside them, to an image."""
+    """G: turns latents, and the vector of a class beside them, into an image."""
 
     def __init__(
         self,
@@ -37,9 +36,7 @@ class MlpGenerator(Module):
         pixels = tf.TensorShape(self.image_shape).num_elements()
         self.image = layers.Linear(sizes[-1], pixels, rng=rng.fold("image"))
 
-    def __call__(
-        self, z: tf.Tensor, label: tf.Tensor | None = None, *, statistics: Statistics | None = None
-    ) -> tf.Tensor:
+    def __call__(self, z: tf.Tensor, label: tf.Tensor | None = None) -> tf.Tensor:
         x = self.latents(z, label)
         for layer in self.hidden:
             x = tf.nn.relu(layer(x))
@@ -47,7 +44,7 @@ class MlpGenerator(Module):
 
 
 class MlpDiscriminator(Module):
-    """An image, and its class, to a logit."""
+    """D: turns an image, and its class, into a logit."""
 
     def __init__(
         self,
@@ -67,9 +64,7 @@ class MlpDiscriminator(Module):
         ]
         self.head = ProjectionHead(sizes[-1], num_classes, spectral_norm=spectral_norm, rng=rng.fold("head"))
 
-    def __call__(
-        self, image: tf.Tensor, label: tf.Tensor | None = None, *, statistics: Statistics | None = None
-    ) -> tf.Tensor:
+    def __call__(self, image: tf.Tensor, label: tf.Tensor | None = None) -> tf.Tensor:
         x = flatten(image)
         for layer in self.hidden:
             x = tf.nn.leaky_relu(layer(x), 0.2)
@@ -87,7 +82,7 @@ def mlp_networks(
     d_hidden: Sequence[int] = (256, 256),
     spectral_norm: bool = False,
 ) -> tuple[Module, Module]:
-    """For `Gan.networks`; `spectral_norm` is the discriminator's (Miyato et al., 2018)."""
+    """Makes G and D for `Gan.networks`; `spectral_norm` is the discriminator's (Miyato et al., 2018)."""
     g = MlpGenerator(latent_size, image_shape, hidden=g_hidden, num_classes=num_classes, rng=rng.fold("g"))
     d = MlpDiscriminator(
         image_shape, hidden=d_hidden, num_classes=num_classes, spectral_norm=spectral_norm, rng=rng.fold("d")

@@ -9,7 +9,7 @@ from core.random import Rng
 
 
 class LatentsOfClass(Module):
-    """Latents with the vector of their class beside them, `size` numbers in all; without classes, latents alone."""
+    """Puts the vector of their class beside latents, `size` numbers in all; without classes, leaves them alone."""
 
     def __init__(self, latent_size: int, num_classes: int | None, *, rng: Rng):
         super().__init__()
@@ -24,7 +24,7 @@ class LatentsOfClass(Module):
 
 
 class ProjectionHead(Module):
-    """ψ(h) + yᵀVh, a logit of features h and a class y (Miyato and Koyama, 2018); without classes, ψ(h) alone."""
+    """Computes ψ(h) + yᵀVh, a logit of features h and a class y (Miyato and Koyama, 2018); without classes, ψ(h)."""
 
     def __init__(self, size: int, num_classes: int | None, *, spectral_norm: bool, rng: Rng):
         super().__init__()
@@ -45,5 +45,5 @@ class ProjectionHead(Module):
 
 
 def normalised(layer: layers.Linear | layers.Conv2D, spectral_norm: bool, rng: Rng) -> Layer:
-    """`layer`, with spectral normalisation (Miyato et al., 2018) if asked for."""
+    """Returns `layer`, with spectral normalisation (Miyato et al., 2018) if asked for."""
     return layers.SpectralNorm(layer, rng=rng) if spectral_norm else layer

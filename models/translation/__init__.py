@@ -1,9 +1,11 @@
-"""Networks that turn images of one domain into images of another, and those that judge them."""
+"""Translation: networks that turn images into images, networks that judge them, and the tasks that train both."""
 
-from models.translation.measures import Ratio, mean_distance, share
+from models.translation.cyclegan import CycleGan
+from models.translation.image_pool import ImagePool
 from models.translation.patch_gan import PatchGan
+from models.translation.pix2pix import Pix2Pix
 from models.translation.resnet import ResNetGenerator
 from models.translation.task import Translation
 from models.translation.unet import UNetGenerator
 
-__all__ = ["PatchGan", "Ratio", "ResNetGenerator", "Translation", "UNetGenerator", "mean_distance", "share"]
+__all__ = ["CycleGan", "ImagePool", "PatchGan", "Pix2Pix", "ResNetGenerator", "Translation", "UNetGenerator"]

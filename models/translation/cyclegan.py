@@ -5,9 +5,10 @@
     identity: G(b) ≈ b and F(a) ≈ a, which keeps colours where nothing asks for others.
 
 A step is one update of both generators, which hands its fakes on, and one of each discriminator, which sees them
-through a history of images. Nothing is generated twice.
+through a history of images. Nothing is generated twice. In names F is `g_ba`, and `d_a` judges images of domain a.
 """
 
+import functools
 from collections.abc import Sequence
 
 import gin
@@ -18,9 +19,12 @@ from core.errors import ConfigurationError
 from core.losses.adversarial import least_squares
 from core.optimizers import Transform
 from core.random import Rng
-from core.task import Batch, Compute, Loss, Phase, Update
-from models.translation import PatchGan, Ratio, ResNetGenerator, Translation, mean_distance, share
+from core.task import Batch, Loss, Phase, Update
 from models.translation.image_pool import ImagePool
+from models.translation.measures import Ratio, mean_distance
+from models.translation.patch_gan import PatchGan
+from models.translation.resnet import ResNetGenerator
+from models.translation.task import Translation
 
 
 @gin.configurable
@@ -64,27 +68,27 @@ class CycleGan(Translation):
         self.d_a = PatchGan(channels, channels=discriminator_channels, rng=rng.fold("d_a"))
         self.d_b = PatchGan(channels, channels=discriminator_channels, rng=rng.fold("d_b"))
         self.d_a.check_size("CycleGan", image_shape)
-        self.pool_a = ImagePool(pool_size, image_shape) if pool_size else None
-        self.pool_b = ImagePool(pool_size, image_shape) if pool_size else None
+        self.pool_a, self.pool_b = (ImagePool(pool_size, image_shape) for _ in range(2))
         self.one_device = ("pool_a", "pool_b") if pool_size else ()
 
     def phases(self) -> list[Phase]:
-        """Both generators together; the histories; each discriminator."""
+        """Lists both generators together, the histories, and each discriminator."""
         generators = [self.g_ab, self.g_ba]
-        histories: list[Phase] = [
-            Compute("pool_a", self.remember_a, state=self.pool_a),
-            Compute("pool_b", self.remember_b, state=self.pool_b),
-        ]
+        histories: list[Phase] = []
+        discriminators: list[Phase] = []
+        for domain, pool, d in (("a", self.pool_a, self.d_a), ("b", self.pool_b, self.d_b)):
+            histories.append(pool.phase(f"pool_{domain}", f"fake_{domain}", f"shown_{domain}"))
+            loss = functools.partial(self.discriminator_loss, d, domain)
+            discriminators.append(Update(f"d_{domain}", loss=loss, trains=d, optimizer=self.d_optimizer))
         return [
             *self.crops(),
             Update("generators", loss=self.generator_loss, trains=generators, optimizer=self.g_optimizer),
-            *(histories if self.pool_a else []),
-            Update("d_a", loss=self.d_a_loss, trains=self.d_a, optimizer=self.d_optimizer),
-            Update("d_b", loss=self.d_b_loss, trains=self.d_b, optimizer=self.d_optimizer),
+            *histories,
+            *discriminators,
         ]
 
     def generator_loss(self, batch: Batch, rng: Rng) -> Loss:
-        """L_GAN(G) + L_GAN(F) + λ L_cyc + λ_identity L_identity; hands on the fakes."""
+        """Returns L_GAN(G) + L_GAN(F) + λ L_cyc + λ_identity L_identity; hands on the fakes."""
         a, b = self.images(batch)
         metrics: dict[str, tf.Tensor] = {}
         if self.identity_weight:
@@ -102,37 +106,19 @@ class CycleGan(Translation):
             loss += self.identity_weight * metrics["identity"]
         return Loss(loss, metrics=metrics, outputs={"fake_a": fake_a, "fake_b": fake_b})
 
-    def remember_a(self, batch: Batch, rng: Rng) -> tuple[Batch, object]:
-        """What `d_a` is shown as fake."""
-        assert self.pool_a
-        shown, state = self.pool_a(batch["fake_a"], rng)
-        return {"shown_a": shown}, state
-
-    def remember_b(self, batch: Batch, rng: Rng) -> tuple[Batch, object]:
-        """What `d_b` is shown as fake."""
-        assert self.pool_b
-        shown, state = self.pool_b(batch["fake_b"], rng)
-        return {"shown_b": shown}, state
-
-    def d_a_loss(self, batch: Batch, rng: Rng) -> Loss:
-        """Half of (D(a) − 1)² + D(F(b))²: halved in the paper, to slow the discriminator down."""
-        return self._discriminator_loss(self.d_a, self.images(batch)[0], batch["shown_a" if self.pool_a else "fake_a"])
-
-    def d_b_loss(self, batch: Batch, rng: Rng) -> Loss:
-        """Half of (D(b) − 1)² + D(G(a))²."""
-        return self._discriminator_loss(self.d_b, self.images(batch)[1], batch["shown_b" if self.pool_b else "fake_b"])
-
-    def _discriminator_loss(self, d: PatchGan, real: tf.Tensor, fake: tf.Tensor) -> Loss:
+    def discriminator_loss(self, d: PatchGan, domain: str, batch: Batch, rng: Rng) -> Loss:
+        """Returns half of (D(real) − 1)² + D(fake)²: halved in the paper, to slow the discriminator down."""
+        real, fake = self.images(batch)["ab".index(domain)], batch[f"shown_{domain}"]
         real_logits, fake_logits = tf.split(d(tf.concat([real, fake], 0)), 2)
-        metrics = {"real_accuracy": share(real_logits > 0.5), "fake_accuracy": share(fake_logits < 0.5)}
+        metrics = self.game.accuracy(real_logits, fake_logits)
         return Loss(self.game.discriminator(real_logits, fake_logits), metrics=metrics)
 
     def translate(self, image: tf.Tensor) -> tf.Tensor:
-        """Images of domain a as images of domain b."""
+        """Returns G(a)."""
         return self.g_ab(image)
 
     def evaluate(self, batch: Batch) -> Loss:
-        """The way there and back; of pairs, the error of each way, next to that of leaving the image as it is."""
+        """Measures the way there and back; of pairs, also each way's error and that of leaving images as they are."""
         a, b = self.held_out(batch)
         fake_b, fake_a = self.g_ab(a), self.g_ba(b)
         cycle = mean_distance(self.g_ba(fake_b), a) + mean_distance(self.g_ab(fake_a), b)

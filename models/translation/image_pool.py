@@ -3,11 +3,7 @@
 A discriminator that only ever sees the newest fakes forgets what was wrong with the ones before, and the two networks
 chase each other in circles. In a task the pool is the state of a `Compute`:
 
-    Compute("pool", self.remember, state=self.pool)
-
-    def remember(self, batch, rng):
-        shown, state = self.pool(batch["fake"], rng)
-        return {"shown": shown}, state
+    self.pool.phase("pool", "fake", "shown")    # shows `shown` in place of `fake`
 
 The engine calls such a phase once a step, with the whole global batch in the order of its rows, so that the pool is the
 same for any number of replicas and microbatches. A task that also names it in `one_device` keeps it in one place.
@@ -21,30 +17,44 @@ import tensorflow as tf
 from core.errors import ConfigurationError
 from core.module import Module
 from core.random import Rng
+from core.task import Batch, Compute
 
 
 class ImagePool(Module):
-    """Up to `size` images of one shape, and how many there are."""
+    """Keeps up to `size` images of one shape, and how many there are; of size 0 it has no variables."""
 
     def __init__(self, size: int, image_shape: Sequence[int]):
         super().__init__()
-        if size < 1:
-            raise ConfigurationError(f"`size` of an image pool is {size}; it counts images: give 1 or more.")
-        self.images = tf.Variable(tf.zeros([size, *image_shape]), trainable=False, name="images")
-        self.count = tf.Variable(tf.zeros([], tf.int64), trainable=False, name="count")
+        if size < 0:
+            raise ConfigurationError(f"`size` of an image pool is {size}; it counts images: give 0 or more.")
+        self.size = size
+        if size:
+            self.images = tf.Variable(tf.zeros([size, *image_shape]), trainable=False, name="images")
+            self.count = tf.Variable(tf.zeros([], tf.int64), trainable=False, name="count")
 
     def __call__(self, images: tf.Tensor, rng: Rng) -> tuple[tf.Tensor, dict[Any, tf.Tensor]]:
-        """What to show in place of `images`, and the pool's new state, for the engine to keep."""
+        """Returns what to show in place of `images`, and the pool's new state, for the engine to keep."""
         draws = rng.rows.uniform(images.shape[0], 2)
         pool, count = self.images.read_value(), self.count.read_value()
         shown, pool, count = exchange(pool, count, tf.cast(images, pool.dtype), draws)
         return shown, {self.images.ref(): pool, self.count.ref(): count}
 
+    def phase(self, name: str, images: str, shown: str) -> Compute:
+        """Makes a phase that shows `shown` in place of `images`; where nothing is kept, they are the same."""
+        if not self.size:
+            return Compute(name, lambda batch, rng: {shown: batch[images]})
+
+        def remember(batch: Batch, rng: Rng) -> tuple[Batch, dict[Any, tf.Tensor]]:
+            result, state = self(batch[images], rng)
+            return {shown: result}, state
+
+        return Compute(name, remember, state=self)
+
 
 def exchange(
     pool: tf.Tensor, count: tf.Tensor, images: tf.Tensor, draws: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """What is shown for each of `images`, the pool after them, and how many images it then holds.
+    """Returns what is shown for each of `images`, the pool after them, and how many images it then holds.
 
     Images come one by one, in their order. While the pool isn't full, each is kept and shown. After that a coin decides
     (`draws[:, 0]`): either the image is shown and forgotten, or it takes the place of one of the pool
@@ -59,7 +69,7 @@ def exchange(
     keeping = filling | swapping
 
     def newest(wanted: tf.Tensor) -> tf.Tensor:
-        """The last kept row, as a number in `both`, among those `wanted` for each entry; -1 if there is none."""
+        """Finds the last kept row, as a number in `both`, among those `wanted` for each entry; -1 if there is none."""
         return tf.reduce_max(tf.where(wanted & keeping, size + row, tf.constant(-1, tf.int64)), axis=1)
 
     before = newest((slot[:, tf.newaxis] == slot) & (row[:, tf.newaxis] > row))

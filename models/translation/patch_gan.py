@@ -14,7 +14,7 @@ _KERNEL = 4
 
 
 class PatchGan(Module):
-    """Images `[rows, height, width, in_channels]` to logits `[rows, h, w, 1]`, one for each patch.
+    """D: judges images [rows, height, width, in_channels] by logits [rows, h, w, 1], one for each patch.
 
     In the papers' notation `channels=(64, 128, 256, 512)` is C64-C128-C256-C512, which sees patches of 70 by 70; each
     entry less halves the stride and shrinks the field: 70, 34, 16.
@@ -45,7 +45,7 @@ class PatchGan(Module):
 
     @property
     def receptive_field(self) -> int:
-        """The height and width of the patch that one logit hangs on."""
+        """Returns the height and width of the patch that one logit hangs on."""
         field = 1
         for stride in reversed(self.strides):
             field = (field - 1) * stride + _KERNEL

@@ -16,7 +16,10 @@ from core.losses.adversarial import non_saturating
 from core.optimizers import Transform
 from core.random import Rng
 from core.task import Batch, Loss, Phase, Update
-from models.translation import PatchGan, Ratio, Translation, UNetGenerator, mean_distance, share
+from models.translation.measures import Ratio, mean_distance
+from models.translation.patch_gan import PatchGan
+from models.translation.task import Translation
+from models.translation.unet import UNetGenerator
 
 
 @gin.configurable
@@ -54,7 +57,7 @@ class Pix2Pix(Translation):
         self.d.check_size("Pix2Pix", image_shape)
 
     def phases(self) -> list[Phase]:
-        """The generator, then the discriminator on the same fakes."""
+        """Lists the generator's update, then the discriminator's on the same fakes."""
         return [
             *self.crops(),
             Update("g", loss=self.g_loss, trains=self.g, optimizer=self.g_optimizer),
@@ -62,7 +65,7 @@ class Pix2Pix(Translation):
         ]
 
     def g_loss(self, batch: Batch, rng: Rng) -> Loss:
-        """−log D(a, G(a)) + λ |b − G(a)|; hands on the fakes."""
+        """Returns −log D(a, G(a)) + λ |b − G(a)|; hands on the fakes."""
         a, b = self.images(batch)
         fake = self.g(a, rng)
         adversarial = self.game.generator(self.d(tf.concat([a, fake], -1)))
@@ -74,19 +77,19 @@ class Pix2Pix(Translation):
         )
 
     def d_loss(self, batch: Batch, rng: Rng) -> Loss:
-        """Half of −log D(a, b) − log(1 − D(a, G(a))): halved in the paper, to slow the discriminator down."""
+        """Returns half of −log D(a, b) − log(1 − D(a, G(a))): halved in the paper, to slow the discriminator down."""
         a, b = self.images(batch)
         pairs = tf.concat([tf.concat([a, b], -1), tf.concat([a, batch["fake_b"]], -1)], 0)
         real_logits, fake_logits = tf.split(self.d(pairs), 2)
-        metrics = {"real_accuracy": share(real_logits > 0.0), "fake_accuracy": share(fake_logits < 0.0)}
+        metrics = self.game.accuracy(real_logits, fake_logits)
         return Loss(0.5 * self.game.discriminator(real_logits, fake_logits), metrics=metrics)
 
     def translate(self, image: tf.Tensor) -> tf.Tensor:
-        """Images of domain a as images of domain b, without noise, so that a translation can be repeated."""
+        """Returns G(a) without noise, so that a translation can be repeated."""
         return self.g(image)
 
     def evaluate(self, batch: Batch) -> Loss:
-        """The error of the translation, next to that of leaving the image as it is."""
+        """Returns the error of the translation, next to that of leaving the image as it is."""
         a, b = self.held_out(batch)
         error, nothing = mean_distance(self.g(a), b), mean_distance(a, b)
         return Loss(

@@ -12,7 +12,7 @@ from core.random import Rng
 
 
 class ResNetGenerator(Module):
-    """Down to a quarter of the size, `blocks` residual blocks, and up again; images in [-1, 1], in and out.
+    """G: goes down to a quarter of the size, through `blocks` residual blocks, and up again; images are in [-1, 1].
 
     Borders are reflected: with zeros around them, images get a frame.
     """

@@ -1,14 +1,14 @@
-"""What the tasks of translation share: images `a` and `b` of one shape, as they come or cut out of larger ones."""
+"""The task that every translation is: of images `a` and `b` of one shape, as they come or cut out of larger ones."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 import tensorflow as tf
 
-from core.data import Source, check_feature
 from core.data.augment import random_crop_and_flip
-from core.errors import ConfigurationError, DataError
+from core.errors import ConfigurationError
 from core.random import Rng
-from core.task import Batch, Compute, Phase, Task
+from core.task import Batch, Compute, Feature, Image, Phase, Task
 
 
 class Translation(Task):
@@ -39,11 +39,11 @@ class Translation(Task):
         self.image_shape, self.crop_and_flip, self.paired = tuple(image_shape), crop_and_flip, paired
 
     def crops(self) -> list[Phase]:
-        """The first phase of a step, if any: what it cuts is what every later phase sees."""
+        """Lists the first phase of a step, if any: what it cuts is what every later phase sees."""
         return [Compute("crop", self.cut)] if self.crop_and_flip else []
 
     def cut(self, batch: Batch, rng: Rng | None) -> dict[str, tf.Tensor]:
-        """Images of `image_shape`: at random, or, without an `rng`, their middle."""
+        """Cuts images of `image_shape`: at random, or, without an `rng`, their middle."""
         size = self.image_shape[0]
         rng_a, rng_b = (rng, rng) if rng is None or self.paired else (rng.fold("a"), rng.fold("b"))
         return {
@@ -52,32 +52,30 @@ class Translation(Task):
         }
 
     def images(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
-        """What a phase after `crops` learns from."""
+        """Returns what a phase after `crops` learns from."""
         return (batch["cut_a"], batch["cut_b"]) if self.crop_and_flip else (batch["a"], batch["b"])
 
+    def translate(self, image: tf.Tensor) -> tf.Tensor:
+        """Returns images of domain a as images of domain b, both in [-1, 1]."""
+        raise ConfigurationError(f"`{type(self).__name__}` translates no images: it needs `translate(image)`.")
+
     def held_out(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
-        """What evaluation looks at."""
+        """Returns the images `a` and `b` that evaluation looks at, as large as `translate` takes them."""
         return self.images(self.cut(batch, None) if self.crop_and_flip else batch)
 
-    def check_source(self, source: Source) -> None:
-        """Examples have float images `a` and `b` of the right shape, or large enough to be cut."""
-        name, (height, width, channels) = type(self).__name__, self.image_shape
-        for feature in ("a", "b"):
-            check_feature(source, feature)
-            spec = source.spec[feature]
-            if spec.dtype != tf.float32:
-                raise DataError(
-                    f"`{feature}` of the source `{source.name}` is {spec.dtype.name}; `{name}` learns from float32 "
-                    "images in [-1, 1]."
-                )
-            fits = spec.shape.rank == 3 and spec.shape[2] == channels
-            if fits and self.crop_and_flip:
-                fits = spec.shape[0] >= height and spec.shape[1] >= width
-            elif fits:
-                fits = spec.shape[:2] == [height, width]
-            if not fits:
-                larger = "" if self.crop_and_flip else f", or let `{name}.crop_and_flip` cut larger ones"
-                raise DataError(
-                    f"`{feature}` of the source `{source.name}` has shape {spec.shape}, but `{name}.image_shape` is "
-                    f"{[height, width, channels]}: give both the same size{larger}."
-                )
+    def reads(self) -> dict[str, Feature]:
+        """Returns float images `a` and `b` of `image_shape`, or large enough to be cut."""
+        larger = "" if self.crop_and_flip else f", or let `{type(self).__name__}.crop_and_flip` cut larger ones"
+        size: Literal["at_least", "equal"] = "at_least" if self.crop_and_flip else "equal"
+        image = Image(self.image_shape, low=-1.0, high=1.0, size=size, remedy=f"give both the same size{larger}")
+        return {"a": image, "b": image}
+
+
+def checked_translation(task: Task) -> Translation:
+    """Returns `task` where it is a `Translation`."""
+    if not isinstance(task, Translation):
+        raise ConfigurationError(
+            f"`{type(task).__name__}` translates no images: it needs `translate(image)`, as a "
+            "`models.translation.Translation` has it."
+        )
+    return task

@@ -19,7 +19,7 @@ def tiny(*, rng, **settings):
 
 def test_signal_is_left_as_the_paper_says():
     beta = np.linspace(1e-4, 0.02, 1000)
-    np.testing.assert_allclose(tiny(rng=Rng.from_seed(0))._signal(), np.cumprod(1 - beta), rtol=1e-5)
+    np.testing.assert_allclose(tiny(rng=Rng.from_seed(0)).alpha_bar(), np.cumprod(1 - beta), rtol=1e-5)
 
 
 def test_the_loss_is_the_error_of_the_noise():

@@ -16,6 +16,7 @@ from core.data import check_feature
 from core.errors import ConfigurationError
 from core.task import Batch
 from core.workers import is_chief
+from models.translation.task import checked_translation
 from trainers.diagnosis import explained
 from trainers.hooks.base import Hook, Run
 from trainers.hooks.samples import encode_grid, write_file
@@ -59,7 +60,8 @@ class Translations(Hook):
 
     def _translated(self, run: Run) -> Batch:
         """All held-out images that are needed, with their translations."""
-        source, task = run.experiment.eval_source or run.experiment.train_source, run.averaged.task
+        source = run.experiment.eval_source or run.experiment.train_source
+        task = checked_translation(run.averaged.task)
         for feature in ("a", "b", "label") if self.judge else ("a", "b"):
             check_feature(source, feature)
 

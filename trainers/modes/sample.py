@@ -6,6 +6,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from core.data import check_feature, image_folder
+from models.translation.task import checked_translation
 from trainers.diagnosis import explained
 from trainers.hooks.samples import encode_grid, encode_png, make_sampler, write_file
 from trainers.session import Session
@@ -36,7 +37,7 @@ def _translate(trainer: Trainer, images: Path, folder: Path) -> int:
     known = trainer.experiment.eval_source or trainer.experiment.train_source
     check_feature(known, "a")
     source = image_folder(str(images), size=known.spec["a"].shape[0])
-    translate = tf.function(trainer.averaged.task.translate, autograph=False)
+    translate = tf.function(checked_translation(trainer.averaged.task).translate, autograph=False)
     folder.mkdir(parents=True, exist_ok=True)
     paths = [Path(path) for path in source.files["image"]]
     stems = collections.Counter(path.stem for path in paths)

@@ -40,6 +40,11 @@ def test_pixels_come_out_from_zero_to_one_at_their_places(tmp_path):
     np.testing.assert_allclose(everything(source)["image"][0], NOISE / 255.0, atol=1e-5)
 
 
+def test_a_folder_says_the_range_of_its_images(tmp_path):
+    assert unpaired_folders(domains(tmp_path, 1, 1), size=2).value_range("a") == (-1.0, 1.0)
+    assert image_folder(str(tmp_path / "trainA"), size=2).value_range("image") == (0.0, 1.0)
+
+
 def test_jpeg_and_png_of_any_case_are_read_by_name_and_other_files_left_alone(tmp_path):
     smooth = np.uint8(SMOOTH * 255)
     jpeg(tmp_path / "b.JPG", smooth)

@@ -7,11 +7,11 @@ from core.testing import Run, assemble, on_virtual_cpus
 STEPS = 20
 
 
-def train(task_class, data, replicas, microbatches, *, steps=STEPS, **settings):
+def train(task_class, data, replicas, microbatches, *, steps=STEPS, placements=None, one_device=(), **settings):
     """What some steps led to, and the step itself."""
-    run = Run(
-        assemble(task_class, on_virtual_cpus(replicas), seed=1), data, microbatches=microbatches, seed=7, **settings
-    )
+    strategy = on_virtual_cpus(replicas)
+    assembly = assemble(task_class, strategy, placements=placements or {}, one_device=one_device, seed=1)
+    run = Run(assembly, data, microbatches=microbatches, seed=7, **settings)
     return run.train(steps), run.step
 
 

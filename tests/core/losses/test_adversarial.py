@@ -84,6 +84,44 @@ def test_only_a_paired_generator_reads_the_real_logits(game) -> None:
         np.testing.assert_array_equal(game.generator(fake), game.generator(fake, real))
 
 
+def cheapest_shared_logit(game: Game) -> float | None:
+    """The logit that real and fake may share at the least cost to the discriminator, by trying 401 of them."""
+    logits = np.linspace(-2.0, 2.0, 401)
+    costs = game.discriminator(tf.constant(logits), tf.constant(logits)).numpy()
+    best = logits[costs <= costs.min() + 1e-9]
+    return None if best.size == logits.size else float(best.mean())
+
+
+@pytest.mark.parametrize(
+    ("game", "border"),
+    [
+        *((adversarial.non_saturating(label_smoothing=s), np.log((1 - s) / (1 + s))) for s in (0.0, 0.1, 0.2, 0.7)),
+        (adversarial.least_squares(), 0.5),
+        (adversarial.hinge(), 0.0),
+        (adversarial.wasserstein(), None),
+        (adversarial.relativistic(), None),
+    ],
+)
+def test_a_game_knows_the_logit_of_an_even_chance(game: Game, border: float | None) -> None:
+    found = cheapest_shared_logit(game)
+    if border is None:
+        assert game.border is None
+        assert found is None
+    else:
+        assert game.border == pytest.approx(border, abs=1e-12)
+        assert found == pytest.approx(border, abs=0.005)  # half the distance between two that are tried
+
+
+def test_a_discriminator_is_right_beyond_the_border_or_in_the_order_of_a_pair() -> None:
+    real, fake = tf.constant([[0.6, 0.4], [2.0, -1.0]]), tf.constant([[0.4, 0.6], [1.0, -2.0]])
+    found = adversarial.least_squares().accuracy(real, fake)
+    np.testing.assert_array_equal(found["real_accuracy"], [0.5, 0.5])
+    np.testing.assert_array_equal(found["fake_accuracy"], [0.5, 0.5])
+    found = adversarial.relativistic().accuracy(real, fake)
+    np.testing.assert_array_equal(found["real_accuracy"], [0.5, 1.0])
+    np.testing.assert_array_equal(found["fake_accuracy"], [0.5, 1.0])
+
+
 @games
 def test_a_row_depends_on_itself_alone(game) -> None:
     real, fake = logits(6, 2, 2)

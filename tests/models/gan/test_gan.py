@@ -1,4 +1,4 @@
-"""The GAN's step: the same numbers wherever its phases run, losses as in the papers, each update for its network."""
+"""The GAN's step: losses as in the papers, each update for its own network."""
 
 import functools
 
@@ -7,120 +7,49 @@ import pytest
 import tensorflow as tf
 
 from core.data import ArraySource, digits
+from core.data.digit_pairs import CentredImages
 from core.errors import ConfigurationError, DataError
 from core.losses import adversarial as games
 from core.module import named_variables
-from core.optimizers import adam, chain, ema, sgd
+from core.optimizers import sgd
 from core.random import Rng
-from core.task import ONE_DEVICE, when_batch_at_least
 from core.testing import assert_step_function, assert_updates_only
-from models import Gan, dcgan_networks, mlp_networks
-from models.gan.task import JURY, undecided
-from tests.core.engine.engine_lab import assert_same, train
-
-ROWS = 8
-BATCH = digits("train").gather(tf.range(ROWS, dtype=tf.int64))
-DATA = {key: x.numpy() for key, x in BATCH.items()}
-
-TINY = functools.partial(mlp_networks, g_hidden=[6], d_hidden=[5])
-SPECTRAL = functools.partial(TINY, spectral_norm=True)
-
-
-def tiny_dcgan(norm="group", **settings):
-    return functools.partial(dcgan_networks, channels=[2, 4], g_norm=norm, d_norm=norm, **settings)
-
-
-def made(**settings):
-    """A task class of tiny networks, as an experiment makes it."""
-    defaults = {
-        "networks": TINY,
-        "image_shape": [8, 8, 1],
-        "game": games.non_saturating(),
-        "g_optimizer": chain(adam(0.01), ema(0.9)),
-        "d_optimizer": sgd(0.1),
-        "latent_size": 3,
-    }
-    return functools.partial(Gan, **{**defaults, **settings})
-
-
-def gan(**settings):
-    return made(**settings)(rng=Rng.from_seed(0))
-
-
-# --- placements, replicas and microbatches --------------------------------------------------------------------------
-
-ONE = ONE_DEVICE
-PLACEMENTS = ("sample_placement", "d_placement", "g_placement")
-# Every game, every placement, and both kinds of networks.
-STEPS = {
-    "non-saturating, smoothed, generator on one device": {
-        "game": games.non_saturating(label_smoothing=0.1),
-        "num_classes": 10,
-        "r1": 0.3,
-        "sample_placement": ONE,
-        "one_device": ["g"],
-    },
-    "relativistic, sampling on every replica": {
-        "game": games.relativistic(),
-        "r1": 0.1,
-        "r2": 0.1,
-        "d_placement": ONE,
-        "g_placement": ONE,
-    },
-    "wasserstein, below the batch size": {
-        "game": games.wasserstein(),
-        "gradient_penalty": 10.0,
-        "d_steps": 2,
-        **dict.fromkeys(PLACEMENTS, when_batch_at_least(ROWS + 1)),
-    },
-    "hinge, from the batch size on": {
-        "game": games.hinge(),
-        "networks": SPECTRAL,
-        **dict.fromkeys(PLACEMENTS, when_batch_at_least(ROWS)),
-    },
-    "least squares, convolutions": {"game": games.least_squares(), "networks": tiny_dcgan()},
-}
-
-
-@pytest.mark.parametrize("settings", STEPS.values(), ids=STEPS.keys())
-def test_replicas_microbatches_and_placements_change_nothing(settings):
-    everywhere = {name: x for name, x in settings.items() if name not in (*PLACEMENTS, "one_device")}
-    assert_same(train(made(**settings), DATA, 2, 2, steps=4), train(made(**everywhere), DATA, 1, 1, steps=4))
-
-
-def test_normalisation_over_the_batch_is_over_all_replicas():
-    task = made(networks=tiny_dcgan("batch"), d_optimizer=adam(0.01))
-    alone, shared = (train(task, DATA, replicas, 1, steps=4) for replicas in (1, 2))
-    assert_same(shared, alone)
-
+from models import BatchNormGan, Gan, dcgan_networks
+from models.gan.task import JURY
+from tests.core.engine.engine_lab import train
+from tests.models.gan.gan_lab import BATCH, DATA, ROWS, SPECTRAL, TINY, batch_norm_gan, gan, made, tiny_dcgan
 
 # --- each update for its own network --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("networks", [SPECTRAL, tiny_dcgan(), tiny_dcgan("batch")], ids=["spectral", "group", "batch"])
-def test_each_update_leaves_the_other_network_bit_for_bit(networks):
+@pytest.mark.parametrize(
+    "make",
+    [functools.partial(gan, networks=SPECTRAL), functools.partial(gan, networks=tiny_dcgan()), batch_norm_gan],
+    ids=["spectral", "group", "batch"],
+)
+def test_each_update_leaves_the_other_network_bit_for_bit(make):
     for name in ("d", "g"):
-        task = gan(networks=networks, num_classes=10, r1=0.0)
+        task = make(num_classes=10)
         assert_updates_only(task, name, getattr(task, name), BATCH)
 
 
 @pytest.mark.parametrize("update", ["g", "d"])
 def test_an_update_moves_the_averages_of_its_own_network_alone(update):
-    class Only(Gan):
+    class Only(BatchNormGan):
         def phases(self):
             return [phase for phase in super().phases() if phase.name == update]
 
     settings = made(networks=tiny_dcgan("batch")).keywords
-    after, _, _ = train(functools.partial(Only, **settings), DATA, 1, 1, steps=1)
+    after = train(functools.partial(Only, **settings), DATA, 1, 1, steps=1)[0].variables
     weights = {path: float(value) for path, value in after.items() if path.endswith("moving_weight")}
     assert {path[0] for path in weights} == {"g", "d"}
     assert all((weight > 0.0) == path.startswith(f"{update}/") for path, weight in weights.items())
 
 
 def test_a_generator_learns_once_in_so_many_steps():
-    task = made(d_steps=2, sample_placement=ONE)
-    figures = train(task, DATA, 1, 1, steps=4)[0]
-    assert (figures["g/step"], figures["d/step"]) == (2, 4)
+    task = made(d_steps=2)
+    after = train(task, DATA, 1, 1, steps=4)[0].variables
+    assert (after["optimizer/g/step"], after["optimizer/d/step"]) == (2, 4)
 
 
 # --- losses by hand ---------------------------------------------------------------------------------------------------
@@ -185,22 +114,6 @@ def test_step_functions_treat_rows_by_themselves(settings):
     assert_step_function(task.g_loss, batch)
 
 
-@pytest.mark.parametrize(
-    ("game", "border"),
-    [
-        (games.non_saturating(), 0.0),
-        (games.non_saturating(label_smoothing=0.2), np.log(0.4 / 0.6)),  # as sure as 0.8 / 2
-        (games.least_squares(), 0.5),
-        (games.hinge(), 0.0),
-        (games.wasserstein(), None),
-        (games.relativistic(), None),
-    ],
-)
-def test_a_game_knows_the_logit_of_an_even_chance(game, border):
-    found = undecided(game)
-    assert found is None if border is None else found == pytest.approx(border, abs=0.01)
-
-
 def test_logits_without_a_border_are_judged_in_pairs():
     task = gan(game=games.wasserstein())
     batch = {**BATCH, **task.fakes(BATCH, Rng.from_seed(3))}
@@ -231,7 +144,7 @@ def test_both_networks_heed_the_class():
 @pytest.mark.parametrize("norm", ["group", "instance", "batch", "none"])
 def test_convolutions_make_and_read_images_of_the_size(size, channels, norm):
     networks = functools.partial(dcgan_networks, channels=channels, g_norm=norm, d_norm=norm)
-    task = gan(networks=networks, image_shape=[size, size, 1])
+    task = gan(BatchNormGan if norm == "batch" else Gan, networks=networks, image_shape=[size, size, 1])
     image = task.sample(Rng.from_seed(0), 5)["image"]
     assert image.shape == [5, size, size, 1]
     assert float(tf.reduce_max(tf.abs(image))) <= 1.0
@@ -278,7 +191,8 @@ def test_spectral_normalisation_keeps_every_kernel_at_one():
     [
         ({"r1": -1.0}, "`Gan.r1` is -1.0"),
         ({"r2": 1.0, "networks": tiny_dcgan("batch")}, "`Gan.r2` is 1.0, but a network normalises over the batch"),
-        ({"sample_placement": ONE, "networks": tiny_dcgan("batch")}, "`Gan.sample_placement` has no effect"),
+        ({"networks": tiny_dcgan("batch")}, "give `Experiment.task = @BatchNormGan`"),
+        ({"networks": tiny_dcgan(), "task": BatchNormGan}, "give `Experiment.task = @Gan`"),
         ({"image_shape": [8, 6, 1], "networks": tiny_dcgan()}, "`dcgan_networks.channels` has 2 entries"),
     ],
 )
@@ -297,11 +211,14 @@ def test_a_source_of_other_images_or_labels_is_refused():
         gan(num_classes=9).check_source(digits("train"))
     with pytest.raises(DataError, match="no feature `label`"):
         gan(num_classes=9).check_source(ArraySource({"image": DATA["image"]}, name="unlabelled"))
+    centred = CentredImages({"image": np.zeros([4, 8, 8, 1], "uint8")}, name="centred")
+    with pytest.raises(DataError, match=r"`centred` has values in \[-1, 1\], but `Gan` reads images in \[0, 1\]"):
+        gan().check_source(centred)
 
 
 def test_each_network_learns_at_its_own_rate():
     task = made(g_optimizer=sgd(0.1), d_optimizer=sgd(0.0))
     before = {path: v.numpy() for path, v in named_variables(task(rng=Rng.from_seed(1).fold("init"))).items()}
-    after, _, _ = train(task, DATA, 1, 1, steps=2)
+    after = train(task, DATA, 1, 1, steps=2)[0].variables
     for path, value in before.items():
         assert np.array_equal(after[path], value) == (path.split("/")[0] == "d"), path

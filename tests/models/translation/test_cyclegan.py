@@ -12,9 +12,11 @@ from core.errors import ConfigurationError, DataError
 from core.module import named_variables
 from core.optimizers import sgd
 from core.random import Rng
+from core.task import Update
 from core.testing import assert_step_function, assert_updates_only
-from models import CycleGan
+from models import CycleGan, MlpClassifier
 from models.translation import PatchGan, ResNetGenerator
+from models.translation.task import checked_translation
 from trainers.experiment import Experiment
 
 ROWS, SIZE, POOL = 4, 8, 3
@@ -122,19 +124,22 @@ def test_the_generators_are_told_what_the_paper_says(cycle_weight, identity_weig
 
 def test_the_discriminators_are_told_what_the_paper_says():
     t, shown = task(), {"shown_a": BATCH["b"][::-1], "shown_b": BATCH["a"][::-1]}
-    for d, real, fake, loss in (
-        (t.d_a, BATCH["a"], shown["shown_a"], t.d_a_loss),
-        (t.d_b, BATCH["b"], shown["shown_b"], t.d_b_loss),
-    ):
-        found = loss({**BATCH, **shown}, RNG)
+    for d, domain in ((t.d_a, "a"), (t.d_b, "b")):
+        real, fake = BATCH[domain], shown[f"shown_{domain}"]
+        found = t.discriminator_loss(d, domain, {**BATCH, **shown}, RNG)
         np.testing.assert_allclose(found.per_example, (mean((d(real) - 1) ** 2) + mean(d(fake) ** 2)) / 2, rtol=1e-5)
         np.testing.assert_allclose(found.metrics["real_accuracy"], mean(d(real) > 0.5), atol=1e-6)
         np.testing.assert_allclose(found.metrics["fake_accuracy"], mean(d(fake) < 0.5), atol=1e-6)
 
 
+def losses(t):
+    """The step function of each update."""
+    return {phase.name: phase.loss for phase in t.phases() if isinstance(phase, Update)}
+
+
 def test_steps_are_row_by_row():
     assert_step_function(task().generator_loss, BATCH)
-    assert_step_function(task().d_a_loss, {**BATCH, "shown_a": BATCH["b"]})
+    assert_step_function(losses(task())["d_a"], {**BATCH, "shown_a": BATCH["b"]})
 
 
 def test_errors_are_measured_against_hidden_pairs():
@@ -171,7 +176,7 @@ def test_each_update_leaves_the_other_networks_bit_for_bit(phase):
 
 def test_fakes_are_made_once():
     t = made()(rng=Rng.from_seed(0))
-    passes = {"g_ab": 0, "g_ba": 0}
+    phases, passes = t.phases(), {"g_ab": 0, "g_ba": 0}
 
     def counted(name, g):
         def call(images):
@@ -183,24 +188,32 @@ def test_fakes_are_made_once():
     t.g_ab, t.g_ba = counted("g_ab", t.g_ab), counted("g_ba", t.g_ba)
     values = dict(BATCH)
     t.generator_loss(values, RNG)
-    values |= t.remember_a({"fake_a": BATCH["a"]}, RNG)[0] | t.remember_b({"fake_b": BATCH["b"]}, RNG)[0]
-    t.d_a_loss(values, RNG)
-    t.d_b_loss(values, RNG)
+    fakes = {"fake_a": BATCH["a"], "fake_b": BATCH["b"]}
+    for phase in phases[1:]:
+        if isinstance(phase, Update):
+            phase.loss(values, RNG)
+        else:
+            values |= phase.fn(fakes, RNG)[0]
     assert passes == {"g_ab": 2, "g_ba": 2}  # there (with what should stay as it is) and back
 
 
 LARGE = {name: np.tanh(RANDOM.randn(ROWS, SIZE + 2, SIZE + 2, 3)).astype("float32") for name in ("a", "b")}
 
 
+def test_only_a_translation_translates():
+    assert checked_translation(task()) is task()
+    with pytest.raises(ConfigurationError, match=r"`MlpClassifier` translates no images: it needs `translate"):
+        checked_translation(MlpClassifier(rng=Rng.from_seed(0), sizes=[4, 2], optimizer=sgd(0.1)))
+
+
 def test_without_a_pool_the_newest_fakes_are_shown():
     t = made(pool_size=0)(rng=Rng.from_seed(0))
-    assert [phase.name for phase in t.phases()] == ["generators", "d_a", "d_b"]
     fakes = {"fake_a": BATCH["b"], "fake_b": BATCH["a"]}
-    shown = {"shown_a": BATCH["b"], "shown_b": BATCH["a"]}
-    for one, other in ((t.d_a_loss, task().d_a_loss), (t.d_b_loss, task().d_b_loss)):
-        np.testing.assert_allclose(
-            one({**BATCH, **fakes}, RNG).per_example, other({**BATCH, **shown}, RNG).per_example, rtol=1e-6
-        )
+    pools = [phase for phase in t.phases() if phase.name.startswith("pool")]
+    shown = {name: x for phase in pools for name, x in phase.fn(fakes, RNG).items()}
+    assert shown == {"shown_a": BATCH["b"], "shown_b": BATCH["a"]}
+    assert not any("pool" in path for path in named_variables(t))
+    assert not t.one_device
 
 
 def test_pools_take_no_room_on_the_other_replicas():

@@ -1,4 +1,4 @@
-"""CycleGAN in the engine: the same numbers on any number of replicas and microbatches, with its pools in play."""
+"""CycleGAN in the engine: the same numbers on any replicas, in any microbatches and places, with its pools in play."""
 
 import functools
 
@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from core.optimizers import sgd
+from core.task import ONE_DEVICE
+from core.testing import assemble, on_virtual_cpus
 from models import CycleGan
 from tests.core.engine.engine_lab import assert_same, train
 
@@ -37,5 +39,26 @@ def test_replicas_and_microbatches_change_nothing(replicas, microbatches):
     assert STEPS * ROWS > 2 * POOL  # so that images leave the pool again
     found = train(TINY, DATA, replicas, microbatches, steps=STEPS)
     assert_same(found, reference())
-    assert found[0]["pool_a/count"] == POOL
-    assert np.unique(found[0]["pool_a/images"], axis=0).shape[0] == POOL
+    variables = found[0].variables
+    assert variables["pool_a/count"] == POOL
+    assert np.unique(variables["pool_a/images"], axis=0).shape[0] == POOL
+
+
+GENERATORS_APART = {"placements": {"generators": ONE_DEVICE}, "one_device": ["g_ab", "g_ba"]}
+PLACES = {
+    "the generators on one device": GENERATORS_APART,
+    "the discriminators on one device": {"placements": {"d_a": ONE_DEVICE, "d_b": ONE_DEVICE}},
+}
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("where", PLACES.values(), ids=PLACES.keys())
+def test_placements_change_nothing(where, replicas):
+    assert_same(train(TINY, DATA, replicas, 2, steps=STEPS, **where), reference())
+
+
+def test_generators_on_one_device_are_on_no_other():
+    assembly = assemble(TINY, on_virtual_cpus(2), **GENERATORS_APART)
+    for path, variable in assembly.variables.items():
+        apart = path.startswith(("task/g_", "task/pool_", "optimizer/generators/"))
+        assert len(assembly.strategy.experimental_local_results(variable)) == (1 if apart else 2), path

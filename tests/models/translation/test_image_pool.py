@@ -82,9 +82,24 @@ def test_a_pool_only_says_what_it_would_become():
         assert not variable.trainable
 
 
-def test_a_pool_holds_something():
-    with pytest.raises(ConfigurationError, match="`size` of an image pool is 0"):
-        ImagePool(0, [2, 2, 1])
+def test_a_pool_of_nothing_shows_what_it_is_given():
+    phase, images = ImagePool(0, [2, 2, 1]).phase("pool", "fake", "shown"), tf.constant(numbered(1, 3))
+    assert phase.state is None  # so that nothing is gathered for it
+    np.testing.assert_array_equal(phase.fn({"fake": images}, rng(0))["shown"], images)
+
+
+def test_a_pool_as_a_phase_shows_what_it_would_by_itself():
+    pool, images = ImagePool(3, [2, 2, 1]), tf.constant(numbered(1, 8))
+    phase = pool.phase("pool", "fake", "shown")
+    assert phase.state is pool
+    shown, state = phase.fn({"fake": images}, rng(0))
+    np.testing.assert_array_equal(shown["shown"], pool(images, rng(0))[0])
+    assert len(state) == 2
+
+
+def test_a_pool_holds_no_negative_number():
+    with pytest.raises(ConfigurationError, match="`size` of an image pool is -1; it counts images"):
+        ImagePool(-1, [2, 2, 1])
 
 
 def rng(step):

@@ -10,6 +10,7 @@ from core.data import ArraySource
 from core.errors import ConfigurationError, DataError
 from core.optimizers import sgd
 from core.random import Rng
+from core.task import ONE_DEVICE
 from core.testing import assert_step_function, assert_updates_only
 from models import Pix2Pix
 from models.translation import UNetGenerator
@@ -151,6 +152,18 @@ def reference():
 @pytest.mark.parametrize(("replicas", "microbatches"), [(2, 2), (4, 1)])
 def test_replicas_and_microbatches_change_nothing(replicas, microbatches):
     assert_same(train(made(crop_and_flip=True), LARGE, replicas, microbatches, steps=4), reference())
+
+
+PLACES = {
+    "the generator on one device": {"placements": {"g": ONE_DEVICE}, "one_device": ["g"]},
+    "the discriminator on one device": {"placements": {"d": ONE_DEVICE}},
+}
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("where", PLACES.values(), ids=PLACES.keys())
+def test_placements_change_nothing(where, replicas):
+    assert_same(train(made(crop_and_flip=True), LARGE, replicas, 2, steps=4, **where), reference())
 
 
 def test_both_images_of_a_pair_are_cut_alike():

@@ -1,0 +1,103 @@
+"""What a task reads: the features of an example, and what they must be like.
+
+    def reads(self):
+        return {"image": Image([8, 8, 1], low=0.0, high=1.0), "label": Label(10)}
+
+A source is held against it before the first step. A feature of another kind is a class with a `check` like theirs.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+import tensorflow as tf
+
+from core.data import Source
+from core.errors import DataError
+
+
+class Feature(Protocol):
+    """One feature of an example, as a task reads it."""
+
+    def check(self, source: Source, feature: str, *, task: str) -> None:
+        """Raises a `DataError` where `feature` of `source` isn't what the task called `task` can learn from."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Image:
+    """A float32 image [height, width, channels] whose values lie in [`low`, `high`]; None leaves it to the source.
+
+    Height and width are those of `shape`, or `size` says that they are at least those, or any. Errors name the task's
+    `setting` that holds the shape, and end in a `remedy`.
+    """
+
+    shape: Sequence[int] | None = None
+    low: float | None = None
+    high: float | None = None
+    _: dataclasses.KW_ONLY
+    size: Literal["equal", "at_least", "any"] = "equal"
+    setting: str = "image_shape"
+    remedy: str = "give the task the shape of the images, or a source of that shape"
+
+    def check(self, source: Source, feature: str, *, task: str) -> None:
+        """Raises a `DataError` for another type, shape or range."""
+        spec, named = source.spec[feature], f"`{feature}` of source `{source.name}`"
+        in_range = "" if self.low is None or self.high is None else f" in {_interval(self.low, self.high)}"
+        if spec.dtype != tf.float32:
+            raise DataError(
+                f"{named} is {spec.dtype.name}, but `{task}` learns from float32 images{in_range}: convert them in the "
+                "source."
+            )
+        if self.shape is not None and not self._fits(spec.shape, self.shape):
+            raise DataError(
+                f"{named} has shape {spec.shape}, but `{task}.{self.setting}` is {list(self.shape)}: {self.remedy}."
+            )
+        found = source.value_range(feature)
+        if found is None or self.low is None or self.high is None:
+            return
+        if not all(map(_close, found, (self.low, self.high))):
+            raise DataError(
+                f"{named} has values in {_interval(*found)}, but `{task}` reads images{in_range}: give a source of "
+                "that range, or rescale the images in the source."
+            )
+
+    def _fits(self, found: tf.TensorShape, shape: Sequence[int]) -> bool:
+        if found.rank != len(shape) or found[-1] != shape[-1]:
+            return False
+        sides = list(zip(found[:-1], shape[:-1], strict=True))
+        return self.size == "any" or all(x == y or (self.size == "at_least" and x > y) for x, y in sides)
+
+
+@dataclasses.dataclass(frozen=True)
+class Label:
+    """The number of one of `num_classes` classes; errors name the task's `setting` that says how many there are."""
+
+    num_classes: int
+    _: dataclasses.KW_ONLY
+    setting: str | None = None
+
+    def check(self, source: Source, feature: str, *, task: str) -> None:
+        """Raises a `DataError` for a label that names no class, where the source can say without reading everything."""
+        extremes = source.extremes(feature)
+        for label, example in (extremes[:2], extremes[2:]) if extremes else ():
+            if not 0 <= label < self.num_classes:
+                last = self.num_classes - 1
+                raise DataError(
+                    f"`{feature}` of example {example} of source `{source.name}` is {label}, but "
+                    + (
+                        f"`{task}.{self.setting}` is {self.num_classes}: labels are 0 to {last}; give as many classes "
+                        "as there are."
+                        if self.setting
+                        else f"`{task}` has {self.num_classes} classes, numbered 0 to {last}: renumber the labels, or "
+                        "give the network more outputs."
+                    )
+                )
+
+
+def _interval(low: float, high: float) -> str:
+    return f"[{low:g}, {high:g}]"
+
+
+def _close(x: float, y: float) -> bool:
+    return math.isclose(x, y, abs_tol=1e-6)

@@ -1,0 +1,88 @@
+"""A GAN whose networks normalise over the batch, as the DCGAN paper's do (Radford et al., 2016).
+
+A row's fake and its logit then depend on the other rows. So no penalty can be taken of a row's own gradient, each
+update makes its own fakes (the averages of a generator's layers belong to the loss that trains it), and the replicas
+take each microbatch together, their layers synchronised:
+
+    Experiment.task = @BatchNormGan
+    BatchNormGan.networks = @dcgan_networks
+    dcgan_networks.g_norm = "batch"
+    dcgan_networks.d_norm = "batch"
+
+Networks of one's own take a keyword `statistics` beside what those of a `Gan` do, for these layers.
+"""
+
+from collections.abc import Sequence
+
+import gin
+
+from core.errors import ConfigurationError
+from core.losses.adversarial import Game
+from core.optimizers import Transform
+from core.random import Rng
+from core.task import Batch, Loss, Phase, Update
+from core.task.statistics import Statistics
+from models.gan.task import Gan, Networks, normalises_over_batch
+
+
+@gin.configurable
+class BatchNormGan(Gan):
+    """Learns as a `Gan` does, without penalties; what its networks make by their averages is for evaluation alone."""
+
+    def __init__(
+        self,
+        *,
+        rng: Rng,
+        networks: Networks = gin.REQUIRED,
+        image_shape: Sequence[int] = gin.REQUIRED,
+        game: Game = gin.REQUIRED,
+        g_optimizer: Transform = gin.REQUIRED,
+        d_optimizer: Transform = gin.REQUIRED,
+        latent_size: int = 64,
+        num_classes: int | None = None,
+        d_steps: int = 1,
+    ):
+        super().__init__(
+            rng=rng,
+            networks=networks,
+            image_shape=image_shape,
+            game=game,
+            g_optimizer=g_optimizer,
+            d_optimizer=d_optimizer,
+            latent_size=latent_size,
+            num_classes=num_classes,
+            d_steps=d_steps,
+        )
+
+    def phases(self) -> list[Phase]:
+        """Lists the discriminator's update and the generator's, both of which mix rows."""
+        return [
+            Update("d", loss=self.d_loss, trains=self.d, optimizer=self.d_optimizer, mixes_rows=True),
+            Update(
+                "g", loss=self.g_loss, trains=self.g, optimizer=self.g_optimizer, every=self.d_steps, mixes_rows=True
+            ),
+        ]
+
+    def d_loss(self, batch: Batch, rng: Rng) -> Loss:
+        """Returns the discriminator's side of the game, on fakes made for it."""
+        seen, label = Statistics(), self.label(batch)
+        fake = self.g(self.latents(batch, rng), label, statistics=Statistics())
+        real_logits = self.d(self.real(batch), label, statistics=seen)
+        fake_logits = self.d(fake, label, statistics=seen)
+        metrics = self.game.accuracy(real_logits, fake_logits)
+        return Loss(self.game.discriminator(real_logits, fake_logits), metrics=metrics, statistics=seen)
+
+    def g_loss(self, batch: Batch, rng: Rng) -> Loss:
+        """Returns the generator's side of the game, on fakes that it makes."""
+        seen, label = Statistics(), self.label(batch)
+        fake = self.g(self.latents(batch, rng), label, statistics=seen)
+        fake_logits = self.d(fake, label, statistics=Statistics())
+        real_logits = self.d(self.real(batch), label, statistics=Statistics()) if self.game.paired else None
+        return Loss(self.game.generator(fake_logits, real_logits), statistics=seen)
+
+    def _check_networks(self) -> None:
+        if not normalises_over_batch(self):
+            raise ConfigurationError(
+                "`BatchNormGan.networks` made networks that don't normalise over the batch, for which making fakes "
+                "twice a step is a waste: give `Experiment.task = @Gan`, with `Gan.networks` and so on."
+            )

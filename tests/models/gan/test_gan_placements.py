@@ -1,0 +1,61 @@
+"""A GAN's numbers are the same on any number of replicas, in any microbatches, wherever its phases run."""
+
+import pytest
+
+from core.errors import ConfigurationError
+from core.losses import adversarial as games
+from core.optimizers import adam
+from core.task import ONE_DEVICE, when_batch_at_least
+from core.testing import assemble, on_virtual_cpus
+from models import BatchNormGan
+from tests.core.engine.engine_lab import assert_same, train
+from tests.models.gan.gan_lab import DATA, ROWS, SPECTRAL, made, tiny_dcgan
+
+PHASES = ("sample", "d", "g")
+# Every game, every placement, and both kinds of networks.
+STEPS = {
+    "non-saturating, smoothed, generator on one device": {
+        "game": games.non_saturating(label_smoothing=0.1),
+        "num_classes": 10,
+        "r1": 0.3,
+        "placements": {"sample": ONE_DEVICE},
+        "one_device": ["g"],
+    },
+    "relativistic, sampling on every replica": {
+        "game": games.relativistic(),
+        "r1": 0.1,
+        "r2": 0.1,
+        "placements": {"d": ONE_DEVICE, "g": ONE_DEVICE},
+    },
+    "wasserstein, below the batch size": {
+        "game": games.wasserstein(),
+        "gradient_penalty": 10.0,
+        "d_steps": 2,
+        "placements": dict.fromkeys(PHASES, when_batch_at_least(ROWS + 1)),
+    },
+    "hinge, from the batch size on": {
+        "game": games.hinge(),
+        "networks": SPECTRAL,
+        "placements": dict.fromkeys(PHASES, when_batch_at_least(ROWS)),
+    },
+    "least squares, convolutions": {"game": games.least_squares(), "networks": tiny_dcgan()},
+}
+
+
+@pytest.mark.parametrize("settings", STEPS.values(), ids=STEPS.keys())
+def test_replicas_microbatches_and_placements_change_nothing(settings):
+    where = {name: x for name, x in settings.items() if name in ("placements", "one_device")}
+    task = made(**{name: x for name, x in settings.items() if name not in where})
+    assert_same(train(task, DATA, 2, 2, steps=4, **where), train(task, DATA, 1, 1, steps=4))
+
+
+def test_normalisation_over_the_batch_is_over_all_replicas():
+    task = made(BatchNormGan, networks=tiny_dcgan("batch"), d_optimizer=adam(0.01))
+    alone, shared = (train(task, DATA, replicas, 1, steps=4) for replicas in (1, 2))
+    assert_same(shared, alone)
+
+
+def test_a_phase_that_there_is_not_cannot_be_placed():
+    task = made(BatchNormGan, networks=tiny_dcgan("batch"))
+    with pytest.raises(ConfigurationError, match=r"`Experiment.placements` names the phase `sample`; .* `d`, `g`"):
+        assemble(task, on_virtual_cpus(1), placements={"sample": ONE_DEVICE})
