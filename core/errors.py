@@ -56,6 +56,19 @@ class PreemptedError(TapeloopError):
     exit_code = 75
 
 
+EXIT_CODES = {
+    0: "finished",
+    TapeloopError.exit_code: "an error in your own code",
+    ConfigurationError.exit_code: "configuration",
+    NotFiniteError.exit_code: "not finite",
+    DataError.exit_code: "data",
+    CheckpointError.exit_code: "checkpoint",
+    PeerLostError.exit_code: "another worker was lost",
+    DriftError.exit_code: "replicas drifted apart",
+    PreemptedError.exit_code: "stopped and saved: run it again",
+}
+
+
 def did_you_mean(name: str, candidates: Iterable[str]) -> str:
     """A question naming the nearest candidate, with a leading space; empty where nothing is near."""
     near = difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.6)

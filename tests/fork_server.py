@@ -54,8 +54,13 @@ def become(request: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "1"  # as the command has it, which sets it before it imports TensorFlow
+    from absl import app
+
     import trainers.session  # noqa: F401
 
+    # What the import of TensorFlow leaves for `app.run` to do, it does itself where `app.run` came first, as in the
+    # command: it lists devices, and C++ tells of it on stderr.
+    app._init_callbacks.clear()
     del os.environ["TF_CPP_MIN_LOG_LEVEL"]
     gc.freeze()  # a collection in a fork would copy every page
     become(serve())

@@ -62,6 +62,17 @@ def test_modes_and_flags_in_the_readme_exist():
     assert listed == set(MODES)
 
 
+def test_exit_codes_are_the_same_everywhere():
+    from core.errors import EXIT_CODES
+
+    listed = ", ".join(f"{code} {text}" for code, text in EXIT_CODES.items())
+    assert f"Exit codes: {listed}." in " ".join((CHECKOUT / "README.md").read_text().split())
+    table = (CHECKOUT / "docs" / "many-machines.md").read_text()
+    assert re.findall(r"^\| (\d+) \| (.*?) \|", table, re.MULTILINE) == [
+        (str(code), text) for code, text in EXIT_CODES.items()
+    ]
+
+
 def test_ci_runs_the_commands_of_the_readme():
     greps = re.findall(r"\$\((grep .* README.md)\)", (CHECKOUT / ".ci" / "run").read_text())
     found = [subprocess.check_output(["bash", "-c", grep], cwd=CHECKOUT, text=True).strip() for grep in greps]

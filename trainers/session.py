@@ -1,12 +1,12 @@
 """What every mode is handed: the flags, the configuration, and the pieces built from them."""
 
-import argparse
 import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
+from absl.flags import FlagValues
 
 from core import checkpoint
 from core.distribution import STRATEGIES
@@ -44,7 +44,7 @@ NOT_IDENTITY = (
 class Session:
     """One call of the command."""
 
-    def __init__(self, flags: argparse.Namespace, configuration: Configuration, workdir: Path):
+    def __init__(self, flags: FlagValues, configuration: Configuration, workdir: Path):
         self.flags, self.configuration = flags, configuration
         self.workdir = Workdir(workdir)
 

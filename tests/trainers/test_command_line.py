@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -22,27 +23,39 @@ def gin(tmp_path, text, name="mine.gin"):
     return f"--gin_file={name}"
 
 
-def test_help_answers_without_tensorflow(tmp_path):
-    code = """
-import sys
-from trainers.main import main
-try:
-    main(["--help"])
-finally:
-    print("tensorflow" in sys.modules, "gin" in sys.modules)
+AT_EXIT = """
+import atexit, runpy, sys
+atexit.register(lambda: print("tensorflow" in sys.modules, "gin" in sys.modules))
+runpy.run_module("trainers.{command}", run_name="__main__", alter_sys=True)
 """
+
+
+@pytest.mark.parametrize("command", ["main", "launch"])
+@pytest.mark.parametrize(("flag", "exit_code"), [("--help", 0), ("--helpfull", 0), ("--hlep", 2)])
+def test_flags_are_answered_without_tensorflow(command, flag, exit_code, tmp_path):
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
-    )
-    assert "resume_check" in done.stdout
-    assert done.stdout.strip().endswith("False False")
+        [sys.executable, "-c", AT_EXIT.format(command=command), flag],
+        cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == exit_code
+    assert done.stdout.endswith("False False\n")
+    assert (f"python -m trainers.{command}" in done.stdout) == (exit_code == 0)
+    assert ("error: there is no flag `--hlep`. Did you mean `--help`?" in done.stderr) == (exit_code == 2)
 
 
 def test_unknown_mode_and_flag(tmp_path):
-    done = run_process(LINEAR, "--mode=trian", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "Did you mean `train`?" in done.stderr
-    assert run(LINEAR, "--workdri=x", cwd=tmp_path).returncode == 2
+    refused(LINEAR, "--mode=trian", cwd=tmp_path, exit_code=2, says=["Did you mean `train`?"], run=run_process)
+    refused(LINEAR, "--workdri=x", cwd=tmp_path, exit_code=2, says=["Did you mean `--workdir`?"])
+
+
+def test_what_is_logged_is_seen_while_tensorflow_is_not(tmp_path):
+    logs = "from absl import logging; logging.debug('quiet'); logging.info('loud'); import os; os.write(2, b'native')"
+    done = run(write_task(tmp_path, outside=logs), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"I.* mine\.py:\d+\] loud\n", done.stderr)
+    log = (tmp_path / "runs" / "mine" / "native_stderr.log").read_text()
+    assert "native" in log
+    assert "loud" not in log
 
 
 def test_no_such_gin_file(tmp_path):
@@ -371,17 +384,17 @@ def test_an_error_in_ones_own_code_names_the_line(tmp_path):
     ],
 )
 def test_each_worker_has_a_log_of_its_own(kind, index, name, monkeypatch):
-    from trainers.main import _log_name
+    from trainers.native_stderr import log_name
 
     cluster = {"chief": ["a:1"], "worker": ["b:1", "c:1"]}
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}}))
-    assert _log_name() == name
+    assert log_name() == name
 
 
 @pytest.mark.parametrize(("rank", "name"), [("0", "native_stderr.log"), ("1", "native_stderr_rank_1.log")])
 def test_under_slurm_logs_are_named_by_rank(rank, name, monkeypatch):
-    from trainers.main import _log_name
+    from trainers.native_stderr import log_name
 
     monkeypatch.delenv("TF_CONFIG", raising=False)
     monkeypatch.setenv("SLURM_PROCID", rank)
-    assert _log_name() == name
+    assert log_name() == name

@@ -99,12 +99,12 @@ def test_workers_agree_on_a_stop(tmp_path):
     trainer = make(tmp_path, steps=60, hooks=[Count(20)])
     asked = []
 
-    def any_of_us(flag):
+    def any_worker(flag):
         assert flag is False
         asked.append(trainer.step)
         return asked.count(20) == 2  # once for signals, and once for hooks where any were called
 
-    trainer.any_of_us = any_of_us
+    trainer.agreement.any_worker = any_worker
     train(trainer)
     assert asked == [10, 20, 20]
     assert newest(trainer).extra["stop"]["reason"] == "a hook of another worker asked for it"

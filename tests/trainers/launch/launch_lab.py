@@ -8,8 +8,8 @@ import textwrap
 import time
 from pathlib import Path
 
-from trainers.launch.__main__ import supervise
 from trainers.launch.processes import Command
+from trainers.launch.supervise import supervise
 
 PATIENCE = 60.0  # a deadline that no healthy test reaches
 HASTE = 0.5  # one that some test has to wait for

@@ -10,8 +10,9 @@ import pytest
 
 from tests.commands import CONFIGS, environment
 from tests.trainers.launch.launch_lab import HANG, HASTE, KILL_SELF, alive, launched, pids
-from trainers.launch.__main__ import find_cause, free_ports, may_pass, parse, worker_commands
+from trainers.launch.__main__ import free_ports, main, parse, worker_commands
 from trainers.launch.processes import Ending
+from trainers.launch.supervise import find_cause, may_pass
 
 # --- endings ----------------------------------------------------------------------------------------------------------
 
@@ -147,22 +148,6 @@ def test_each_attempt_has_ports_that_are_free():
             other.bind(("127.0.0.1", port))
 
 
-def test_help_answers_without_tensorflow(tmp_path):
-    code = """
-import sys
-from trainers.launch import main
-try:
-    main(["--help"])
-finally:
-    print("tensorflow" in sys.modules, "gin" in sys.modules)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
-    )
-    assert "--max_restarts" in done.stdout
-    assert done.stdout.strip().endswith("False False")
-
-
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
@@ -174,23 +159,27 @@ finally:
         (["--workers=2", "--max_restarts=-1", "--", "--gin_file=a"], "`--max_restarts` is -1"),
         (["--workers=2", "--deadline=0", "--", "--gin_file=a"], "`--deadline` is 0"),
         (["--workers=2", "--deadline=nan", "--", "--gin_file=a"], "`--deadline` is nan"),
+        (["--workers=2", "two", "--", "--gin_file=a"], "`two` belongs to no flag"),
+        (["--workers=2", "--worker=3", "--", "--gin_file=a"], "Did you mean `--workers`?"),
         (["--workers=2", "--"], "--gin_file"),
+        (["--workers=2", "--", "--gin_file=a", "--", "--eager"], "`--` belongs to no flag"),
         (["--workers=2", "--", "--gin_file=a", "--mode=trian"], "Did you mean `train`?"),
     ],
 )
 def test_wrong_flags_are_refused_before_anything_starts(flags, says, capfd):
-    with pytest.raises(SystemExit) as end:
-        parse(flags)
-    assert end.value.code == 2
+    assert main(flags) == 2
     out, err = capfd.readouterr()
     assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
     assert says in err
 
 
 def test_flags_behind_the_second_dashes_are_main_s_own():
-    flags = parse(["--workers=2", "--", "--gin_file=a", "--workdir", "b"])
-    assert (flags.workers, flags.max_restarts, flags.deadline) == (2, 0, 60.0)
-    assert flags.main_flags == ["--gin_file=a", "--workdir", "b"]
+    launch = parse(["--workers=2", "-v=1", "--", "--gin_file=a", "--workdir", "b"])
+    assert (launch.flags.workers, launch.flags.max_restarts, launch.flags.deadline) == (2, 0, 60.0)
+    assert launch.flags.verbosity == 1
+    assert launch.main_flags == ["--gin_file=a", "--workdir", "b"]
 
 
 def test_a_broken_configuration_ends_all_workers_with_2_and_no_restart(tmp_path):

@@ -65,7 +65,7 @@ def test_the_children_of_a_worker_end_with_it():
 
 LAUNCHER = """
 import os, sys
-from trainers.launch import supervise
+from trainers.launch.supervise import supervise
 from trainers.launch.processes import Command
 texts = sys.argv[2:]
 def make_commands():

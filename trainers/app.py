@@ -1,0 +1,98 @@
+"""A command as a process: `absl.app.run` with our own answers and exit codes, and logging to the visible stderr."""
+
+import functools
+import logging as standard_logging
+import os
+import signal
+import site
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+from absl import app, flags, logging
+
+from core.errors import ConfigurationError, PeerLostError, TapeloopError
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+
+TENSORFLOW = os.path.join("", "tensorflow", "python", "")  # in the path of each of its files
+Parsed = TypeVar("Parsed")
+
+
+def run_app(parse: Callable[[Sequence[str]], Parsed], run: Callable[[Parsed], int]) -> NoReturn:
+    """Parses this process's command line, and ends with the exit code that `run` returns for the flags."""
+
+    def flags_parser(arguments: Sequence[str]) -> Parsed:
+        flags.FLAGS.mark_as_parsed()  # absl wants it; its own flags keep their defaults
+        try:
+            return parse(arguments[1:])
+        except ConfigurationError as error:
+            sys.exit(refuse(error))
+
+    app.run(functools.partial(_run, run), flags_parser=flags_parser)
+
+
+def _run(run: Callable[[Parsed], int], parsed: Parsed) -> int:
+    """Runs the command, and leaves at once where TensorFlow's threads would wait for workers who may be gone."""
+    try:
+        code = run(parsed)
+    except Exception:  # a user's own mistake: shown whole, and then the way out is the same
+        traceback.print_exc()
+        code = TapeloopError.exit_code
+    except KeyboardInterrupt:
+        if not _is_worker():
+            raise
+        code = 128 + signal.SIGINT
+    if code == PeerLostError.exit_code or _is_worker():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
+
+
+def _is_worker() -> bool:
+    """Returns whether this process has met others; asked without importing TensorFlow for it."""
+    workers = sys.modules.get("core.workers")
+    return workers is not None and workers.joined() is not None
+
+
+def start_logging(verbosity: int) -> None:
+    """Sends what is logged to whatever `sys.stderr` is at that moment, up to `verbosity`."""
+    flags.FLAGS.mark_as_parsed()  # or absl would say with the first line that they aren't
+    flags.FLAGS["logtostderr"].value = True  # without it absl's handler keeps the `sys.stderr` of its import
+    logging.use_absl_handler()
+    logging.set_verbosity(verbosity)
+    logging.get_absl_handler().addFilter(_is_wanted)
+    standard_logging.getLogger("tensorflow").handlers.clear()  # with one of its own it would say everything twice
+
+
+def _is_wanted(record: standard_logging.LogRecord) -> bool:
+    """Returns false for what TensorFlow tells at absl's default verbosity: each reduction, each checkpoint."""
+    return record.levelno != standard_logging.INFO or TENSORFLOW not in record.pathname or logging.level_debug()
+
+
+def refuse(error: ConfigurationError) -> int:
+    """Prints what is wrong with the flags; returns the exit code."""
+    print(f"error: {error}", file=sys.stderr)
+    return error.exit_code
+
+
+def fail(error: Exception, *, verbose: bool) -> int:
+    """Prints what ended a run, with its traceback if `verbose`; returns the exit code."""
+    from trainers.gin_audit.audit import plain_message
+
+    if verbose:
+        traceback.print_exception(error)
+    place = "" if isinstance(error, TapeloopError) else _place(error)
+    print(f"error: {plain_message(error)}{place}", file=sys.stderr)
+    return error.exit_code if isinstance(error, TapeloopError) else ConfigurationError.exit_code
+
+
+def _place(error: Exception) -> str:
+    """Returns where in the user's own code an error arose: the innermost frame that isn't Tapeloop's or a package's."""
+    libraries = ("<", *(str(CHECKOUT / name) for name in ("core", "models", "trainers")), *site.getsitepackages())
+    libraries += (os.path.dirname(os.__file__),)
+    own = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(libraries)]
+    return f" ({own[-1].filename}:{own[-1].lineno}; `--verbose` shows the traceback)" if own else ""

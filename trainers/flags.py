@@ -1,0 +1,155 @@
+"""Flags as absl defines and parses them, with our own answers: a mistake is one paragraph, help ends with 0.
+
+A command defines its flags on a `FlagValues` that it is given, never on `absl.flags.FLAGS`, so that one process parses
+as often as it likes, and the flags of several commands:
+
+>>> from absl import flags
+>>> def define(flag_values):
+...     flags.DEFINE_integer("workers", 1, "how many processes", flag_values=flag_values)
+>>> parse_flags(["--workers=3"], define, usage="python -m mine [--workers=N]").workers
+3
+"""
+
+import collections
+import dataclasses
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import flags, logging
+from absl.flags import Flag, FlagValues
+
+from core.errors import ConfigurationError, did_you_mean
+
+
+def parse_flags(
+    words: Sequence[str], define: Callable[[FlagValues], None], *, usage: str, hint: str = ""
+) -> FlagValues:
+    """Returns the flags that a command line gives; raises a `ConfigurationError` for a mistake in it.
+
+    `usage` heads the help, and `hint` is added to what is said of a flag that doesn't exist.
+    """
+    flag_values = FlagValues()
+    define(flag_values)
+    _define_common_flags(flag_values, usage)
+    flag_values.mark_as_parsed()
+    _Reader(flag_values, hint).read(words)
+    return flag_values
+
+
+@dataclasses.dataclass(frozen=True)
+class _Reader:
+    """Hands absl one flag at a time, so that an error says which one is wrong, and in which file."""
+
+    flag_values: FlagValues
+    hint: str
+
+    def read(self, words: Sequence[str], files: tuple[Path, ...] = ()) -> None:
+        """Reads a command line, or the lines of the last of `files`, which are open."""
+        rest, given = collections.deque(words), set()
+        while rest:
+            word = rest.popleft()
+            flag = self._find(word)
+            if flag.name in given and not isinstance(flag, flags.MultiFlag):
+                raise ConfigurationError(f"`--{flag.name}` is given a second time, as `{word}`: keep one of them.")
+            given.add(flag.name)
+            if "=" not in word and not flag.boolean:
+                if not rest or rest[0].startswith("--"):
+                    raise ConfigurationError(f"`{word}` has no value: write `{word}=VALUE`.")
+                word = f"{word}={rest.popleft()}"
+            value = word.partition("=")[2]
+            if "=" in word and not value.strip():
+                raise ConfigurationError(f"`{word}` has an empty value: give it one, or leave the flag out.")
+            if flag.name == "flagfile":
+                self._read_file(Path(value).expanduser(), files)
+            else:
+                self._parse(flag, word, value)
+
+    def _find(self, word: str) -> Flag[Any]:
+        """Returns the flag that `word` names."""
+        name = word.removeprefix("-").removeprefix("-").partition("=")[0]
+        if not word.startswith("-") or not name:
+            known = f" Did you mean `--{word}`?" if name in self.flag_values else ""
+            raise ConfigurationError(
+                f"`{word}` belongs to no flag: a value stands behind its flag's name and a `=`.{known}"
+            )
+        if name in self.flag_values:
+            return self.flag_values[name]
+        positive = name.removeprefix("no")
+        if positive in self.flag_values and self.flag_values[positive].boolean:
+            return self.flag_values[positive]
+        if " " in name:
+            raise ConfigurationError(f"`{word}` has a space in the flag's name: put a `=` before the value.")
+        longer = [each for each in self.flag_values if each.startswith(name)]
+        near = f" Did you mean `{longer[0]}`?" if len(longer) == 1 else did_you_mean(name, self.flag_values)
+        raise ConfigurationError(f"there is no flag `{word}`.{near.replace('`', '`--', 1)}{self.hint}")
+
+    def _parse(self, flag: Flag[Any], word: str, value: str) -> None:
+        try:
+            self.flag_values(["", word])
+        except (flags.Error, ValueError):
+            if flag.boolean:
+                takes = f"it is a switch: write `--{flag.name}` or `--no{flag.name}`"
+            else:
+                takes = f"it takes {flag.parser.syntactic_help}"
+            raise ConfigurationError(f"`{word.partition('=')[0]}` is {value!r}; {takes}.") from None
+
+    def _read_file(self, path: Path, files: tuple[Path, ...]) -> None:
+        """Reads flags from a file as absl does: one a line, without a shell's quotes; `#` begins a comment."""
+        if path.resolve() in files:
+            raise ConfigurationError(f"`--flagfile={path}` leads back to itself: take it out of the file.")
+        try:
+            lines = [line.strip() for line in path.read_text().splitlines()]
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(
+                f"`--flagfile={path}` can't be read ({getattr(error, 'strerror', None) or error}); it is looked for "
+                f"in `{Path.cwd()}`."
+            ) from None
+        try:
+            self.read([line for line in lines if line and not line.startswith(("#", "//"))], (*files, path.resolve()))
+        except ConfigurationError as error:
+            raise ConfigurationError(f"in `{path}`: {error}") from None
+
+
+def _define_common_flags(flag_values: FlagValues, usage: str) -> None:
+    own = list(flag_values.flags_by_module_dict())
+
+    def show(module: str) -> str:
+        return flag_values.module_help(module).strip().partition("\n")[2]  # absl's heading is the module's name
+
+    def show_own() -> str:
+        return "\n".join([usage, "\nflags:", *map(show, own)])
+
+    def show_short() -> str:
+        return f"{show_own()}\n\nTry --helpfull for the flags that every command has (--flagfile, --verbosity)."
+
+    def show_all() -> str:
+        return f"{show_own()}\n\nflags of every command:\n{show(__name__)}"
+
+    flags.DEFINE_flag(_HelpFlag("help", "show the help", show_short, short_name="h"), flag_values, __name__)
+    flags.DEFINE_flag(_HelpFlag("helpfull", "show the help with all flags", show_all), flag_values, __name__)
+    flags.DEFINE_string(
+        "flagfile", None, "a file of flags, one a line; those behind it override it", flag_values=flag_values
+    )
+    flags.DEFINE_integer(
+        "verbosity",
+        logging.INFO,
+        "how much is logged on stderr: 1 debug, 0 info, -1 warnings, -2 errors",
+        short_name="v",
+        flag_values=flag_values,
+    )
+
+
+class _HelpFlag(flags.BooleanFlag):
+    """Prints the help as soon as it is read, and ends the process with 0."""
+
+    def __init__(self, name: str, text: str, show: Callable[[], str], *, short_name: str | None = None):
+        super().__init__(name, False, text, short_name=short_name)
+        self._show = show
+
+    def parse(self, argument: str | bool) -> None:
+        super().parse(argument)
+        if self.value:
+            print(self._show())
+            sys.exit(0)

@@ -1,0 +1,68 @@
+"""Workers as one: who is to blame when they fail, and whether all start again."""
+
+from collections.abc import Callable, Sequence
+from typing import BinaryIO
+
+from core.errors import EXIT_CODES, PeerLostError, PreemptedError
+from trainers.launch.processes import Command, Ending, Signals, describe_signal, run_together
+
+LOST, STOPPED = PeerLostError.exit_code, PreemptedError.exit_code
+GO_ON = "The same command goes on from the last checkpoint."
+
+
+def supervise(
+    make_commands: Callable[[], Sequence[Command]], *, max_restarts: int, deadline: float, out: BinaryIO, err: BinaryIO
+) -> int:
+    """Runs the commands together, again and again while a restart may help; returns the exit code for all of them."""
+    with Signals() as signals:
+        for left in range(max_restarts, -1, -1):
+            endings = run_together(make_commands(), deadline=deadline, signals=signals, out=out, err=err)
+            failures = [ending for ending in endings if ending.code != 0]
+            if not failures:
+                return 0
+            if signals.received:
+                failures = [ending for ending in failures if not may_pass(ending)]  # the others did as they were told
+                if not failures:
+                    return _fail(err, STOPPED, f"stopped by {describe_signal(signals.received[0])}. {GO_ON}")
+            cause = find_cause(failures)
+            if not may_pass(cause):
+                return _fail(err, cause.code, f"{describe(cause, deadline)}. Its own words are above.")
+            if left:
+                out.write(
+                    f"{describe(cause, deadline)}: starting all workers again from the last checkpoint "
+                    f"({left - 1} of {max_restarts} restarts left)\n".encode()
+                )
+                out.flush()
+    code = cause.code if cause.code > 0 else LOST
+    none_left = f"none of its {max_restarts} restarts is left" if max_restarts else "`--max_restarts` is 0"
+    return _fail(err, code, f"{describe(cause, deadline)}, and {none_left}. {GO_ON}")
+
+
+def find_cause(failures: Sequence[Ending]) -> Ending:
+    """Why all failed: the first that didn't do so only because another had."""
+    for not_yet in ((LOST, STOPPED), (LOST,)):  # to stop is no failure, and all do it together
+        for ending in failures:
+            if ending.code not in not_yet and not ending.overdue:
+                return ending
+    # All have lost somebody: who was killed in the end had been hanging all the time.
+    return next((ending for ending in failures if ending.overdue), failures[0])
+
+
+def may_pass(cause: Ending) -> bool:
+    """Whether a new start can end better: the machine's failures pass, those of code, configuration and data don't."""
+    return cause.code < 0 or cause.code in (LOST, STOPPED)
+
+
+def describe(cause: Ending, deadline: float) -> str:
+    """Says in one line, without a full stop, how the cause ended."""
+    if cause.overdue:
+        return f"worker {cause.index} hung: it was killed when it hadn't ended {deadline:g} s after another"
+    if cause.code < 0:
+        return f"worker {cause.index} was killed by {describe_signal(-cause.code)}"
+    return f"worker {cause.index} ended with {cause.code} ({EXIT_CODES.get(cause.code, 'none of our exit codes')})"
+
+
+def _fail(err: BinaryIO, code: int, text: str) -> int:
+    err.write(f"error: {text}\n".encode())
+    err.flush()
+    return code
