@@ -8,6 +8,7 @@ from core import initializers
 from core.arguments import check_groups, check_size
 from core.initializers import Initializer
 from core.layers.conv_gradients import convolve_image, pays
+from core.layers.rows import for_any_rows
 from core.layers.shapes import add_bias, check_axes, check_last
 from core.layers.windows import (
     SPACE,
@@ -64,7 +65,7 @@ class ConvBase(Module):
         """The layer with another kernel than its own."""
         check_axes(self, x, f"batch, {SPACE[self.rank]}, channels")
         check_last(self, x, self.in_channels, "in_channels")
-        return add_bias(self._convolve(x, w), self.b)
+        return for_any_rows(lambda x: add_bias(self._convolve(x, w), self.b), x)
 
     def _convolve(self, x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
         return convolve(x, w, self.stride, self.padding, self.dilation, self.groups)

@@ -8,6 +8,7 @@ from core import initializers
 from core.arguments import check_size
 from core.initializers import Initializer
 from core.layers.conv import Conv2D
+from core.layers.rows import for_any_rows
 from core.layers.shapes import add_bias, check_axes, check_last, widen
 from core.layers.windows import SPACE, Ints, Padding, per_axis, read_padding, slide
 from core.module import Module
@@ -55,16 +56,18 @@ class DepthwiseConv2D(Module):
         # TensorFlow adds the kernel's gradient up in the dtype of the input, which half precision is too short for.
         wide = widen(x)
         kernel = tf.reshape(tf.cast(w, wide.dtype), [height, width, self.channels, self.multiplier])
-        if not x.shape[0]:  # unknown, or none: TensorFlow's gradient of the kernel is then uninitialised memory
-            kernel = tf.where(tf.size(x) > 0, kernel, tf.zeros([], wide.dtype))
 
         def op(x: tf.Tensor, stride: Sequence[int], padding: str) -> tf.Tensor:
             return tf.nn.depthwise_conv2d(x, kernel, [1, *stride, 1], padding, dilations=self.dilation)
 
         # The kernel wants one stride for both axes, and no stride with a dilation.
         skip = self.stride[0] != self.stride[1] or (max(self.stride) > 1 and max(self.dilation) > 1)
-        y = slide(op, wide, [height, width], self.stride, self.padding, self.dilation, skip=skip)
-        return tf.cast(add_bias(y, self.b), x.dtype)
+
+        def layer(x: tf.Tensor) -> tf.Tensor:
+            y = slide(op, x, [height, width], self.stride, self.padding, self.dilation, skip=skip)
+            return add_bias(y, self.b)
+
+        return tf.cast(for_any_rows(layer, wide), x.dtype)
 
 
 class SeparableConv2D(Module):

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from core.layers.rows import for_any_rows
 from core.layers.shapes import sizes, widen
 from core.layers.windows import SPACE, Ints, Padding, Pairs, pad_space, per_axis, read_padding
 from core.module import Module
@@ -53,7 +54,7 @@ class MaxPool(_Pooling):
         window, stride, padding = self._settings(x)
         if not isinstance(padding, str):
             x, padding = pad_space(x, padding, float("-inf")), "VALID"
-        return _pool(tf.nn.max_pool, x, window, stride, padding)
+        return for_any_rows(lambda x: _pool(tf.nn.max_pool, x, window, stride, padding), x)
 
 
 class AveragePool(_Pooling):

@@ -5,6 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from core.arguments import check_choice, check_size
+from core.layers.rows import for_any_rows
 from core.layers.shapes import check_axes, sizes
 from core.layers.windows import SPACE, Ints, Padding, pad_space, per_axis, read_padding
 from core.module import Module
@@ -31,11 +32,7 @@ class Pad(Module):
                     f"`padding` is {list(self.pairs)}, but `x` has shape {x.shape}: a mirror image at the border has "
                     f"one pixel less than the image, {x.shape[axis] - 1} here; pad less, or with `mode='CONSTANT'`."
                 )
-        if x.shape[0]:
-            return tf.pad(x, [(0, 0), *self.pairs, (0, 0)], "REFLECT")
-        for axis, (before, after) in enumerate(self.pairs, 1):
-            x = _reflect(x, axis, before, after)
-        return x
+        return for_any_rows(lambda x: tf.pad(x, [(0, 0), *self.pairs, (0, 0)], "REFLECT"), x)
 
 
 class PixelShuffle(Module):
@@ -94,16 +91,3 @@ def _nearest(x: tf.Tensor, axis: int, old: Any, new: int) -> tf.Tensor:
     """The slice whose middle is nearest: of TensorFlow's own nearest, XLA has no gradient."""
     middle = 2 * tf.range(new) + 1
     return tf.gather(x, middle * old // (2 * new), axis=axis)
-
-
-def _reflect(x: tf.Tensor, axis: int, before: int, after: int) -> tf.Tensor:
-    """Mirrors by slices, for a batch that may be empty, which TensorFlow's own mirror refuses."""
-
-    def part(start: int | None, stop: int | None) -> tf.Tensor:
-        index = [slice(None)] * x.shape.rank
-        index[axis] = slice(start, stop, -1)
-        return x[tuple(index)]
-
-    ahead = [part(before, 0)] if before else []
-    behind = [part(-2, -after - 2)] if after else []
-    return tf.concat([*ahead, x, *behind], axis)

@@ -38,13 +38,14 @@ class ConvNet(Module):
             height, width = height // 2, width // 2
         self.hidden = layers.Linear(height * width * in_channels, hidden, rng=rng.fold("hidden"), w_init=he)
         self.logits = layers.Linear(hidden, num_classes, rng=rng.fold("logits"))
+        self.pool = layers.MaxPool(2)
         self.dropout = layers.Dropout(dropout)
 
     def __call__(self, x: tf.Tensor, rng: Rng | None = None) -> tf.Tensor:
         for i, conv in enumerate(self.convolutions):
             x = tf.nn.relu(conv(x))
             if i % 2 == 1:
-                x = tf.nn.max_pool2d(x, 2, 2, "VALID")
+                x = self.pool(x)
         x = self.dropout(flatten(x), rng and rng.fold("features"))
         x = self.dropout(tf.nn.relu(self.hidden(x)), rng and rng.fold("hidden"))
         return self.logits(x)

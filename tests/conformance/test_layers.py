@@ -97,6 +97,36 @@ def test_eager_graph_and_xla_agree_for_any_number_of_rows(row: Row) -> None:
 
 
 @first_rows
+def test_no_rows_have_the_shapes_of_one_and_gradients_of_zero(row: Row) -> None:
+    part, none = row.make(RNG), row.example(0)
+    shapes = [[0, *y.shape[1:]] for y in battery.outputs(row.call, part, row.example(1))]
+
+    def first(*inputs: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        return battery.value_and_gradients(row, part, inputs)
+
+    def second(*inputs: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        reached = battery.sources(part, inputs)
+        with tf.GradientTape() as tape:
+            tape.watch(reached)
+            ys, gradients = first(*inputs)
+            slope = battery.dot(gradients, gradients)
+        found = tape.gradient(slope, reached, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        return ys, [tf.convert_to_tensor(g) for g in found]
+
+    any_rows = [tf.TensorSpec([None, *x.shape[1:]], x.dtype) for x in none]
+    for derivatives in (
+        first,
+        tf.function(first, autograph=False),
+        tf.function(first, autograph=False, jit_compile=True),
+        tf.function(second, autograph=False, input_signature=any_rows),
+    ):
+        ys, gradients = derivatives(*none)
+        assert [y.shape for y in ys] == shapes
+        for source, gradient in zip(battery.sources(part, none), gradients, strict=True):
+            np.testing.assert_array_equal(gradient, tf.zeros(source.shape))
+
+
+@first_rows
 def test_the_same_rng_gives_the_same_bits_and_another_others(row: Row) -> None:
     first, again, other = (row.make(rng) for rng in (RNG, RNG, Rng.from_seed(21)))
     pairs = zip(*(variables(part).items() for part in (first, again, other)), strict=True)

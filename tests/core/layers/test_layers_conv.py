@@ -30,7 +30,7 @@ RNG = Rng.from_seed(6)
 
 settings_of_one_axis = st.fixed_dictionaries(
     {
-        "size": st.integers(3, 9),
+        "size": st.integers(4, 9),  # of 3, padding can take everything off
         "kernel_size": st.integers(1, 3),
         "stride": st.integers(1, 3),
         "dilation": st.integers(1, 2),
