@@ -29,7 +29,7 @@ Array = npt.NDArray[np.generic]
 
 
 class ArraySource(Source):
-    """Arrays whose first axis counts the examples, by feature; levels are from 0 to `highest_level`."""
+    """Hands out arrays whose first axis counts the examples, by feature; levels are from 0 to `highest_level`."""
 
     def __init__(
         self,
@@ -77,12 +77,12 @@ class ArraySource(Source):
         return (0.0, self._highest_level * self._scale) if self._arrays[feature].dtype == np.uint8 else None
 
     def _decoded(self, values: tf.Tensor) -> tf.Tensor:
-        """Levels stay bytes in memory, a quarter of the size, and become numbers on their way out."""
+        """Makes numbers of levels on their way out; in memory they stay bytes, a quarter of the size."""
         return tf.cast(values, tf.float32) * self._scale if values.dtype == tf.uint8 else values
 
     @functools.cached_property
     def _tensors(self) -> dict[str, tf.Tensor]:
-        """The arrays as tensors, made once and outside any graph: each pipeline captures these, none copies them."""
+        """Makes tensors of the arrays, once and outside any graph: each pipeline captures these, none copies them."""
         with tf.init_scope(), tf.device("CPU:0"):
             tensors = {feature: tf.constant(values) for feature, values in self._arrays.items()}
         # From here on NumPy looks at the tensors' own memory, so that nothing is kept twice.
@@ -91,7 +91,7 @@ class ArraySource(Source):
 
 
 def read_npz(path: Path) -> dict[str, Array]:
-    """The arrays of an `.npz` file by name."""
+    """Reads the arrays of an `.npz` file by name."""
     if not path.is_file():
         raise DataError(f"There is no file {path.absolute()}; give the path of an `.npz` file that `np.savez` wrote.")
     try:
@@ -105,7 +105,7 @@ def read_npz(path: Path) -> dict[str, Array]:
 
 @gin.configurable
 def npz(path: str, scale: float = 1.0 / 255.0) -> Source:
-    """The arrays of an `.npz` file, one feature each; uint8 of rank two or more become float32, times `scale`."""
+    """Reads an `.npz` file of one array a feature; uint8 of rank two or more become float32, times `scale`."""
     file = Path(path).expanduser()
     return ArraySource(read_npz(file), name="npz", place=str(file.absolute()), scale=scale)
 
@@ -124,7 +124,7 @@ def _member(path: Path, name: str, file: Mapping[str, Array]) -> Array:
 
 
 def _checked(name: str, feature: str, values: Array) -> Array:
-    """`values` in the dtype in which it is kept: uint8 (levels), int32, float32 or bool."""
+    """Returns `values` in the dtype in which they are kept: uint8 (levels), int32, float32 or bool."""
     if values.ndim == 0:
         raise DataError(
             f"`{feature}` of the source `{name}` is a single number ({values!r}); "

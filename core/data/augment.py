@@ -12,7 +12,7 @@ from core.random import Rng
 
 
 def random_crop_and_flip(images: tf.Tensor, size: int, rng: Rng | None) -> tf.Tensor:
-    """A random square of `size` pixels of each image [rows, height, width, channels], every other one mirrored.
+    """Cuts a random square of `size` pixels of each image [rows, height, width, channels], and mirrors every other.
 
     The same `rng` cuts the same squares: give both images of a pair one, and images of two domains
     `rng.fold("a")` and `rng.fold("b")`. Without one, for evaluation, it is the middle, as it is.
@@ -38,5 +38,5 @@ def random_crop_and_flip(images: tf.Tensor, size: int, rng: Rng | None) -> tf.Te
 
 
 def _offset(unit: tf.Tensor, largest: int) -> tf.Tensor:
-    """From [0, 1) to 0, ..., `largest`, each as likely."""
+    """Takes a number of [0, 1) to one of 0, ..., `largest`, each as likely."""
     return tf.cast(unit * (largest + 1.0), tf.int32)

@@ -36,7 +36,7 @@ _BLUE, _ORANGE = np.array([0.1, 0.5, 1.0]), np.array([1.0, 0.5, 0.1])
 
 
 class CentredImages(ArraySource):
-    """Arrays in memory, whose images come out in [-1, 1], as generators make them."""
+    """Hands out the images of arrays in [-1, 1], as generators make them."""
 
     def gather(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
         examples = super().gather(indices)
@@ -49,7 +49,7 @@ class CentredImages(ArraySource):
 
 @gin.configurable
 def digit_pairs(split: Literal["train", "test"] = "train", *, paired: bool = True) -> Source:
-    """`a` (plain) and `b` (thick, coloured), float32 [32, 32, 3] in [-1, 1], and `label` int32.
+    """Makes `a` (plain) and `b` (thick, coloured), float32 [32, 32, 3] in [-1, 1], and `label` int32.
 
     Without `paired`, to learn as CycleGAN does, one half of the digits (of each class) gives the `a`s and the other the
     `b`s: no digit is ever seen in both. `label` is then the class of `a`, and `label_b` that of `b`.
@@ -66,7 +66,7 @@ def digit_pairs(split: Literal["train", "test"] = "train", *, paired: bool = Tru
 
 
 def thick_and_coloured(plain: Levels) -> Levels:
-    """Images of B [n, 32, 32, 3] from plain grey ones [n, 32, 32]."""
+    """Makes images of B [n, 32, 32, 3] from plain grey ones [n, 32, 32]."""
     grey = plain.astype(np.float64) / 255.0
     window = _gaussian(_SIZE, _SIGMA)
     density = np.clip((window @ grey @ window.T - _FEW) / (_DENSE - _FEW), 0.0, 1.0)[..., None]
@@ -75,7 +75,7 @@ def thick_and_coloured(plain: Levels) -> Levels:
 
 
 def _thick(grey: Floats) -> Floats:
-    """Dilation: the largest value in the square around each point."""
+    """Dilates: takes the largest value in the square around each point."""
     side = 2 * _REACH + 1
     padded = np.pad(grey, [(0, 0), (_REACH, _REACH), (_REACH, _REACH)])
     height, width = grey.shape[1:]
@@ -84,14 +84,14 @@ def _thick(grey: Floats) -> Floats:
 
 
 def _gaussian(size: int, sigma: float) -> Floats:
-    """The matrix that takes Gaussian means along one axis; beyond the edge all is black."""
+    """Returns the matrix that takes Gaussian means along one axis; beyond the edge all is black."""
     places = np.arange(size)
     weights = np.exp(-((places[:, None] - places) ** 2) / (2.0 * sigma**2)) / (sigma * np.sqrt(2.0 * np.pi))
     return weights.astype(np.float64)
 
 
 def _upscaled(images: Floats, size: int) -> Floats:
-    """Bilinear, with pixels as squares whose values stand at their centres; the edge goes on beyond them."""
+    """Interpolates bilinearly: pixels are squares whose values stand at their centres; the edge goes on beyond them."""
     old = images.shape[1]
     centres = np.clip((np.arange(size) + 0.5) * old / size - 0.5, 0, old - 1)
     weights = np.maximum(0.0, 1.0 - np.abs(centres[:, None] - np.arange(old))).astype(np.float64)
@@ -99,7 +99,7 @@ def _upscaled(images: Floats, size: int) -> Floats:
 
 
 def _digits(name: str, split: str) -> tuple[Levels, Array]:
-    """The plain digits of a split [n, 32, 32], and their classes."""
+    """Reads the plain digits of a split [n, 32, 32], and their classes."""
     check_split(name, split, ["train", "test"])
     arrays = read_npz(_FILE)
     mine = arrays["is_test"] == (split == "test")
@@ -107,7 +107,7 @@ def _digits(name: str, split: str) -> tuple[Levels, Array]:
 
 
 def _first_half(labels: Array) -> npt.NDArray[np.bool_]:
-    """Every other digit of each class, so that both halves look alike."""
+    """Marks every other digit of each class, so that both halves look alike."""
     first = np.zeros(len(labels), np.bool_)
     for label in np.unique(labels):
         first[np.flatnonzero(labels == label)[::2]] = True

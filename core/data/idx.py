@@ -29,7 +29,7 @@ _GZIP = b"\x1f\x8b"
 
 @gin.configurable
 def mnist(directory: str, split: Literal["train", "test"] = "train") -> Source:
-    """`image` float32 [28, 28, 1] in [0, 1] and `label` int32, from the IDX files in `directory`."""
+    """Reads `image` float32 [28, 28, 1] in [0, 1] and `label` int32, from the IDX files in `directory`."""
     check_split("mnist", split, list(_FILES))
     folder = Path(directory).expanduser().absolute()
     images_file, labels_file = (_find(folder, name) for name in _FILES[split])
@@ -48,7 +48,7 @@ def mnist(directory: str, split: Literal["train", "test"] = "train") -> Source:
 
 
 def read_idx(path: Path, *, axes: int) -> npt.NDArray[np.uint8]:
-    """The uint8 array with `axes` axes that an IDX file holds; a name that ends in `.gz` says that it is gzipped."""
+    """Reads the uint8 array with `axes` axes that an IDX file holds, which is gzipped if its name ends in `.gz`."""
     content = _content(path)
     header = 4 + 4 * axes
     magic = bytes([0, 0, _UINT8, axes])
@@ -93,7 +93,7 @@ def _content(path: Path) -> bytes:
 
 
 def _find(folder: Path, name: str) -> Path:
-    """The file of that name, or its `.gz`."""
+    """Finds the file of that name, or its `.gz`."""
     for candidate in (folder / name, folder / f"{name}.gz"):
         if candidate.exists():
             return candidate

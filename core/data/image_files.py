@@ -21,7 +21,7 @@ _PARALLEL = 2  # the pipeline has two threads
 
 
 def list_images(folder: Path) -> list[Path]:
-    """The JPEG and PNG files of `folder` itself, by name; hidden files and those of other kinds aren't images."""
+    """Lists the JPEG and PNG files of `folder` itself, by name; hidden files and other kinds aren't images."""
     try:
         entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith(".") and not entry.is_dir())
     except OSError as error:
@@ -36,7 +36,7 @@ def list_images(folder: Path) -> list[Path]:
 
 
 def holdings(folder: Path) -> str:
-    """What a folder without images holds instead, for its error."""
+    """Says what a folder without images holds instead, for its error."""
     entries = list(folder.iterdir())
     suffixes = Counter(entry.suffix.lower() or "no suffix" for entry in entries if not entry.is_dir())
     found = [f"{count} of {suffix}" for suffix, count in sorted(suffixes.items())]
@@ -47,7 +47,7 @@ def holdings(folder: Path) -> str:
 
 
 def read_images(paths: tf.Tensor, size: int) -> tf.Tensor:
-    """The images of these files (strings [n]) as float32 [n, size, size, 3] in [0, 1].
+    """Reads the images of these files (strings [n]) as float32 [n, size, size, 3] in [0, 1].
 
     They are squeezed or stretched to a square, as CycleGAN's and pix2pix's authors do. A file that can't be decoded
     raises an error that names it: TensorFlow's own doesn't.
@@ -80,7 +80,7 @@ def read_images(paths: tf.Tensor, size: int) -> tf.Tensor:
 
 
 def unreadable_image(message: str) -> DataError | None:
-    """The error of `read_images` in a graph, which TensorFlow wraps in text of its own, as one that is understood."""
+    """Finds the error of `read_images` in what TensorFlow made of it in a graph, as one that is understood."""
     found = re.search(re.escape(f"[{_UNREADABLE}] [") + r"(.*?)\]$", message, re.MULTILINE)
     if found is None:
         return None

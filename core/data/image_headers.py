@@ -29,7 +29,7 @@ _ALONE = {0x01, *range(0xD0, 0xD8)}  # markers that no length follows
 
 
 def image_size(path: Path) -> tuple[int, int]:
-    """Height and width of a JPEG or PNG file, or a `DataError` that names the file and what is wrong with it."""
+    """Reads height and width of a JPEG or PNG file; raises a `DataError` that says what is wrong with it."""
     try:
         with path.open("rb") as file:
             head = file.read(32)
@@ -52,7 +52,7 @@ def image_size(path: Path) -> tuple[int, int]:
 
 
 def _png_size(path: Path, file: BinaryIO) -> tuple[int, int]:
-    """From the first chunk; the image's end is where the file ends, or where the chunks' lengths lead to."""
+    """Reads the first chunk; the image's end is where the file ends, or where the chunks' lengths lead to."""
     total = os.fstat(file.fileno()).st_size
     if total < len(_PNG) + 25:  # the first chunk is a length, a name, 13 bytes and a check sum
         raise _cut_off(path, total)
@@ -74,7 +74,7 @@ def _png_size(path: Path, file: BinaryIO) -> tuple[int, int]:
 
 
 def _jpeg_size(path: Path, file: BinaryIO) -> tuple[int, int]:
-    """From the frame's header, which comes before the first scan; the image's end must come after it."""
+    """Reads the frame's header, which comes before the first scan; the image's end must come after it."""
     total = os.fstat(file.fileno()).st_size
     cut_off = _cut_off(path, total)
     file.seek(2)
@@ -124,7 +124,7 @@ def _cut_off(path: Path, total: int) -> DataError:
 
 
 def _instead(head: bytes) -> str:
-    """What a file is that is neither JPEG nor PNG."""
+    """Says what a file is that is neither JPEG nor PNG."""
     if not head:
         return "is empty"
     kinds = {

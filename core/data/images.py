@@ -33,7 +33,7 @@ _SPLITS = ["train", "test"]
 
 
 class ImageFiles(Source):
-    """Files of images, by feature: the i-th example is the i-th file of each, as [size, size, 3].
+    """Reads files of images, by feature: the i-th example is the i-th file of each, as [size, size, 3].
 
     Their levels are from `darkest` to 1.
     """
@@ -63,7 +63,7 @@ class ImageFiles(Source):
 
     @functools.cached_property
     def _paths(self) -> dict[str, tf.Tensor]:
-        """The files' names as tensors, made once and outside any graph."""
+        """Makes tensors of the files' names, once and outside any graph."""
         with tf.init_scope(), tf.device("CPU:0"):
             return {feature: tf.constant([str(path) for path in paths]) for feature, paths in self.files.items()}
 
@@ -72,7 +72,7 @@ class ImageFiles(Source):
 def unpaired_folders(
     directory: str, *, size: int, load_size: int | None = None, split: Literal["train", "test"] = "train"
 ) -> ImageFiles:
-    """`a` and `b`, float32 [size, size, 3] in [-1, 1], from the folders `trainA` and `trainB` (or `testA`, `testB`).
+    """Reads `a` and `b`, float32 [size, size, 3] in [-1, 1], from the folders `trainA` and `trainB` (`testA`, `testB`).
 
     An epoch shows each image of the larger domain once; `core/data/unpaired.py` says which of the other goes with it.
     With `load_size` the examples of `train` have this size, for `random_crop_and_flip` to cut `size` out of.
@@ -87,7 +87,7 @@ def unpaired_folders(
 def paired_folders(
     directory: str, *, size: int, load_size: int | None = None, split: Literal["train", "test"] = "train"
 ) -> ImageFiles:
-    """`a` and `b` as of `unpaired_folders`, but an example's two images have the same name (suffixes may differ)."""
+    """Reads `a` and `b` as `unpaired_folders` does, but an example's two images have one name (suffixes may differ)."""
     a, b, side = _domains("paired_folders", directory, size, load_size, split)
     in_a, in_b = _by_name(a), _by_name(b)
     for mine, others, folder in [(in_a, in_b, b[0].parent), (in_b, in_a, a[0].parent)]:
@@ -104,7 +104,7 @@ def paired_folders(
 
 @gin.configurable
 def image_folder(directory: str, *, size: int) -> ImageFiles:
-    """`image` float32 [size, size, 3] in [0, 1]: the files of one folder by name."""
+    """Reads `image` float32 [size, size, 3] in [0, 1]: the files of one folder by name."""
     side = _checked_size("image_folder", size, None, "test")
     folder = _absolute(directory)
     images = _images(folder, "give a folder of images as `directory`")
@@ -116,7 +116,7 @@ def image_folder(directory: str, *, size: int) -> ImageFiles:
 def _domains(
     name: str, directory: str, size: int, load_size: int | None, split: str
 ) -> tuple[list[Path], list[Path], int]:
-    """The images of both domains and the size to give them."""
+    """Lists the images of both domains, and says the size to give them."""
     check_split(name, split, _SPLITS)
     side = _checked_size(name, size, load_size, split)
     folders = [_absolute(directory) / f"{split}{domain}" for domain in "AB"]
@@ -141,7 +141,7 @@ def _images(folder: Path, layout: str) -> list[Path]:
 
 
 def _by_name(paths: Sequence[Path]) -> dict[str, Path]:
-    """The files by their names without suffix."""
+    """Returns the files by their names without suffix."""
     named: dict[str, Path] = {}
     for path in paths:
         if path.stem in named:

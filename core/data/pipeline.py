@@ -37,7 +37,7 @@ def train_chunks(
     replica: int = 0,
     synthetic: bool = False,
 ) -> tf.data.Dataset:
-    """An endless stream of chunks `{feature: [chunk_steps, microbatches, rows, ...]}` for one replica.
+    """Makes an endless stream of chunks `{feature: [chunk_steps, microbatches, rows, ...]}` for one replica.
 
     Chunks are aligned: the first holds `first_step`, but begins at the multiple of `chunk_steps` at or below it.
     `origin` is where step 0 stands in the data; it isn't 0 once a run has gone on with another batch size. With
@@ -81,7 +81,7 @@ def position_indices(
     replicas: int = 1,
     replica: int = 0,
 ) -> tf.Tensor:
-    """The examples (int64 [num_steps, microbatches, rows]) that these steps see on one replica.
+    """Returns the examples (int64 [num_steps, microbatches, rows]) that these steps see on one replica.
 
     Row r of microbatch m of step s is the example at position `origin + s * B + m * (B / k) + replica * rows + r` of
     the shuffled stream, with B the global batch of k microbatches: neither k nor the replicas change what a step sees.
@@ -99,7 +99,7 @@ def position_indices(
 def eval_chunks(
     source: Source, *, global_batch_size: int, chunk_batches: int = 16, replicas: int = 1, replica: int = 0
 ) -> tf.data.Dataset:
-    """Every example once, in order, as `({feature: [batches, rows, ...]}, mask [batches, rows])` for one replica.
+    """Streams every example once, in order, to one replica: `({feature: [batches, rows, ...]}, mask [batches, rows])`.
 
     All elements have one shape, of at most `chunk_batches` batches. Rows beyond the last example repeat example 0 and
     have mask 0 (float32); all others have mask 1.
@@ -123,7 +123,7 @@ def eval_chunks(
 
 
 def _gathered(source: Source, indices: tf.Tensor, leading: list[int]) -> Features:
-    """The examples of `indices`, whose shape is `leading`, and the proof that they are as the source says."""
+    """Gathers the examples of `indices`, whose shape is `leading`, and proves that they are as the source says."""
     examples = source.gather(tf.reshape(indices, [-1]))
     spec = source.spec
     found = {name: (value.dtype.name, tuple(value.shape[1:])) for name, value in examples.items()}
@@ -137,7 +137,7 @@ def _gathered(source: Source, indices: tf.Tensor, leading: list[int]) -> Feature
 
 
 def _configured(chunks: tf.data.Dataset) -> tf.data.Dataset:
-    """The same stream, made ready ahead of the engine at little cost to it."""
+    """Makes the stream ready ahead of the engine, at little cost to it."""
     options = tf.data.Options()
     options.deterministic = True
     # Replicas and workers ask for their own rows; TensorFlow's sharding would divide them a second time.
@@ -152,7 +152,7 @@ def _configured(chunks: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def _rows(global_batch_size: int, microbatches: int, replicas: int, replica: int) -> int:
-    """Rows of one microbatch on one replica."""
+    """Returns the rows of one microbatch on one replica."""
     _check_positive(global_batch_size=global_batch_size, microbatches=microbatches, replicas=replicas)
     if not 0 <= replica < replicas:
         raise ConfigurationError(f"`replica` is {replica}; {replicas} replicas are numbered from 0 to {replicas - 1}.")

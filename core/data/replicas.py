@@ -20,7 +20,7 @@ class PerReplica:
 
     @property
     def element_spec(self) -> Any:
-        """What `tf.function` is to be told of an element."""
+        """Returns what `tf.function` is to be told of an element."""
         spec = self._make(0).element_spec
         like = self._spread(lambda _: tf.nest.map_structure(lambda x: tf.zeros(x.shape, x.dtype), spec))
         return tf.nest.map_structure(tf.type_spec_from_value, like)

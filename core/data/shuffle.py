@@ -13,7 +13,7 @@ _SORTED_UP_TO = 4096
 
 
 def shuffled(positions: tf.Tensor, *, size: int, seed: int, span: int) -> tf.Tensor:
-    """The examples (int64 [n]) at `positions` (int64 [n]) of an endless shuffled stream over `size` examples.
+    """Returns the examples (int64 [n]) at `positions` (int64 [n]) of an endless shuffled stream over `size` examples.
 
     The stream is one permutation after the other. `span` bounds how far positions lie apart.
     """

@@ -31,7 +31,7 @@ from core.errors import ConfigurationError, DataError, did_you_mean
 
 
 class Source(abc.ABC):
-    """A fixed number of examples, each a dictionary of features of fixed shape."""
+    """Holds a fixed number of examples, each a dictionary of features of fixed shape."""
 
     def __init__(self, name: str, *, size: int, place: str) -> None:
         if size < 1:
@@ -48,14 +48,14 @@ class Source(abc.ABC):
     @property
     @abc.abstractmethod
     def spec(self) -> dict[str, tf.TensorSpec]:
-        """What one example looks like, by feature: shapes are fully known and have no batch axis."""
+        """Says what one example looks like, by feature: shapes are fully known and have no batch axis."""
 
     @abc.abstractmethod
     def gather(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
-        """The examples of these numbers (int64 [n]), each feature [n, ...]; runs inside a `tf.data` map."""
+        """Returns the examples of these numbers (int64 [n]), each feature [n, ...]; runs inside a `tf.data` map."""
 
     def extremes(self, feature: str) -> tuple[int, int, int, int] | None:
-        """An integer feature's smallest value and an example that has it, then its largest value and an example.
+        """Returns an integer feature's smallest value and an example that has it, then its largest and an example.
 
         A task refuses labels out of range with it before the first step. None for features that aren't integers, and
         where finding out would mean reading everything.

@@ -7,7 +7,7 @@ Order = npt.NDArray[np.intp]
 
 
 def unpaired(num_a: int, num_b: int) -> tuple[Order, Order]:
-    """Which images of A and of B the examples hold: as many examples as the larger domain has images.
+    """Says which images of A and of B the examples hold: as many examples as the larger domain has images.
 
     Each image of the larger domain is in one example. Its partner is the next of the other domain in random order, one
     order after the other, so that all of them are used equally often (to within one). The partners are the same in

@@ -34,21 +34,21 @@ Critic = Callable[[tf.Tensor], tf.Tensor]  # images [rows, ...] -> logits
 
 
 class DiscriminatorLoss(Protocol):
-    """What the discriminator minimises."""
+    """Computes what the discriminator minimises."""
 
     def __call__(self, real_logits: Any, fake_logits: Any) -> tf.Tensor:
-        """One value per row, of a real example and a fake one."""
+        """Returns one value per row, of a real example and a fake one."""
 
 
 class GeneratorLoss(Protocol):
-    """What the generator minimises."""
+    """Computes what the generator minimises."""
 
     def __call__(self, fake_logits: Any, real_logits: Any = None) -> tf.Tensor:
-        """One value per row."""
+        """Returns one value per row."""
 
 
 class Game(NamedTuple):
-    """Both sides of an adversarial loss, and the border between what the discriminator takes for real and for fake.
+    """Holds both sides of an adversarial loss, and the border between what D takes for real and for fake.
 
     Of all logits that a real example and a fake may share, `border` is the one that costs the discriminator least: that
     of an example as likely real as fake. It is None where a logit means something only beside another.
@@ -73,7 +73,7 @@ class Game(NamedTuple):
 
 @gin.configurable
 def non_saturating(label_smoothing: float = 0.0) -> Game:
-    """−log D(x) − log(1 − D(G(z))) against −log D(G(z)), with D the sigmoid of the logits (Goodfellow et al., 2014).
+    """Plays −log D(x) − log(1 − D(G(z))) against −log D(G(z)), D being σ of the logits (Goodfellow et al., 2014).
 
     With `label_smoothing` s the discriminator is asked to be only 1 − s sure of what is real; never of what is fake,
     which would teach the generator to repeat itself (one-sided: Salimans et al., 2016). At a logit l that both share,
@@ -90,7 +90,7 @@ def non_saturating(label_smoothing: float = 0.0) -> Game:
 
 @gin.configurable
 def least_squares() -> Game:
-    """(D(x) − 1)² / 2 + D(G(z))² / 2 against (D(G(z)) − 1)² / 2 (Mao et al., 2017, their equation 9)."""
+    """Plays (D(x) − 1)² / 2 + D(G(z))² / 2 against (D(G(z)) − 1)² / 2 (Mao et al., 2017, their equation 9)."""
     return _unpaired(
         border=0.5,
         real=lambda logits: 0.5 * tf.square(logits - 1.0),
@@ -101,7 +101,7 @@ def least_squares() -> Game:
 
 @gin.configurable
 def hinge() -> Game:
-    """max(0, 1 − D(x)) + max(0, 1 + D(G(z))) against −D(G(z)) (Lim and Ye, 2017; Miyato et al., 2018)."""
+    """Plays max(0, 1 − D(x)) + max(0, 1 + D(G(z))) against −D(G(z)) (Lim and Ye, 2017; Miyato et al., 2018)."""
     return _unpaired(
         border=0.0,
         real=lambda logits: tf.nn.relu(1.0 - logits),
@@ -112,13 +112,13 @@ def hinge() -> Game:
 
 @gin.configurable
 def wasserstein() -> Game:
-    """D(G(z)) − D(x) against −D(G(z)) (Arjovsky et al., 2017), for a D kept Lipschitz, by `gradient_penalty` say."""
+    """Plays D(G(z)) − D(x) against −D(G(z)) (Arjovsky et al., 2017); `gradient_penalty`, say, keeps D Lipschitz."""
     return _unpaired(border=None, real=tf.negative, fake=tf.identity, generator=tf.negative)
 
 
 @gin.configurable
 def relativistic() -> Game:
-    """−log σ(D(x) − D(G(z))) against −log σ(D(G(z)) − D(x)) (Jolicoeur-Martineau, 2018).
+    """Plays −log σ(D(x) − D(G(z))) against −log σ(D(G(z)) − D(x)) (Jolicoeur-Martineau, 2018).
 
     Each row's real example is compared with its own fake, never with the mean of the others: RpGAN, which Huang et al.
     (2024) train with `r1` and `r2` (R3GAN).
@@ -141,7 +141,7 @@ def relativistic() -> Game:
 
 
 def gradient_penalty(critic: Critic, real: Any, fake: Any, rng: Rng) -> tf.Tensor:
-    """(‖∇D(x̂)‖ − 1)² at x̂ = εx + (1 − ε)G(z), ε uniform and one per row (WGAN-GP: Gulrajani et al., 2017; λ = 10).
+    """Returns (‖∇D(x̂)‖ − 1)² at x̂ = εx + (1 − ε)G(z), ε uniform, one a row (WGAN-GP: Gulrajani et al., 2017; λ = 10).
 
     Without normalisation over the batch in the critic: a row's gradient must be its own.
     """
@@ -157,12 +157,12 @@ def gradient_penalty(critic: Critic, real: Any, fake: Any, rng: Rng) -> tf.Tenso
 
 
 def r1(critic: Critic, real: Any) -> tf.Tensor:
-    """‖∇D(x)‖² at the real examples (Mescheder et al., 2018; times γ/2)."""
+    """Returns ‖∇D(x)‖² at the real examples (Mescheder et al., 2018; times γ/2)."""
     return logits_and_slopes(critic, real)[1]
 
 
 def r2(critic: Critic, fake: Any) -> tf.Tensor:
-    """‖∇D(G(z))‖² at the fakes (Mescheder et al., 2018; times γ/2)."""
+    """Returns ‖∇D(G(z))‖² at the fakes (Mescheder et al., 2018; times γ/2)."""
     return logits_and_slopes(critic, fake)[1]
 
 

@@ -28,7 +28,7 @@ from core.task.reads import Feature
 
 
 class Task(Module):
-    """What is trained and how: its networks (made in `__init__`) and its phases.
+    """Says what is trained and how: its networks (made in `__init__`) and its phases.
 
     Networks (or other modules) whose attributes are named in `one_device` live on one device only: they cost no memory
     elsewhere, and only phases that run there can read them.
@@ -37,7 +37,7 @@ class Task(Module):
     one_device: Sequence[str] = ()
 
     def phases(self) -> Sequence[Phase]:
-        """The phases of one training step, in the order in which they run."""
+        """Lists the phases of one training step, in the order in which they run."""
         raise ConfigurationError(f"`{type(self).__name__}` needs `phases()`: a list of `Update` and `Compute`.")
 
     def reads(self) -> Mapping[str, Feature]:
@@ -51,9 +51,9 @@ class Task(Module):
             expected.check(source, feature, task=type(self).__name__)
 
     def evaluate(self, batch: Batch) -> Loss:
-        """Loss and metrics of held-out examples."""
+        """Returns loss and metrics of held-out examples."""
         raise ConfigurationError(f"`{type(self).__name__}` needs `evaluate(batch) -> Loss` to be evaluated.")
 
     def sample(self, rng: Rng, n: int) -> Batch:
-        """`{"image": [n, height, width, channels] in [-1, 1]}`, new ones, and the `"label"`s that they should have."""
+        """Makes `{"image": [n, height, width, channels] in [-1, 1]}`, and the `"label"`s that they should have."""
         raise ConfigurationError(f"`{type(self).__name__}` makes no samples: it needs `sample(rng, n)`.")

@@ -14,7 +14,7 @@ from models.classifiers.task import Classifier, flatten
 
 
 class ConvNet(Module):
-    """Two 3×3 convolutions for each of `channels`, a pooling after each pair, one hidden layer, logits."""
+    """Computes two 3×3 convolutions for each of `channels`, a pooling after each pair, one hidden layer, logits."""
 
     def __init__(
         self,

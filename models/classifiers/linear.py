@@ -10,7 +10,7 @@ from models.classifiers.task import Classifier, flatten
 
 
 class SoftmaxRegression(Module):
-    """Logits from one matrix and one vector, as raw variables."""
+    """Computes logits from one matrix and one vector, which are raw variables."""
 
     def __init__(self, in_size: int, num_classes: int):
         super().__init__()

@@ -14,7 +14,7 @@ def mean_distance(images: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
 
 
 class Ratio(NamedTuple):
-    """Sums whose ratio is a mean over examples in units of another: errors, say, over the errors of doing nothing."""
+    """Holds sums whose ratio is a mean in units of another: of errors, say, in units of the errors of doing nothing."""
 
     total: tf.Tensor
     unit: tf.Tensor
