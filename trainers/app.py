@@ -4,7 +4,6 @@ import functools
 import logging as standard_logging
 import os
 import signal
-import site
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -92,7 +91,7 @@ def fail(error: Exception, *, verbose: bool) -> int:
 
 def _place(error: Exception) -> str:
     """Returns where in the user's own code an error arose: the innermost frame that isn't Tapeloop's or a package's."""
-    libraries = ("<", *(str(CHECKOUT / name) for name in ("core", "models", "trainers")), *site.getsitepackages())
-    libraries += (os.path.dirname(os.__file__),)
-    own = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(libraries)]
+    libraries = ("<", os.path.dirname(os.__file__), *(str(CHECKOUT / name) for name in ("core", "models", "trainers")))
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(libraries)]
+    own = [f for f in frames if not {"site-packages", "dist-packages"} & {*Path(f.filename).parts}]
     return f" ({own[-1].filename}:{own[-1].lineno}; `--verbose` shows the traceback)" if own else ""
