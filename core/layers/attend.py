@@ -23,7 +23,7 @@ def attend(
     rng: Rng | None = None,
     chunk_size: int | None = None,
 ) -> tf.Tensor:
-    """`softmax(q k' / sqrt(size)) v` for `q` `[batch, time, heads, size]` and `k`, `v` `[batch, keys, kv_heads, size]`.
+    """Returns `softmax(q k' / sqrt(size)) v` of `q` [batch, time, heads, size], `k`, `v` [batch, keys, kv_heads, size].
 
     `mask` is true where attention may go, `[batch, heads, time, keys]`, `[batch, time, keys]` or `[batch, keys]`, with
     ones where all share it. With `causal`, query `i` sees the keys up to `first_query + i`. A query that sees no key
@@ -76,7 +76,7 @@ def attend(
 def _attend(
     q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, mask: tf.Tensor | None, dropout_rate: float, rng: Rng | None
 ) -> tf.Tensor:
-    """`q` is `[batch, group, head, time, size]` and scaled, `k` and `v` are `[batch, group, keys, size]`."""
+    """Attends; `q` is `[batch, group, head, time, size]` and scaled, `k` and `v` are `[batch, group, keys, size]`."""
     batch, groups, heads, time, size = sizes(q)
     keys = sizes(k)[2]
     if q.dtype == tf.float16:  # which ends at 65504, where scores may not
@@ -124,7 +124,7 @@ def _check_heads(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor) -> None:
 
 
 def _by_group(mask: tf.Tensor, q: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
-    """The mask as `[batch, group, head, time, keys]`, with ones where all share it."""
+    """Returns the mask as `[batch, group, head, time, keys]`, with ones where all share it."""
     heads, groups = q.shape[2], k.shape[2]
     full = [q.shape[0], heads, q.shape[1], k.shape[1]]
     kept = {2: [0, 3], 3: [0, 2, 3], 4: [0, 1, 2, 3]}.get(mask.shape.rank, [])
@@ -146,7 +146,7 @@ def _by_group(mask: tf.Tensor, q: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
 
 
 def _chunks(x: tf.Tensor, count: int, chunk_size: int) -> tf.Tensor:
-    """`x` `[a, b, c, time, d]` as `[count, a, b, c, chunk_size, d]`, padded at the end."""
+    """Returns `x` `[a, b, c, time, d]` as `[count, a, b, c, chunk_size, d]`, padded at the end."""
     a, b, c, time, d = sizes(x)
     x = tf.pad(x, [(0, 0), (0, 0), (0, 0), (0, count * chunk_size - time), (0, 0)])
     return tf.transpose(tf.reshape(x, [a, b, c, count, chunk_size, d]), [3, 0, 1, 2, 4, 5])

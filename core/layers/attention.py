@@ -94,13 +94,13 @@ class MultiHeadAttention(Module):
         return self.out(_join(y))
 
     def empty_cache(self, batch_size: int, room: int, dtype: tf.DType = tf.float32) -> Cache:
-        """A cache for `room` positions."""
+        """Returns a cache for `room` positions."""
         check_size(room=room)
         zeros = tf.zeros([batch_size, room, self.num_kv_heads, self.head_size], dtype)
         return Cache(zeros, zeros, tf.constant(0))
 
     def decode(self, x: tf.Tensor, cache: Cache) -> tuple[tf.Tensor, Cache]:
-        """What `layer(x)` makes of the positions after those in `cache`, and the cache with them.
+        """Returns what `layer(x)` makes of the positions after those in `cache`, and the cache with them.
 
         `x` is one or more positions `[batch, time, size]`; all at once, or one by one, gives the same. More positions
         than the cache has room for are an error, or `nan` in a compiled program, which can't raise one.
@@ -140,13 +140,13 @@ class MultiHeadAttention(Module):
 
 
 def _join(y: tf.Tensor) -> tf.Tensor:
-    """`[batch, time, heads, size]` with the heads side by side."""
+    """Returns `[batch, time, heads, size]` with the heads side by side."""
     batch, time, heads, size = sizes(y)
     return tf.reshape(y, [batch, time, heads * size])
 
 
 def _write(old: tf.Tensor, new: tf.Tensor, first: tf.Tensor) -> tf.Tensor:
-    """`old` with `new` from position `first` on: a selection, because a slice of unknown size has no place in XLA."""
+    """Returns `old` with `new` from position `first` on, by selection: a slice of unknown size has no place in XLA."""
     distance = tf.range(tf.shape(old)[1]) - first
     time = tf.shape(new)[1]
     inside = ((distance >= 0) & (distance < time))[:, tf.newaxis, tf.newaxis]

@@ -51,7 +51,7 @@ class BatchNorm(Norm):
         return tf.cast(wide * factor + shift, x.dtype)
 
     def averages(self, sums: Sums) -> Values:
-        """The moving averages after an update with these sums; without any values, those of before."""
+        """Returns the moving averages after an update with these sums; without any values, those of before."""
         mean, variance = _moments(sums, self.moving_mean)
         seen = sums.count > 0.0
         weight = tf.where(seen, self.decay * self.moving_weight + (1.0 - self.decay), self.moving_weight)
@@ -86,7 +86,7 @@ class BatchNorm(Norm):
 
 
 def _moments(sums: Sums, about: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Mean and variance from sums about a value."""
+    """Returns mean and variance from sums about a value."""
     some = tf.maximum(sums.count, 1.0)
     distance = sums.total / some
     variance = tf.maximum(sums.square / some - tf.square(distance), 0.0)

@@ -12,7 +12,7 @@ _PASSED = ("rng", "statistics")
 
 
 def arguments_of(layer: Layer) -> frozenset[str]:
-    """Which of `rng` and `statistics` the layer takes, by the names in its signature. Asked once, at construction."""
+    """Returns which of `rng` and `statistics` the layer takes, by its signature. Asked once, at construction."""
     if not callable(layer):
         raise TypeError(
             f"`layers` holds {layer!r}, which can't be called; give a layer or a function such as `tf.nn.relu`."
@@ -21,5 +21,5 @@ def arguments_of(layer: Layer) -> frozenset[str]:
 
 
 def call(layer: Layer, takes: frozenset[str], x: tf.Tensor, **passed: Any) -> tf.Tensor:
-    """`layer(x)` with those of `passed` that it takes."""
+    """Returns `layer(x)` with those of `passed` that it takes."""
     return layer(x, **{name: value for name, value in passed.items() if name in takes})

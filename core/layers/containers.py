@@ -57,7 +57,7 @@ class Residual(Module):
 
 
 def flatten(x: tf.Tensor) -> tf.Tensor:
-    """Everything but the batch, in one axis."""
+    """Returns everything but the batch, in one axis."""
     if x.shape.rank is None or None in x.shape[1:]:
         raise ValueError(f"`x` of `flatten` has shape {x.shape}; give all but its first size by `tf.ensure_shape`.")
     return tf.reshape(x, [tf.shape(x)[0], x.shape[1:].num_elements()])

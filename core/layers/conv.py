@@ -62,7 +62,7 @@ class ConvBase(Module):
         return self.compute(x, self.w)
 
     def compute(self, x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
-        """The layer with another kernel than its own."""
+        """Returns the layer with another kernel than its own."""
         check_axes(self, x, f"batch, {SPACE[self.rank]}, channels")
         check_last(self, x, self.in_channels, "in_channels")
         return for_any_rows(lambda x: add_bias(self._convolve(x, w), self.b), x)
@@ -97,7 +97,7 @@ def convolve(
     dilation: Sequence[int],
     groups: int = 1,
 ) -> tf.Tensor:
-    """A convolution in the dtype of `x`, with gradients on every device."""
+    """Returns a convolution in the dtype of `x`, with gradients on every device."""
 
     def op(x: tf.Tensor, stride: Sequence[int], padding: str) -> tf.Tensor:
         # TensorFlow's CPU kernels have no gradient for dilation either; `tf.nn.convolution`, unlike `tf.nn.conv2d`,

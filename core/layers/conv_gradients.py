@@ -15,7 +15,7 @@ _OUTPUTS = 100  # of an image; where there are fewer, turning the tensors costs 
 
 
 def pays(x: tf.Tensor, w: tf.Tensor) -> bool:
-    """Whether `convolve_image` is the faster way."""
+    """Tells whether `convolve_image` is the faster way."""
     if x.dtype.size < 4 or not all(x.shape):  # a size isn't known, or nothing is there
         return False
     if w.shape[:2] == [1, 1]:  # a matrix product
@@ -28,7 +28,7 @@ def pays(x: tf.Tensor, w: tf.Tensor) -> bool:
 
 @tf.custom_gradient
 def convolve_image(x: tf.Tensor, w: tf.Tensor) -> Any:
-    """`x` of `[rows, height, width, in]` with `w` of `[height, width, in, out]`, where the kernel fits into `x`."""
+    """Convolves `x` `[rows, height, width, in]` with `w` `[height, width, in, out]`, where the kernel fits into `x`."""
     y = tf.nn.conv2d(x, w, 1, "VALID")
 
     def gradient(dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

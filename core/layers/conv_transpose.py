@@ -50,7 +50,7 @@ def transposed_convolve(
     dilation: Sequence[int],
     groups: int = 1,
 ) -> tf.Tensor:
-    """A transposed convolution in the dtype of `x`, with gradients on every device."""
+    """Returns a transposed convolution in the dtype of `x`, with gradients on every device."""
     # No CPU kernel takes a dilation: zeros between the taps of the kernel say the same.
     w = spread_taps(w, dilation)
     batch, *space, _ = sizes(x)
@@ -84,7 +84,7 @@ def transposed_convolve(
 
 
 def spread_taps(w: tf.Tensor, dilation: Sequence[int]) -> tf.Tensor:
-    """A kernel with `dilation - 1` zeros between its taps."""
+    """Returns a kernel with `dilation - 1` zeros between its taps."""
     for axis, (k, d) in enumerate(zip(w.shape[:-2], dilation, strict=True)):
         if d > 1:
             before, after = w.shape[:axis].as_list(), w.shape[axis + 1 :].as_list()

@@ -49,7 +49,7 @@ class DepthwiseConv2D(Module):
         return self.compute(x, self.w)
 
     def compute(self, x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
-        """The layer with another kernel than its own."""
+        """Returns the layer with another kernel than its own."""
         check_axes(self, x, f"batch, {SPACE[2]}, channels")
         check_last(self, x, self.channels, "channels")
         height, width = w.shape[:2]

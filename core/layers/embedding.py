@@ -35,7 +35,7 @@ class Embedding(Module):
         return nan_unless((ids >= 0) & (ids < self.w.shape[0]), vectors)
 
     def logits(self, x: tf.Tensor) -> tf.Tensor:
-        """The product of `x` with each vector of the table: [..., size] to [..., num_embeddings]."""
+        """Returns the product of `x` with each vector of the table: [..., size] to [..., num_embeddings]."""
         check_last(self, x, self.size, "size")
         rows, leading = merge_leading(x, 1)
         y = tf.matmul(rows, tf.cast(self.w, x.dtype), transpose_b=True)
@@ -53,7 +53,7 @@ class LearnedPositions(Module):
         self.w = tf.Variable(w_init(rng.fold("w"), [max_length, size]), name="w")
 
     def __call__(self, x: tf.Tensor, first: tf.Tensor | int = 0) -> tf.Tensor:
-        """`first` is the position of the first vector of `x`, for decoding."""
+        """Adds positions; `first` is that of the first vector of `x`, for decoding."""
         check_last(self, x, self.size, "size")
         check_axes(self, x, "batch, time, size")
         time, start = x.shape[1], tf.get_static_value(first)

@@ -34,7 +34,7 @@ class Linear(Module):
         return self.compute(x, self.w)
 
     def compute(self, x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
-        """The layer with another kernel than its own."""
+        """Returns the layer with another kernel than its own."""
         check_last(self, x, self.in_size, "in_size")
         return linear(x, w, self.b)
 
@@ -65,7 +65,7 @@ class Bilinear(Module):
         return self.compute(left, right, self.w)
 
     def compute(self, left: tf.Tensor, right: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
-        """The layer with another kernel than its own."""
+        """Returns the layer with another kernel than its own."""
         check_last(self, left, self.left_size, "left_size")
         check_last(self, right, self.right_size, "right_size")
         if not left.shape[:-1].is_compatible_with(right.shape[:-1]):
@@ -81,7 +81,7 @@ class Bilinear(Module):
 
 
 def linear(x: tf.Tensor, w: tf.Tensor, b: tf.Tensor | None = None) -> tf.Tensor:
-    """`x @ w + b` over the last axis, in the dtype of `x`."""
+    """Returns `x @ w + b` over the last axis, in the dtype of `x`."""
     # One matrix product over all rows: a batched product with a broadcast matrix is slower, its gradient more so.
     rows, leading = merge_leading(x, 1)
     y = add_bias(tf.matmul(rows, tf.cast(w, x.dtype)), b)

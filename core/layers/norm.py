@@ -89,7 +89,7 @@ class InstanceNorm(GroupNorm):
 
 
 def affine(y: tf.Tensor, scale: tf.Tensor | None, offset: tf.Tensor | None) -> tf.Tensor:
-    """`y * scale + offset` over the last axis."""
+    """Returns `y * scale + offset` over the last axis."""
     if scale is not None:
         y *= tf.cast(scale, y.dtype)
     return add_bias(y, offset)

@@ -72,12 +72,12 @@ class AveragePool(_Pooling):
 
 
 def global_average_pool(x: tf.Tensor) -> tf.Tensor:
-    """The mean over all of space: [batch, ..., channels] to [batch, channels]."""
+    """Returns the mean over all of space: [batch, ..., channels] to [batch, channels]."""
     return tf.cast(tf.reduce_mean(widen(x), _space(x)), x.dtype)
 
 
 def global_max_pool(x: tf.Tensor) -> tf.Tensor:
-    """The largest value over all of space: [batch, ..., channels] to [batch, channels]."""
+    """Returns the largest value over all of space: [batch, ..., channels] to [batch, channels]."""
     return tf.reduce_max(x, _space(x))
 
 

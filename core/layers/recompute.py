@@ -13,7 +13,7 @@ Function = Callable[..., Any]
 
 
 def recompute(fn: Function) -> "Recomputed":
-    """`fn`, a layer or function of tensors, keeping only its arguments for the gradient (Chen et al., 2016).
+    """Calls `fn`, a layer or function of tensors, keeping only its arguments for the gradient (Chen et al., 2016).
 
     Numbers and gradients are those of `fn`; memory is saved in a graph, not in eager code. What the gradient should
     reach must be an argument or a variable: a float tensor that `fn` closes over is refused. The result stands where
@@ -72,7 +72,7 @@ class Recomputed(Module):
 
 
 def _zero_after(upstream: tf.Tensor) -> tf.Tensor:
-    """A zero that can't be known before the gradient arrives.
+    """Returns a zero that can't be known before the gradient arrives.
 
     Added to the arguments, it keeps the second computation from being merged with the first, or done next to it; XLA
     doesn't look at control dependencies, and neither compiler sees through this.

@@ -59,12 +59,12 @@ class Core(Module):
         return self.step(self.project(x), state)
 
     def project(self, x: tf.Tensor) -> tf.Tensor:
-        """What the gates take from the input."""
+        """Returns what the gates take from the input."""
         check_last(self, x, self.in_size, "in_size")
         return linear(x, self.w, self.b)
 
     def step(self, projected: tf.Tensor, state: Any) -> tuple[tf.Tensor, Any]:
-        """Output and new state, from `project(x)` and the state."""
+        """Returns output and new state, from `project(x)` and the state."""
         raise TypeError(f"`{type(self).__name__}` needs `step(projected, state) -> (output, new state)`.")
 
     def initial_state(self, batch_size: Any, dtype: tf.DType = tf.float32) -> Any:
@@ -181,7 +181,7 @@ def unroll(core: Core, x: tf.Tensor, state: Any = None, *, lengths: tf.Tensor | 
 
 
 def _read_lengths(lengths: Any, x: tf.Tensor) -> tf.Tensor:
-    """`lengths` as int32, surely one for each example of `x`."""
+    """Returns `lengths` as int32, surely one for each example of `x`."""
     lengths = tf.convert_to_tensor(lengths)
     if not lengths.dtype.is_integer or not lengths.shape.is_compatible_with(x.shape[:1]):
         raise ValueError(

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 
 def check_axes(layer: object, x: tf.Tensor, axes: str, argument: str = "x") -> None:
-    """`x` has the axes that `axes` names, for example "batch, height, width, channels"."""
+    """Refuses an `x` without the axes that `axes` names, for example "batch, height, width, channels"."""
     _check_tensor(layer, x, argument)
     if x.shape.rank != len(axes.split(", ")):
         raise ValueError(
@@ -17,7 +17,7 @@ def check_axes(layer: object, x: tf.Tensor, axes: str, argument: str = "x") -> N
 
 
 def check_last(layer: object, x: tf.Tensor, size: int, argument: str) -> None:
-    """The last axis of `x` has the size that the layer was made for."""
+    """Refuses an `x` whose last axis isn't of the size that the layer was made for."""
     _check_tensor(layer, x)
     if x.shape.rank is None or x.shape.rank < 1 or x.shape[-1] is None:
         raise ValueError(
@@ -32,7 +32,7 @@ def check_last(layer: object, x: tf.Tensor, size: int, argument: str) -> None:
 
 
 def sizes(x: tf.Tensor) -> list[Any]:
-    """The shape of `x`: ints where they are known while tracing, scalar tensors where they aren't."""
+    """Returns the shape of `x`: ints where they are known while tracing, scalar tensors where they aren't."""
     known = x.shape.as_list()
     if None not in known:
         return known
@@ -41,7 +41,7 @@ def sizes(x: tf.Tensor) -> list[Any]:
 
 
 def merge_leading(x: tf.Tensor, trailing: int) -> tuple[tf.Tensor, list[Any]]:
-    """`x` with all axes but the last `trailing` flattened into one, and the sizes of those it flattened."""
+    """Returns `x` with all axes but the last `trailing` flattened into one, and the sizes of those it flattened."""
     leading, rest = sizes(x)[: x.shape.rank - trailing], x.shape[x.shape.rank - trailing :]
     if len(leading) == 1:
         return x, leading
@@ -50,12 +50,12 @@ def merge_leading(x: tf.Tensor, trailing: int) -> tuple[tf.Tensor, list[Any]]:
 
 
 def widen(x: tf.Tensor) -> tf.Tensor:
-    """`x` in the dtype of its sums and statistics: float32, or float64 where it is that already."""
+    """Returns `x` in the dtype of its sums and statistics: float32, or float64 where it is that already."""
     return tf.cast(x, tf.float32) if x.dtype.size < 4 else x
 
 
 def add_wide(y: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-    """`y + b` in the dtype of `y`, where `b` is broadcast."""
+    """Returns `y + b` in the dtype of `y`, where `b` is broadcast."""
     # Half precision is left for the addition: the gradient of `b` is a sum over rows, which CPU kernels add up in the
     # dtype they are given, where it stops growing after a few hundred bfloat16 rows.
     wide = widen(y)
@@ -63,14 +63,14 @@ def add_wide(y: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
 
 
 def add_bias(y: tf.Tensor, b: tf.Tensor | None) -> tf.Tensor:
-    """`y + b` over the last axis, in the dtype of `y`."""
+    """Returns `y + b` over the last axis, in the dtype of `y`."""
     if b is None:
         return y
     return add_wide(y, b) if y.dtype.size < 4 else tf.nn.bias_add(y, tf.cast(b, y.dtype))
 
 
 def nan_unless(ok: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """`y` where `ok`, its leading axes, holds; not a number elsewhere: a compiled program can't raise."""
+    """Returns `y` where `ok`, its leading axes, holds; not a number elsewhere: a compiled program can't raise."""
     # Added, not selected: the gradient is then that of `y` as it is.
     poison = tf.where(ok, tf.zeros([], y.dtype), tf.constant(float("nan"), y.dtype))
     return y + tf.reshape(poison, [*sizes(ok), *[1] * (y.shape.rank - ok.shape.rank)])

@@ -81,13 +81,13 @@ class Resize(Module):
 
 
 def _repeat(x: tf.Tensor, axis: int, times: int) -> tf.Tensor:
-    """Each slice `times` times: a broadcast, whose gradient is a sum."""
+    """Returns each slice `times` times: a broadcast, whose gradient is a sum."""
     shape = sizes(x)
     wide = tf.broadcast_to(tf.expand_dims(x, axis + 1), [*shape[: axis + 1], times, *shape[axis + 1 :]])
     return tf.reshape(wide, [*shape[:axis], shape[axis] * times, *shape[axis + 1 :]])
 
 
 def _nearest(x: tf.Tensor, axis: int, old: Any, new: int) -> tf.Tensor:
-    """The slice whose middle is nearest: of TensorFlow's own nearest, XLA has no gradient."""
+    """Returns the slice whose middle is nearest: of TensorFlow's own nearest, XLA has no gradient."""
     middle = 2 * tf.range(new) + 1
     return tf.gather(x, middle * old // (2 * new), axis=axis)

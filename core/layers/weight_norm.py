@@ -20,7 +20,7 @@ class HasKernel(Protocol):
     w: tf.Variable
 
     def compute(self, *inputs: tf.Tensor) -> tf.Tensor:
-        """What the layer makes of its inputs, and of a kernel that comes last."""
+        """Returns what the layer makes of its inputs, and of a kernel that comes last."""
 
 
 class WeightNorm(Module):
@@ -36,7 +36,7 @@ class WeightNorm(Module):
         return self.layer.compute(*inputs, self.kernel())
 
     def kernel(self) -> tf.Tensor:
-        """The kernel that the layer computes with."""
+        """Returns the kernel that the layer computes with."""
         direction = tf.math.l2_normalize(_matrix(self.layer.w), 0, _TINY)
         return tf.reshape(direction * self.scale, self.layer.w.shape)
 
@@ -63,18 +63,18 @@ class SpectralNorm(Module):
         return self.layer.compute(*inputs, self.kernel())
 
     def kernel(self) -> tf.Tensor:
-        """The kernel that the layer computes with."""
+        """Returns the kernel that the layer computes with."""
         # |W v| for a unit vector v is the paper's u'Wv with its u of now, and has the same gradient, u v'.
         square = tf.reduce_sum(tf.square(tf.linalg.matvec(_matrix(self.layer.w), self.vector)))
         return self.layer.w * tf.math.rsqrt(tf.maximum(square, _TINY))
 
     def refresh(self) -> Values:
-        """The vector's next value."""
+        """Returns the vector's next value."""
         return {self.vector.ref(): power_iteration(_matrix(self.layer.w), self.vector, self.iterations)}
 
 
 def power_iteration(w: tf.Tensor, v: tf.Tensor, iterations: int) -> tf.Tensor:
-    """`v` nearer to the first right singular vector of `w`."""
+    """Returns `v` nearer to the first right singular vector of `w`."""
     for _ in range(iterations):
         u = tf.math.l2_normalize(tf.linalg.matvec(w, v), epsilon=_TINY)
         longer = tf.linalg.matvec(w, u, transpose_a=True)

@@ -16,7 +16,7 @@ SPACE = {1: "length", 2: "height, width", 3: "depth, height, width"}
 
 
 def per_axis(name: str, value: Ints, rank: int) -> list[int]:
-    """One number per axis of space, from one for all or one for each."""
+    """Returns one number per axis of space, from one for all or one for each."""
     values: list[Any] = [value] * rank if _whole(value) else _items(value)
     if len(values) != rank or not all(_whole(v) and v >= 1 for v in values):
         raise ValueError(
@@ -26,7 +26,7 @@ def per_axis(name: str, value: Ints, rank: int) -> list[int]:
 
 
 def read_padding(padding: Padding, rank: int) -> str | Pairs:
-    """`"SAME"`, `"VALID"`, or what is added before and after each axis: a number, one per axis, or a pair per axis."""
+    """Reads `"SAME"`, `"VALID"`, or what is added to each axis: a number, one per axis, or a pair per axis."""
     if isinstance(padding, str) and padding in ("SAME", "VALID"):
         return padding
     values: list[Any] = [padding] * rank if _whole(padding) else _items(padding)
@@ -41,7 +41,7 @@ def read_padding(padding: Padding, rank: int) -> str | Pairs:
 
 
 def _whole(value: Any) -> bool:
-    """Whether it is a whole number, of Python or of NumPy."""
+    """Tells whether it is a whole number, of Python or of NumPy."""
     return isinstance(value, Integral)
 
 
@@ -51,12 +51,12 @@ def _items(value: Any) -> list[Any]:
 
 
 def pad_space(x: tf.Tensor, pairs: Pairs, value: float = 0.0) -> tf.Tensor:
-    """`x` with its axes of space padded."""
+    """Returns `x` with its axes of space padded."""
     return tf.pad(x, [(0, 0), *pairs, (0, 0)], constant_values=tf.cast(value, x.dtype))
 
 
 def same_padding(x: tf.Tensor, window: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> Pairs:
-    """What `"SAME"` adds: enough for `ceil(size / stride)` outputs, the odd one at the end."""
+    """Returns what `"SAME"` adds: enough for `ceil(size / stride)` outputs, the odd one at the end."""
     pairs = []
     for size, k, s, d in zip(sizes(x)[1:-1], window, stride, dilation, strict=True):
         short = (-(-size // s) - 1) * s + (k - 1) * d + 1 - size
@@ -75,7 +75,7 @@ def slide(
     *,
     skip: bool,
 ) -> tf.Tensor:
-    """`op(x, stride, padding)` for any padding. With `skip` the op, which can't, is spared the stride.
+    """Returns `op(x, stride, padding)` for any padding. With `skip` the op, which can't, is spared the stride.
 
     It then computes every output, of which those that the stride keeps are taken.
     """
@@ -97,7 +97,7 @@ def slide(
 
 
 def half_kernel(op: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
-    """`op(x, w)` in the dtype of `x`, which is linear in both; where that is half of a float32, with its gradients."""
+    """Returns `op(x, w)`, linear in both, in the dtype of `x`; where that is half of a float32, with its gradients."""
     w = tf.convert_to_tensor(w)
     if x.dtype.size >= 4 or any(device.device_type != "CPU" for device in tf.config.list_logical_devices()):
         return op(x, tf.cast(w, x.dtype))
@@ -120,7 +120,7 @@ def half_kernel(op: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], x: tf.Tensor, w
 
 
 def split_groups(op: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], x: tf.Tensor, w: tf.Tensor, groups: int) -> tf.Tensor:
-    """`op(x, w)` with channels in groups that don't see each other.
+    """Returns `op(x, w)` with channels in groups that don't see each other.
 
     TensorFlow's own grouped convolutions have no gradient on CPU, so each group is a convolution of its own.
     """

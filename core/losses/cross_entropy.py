@@ -12,7 +12,7 @@ from core.losses.labels import binary, nan, zero_where
 def softmax_cross_entropy(
     logits: Any, labels: Any, *, label_smoothing: float = 0.0, ignore: int | None = None, z_loss: float = 0.0
 ) -> tf.Tensor:
-    """−Σ labels · log softmax(logits) over the last axis of logits [..., classes]: one value per row.
+    """Returns −Σ labels · log softmax(logits) over the last axis of logits [..., classes]: one value per row.
 
     `labels` are class indices [...] (integers) or distributions [..., classes] (floats). `label_smoothing` s moves a
     share s of each label to the uniform distribution (Szegedy et al., 2016); `z_loss` adds that multiple of
@@ -54,7 +54,7 @@ def softmax_cross_entropy(
 def sigmoid_cross_entropy(
     logits: Any, labels: Any, *, label_smoothing: float = 0.0, ignore: int | None = None
 ) -> tf.Tensor:
-    """−labels · log σ(logits) − (1 − labels) · log(1 − σ(logits)): one value per logit.
+    """Returns −labels · log σ(logits) − (1 − labels) · log(1 − σ(logits)): one value per logit.
 
     `labels` are 0 or 1, or probabilities; one outside [0, 1] gives `nan`. `label_smoothing` s moves them to
     (1 − s) · labels + s/2. A label equal to `ignore` gives zero and no gradient.
@@ -67,7 +67,7 @@ def sigmoid_cross_entropy(
 
 
 def kl_divergence(logits: Any, targets: Any) -> tf.Tensor:
-    """Σ targets · (log targets − log softmax(logits)), for distributions [..., classes] (Kullback and Leibler, 1951).
+    """Returns Σ targets · (log targets − log softmax(logits)) over [..., classes] (Kullback and Leibler, 1951).
 
     Logarithms of probabilities are logits too. For distillation, `targets` are `tf.nn.softmax(teacher_logits)`.
     """
@@ -77,7 +77,7 @@ def kl_divergence(logits: Any, targets: Any) -> tf.Tensor:
 
 
 def label_weights(labels: Any, *, ignore: int | None = None, class_weights: Sequence[float] | None = None) -> tf.Tensor:
-    """The weight of each label: that of its class, and zero where it is to be ignored.
+    """Returns the weight of each label: that of its class, and zero where it is to be ignored.
 
     It belongs in `Loss.weight`, beside the loss of the same labels, so that the mean divides by the weights' sum:
 

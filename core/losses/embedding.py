@@ -9,14 +9,14 @@ from core.losses.labels import zero_where
 
 
 def cosine_distance(predictions: Any, targets: Any) -> tf.Tensor:
-    """1 − cos of the angle between vectors [..., size]; a vector of zeros is at distance 1, without gradient."""
+    """Returns 1 − cos of the angle of vectors [..., size]; a vector of zeros is at distance 1, without gradient."""
     predictions = arguments.floats("predictions", predictions, min_rank=1, axes="[..., size]")
     targets = arguments.targets_like("targets", targets, "predictions", predictions)
     return 1.0 - tf.reduce_sum(_unit(predictions) * _unit(targets), axis=-1)
 
 
 def triplet(anchors: Any, positives: Any, negatives: Any, *, margin: float = 0.2) -> tf.Tensor:
-    """max(0, |a − p|² − |a − n|² + margin), for vectors [..., size] (Schroff et al., 2015).
+    """Returns max(0, |a − p|² − |a − n|² + margin), for vectors [..., size] (Schroff et al., 2015).
 
     The paper's vectors have length one: `tf.math.l2_normalize(x, axis=-1)`.
     """
@@ -30,7 +30,7 @@ def triplet(anchors: Any, positives: Any, negatives: Any, *, margin: float = 0.2
 
 
 def info_nce(queries: Any, keys: Any, *, temperature: float = 0.1, mask: Any = None) -> tf.Tensor:
-    """−log softmax_j(cos(query_i, key_j) / τ) at j = i: each query finds its own key (van den Oord et al., 2018).
+    """Returns −log softmax_j(cos(query_i, key_j) / τ) at j = i: a query finds its own key (van den Oord et al., 2018).
 
     `queries` and `keys` are [batch, size]; the other keys of the batch are the negatives, so a phase with this loss
     says `mixes_rows=True`. Rows where `mask` [batch] is false (padding) are nobody's negatives; they give zero and no
@@ -54,7 +54,7 @@ def info_nce(queries: Any, keys: Any, *, temperature: float = 0.1, mask: Any = N
 
 
 def _unit(x: tf.Tensor) -> tf.Tensor:
-    """`x` [..., size] at length one, or zero where it is zero."""
+    """Returns `x` [..., size] at length one, or zero where it is zero."""
     # The direction doesn't depend on the scale, which may be a constant therefore; without it squares overflow.
     scale = tf.stop_gradient(tf.reduce_max(tf.abs(x), axis=-1, keepdims=True))
     zero = tf.equal(scale, 0.0)

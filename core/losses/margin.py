@@ -11,7 +11,7 @@ from core.losses.labels import binary, zero_where
 def focal(
     logits: Any, labels: Any, *, gamma: float = 2.0, alpha: float | None = None, ignore: int | None = None
 ) -> tf.Tensor:
-    """−α_t (1 − p_t)^γ log p_t, with p_t the probability of the right answer (Lin et al., 2017): one value per logit.
+    """Returns −α_t (1 − p_t)^γ log p_t, p_t the probability of the right answer (Lin et al., 2017), per logit.
 
     Answers that are sure already count little. `alpha` weighs the positives, 1 − alpha the negatives. Labels are 0 or
     1, and any other gives `nan`, save one equal to `ignore`: zero and no gradient.
@@ -29,7 +29,7 @@ def focal(
 
 
 def hinge(logits: Any, labels: Any, *, ignore: int | None = None) -> tf.Tensor:
-    """max(0, 1 − y · logits), with y = −1 for label 0 and y = +1 for label 1 (Cortes and Vapnik, 1995).
+    """Returns max(0, 1 − y · logits), with y = −1 for label 0 and y = +1 for label 1 (Cortes and Vapnik, 1995).
 
     One value per logit. Any other label gives `nan`, save one equal to `ignore`: zero and no gradient.
     """

@@ -13,17 +13,17 @@ from core import arguments
 
 
 def squared_error(predictions: Any, targets: Any) -> tf.Tensor:
-    """(predictions − targets)²."""
+    """Returns (predictions − targets)²."""
     return tf.square(_difference(predictions, targets))
 
 
 def absolute_error(predictions: Any, targets: Any) -> tf.Tensor:
-    """|predictions − targets|."""
+    """Returns |predictions − targets|."""
     return tf.abs(_difference(predictions, targets))
 
 
 def huber(predictions: Any, targets: Any, *, delta: float = 1.0) -> tf.Tensor:
-    """d²/2 for differences d up to `delta`, and δ(|d| − δ/2) beyond (Huber, 1964)."""
+    """Returns d²/2 for differences d up to `delta`, and δ(|d| − δ/2) beyond (Huber, 1964)."""
     arguments.check_positive(delta=delta)
     distance = tf.abs(_difference(predictions, targets))
     near = tf.minimum(distance, delta)
@@ -31,7 +31,7 @@ def huber(predictions: Any, targets: Any, *, delta: float = 1.0) -> tf.Tensor:
 
 
 def log_cosh(predictions: Any, targets: Any) -> tf.Tensor:
-    """log cosh(predictions − targets): about d²/2 near zero and |d| − log 2 far away."""
+    """Returns log cosh(predictions − targets): about d²/2 near zero and |d| − log 2 far away."""
     distance = tf.abs(_difference(predictions, targets))
     return distance + tf.math.softplus(-2.0 * distance) - math.log(2.0)
 

@@ -9,7 +9,7 @@ from core.losses.labels import binary, zero_where
 
 
 def dice(logits: Any, labels: Any, *, smooth: float = 1.0, ignore: int | None = None) -> tf.Tensor:
-    """1 − (2 Σ p · labels + smooth) / (Σ p + Σ labels + smooth), with p = σ(logits): one value per example.
+    """Returns 1 − (2 Σ p · labels + smooth) / (Σ p + Σ labels + smooth), with p = σ(logits): one value per example.
 
     The sums run over all axes but the first of logits and labels [batch, ...] (Milletari et al., 2016; the
     denominator without squares). Labels are 0 or 1, and any other gives `nan`, save those equal to `ignore`, which are

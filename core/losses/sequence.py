@@ -12,7 +12,7 @@ _IMPOSSIBLE = -1e30  # the logarithm of no probability: finite, so that its grad
 
 
 def ctc(logits: Any, labels: Any, *, logit_lengths: Any, label_lengths: Any, blank: int = 0) -> tf.Tensor:
-    """−log of the probability of all alignments of labels with frames (Graves et al., 2006): one value per example.
+    """Returns −log of the probability of all alignments of labels with frames (Graves et al., 2006), per example.
 
     `logits` are [batch, time, classes], `labels` [batch, max_labels] class indices other than `blank`; the lengths
     [batch] say how much of either counts. Where no alignment exists (fewer frames than labels and the blanks between
@@ -60,7 +60,7 @@ def ctc(logits: Any, labels: Any, *, logit_lengths: Any, label_lengths: Any, bla
 
 
 def _at_least_one(x: tf.Tensor) -> tf.Tensor:
-    """`x`, with zeros that no length counts where its second axis is empty: paths have a place to begin and end."""
+    """Returns `x`, zeros that no length counts where its second axis is empty: paths have a place to begin and end."""
     if x.shape[1]:
         return x
     missing = tf.maximum(1 - tf.shape(x)[1], 0)
@@ -68,7 +68,7 @@ def _at_least_one(x: tf.Tensor) -> tf.Tensor:
 
 
 def _log_likelihood(log_p: tf.Tensor, frames: tf.Tensor, skips: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
-    """log p(l | x) of `log_p` [batch, time, states], by the forward and backward variables of the paper's section 4.1.
+    """Returns log p(l | x) of `log_p` [batch, time, states], by the variables of the paper's section 4.1.
 
     It comes with its gradient, the probability of each state at each frame: XLA can't hand a loop's own to a tape
     outside of it.

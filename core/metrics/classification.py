@@ -10,7 +10,7 @@ from core.metrics.state import poisoned, ratio, weighted_sum, weights_of
 
 
 def accuracy(logits: Any, labels: Any) -> tf.Tensor:
-    """1 where the largest of logits [..., classes] is at the label [...], else 0; `nan` for a label out of range."""
+    """Gives 1 where the largest of logits [..., classes] is at the label [...], else 0; `nan` if it is out of range."""
     logits = arguments.floats("logits", logits, min_rank=1, axes="[..., classes]")
     labels = arguments.class_indices("labels", labels, "logits", logits)
     correct = tf.equal(tf.argmax(logits, axis=-1, output_type=labels.dtype), labels)
@@ -18,7 +18,7 @@ def accuracy(logits: Any, labels: Any) -> tf.Tensor:
 
 
 def top_k_accuracy(logits: Any, labels: Any, *, k: int) -> tf.Tensor:
-    """1 where the label [...] is among the k largest of logits [..., classes], else 0; `nan` for a label out of range.
+    """Gives 1 where the label [...] is among the k largest of logits [..., classes], else 0; `nan` if out of range.
 
     Of equal logits the first counts as the largest, so that a constant answer gets no credit for its ties.
     """
@@ -50,7 +50,7 @@ class PrecisionRecall(NamedTuple):
 
     @classmethod
     def of(cls, scores: Any, labels: Any, weight: Any = None, *, threshold: float = 0.5) -> "PrecisionRecall":
-        """From scores (found at `threshold` and above; 0 for logits) and labels 0 or 1."""
+        """Counts from scores (found at `threshold` and above; 0 for logits) and labels 0 or 1."""
         scores = arguments.floats("scores", scores)
         weights, labels, valid = binary_labels(scores, labels, weight)
         found, there = scores >= threshold, tf.equal(labels, 1)
@@ -58,7 +58,7 @@ class PrecisionRecall(NamedTuple):
         return cls(*(poisoned(x, (valid & ~tf.math.is_nan(scores)) | tf.equal(weights, 0.0)) for x in sums))
 
     def result(self) -> dict[str, tf.Tensor]:
-        """Precision, recall, and F1, which is their harmonic mean."""
+        """Returns precision, recall, and F1, which is their harmonic mean."""
         found, there = self.true_positives + self.false_positives, self.true_positives + self.false_negatives
         return {
             "precision": ratio(self.true_positives, found),
@@ -74,11 +74,11 @@ class Confusion(NamedTuple):
 
     @classmethod
     def of(cls, predictions: Any, labels: Any, num_classes: int, weight: Any = None) -> "Confusion":
-        """From class indices of any one shape, pixels included; predictions are `tf.argmax(logits, -1)`."""
+        """Counts from class indices of any one shape, pixels included; predictions are `tf.argmax(logits, -1)`."""
         return cls(confusion_counts(predictions, labels, num_classes, weight))
 
     def result(self) -> dict[str, tf.Tensor]:
-        """Accuracy; precision, recall and F1 averaged over the classes that occur among labels or predictions."""
+        """Returns accuracy; precision, recall and F1 averaged over classes that occur among labels or predictions."""
         right, predicted, labelled = margins(self.counts)
         return {
             "accuracy": ratio(tf.reduce_sum(right), tf.reduce_sum(self.counts)),
@@ -95,17 +95,17 @@ class IoU(NamedTuple):
 
     @classmethod
     def of(cls, predictions: Any, labels: Any, num_classes: int, weight: Any = None) -> "IoU":
-        """From class indices of any one shape, pixels included; predictions are `tf.argmax(logits, -1)`."""
+        """Counts from class indices of any one shape, pixels included; predictions are `tf.argmax(logits, -1)`."""
         return cls(confusion_counts(predictions, labels, num_classes, weight))
 
     def result(self) -> tf.Tensor:
-        """The mean over classes of |prediction ∩ label| / |prediction ∪ label|."""
+        """Returns the mean over classes of |prediction ∩ label| / |prediction ∪ label|."""
         right, predicted, labelled = margins(self.counts)
         return class_average(right, predicted + labelled - right, self.counts)
 
 
 def confusion_counts(predictions: Any, labels: Any, num_classes: int, weight: Any) -> tf.Tensor:
-    """The weight of each pair (label, prediction), [classes, classes]; `nan` if an index is out of range."""
+    """Returns the weight of each pair (label, prediction), [classes, classes]; `nan` if an index is out of range."""
     if num_classes < 1:
         raise ValueError(f"`num_classes` is {num_classes}; it is at least 1.")
     predictions = tf.cast(arguments.integers("predictions", predictions), tf.int64)
@@ -119,12 +119,12 @@ def confusion_counts(predictions: Any, labels: Any, num_classes: int, weight: An
 
 
 def margins(counts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Per class: the weight of right answers, of predictions, and of labels."""
+    """Returns, per class, the weight of right answers, of predictions, and of labels."""
     return tf.linalg.diag_part(counts), tf.reduce_sum(counts, axis=0), tf.reduce_sum(counts, axis=1)
 
 
 def class_average(numerators: tf.Tensor, denominators: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
-    """The mean of the ratios over the classes that occur; a class that was never predicted has precision zero there."""
+    """Returns the mean ratio over the classes that occur; one that was never predicted has precision zero there."""
     _, predicted, labelled = margins(counts)
     occurs = tf.cast(tf.not_equal(predicted + labelled, 0.0), counts.dtype)
     ratios = tf.math.divide_no_nan(numerators, denominators)
@@ -132,7 +132,7 @@ def class_average(numerators: tf.Tensor, denominators: tf.Tensor, counts: tf.Ten
 
 
 def binary_labels(scores: tf.Tensor, labels: Any, weight: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The weights (float64) and integer labels of `scores`, and whether each label is 0 or 1."""
+    """Returns the weights (float64) and integer labels of `scores`, and whether each label is 0 or 1."""
     labels = tf.convert_to_tensor(labels)
     labels = arguments.integers("labels", tf.cast(labels, tf.int32) if labels.dtype.is_bool else labels)
     labels = arguments.shaped_like("labels", labels, "scores", scores)

@@ -22,7 +22,7 @@ class Frechet(NamedTuple):
 
     @classmethod
     def of(cls, real: Any, fake: Any, weight: Any = None) -> "Frechet":
-        """From features [rows, features] of real and fake examples; a weight per row is that of both its examples.
+        """Sums features [rows, features] of real and fake examples; a weight per row is that of both its examples.
 
         Without weights the sets may differ in size; one that is measured elsewhere is given as `features[:0]`.
         """
@@ -35,7 +35,7 @@ class Frechet(NamedTuple):
 
     @classmethod
     def between_halves(cls, features: Any, *, seed: int = 0, splits: int = 10) -> tf.Tensor:
-        """The mean distance between random halves of one set: what perfect examples would get from half as many.
+        """Returns the mean distance between random halves of a set: what perfect examples would get from half as many.
 
         The distance between finite sets isn't zero, so that of a generator is judged beside this one, with as many
         examples on either side. With an odd number of rows each split leaves one out.
@@ -52,7 +52,7 @@ class Frechet(NamedTuple):
         return tf.add_n(distances) / splits
 
     def result(self) -> tf.Tensor:
-        """‖μ₁ − μ₂‖² + tr(Σ₁ + Σ₂ − 2 (Σ₁Σ₂)^½)."""
+        """Returns ‖μ₁ − μ₂‖² + tr(Σ₁ + Σ₂ − 2 (Σ₁Σ₂)^½)."""
         sane = tf.reduce_all([tf.reduce_all(tf.math.is_finite(x)) & (x[0, 0] > 1.0) for x in self])
         # An eigendecomposition raises where its input isn't finite, so it is given something that is.
         (mean_1, cov_1), (mean_2, cov_2) = (_gaussian(tf.where(sane, x, 2.0 * tf.ones_like(x))) for x in self)
@@ -66,7 +66,7 @@ class Frechet(NamedTuple):
 
 
 def _features(name: str, value: Any) -> tf.Tensor:
-    """`value` as float64, in which the squares of float32 are exact and their sums lose nothing of a variance."""
+    """Returns `value` as float64: squares of float32 are exact there, and their sums lose nothing of a variance."""
     value = tf.cast(arguments.floats(name, value), tf.float64)
     if value.shape.rank != 2 or value.shape[1] is None:
         raise ValueError(
@@ -90,5 +90,5 @@ def _gaussian(products: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _root(eigenvalues: tf.Tensor) -> tf.Tensor:
-    """Their square roots; an eigenvalue of a covariance is negative by rounding only."""
+    """Returns square roots; an eigenvalue of a covariance is negative by rounding only."""
     return tf.sqrt(tf.maximum(eigenvalues, 0.0))

@@ -10,7 +10,7 @@ from core.metrics.state import poisoned, weights_of
 
 
 def in_manifold(features: Any, reference: Any, *, k: int = 3) -> tf.Tensor:
-    """1 where a row of features [rows, features] lies in the manifold of a reference, else 0; `nan` where not finite.
+    """Gives 1 where a row of features [rows, features] lies in a reference's manifold, else 0; `nan` if not finite.
 
     The manifold is made of balls around the reference's rows, each as wide as the way to its k-th nearest neighbour in
     the reference (Kynkäänniemi et al., 2019). Of fakes against real examples the mean of this is the paper's
@@ -43,7 +43,7 @@ def in_manifold(features: Any, reference: Any, *, k: int = 3) -> tf.Tensor:
 
 
 def _squared_distances(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-    """Of each row of `a` to each of `b`: ‖a‖² + ‖b‖² − 2 a·b, which wants float64, as it subtracts like from like."""
+    """Returns, for rows of `a` and of `b`, ‖a‖² + ‖b‖² − 2 a·b, which wants float64, as it subtracts like from like."""
     a, b = tf.cast(a, tf.float64), tf.cast(b, tf.float64)
     squares_a, squares_b = (tf.reduce_sum(tf.square(x), axis=1) for x in (a, b))
     return squares_a[:, tf.newaxis] + squares_b - 2.0 * tf.matmul(a, b, transpose_b=True)
@@ -56,7 +56,7 @@ class ClassCoverage(NamedTuple):
 
     @classmethod
     def of(cls, predictions: Any, num_classes: int, weight: Any = None) -> "ClassCoverage":
-        """From class indices of any shape, such as `tf.argmax(logits, -1)`; one out of range gives `nan`."""
+        """Counts from class indices of any shape, such as `tf.argmax(logits, -1)`; one out of range gives `nan`."""
         if num_classes < 1:
             raise ValueError(f"`num_classes` is {num_classes}; it is at least 1.")
         predictions = arguments.integers("predictions", predictions)
@@ -66,6 +66,6 @@ class ClassCoverage(NamedTuple):
         return cls(poisoned(counts, valid | tf.equal(weights, 0.0)))
 
     def result(self) -> tf.Tensor:
-        """The number of classes that appear."""
+        """Returns the number of classes that appear."""
         appear = tf.reduce_sum(tf.cast(self.counts > 0.0, tf.float32))
         return tf.where(tf.reduce_sum(self.counts) > 0.0, appear, nan(tf.float32))

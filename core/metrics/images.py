@@ -11,7 +11,7 @@ _FILTER, _SIGMA, _K1, _K2 = 11, 1.5, 0.01, 0.03  # the paper's
 
 
 def psnr(images: Any, targets: Any, *, max_value: float) -> tf.Tensor:
-    """10 · log₁₀(max_value² / mean squared error), in decibels, of images [batch, ...]: one value per example.
+    """Returns 10 · log₁₀(max_value² / mean squared error), in decibels, of images [batch, ...]: one value per example.
 
     It stops at 138 dB, where float32 no longer tells the images apart: equal images have no finite ratio.
     """
@@ -22,7 +22,7 @@ def psnr(images: Any, targets: Any, *, max_value: float) -> tf.Tensor:
 
 
 def ssim(images: Any, targets: Any, *, max_value: float) -> tf.Tensor:
-    """The structural similarity (Wang et al., 2004) of images [batch, height, width, channels]: one value per example.
+    """Returns the structural similarity (Wang et al., 2004) of images [batch, height, width, channels], one for each.
 
     Means, variances and covariances are taken under a Gaussian window of 11 by 11 that stays inside the image, and
     the index is averaged over places and channels.
@@ -47,7 +47,7 @@ def ssim(images: Any, targets: Any, *, max_value: float) -> tf.Tensor:
 
 
 def _windowed(x: tf.Tensor) -> tf.Tensor:
-    """Gaussian means of each channel: a row of weights down, then across."""
+    """Takes Gaussian means of each channel: a row of weights down, then across."""
     places = np.arange(_FILTER) - _FILTER // 2
     window = np.exp(-(places**2) / (2.0 * _SIGMA**2))
     window = tf.constant(window / window.sum(), x.dtype)

@@ -24,7 +24,7 @@ class AUC(NamedTuple):
 
     @classmethod
     def of(cls, scores: Any, labels: Any, weight: Any = None, *, bins: int = 1000) -> "AUC":
-        """From scores in [0, 1], such as `tf.sigmoid(logits)`, and labels 0 or 1. Other scores give `nan`."""
+        """Counts from scores in [0, 1], such as `tf.sigmoid(logits)`, and labels 0 or 1. Other scores give `nan`."""
         if bins < 2:
             raise ValueError(f"`bins` is {bins}; the error shrinks with 1 / bins: use a few hundred.")
         scores = arguments.floats("scores", scores)
@@ -39,7 +39,7 @@ class AUC(NamedTuple):
         return cls(*(poisoned(x, valid | tf.equal(weights, 0.0)) for x in sums))
 
     def result(self) -> dict[str, tf.Tensor]:
-        """`roc`: the chance that a positive scores above a negative (a tie counts half); `pr`: average precision."""
+        """Returns `roc`: how likely a positive scores above a negative (a tie is half), and `pr`: average precision."""
         curve = self._curve()
         wins = tf.reduce_sum(curve.p * (tf.reduce_sum(curve.n) - curve.n_above - 0.5 * curve.n))
         precision = tf.math.divide_no_nan(curve.p_above + curve.p, curve.p_above + curve.p + curve.n_above + curve.n)
@@ -50,7 +50,7 @@ class AUC(NamedTuple):
         }
 
     def error_bounds(self) -> dict[str, tf.Tensor]:
-        """How far each figure can be from that of the scores themselves."""
+        """Returns how far each figure can be from that of the scores themselves."""
         p, n, p_above, n_above = self._curve()
         total = tf.reduce_sum(p)
         binned = tf.math.divide_no_nan(p_above + p, p_above + p + n_above + n)

@@ -18,11 +18,11 @@ class MAE(NamedTuple):
 
     @classmethod
     def of(cls, predictions: Any, targets: Any, weight: Any = None) -> "MAE":
-        """From predictions and targets of any one shape, and one weight for each."""
+        """Counts from predictions and targets of any one shape, and one weight for each."""
         return cls(*weighted_mean(absolute_error(predictions, targets), "predictions", weight))
 
     def result(self) -> tf.Tensor:
-        """Σ weight · |prediction − target| / Σ weight."""
+        """Returns Σ weight · |prediction − target| / Σ weight."""
         return ratio(self.total, self.weight)
 
 
@@ -34,11 +34,11 @@ class RMSE(NamedTuple):
 
     @classmethod
     def of(cls, predictions: Any, targets: Any, weight: Any = None) -> "RMSE":
-        """From predictions and targets of any one shape, and one weight for each."""
+        """Counts from predictions and targets of any one shape, and one weight for each."""
         return cls(*weighted_mean(squared_error(predictions, targets), "predictions", weight))
 
     def result(self) -> tf.Tensor:
-        """√(Σ weight · (prediction − target)² / Σ weight)."""
+        """Returns √(Σ weight · (prediction − target)² / Σ weight)."""
         return tf.sqrt(ratio(self.total, self.weight))
 
 
@@ -52,7 +52,7 @@ class R2(NamedTuple):
 
     @classmethod
     def of(cls, predictions: Any, targets: Any, weight: Any = None) -> "R2":
-        """From predictions and targets of any one shape, and one weight for each."""
+        """Counts from predictions and targets of any one shape, and one weight for each."""
         residual = squared_error(predictions, targets)
         targets = tf.cast(arguments.targets_like("targets", targets, "predictions", residual), tf.float64)
         weights = weights_of(residual, "predictions", weight)
@@ -60,7 +60,7 @@ class R2(NamedTuple):
         return cls(tf.reduce_sum(weights), *sums)
 
     def result(self) -> tf.Tensor:
-        """1 − residual / Σ weight · (target − mean)²; `nan` where the targets don't vary."""
+        """Returns 1 − residual / Σ weight · (target − mean)²; `nan` where the targets don't vary."""
         spread = self.squares - tf.math.divide_no_nan(tf.square(self.total), self.weight)
         # What is left of equal targets after the subtraction is rounding, not variance.
         spread = zero_where(spread <= 1e-13 * self.squares, spread)

@@ -16,14 +16,14 @@ class State(Protocol):
     """A named tuple of sums over examples. Adding two states field by field gives that of both sets of examples."""
 
     def result(self) -> Figures:
-        """The figures that the sums stand for; `nan` where nothing was measured. Pure: runs eagerly or in a graph."""
+        """Returns the figures that the sums stand for, eagerly or in a graph; `nan` where nothing was measured."""
 
 
 _StateT = TypeVar("_StateT", bound=State)
 
 
 def merge(a: _StateT, b: _StateT) -> _StateT:
-    """The state of the examples of `a` and `b` together."""
+    """Returns the state of the examples of `a` and `b` together."""
     return tf.nest.map_structure(tf.add, a, b)
 
 
@@ -35,11 +35,11 @@ class Mean(NamedTuple):
 
     @classmethod
     def of(cls, values: Any, weight: Any = None) -> "Mean":
-        """From one value per example, and one weight per value (1 if not given)."""
+        """Counts from one value per example, and one weight per value (1 if not given)."""
         return cls(*weighted_mean(arguments.floats("values", values), "values", weight))
 
     def result(self) -> tf.Tensor:
-        """Σ weight · value / Σ weight."""
+        """Returns Σ weight · value / Σ weight."""
         return ratio(self.total, self.weight)
 
 
@@ -51,23 +51,23 @@ class Perplexity(NamedTuple):
 
     @classmethod
     def of(cls, cross_entropies: Any, weight: Any = None) -> "Perplexity":
-        """From one cross-entropy (in nats) per token, and one weight per token."""
+        """Counts from one cross-entropy (in nats) per token, and one weight per token."""
         values = arguments.floats("cross_entropies", cross_entropies)
         return cls(*weighted_mean(values, "cross_entropies", weight))
 
     def result(self) -> tf.Tensor:
-        """exp(Σ weight · cross-entropy / Σ weight)."""
+        """Returns exp(Σ weight · cross-entropy / Σ weight)."""
         return tf.exp(ratio(self.total, self.weight))
 
 
 def weighted_mean(values: tf.Tensor, name: str, weight: Any) -> tuple[tf.Tensor, tf.Tensor]:
-    """Σ weight · value and Σ weight, of which the mean is the ratio."""
+    """Returns Σ weight · value and Σ weight, of which the mean is the ratio."""
     weights = weights_of(values, name, weight)
     return weighted_sum(values, weights), tf.reduce_sum(weights)
 
 
 def weights_of(values: tf.Tensor, name: str, weight: Any) -> tf.Tensor:
-    """The weight of each value, in float64: 1 if none is given.
+    """Returns the weight of each value, in float64: 1 if none is given.
 
     Counts in float32 stand still at 2²⁴ = 16.8 million, which the pixels of one batch can reach; in float64 whole
     weights add up exactly, in any order.
@@ -79,17 +79,17 @@ def weights_of(values: tf.Tensor, name: str, weight: Any) -> tf.Tensor:
 
 
 def weighted_sum(values: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """Σ weight · value; values whose weight is zero are not read, so they may be anything."""
+    """Returns Σ weight · value; values whose weight is zero are not read, so they may be anything."""
     return tf.reduce_sum(weights * zero_where(tf.equal(weights, 0.0), tf.cast(values, tf.float64)))
 
 
 def ratio(numerator: tf.Tensor, denominator: tf.Tensor) -> tf.Tensor:
-    """The quotient in float32, and `nan` (not a number that was never measured) where the denominator is zero."""
+    """Returns the quotient in float32, `nan` (no number was ever measured) where the denominator is zero."""
     zero = tf.equal(denominator, 0.0)
     quotient = numerator / tf.where(zero, tf.ones_like(denominator), denominator)
     return tf.cast(tf.where(zero, nan(quotient.dtype), quotient), tf.float32)
 
 
 def poisoned(sums: tf.Tensor, sane: tf.Tensor) -> tf.Tensor:
-    """`sums`, but `nan` unless all is `sane`: input that makes no sense must not end as a plausible figure."""
+    """Returns `sums`, but `nan` unless all is `sane`: input that makes no sense must not end as a plausible figure."""
     return tf.where(tf.reduce_all(sane), sums, nan(sums.dtype))

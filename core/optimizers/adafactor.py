@@ -9,7 +9,7 @@ from core.optimizers.transform import Schedule, State, Tensors, Transform, state
 
 
 def factored_axes(shape: tf.TensorShape, min_size: int) -> tuple[int, int] | None:
-    """The second largest and the largest axis, if both are large enough to be worth factoring."""
+    """Returns the second largest and the largest axis, if both are large enough to be worth factoring."""
     axes = sorted(range(len(shape)), key=lambda axis: int(shape[axis]))  # of equals, the later counts as larger
     return (axes[-2], axes[-1]) if len(axes) >= 2 and shape[axes[-2]] >= min_size else None
 
@@ -20,7 +20,7 @@ def without_axis(x: tf.Tensor, axis: int) -> tf.Tensor:
 
 
 def rms(x: tf.Tensor) -> tf.Tensor:
-    """Root mean square."""
+    """Returns the root mean square."""
     return tf.sqrt(tf.reduce_mean(tf.square(x)))
 
 
@@ -35,7 +35,9 @@ def adafactor(
     beta_1: float = 0.0,
     epsilon: float = 1e-30,
 ) -> Transform:
-    """Shazeer and Stern (2018), "Adafactor: adaptive learning rates with sublinear memory cost". Reads parameters.
+    """Follows Shazeer and Stern (2018), "Adafactor: adaptive learning rates with sublinear memory cost".
+
+    Reads parameters.
 
     The rate is relative to each parameter's root mean square (1e-3 at least) unless `scale_by_parameter` is false.
     """

@@ -12,7 +12,7 @@ from core.optimizers.transform import Schedule, Slots, State, Tensors, Transform
 
 @gin.configurable
 def adagrad(learning_rate: float | Schedule, *, initial_sum: float = 0.1, epsilon: float = 1e-7) -> Transform:
-    """Duchi et al. (2011), "Adaptive subgradient methods for online learning and stochastic optimization".
+    """Follows Duchi et al. (2011), "Adaptive subgradient methods for online learning and stochastic optimization".
 
     The sum of squares starts at `initial_sum + epsilon`, which is the same as adding epsilon under each root.
     """
@@ -42,7 +42,7 @@ def adagrad(learning_rate: float | Schedule, *, initial_sum: float = 0.1, epsilo
 
 @gin.configurable
 def adadelta(learning_rate: float | Schedule = 1.0, *, rho: float = 0.9, epsilon: float = 1e-6) -> Transform:
-    """Zeiler (2012), "ADADELTA: an adaptive learning rate method". The paper has no learning rate: it is 1."""
+    """Follows Zeiler (2012), "ADADELTA: an adaptive learning rate method". The paper has no learning rate: it is 1."""
     check_rate(learning_rate=learning_rate)
     check_fraction(rho=rho)
     check_positive(epsilon=epsilon)
@@ -84,7 +84,7 @@ def rmsprop(
     centred: bool = False,
     epsilon: float = 1e-8,
 ) -> Transform:
-    """Tieleman and Hinton (2012), "Lecture 6.5: RMSProp"; centred, Graves (2013), "Generating sequences with RNNs".
+    """Follows Tieleman and Hinton (2012), "Lecture 6.5: RMSProp"; centred, Graves (2013).
 
     `epsilon` is added under the root, as in Graves, TensorFlow and Optax (PyTorch adds it to the root).
     """

@@ -18,7 +18,7 @@ from core.optimizers.transform import Schedule, Slots, State, Tensors, Transform
 def adam(
     learning_rate: float | Schedule, *, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-8
 ) -> Transform:
-    """Kingma and Ba (2015), "Adam: a method for stochastic optimization"."""
+    """Follows Kingma and Ba (2015), "Adam: a method for stochastic optimization"."""
     return _adam("adam", learning_rate, beta_1, beta_2, epsilon, 0.0, ())
 
 
@@ -32,7 +32,7 @@ def adamw(
     epsilon: float = 1e-8,
     no_decay: Sequence[str] = (),
 ) -> Transform:
-    """Loshchilov and Hutter (2019), "Decoupled weight decay regularization".
+    """Follows Loshchilov and Hutter (2019), "Decoupled weight decay regularization".
 
     The decay of an update is the learning rate times `weight_decay`. Parameters whose path a pattern of `no_decay`
     matches don't decay.

@@ -15,7 +15,7 @@ from core.optimizers.transform import Schedule, Slots, State, Tensors, Transform
 def amsgrad(
     learning_rate: float | Schedule, *, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-8
 ) -> Transform:
-    """Reddi et al. (2018), "On the convergence of Adam and beyond": the second moment that divides never decreases.
+    """Follows Reddi et al. (2018), "On the convergence of Adam and beyond": the dividing moment never decreases.
 
     As in Optax it is the largest *corrected* second moment so far; the paper corrects neither moment. TensorFlow's
     kernel is one of those that XLA can't compile: code that is compiled says `apply(..., fused=False)`.
@@ -59,7 +59,7 @@ def amsgrad(
 def nadam(
     learning_rate: float | Schedule, *, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-8
 ) -> Transform:
-    """Dozat (2016), "Incorporating Nesterov momentum into Adam": the first moment looks one step ahead.
+    """Follows Dozat (2016), "Incorporating Nesterov momentum into Adam": the first moment looks one step ahead.
 
     As in Optax, without the paper's factor β2 on the second moment.
     """
@@ -84,7 +84,7 @@ def nadam(
 
 
 def rectification(t: tf.Tensor, beta_2: float) -> tuple[tf.Tensor, tf.Tensor]:
-    """(r, whether it may be used) of RAdam's update t: the variance of the adaptive rate, relative to its limit."""
+    """Returns (r, whether it may be used) of RAdam's update t: the adaptive rate's variance, relative to its limit."""
     limit = 2.0 / (1.0 - beta_2) - 1.0
     # 1 - β2^t by `expm1`: as a difference of float32 it would be off by 1e-5, and so would 2000 - 1995.
     power = t * math.log(beta_2)
@@ -99,7 +99,7 @@ def rectification(t: tf.Tensor, beta_2: float) -> tuple[tf.Tensor, tf.Tensor]:
 def radam(
     learning_rate: float | Schedule, *, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-8
 ) -> Transform:
-    """Liu et al. (2020), "On the variance of the adaptive learning rate and beyond": plain momentum until v is known.
+    """Follows Liu et al. (2020), "On the variance of the adaptive learning rate and beyond": momentum until v is known.
 
     As in Optax, the rule turns adaptive when the length of the average reaches 5 (the paper says more than 4).
     """
@@ -128,7 +128,7 @@ def radam(
 def adamax(
     learning_rate: float | Schedule, *, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-8
 ) -> Transform:
-    """Kingma and Ba (2015), "Adam: a method for stochastic optimization", section 7.1: the norm of order infinity.
+    """Follows Kingma and Ba (2015), "Adam: a method for stochastic optimization", section 7.1: by the norm of order ∞.
 
     `epsilon` is added to the norm; Optax adds it to the gradient within.
     """

@@ -15,7 +15,7 @@ from core.optimizers.transform import State, Tensors, Transform, observer
 
 @gin.configurable
 def ema(decay: float = 0.999, *, debias: bool = True) -> Transform:
-    """An exponential moving average of the weights.
+    """Returns an exponential moving average of the weights.
 
     Debiased, it is the weighted mean of the weights after each update, the newest counting most; otherwise the initial
     weights are its start, and count decay^t of the whole.
@@ -30,7 +30,7 @@ def ema(decay: float = 0.999, *, debias: bool = True) -> Transform:
 
 @gin.configurable
 def polyak(start: int = 0) -> Transform:
-    """Polyak and Juditsky (1992), "Acceleration of stochastic approximation by averaging": the mean of all weights.
+    """Follows Polyak and Juditsky (1992), "Acceleration of stochastic approximation by averaging", over all weights.
 
     The weights of the first `start` updates don't count.
     """
@@ -39,7 +39,7 @@ def polyak(start: int = 0) -> Transform:
 
 
 def _average(name: str, share: Callable[[tf.Tensor], float | tf.Tensor]) -> Transform:
-    """average ← average + share (weights - average), so that it is a true mean at any time and needs no correction."""
+    """Adds share (weights - average) to the average: a true mean at any time, which needs no correction."""
 
     def observe(state: State, params: Tensors, step: tf.Tensor) -> State:
         newest = share(updates_after(step))

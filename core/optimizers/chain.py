@@ -45,7 +45,7 @@ def chain(*transforms: Transform) -> Transform:
 
 
 def _fused_chain(named_parts: Sequence[tuple[str, Transform]]) -> FusedFunction | None:
-    """A chain is as fused as its last rule: what comes before it is pure, and what comes after it only looks."""
+    """Fuses a chain as far as its last rule: what comes before it is pure, and what comes after it only looks."""
     rule = len(named_parts) - 1
     while rule >= 0 and named_parts[rule][1].observe:
         rule -= 1
@@ -72,11 +72,11 @@ def _fused_chain(named_parts: Sequence[tuple[str, Transform]]) -> FusedFunction 
 
 @gin.configurable("chain")
 def _chain_of(transforms: Sequence[Transform]) -> Transform:
-    """`chain` for gin, which binds names: `chain.transforms = [@clip_by_global_norm(), @adamw()]`."""
+    """Chains for gin, which binds names: `chain.transforms = [@clip_by_global_norm(), @adamw()]`."""
     return chain(*transforms)
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
-    """The second `clip` of a chain is `clip_2`."""
+    """Numbers names that come again: the second `clip` of a chain is `clip_2`."""
     earlier = [names[:i].count(name) for i, name in enumerate(names)]
     return [f"{name}_{count + 1}" if count else name for name, count in zip(names, earlier, strict=True)]

@@ -9,7 +9,7 @@ from core.optimizers.transform import Tensors, Transform, stateless
 
 
 def global_norm(tensors: Tensors) -> tf.Tensor:
-    """The Euclidean norm of all tensors taken as one vector; in float64 if one of them is, else in float32."""
+    """Returns the Euclidean norm of all tensors taken as one vector; in float64 if one of them is, else in float32."""
     # Half precision would overflow in a sum of squares, and float64 when made narrower.
     wide = tf.float64 if any(x.dtype == tf.float64 for x in tensors.values()) else tf.float32
     halves = [tf.nn.l2_loss(x if x.dtype.size >= 4 else tf.cast(x, wide)) for x in tensors.values()]
@@ -18,7 +18,7 @@ def global_norm(tensors: Tensors) -> tf.Tensor:
 
 @gin.configurable
 def clip_by_value(max_value: float) -> Transform:
-    """Every number into [-max_value, max_value]."""
+    """Clips every number into [-max_value, max_value]."""
     check_positive(max_value=max_value)
 
     def rule(gradients: Tensors, params: Tensors, step: tf.Tensor) -> Tensors:
@@ -29,7 +29,7 @@ def clip_by_value(max_value: float) -> Transform:
 
 @gin.configurable
 def clip_by_norm(max_norm: float) -> Transform:
-    """Each gradient by itself to a length of at most `max_norm`."""
+    """Scales each gradient by itself to a length of at most `max_norm`."""
     check_positive(max_norm=max_norm)
 
     def rule(gradients: Tensors, params: Tensors, step: tf.Tensor) -> Tensors:
@@ -40,7 +40,7 @@ def clip_by_norm(max_norm: float) -> Transform:
 
 @gin.configurable
 def clip_by_global_norm(max_norm: float) -> Transform:
-    """Pascanu et al. (2013), "On the difficulty of training recurrent neural networks"."""
+    """Follows Pascanu et al. (2013), "On the difficulty of training recurrent neural networks"."""
     check_positive(max_norm=max_norm)
 
     def rule(gradients: Tensors, params: Tensors, step: tf.Tensor) -> Tensors:
@@ -52,14 +52,14 @@ def clip_by_global_norm(max_norm: float) -> Transform:
 
 
 def unit_norms(x: tf.Tensor) -> tf.Tensor:
-    """The norm of the weights of each output, the last axis; of a vector or scalar, its one norm."""
+    """Returns the norm of the weights of each output, the last axis; of a vector or scalar, its one norm."""
     axes = list(range(max(1, len(x.shape) - 1))) if len(x.shape) else []
     return tf.sqrt(tf.reduce_sum(tf.square(x), axes, keepdims=True))
 
 
 @gin.configurable
 def adaptive_clip(clipping: float = 0.01, *, epsilon: float = 1e-3) -> Transform:
-    """Brock et al. (2021), "High-performance large-scale image recognition without normalization" (AGC).
+    """Follows Brock et al. (2021), "High-performance large-scale image recognition without normalization" (AGC).
 
     The gradient of each output's weights is at most `clipping` times as long as they are. Reads parameters.
     """

@@ -38,7 +38,7 @@ def weight_decay(rate: float | Schedule, *, only: Sequence[str] = ("*",), exclud
 
 @gin.configurable
 def gradient_noise(eta: float = 0.01, *, gamma: float = 0.55, seed: int = 0) -> Transform:
-    """Neelakantan et al. (2015), "Adding gradient noise improves learning for very deep networks".
+    """Follows Neelakantan et al. (2015), "Adding gradient noise improves learning for very deep networks".
 
     Normal noise of variance η / t^γ, a function of the seed, the step and the parameter's path. Reads the step.
     """
@@ -54,7 +54,7 @@ def gradient_noise(eta: float = 0.01, *, gamma: float = 0.55, seed: int = 0) -> 
 
 @gin.configurable
 def centralise() -> Transform:
-    """Yong et al. (2020), "Gradient centralization": the gradient of each output's weights has mean zero.
+    """Follows Yong et al. (2020), "Gradient centralization": the gradient of each output's weights has mean zero.
 
     An output is the last axis of a parameter, as in this project's kernels (in Optax, the first).
     """

@@ -16,7 +16,7 @@ Labels = Callable[[Mapping[str, Any]], Mapping[str, str]]  # parameters -> the l
 
 @gin.configurable
 def groups(rules: Mapping[str, Transform], *, otherwise: Transform | None = None) -> Transform:
-    """The rule of the first pattern that matches a parameter's path, or else `otherwise`.
+    """Applies the rule of the first pattern that matches a parameter's path, or else `otherwise`.
 
     For example `groups({"embedding/*": sgd(0.1), "b": adam(1e-3)}, otherwise=adamw(1e-3))`. A transform that comes
     before it in a chain, such as clipping by the global norm, sees the parameters of all groups.
@@ -43,20 +43,20 @@ def groups(rules: Mapping[str, Transform], *, otherwise: Transform | None = None
 
 @gin.configurable
 def frozen() -> Transform:
-    """No update at all, and no slots: for a group of parameters that keep their values."""
+    """Makes no update at all, and no slots: for a group of parameters that keep their values."""
 
     def update(gradients: Tensors, state: State, params: Tensors, step: tf.Tensor) -> tuple[Tensors, State]:
         # Only -0.0 leaves a weight of -0.0 as it is; as a literal, TensorFlow's cache of constants makes it 0.0.
         return {path: tf.negative(tf.zeros_like(g)) for path, g in gradients.items()}, {}
 
     def fused(gradients: Tensors, slots: Slots, params: Variables, step: tf.Tensor) -> None:
-        """Nothing is the fastest kernel."""
+        """Does nothing, the fastest kernel."""
 
     return stateful("frozen", lambda params: {}, update, fused)
 
 
 def partition(name: str, label: Labels, rules: Mapping[str, Transform]) -> Transform:
-    """`rules[label]` for the parameters of each label.
+    """Applies `rules[label]` to the parameters of each label.
 
     A slot goes by its rule's slot and its parameter's path alone, so it keeps its name when its parameter changes
     groups. One that a whole group shares takes the place of the group among the rules.

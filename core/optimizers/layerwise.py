@@ -13,7 +13,7 @@ from core.optimizers.transform import Schedule, State, Tensors, Transform, state
 
 
 def trust_ratio(param: tf.Tensor, direction: tf.Tensor, coefficient: float = 1.0) -> tf.Tensor:
-    """η ‖θ‖ / ‖u‖, or one where either norm is zero: a parameter at zero would never leave it."""
+    """Returns η ‖θ‖ / ‖u‖, or one where either norm is zero: a parameter at zero would never leave it."""
     size, norm = tf.norm(param), tf.norm(direction)
     ratio = coefficient * tf.math.divide_no_nan(size, norm)
     return tf.where((size > 0.0) & (norm > 0.0), ratio, tf.ones_like(ratio))
@@ -29,7 +29,7 @@ def lamb(
     epsilon: float = 1e-6,
     no_decay: Sequence[str] = (),
 ) -> Transform:
-    """You et al. (2020), "Large batch optimization for deep learning: training BERT in 76 minutes".
+    """Follows You et al. (2020), "Large batch optimization for deep learning: training BERT in 76 minutes".
 
     Reads parameters.
     """
@@ -68,7 +68,7 @@ def lars(
     trust_coefficient: float = 1e-3,
     plain: Sequence[str] = (),
 ) -> Transform:
-    """You et al. (2017), "Large batch training of convolutional networks". Reads parameters.
+    """Follows You et al. (2017), "Large batch training of convolutional networks". Reads parameters.
 
     Parameters that a pattern of `plain` matches (biases and scales, as a rule) get neither the ratio nor the decay.
     """

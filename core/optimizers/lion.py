@@ -21,7 +21,10 @@ def lion(
     beta_2: float = 0.99,
     no_decay: Sequence[str] = (),
 ) -> Transform:
-    """Chen et al. (2023), "Symbolic discovery of optimization algorithms": the sign of an average. Reads parameters."""
+    """Follows Chen et al. (2023), "Symbolic discovery of optimization algorithms": an average's sign.
+
+    Reads parameters.
+    """
     check_rate(learning_rate=learning_rate, weight_decay=weight_decay)
     check_fraction(beta_1=beta_1, beta_2=beta_2)
 

@@ -12,7 +12,7 @@ from core.optimizers.transform import State, Tensors, Transform
 
 @gin.configurable
 def lookahead(inner: Transform, *, sync_period: int = 5, slow_step_size: float = 0.5) -> Transform:
-    """Zhang et al. (2019), "Lookahead optimizer: k steps forward, 1 step back". Reads parameters and the step.
+    """Follows Zhang et al. (2019), "Lookahead optimizer: k steps forward, 1 step back". Reads parameters and the step.
 
     The parameters are the fast weights; evaluation reads the slow ones, which are the shadow.
     """
@@ -39,7 +39,9 @@ def lookahead(inner: Transform, *, sync_period: int = 5, slow_step_size: float =
 
 @gin.configurable
 def sam(inner: Transform, *, rho: float = 0.05) -> Transform:
-    """Foret et al. (2021), "Sharpness-aware minimization for efficiently improving generalization". Reads parameters.
+    """Follows Foret et al. (2021), "Sharpness-aware minimization for efficiently improving generalization".
+
+    Reads parameters.
 
     The alternating form: an even update climbs `rho` along its gradient; the next one, with the gradient found there,
     lets `inner` move the point where the climb began. So two updates make one, each on its own batch, and the schedules

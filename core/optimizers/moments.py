@@ -9,22 +9,22 @@ from core.optimizers.transform import Schedule, State, Tensors
 
 
 def zeros(*slots: str) -> Callable[[Tensors], State]:
-    """The `init` of a rule whose slots have the parameters' shapes and start at zero."""
+    """Returns the `init` of a rule whose slots have the parameters' shapes and start at zero."""
     return lambda params: {slot: {path: tf.zeros_like(p) for path, p in params.items()} for slot in slots}
 
 
 def averages(old: Tensors, new: Tensors, beta: float) -> dict[str, tf.Tensor]:
-    """β old + (1 - β) new, by path."""
+    """Returns β old + (1 - β) new, by path."""
     return {path: beta * old[path] + (1.0 - beta) * x for path, x in new.items()}
 
 
 def squares(tensors: Tensors) -> dict[str, tf.Tensor]:
-    """Each squared, by path."""
+    """Returns the square of each, by path."""
     return {path: tf.square(x) for path, x in tensors.items()}
 
 
 def check_adam(learning_rate: float | Schedule, beta_1: float, beta_2: float, epsilon: float) -> None:
-    """The arguments that Adam and its relatives have in common."""
+    """Checks the arguments that Adam and its relatives have in common."""
     check_rate(learning_rate=learning_rate)
     check_fraction(beta_1=beta_1, beta_2=beta_2)
     check_not_negative(epsilon=epsilon)

@@ -19,7 +19,7 @@ _QUINTIC = (3.4445, -4.7750, 2.0315)  # a X + b (XXᵀ)X + c (XXᵀ)²X has the 
 
 
 def orthogonalise(x: tf.Tensor, steps: int, epsilon: float) -> tf.Tensor:
-    """Roughly U Vᵀ of the matrix X = U S Vᵀ: Newton-Schulz steps push every singular value towards one."""
+    """Returns roughly U Vᵀ of X = U S Vᵀ: Newton-Schulz steps push every singular value towards one."""
     rows, columns = x.shape
     if rows > columns:  # the smaller of the two squares is the cheaper one
         return tf.transpose(orthogonalise(tf.transpose(x), steps, epsilon))
@@ -43,7 +43,7 @@ def muon(
     other: Transform | None = None,
     other_for: Sequence[str] = (),
 ) -> Transform:
-    """Jordan et al. (2024), "Muon: an optimizer for hidden layers in neural networks". Decay reads parameters.
+    """Follows Jordan et al. (2024), "Muon: an optimizer for hidden layers in neural networks". Decay reads parameters.
 
     It trains the matrices (parameters of rank 2). Parameters of another rank, and matrices that a pattern of
     `other_for` matches, such as embeddings and the last layer, are trained by `other`: AdamW at the same learning rate

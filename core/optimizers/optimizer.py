@@ -75,7 +75,7 @@ class Optimizer:
         self.step.assign_add(1 if apply_if is None else tf.cast(apply_if, tf.int64))
 
     def shadow(self) -> Tensors | None:
-        """What evaluation and export read in place of the parameters; `None` where they are the thing to read.
+        """Returns what evaluation and export read in place of the parameters; `None` where they are the thing to read.
 
         An average's average, lookahead's slow weights, the sequence x of schedule-free: a copy, by path.
         """

@@ -11,7 +11,7 @@ from core.errors import did_you_mean
 
 
 def matching(patterns: Sequence[str], paths: Iterable[str], *, argument: str) -> set[str]:
-    """The paths that any of the patterns matches. A pattern without a match is an error: it is a misspelling."""
+    """Returns the paths that any of the patterns matches. A pattern without a match is an error, a misspelling."""
     paths = list(paths)
     if isinstance(patterns, str):
         raise ValueError(f"`{argument}` is the string {patterns!r}; give a list of patterns: [{patterns!r}].")

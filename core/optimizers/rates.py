@@ -8,20 +8,20 @@ from core.optimizers.transform import Schedule
 
 
 def rate_at(rate: float | Schedule, step: tf.Tensor) -> float | tf.Tensor:
-    """The rate of this update: a Python number where it is one, so that it folds into the rule's other constants."""
+    """Returns this update's rate: a Python number where it is one, so that it folds into the rule's constants."""
     return rate(step) if callable(rate) else rate
 
 
 def updates_after(step: tf.Tensor) -> tf.Tensor:
-    """The papers' t: one for the first update, as a float."""
+    """Returns the papers' t: one for the first update, as a float."""
     return tf.cast(step + 1, tf.float32)
 
 
 def newest_share(t: tf.Tensor, beta: float) -> tf.Tensor:
-    """What the newest of t values counts for in a moving average that is corrected as it goes."""
+    """Returns what the newest of t values counts for in a moving average that is corrected as it goes."""
     return (beta - 1.0) / tf.math.expm1(t * math.log(beta)) if beta else tf.ones([])
 
 
 def as_dtype(scalar: float | tf.Tensor, tensor: tf.Tensor) -> float | tf.Tensor:
-    """`scalar` in the dtype of `tensor`, at no cost where it has it."""
+    """Returns `scalar` in the dtype of `tensor`, at no cost where it has it."""
     return tf.cast(scalar, tensor.dtype) if isinstance(scalar, tf.Tensor) else scalar

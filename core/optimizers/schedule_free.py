@@ -19,7 +19,7 @@ def schedule_free_adamw(
     epsilon: float = 1e-8,
     weight_power: float = 2.0,
 ) -> Transform:
-    """Defazio et al. (2024), "The road less scheduled". Reads parameters and the step.
+    """Follows Defazio et al. (2024), "The road less scheduled". Reads parameters and the step.
 
     The parameters are the sequence y, where gradients are taken; z is a slot; evaluation reads the average x, which is
     the shadow. A schedule may warm the rate up, and need not bring it down.

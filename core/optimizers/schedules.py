@@ -17,7 +17,7 @@ from core.optimizers.transform import Schedule
 
 
 def _progress(step: tf.Tensor, steps: int, start: int = 0) -> tf.Tensor:
-    """How far `step` is on its way from `start` to `start + steps`, in [0, 1]."""
+    """Returns how far `step` is on its way from `start` to `start + steps`, in [0, 1]."""
     return tf.clip_by_value(tf.cast(step - start, tf.float32) / steps, 0.0, 1.0)
 
 
@@ -31,20 +31,20 @@ def _line(initial_rate: float, final_rate: float, progress: tf.Tensor) -> tf.Ten
 
 @gin.configurable
 def constant(rate: float) -> Schedule:
-    """`rate`, for ever. (In gin, `@schedules.constant()`: gin has a `constant` of its own.)"""
+    """Returns `rate`, for ever. (In gin, `@schedules.constant()`: gin has a `constant` of its own.)"""
     check_not_negative(rate=rate)
     return lambda step: tf.constant(rate, tf.float32)
 
 
 @gin.configurable
 def linear(initial_rate: float, final_rate: float, *, steps: int) -> Schedule:
-    """A line from `initial_rate` to `final_rate`, reached after `steps` updates."""
+    """Returns a line from `initial_rate` to `final_rate`, reached after `steps` updates."""
     return polynomial(initial_rate, final_rate, steps=steps, power=1.0)
 
 
 @gin.configurable
 def polynomial(initial_rate: float, final_rate: float = 0.0, *, steps: int, power: float) -> Schedule:
-    """From `initial_rate` to `final_rate` as (1 - step/steps)^power falls from one to zero."""
+    """Goes from `initial_rate` to `final_rate` as (1 - step/steps)^power falls from one to zero."""
     check_not_negative(initial_rate=initial_rate, final_rate=final_rate)
     check_positive(steps=steps, power=power)
     return lambda step: _line(final_rate, initial_rate, tf.pow(1.0 - _progress(step, steps), power))
@@ -52,7 +52,7 @@ def polynomial(initial_rate: float, final_rate: float = 0.0, *, steps: int, powe
 
 @gin.configurable
 def cosine(initial_rate: float, final_rate: float = 0.0, *, steps: int) -> Schedule:
-    """Half a cosine: Loshchilov and Hutter (2017), "SGDR: stochastic gradient descent with warm restarts"."""
+    """Follows half a cosine: Loshchilov and Hutter (2017), "SGDR: stochastic gradient descent with warm restarts"."""
     check_not_negative(initial_rate=initial_rate, final_rate=final_rate)
     check_positive(steps=steps)
     return lambda step: _half_cosine(initial_rate, final_rate, _progress(step, steps))
@@ -62,7 +62,7 @@ def cosine(initial_rate: float, final_rate: float = 0.0, *, steps: int) -> Sched
 def warmup_cosine(
     peak_rate: float, *, warmup_steps: int, total_steps: int, initial_rate: float = 0.0, final_rate: float = 0.0
 ) -> Schedule:
-    """A line from `initial_rate` to `peak_rate`, then half a cosine down to `final_rate` at `total_steps`."""
+    """Returns a line from `initial_rate` to `peak_rate`, then half a cosine down to `final_rate` at `total_steps`."""
     check_not_negative(peak_rate=peak_rate, warmup_steps=warmup_steps, initial_rate=initial_rate, final_rate=final_rate)
     if total_steps <= warmup_steps:
         raise ValueError(
@@ -80,7 +80,7 @@ def warmup_cosine(
 def cosine_restarts(
     initial_rate: float, final_rate: float = 0.0, *, period: int, period_multiplier: int = 1
 ) -> Schedule:
-    """Half cosines one after the other, each `period_multiplier` times as long as the last: SGDR's warm restarts."""
+    """Chains half cosines, each `period_multiplier` times as long as the last: the warm restarts of SGDR."""
     check_not_negative(initial_rate=initial_rate, final_rate=final_rate)
     check_positive(period=period, period_multiplier=period_multiplier)
     starts = [0]
@@ -103,7 +103,7 @@ def cosine_restarts(
 def exponential(
     initial_rate: float, *, decay_rate: float, steps: int, staircase: bool = False, final_rate: float = 0.0
 ) -> Schedule:
-    """`initial_rate` times `decay_rate` for every `steps` updates, down to `final_rate` at the least."""
+    """Returns `initial_rate` times `decay_rate` for every `steps` updates, down to `final_rate` at the least."""
     check_not_negative(initial_rate=initial_rate, final_rate=final_rate)
     check_positive(decay_rate=decay_rate, steps=steps)
 
@@ -117,7 +117,7 @@ def exponential(
 
 @gin.configurable
 def inverse_square_root(peak_rate: float, *, warmup_steps: int) -> Schedule:
-    """Vaswani et al. (2017), "Attention is all you need": a line up, then peak_rate √(warmup_steps / step)."""
+    """Follows Vaswani et al. (2017), "Attention is all you need": a line up, then peak_rate √(warmup_steps / step)."""
     check_not_negative(peak_rate=peak_rate)
     check_positive(warmup_steps=warmup_steps)
 
@@ -130,7 +130,7 @@ def inverse_square_root(peak_rate: float, *, warmup_steps: int) -> Schedule:
 
 @gin.configurable
 def piecewise_constant(rates: Sequence[float], *, boundaries: Sequence[int]) -> Schedule:
-    """`rates[0]` until update `boundaries[0]`, `rates[1]` from there on, and so forth."""
+    """Returns `rates[0]` until update `boundaries[0]`, `rates[1]` from there on, and so forth."""
     _check_boundaries(boundaries, "rates", len(rates))
     check_not_negative(**{f"rates[{i}]": rate for i, rate in enumerate(rates)})
 
@@ -150,7 +150,7 @@ def one_cycle(
     initial_divisor: float = 25.0,
     final_divisor: float = 1e4,
 ) -> Schedule:
-    """Smith and Topin (2018), "Super-convergence": half a cosine up, and another all the way down."""
+    """Follows Smith and Topin (2018), "Super-convergence": half a cosine up, and another all the way down."""
     check_not_negative(peak_rate=peak_rate)
     check_positive(total_steps=total_steps, initial_divisor=initial_divisor, final_divisor=final_divisor)
     warmup_steps = int(warmup_fraction * total_steps)
@@ -179,7 +179,7 @@ def warmup_stable_decay(
     initial_rate: float = 0.0,
     final_rate: float = 0.0,
 ) -> Schedule:
-    """Hu et al. (2024), "MiniCPM": a line up, the peak for most of the time, a line down in the last `decay_steps`."""
+    """Follows Hu et al. (2024), "MiniCPM": a line up, the peak for most of the time, a line down for `decay_steps`."""
     check_not_negative(peak_rate=peak_rate, warmup_steps=warmup_steps, initial_rate=initial_rate, final_rate=final_rate)
     check_positive(decay_steps=decay_steps)
     if warmup_steps + decay_steps > total_steps:
@@ -197,7 +197,7 @@ def warmup_stable_decay(
 
 @gin.configurable
 def join(schedules: Sequence[Schedule], *, boundaries: Sequence[int]) -> Schedule:
-    """Each schedule from its boundary on, counted from there: `join([linear(...), cosine(...)], boundaries=[100])`."""
+    """Chains schedules, each counted from its boundary: `join([linear(...), cosine(...)], boundaries=[100])`."""
     _check_boundaries(boundaries, "schedules", len(schedules))
 
     def schedule(step: tf.Tensor) -> tf.Tensor:

@@ -11,18 +11,18 @@ from core.optimizers.transform import Schedule, State, Tensors, Transform, state
 
 
 def at_least_vector(x: tf.Tensor) -> tf.Tensor:
-    """A scalar as a vector of one."""
+    """Returns a scalar as a vector of one."""
     return x if len(x.shape) else tf.reshape(x, [1])
 
 
 def gram(x: tf.Tensor, axis: int) -> tf.Tensor:
-    """G Gᵀ, where the rows of G are the slices of `x` along `axis`."""
+    """Returns G Gᵀ, where the rows of G are the slices of `x` along `axis`."""
     others = [i for i in range(len(x.shape)) if i != axis]
     return tf.tensordot(x, x, [others, others])
 
 
 def inverse_root(matrix: tf.Tensor, order: int) -> tf.Tensor:
-    """The matrix to the power -1/order, in float64: the smallest eigenvalues count most, and float32 loses them."""
+    """Returns the matrix to the power -1/order, in float64: small eigenvalues count most, and float32 loses them."""
     wide = tf.cast(matrix, tf.float64)
     # `eigh` raises on a number that isn't finite. Such an update is the caller's to drop; it is lost in any case.
     finite = tf.reduce_all(tf.math.is_finite(wide))
@@ -33,7 +33,7 @@ def inverse_root(matrix: tf.Tensor, order: int) -> tf.Tensor:
 
 
 def along(x: tf.Tensor, axis: int, matrix: tf.Tensor) -> tf.Tensor:
-    """`x` with `matrix` applied to one of its axes."""
+    """Returns `x` with `matrix` applied to one of its axes."""
     order = [axis, *(i for i in range(len(x.shape)) if i != axis)]
     applied = tf.tensordot(matrix, x, [[1], [axis]])
     return tf.transpose(applied, [order.index(i) for i in range(len(order))])
@@ -48,7 +48,7 @@ def shampoo(
     root_every: int = 1,
     max_size: int = 1024,
 ) -> Transform:
-    """Gupta et al. (2018), "Shampoo: preconditioned stochastic tensor optimization".
+    """Follows Gupta et al. (2018), "Shampoo: preconditioned stochastic tensor optimization".
 
     Each axis of a parameter of rank k has a sum of Gram matrices, from ε I on; its power -1/2k preconditions the
     gradient, and is worked out anew every `root_every` updates. An axis longer than `max_size` is left alone, and a

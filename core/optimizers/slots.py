@@ -9,7 +9,7 @@ from core.optimizers.transform import Slots, State, Variables
 
 
 def below(name: str, slots: Mapping[str, Any]) -> dict[str, Any]:
-    """The slots of one part, under the names it gave them."""
+    """Returns the slots of one part, under the names it gave them."""
     prefix = f"{name}/"
     return {slot.removeprefix(prefix): values for slot, values in slots.items() if slot.startswith(prefix)}
 

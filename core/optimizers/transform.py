@@ -25,7 +25,7 @@ class UpdateFunction(Protocol):
     def __call__(
         self, gradients: Tensors, state: State, params: Tensors, *, step: tf.Tensor, value: tf.Tensor | None = None
     ) -> tuple[Tensors, State]:
-        """`step` counts the updates applied before this one; `value` is the loss, for rules that look at it."""
+        """Computes an update; `step` counts those applied before, `value` is the loss, for rules that look at it."""
 
 
 class FusedFunction(Protocol):
@@ -34,7 +34,7 @@ class FusedFunction(Protocol):
     def __call__(
         self, gradients: Tensors, slots: Slots, params: Variables, *, step: tf.Tensor, value: tf.Tensor | None = None
     ) -> None:
-        """Called where variables may be assigned: in a replica, under no tape."""
+        """Is called where variables may be assigned: in a replica, under no tape."""
 
 
 class Transform(NamedTuple):
@@ -50,7 +50,7 @@ class Transform(NamedTuple):
 
 
 def stateless(name: str, rule: Callable[[Tensors, Tensors, tf.Tensor], Tensors]) -> Transform:
-    """A transform without state, from `rule(gradients, params, step) -> updates`."""
+    """Makes a transform without state, of `rule(gradients, params, step) -> updates`."""
 
     def update(
         gradients: Tensors, state: State, params: Tensors, *, step: tf.Tensor, value: tf.Tensor | None = None
@@ -66,7 +66,7 @@ def stateful(
     update: Callable[[Tensors, State, Tensors, tf.Tensor], tuple[Tensors, State]],
     fused: Callable[[Tensors, Slots, Variables, tf.Tensor], None] | None = None,
 ) -> Transform:
-    """A transform that doesn't look at the loss, from `update(gradients, state, params, step) -> (updates, state)`."""
+    """Makes a transform blind to the loss, of `update(gradients, state, params, step) -> (updates, state)`."""
 
     def with_value(
         gradients: Tensors, state: State, params: Tensors, *, step: tf.Tensor, value: tf.Tensor | None = None
@@ -88,7 +88,7 @@ def observer(
     observe: Callable[[State, Tensors, tf.Tensor], State],
     shadow: Callable[[State, Tensors, tf.Tensor], Tensors] | None = None,
 ) -> Transform:
-    """A transform that only looks: `observe(state, params, step) -> state` is given the parameters after the update."""
+    """Makes a transform that only looks: `observe(state, params, step) -> state` sees parameters after the update."""
 
     def update(
         gradients: Tensors, state: State, params: Tensors, *, step: tf.Tensor, value: tf.Tensor | None = None
@@ -99,5 +99,5 @@ def observer(
 
 
 def named(name: str, transform: Transform) -> Transform:
-    """`transform` under a name of its own: its state goes by it, and a chain keeps it as one part."""
+    """Returns `transform` under a name of its own: its state goes by it, and a chain keeps it as one part."""
     return transform._replace(name=name, parts=())

@@ -100,7 +100,7 @@ class Console:
         return justify(cell, width)
 
     def _eta(self, step: int, now: float) -> str:
-        """From the average over the whole run so far, with its pauses for evaluation and checkpoints."""
+        """Estimates by the average over the whole run so far, with its pauses for evaluation and checkpoints."""
         first_step, start = self._start or (step, now)
         if step <= first_step:
             return "-:--"
@@ -111,7 +111,7 @@ class Console:
 
 
 def label(name: str) -> str:
-    """What a figure is called on the screen.
+    """Returns what a figure is called on the screen.
 
     >>> label("examples_per_second"), label("d/gradient_penalty")
     ('examples/s', 'd/gradient penalty')
@@ -120,7 +120,7 @@ def label(name: str) -> str:
 
 
 def format_figure(name: str, value: SupportsFloat) -> str:
-    """A number as a person reads it, with about four digits that matter.
+    """Returns a number as a person reads it, with about four digits that matter.
 
     >>> [format_figure("loss", x) for x in (0.12341234, 1.5, 31.41592, 65536.2, 0.00012345, 1e-9, 0.0)]
     ['0.1234', '1.5000', '31.416', '65,536', '0.000123', '1e-09', '0.0000']
@@ -151,7 +151,7 @@ def _style(value: SupportsFloat) -> str:
 
 
 def _make_bar(stream: TextIO, total_steps: int) -> Progress | None:
-    """A bar that is drawn only when told to, so no thread takes time from the training; `None` if not on a terminal."""
+    """Makes a bar that is drawn only when told to: no thread takes time from training. `None` if not on a terminal."""
     terminal = Terminal(file=stream, highlight=False)
     # Asked of the stream itself, because variables such as FORCE_COLOR make rich take a pipe for a terminal.
     if not stream.isatty() or terminal.is_dumb_terminal:
