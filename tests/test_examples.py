@@ -22,6 +22,7 @@ def test_an_example_trains_by_the_command(folder, tmp_path):
 
 
 @names
+@pytest.mark.long  # the example's page runs the same tests, in a folder of their own
 def test_the_tests_of_an_example_pass(folder):
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider"],
