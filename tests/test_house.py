@@ -1,6 +1,7 @@
 """The house stands: imports point downwards and not in circles, and files stay short enough to read at once."""
 
 import ast
+import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 
 import pytest
@@ -148,6 +149,13 @@ def test_no_circle_between_modules() -> None:
 
 def test_no_circle_between_rooms() -> None:
     assert circles(between_rooms(imports(sources()))) == []
+
+
+def test_files_are_short() -> None:
+    tracked = subprocess.run(["git", "ls-files", "*.py"], cwd=CHECKOUT, capture_output=True, text=True, check=True)
+    files = [CHECKOUT / name for name in tracked.stdout.splitlines() if (CHECKOUT / name).exists()]
+    assert len(files) > 200
+    assert too_long({str(path.relative_to(CHECKOUT)): path.read_text() for path in files}) == []
 
 
 # --- The tests of the tests: a planted fault is found and named ------------------------------------------------------

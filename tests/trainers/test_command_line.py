@@ -10,17 +10,12 @@ import textwrap
 
 import numpy as np
 import pytest
+from command_lab import gin, write_task
 
 from tests.commands import CHECKOUT, CONFIGS, environment, refused, run, run_process
 
 LINEAR = f"--gin_file={CONFIGS / 'digits_linear.gin'}"
 SHORT = ("--gin_param=Trainer.steps = 20", "--gin_param=Trainer.chunk_steps = 10", "--gin_param=Trainer.log_every = 10")
-
-
-def gin(tmp_path, text, name="mine.gin"):
-    """The flag for a gin file with this text."""
-    (tmp_path / name).write_text(textwrap.dedent(text))
-    return f"--gin_file={name}"
 
 
 AT_EXIT = """
@@ -152,144 +147,6 @@ def test_damaged_checkpoints(tmp_path):
         manifest.write_text("{")
     assert older.exists()
     refused(LINEAR, *SHORT, keep, cwd=tmp_path, exit_code=5, says=["checkpoints", "step-000000010"])
-
-
-TASK = """
-import gin
-import numpy as np
-import tensorflow as tf
-from core.data import ArraySource
-from core.module import Module
-from core.task import Loss, Task, Update
-
-class Net(Module):
-    def __init__(self):
-        super().__init__()
-        self.w = tf.Variable(tf.ones([3]), name="w")
-        self.unused = tf.Variable(tf.ones([2]), name="unused")
-
-    def __call__(self, x):
-        return tf.reduce_sum(x * self.w, 1) + 0.0 * tf.reduce_sum(self.unused)
-
-{outside}
-
-@gin.configurable
-class Mine(Task):
-    def __init__(self, *, rng, optimizer=gin.REQUIRED):
-        super().__init__()
-        self.net = Net()
-        self.optimizer = optimizer
-        {init}
-
-    def phases(self):
-        return [Update("net", loss=self.loss, trains={trains}, optimizer=self.optimizer)]
-
-    def loss(self, batch, rng):
-        y = {y}
-        {loss}
-
-@gin.configurable
-def numbers(count: int = 20):
-    x = np.arange(3.0 * count, dtype="float32").reshape(count, 3) / (3 * count)
-    return ArraySource({{"x": x}}, name="numbers")
-"""
-
-MINE = """
-import mine
-Experiment.task = @Mine
-Experiment.train_source = @numbers()
-Mine.optimizer = @sgd()
-sgd.learning_rate = 0.01
-Trainer.steps = 20
-Trainer.global_batch_size = 4
-Trainer.log_every = 10
-Trainer.chunk_steps = 10
-"""
-
-PARTS = {
-    "outside": "",
-    "init": "",
-    "trains": "self.net",
-    "y": "self.net(batch['x'])",
-    "loss": "return Loss(tf.square(y))",
-}
-STEP_MISTAKES = {
-    "network outside the task": (
-        {
-            "init": "del self.net; NETS[0] = Net()",
-            "outside": "NETS = {}",
-            "trains": "NETS[0]",
-            "y": "NETS[0](batch['x'])",
-        },
-        2,
-        ["`net`", "isn't part of `Mine`"],
-    ),
-    "list for a tensor": ({"loss": "return Loss([1.0, 2.0, 3.0, 4.0])"}, 2, ["`net`", "`per_example`", "tensors"]),
-    "negative weights": ({"loss": "return Loss(y, weight=-tf.ones_like(y))"}, 3, ["step 0", "`net`", "-4.0"]),
-    "reserved metric": ({"loss": "return Loss(y, metrics={'step': y})"}, 2, ["`net`", "`step`", "rename"]),
-    "misspelt feature": ({"loss": "return Loss(y * batch['xx'][:, 0])"}, 2, ["`net`", "`xx`", "Did you mean `x`?"]),
-    "trains a variable": ({"trains": "self.net.w"}, 2, ["`net`", "`trains`", "module"]),
-    "scalar loss": ({"loss": "return Loss(tf.reduce_mean(tf.square(y)))"}, 2, ["`net`", "scalar", "per example"]),
-    "no Loss": ({"loss": "return tf.square(y)"}, 2, ["`net`", "Loss(per_example"]),
-    "None gradient": (
-        {"loss": "return Loss(tf.square(tf.reduce_sum(batch['x'] * self.net.w, 1)))"},
-        2,
-        ["`net`", "`unused`", "trains"],
-    ),
-    "variable made after set-up": (
-        {"loss": "self.late = tf.Variable(1.0, name='late'); return Loss(y * self.late)"},
-        2,
-        ["`late`", "__init__"],
-    ),
-    "variable outside the scope": (
-        {"outside": "SHARED = tf.Variable(1.0)", "init": "self.shared = SHARED"},
-        2,
-        ["`shared`", "strategy"],
-    ),
-    "not finite": ({"loss": "return Loss(tf.math.log(y - y))"}, 3, ["step 0", "`net`", "`loss`", "-inf"]),
-    "wrong rows": ({"loss": "return Loss(tf.concat([y, y], 0))"}, 2, ["`net`", "8", "4"]),
-    "metric of another shape": (
-        {"loss": "return Loss(y, metrics={'mean': tf.reduce_mean(y)})"},
-        2,
-        ["metrics['mean']", "shape"],
-    ),
-}
-
-
-def write_task(tmp_path, **parts):
-    (tmp_path / "mine.py").write_text(TASK.format(**{**PARTS, **parts}))
-    return gin(tmp_path, MINE)
-
-
-@pytest.mark.parametrize("name", STEP_MISTAKES)
-def test_step_function_mistakes(name, tmp_path):
-    parts, exit_code, says = STEP_MISTAKES[name]
-    refused(write_task(tmp_path, **parts), cwd=tmp_path, exit_code=exit_code, says=says)
-
-
-def test_good_step_function_of_ones_own(tmp_path):
-    done = run_process(write_task(tmp_path), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-
-
-def test_not_finite_after_a_while_keeps_the_last_checkpoint(tmp_path):
-    # Plain gradient descent with much too high a rate: the loss overflows after a few steps.
-    flag = write_task(tmp_path)
-    flags = (flag, "--gin_param=sgd.learning_rate = 50.0", "--gin_param=Trainer.checkpoint_every = 10")
-    text = refused(*flags, cwd=tmp_path, exit_code=3, says=["`net`", "not finite"], run=run_process)
-    step = int(text.split("step ")[1].split()[0])
-    result = json.loads((tmp_path / "runs" / "mine" / "result.json").read_text())
-    assert result["exit_code"] == 3
-    assert result["step"] == step
-    steps = [int(path.name[5:]) for path in (tmp_path / "runs" / "mine" / "checkpoints").glob("step-*")]
-    assert all(saved <= step for saved in steps)
-
-
-def test_empty_source(tmp_path):
-    flag = write_task(tmp_path)
-    wrong = "--gin_param=numbers.count = 0"
-    refused(flag, wrong, cwd=tmp_path, exit_code=4, says=["`numbers`", "empty"], run=run_process)
 
 
 def test_label_out_of_range(tmp_path):
