@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from core.arguments import listed
 from core.engine.describe import Access, LossSpec, Specs, describe_loss, describe_outputs
 from core.engine.place import shape_of
 from core.errors import ConfigurationError
@@ -37,7 +38,7 @@ class Plan:
 
     @property
     def together(self) -> bool:
-        """Whether the replicas take each microbatch together, because a collective can't stand in their own loops."""
+        """Says whether the replicas take each microbatch together: a collective can't stand in their own loops."""
         return self.phase.mixes_rows and self.replicas > 1 and self.microbatches > 1
 
 
@@ -118,7 +119,7 @@ class Planner:
         if not plan.outputs.keys() & access.reads:
             raise ConfigurationError(
                 f"phase `{phase.name}` goes through `{phase.through}`, but its loss reads none of "
-                f"{', '.join(f'`{key}`' for key in plan.outputs)}: no gradient can reach what it trains."
+                f"{listed(plan.outputs)}: no gradient can reach what it trains."
             )
         self._check_way_through(phase, plan, access, replicated=replicated)
         if phase.every % plan.phase.every:

@@ -7,13 +7,14 @@ from typing import Any
 
 import tensorflow as tf
 
+from core.arguments import listed
 from core.errors import ConfigurationError, did_you_mean
 from core.module import named_variables
 from core.task import ONE_DEVICE, Compute, Phase, Placement, Task, Update
 
 
 def checked_phases(task: Task) -> list[Phase]:
-    """The phases of `task`, if a step can be made of them."""
+    """Returns the phases of `task`, if a step can be made of them."""
     name = type(task).__name__
     phases: Any = task.phases()
     if not isinstance(phases, list | tuple):
@@ -38,8 +39,8 @@ def placed_phases(phases: Sequence[Phase], placements: Mapping[str, Placement]) 
     for name, placement in placements.items():
         if name not in names:
             raise ConfigurationError(
-                f"`Experiment.placements` names the phase `{name}`; the task has "
-                f"{', '.join(f'`{known}`' for known in names)}.{did_you_mean(name, names)}"
+                f"`Experiment.placements` names the phase `{name}`; the task has {listed(names)}."
+                f"{did_you_mean(name, names)}"
             )
         phase = phases[names.index(name)]
         if isinstance(phase, Compute) and phase.state is not None and placement != ONE_DEVICE:
@@ -65,7 +66,7 @@ def one_device_network(task: Task, name: str) -> tf.Module:
         known = [key for key, value in vars(task).items() if isinstance(value, tf.Module)]
         raise ConfigurationError(
             f"{_named_by(task, name)}, which is {network!r}; name attributes that hold a network: "
-            f"`{type(task).__name__}` has {', '.join(f'`{key}`' for key in known)}.{did_you_mean(name, known)}"
+            f"`{type(task).__name__}` has {listed(known)}.{did_you_mean(name, known)}"
         )
     return network
 
@@ -109,7 +110,7 @@ def check_variables(
 
 
 def _check_overlaps(phases: Sequence[Phase]) -> None:
-    """Two updates train different networks, or the very same one at different intervals: a lazy penalty."""
+    """Refuses updates that share a part of a network; the very same one at different intervals is a lazy penalty."""
     updates = [phase for phase in phases if isinstance(phase, Update)]
     for one, other in itertools.combinations(updates, 2):
         mine = {id(variable): path for path, variable in one.variables().items()}
@@ -124,7 +125,7 @@ def _check_overlaps(phases: Sequence[Phase]) -> None:
 
 
 def _check_history(phases: Sequence[Phase]) -> None:
-    """What a `Compute` keeps as its history is trained by no update."""
+    """Refuses history of a `Compute` that an update trains."""
     trained = {
         id(variable): phase.name
         for phase in phases

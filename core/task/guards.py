@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from core.arguments import listed
 from core.errors import ConfigurationError
 from core.task.statistics import summing_over_replicas
 
@@ -44,7 +45,7 @@ def refuse_missing_gradients(gradients: Mapping[str, Any], name: str) -> None:
     missing = [path for path, gradient in gradients.items() if gradient is None]
     if missing:
         raise ValueError(
-            f"phase `{name}` trains {', '.join(f'`{path}`' for path in missing)}, but its loss doesn't depend on "
+            f"phase `{name}` trains {listed(missing)}, but its loss doesn't depend on "
             f"{'it' if len(missing) == 1 else 'them'} (the gradient is None). Use "
             f"{'it' if len(missing) == 1 else 'them'} in the loss, or leave {'it' if len(missing) == 1 else 'them'} "
             "out of `trains`. `tf.stop_gradient`, an integer cast or `argmax` on the way also cuts a gradient off."

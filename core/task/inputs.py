@@ -5,6 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from core.arguments import listed
 from core.errors import ConfigurationError, did_you_mean
 from core.task.loss import Batch
 
@@ -42,6 +43,5 @@ class Inputs(dict[str, tf.Tensor]):
     def __missing__(self, key: str) -> tf.Tensor:
         reason = self.elsewhere.get(key, "the source has no such feature, and no earlier phase makes it")
         raise ConfigurationError(
-            f"phase `{self.phase}` reads `{key}`, but {reason}. It can read "
-            f"{', '.join(f'`{known}`' for known in self)}.{did_you_mean(key, self)}"
+            f"phase `{self.phase}` reads `{key}`, but {reason}. It can read {listed(self)}.{did_you_mean(key, self)}"
         )
