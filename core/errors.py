@@ -70,6 +70,6 @@ EXIT_CODES = {
 
 
 def did_you_mean(name: str, candidates: Iterable[str]) -> str:
-    """A question naming the nearest candidate, with a leading space; empty where nothing is near."""
+    """Asks for the nearest candidate, with a leading space; empty where nothing is near."""
     near = difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.6)
     return f" Did you mean `{near[0]}`?" if near else ""

@@ -26,7 +26,7 @@ class Module(tf.Module):
     """A `tf.Module` that lists its parameters by path."""
 
     def parameters(self) -> dict[str, tf.Variable]:
-        """The trainable variables by path."""
+        """Returns the trainable variables by path."""
         return named_variables(self, trainable_only=True)
 
     def __repr__(self) -> str:
@@ -35,7 +35,7 @@ class Module(tf.Module):
 
 
 def named_variables(module: tf.Module, *, trainable_only: bool = False) -> dict[str, tf.Variable]:
-    """Every variable of `module` (any `tf.Module`) by path, each once, in an order that doesn't change between runs."""
+    """Returns every variable of `module` (any `tf.Module`) by path, each once, in the same order in every run."""
 
     def wanted(value: object) -> bool:
         return isinstance(value, tf.Variable) and (value.trainable or not trainable_only)

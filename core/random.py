@@ -33,11 +33,11 @@ class Rng(NamedTuple):
 
     @classmethod
     def from_seed(cls, seed: int) -> "Rng":
-        """An `Rng` from a number, as a run's `seed` or a unit test gives it."""
+        """Makes an `Rng` from a number, as a run's `seed` or a unit test gives it."""
         return cls(tf.constant([seed & 0x7FFFFFFF, (seed >> 31) & 0x7FFFFFFF], tf.int32))
 
     def fold(self, data: Any) -> "Rng":
-        """An independent `Rng` for one purpose (a name), one step or one item (a number or scalar tensor)."""
+        """Makes an independent `Rng` for one purpose (a name), one step or one item (a number or scalar tensor)."""
         if isinstance(data, str):
             digest = hashlib.blake2b(data.encode(), digest_size=8).digest()
             data = _NAMES | int.from_bytes(digest, "big") >> 2
@@ -53,22 +53,22 @@ class Rng(NamedTuple):
         return RowRng(self)
 
     def uniform(self, shape: Any, low: float = 0.0, high: float = 1.0) -> tf.Tensor:
-        """Float32 in [low, high), the same for every replica."""
+        """Draws float32 in [low, high), the same for every replica."""
         return low + (high - low) * _unit(self._flat_bits(shape))
 
     def normal(self, shape: Any) -> tf.Tensor:
-        """Standard normal float32, the same for every replica."""
+        """Draws standard normal float32, the same for every replica."""
         return _box_muller(self._flat_bits([2, *shape]), axis=0)
 
     def truncated_normal(self, shape: Any) -> tf.Tensor:
-        """Standard normal float32 cut off at two standard deviations, by inversion of its distribution function."""
+        """Draws standard normal float32, cut off at two standard deviations: inverts its distribution function."""
         edge = math.erf(2.0 / math.sqrt(2.0))
         # The half step keeps the argument strictly inside (-edge, edge).
         u = _unit(self._flat_bits(shape)) + 2.0**-25
         return math.sqrt(2.0) * tf.math.erfinv(edge * (2.0 * u - 1.0))
 
     def bits(self, shape: Any) -> tf.Tensor:
-        """Uniform uint32, the same for every replica."""
+        """Draws uniform uint32, the same for every replica."""
         return self._flat_bits(shape)
 
     def _flat_bits(self, shape: Any) -> tf.Tensor:
@@ -89,11 +89,11 @@ class RowRng(NamedTuple):
     rng: Rng
 
     def uniform(self, *shape: Any) -> tf.Tensor:
-        """Float32 in [0, 1), one row per example."""
+        """Draws float32 in [0, 1), one row per example."""
         return _unit(self.bits(*shape))
 
     def normal(self, *shape: Any) -> tf.Tensor:
-        """Standard normal float32, one row per example."""
+        """Draws standard normal float32, one row per example."""
         rows, *rest = shape
         width = math.prod(rest)
         # Eigen computes the tail of a tensor that doesn't fill a vector of 16 by other code, with other last bits: with
@@ -102,7 +102,7 @@ class RowRng(NamedTuple):
         return tf.reshape(normals[:, :width], [rows, *rest])
 
     def bits(self, *shape: Any) -> tf.Tensor:
-        """Uniform uint32, one row per example."""
+        """Draws uniform uint32, one row per example."""
         rows, *rest = shape
         expected = self.rng.num_rows
         if expected is not None:
@@ -127,11 +127,11 @@ class RowRng(NamedTuple):
 
 
 def _unit(bits: tf.Tensor) -> tf.Tensor:
-    """The upper 24 bits as a float32 in [0, 1): every value is exact, so none rounds up to one."""
+    """Returns the upper 24 bits as a float32 in [0, 1): every value is exact, so none rounds up to one."""
     return tf.cast(tf.bitwise.right_shift(bits, tf.constant(8, tf.uint32)), tf.float32) * 2.0**-24
 
 
 def _box_muller(bits: tf.Tensor, axis: int) -> tf.Tensor:
-    """Box and Muller (1958): two uniforms, along `axis`, make one normal."""
+    """Makes one normal of two uniforms, along `axis` (Box and Muller, 1958)."""
     radius, angle = tf.unstack(_unit(bits), axis=axis)
     return tf.sqrt(-2.0 * tf.math.log(1.0 - radius)) * tf.cos(2.0 * math.pi * angle)

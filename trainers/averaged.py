@@ -15,7 +15,7 @@ class Averaged:
         self.task = task
 
     def update(self) -> None:
-        """Nothing to do where the weights themselves are read."""
+        """Does nothing where the weights themselves are read."""
 
 
 class AveragedTwin(Averaged):
@@ -39,6 +39,6 @@ class AveragedTwin(Averaged):
 
 
 def averaged_task(experiment: Experiment) -> Averaged:
-    """The task to read: itself, or a twin if an optimizer averages."""
+    """Returns the task to read: itself, or a twin if an optimizer averages."""
     averages = any(optimizer.transform.shadow for optimizer in experiment.assembly.optimizers.values())
     return AveragedTwin(experiment) if averages else Averaged(experiment.task)

@@ -51,7 +51,7 @@ class Evaluator:
         self._sums_of_chunk = tf.function(self._sum_chunk, input_signature=self._chunks.element_spec, autograph=False)
 
     def evaluate(self) -> dict[str, float]:
-        """The figures of the task's `evaluate` over the whole source."""
+        """Returns the figures of the task's `evaluate` over the whole source."""
         self.averaged.update()
         sums = self._spec.zero_sums()
         with explained(self.source):

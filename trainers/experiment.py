@@ -53,7 +53,7 @@ class Experiment:
 
     @property
     def variables(self) -> Mapping[str, tf.Variable]:
-        """All that is learnt, by path: the task's variables and the optimizers'."""
+        """Returns all that is learnt, by path: the task's variables and the optimizers'."""
         return self.assembly.variables
 
     def _make(self) -> Task:

@@ -44,12 +44,12 @@ class Input:
 
     @property
     def chunk_spec(self) -> Any:
-        """What `tf.function` is to be told of a chunk."""
+        """Returns what `tf.function` is to be told of a chunk."""
         return self._chunks_of_replicas(0).element_spec
 
     @property
     def batch_spec(self) -> dict[str, tf.TensorSpec]:
-        """The batch of one step on one replica, [microbatches, rows, ...]."""
+        """Returns the specs of a step's batch on one replica, [microbatches, rows, ...]."""
         spec = self._chunks_of_replica(0, 0).element_spec
         return {key: tf.TensorSpec(x.shape[1:], x.dtype) for key, x in spec.items()}
 

@@ -114,7 +114,7 @@ def run(flags: FlagValues) -> int:
 
 
 def _check_packages() -> None:
-    """A user's own `core/` or `models/` in the working directory would be imported instead of ours."""
+    """Refuses a `core/` or `models/` in the working directory, which would be imported instead of ours."""
     for name in ("core", "models"):
         found = importlib.util.find_spec(name)
         place = Path(found.origin).resolve().parent if found and found.origin else None

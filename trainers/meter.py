@@ -21,21 +21,21 @@ class Meter:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Around the wait for data."""
+        """Times the wait for data, around it."""
         began = self.clock()
         yield
         self._waited += self.clock() - began
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Around what isn't training."""
+        """Leaves out what isn't training, around it."""
         began = self._pause_began = self.clock()
         yield
         self._pause_began = None
         self._paused += self.clock() - began
 
     def take(self, examples_per_step: int) -> dict[str, float]:
-        """Speed and the fraction of time spent waiting, since the last call; then starts anew."""
+        """Returns speed and the fraction of time spent waiting, since the last call; then starts anew."""
         now = self.clock() if self._pause_began is None else self._pause_began
         busy = max(now - self._began - self._paused, 1e-9)
         figures = {

@@ -14,7 +14,7 @@ class Preemption:
 
     @property
     def name(self) -> str:
-        """The signal's name; where this process got none, another worker did."""
+        """Returns the signal's name; where this process got none, another worker did."""
         return signal.Signals(self.signal).name if self.signal else "a signal to another worker"
 
     @contextlib.contextmanager

@@ -44,12 +44,12 @@ class RunState:
 
     @property
     def finished(self) -> bool:
-        """Whether there is no step left to do."""
+        """Says whether there is no step left to do."""
         return self.step >= self.settings.steps or self.stopped is not None
 
     @property
     def outcome(self) -> str:
-        """How a finished run ended."""
+        """Says how a finished run ended."""
         return "finished" if self.stopped is None else f"stopped at step {self.step}: {self.stopped}"
 
     def save(self) -> Path:

@@ -55,19 +55,19 @@ class Session:
             print(f"override: {override}", flush=True)
 
     def trainer(self) -> Trainer:
-        """The experiment and its trainer; nothing is written yet."""
+        """Makes the experiment and its trainer; nothing is written yet."""
         self.bind(required=[Experiment, Settings])
         must_agree(checkpoint=self.workdir.newest_name())  # workers in folders of their own would go on from others
         with untraced() if self.flags.eager else contextlib.nullcontext():
             trainer = Trainer(Experiment(), self.workdir, Settings())
-        self._check_alone()
+        self._check_worker_strategy()
         self.configuration.check_consumed()
         if self.flags.kill_after_step is not None:
             trainer.hooks.append(KillAfter(self.flags.kill_after_step))
         return trainer
 
-    def _check_alone(self) -> None:
-        """Workers that don't know of each other would all be chief of the one workdir."""
+    def _check_worker_strategy(self) -> None:
+        """Refuses workers that don't know of each other: all would be chief of the one workdir."""
         cluster = cluster_from_environment()
         if joined() is None and cluster is not None and cluster.size > 1:
             raise ConfigurationError(
@@ -101,11 +101,11 @@ class Session:
         return found
 
     def newest_checkpoint(self) -> checkpoint.Manifest | None:
-        """The newest whole checkpoint of the workdir."""
+        """Returns the newest whole checkpoint of the workdir."""
         return checkpoint.newest(self.workdir.checkpoints, warn=lambda text: print(f"Warning: {text}", flush=True))
 
     def required_checkpoint(self) -> checkpoint.Manifest:
-        """The same, where there is nothing to do without one."""
+        """Returns the newest checkpoint, where there is nothing to do without one."""
         manifest = self.newest_checkpoint()
         if manifest is None:
             raise CheckpointError(

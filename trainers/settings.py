@@ -55,7 +55,7 @@ class Settings:
 
     @property
     def intervals(self) -> list[tuple[str, int]]:
-        """The steps between things that happen more than once, each with the name that binds it."""
+        """Returns the steps between things that happen more than once, each with the name that binds it."""
         names = ("log_every", "evaluate_every", "checkpoint_every", "check_replicas_every")
         every = [(f"Trainer.{name}", getattr(self, name)) for name in names]
         every += [(f"{type(hook).__name__}.every", hook.every) for hook in self.hooks]

@@ -122,12 +122,12 @@ class Trainer:
 
     @property
     def step(self) -> int:
-        """How many steps are done."""
+        """Counts the steps that are done."""
         return self.state.step
 
     @property
     def steps(self) -> int:
-        """How many steps there are to do."""
+        """Counts the steps that there are to do."""
         return self.settings.steps
 
     def figures(self) -> dict[str, float]:

@@ -40,7 +40,7 @@ class Workdir:
             ) from None
 
     def newest_name(self) -> str:
-        """What the newest checkpoint is called, read or not."""
+        """Returns what the newest checkpoint is called, read or not."""
         return max((path.name for path in self.checkpoints.glob("step-*")), default="none")
 
     def lock(self) -> None:
@@ -76,7 +76,7 @@ class Workdir:
         write_json(self.path / "run.json", run)
 
     def read_result(self) -> dict[str, Any]:
-        """How the last run ended; empty if it didn't say."""
+        """Returns how the last run ended; empty if it didn't say."""
         return dict(json.loads(self.result.read_text())) if self.result.exists() else {}
 
     def write_result(self, *, step: int, exit_code: int, reason: str, evaluation: Mapping[str, float]) -> None:
@@ -93,14 +93,14 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no number for what isn't finite: null, as in `metrics.jsonl`."""
+    """Puts null for what isn't finite, for which JSON has no number, as in `metrics.jsonl`."""
     if isinstance(value, Mapping):
         return {key: _finite(x) for key, x in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def git_revision() -> str | None:
-    """The revision of the working directory's checkout, `-dirty` behind it if it was changed; None outside of one."""
+    """Returns the revision of the working directory's checkout, with `-dirty` if it was changed, or None."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         found = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)

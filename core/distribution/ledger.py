@@ -38,10 +38,10 @@ class Ledger:
 
     @property
     def collectives(self) -> list[Collective]:
-        """Each once, as the first replica of this process sees it."""
+        """Returns each once, as the first replica of this process sees it."""
         first = min((entry.replica for entry in self._entries if entry.replica is not None), default=None)
         return [entry for entry in self._entries if entry.replica in (None, first)]
 
     def of(self, phase: str, what: str | None = None) -> list[Collective]:
-        """The collectives of one phase, of one kind or all."""
+        """Returns the collectives of one phase, of one kind or all."""
         return [entry for entry in self.collectives if entry.phase == phase and what in (None, entry.what)]

@@ -31,7 +31,7 @@ class Progress:
             self.sums = tf.nest.map_structure(lambda spec: tf.Variable(zeros(spec), trainable=False), dict(sums))
 
     def read_sums(self) -> dict[str, Sums]:
-        """The sums so far, by phase."""
+        """Returns the sums so far, by phase."""
         return dict(tf.nest.map_structure(lambda variable: variable.read_value(), self.sums))
 
     def write_sums(self, sums: Mapping[str, Sums]) -> None:
@@ -44,7 +44,7 @@ class Progress:
 
     @property
     def variables(self) -> dict[str, tf.Variable]:
-        """The sums by path, for a checkpoint."""
+        """Returns the sums by path, for a checkpoint."""
         return {
             f"figures/{phase}/{name}/{i}": v
             for phase, sums in self.sums.items()
@@ -54,7 +54,7 @@ class Progress:
 
 
 def make_chunk(train_step: TrainStep, stacked_spec: Mapping[str, tf.TensorSpec], progress: Progress) -> Any:
-    """`chunk(stacked, place)`; `place` is three steps: the chunk's first, where to begin, where to end.
+    """Returns `chunk(stacked, place)`; `place` is three steps: the chunk's first, where to begin, where to end.
 
     A step that isn't finite ends its chunk, and the ones after it do nothing at all: so the host
     needn't wait for the outcome of each chunk.

@@ -71,7 +71,7 @@ class TrainStep:
         return StepResult(healthy, {name: sums[name] for name in self.specs})
 
     def rng_of(self, phase: Phase, index: tf.Tensor) -> Rng:
-        """The random numbers of `phase` in step `index`: they hang on nothing else but the run's seed."""
+        """Returns the random numbers of `phase` in step `index`: they hang on nothing else but the run's seed."""
         return self._runner.rng_of(phase, index)
 
 

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from core.engine.describe import LossSpec, Specs, describe_loss, describe_outputs, microbatch_specs
-from core.engine.describe import zeros as zeros_of
+from core.engine.describe import LossSpec, Specs, describe_loss, describe_outputs, microbatch_specs, zeros
 from core.engine.place import shape_of
 from core.random import Rng
 from core.task import Batch, Loss
@@ -63,12 +62,12 @@ class Accumulated:
 
     @property
     def gradients(self) -> Mapping[str, Any]:
-        """The sums of the gradients."""
+        """Returns the sums of the gradients."""
         return self.additive.gradients
 
     @property
     def sums(self) -> Sums:
-        """The sums of weight, loss and metrics."""
+        """Returns the sums of weight, loss and metrics."""
         return self.additive.sums
 
     def mean_gradients(self) -> Mapping[str, Any]:
@@ -206,7 +205,7 @@ class Sweep:
         gradients = {path: tf.zeros(v.shape, v.dtype) for path, v in asked.variables.items() if path not in slices}
         if self.loss is None:
             return Additive(gradients, {}, {})
-        return Additive(gradients, self.loss.zero_sums(), zeros_of(self.loss.statistics))
+        return Additive(gradients, self.loss.zero_sums(), zeros(self.loss.statistics))
 
     def _slice_specs(self, values: Batch, asked: Asked) -> dict[str, tuple[tf.TensorSpec, tf.TensorSpec]]:
         """Finds the gradients that stay slices, and how many these are, by tracing one microbatch."""

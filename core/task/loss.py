@@ -31,7 +31,7 @@ class Loss(NamedTuple):
 
 
 def weighted_sums(loss: Loss) -> tuple[tf.Tensor, dict[str, Any]]:
-    """The sum to differentiate, and all that is reported, as sums."""
+    """Returns the sum to differentiate, and all that is reported, as sums."""
     if loss.weight is None:
         weight = None
         total = tf.cast(tf.size(loss.per_example), tf.float32)
@@ -52,7 +52,7 @@ def weighted_sums(loss: Loss) -> tuple[tf.Tensor, dict[str, Any]]:
 
 
 def means(sums: Sums) -> dict[str, float]:
-    """The figures that sums stand for: weighted means, and the results of additive states; NaN of nothing."""
+    """Returns the figures that sums stand for: weighted means, and the results of additive states; NaN of nothing."""
     weight = float(sums["weight"])
     figures: dict[str, float] = {}
     for name, x in sums.items():
@@ -66,7 +66,7 @@ def means(sums: Sums) -> dict[str, float]:
 
 
 def checked(loss: Any, name: str, rows: int | None) -> Loss:
-    """`loss`, if it is one value per example with everything else in the same shape."""
+    """Returns `loss`, if it is one value per example with everything else in the same shape."""
     if not isinstance(loss, Loss):
         raise TypeError(
             f"phase `{name}` returned {type(loss).__name__}; a step function returns `Loss(per_example, ...)` from "

@@ -21,7 +21,7 @@ class Placement:
     every_replica_from: int | None  # a global batch size; None is never
 
     def on_every_replica(self, global_batch_size: int) -> bool:
-        """Whether the phase runs on every replica, rather than once, on one device."""
+        """Says whether the phase runs on every replica, rather than once, on one device."""
         return self.every_replica_from is not None and global_batch_size >= self.every_replica_from
 
 
@@ -31,19 +31,19 @@ ONE_DEVICE = Placement(None)
 
 @gin.configurable
 def on_every_replica() -> Placement:
-    """`EVERY_REPLICA`, for gin."""
+    """Returns `EVERY_REPLICA`, for gin."""
     return EVERY_REPLICA
 
 
 @gin.configurable
 def on_one_device() -> Placement:
-    """`ONE_DEVICE`, for gin: computed once, on the whole global batch (with several workers, once per worker)."""
+    """Returns `ONE_DEVICE`, for gin: computed once, on the whole global batch (of several workers, by each)."""
     return ONE_DEVICE
 
 
 @gin.configurable
 def when_batch_at_least(rows: int) -> Placement:
-    """On every replica from global batches of `rows` on, on one device below: small batches aren't worth cutting up."""
+    """Places a phase on every replica from global batches of `rows` on: smaller ones aren't worth cutting up."""
     if rows < 1:
         raise ValueError(f"`rows` of `when_batch_at_least` is {rows}; it is a global batch size: give 1 or more.")
     return Placement(rows)
@@ -89,7 +89,7 @@ class Update:
             raise ValueError(f"`trains` of phase `{self.name}` holds no trainable variable; name the module to train.")
 
     def variables(self) -> dict[str, tf.Variable]:
-        """The trained variables by path; several modules are told apart by their place in `trains`."""
+        """Returns the trained variables by path; several modules are told apart by their place in `trains`."""
         if isinstance(self.trains, tf.Module):
             return named_variables(self.trains, trainable_only=True)
         return {

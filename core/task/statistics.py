@@ -45,7 +45,7 @@ class Averages(Protocol):
     """A layer that keeps moving averages."""
 
     def averages(self, sums: Sums) -> Values:
-        """The values that its averages take after a step with these sums. Assigns nothing."""
+        """Returns the values that its averages take after a step with these sums; assigns nothing."""
 
 
 SumOverReplicas = Callable[[Sums], Sums]
@@ -74,7 +74,7 @@ class Statistics:
             self.sums[key] = Sums(*(a + b for a, b in zip(self.sums[key], sums, strict=True)))
 
     def averages(self, sums: Mapping[str, Sums] | None = None) -> Values:
-        """The layers' next averages, given sums of the structure of `self.sums` (by default, those themselves)."""
+        """Returns the layers' next averages, given sums in the structure of `self.sums` (by default, those)."""
         values: Values = {}
         for key, layer_sums in (self.sums if sums is None else sums).items():
             values |= self.layers[key].averages(layer_sums)
@@ -86,7 +86,7 @@ class Statistics:
 
 @contextlib.contextmanager
 def summing_over_replicas(function: SumOverReplicas) -> Iterator[None]:
-    """Within it, `Statistics()` sums over replicas by `function`: for engines, around a step function."""
+    """Lets `Statistics()` sum over replicas by `function`, within it: for engines, around a step function."""
     token = _sum_over_replicas.set(function)
     try:
         yield
@@ -95,7 +95,7 @@ def summing_over_replicas(function: SumOverReplicas) -> Iterator[None]:
 
 
 def refreshed(module: tf.Module) -> Values:
-    """The values that the derived state of `module` and all modules in it takes, given the parameters of now."""
+    """Returns the values that the derived state of `module` and all modules in it takes, given today's parameters."""
     values: Values = {}
     for part in (module, *module.submodules):
         refresh = getattr(part, "refresh", None)

@@ -36,12 +36,12 @@ class Cluster:
 
     @property
     def size(self) -> int:
-        """Number of workers."""
+        """Returns the number of workers."""
         return len(self.workers)
 
     @property
     def is_chief(self) -> bool:
-        """Whether this is the worker that writes."""
+        """Says whether this is the worker that writes."""
         return self.index == 0
 
     @property
@@ -59,7 +59,7 @@ class Cluster:
 
 
 def cluster_from_environment(environment: Mapping[str, str] | None = None) -> Cluster | None:
-    """The cluster that this process was started in; `None` where it stands alone."""
+    """Returns the cluster that this process was started in; `None` where it stands alone."""
     environment = os.environ if environment is None else environment
     if environment.get("TF_CONFIG"):
         return _from_tf_config(environment["TF_CONFIG"])

@@ -29,11 +29,11 @@ class Run(Protocol):
 
     @property
     def step(self) -> int:
-        """How many steps are done."""
+        """Counts the steps that are done."""
 
     @property
     def steps(self) -> int:
-        """How many steps there are to do."""
+        """Counts the steps that there are to do."""
 
     def figures(self) -> dict[str, float]:
         """Returns the weighted means since the last metric line."""

@@ -32,14 +32,14 @@ class DigitJudge(Module):
         self._train(source, image, seed)
 
     def features(self, image: tf.Tensor) -> tf.Tensor:
-        """Of images in [-1, 1], of any size and any number of channels: [n, 64]."""
+        """Returns [n, 64] for images in [-1, 1], of any size and any number of channels."""
         grey = tf.reduce_mean((tf.cast(image, tf.float32) + 1.0) / 2.0, axis=-1, keepdims=True)
         if grey.shape[1:3] != [8, 8]:
             grey = tf.image.resize(grey, [8, 8], method="area")
         return tf.nn.relu(self.second(tf.nn.relu(self.first(tf.reshape(grey, [-1, 64])))))
 
     def label(self, image: tf.Tensor) -> tf.Tensor:
-        """The digit that each image looks like."""
+        """Returns the digit that each image looks like."""
         return tf.argmax(self.last(self.features(image)), axis=-1, output_type=tf.int32)
 
     def _train(self, source: Source, image: Callable[[Batch], tf.Tensor], seed: int) -> None:
@@ -74,7 +74,7 @@ def _judge_of_thick_digits(seed: int) -> DigitJudge:
 
 @functools.cache
 def _features_of_real(seed: int, size: tuple[int, int]) -> tf.Tensor:
-    """Of all real digits, enlarged as a generator of such images was shown them."""
+    """Returns those of all real digits, enlarged as a generator of such images was shown them."""
     images = [_plain(source.gather(tf.range(len(source), dtype=tf.int64))) for source in map(digits, ("train", "test"))]
     return _judge(seed).features(tf.image.resize(tf.concat(images, 0), size))
 
@@ -92,7 +92,7 @@ class DigitQuality:
         self.seed = seed
 
     def __call__(self, image: tf.Tensor, label: tf.Tensor | None = None) -> dict[str, float]:
-        """Figures for images in [-1, 1], and the labels that they are meant to have, if any."""
+        """Returns figures for images in [-1, 1], and the labels that they are meant to have, if any."""
         judge, real = _judge(self.seed), _features_of_real(self.seed, tuple(image.shape[1:3]))
         fake = judge.features(image)
         distance = self._distance(fake, real)
@@ -114,7 +114,7 @@ class DigitQuality:
         return figures
 
     def _distance(self, fake: tf.Tensor, real: tf.Tensor) -> float:
-        """The mean over ten random halves of the real ones: as many on both sides, as between two real halves."""
+        """Returns the mean over ten random halves of the real ones: as many on both sides, as between real halves."""
         rng, distances = Rng.from_seed(self.seed).fold("halves"), []
         for split in range(10):
             order = tf.argsort(rng.fold(split).uniform([real.shape[0]]))
@@ -129,13 +129,13 @@ def _spread(features: tf.Tensor) -> float:
 
 @gin.configurable
 def digit_quality(seed: int = 0) -> DigitQuality:
-    """For `Quality.judge`: digits, as a classifier trained here sees them."""
+    """Makes a `Quality.judge`: digits, as a classifier trained here sees them."""
     return DigitQuality(seed)
 
 
 @gin.configurable
 def kept_digits(seed: int = 0) -> Callable[[tf.Tensor, tf.Tensor], dict[str, float]]:
-    """For `Translations.judge`: how many of `digit_pairs`, translated to thick coloured ones, are the same digit still.
+    """Makes a `Translations.judge`: how many of `digit_pairs`, made thick and coloured, are the same digit still.
 
     A classifier of thick coloured digits says so, trained here on real ones.
     """

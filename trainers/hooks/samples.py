@@ -29,7 +29,7 @@ class Judge(Protocol):
     samples: int  # how many it wants
 
     def __call__(self, image: tf.Tensor, label: tf.Tensor | None = None) -> dict[str, float]:
-        """Figures for images in [-1, 1]."""
+        """Returns figures for images in [-1, 1]."""
 
 
 @gin.configurable
@@ -90,7 +90,7 @@ class Quality(Hook):
 
 
 def make_sampler(task: Task, seed: int, count: int) -> Callable[[], Mapping[str, tf.Tensor]]:
-    """A function that takes `count` samples, from the same random numbers each time."""
+    """Returns a function that takes `count` samples, from the same random numbers each time."""
 
     @tf.function(autograph=False)
     def sample() -> Mapping[str, tf.Tensor]:
@@ -100,7 +100,7 @@ def make_sampler(task: Task, seed: int, count: int) -> Callable[[], Mapping[str,
 
 
 def encode_grid(image: Any) -> bytes:
-    """Images in [-1, 1] side by side, as one PNG."""
+    """Returns images in [-1, 1] side by side, as one PNG."""
     count, height, width, channels = image.shape
     columns = math.ceil(math.sqrt(count))
     rows = math.ceil(count / columns)
@@ -111,13 +111,13 @@ def encode_grid(image: Any) -> bytes:
 
 
 def encode_png(image: Any) -> bytes:
-    """One image in [-1, 1]."""
+    """Returns one image in [-1, 1] as a PNG."""
     levels = tf.cast(tf.clip_by_value((image + 1.0) * 127.5, 0.0, 255.0) + 0.5, tf.uint8)
     return bytes(tf.io.encode_png(levels).numpy())
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Whole or not at all."""
+    """Writes a file whole or not at all."""
     temporary = path.with_suffix(".tmp")
     temporary.write_bytes(content)
     temporary.replace(path)

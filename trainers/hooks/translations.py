@@ -59,7 +59,7 @@ class Translations(Hook):
             run.report("quality", self.judge(made["translated"], made["label"]))
 
     def _translated(self, run: Run) -> Batch:
-        """All held-out images that are needed, with their translations."""
+        """Returns all held-out images that are needed, with their translations."""
         source = run.experiment.eval_source or run.experiment.train_source
         task = checked_translation(run.averaged.task)
         for feature in ("a", "b", "label") if self.judge else ("a", "b"):

@@ -105,7 +105,7 @@ def run(launch: Launch) -> int:
 
 
 def worker_commands(workers: int, main_flags: Sequence[str]) -> list[Command]:
-    """One for each worker, in a new cluster on 127.0.0.1."""
+    """Returns one for each worker, in a new cluster on 127.0.0.1."""
     cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(workers)]}
     return [
         Command(
@@ -121,7 +121,7 @@ def worker_commands(workers: int, main_flags: Sequence[str]) -> list[Command]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Different ports that nobody listens on now."""
+    """Finds different ports that nobody listens on now."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:

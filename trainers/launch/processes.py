@@ -60,14 +60,14 @@ class Signals:
         self.received.append(number)
 
     def new(self) -> list[int]:
-        """Those that came since this was last called."""
+        """Returns those that came since this was last called."""
         found = self.received[self._passed_on :]
         self._passed_on += len(found)
         return found
 
     @property
     def kill(self) -> bool:
-        """Whether someone pressed Ctrl-C twice."""
+        """Says whether someone pressed Ctrl-C twice."""
         return self.received.count(signal.SIGINT) > 1
 
 
@@ -159,7 +159,7 @@ class _Output:
         selector.register(pipe, selectors.EVENT_READ, self)
 
     def pass_on(self) -> None:
-        """What has come; a line that isn't whole yet has to wait."""
+        """Passes on what has come; a line that isn't whole yet has to wait."""
         if self.pipe.closed:
             return
         try:
@@ -189,7 +189,7 @@ class _Output:
 
 
 def _die_with(parent: int) -> None:
-    """In the new process: if `parent` is ever killed, this one is, too."""
+    """Lets this new process be killed whenever `parent` is."""
     if LIBC is not None:
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # killed just before
@@ -197,7 +197,7 @@ def _die_with(parent: int) -> None:
 
 
 def describe_signal(number: int) -> str:
-    """`SIGKILL` for 9."""
+    """Returns `SIGKILL` for 9."""
     with contextlib.suppress(ValueError):
         return signal.Signals(number).name
     return f"signal {number}"

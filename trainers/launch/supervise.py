@@ -39,7 +39,7 @@ def supervise(
 
 
 def find_cause(failures: Sequence[Ending]) -> Ending:
-    """Why all failed: the first that didn't do so only because another had."""
+    """Returns why all failed: the first that didn't do so only because another had."""
     for not_yet in ((LOST, STOPPED), (LOST,)):  # to stop is no failure, and all do it together
         for ending in failures:
             if ending.code not in not_yet and not ending.overdue:
@@ -49,7 +49,7 @@ def find_cause(failures: Sequence[Ending]) -> Ending:
 
 
 def may_pass(cause: Ending) -> bool:
-    """Whether a new start can end better: the machine's failures pass, those of code, configuration and data don't."""
+    """Says if a new start can end better: the machine's failures pass, those of code, configuration and data don't."""
     return cause.code < 0 or cause.code in (LOST, STOPPED)
 
 

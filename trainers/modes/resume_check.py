@@ -70,7 +70,7 @@ def _train(flags: list[str], workdir: Path, *, expected: int = 0) -> str:
 
 
 def list_differences(whole: Path, killed: Path) -> list[str]:
-    """What the last checkpoints and the metric lines of two workdirs don't share."""
+    """Lists what the last checkpoints and the metric lines of two workdirs don't share."""
     one, other = (checkpoint.newest(workdir / "checkpoints", warn=print) for workdir in (whole, killed))
     assert one is not None
     assert other is not None

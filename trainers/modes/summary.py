@@ -34,7 +34,7 @@ def run(session: Session) -> int:
 
 
 def _collectives(trainer: Trainer) -> Table:
-    """What crosses between the replicas in one step."""
+    """Tabulates what crosses between the replicas in one step."""
     trainer.chunk.get_concrete_function()
     table = Table("phase", "what", "dtype", "bytes", title=f"between {trainer.train_step.exchange.replicas} replicas")
     table.columns[-1].justify = "right"

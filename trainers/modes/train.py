@@ -45,7 +45,7 @@ def run(session: Session) -> int:
 
 
 def _telemetry(trainer: Trainer) -> Telemetry:
-    """Where figures go; of several workers, the chief alone has any place for them."""
+    """Returns where figures go; of several workers, the chief alone has any place for them."""
     if not is_chief():
         return Telemetry([])
     workdir = trainer.workdir
