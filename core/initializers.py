@@ -21,45 +21,45 @@ class Initializer(Protocol):
     """Makes the first value of a parameter."""
 
     def __call__(self, rng: Rng, shape: Sequence[int], dtype: tf.DType = tf.float32) -> tf.Tensor:
-        """The same `rng`, `shape` and `dtype` always give the same value."""
+        """Makes the value, always the same of one `rng`, `shape` and `dtype`."""
 
 
 def constant(value: float) -> Initializer:
-    """`value` everywhere."""
+    """Fills a parameter with `value`."""
     return lambda rng, shape, dtype=tf.float32: tf.fill(shape, tf.cast(value, dtype))
 
 
 def zeros() -> Initializer:
-    """Zero everywhere."""
+    """Fills a parameter with zeros."""
     return constant(0.0)
 
 
 def ones() -> Initializer:
-    """One everywhere."""
+    """Fills a parameter with ones."""
     return constant(1.0)
 
 
 def normal(stddev: float = 1.0, mean: float = 0.0) -> Initializer:
-    """A normal distribution."""
+    """Draws from a normal distribution."""
     _check_not_negative("stddev", stddev)
     return lambda rng, shape, dtype=tf.float32: tf.cast(mean + stddev * rng.normal(shape), dtype)
 
 
 def truncated_normal(stddev: float = 1.0, mean: float = 0.0) -> Initializer:
-    """A normal distribution of `stddev`, cut off at two of them on either side (what is left spreads 0.88 of it)."""
+    """Draws from a normal distribution of `stddev`, cut off at two of them on either side (0.88 of it is left)."""
     _check_not_negative("stddev", stddev)
     return lambda rng, shape, dtype=tf.float32: tf.cast(mean + stddev * rng.truncated_normal(shape), dtype)
 
 
 def uniform(low: float = -0.05, high: float = 0.05) -> Initializer:
-    """Uniform in [low, high)."""
+    """Draws uniformly from [low, high)."""
     if low > high:
         raise ValueError(f"`low` is {low} and `high` is {high}; swap them.")
     return lambda rng, shape, dtype=tf.float32: tf.cast(rng.uniform(shape, low, high), dtype)
 
 
 def variance_scaling(scale: float = 1.0, mode: str = "fan_in", distribution: str = "truncated_normal") -> Initializer:
-    """Zero mean and variance `scale / fan`, so that a signal keeps its size from layer to layer.
+    """Draws with zero mean and variance `scale / fan`, so that a signal keeps its size from layer to layer.
 
     `mode` says which fan: the number of inputs that meet in one output (`fan_in`), of outputs that one input reaches
     (`fan_out`), or the mean of the two (`fan_avg`). `distribution` is `truncated_normal`, `normal` or `uniform`.
@@ -83,37 +83,37 @@ def variance_scaling(scale: float = 1.0, mode: str = "fan_in", distribution: str
 
 
 def glorot_normal() -> Initializer:
-    """Glorot and Bengio (2010): variance 2 / (fan_in + fan_out), truncated normal."""
+    """Draws with variance 2 / (fan_in + fan_out), truncated normal (Glorot and Bengio, 2010)."""
     return variance_scaling(1.0, "fan_avg", "truncated_normal")
 
 
 def glorot_uniform() -> Initializer:
-    """Glorot and Bengio (2010): variance 2 / (fan_in + fan_out), uniform."""
+    """Draws with variance 2 / (fan_in + fan_out), uniform (Glorot and Bengio, 2010)."""
     return variance_scaling(1.0, "fan_avg", "uniform")
 
 
 def he_normal() -> Initializer:
-    """He et al. (2015), for layers before a ReLU: variance 2 / fan_in, truncated normal."""
+    """Draws with variance 2 / fan_in, truncated normal, for layers before a ReLU (He et al., 2015)."""
     return variance_scaling(2.0, "fan_in", "truncated_normal")
 
 
 def he_uniform() -> Initializer:
-    """He et al. (2015), for layers before a ReLU: variance 2 / fan_in, uniform."""
+    """Draws with variance 2 / fan_in, uniform, for layers before a ReLU (He et al., 2015)."""
     return variance_scaling(2.0, "fan_in", "uniform")
 
 
 def lecun_normal() -> Initializer:
-    """LeCun et al. (1998): variance 1 / fan_in, truncated normal."""
+    """Draws with variance 1 / fan_in, truncated normal (LeCun et al., 1998)."""
     return variance_scaling(1.0, "fan_in", "truncated_normal")
 
 
 def lecun_uniform() -> Initializer:
-    """LeCun et al. (1998): variance 1 / fan_in, uniform."""
+    """Draws with variance 1 / fan_in, uniform (LeCun et al., 1998)."""
     return variance_scaling(1.0, "fan_in", "uniform")
 
 
 def orthogonal(gain: float = 1.0) -> Initializer:
-    """Saxe et al. (2014): orthonormal columns (or rows) of the matrix of all axes but the last by the last."""
+    """Draws orthonormal columns (or rows) of the matrix of all axes but the last by the last (Saxe et al., 2014)."""
 
     def make(rng: Rng, shape: Sequence[int], dtype: tf.DType = tf.float32) -> tf.Tensor:
         _check_matrix("orthogonal", shape)
@@ -129,7 +129,7 @@ def orthogonal(gain: float = 1.0) -> Initializer:
 
 
 def delta_orthogonal(gain: float = 1.0) -> Initializer:
-    """Xiao et al. (2018): a convolution that is an orthogonal map of the channels at its centre, and zero elsewhere."""
+    """Draws a convolution: an orthogonal map of the channels at its centre, zero elsewhere (Xiao et al., 2018)."""
 
     def make(rng: Rng, shape: Sequence[int], dtype: tf.DType = tf.float32) -> tf.Tensor:
         _check_matrix("delta_orthogonal", shape)
@@ -145,7 +145,7 @@ def delta_orthogonal(gain: float = 1.0) -> Initializer:
 
 
 def identity(gain: float = 1.0) -> Initializer:
-    """The identity matrix; for a convolution, the identity of the channels at its centre."""
+    """Makes the identity matrix; for a convolution, the identity of the channels at its centre."""
 
     def make(rng: Rng, shape: Sequence[int], dtype: tf.DType = tf.float32) -> tf.Tensor:
         _check_matrix("identity", shape)
@@ -155,7 +155,7 @@ def identity(gain: float = 1.0) -> Initializer:
 
 
 def fans(shape: Sequence[int]) -> tuple[int, int]:
-    """How many inputs meet in one output of a kernel of this shape, and how many outputs one input reaches."""
+    """Counts the inputs that meet in one output of a kernel of this shape, and the outputs that one input reaches."""
     _check_matrix("fans", shape)
     *window, inputs, outputs = shape
     return math.prod(window) * inputs, math.prod(window) * outputs

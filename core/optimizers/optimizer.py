@@ -41,7 +41,7 @@ class Optimizer:
 
     @property
     def variables(self) -> dict[str, tf.Variable]:
-        """The optimizer's own variables by path: `step`, and `rule/slot/path of the parameter`."""
+        """Returns the optimizer's own variables by path: `step`, and `rule/slot/path of the parameter`."""
         slots = {
             f"{slot}/{path}".rstrip("/"): variable
             for slot, values in self.slots.items()
@@ -132,6 +132,6 @@ def apply_in_place(
 
 
 def _suits_kernels(variables: Collection[tf.Variable]) -> bool:
-    """TensorFlow's kernels spread a variable over all cores: 2.5x faster for large ones, 2x slower for small ones."""
+    """Says whether TensorFlow's kernels pay: on all cores, 2.5x faster for large variables, 2x slower for small."""
     floats = all(variable.dtype in (tf.float32, tf.float64) for variable in variables)
     return floats and max((math.prod(v.shape) for v in variables), default=0) >= KERNELS_FROM

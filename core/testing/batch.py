@@ -7,7 +7,7 @@ import tensorflow as tf
 
 
 def as_tensors(batch: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-    """`{name: [rows, ...]}` as tensors; a step takes nothing else."""
+    """Returns `{name: [rows, ...]}` as tensors; a step takes nothing else."""
     for key, x in batch.items():
         assert not isinstance(x, tf.RaggedTensor | tf.SparseTensor), (
             f"`{key}` of the batch is a {type(x).__name__}, but rows of a batch have one length: pad them, and give "

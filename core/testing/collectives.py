@@ -29,7 +29,7 @@ def assert_collectives(
     replicas: int = 2,
     microbatches: int = 1,
 ) -> None:
-    """One step of `task(rng=...)` makes these collectives, by phase and kind, and no others. It is only traced.
+    """Asserts that one step of `task(rng=...)`, only traced, makes these collectives, by phase and kind, and no others.
 
     In a phase that mixes rows and has several microbatches, those of its layers are counted for one microbatch.
     """

@@ -57,7 +57,7 @@ def assert_replica_invariant(
     tolerance: float = 1e-5,
     seed: int = 0,
 ) -> None:
-    """Trained on each number of replicas, `task(rng=...)` ends in the same variables, by the same losses and metrics.
+    """Asserts that `task(rng=...)` trains to the same variables, losses and metrics on each number of replicas.
 
     All replicas of one run hold equal bits. `tolerance`, relative to what is larger than one, is for variables, those
     of the optimizers included; a tenth of it is for figures. `batch` is the whole batch, `{name: [rows, ...]}`.
@@ -77,7 +77,7 @@ def assert_accumulation_invariant(
     tolerance: float = 1e-5,
     seed: int = 0,
 ) -> None:
-    """Cut into each number of microbatches, a step of `task(rng=...)` is the same; see `assert_replica_invariant`."""
+    """Asserts that a step of `task(rng=...)` is the same in any microbatches; see `assert_replica_invariant`."""
     _assert_counts("microbatches", microbatches, steps)
     runs = [
         _trained(task, batch, replicas, count, steps=steps, seed=seed, check=_assert_rows_apart)
@@ -97,12 +97,12 @@ class Difference(NamedTuple):
 
 
 def differences(one: Values, other: Values) -> list[Difference]:
-    """The largest of each value, the largest of all first."""
+    """Returns the largest of each value, the largest of all first."""
     return sorted((_difference(name, x, other[name]) for name, x in one.items()), key=lambda d: -d.size)
 
 
 def mixing(assembly: Assembly) -> list[str]:
-    """The phases whose numbers hang on the number of microbatches: their rows are mixed, microbatch by microbatch."""
+    """Names the phases whose numbers hang on the number of microbatches: their rows are mixed in each."""
     return [phase.name for phase in assembly.phases if phase.mixes_rows and phase.microbatches is None]
 
 
@@ -123,7 +123,7 @@ def _trained(
 
 
 def _assert_same(runs: Sequence[Outcome], tolerance: float, hints: str) -> None:
-    """The same as the first of them."""
+    """Asserts that each is the same as the first of them."""
     first = runs[0]
     for run in runs[1:]:
         variables = [d for d in differences(first.variables, run.variables) if d.size > tolerance]
@@ -144,7 +144,7 @@ def _assert_same(runs: Sequence[Outcome], tolerance: float, hints: str) -> None:
 
 
 def _began(first: Outcome, run: Outcome, allowed: float) -> str:
-    """The first step with another figure tells a forward pass from an update."""
+    """Tells by the first step with another figure whether a forward pass differs or an update."""
     apart = {name: _relative(x, run.figures[name]) > allowed for name, x in first.figures.items()}
     steps = {name: int(np.argmax(found)) for name, found in apart.items() if found.any()}
     if not steps:

@@ -13,7 +13,7 @@ from core.testing.plain import optimizers_of, plain_step
 def assert_updates_only(
     task: Task, phase: str, module: tf.Module | Sequence[tf.Module], batch: Batch, *, seed: int = 0
 ) -> None:
-    """The update `phase` changes every parameter of `module` (or several), and not a bit of `task` beside."""
+    """Asserts that the update `phase` changes every parameter of `module` (or several), and no bit beside."""
     names = [p.name for p in task.phases() if isinstance(p, Update)]
     assert phase in names, f"there is no update `{phase}`; the task has {', '.join(f'`{name}`' for name in names)}."
     modules = [module] if isinstance(module, tf.Module) else module
@@ -32,7 +32,7 @@ def assert_updates_only(
 
 
 def assert_overfits(task: Task, batch: Batch, *, steps: int = 200, to: float = 0.1, seed: int = 0) -> None:
-    """Within `steps` steps on one batch each loss falls below `to` times what it was: the task can learn at all."""
+    """Asserts that within `steps` steps on one batch each loss falls below `to` times what it was."""
     assert steps >= 2, f"`steps` is {steps}; it takes two to see a loss fall."
     optimizers = optimizers_of(task)
     rng = Rng.from_seed(seed)

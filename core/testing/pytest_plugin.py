@@ -20,5 +20,5 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def virtual_devices() -> list[str]:
-    """The names of the virtual devices, as strategies take them."""
+    """Returns the names of the virtual devices, as strategies take them."""
     return [f"CPU:{i}" for i in range(DEVICES)]

@@ -40,7 +40,7 @@ class Outcome:
 
 
 def on_virtual_cpus(replicas: int) -> tf.distribute.Strategy:
-    """A strategy of so many replicas on this machine's CPU, of which one process can have several."""
+    """Makes a strategy of so many replicas on this machine's CPU, of which one process can have several."""
     make_virtual_cpus(replicas)
     devices = [f"CPU:{i}" for i in range(replicas)]
     return tf.distribute.MirroredStrategy(devices, tf.distribute.ReductionToOneDevice())
@@ -78,7 +78,7 @@ class Run:
 
     @property
     def collectives(self) -> Sequence[Collective]:
-        """Those of one step, which needn't be run for it."""
+        """Returns those of one step, which needn't be run for it."""
         return self.step.exchange.ledger.collectives
 
     def __call__(self, i: int) -> StepResult:
@@ -113,7 +113,7 @@ class Run:
 
 
 def describe(replicas: int, microbatches: int) -> str:
-    """`2 replicas`, `1 replica and 4 microbatches`."""
+    """Returns `2 replicas`, or `1 replica and 4 microbatches`."""
     text = f"{replicas} replica{'s' if replicas > 1 else ''}"
     return text + (f" and {microbatches} microbatches" if microbatches > 1 else "")
 
@@ -121,7 +121,7 @@ def describe(replicas: int, microbatches: int) -> str:
 def _spread(
     batch: Batch, strategy: tf.distribute.Strategy, microbatches: int
 ) -> tuple[dict[str, Any], dict[str, tf.TensorSpec]]:
-    """`[rows, ...]` as `[microbatches, rows, ...]` on each replica, as the trainer lays a batch out."""
+    """Lays `[rows, ...]` out as `[microbatches, rows, ...]` on each replica, as the trainer lays a batch out."""
     replicas = strategy.num_replicas_in_sync
     tensors = as_tensors(batch)
     lengths = {key: x.shape[0] if x.shape.rank else 0 for key, x in tensors.items()}

@@ -19,7 +19,7 @@ def assert_step_function(
     mixes_rows: bool = False,
     tolerance: float = 1e-5,
 ) -> Loss:
-    """`loss` is finite per example, repeats itself, is the same traced and, unless it `mixes_rows`, row by row.
+    """Asserts that `loss` is finite, per example, repeatable, the same traced and, unless it `mixes_rows`, row by row.
 
     Returns the `Loss`, for assertions of your own.
     """

@@ -29,7 +29,7 @@ STRUCTURE = "Structures are part of the trace: give each call the same keys and 
 
 
 def assert_traces_once(function: Any, *calls: tuple[Any, ...]) -> None:
-    """Called with each tuple of arguments in turn, `function`, a `tf.function`, keeps the trace of the first call."""
+    """Asserts that `function`, a `tf.function` called with each tuple of arguments in turn, keeps its first trace."""
     count = getattr(function, "experimental_get_tracing_count", None)
     assert count is not None, (
         f"`function` is {function!r}, which isn't a `tf.function`, and so is never traced: give what "
@@ -49,7 +49,7 @@ def assert_traces_once(function: Any, *calls: tuple[Any, ...]) -> None:
 
 
 def _change(function: Any, first: tuple[Any, ...], then: tuple[Any, ...], i: int) -> str:
-    """What differs between two calls, as far as tracing is concerned, and what to do."""
+    """Says what differs between two calls, as far as tracing is concerned, and what to do."""
     if len(first) != len(then):
         return f"call 0 has {len(first)} arguments and call {i} has {len(then)}. {STRUCTURE}"
     for name, one, other in zip(_names(function, len(first)), first, then, strict=True):
@@ -76,7 +76,7 @@ def _names(function: Any, count: int) -> list[str]:
 
 
 def _parts(path: str, value: Any) -> dict[str, Any]:
-    """The leaves of a nest, by how Python would write the way there."""
+    """Returns the leaves of a nest, by how Python would write the way there."""
     if isinstance(value, dict):
         return {p: x for key in value for p, x in _parts(f"{path}[{key!r}]", value[key]).items()}
     if isinstance(value, list | tuple):

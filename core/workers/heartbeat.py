@@ -66,7 +66,7 @@ class Heartbeat:
         self._channels.clear()
 
     def _watch(self, timeout: float, on_lost: Callable[[str], None]) -> None:
-        """Is the watching thread: sends that this worker lives, and looks who else does."""
+        """Sends, in the watching thread, that this worker lives, and looks who else does."""
         pause, beat = min(0.2, timeout / 8), min(HEARTBEAT_SECONDS, timeout / 4)
         looked = time.monotonic()
         heard, shown = dict.fromkeys(self._channels, looked), looked - beat

@@ -39,7 +39,7 @@ class Configuration:
 
     @property
     def given(self) -> str:
-        """A gin file that says the same."""
+        """Returns a gin file that says the same."""
         lines = [f"{item.statement.format()}  # {item.place}" for item in self.imports]
         for b in self.bindings:
             before = "".join(f", not {text(o.old.value)} ({o.old.place})" for o in self.overrides if o.new is b)
@@ -67,7 +67,7 @@ class Configuration:
         self._tell_gin()
 
     def check_consumed(self) -> None:
-        """After set-up: each binding took effect, or another mode, or a later call, would let it take effect."""
+        """Refuses, after set-up, a binding that took no effect and would take none in another mode or a later call."""
         operative = {Node(scope, selector): set(p) for (scope, selector), p in gin_config._OPERATIVE_CONFIG.items()}
         graph = Graph(self._everything)
         reachable = {arrival.node for arrival in graph.reach(self._roots, every_binding=True)}
@@ -92,7 +92,7 @@ class Configuration:
 
     @property
     def _everything(self) -> tuple[Binding, ...]:
-        """Overridden values, too: what only they use was put out of use on purpose, and is no mistake."""
+        """Returns overridden values, too: what only they use was put out of use on purpose, and is no mistake."""
         return (*(override.old for override in self.overrides), *self.bindings)
 
     def _tell_gin(self) -> None:
@@ -106,7 +106,7 @@ class Configuration:
 
 
 def read(files: Sequence[str], params: Sequence[str], search: Sequence[Path]) -> Configuration:
-    """The configuration of `files` and, after them, `params`; `search` lists further directories with gin files."""
+    """Reads `files` and, after them, `params`; `search` lists further directories with gin files."""
     statements = read_all(files, params, search)
     bindings, overrides = settle(statements.bindings)
     imports = {item.module: item for item in reversed(statements.imports)}
@@ -155,7 +155,7 @@ def _selector(root: Any) -> str:
 
 
 def _gin_value(value: Any) -> Any:
-    """`value` with gin's own references in place of ours."""
+    """Returns `value` with gin's own references in place of ours."""
     if isinstance(value, Reference):
         return gin_config.ConfigurableReference(scoped(value.scope, value.selector), value.evaluated)
     if isinstance(value, Macro):

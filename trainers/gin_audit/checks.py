@@ -11,7 +11,7 @@ from trainers.gin_audit.types import Constant, hint_text, received, wanted
 
 
 def check_names(bindings: Sequence[Binding]) -> None:
-    """Every configurable, parameter and macro that a statement names exists, and is named without ambiguity."""
+    """Refuses a configurable, parameter or macro that doesn't exist, or is named ambiguously."""
     macros = {binding.name for binding in bindings if binding.is_macro}
     for binding in bindings:
         if binding.is_macro:
@@ -29,7 +29,7 @@ def check_names(bindings: Sequence[Binding]) -> None:
 
 
 def _the_one(selector: str, binding: Binding, reference: Reference | None = None) -> str:
-    """The complete selector of what is named."""
+    """Returns the complete selector of what is named."""
     found = registry.matches(selector)
     named = f"`{reference or selector}`"
     if not found:
@@ -71,7 +71,7 @@ def _check_macro(macro: Macro, binding: Binding, macros: set[str]) -> None:
 
 
 def check_placeholders(bindings: Iterable[Binding]) -> None:
-    """`%gin.REQUIRED` has been replaced by a value everywhere."""
+    """Refuses a `%gin.REQUIRED` that no value has replaced."""
     for binding in bindings:
         if is_placeholder(binding.value):
             raise ConfigurationError(
@@ -86,7 +86,7 @@ def check_placeholders(bindings: Iterable[Binding]) -> None:
 
 
 def check_macros_used(bindings: Iterable[Binding], everything: Sequence[Binding], arrivals: Iterable[Arrival]) -> None:
-    """Some value mentions each macro. `everything` includes what was overridden: an override may retire a macro."""
+    """Refuses a macro that no value mentions. `everything` has overridden ones too: an override may retire a macro."""
     used = {
         name.name for b in everything for name in names_in(b.value) if isinstance(name, Macro) and name.name != b.name
     }
@@ -103,7 +103,7 @@ def check_macros_used(bindings: Iterable[Binding], everything: Sequence[Binding]
 
 
 def check_scopes(bindings: Iterable[Binding], everything: Sequence[Binding], scopes: Iterable[str]) -> None:
-    """The scope of each binding is one that a reference, a macro or the code (`scopes`) opens."""
+    """Refuses a binding in a scope that no reference, no macro and not the code (`scopes`) opens."""
     macros = {binding.name for binding in everything if binding.is_macro}
     named = {n.scope for b in everything for n in names_in(b.value) if isinstance(n, Reference) and n.scope}
     opened = named | macros | set(scopes)
@@ -119,7 +119,7 @@ def check_scopes(bindings: Iterable[Binding], everything: Sequence[Binding], sco
 
 
 def check_types(graph: Graph, bindings: Iterable[Binding]) -> None:
-    """Each value fits the annotation of its parameter."""
+    """Refuses a value that doesn't fit the annotation of its parameter."""
     for binding in bindings:
         value = graph.resolve(binding.value)  # of macros, too, used or not: one may be defined by itself
         if binding.is_macro:
@@ -134,12 +134,12 @@ def check_types(graph: Graph, bindings: Iterable[Binding]) -> None:
 
 
 def makes(reference: Reference) -> Any:
-    """The type of what a call of the referenced configurable returns."""
+    """Returns the type of what a call of the referenced configurable returns."""
     return registry.signature(registry.matches(reference.selector)[0]).makes
 
 
 def check_required(graph: Graph, arrivals: Iterable[Arrival], required: Iterable[str]) -> None:
-    """Every parameter that must be given is bound, in what will be called."""
+    """Refuses to leave out a parameter that must be given, in what will be called."""
     required = set(required)
     for arrival in arrivals:
         reference, node = arrival.reference, arrival.node

@@ -33,7 +33,7 @@ class Arrival:
 
 
 def covers(scope: str, other: str) -> bool:
-    """Whether a binding for `scope` holds for a call in `other`."""
+    """Says whether a binding for `scope` holds for a call in `other`."""
     return not scope or f"{other}/".startswith(f"{scope}/")
 
 
@@ -51,7 +51,7 @@ class Graph:
                     self.bound[selector].append(binding)
 
     def resolve(self, value: Any, inside: tuple[str, ...] = ()) -> Any:
-        """`value` with macros replaced by what they stand for."""
+        """Returns `value` with macros replaced by what they stand for."""
         if isinstance(value, Macro):
             found = registry.constants(value.name)  # before macros, as gin has it
             if found:
@@ -68,12 +68,12 @@ class Graph:
         return value
 
     def holding(self, node: Node) -> dict[str, Binding]:
-        """The binding of each parameter that a call of `node` takes: the one with the longest scope."""
+        """Returns the binding of each parameter that a call of `node` takes: the one with the longest scope."""
         found = [binding for binding in self.bound.get(node.selector, ()) if covers(binding.scope, node.scope)]
         return {binding.parameter: binding for binding in sorted(found, key=lambda binding: len(binding.scope))}
 
     def reach(self, roots: Sequence[str], *, every_binding: bool = False) -> list[Arrival]:
-        """All that calling `roots` can lead to. `every_binding` follows those, too, that a longer scope hides."""
+        """Finds all that calling `roots` can lead to. `every_binding` follows those, too, that a longer scope hides."""
         waiting = [Arrival(Node("", root)) for root in roots]
         seen: dict[tuple[Node, bool], Arrival] = {}
         while waiting:
@@ -99,7 +99,7 @@ class Graph:
                 yield Arrival(Node(node.scope, default))
 
     def _references(self, value: Any, scope: str, inside: tuple[str, ...]) -> Iterator[tuple[Reference, str]]:
-        """Each reference in `value`, with the scope of its call."""
+        """Yields each reference in `value`, with the scope of its call."""
         for name in names_in(value):
             if isinstance(name, Reference):
                 yield name, name.scope or scope
@@ -109,7 +109,7 @@ class Graph:
 
 
 def check_cycles(graph: Graph, arrivals: Iterable[Arrival]) -> None:
-    """A reference that needs its own result would recurse until Python gives up."""
+    """Refuses a reference that needs its own result: it would recurse until Python gives up."""
     done: set[Node] = set()
 
     def visit(node: Node, path: tuple[Node, ...]) -> None:

@@ -40,7 +40,7 @@ class _Bound:
 
     @functools.cached_property
     def references(self) -> set[tuple[str, str]]:
-        """Scope and selector of each configurable that the value names."""
+        """Returns scope and selector of each configurable that the value names."""
         found = _REFERENCE.finditer(self.value)
         return {(match["scope"].rstrip("/"), match["selector"]) for match in found if match["selector"]}
 

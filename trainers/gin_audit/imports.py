@@ -18,7 +18,7 @@ _FAILURES = (
 
 
 def plain_message(error: BaseException) -> str:
-    """The message without what gin appends to whatever is raised inside a configurable."""
+    """Returns the message without what gin appends to whatever is raised inside a configurable."""
     return re.split(r"\n  (?:In call to configurable '|No values supplied by Gin)", str(error))[0]
 
 

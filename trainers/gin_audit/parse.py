@@ -27,7 +27,7 @@ class Statements:
 
 
 def read_all(files: Sequence[str], params: Sequence[str], search: Sequence[Path]) -> Statements:
-    """The statements of `files`, of what they include, and of `params`."""
+    """Returns the statements of `files`, of what they include, and of `params`."""
     reader = _Reader(search)
     for name in files:
         reader.read_file(name)
@@ -45,12 +45,12 @@ class _Reader(config_parser.ParserDelegate):
         self.readings = 0
 
     def configurable_reference(self, scoped_configurable_name: str, evaluate: bool) -> Reference:
-        """gin's parser met `@name`."""
+        """Takes a `@name` that gin's parser met."""
         scope, _, selector = scoped_configurable_name.rpartition("/")
         return Reference(scope, selector, evaluate)
 
     def macro(self, macro_name: str) -> Macro:
-        """gin's parser met `%name`."""
+        """Takes a `%name` that gin's parser met."""
         return Macro(macro_name)
 
     def read_file(self, name: str, place: Place | None = None, inside: tuple[Path, ...] = ()) -> None:

@@ -25,7 +25,7 @@ class Parameter:
 
     @property
     def required(self) -> bool:
-        """Whether its author asks for a binding."""
+        """Says whether its author asks for a binding."""
         return self.default is gin.REQUIRED
 
 
@@ -39,27 +39,27 @@ class Signature:
     denied: Sequence[str] = ()
 
     def find(self, name: str) -> Parameter | None:
-        """The parameter that a binding of `name` sets."""
+        """Returns the parameter that a binding of `name` sets."""
         return None if name in self.denied else self.parameters.get(name, self.extra)
 
 
 def configurables() -> dict[str, Any]:
-    """Each configurable by its complete selector, gin's own (`gin.macro`) left out."""
+    """Returns each configurable by its complete selector, gin's own (`gin.macro`) left out."""
     return {name: c for name, c in gin_config._REGISTRY.items() if c.module != "gin"}
 
 
 def matches(selector: str) -> list[str]:
-    """The complete selectors that `selector` may stand for."""
+    """Returns the complete selectors that `selector` may stand for."""
     return sorted(gin_config._REGISTRY.matching_selectors(selector))
 
 
 def get(complete_selector: str) -> Any:
-    """gin's record of one configurable."""
+    """Returns gin's record of one configurable."""
     return gin_config._REGISTRY[complete_selector]
 
 
 def lookup(function: Any) -> str | None:
-    """The complete selector of a function or class, if it is a configurable."""
+    """Returns the complete selector of a function or class, if it is a configurable."""
     try:
         found = gin_config._inverse_lookup(function)
     except TypeError:  # not hashable: no function or class
@@ -68,34 +68,34 @@ def lookup(function: Any) -> str | None:
 
 
 def short(complete_selector: str) -> str:
-    """The name without its module: `Trainer`, or `Class.method`."""
+    """Returns the name without its module: `Trainer`, or `Class.method`."""
     return ".".join(complete_selector.split(".")[-2 if get(complete_selector).is_method else -1 :])
 
 
 def constants(name: str) -> list[str]:
-    """The complete names of the constants that `%name` may stand for."""
+    """Returns the complete names of the constants that `%name` may stand for."""
     return sorted(gin_config._CONSTANTS.matching_selectors(name))
 
 
 def constant(complete_name: str) -> Any:
-    """A constant's value."""
+    """Returns a constant's value."""
     return gin_config._CONSTANTS[complete_name]
 
 
 def constant_names() -> set[str]:
-    """All constants, by their complete names and by those that leave modules out."""
+    """Returns all constants, by their complete names and by those that leave modules out."""
     parts = [name.split(".") for name, _ in gin_config._CONSTANTS.items()]
     return {".".join(part[i:]) for part in parts for i in range(len(part))}
 
 
 def near(selector: str, candidates: Iterable[str] | None = None) -> str:
-    """A question naming the registered name nearest to `selector`."""
+    """Asks for the registered name nearest to `selector`."""
     names = list(configurables() if candidates is None else candidates)
     return did_you_mean(selector.rpartition(".")[2], {short(name) for name in names}) or did_you_mean(selector, names)
 
 
 def signature(complete_selector: str) -> Signature:
-    """The signature of the function, or of the class's constructor, below all decorators."""
+    """Returns the signature of the function, or of the class's constructor, below all decorators."""
     configurable = get(complete_selector)
     target = configurable.wrapped
     function = gin_config._find_class_construction_fn(target) if inspect.isclass(target) else target
@@ -138,7 +138,7 @@ def _may_bind(configurable: Any, name: str) -> bool:
 
 
 def _hints(function: Any) -> dict[str, Any]:
-    """The annotations that can be resolved: a name that exists only for type checkers leaves the others as they are."""
+    """Resolves the annotations it can: a name that exists only for type checkers leaves the others as they are."""
     hints: dict[str, Any] = {}
     for name, annotation in getattr(function, "__annotations__", {}).items():
         holder = types.SimpleNamespace(__annotations__={name: annotation})

@@ -57,12 +57,12 @@ class Binding:
 
     @property
     def is_macro(self) -> bool:
-        """Whether this defines a macro."""
+        """Says whether this defines a macro."""
         return not self.parameter
 
     @property
     def name(self) -> str:
-        """What is bound, as written."""
+        """Returns what is bound, as written."""
         return scoped(self.scope, self.selector) + (f".{self.parameter}" if self.parameter else "")
 
     def __str__(self) -> str:
@@ -91,12 +91,12 @@ class Override:
 
 
 def scoped(scope: str, name: str) -> str:
-    """`scope/name`, or `name` alone."""
+    """Returns `scope/name`, or `name` alone."""
     return f"{scope}/{name}" if scope else name
 
 
 def text(value: Any) -> str:
-    """`value` as gin would read it."""
+    """Writes `value` as gin would read it."""
     if isinstance(value, Reference | Macro):
         return str(value)
     if isinstance(value, list):
@@ -109,7 +109,7 @@ def text(value: Any) -> str:
 
 
 def names_in(value: Any) -> Iterator[Reference | Macro]:
-    """Each reference and macro in `value`, however deep."""
+    """Yields each reference and macro in `value`, however deep."""
     if isinstance(value, Reference | Macro):
         yield value
     elif isinstance(value, list | tuple):
@@ -122,12 +122,12 @@ def names_in(value: Any) -> Iterator[Reference | Macro]:
 
 
 def is_placeholder(value: Any) -> bool:
-    """Whether `value` is `%gin.REQUIRED`, by which a file asks a later one for a value."""
+    """Says whether `value` is `%gin.REQUIRED`, by which a file asks a later one for a value."""
     return isinstance(value, Macro) and value.name in ("gin.REQUIRED", "REQUIRED")
 
 
 def settle(bindings: Iterable[Binding]) -> tuple[tuple[Binding, ...], tuple[Override, ...]]:
-    """The bindings that hold in the end, and what they override; a duplicate within one file is an error."""
+    """Returns the bindings that hold in the end, and what they override; a duplicate within one file is an error."""
     groups: dict[tuple[str, ...], list[Binding]] = {}
     overrides: list[Override] = []
     for new in bindings:
@@ -147,5 +147,5 @@ def settle(bindings: Iterable[Binding]) -> tuple[tuple[Binding, ...], tuple[Over
 
 
 def _same_selector(a: str, b: str) -> bool:
-    """`adamw` and `optimizers.adamw`: spellings of one name end alike, whatever modules are imported later."""
+    """Says whether two spellings (`adamw`, `optimizers.adamw`) end alike: modules imported later change nothing."""
     return f".{a}".endswith(f".{b}") or f".{b}".endswith(f".{a}")

@@ -34,7 +34,7 @@ class Constant:
 
 
 def wanted(value: Any, hint: Any, made_by: MadeBy) -> str:
-    """What is wanted in place of `value`, and how to write it where only parentheses are wrong; empty if it fits."""
+    """Says what is wanted in place of `value`, and how to write it if only parentheses are wrong; empty if it fits."""
     if fits(value, hint, made_by):
         return ""
     for name in names_in(value):
@@ -54,7 +54,7 @@ def wanted(value: Any, hint: Any, made_by: MadeBy) -> str:
 
 
 def received(value: Any, made_by: MadeBy) -> str:
-    """`value` and its type."""
+    """Returns `value` and its type, as text."""
     if isinstance(value, Reference):
         made = made_by(value)
         when = "" if value.evaluated else " when called"
@@ -65,14 +65,14 @@ def received(value: Any, made_by: MadeBy) -> str:
 
 
 def hint_text(hint: Any) -> str:
-    """An annotation without module names."""
+    """Writes an annotation without module names."""
     if isinstance(hint, type) and not typing.get_args(hint):
         return hint.__name__
     return re.sub(r"'[^']*'|(?:\w+\.)+(\w+)", lambda m: m[1] or m[0], str(hint))
 
 
 def fits(value: Any, hint: Any, made_by: Any) -> bool:
-    """Whether `value` may be bound to a parameter annotated `hint`."""
+    """Says whether `value` may be bound to a parameter annotated `hint`."""
     hint = _unwrapped(hint)
     if _says_nothing(hint):
         return True
@@ -112,7 +112,7 @@ def _contents_fit(value: Any, origin: type, arguments: tuple[Any, ...], made_by:
 
 
 def _refers(reference: Reference, hint: Any, made_by: MadeBy) -> bool:
-    """Whether the function or class itself fits."""
+    """Says whether the function or class itself fits."""
     origin, arguments = _parts(hint)
     if origin is CALLABLE:
         result = arguments[-1] if arguments else Any
@@ -123,7 +123,7 @@ def _refers(reference: Reference, hint: Any, made_by: MadeBy) -> bool:
 
 
 def _produces(made: Any, hint: Any) -> bool:
-    """Whether a call annotated to return `made` may return a `hint`. A supertype may: annotations are often wider."""
+    """Says whether a call annotated to return `made` may return a `hint`: a supertype may, being wider."""
     made, hint = _unwrapped(made), _unwrapped(hint)
     if _says_nothing(made) or _says_nothing(hint):
         return True
@@ -155,13 +155,13 @@ def _produces(made: Any, hint: Any) -> bool:
 
 
 def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    """`list[int]` is `list` of `(int,)`."""
+    """Takes an annotation apart: `list[int]` is `list` of `(int,)`."""
     hint = _unwrapped(hint)
     return typing.get_origin(hint) or hint, typing.get_args(hint)
 
 
 def _unwrapped(hint: Any) -> Any:
-    """Below `NewType` and `Annotated`."""
+    """Returns what is below `NewType` and `Annotated`."""
     while True:
         if hasattr(hint, "__supertype__"):
             hint = hint.__supertype__
@@ -202,7 +202,7 @@ def _is_subclass(cls: Any, other: Any) -> bool:
 
 
 def _replaced(value: Any, old: Any, new: Any) -> Any:
-    """`value` with `new` in the places of `old`."""
+    """Returns `value` with `new` in the places of `old`."""
     if isinstance(value, list | tuple):
         return type(value)(_replaced(item, old, new) for item in value)
     if isinstance(value, dict):
