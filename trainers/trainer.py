@@ -171,7 +171,7 @@ class Trainer:
 
     def _end_here(self, called: list[Hook]) -> None:
         """Calls the hooks that belong to the end of a run; the last checkpoint says why it stopped."""
-        self.state.stopped = self._stop_reason or "a hook of another worker asked for it"
+        self.state.stopped = self.agreement.first_text(self._stop_reason)
         for hook in self.hooks:
             if hook.due(self.step, self.step) and (hook not in called or isinstance(hook, SaveCheckpoint)):
                 hook(self)

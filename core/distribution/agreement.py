@@ -1,22 +1,25 @@
 """What one worker knows and all must act on together."""
 
+import numpy as np
 import tensorflow as tf
 
 from core.distribution.exchange import Exchange
 from core.workers.membership import joined
+
+TEXT_BYTES = 512
 
 
 class Agreement:
     """Questions to all workers. Each of them must ask; a process alone is answered at once."""
 
     def __init__(self, strategy: tf.distribute.Strategy):
-        exchange = Exchange(strategy)
-
-        @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.float32)])
-        def total(flag: tf.Tensor) -> tf.Tensor:
-            return exchange.reduce(exchange.run(tf.identity, flag), phase="agreement", what="a flag")
-
-        self._total = total
+        self._exchange = Exchange(strategy)
+        self._total = tf.function(
+            lambda x: self._exchange.reduce(
+                self._exchange.run(tf.identity, x), phase="agreement", what="what workers know"
+            ),
+            autograph=False,
+        )
 
     def any_worker(self, flag: bool) -> bool:
         """Returns whether any worker called it with true."""
@@ -24,6 +27,20 @@ class Agreement:
         if membership is None or membership.cluster.size == 1:
             return flag
         return float(self._total(tf.constant(float(flag)))) > 0.0
+
+    def first_text(self, text: str | None) -> str | None:
+        """Returns the text of the first worker that has one, up to `TEXT_BYTES` of it."""
+        membership = joined()
+        if membership is None or membership.cluster.size == 1:
+            return text
+        cluster = membership.cluster
+        texts = np.zeros([cluster.size, TEXT_BYTES], np.int32)
+        own = (text or "").encode()[:TEXT_BYTES]
+        texts[cluster.index, : len(own)] = list(own)
+        # Each replica of a worker hands in the same.
+        found = self._total(tf.constant(texts)).numpy() // (self._exchange.replicas // cluster.size)
+        said = [bytes(row[row > 0].tolist()).decode(errors="ignore") for row in found]
+        return next(filter(None, said), None)
 
     def barrier(self) -> None:
         """Waits until every worker has come here."""

@@ -117,7 +117,6 @@ class Resident(Hook):
 
 
 @pytest.mark.long
-@pytest.mark.skipif(sys.platform != "linux", reason="there is no `/proc` to read")
 def test_a_long_run_does_not_grow(tmp_path):
     (tmp_path / "watch.py").write_text(WATCH)
     (tmp_path / "watch.gin").write_text("import watch\nTrainer.hooks = [@Resident()]\nResident.every = 250\n")

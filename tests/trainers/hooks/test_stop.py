@@ -105,9 +105,10 @@ def test_workers_agree_on_a_stop(tmp_path):
         return asked.count(20) == 2  # once for signals, and once for hooks where any were called
 
     trainer.agreement.any_worker = any_worker
+    trainer.agreement.first_text = lambda text: text or "another worker's reason"
     train(trainer)
     assert asked == [10, 20, 20]
-    assert newest(trainer).extra["stop"]["reason"] == "a hook of another worker asked for it"
+    assert newest(trainer).extra["stop"]["reason"] == "another worker's reason"
 
 
 def test_a_step_is_evaluated_once(tmp_path):

@@ -58,6 +58,31 @@ def test_workers_end_where_one_process_does(workers, tmp_path):
     assert "[worker 1] step" not in done.stdout
 
 
+STOPS = """
+import gin
+
+from core.workers import is_chief
+from trainers.hooks import Hook
+
+
+@gin.configurable
+class Enough(Hook):
+    def __call__(self, run):
+        if not is_chief() and run.step == 100:
+            run.stop("the second worker has seen enough")
+"""
+
+
+def test_a_stop_that_one_worker_asks_for_stops_all_with_its_reason(tmp_path):
+    (tmp_path / "enough.py").write_text(STOPS)
+    (tmp_path / "enough.gin").write_text("import enough\nTrainer.hooks = [@Enough()]\nEnough.every = 50\n")
+    done = launch("--", *FLAGS, "--gin_file=enough.gin", *LONG, "--workdir=run", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    manifest, _ = saved(tmp_path / "run")
+    assert (manifest.step, manifest.extra["stop"]["reason"]) == (100, "the second worker has seen enough")
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["reason"].endswith("seen enough")
+
+
 def start(cwd, *flags):
     """A launched run, once it has saved something, and the processes of its workers."""
     command = [sys.executable, "-m", "trainers.launch", "--workers=2", *flags]
