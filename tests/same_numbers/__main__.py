@@ -58,7 +58,8 @@ class Case(NamedTuple):
         half = max(1, steps // 2)
         params = [change.format(folder=folder) for change in CHANGES.get(self.config, ())]
         params += [f"Trainer.{name} = {steps}" for name in ("steps", "evaluate_every", "checkpoint_every")]
-        params += [f"Trainer.log_every = {half}", f"Trainer.microbatches = {self.microbatches}"]
+        params += [f"Trainer.{name} = {half}" for name in ("log_every", "chunk_steps")]
+        params += [f"Trainer.microbatches = {self.microbatches}"]
         params += [f"mirrored.replicas = {self.replicas}"] if self.replicas > 1 else []
         files = [file or f"CHECKOUT/configs/{self.config}.gin", f"CHECKOUT/configs/runtime/{runtime}.gin"]
         return {
