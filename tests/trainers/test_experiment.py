@@ -16,7 +16,7 @@ from trainers import configurables as configurables  # registers them
 from trainers.evaluator import Evaluator
 from trainers.experiment import Experiment
 from trainers.gin_audit.audit import read
-from trainers.trainer import Trainer
+from trainers.settings import Settings
 
 SOURCE = ArraySource({"x": np.zeros([4, 2], "float32")}, name="lab")
 
@@ -56,7 +56,7 @@ def test_a_gin_file_places_the_phases_of_any_task():
         "Experiment.one_device = ['g']",
     ]
     configuration = read([str(CONFIGS / "digits_gan.gin")], params, search=[CHECKOUT])
-    configuration.bind([Experiment, Trainer, Evaluator], required=[Experiment, Trainer])
+    configuration.bind([Experiment, Settings, Evaluator], required=[Experiment, Settings])
     made = Experiment(strategy=on_virtual_cpus(2))
     placements = {phase.name: phase.placement for phase in made.assembly.phases}
     assert placements["sample"] == ONE_DEVICE
@@ -71,7 +71,7 @@ def test_a_wrong_kind_of_placement_is_refused_before_anything_is_made():
     params = ["Experiment.placements = {'sample': 'one_device'}"]
     configuration = read([str(CONFIGS / "digits_gan.gin")], params, search=[CHECKOUT])
     with pytest.raises(ConfigurationError, match=r"`placements` is given .* `Mapping\[str, Placement\]` is wanted"):
-        configuration.bind([Experiment, Trainer, Evaluator], required=[Experiment, Trainer])
+        configuration.bind([Experiment, Settings, Evaluator], required=[Experiment, Settings])
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """The configuration audit: what gin lets through in silence becomes an error of one paragraph.
 
     configuration = read(["configs/digits_mlp.gin"], ["Trainer.steps = 10"], [checkout])  # before TensorFlow
-    configuration.bind([Experiment, Trainer], required=[Experiment, Trainer])              # before anything is called
+    configuration.bind([Experiment, Settings], required=[Experiment, Settings])              # before anything is called
     ...                                                                                    # make everything
     configuration.check_consumed()                                                         # before the first step
 
