@@ -245,8 +245,8 @@ class PhaseRunner:
 
     def _written(self, plan: Plan, reduced: Accumulated, healthy: tf.Tensor) -> Any:
         assert isinstance(plan.phase, Update)
-        fused = not self.compile or self.exchange.replicas > 1
-        return write_update(plan.phase, self.optimizers[plan.name], reduced, healthy, fused=fused)
+        optimizer, fused = self.optimizers[plan.name], not self.compile or self.exchange.replicas > 1
+        return write_update(plan.phase, optimizer, reduced, healthy, weighted=plan.weighted, fused=fused)
 
     def _inputs_of(self, plan: Plan, placed: Mapping[str, Placed]) -> dict[str, Any]:
         """Returns what a phase reads, where it runs."""

@@ -30,7 +30,7 @@ def reduce_over_replicas(accumulated: Accumulated, exchange: Exchange, name: str
 
 
 def write_update(
-    phase: Update, optimizer: Optimizer, reduced: Accumulated, healthy: tf.Tensor, *, fused: bool
+    phase: Update, optimizer: Optimizer, reduced: Accumulated, healthy: tf.Tensor, *, weighted: bool, fused: bool
 ) -> tuple[tf.Tensor, Sums]:
     """Applies what was reduced, if it is finite; returns whether all is well, and the figures."""
     gradients = {path: tf.convert_to_tensor(gradient) for path, gradient in reduced.mean_gradients().items()}
@@ -39,7 +39,7 @@ def write_update(
     # small models a tenth of their speed. A gradient that isn't finite ends the run all the same.
     written = healthy & tf.math.is_finite(reduced.sums["loss"])
     healthy = written & tf.math.is_finite(norm)
-    if not reduced.divided:
+    if weighted:
         # No weight is no evidence: the run goes on without an update. Less than none is a mistake.
         healthy &= weight >= 0.0
         written &= weight > 0.0

@@ -118,6 +118,24 @@ def test_a_pass_is_gone_through_with_the_weights_that_made_it():
         train(Twice, REAL, 1, 1)
 
 
+class Weightless(Pair):
+    """Its generator learns through its pass from rows that don't count."""
+
+    def phases(self):
+        sample, d, _ = super().phases()
+        return [sample, d, Update("g", loss=self.g_loss, trains=self.g, optimizer=adam(0.1), through="sample")]
+
+    def g_loss(self, batch, rng):
+        return super().g_loss(batch, rng)._replace(weight=tf.zeros([batch["fake"].shape[0]]))
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_way_through_from_rows_without_weight_is_a_skipped_update(replicas):
+    found, _ = train(Weightless, REAL, replicas, 1, steps=2)
+    assert found.variables["optimizer/g/step"] == 0
+    assert found.variables["optimizer/d/step"] == 2
+
+
 class Mixing(Pair):
     """Its generator normalises over the rows of all replicas."""
 
