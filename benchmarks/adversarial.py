@@ -122,10 +122,11 @@ def rows(name: str, trainer: Trainer, *, pairs: int) -> Iterator[tuple[str, ...]
 
 def make_trainer(case: Case, workdir: Path) -> Trainer:
     """The trainer of the configuration, without anything to write."""
+    experiment = experiment_of(case)  # which reads the configuration, the batch's size in it
     settings = Settings(
         steps=10**9, chunk_steps=case.chunk, log_every=10**8, evaluate_every=None, checkpoint_every=None, hooks=()
     )
-    return Trainer(experiment_of(case), Workdir(workdir), settings)
+    return Trainer(experiment, Workdir(workdir), settings)
 
 
 def experiment_of(case: Case) -> Experiment:
