@@ -12,6 +12,8 @@ from models import CycleGan
 from tests.core.engine.engine_lab import assert_same, train
 
 ROWS, SIZE, POOL, STEPS = 4, 16, 3, 4
+# A gradient of convolutions adds up thousands of terms, in another order for each number of replicas and processor.
+NORMS = 1e-5
 RANDOM = np.random.RandomState(0)
 DATA = {name: np.tanh(RANDOM.randn(ROWS, SIZE + 2, SIZE + 2, 3)).astype("float32") for name in ("a", "b")}
 
@@ -38,7 +40,7 @@ def reference():
 def test_replicas_and_microbatches_change_nothing(replicas, microbatches):
     assert STEPS * ROWS > 2 * POOL  # so that images leave the pool again
     found = train(TINY, DATA, replicas, microbatches, steps=STEPS)
-    assert_same(found, reference())
+    assert_same(found, reference(), norms=NORMS)
     variables = found[0].variables
     assert variables["pool_a/count"] == POOL
     assert np.unique(variables["pool_a/images"], axis=0).shape[0] == POOL
@@ -54,7 +56,7 @@ PLACES = {
 @pytest.mark.parametrize("replicas", [1, 2])
 @pytest.mark.parametrize("where", PLACES.values(), ids=PLACES.keys())
 def test_placements_change_nothing(where, replicas):
-    assert_same(train(TINY, DATA, replicas, 2, steps=STEPS, **where), reference())
+    assert_same(train(TINY, DATA, replicas, 2, steps=STEPS, **where), reference(), norms=NORMS)
 
 
 def test_generators_on_one_device_are_on_no_other():
