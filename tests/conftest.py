@@ -4,12 +4,20 @@ import os
 import random
 import sys
 
+import gin
 import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 sys.modules["keras"] = None  # type: ignore[assignment]
 sys.modules["tf_keras"] = None  # type: ignore[assignment]
+
+
+@pytest.fixture(autouse=True)
+def _forget_bindings():
+    """Nothing that a test binds in gin reaches the next test of the process, whichever that is."""
+    yield
+    gin.clear_config()
 
 
 @pytest.fixture

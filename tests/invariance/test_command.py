@@ -2,7 +2,6 @@
 
 import contextlib
 
-import gin
 import pytest
 import tensorflow as tf
 
@@ -16,12 +15,6 @@ from tests.invariance import subjects
 from tests.invariance.campaign import measure
 from tests.invariance.subjects import TOYS, Subject, configured
 from tests.invariance.toys import Ragged, toy_batch
-
-
-@pytest.fixture(autouse=True)
-def _forget_bindings():
-    yield
-    gin.clear_config()
 
 
 class SharedNoise(Ragged):

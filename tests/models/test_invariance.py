@@ -1,6 +1,5 @@
 """A few corners of `python -m tests.invariance`, on tiny widths: the numbers of every shipped task are its own."""
 
-import gin
 import pytest
 
 from tests.commands import CONFIGS
@@ -25,12 +24,6 @@ def one_of_each_task():
 
 
 TASKS = one_of_each_task()
-
-
-@pytest.fixture(autouse=True)
-def _forget_bindings():
-    yield
-    gin.clear_config()
 
 
 @pytest.mark.parametrize(("task", "replicas", "microbatches"), in_turn(sorted(TASKS), CORNERS))

@@ -84,7 +84,4 @@ def test_gin_and_its_audit_know_each_of_them_as_the_trainers():
     with gin.unlock_config():
         gin.bind_parameter("Trainer.steps", 7)
         gin.bind_parameter("Trainer.global_batch_size", 8)
-    try:
-        assert (Settings().steps, Settings(global_batch_size=4).global_batch_size) == (7, 4)
-    finally:
-        gin.clear_config()
+    assert (Settings().steps, Settings(global_batch_size=4).global_batch_size) == (7, 4)

@@ -123,11 +123,8 @@ def test_they_go_through_the_pipeline(unpaired):
 
 
 def test_a_gin_file_chooses_split_and_pairing():
-    try:
-        gin.parse_config("digit_pairs.split = 'test'\ndigit_pairs.paired = False")
-        assert "label_b" in digit_pairs().spec
-    finally:
-        gin.clear_config()
+    gin.parse_config("digit_pairs.split = 'test'\ndigit_pairs.paired = False")
+    assert "label_b" in digit_pairs().spec
 
 
 def test_another_split_is_refused():

@@ -64,11 +64,8 @@ def test_a_split_holds_its_digits_in_the_order_of_the_file(stored, split, size):
 
 
 def test_a_gin_file_chooses_the_split():
-    try:
-        gin.parse_config("digits.split = 'test'")
-        assert len(digits()) == 360
-    finally:
-        gin.clear_config()
+    gin.parse_config("digits.split = 'test'")
+    assert len(digits()) == 360
 
 
 def test_another_split_is_refused():

@@ -173,14 +173,11 @@ def test_evaluation_counts_each_example_once(tmp_path):
 def test_a_gin_file_names_folders_and_splits(tmp_path):
     for split in ("train", "test"):
         domains(tmp_path, 2, 2, split)
-    try:
-        gin.parse_config(f"unpaired_folders.directory = {str(tmp_path)!r}\nunpaired_folders.size = 8")
-        gin.parse_config("unpaired_folders.load_size = 9\ntest/unpaired_folders.split = 'test'")
-        assert unpaired_folders().spec["a"].shape == [9, 9, 3]
-        with gin.config_scope("test"):
-            assert unpaired_folders().spec["a"].shape == [8, 8, 3]
-    finally:
-        gin.clear_config()
+    gin.parse_config(f"unpaired_folders.directory = {str(tmp_path)!r}\nunpaired_folders.size = 8")
+    gin.parse_config("unpaired_folders.load_size = 9\ntest/unpaired_folders.split = 'test'")
+    assert unpaired_folders().spec["a"].shape == [9, 9, 3]
+    with gin.config_scope("test"):
+        assert unpaired_folders().spec["a"].shape == [8, 8, 3]
 
 
 @pytest.mark.parametrize(

@@ -202,19 +202,16 @@ def test_a_gin_file_names_a_game() -> None:
         def __init__(self, game: Game):
             self.game = game
 
-    try:
-        player = gin.external_configurable(Player, "AdversarialTestPlayer")
-        gin.parse_config(
-            "AdversarialTestPlayer.game = @non_saturating()\nnon_saturating.label_smoothing = 0.1", skip_unknown=False
-        )
-        real, fake = logits(4)
-        expected = PAPERS["Salimans et al., 2016"][0].discriminator(real, fake)
-        np.testing.assert_array_equal(player().game.discriminator(real, fake), expected)
-        for name in ("least_squares", "hinge", "wasserstein", "relativistic"):
-            gin.parse_config(f"AdversarialTestPlayer.game = @{name}()")
-            assert player().game.paired == (name == "relativistic")
-    finally:
-        gin.clear_config()
+    player = gin.external_configurable(Player, "AdversarialTestPlayer")
+    gin.parse_config(
+        "AdversarialTestPlayer.game = @non_saturating()\nnon_saturating.label_smoothing = 0.1", skip_unknown=False
+    )
+    real, fake = logits(4)
+    expected = PAPERS["Salimans et al., 2016"][0].discriminator(real, fake)
+    np.testing.assert_array_equal(player().game.discriminator(real, fake), expected)
+    for name in ("least_squares", "hinge", "wasserstein", "relativistic"):
+        gin.parse_config(f"AdversarialTestPlayer.game = @{name}()")
+        assert player().game.paired == (name == "relativistic")
 
 
 @pytest.mark.parametrize(

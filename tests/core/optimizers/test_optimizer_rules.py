@@ -135,10 +135,7 @@ def test_gin_builds_a_chain_with_its_schedule() -> None:
         warmup_cosine.warmup_steps = 5
         warmup_cosine.total_steps = 50
     """)
-    try:
-        made = gin.get_configurable("chain")()
-    finally:
-        gin.clear_config()
+    made = gin.get_configurable("chain")()
     assert isinstance(made, Transform)
     assert [part.name for part in made.parts] == ["clip_by_global_norm", "adamw"]
     params = {"w": tf.Variable([1.0]), "b": tf.Variable([1.0])}

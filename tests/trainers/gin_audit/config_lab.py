@@ -2,7 +2,7 @@
 
 import enum
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Optional
 
@@ -167,16 +167,13 @@ Digits.optimizer = @adamw()
 LAB, gin_config._REGISTRY = gin_config._REGISTRY, REAL
 
 
-def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A fixture: an empty working directory, nothing bound before or after, and no configurables but those of here."""
+def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fixture: an empty working directory, and no configurables but those of here."""
     monkeypatch.chdir(tmp_path)
     registry = SelectorMap()  # gin's own `copy` would share the tree that partial names are looked up in
     for selector, configurable in LAB.items():
         registry[selector] = configurable
     monkeypatch.setattr(gin_config, "_REGISTRY", registry)
-    gin.clear_config()
-    yield
-    gin.clear_config()
 
 
 def written(content: str, name: str = "a.gin") -> str:
