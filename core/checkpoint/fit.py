@@ -1,7 +1,9 @@
 """What of a checkpoint doesn't fit a model, as a table."""
 
 import difflib
-from collections.abc import Sequence
+import glob
+import itertools
+from collections.abc import Collection, Sequence
 from fnmatch import fnmatchcase
 
 from core.checkpoint.manifest import Manifest, Variables, type_name
@@ -23,7 +25,7 @@ def matching(paths: set[str], patterns: Sequence[str], manifest: Manifest) -> se
     return matched
 
 
-def check_fit(manifest: Manifest, live: Variables, left_out: set[str]) -> None:
+def check_fit(manifest: Manifest, live: Variables, left_out: set[str], partial: Sequence[str]) -> None:
     here = {path: type_name(variable.dtype.name, variable.shape) for path, variable in live.items()}
     saved = {path: str(entry) for path, entry in manifest.variables.items() if path not in left_out}
     missing = [path for path in here if path not in saved]
@@ -39,13 +41,32 @@ def check_fit(manifest: Manifest, live: Variables, left_out: set[str]) -> None:
         same_type = [other for other in unexpected if saved[other] == here[path]]
         renamed += [(near, path) for near in difflib.get_close_matches(path, same_type, n=1, cutoff=0.4)]
     hint = "; ".join(f"`{old}` may now be called `{new}`" for old, new in renamed[:3])
-    example = (misshapen or missing or unexpected)[0]
+    misfits = {path for _, path, *_ in rows}
+    patterns = _patterns(misfits, {*here, *saved} - misfits)
+    rest = ", ".join(f'"{pattern}"' for pattern in [*partial, *patterns])
     raise CheckpointError(
         f"Checkpoint `{manifest.path}` doesn't fit this model:\n{_table(rows)}\n"
         + (f"{hint[0].upper()}{hint[1:]}. " if hint else "")
-        + "Build the model as it was when saved, or begin another `--workdir`. To take over only what fits, name "
-        f'the rest: `restore(manifest, variables, partial=["{example}"])` leaves what matches as it is.'
+        + "Build the model as it was when saved, or begin another `--workdir`."
+        + (
+            f" To take over what fits, in Python, name the rest: `restore(manifest, variables, partial=[{rest}])` "
+            "leaves it as it is."
+            if patterns != ["*"]
+            else " Nothing of it fits."
+        )
     )
+
+
+def _patterns(misfits: Collection[str], fitting: Collection[str]) -> list[str]:
+    """Returns the patterns that match the misfits and nothing that fits, each as wide as it can be."""
+
+    def widest(path: str) -> str:
+        parents = itertools.accumulate(path.split("/")[:-1], lambda parent, part: f"{parent}{part}/", initial="")
+        clear = (parent for parent in parents if not any(other.startswith(parent) for other in fitting))
+        parent = next(clear, None)
+        return glob.escape(path) if parent is None else f"{glob.escape(parent)}*"
+
+    return list(dict.fromkeys(map(widest, sorted(misfits))))
 
 
 def _table(rows: Sequence[tuple[str, str, str, str]]) -> str:

@@ -51,7 +51,7 @@ def restore(manifest: Manifest, variables: Variables, *, partial: Sequence[str] 
     """
     left_out = matching({*variables, *manifest.variables}, partial, manifest)
     wanted = {path: variable for path, variable in variables.items() if path not in left_out}
-    check_fit(manifest, wanted, left_out)
+    check_fit(manifest, wanted, left_out, partial)
     try:
         status = tf.train.Checkpoint(variables=wanted).read(str(manifest.path / PREFIX))
         status.assert_existing_objects_matched().expect_partial()

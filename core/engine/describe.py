@@ -16,6 +16,7 @@ from core.random import Rng
 from core.task.guards import no_new_variables, no_synchronisation
 from core.task.inputs import Inputs
 from core.task.loss import GRADIENT_NORM, Batch, Loss, checked, weighted_sums
+from core.tracing import no_python_values
 
 Specs = Mapping[str, tf.TensorSpec]
 
@@ -136,7 +137,8 @@ def _trace(
             shapes = {key: [1 if size is None else size for size in spec.shape] for key, spec in batch.items()}
             result = noticed({key: tf.zeros(shapes[key], spec.dtype) for key, spec in batch.items()})
         else:
-            function = tf.function(noticed, autograph=False).get_concrete_function(dict(batch))
+            with no_python_values(f"phase `{name}`"):
+                function = tf.function(noticed, autograph=False).get_concrete_function(dict(batch))
             result = function.structured_outputs
             given = zip(sorted(batch), function.inputs, strict=False)  # the variables come after them
             unused = {key for key, tensor in given if not tensor.consumers()}

@@ -19,6 +19,7 @@ from core.errors import did_you_mean
 from core.optimizers.chain import chain
 from core.optimizers.slots import read, read_all, working_dtype
 from core.optimizers.transform import Slots, Tensors, Transform, Variables
+from core.tracing import no_python_values
 
 KERNELS_FROM = 2**16  # values in the largest variable; measured on CPUs, in between the two did not differ
 
@@ -62,16 +63,17 @@ class Optimizer:
         Code that XLA compiles sets `fused` to false: XLA fuses the pure rule by itself, and masks it for nothing.
         """
         gradients = {path: self._gradient(path, gradients) for path in self.parameters}
-        apply_in_place(
-            self.transform,
-            gradients,
-            self.slots,
-            self.parameters,
-            step=self.step.read_value(),
-            value=value,
-            apply_if=apply_if,
-            fused=fused,
-        )
+        with no_python_values("a schedule or rule of the optimizer"):
+            apply_in_place(
+                self.transform,
+                gradients,
+                self.slots,
+                self.parameters,
+                step=self.step.read_value(),
+                value=value,
+                apply_if=apply_if,
+                fused=fused,
+            )
         self.step.assign_add(1 if apply_if is None else tf.cast(apply_if, tf.int64))
 
     def shadow(self) -> Tensors | None:

@@ -88,12 +88,15 @@ class Console:
         self._drawn = now
         shown = {name: value for name, value in self._latest.items() if name.rpartition("/")[2] in _ON_THE_BAR}
         figures = [f"{label(name)} {format_figure(name, value)}" for name, value in shown.items()]
-        text = "  ".join([self._padded(step), f"eta {self._eta(step, now)}", *figures])
+        eta = [f"eta {self._eta(step, now)}"] if step <= self._total else []
+        text = "  ".join([self._padded(step), *eta, *figures])
         self._bar.start()
         self._bar.update(self._bar.task_ids[0], completed=step, text=text, refresh=True)
 
     def _padded(self, step: int) -> str:
-        return f"{step:{len(str(self._total))}}/{self._total}"
+        padded = f"{step:{len(str(self._total))}}"
+        # A run that goes on for more steps than it was announced with has a length that isn't known here.
+        return f"{padded}/{self._total}" if step <= self._total else padded
 
     def _aligned(self, column: str, cell: str, justify: Callable[[str, int], str]) -> str:
         width = self._widths[column] = max(self._widths.get(column, 0), len(cell))

@@ -1,6 +1,8 @@
 """Checkpoints that are damaged, or don't fit."""
 
+import ast
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -174,8 +176,46 @@ def test_misfits_are_told_in_a_table(tmp_path):
         ["misshapen", "head/w", "float32[3,12]", "float32[3,10]"],
     ]
     assert "`net/0/w` may now be called `net/0/kernel`" in str(caught.value)
-    assert 'partial=["net/0/b"]' in str(caught.value)
+    assert 'partial=["head/*", "net/*"]' in str(caught.value)
     assert values(live) == before
+
+
+def test_the_advice_on_what_doesnt_fit_can_be_followed(tmp_path):
+    saved = {
+        "net/w": [1.0],
+        "net/b": [2.0],
+        "body/0/w": [3.0],
+        "body/x[0]": [4.0, 4.0],
+        "head/w": [5.0],
+        "old/w": [6.0],
+    }
+    save(tmp_path, {path: tf.Variable(x) for path, x in saved.items()}, 10)
+    made = {"net/w": [0.0], "net/b": [0.0, 0.0], "body/0/w": [0.0], "body/x[0]": [0.0], "head/w": [0.0]}
+    live = {path: tf.Variable(x) for path, x in {**made, "new/0/w": [7.0], "new/0/b": [8.0]}.items()}
+
+    with pytest.raises(CheckpointError) as caught:
+        checkpoint.restore(newest(tmp_path), live, partial=["head/w"])
+
+    advice = re.search(r"`restore\(manifest, variables, partial=(\[.*\])\)`", str(caught.value))[1]
+    patterns = ast.literal_eval(advice)
+    assert patterns == ["head/w", "body/x[[]0]", "net/b", "new/*", "old/*"]
+    checkpoint.restore(newest(tmp_path), live, partial=patterns)
+    assert {path: v.numpy().tolist() for path, v in live.items()} == {
+        "net/w": [1.0],
+        "net/b": [0.0, 0.0],
+        "body/0/w": [3.0],
+        "body/x[0]": [0.0],
+        "head/w": [0.0],
+        "new/0/w": [7.0],
+        "new/0/b": [8.0],
+    }
+
+
+def test_where_nothing_fits_there_is_nothing_to_take_over(tmp_path):
+    save(tmp_path, {"net/w": tf.Variable(1.0)}, 10)
+    with pytest.raises(CheckpointError, match="Nothing of it fits") as caught:
+        checkpoint.restore(newest(tmp_path), {"other/b": tf.Variable([0.0])})
+    assert "partial" not in str(caught.value)
 
 
 def test_a_long_table_is_cut(tmp_path):

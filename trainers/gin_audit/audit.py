@@ -42,7 +42,7 @@ class Configuration:
         """Returns a gin file that says the same."""
         lines = [f"{item.statement.format()}  # {item.place}" for item in self.imports]
         for b in self.bindings:
-            before = "".join(f", not {text(o.old.value)} ({o.old.place})" for o in self.overrides if o.new is b)
+            before = "".join(f", {override.before}" for override in self.overrides if override.new is b)
             lines.append(f"{b.name} = {text(b.value)}  # {b.place}{before}")
         return "\n".join([*lines, ""])
 

@@ -86,8 +86,13 @@ class Override:
     new: Binding
 
     def __str__(self) -> str:
-        old, new = self.old, self.new
-        return f"`{new.name}` is {text(new.value)} ({new.place}), not {text(old.value)} ({old.place})"
+        return f"`{self.new.name}` is {text(self.new.value)} ({self.new.place}), {self.before}"
+
+    @property
+    def before(self) -> str:
+        """Says what the earlier value was, and where; an equal one is an override all the same."""
+        old = text(self.old.value)
+        return f"{'as it was' if old == text(self.new.value) else f'not {old}'} ({self.old.place})"
 
 
 def scoped(scope: str, name: str) -> str:

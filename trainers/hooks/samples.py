@@ -19,6 +19,7 @@ import tensorflow as tf
 from core.errors import ConfigurationError
 from core.random import Rng
 from core.task import Task
+from core.tracing import no_python_values
 from core.workers import is_chief
 from trainers.hooks.base import Hook, Run
 
@@ -94,7 +95,8 @@ def make_sampler(task: Task, seed: int, count: int) -> Callable[[], Mapping[str,
 
     @tf.function(autograph=False)
     def sample() -> Mapping[str, tf.Tensor]:
-        return dict(task.sample(Rng.from_seed(seed).fold("samples")._replace(num_rows=count), count))
+        with no_python_values("`sample`"):
+            return dict(task.sample(Rng.from_seed(seed).fold("samples")._replace(num_rows=count), count))
 
     return sample
 

@@ -50,6 +50,19 @@ def test_figures_of_several_phases():
     assert stream.getvalue() == "step  1/10  train  d/loss 1.3863  g/gradient penalty 12.500  step time 1.250 ms\n"
 
 
+def test_a_run_that_goes_on_beyond_its_announced_end_has_no_end_to_count_to():
+    stream = io.StringIO()
+    console = Console(200, stream, clock_of(0.0, 4.0))
+    console.progress(0)
+    for step in (100, 200, 300):
+        console.write(step, "train", {"loss": 0.5, "examples_per_second": 1.0})
+    assert stream.getvalue().splitlines() == [
+        "step 100/200  train  loss 0.5000  examples/s 1  eta 0:04",
+        "step 200/200  train  loss 0.5000  examples/s 1",
+        "step 300  train  loss 0.5000  examples/s 1",
+    ]
+
+
 def test_columns_stay_below_each_other():
     stream = io.StringIO()
     console = Console(1000, stream)

@@ -130,6 +130,15 @@ def test_later_files_and_params_override_and_each_override_is_kept_once() -> Non
     assert {binding.name: binding.value for binding in configuration.bindings} == {"lr": 0.2, "Lab.seed": 3}
 
 
+def test_an_override_by_the_same_value_says_so() -> None:
+    configuration = read([written("Lab.seed = 200\nlr = 1e-3")], ["Lab.seed = 200", "lr = 0.001"], [])
+    assert [str(override) for override in configuration.overrides] == [
+        "`Lab.seed` is 200 (--gin_param), as it was (a.gin:1)",
+        "`lr` is 0.001 (--gin_param), as it was (a.gin:2)",
+    ]
+    assert "Lab.seed = 200  # --gin_param, as it was (a.gin:1)\n" in configuration.given
+
+
 def test_an_includer_may_override_what_it_includes() -> None:
     written("Lab.seed = 1", "base.gin")
     configuration = read([written("include 'base.gin'\nLab.seed = 2")], [], [])

@@ -1,0 +1,42 @@
+"""What a function may not ask while it is traced, said in terms of what to write instead."""
+
+import contextlib
+import re
+from collections.abc import Iterator
+
+# What TensorFlow says, what was done, and what to do instead. Its own advice is AutoGraph, which is off.
+_ASKED = [
+    (
+        r"as a Python `bool`",
+        "a Python `if`, `while`, `and`, `assert` or `max` asks whether a tensor is true",
+        "Choose with `tf.where(condition, a, b)`, or with `tf.cond` where only one of the two may be computed; repeat "
+        "with `tf.while_loop`",
+    ),
+    (
+        r"Iterating over a symbolic",
+        "a Python `for` goes through a tensor",
+        "Compute all rows at once, go through `tf.unstack(x)` where their number is fixed, or repeat with "
+        "`tf.while_loop`",
+    ),
+    (
+        r"not '?SymbolicTensor|'SymbolicTensor' object cannot be interpreted|SymbolicTensor\.__format__"
+        r"|Cannot convert a symbolic|'SymbolicTensor' object has no attribute '(?:numpy|item|tolist)'",
+        "Python or NumPy asks for the value of a tensor",
+        "Let it stay a tensor, and compute with TensorFlow's functions; sizes are in `x.shape`",
+    ),
+]
+
+
+@contextlib.contextmanager
+def no_python_values(who: str) -> Iterator[None]:
+    """Raises, where Python asks for the value of a tensor that has none yet, an error that says what `who` may do."""
+    try:
+        yield
+    except (TypeError, AttributeError, NotImplementedError) as error:
+        for pattern, asked, instead in _ASKED:
+            if re.search(pattern, str(error)):
+                raise TypeError(
+                    f"in {who}, {asked}, which has no value yet: the function is traced once, before the first step, "
+                    f"as it is written (AutoGraph is off). {instead}. To look at values, run one step with `--eager`."
+                ).with_traceback(error.__traceback__) from None
+        raise
