@@ -9,8 +9,10 @@ of the step by hand with ours, for the same weights, instead.
 
 import argparse
 import contextlib
+import json
 import math
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -29,9 +31,9 @@ from benchmarks.by_hand import checks
 from benchmarks.by_hand import cyclegan as hand_cyclegan
 from benchmarks.by_hand import gan as hand_gan
 from benchmarks.by_hand.loop import batches_of, looped
+from benchmarks.elsewhere import elsewhere
 from benchmarks.in_keras import cyclegan as keras_cyclegan
 from benchmarks.in_keras import gan as keras_gan
-from benchmarks.in_keras.process import keras_process
 from benchmarks.pairs import interleaved, ratio
 from trainers import configurables as configurables  # registers them with gin
 from trainers.experiment import Experiment
@@ -110,8 +112,9 @@ def rows(name: str, trainer: Trainer, *, pairs: int) -> Iterator[tuple[str, ...]
         runs[peer], sizes[peer] = loops(case, model), size_of(model.parameters)
     with contextlib.ExitStack() as processes:
         for peer, settings in fits.items():
-            process = processes.enter_context(keras_process(name, **settings))
-            runs[peer], sizes[peer] = process.fit, process.parameters
+            command = [sys.executable, "-m", "benchmarks.in_keras", name, json.dumps(settings)]
+            keras = processes.enter_context(elsewhere(command))
+            runs[peer], sizes[peer] = keras.run, keras.size
         assert len(set(sizes.values())) == 1, f"not all have as many parameters: {sizes}"
         seconds = interleaved(runs, pairs=pairs)
     for peer in list(runs)[1:]:

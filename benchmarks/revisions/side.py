@@ -1,8 +1,9 @@
-"""Trains one work with the code of one checkout, so many steps for each line on stdin, and says how long they took.
+"""Runs one work with the code of one checkout, once for each line on stdin, and says how long that took.
 
     python benchmarks/revisions/side.py CHECKOUT WORK
 
-It runs at revisions that don't have this file, and asks nothing of them but their own `benchmarks`.
+It runs at revisions that don't have this file. Trainings ask nothing of them but their own `benchmarks`; layers and
+optimizers are today's cases with the other revision's parts.
 """
 
 import os
@@ -19,35 +20,46 @@ sys.path[0] = checkout
 
 import numpy as np  # noqa: E402
 
-from benchmarks import adversarial, step_time  # noqa: E402
-from core.data import ArraySource, digits  # noqa: E402
+import core  # noqa: E402, F401  # the checkout's, before `benchmarks` may come from elsewhere
 
 
-def trainer_and_run(scratch: Path) -> tuple[Any, Callable[[], object]]:
-    """Returns the work's trainer, and a call that trains some chunks of it."""
+def training(scratch: Path) -> tuple[Any, Callable[[], object]]:
+    """Returns the traced chunk of a training, and a call that trains some chunks."""
+    from benchmarks import adversarial, step_time
+    from core.data import ArraySource, digits
+
     if work in adversarial.CASES:
         case = adversarial.CASES[work]
-        trainer = adversarial.make_trainer(case, scratch)
-        return trainer, adversarial.ours(trainer, max(1, case.steps // case.chunk // 4))
+        trainer: Any = adversarial.make_trainer(case, scratch)
+        return trainer.chunk, adversarial.ours(trainer, max(1, case.steps // case.chunk // 4))
     source, sizes = digits("train"), [64, 128, 10]
     if work == "mnist_mlp":
         random = np.random.RandomState(0)
         images, labels = random.randint(0, 256, [60000, 28, 28, 1]).astype("uint8"), random.randint(0, 10, 60000)
         source, sizes = ArraySource({"image": images, "label": labels}, name="random"), [784, 128, 10]
     trainer = step_time.make_trainer(source, sizes, scratch, compile=False)
-    return trainer, step_time.ours(trainer)
+    return trainer.chunk, step_time.ours(trainer)
 
 
-def operations(trainer: Any) -> int:
-    """Counts what the traced chunk is made of, the bodies of its loops included."""
-    graph = trainer.chunk.get_concrete_function().graph.as_graph_def()
-    return len(graph.node) + sum(len(function.node_def) for function in graph.library.function)
+def operations(function: Any) -> int:
+    """Counts what a traced function is made of, the bodies of its loops included."""
+    graph = function.get_concrete_function().graph.as_graph_def()
+    return len(graph.node) + sum(len(body.node_def) for body in graph.library.function)
+
+
+def part(kind: str, name: str) -> tuple[Any, Callable[[], object]]:
+    """Returns a traced pass of a layer or update of an optimizer, and a call that waits for it."""
+    sys.path[0] = str(Path(__file__).parents[2])
+    from benchmarks.revisions import parts
+
+    return parts.part(kind, name)
 
 
 with tempfile.TemporaryDirectory() as folder:
-    trainer, run = trainer_and_run(Path(folder))
+    kind, _, name = work.partition("/")
+    function, run = part(kind, name) if name else training(Path(folder))
     run()
-    print(operations(trainer), flush=True)
+    print(operations(function), flush=True)
     for _ in sys.stdin:
         began = time.perf_counter()
         run()

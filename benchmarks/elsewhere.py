@@ -1,0 +1,41 @@
+"""A program that runs in a process of its own and measures itself there, as often as it is asked to.
+
+It first writes a whole number, how large it is, and then, for each line that it reads, the seconds of one run.
+"""
+
+import contextlib
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+
+class Elsewhere:
+    """The near end of such a program."""
+
+    def __init__(self, process: subprocess.Popen[str]):
+        self._process = process
+        self.size = int(self._answer())
+
+    def run(self) -> float:
+        """Lets it run once and returns the seconds that it says it took."""
+        assert self._process.stdin
+        print(file=self._process.stdin, flush=True)
+        return float(self._answer())
+
+    def _answer(self) -> str:
+        assert self._process.stdout
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit(f"error: `{self._process.args!r}` ended with {self._process.wait()}")
+        return line
+
+
+@contextlib.contextmanager
+def elsewhere(command: Sequence[str], folder: Path | None = None) -> Iterator[Elsewhere]:
+    """Keeps `command` running, in `folder`, until the block ends."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=folder, stdin=pipe, stdout=pipe, text=True) as process:
+        try:
+            yield Elsewhere(process)
+        finally:
+            process.kill()
