@@ -18,7 +18,7 @@ from rich.table import Table
 from benchmarks.pairs import interleaved, ratio
 from core import layers
 from core.random import Rng
-from core.task.statistics import Statistics
+from core.task import Statistics
 
 RNG = Rng.from_seed(0)
 SEQUENCE, IMAGES = RNG.normal([8, 256, 256]), RNG.normal([16, 32, 32, 64])
