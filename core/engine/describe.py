@@ -13,9 +13,11 @@ import tensorflow as tf
 
 from core.errors import ConfigurationError
 from core.random import Rng
+from core.rows import sharing_rows
 from core.task.guards import no_new_variables, no_synchronisation
 from core.task.inputs import Inputs
 from core.task.loss import GRADIENT_NORM, Batch, Loss, checked, weighted_sums
+from core.task.statistics import summing_over_replicas
 from core.tracing import no_python_values
 
 Specs = Mapping[str, tf.TensorSpec]
@@ -27,6 +29,7 @@ class Access(NamedTuple):
     reads: frozenset[str]  # of its batch
     shapes_only: frozenset[str]  # of those, what it looked at for nothing but its shape
     variables: tuple[tf.Variable, ...]  # the trainable ones
+    mixes: bool  # whether it gathered the rows of all replicas, or a layer of it summed over them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,11 +59,12 @@ def describe_loss(
     elsewhere: Mapping[str, str] = {},
     *,
     mixes_rows: bool = True,
+    replicas: int = 1,
 ) -> LossSpec:
     """Returns the structure of `loss(batch, rng)` for batches `[rows, ...]` of the given specs.
 
-    `elsewhere` says of values that exist why the phase can't read them. Unless it `mixes_rows`, no layer may sum over
-    the replicas.
+    `elsewhere` says of values that exist why the phase can't read them. Unless it `mixes_rows`, it may neither gather
+    the rows of the `replicas` that share a batch nor have a layer that sums over them.
     """
     rows = next(iter(batch.values())).shape[0]
 
@@ -73,7 +77,7 @@ def describe_loss(
         statistics = result.statistics.sums if result.statistics else {}
         return weighted_sums(result)[1], dict(result.outputs), statistics
 
-    (sums, outputs, statistics), access = _trace(traced, batch, name, elsewhere, mixes_rows)
+    (sums, outputs, statistics), access = _trace(traced, batch, name, elsewhere, mixes_rows, replicas)
     return LossSpec(_specs(sums), weighted, _by_row(_specs(outputs), rows, name), _specs(statistics), access)
 
 
@@ -84,6 +88,7 @@ def describe_outputs(
     elsewhere: Mapping[str, str] = {},
     *,
     mixes_rows: bool = True,
+    replicas: int = 1,
     history: bool = False,
 ) -> tuple[Specs, Access]:
     """Returns the specs of what `fn(batch, rng)` makes, and its accesses; arguments as in `describe_loss`."""
@@ -93,7 +98,7 @@ def describe_outputs(
         made, kept = fn(b, rng) if history else (fn(b, rng), {})
         return dict(made), list(kept.values())  # what is only kept is read as well
 
-    (outputs, _), access = _trace(traced, batch, name, elsewhere, mixes_rows)
+    (outputs, _), access = _trace(traced, batch, name, elsewhere, mixes_rows, replicas)
     return _by_row(_specs(outputs), rows, name), access
 
 
@@ -122,9 +127,15 @@ def _specs(nest: Any) -> Any:
 
 
 def _trace(
-    fn: Callable[[Batch, Rng], Any], batch: Specs, name: str, elsewhere: Mapping[str, str], mixes_rows: bool
+    fn: Callable[[Batch, Rng], Any],
+    batch: Specs,
+    name: str,
+    elsewhere: Mapping[str, str],
+    mixes_rows: bool,
+    replicas: int,
 ) -> tuple[Any, Access]:
     rng, read, unused, variables = Rng.from_seed(0), set[str](), set[str](), list[tf.Variable]()
+    seen = _Mixing(replicas)
 
     def noticed(b: Batch) -> Any:
         with tf.GradientTape() as tape:
@@ -132,7 +143,7 @@ def _trace(
         variables.extend(tape.watched_variables())
         return result
 
-    with no_new_variables(name), contextlib.nullcontext() if mixes_rows else no_synchronisation(name):
+    with no_new_variables(name), seen.noted() if mixes_rows else no_synchronisation(name):
         if _untraced.get():
             shapes = {key: [1 if size is None else size for size in spec.shape] for key, spec in batch.items()}
             result = noticed({key: tf.zeros(shapes[key], spec.dtype) for key, spec in batch.items()})
@@ -142,7 +153,30 @@ def _trace(
             result = function.structured_outputs
             given = zip(sorted(batch), function.inputs, strict=False)  # the variables come after them
             unused = {key for key, tensor in given if not tensor.consumers()}
-    return result, Access(frozenset(read), frozenset(read & unused), tuple(variables))
+    return result, Access(frozenset(read), frozenset(read & unused), tuple(variables), seen.mixes)
+
+
+class _Mixing:
+    """Stands in for the other replicas, as if they held the same rows, and notes whether they were asked for any."""
+
+    def __init__(self, replicas: int):
+        self.replicas, self.mixes = replicas, False
+
+    @contextlib.contextmanager
+    def noted(self) -> Iterator[None]:
+        with summing_over_replicas(self._sum), sharing_rows(self):
+            yield
+
+    def all(self, x: tf.Tensor) -> tf.Tensor:
+        self.mixes = True
+        return tf.concat([x] * self.replicas, axis=0)
+
+    def own(self, x: tf.Tensor) -> tf.Tensor:
+        return tf.split(x, self.replicas)[0] if x.shape[0] is not None else x[: tf.shape(x)[0] // self.replicas]
+
+    def _sum(self, sums: Any) -> Any:
+        self.mixes = True
+        return sums
 
 
 _untraced: contextvars.ContextVar[bool] = contextvars.ContextVar("untraced", default=False)

@@ -72,6 +72,7 @@ class Planner:
         specs = {key: tf.TensorSpec([rows, *x.shape], x.dtype) for key, x in self.known.items() if key not in elsewhere}
         place = {"replicated": replicated, "replicas": replicas, "microbatches": microbatches, "rows": rows}
         plan = self._plan(phase, specs, elsewhere, **place)
+        _check_mixing(plan)
         self._check_one_device_reads(plan)
         for key, spec in plan.outputs.items():
             if key in self.known:
@@ -85,7 +86,7 @@ class Planner:
         return plan
 
     def _plan(self, phase: Phase, specs: Specs, elsewhere: Mapping[str, str], **place: Any) -> Plan:
-        name, mixes = phase.name, {"mixes_rows": phase.mixes_rows}
+        name, mixes = phase.name, {"mixes_rows": phase.mixes_rows, "replicas": place["replicas"]}
         if isinstance(phase, Compute):
             history = phase.state is not None
             outputs, access = describe_outputs(phase.fn, specs, name, elsewhere, history=history, **mixes)
@@ -167,6 +168,17 @@ class Planner:
                 f"`Experiment.placements = {{'{plan.name}': @on_one_device()}}`), or let a `Compute` on one device "
                 "make what it needs and read that."
             )
+
+
+def _check_mixing(plan: Plan) -> None:
+    """Refuses rows that would be mixed within each replica alone, in silence."""
+    if plan.phase.mixes_rows and plan.replicas > 1 and not plan.access.mixes:
+        raise ConfigurationError(
+            f"phase `{plan.name}` says `mixes_rows=True`, but on {plan.replicas} replicas it neither gathers rows nor "
+            f"synchronises: each would mix its own {plan.rows} of {plan.rows * plan.replicas} alone. Compare with the "
+            "rows of all, `all_rows(x)` from `core.task`; give normalisations over the batch `sync=True`; let the "
+            "phase run on one device (`placement=ONE_DEVICE`); or leave `mixes_rows` out if rows are independent."
+        )
 
 
 def _ids(variable: tf.Variable) -> list[int]:

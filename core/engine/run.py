@@ -216,8 +216,7 @@ class PhaseRunner:
             plan.rows,
             plan.outputs,
             loss=plan.loss,
-            replicas=plan.replicas,
-            sum_over_replicas=self.exchange.sum_statistics(plan.name) if plan.replicated else None,
+            exchange=self.exchange if plan.replicated else None,
             sparse=plan.loss is not None and not plan.together,
         )
 

@@ -13,13 +13,15 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from core.distribution.exchange import Exchange
+from core.distribution.shared_rows import mixing
 from core.engine.describe import LossSpec, Specs, describe_loss, describe_outputs, microbatch_specs, zeros
 from core.engine.place import shape_of
 from core.random import Rng
 from core.task import Batch, Loss
 from core.task.guards import refuse_missing_gradients
 from core.task.loss import Sums, checked, weighted_sums
-from core.task.statistics import Statistics, SumOverReplicas, summing_over_replicas
+from core.task.statistics import Statistics
 
 SPARSE_FROM = 1024  # rows of a variable; tracing a gradient to see whether it is sparse isn't worth it for smaller ones
 
@@ -88,10 +90,13 @@ class Sweep:
     rows: int  # of one microbatch, here
     outputs: Specs  # of one microbatch
     loss: LossSpec | None = None  # None of a `Compute`
-    replicas: int = 1  # that split the rows
-    sum_over_replicas: SumOverReplicas | None = None
+    exchange: Exchange | None = None  # between the replicas that split the rows
     sparse: bool = False  # whether gradients that touch few rows stay slices
     layers: Statistics = dataclasses.field(default_factory=Statistics)  # of the last call: knows which layer is which
+
+    @property
+    def replicas(self) -> int:
+        return self.exchange.replicas if self.exchange else 1
 
     def __call__(self, values: Batch, rng: Rng, asked: Asked) -> tuple[Additive, Rows]:
         """Takes one microbatch after the other, in the replica; `rng` stands at the first row of the first one."""
@@ -154,8 +159,7 @@ class Sweep:
         rng = rng._replace(first_row=rng.first_row + m * (self.rows * self.replicas), num_rows=self.rows)
         inputs = {key: values[key] for key in asked.inputs}
         # Declared here, inside the replica: a strategy runs each in a thread of its own, which inherits no context.
-        summing = summing_over_replicas(self.sum_over_replicas) if self.sum_over_replicas else contextlib.nullcontext()
-        with summing:
+        with mixing(self.exchange, self.name, self.rows, rng.runs) if self.exchange else contextlib.nullcontext():
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch([*asked.variables.values(), *inputs.values()])
                 made = self.fn(values, rng)
@@ -232,18 +236,24 @@ def accumulate_gradients(
     values: Batch,
     rng: Rng,
     *,
-    replicas: int = 1,
+    exchange: Exchange | None = None,
     name: str = "loss",
-    sum_over_replicas: SumOverReplicas | None = None,
 ) -> tuple[Accumulated, dict[str, tf.Tensor]]:
     """Sums gradients and figures over the microbatches; returns them, and the loss's `outputs` for each microbatch.
 
-    `rng` stands at the first row of the first microbatch. With several replicas, `sum_over_replicas` is what layers sum
-    their statistics by; there may be only one microbatch then, because a collective can't stand in a replica's loop.
+    `rng` stands at the first row of the first microbatch. Several replicas, each of which calls this, share the batch
+    by `exchange`. A loss that mixes rows has only one microbatch then: no collective can stand in a replica's loop.
     """
     microbatches, rows = shape_of(values)
-    spec = describe_loss(loss, microbatch_specs(values), name)
-    sweep = Sweep(loss, name, microbatches, rows, spec.outputs, spec, replicas, sum_over_replicas, sparse=True)
+    context = tf.distribute.get_replica_context()
+    if exchange is None and context is not None and context.num_replicas_in_sync > 1:
+        raise ValueError(
+            f"`accumulate_gradients` is called on {context.num_replicas_in_sync} replicas without an `exchange`, and "
+            "would take the rows of each for the whole batch: give it `exchange=`, the one that reduces."
+        )
+    replicas = exchange.replicas if exchange else 1
+    spec = describe_loss(loss, microbatch_specs(values), name, replicas=replicas)
+    sweep = Sweep(loss, name, microbatches, rows, spec.outputs, spec, exchange, sparse=True)
     added, made = sweep(values, rng, Asked(name, variables))
     return Accumulated(added, divided=not spec.weighted, layers=sweep.layers), dict(made.outputs)
 

@@ -12,7 +12,7 @@ is traced. What can only be seen while running, a label out of range say, raises
 """
 
 from core.losses.cross_entropy import kl_divergence, label_weights, sigmoid_cross_entropy, softmax_cross_entropy
-from core.losses.embedding import cosine_distance, info_nce, triplet
+from core.losses.embedding import cosine_distance, info_nce, nt_xent, triplet
 from core.losses.margin import focal, hinge
 from core.losses.regression import absolute_error, huber, log_cosh, squared_error
 from core.losses.segmentation import dice
@@ -30,6 +30,7 @@ __all__ = [
     "kl_divergence",
     "label_weights",
     "log_cosh",
+    "nt_xent",
     "sigmoid_cross_entropy",
     "softmax_cross_entropy",
     "squared_error",

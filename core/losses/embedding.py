@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from core import arguments
 from core.losses.labels import zero_where
+from core.rows import all_rows, own_rows
 
 
 def cosine_distance(predictions: Any, targets: Any) -> tf.Tensor:
@@ -32,25 +33,71 @@ def triplet(anchors: Any, positives: Any, negatives: Any, *, margin: float = 0.2
 def info_nce(queries: Any, keys: Any, *, temperature: float = 0.1, mask: Any = None) -> tf.Tensor:
     """Returns −log softmax_j(cos(query_i, key_j) / τ) at j = i: a query finds its own key (van den Oord et al., 2018).
 
-    `queries` and `keys` are [batch, size]; the other keys of the batch are the negatives, so a phase with this loss
-    says `mixes_rows=True`. Rows where `mask` [batch] is false (padding) are nobody's negatives; they give zero and no
-    gradient, and want a weight of zero.
+    `queries` and `keys` are [batch, size]; the other keys of the batch are the negatives, on all replicas that share it
+    (`core.task.all_rows`), so a phase with this loss says `mixes_rows=True`. Rows where `mask` [batch] is false
+    (padding) are nobody's negatives; they give zero and no gradient, and want a weight of zero.
     """
     arguments.check_positive(temperature=temperature)
     queries = arguments.floats("queries", queries)
-    if queries.shape.rank not in (2, None):
-        raise ValueError(f"`queries` has shape {queries.shape}; it needs the axes [batch, size]: `tf.reshape` it.")
+    _check_vectors("queries", queries)
     keys = arguments.targets_like("keys", keys, "queries", queries)
-    absent = None
-    if mask is not None:
-        mask = arguments.shaped_like("mask", tf.cast(mask, tf.bool), "queries", queries, leading=1)
-        absent = ~mask
-        queries, keys = (zero_where(absent[:, tf.newaxis], x) for x in (queries, keys))
-    logits = tf.matmul(_unit(queries), _unit(keys), transpose_b=True) / temperature
+    mask, absent = _masked(mask, "queries", queries)
     if absent is not None:
-        logits = tf.where(mask, logits, logits.dtype.min)
-    loss = -tf.linalg.diag_part(tf.nn.log_softmax(logits))
+        queries, keys = (zero_where(absent[:, tf.newaxis], x) for x in (queries, keys))
+    logits = tf.matmul(_unit(queries), all_rows(_unit(keys)), transpose_b=True) / temperature
+    if mask is not None:
+        logits = tf.where(all_rows(mask), logits, logits.dtype.min)
+    own = _places(logits)
+    loss = -tf.reduce_sum(zero_where(~own, tf.nn.log_softmax(logits)), axis=-1)
     return zero_where(absent, loss)
+
+
+def nt_xent(one: Any, other: Any, *, temperature: float = 0.5, mask: Any = None) -> tf.Tensor:
+    """Returns what it costs two views of an example to find each other among all views (SimCLR: Chen et al., 2020).
+
+    `one` and `other` are [batch, size]. Each view of a row is a query as in `info_nce`, whose key is the other view and
+    whose negatives are both views of all other rows; the loss of a row is the mean of its two.
+    """
+    arguments.check_positive(temperature=temperature)
+    one = arguments.floats("one", one)
+    _check_vectors("one", one)
+    other = arguments.targets_like("other", other, "one", one)
+    mask, absent = _masked(mask, "one", one)
+    if absent is not None:
+        one, other = (zero_where(absent[:, tf.newaxis], x) for x in (one, other))
+    one, other = _unit(one), _unit(other)
+    views = all_rows(tf.stack([one, other], axis=1))
+    ones, others = tf.unstack(views, axis=1)
+    own = _places(tf.matmul(one, ones, transpose_b=True))
+    taken = own if mask is None else own | ~all_rows(mask)
+    losses = []
+    for query, same_views, other_views in ((one, ones, others), (other, others, ones)):
+        # Its own view, whose cosine is one, is neither key nor negative.
+        same, cross = (tf.matmul(query, x, transpose_b=True) / temperature for x in (same_views, other_views))
+        same = tf.where(taken, same.dtype.min, same)
+        cross = cross if mask is None else tf.where(taken & ~own, cross.dtype.min, cross)
+        found = tf.nn.log_softmax(tf.concat([same, cross], axis=-1))[:, tf.shape(same)[1] :]
+        losses.append(-tf.reduce_sum(zero_where(~own, found), axis=-1))
+    return zero_where(absent, 0.5 * (losses[0] + losses[1]))
+
+
+def _check_vectors(name: str, x: tf.Tensor) -> None:
+    if x.shape.rank not in (2, None):
+        raise ValueError(f"`{name}` has shape {x.shape}; it needs the axes [batch, size]: `tf.reshape` it.")
+
+
+def _masked(mask: Any, like_name: str, like: tf.Tensor) -> tuple[tf.Tensor | None, tf.Tensor | None]:
+    """Returns a mask of rows as booleans, and its opposite."""
+    if mask is None:
+        return None, None
+    mask = arguments.shaped_like("mask", tf.cast(mask, tf.bool), like_name, like, leading=1)
+    return mask, ~mask
+
+
+def _places(logits: tf.Tensor) -> tf.Tensor:
+    """Returns where in [rows, all rows] a row meets itself."""
+    places = tf.range(tf.shape(logits)[1])
+    return own_rows(places)[:, tf.newaxis] == places
 
 
 def _unit(x: tf.Tensor) -> tf.Tensor:

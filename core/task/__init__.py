@@ -1,5 +1,6 @@
 """The vocabulary of a training step: tasks, their phases, the losses that step functions return."""
 
+from core.rows import all_rows, own_rows
 from core.task.loss import Batch, Loss
 from core.task.phases import (
     EVERY_REPLICA,
@@ -30,7 +31,9 @@ __all__ = [
     "Statistics",
     "Task",
     "Update",
+    "all_rows",
     "on_every_replica",
     "on_one_device",
+    "own_rows",
     "when_batch_at_least",
 ]

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from core.arguments import listed
 from core.errors import ConfigurationError
+from core.rows import sharing_rows
 from core.task.statistics import summing_over_replicas
 
 
@@ -28,7 +29,7 @@ def no_new_variables(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def no_synchronisation(name: str) -> Iterator[None]:
-    """Refuses layers that sum over the replicas, in a phase that doesn't say so."""
+    """Refuses layers that sum over the replicas, and rows that are gathered, in a phase that doesn't say so."""
 
     def refuse(sums: Any) -> Any:
         raise ConfigurationError(
@@ -36,8 +37,24 @@ def no_synchronisation(name: str) -> Iterator[None]:
             "`mixes_rows=True` for the phase, and its replicas take each microbatch together."
         )
 
-    with summing_over_replicas(refuse):
+    with summing_over_replicas(refuse), sharing_rows(_RefusedRows(name)):
         yield
+
+
+class _RefusedRows:
+    """Are the rows of a phase that doesn't say that it mixes them."""
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def all(self, x: tf.Tensor) -> tf.Tensor:
+        raise ConfigurationError(
+            f"phase `{self.name}` gathers the rows of all replicas (`all_rows`, which losses of contrast call), so "
+            "that rows depend on each other: say `mixes_rows=True` for the phase, and its replicas take each "
+            "microbatch together."
+        )
+
+    own = all
 
 
 def refuse_missing_gradients(gradients: Mapping[str, Any], name: str) -> None:

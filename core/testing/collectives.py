@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from core.arguments import listed
-from core.distribution.ledger import FIGURES, GRADIENTS, STATISTICS, VALUES, Collective
+from core.distribution.ledger import FIGURES, GRADIENTS, ROWS, STATISTICS, VALUES, Collective
 from core.errors import did_you_mean
 from core.task import Batch
 from core.testing.replicas import Factory, Run, assemble, describe, on_virtual_cpus
@@ -16,6 +16,7 @@ from core.testing.replicas import Factory, Run, assemble, describe, on_virtual_c
 KINDS = {
     GRADIENTS: "An `Update` sums its gradients and all its figures at once, however many microbatches there are.",
     STATISTICS: "A synchronised layer (`sync=True`) sums once forward and once backward.",
+    ROWS: "`all_rows` gathers once forward and, where a gradient is asked for, once backward.",
     VALUES: "Values move between phases of different `placement`.",
     FIGURES: "An `Update` with `through` sums its figures by themselves.",
 }

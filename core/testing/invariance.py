@@ -32,9 +32,9 @@ FIGURES = 0.1  # of the tolerance for variables: losses and metrics haven't gone
 
 REPLICA_HINTS = (
     "Usual reasons: per-example randomness that isn't drawn from `rng.rows` (`rng.rows.normal(*x.shape)`, not "
-    "`rng.normal(x.shape)`); a layer that looks at one replica's rows alone (`BatchNorm(sync=True)`, with "
-    "`mixes_rows=True` on the phase); a mean over the batch inside the loss (return one value per example, and a "
-    "`weight`)."
+    "`rng.normal(x.shape)`); a layer or loss that looks at one replica's rows alone (`BatchNorm(sync=True)`, "
+    "`all_rows(x)` from `core.task`, with `mixes_rows=True` on the phase); a mean over the batch inside the loss "
+    "(return one value per example, and a `weight`)."
 )
 MICROBATCH_HINTS = (
     "Usual reasons: per-example randomness that isn't drawn from `rng.rows` (`rng.rows.normal(*x.shape)`, not "

@@ -66,6 +66,17 @@ def ctc_peer(logits: np.ndarray, labels: np.ndarray, logit_lengths: np.ndarray, 
     return jax.jit(optax.ctc_loss)(logits, frames, labels, words)
 
 
+def nt_xent_peer(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """One view after the other, among all views but itself."""
+    views, rows = unit(np.concatenate([one, other]).astype(np.float64)), len(one)
+    costs = np.zeros(2 * rows)
+    for i, view in enumerate(views):
+        rest = np.delete(np.arange(2 * rows), i)
+        key = (i + rows) % (2 * rows)
+        costs[i] = np.log(np.sum(np.exp(views[rest] @ view / 0.5))) - views[key] @ view / 0.5
+    return (costs[:rows] + costs[rows:]) / 2.0
+
+
 def log_softmax(z: np.ndarray) -> np.ndarray:
     z = z - z.max(-1, keepdims=True)
     return z - np.log(np.exp(z).sum(-1, keepdims=True))
@@ -219,6 +230,15 @@ TABLE: list[tuple[str, str, Callable[..., Any], Callable[[Generator, int], Array
         lambda q, k: by_indices(10.0 * unit(q) @ unit(k).T, np.arange(len(q))),
         INDICES,
         "van den Oord et al., 2018",
+    ),
+    (
+        "nt_xent",
+        "",
+        losses.nt_xent,
+        normal((4,), (4,)),
+        nt_xent_peer,
+        "NumPy, by the definition",
+        "Chen et al., 2020",
     ),
     ("ctc", "", ctc, spoken, ctc_peer, "optax.ctc_loss", "Graves et al., 2006"),
     (

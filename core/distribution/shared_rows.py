@@ -1,0 +1,114 @@
+"""How replicas share the rows of a batch: what `all_rows` and `own_rows` of a step function do on several of them.
+
+A gather is a sum of what each replica puts in its place among zeros. So its gradient is a sum as well, of which each
+replica takes its own rows; and rows of unlike numbers need nothing but a mask.
+"""
+
+import contextlib
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+from core.distribution.exchange import Exchange
+from core.distribution.ledger import ROWS
+from core.rows import sharing_rows
+from core.task.statistics import summing_over_replicas
+
+_SUMMED = (tf.bfloat16, tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
+
+
+class EqualRows:
+    """Each replica holds `rows` of a batch, as in training; its methods are called in replica context.
+
+    They may be several `runs`, one of each of the trainer's microbatches: the batch has the first runs of all replicas,
+    then the second.
+    """
+
+    def __init__(self, exchange: Exchange, phase: str, rows: int, runs: int = 1):
+        self.exchange, self.phase, self.rows, self.runs = exchange, phase, rows, runs
+
+    def all(self, x: tf.Tensor) -> tf.Tensor:
+        if x.shape.rank == 0 or x.shape[0] not in (None, self.rows):
+            raise ValueError(
+                f"phase `{self.phase}` asks for `all_rows` of shape {x.shape}, but sees {self.rows} rows: give one row "
+                "for each example of the batch. Several views of an example go in one row: `tf.stack(views, axis=1)`."
+            )
+        gathered = _gather(x, self.exchange, self.phase, self.rows)
+        if self.runs == 1:
+            return gathered
+        apart = tf.reshape(gathered, [self.exchange.replicas, self.runs, self.rows // self.runs, *x.shape[1:]])
+        return tf.reshape(tf.stack(tf.unstack(apart, axis=1)), gathered.shape)
+
+    def own(self, x: tf.Tensor) -> tf.Tensor:
+        apart = tf.reshape(x, [self.runs, self.exchange.replicas, self.rows // self.runs, *x.shape[1:]])
+        return tf.reshape(tf.gather(apart, _place(), axis=1), [self.rows, *x.shape[1:]])
+
+
+class UnlikeRows:
+    """Each replica holds at most `most` rows of a batch, or none, as in evaluation: `rows` is how many are here."""
+
+    def __init__(self, exchange: Exchange, phase: str, rows: tf.Tensor, *, most: int):
+        self.exchange, self.phase, self.rows, self.most = exchange, phase, rows, most
+        here = tf.one_hot(_place(), exchange.replicas, on_value=rows, off_value=0, dtype=tf.int32)
+        self.counts = exchange.sum(here, phase=phase, what=ROWS)
+
+    def all(self, x: tf.Tensor) -> tf.Tensor:
+        tf.debugging.assert_equal(
+            tf.shape(x)[0],
+            self.rows,
+            f"`{self.phase}` asks for `all_rows` of another number of rows than its batch has: give one row for each "
+            "example. Several views of an example go in one row: `tf.stack(views, axis=1)`.",
+        )
+        padded = tf.pad(x, [[0, self.most - self.rows], *([0, 0] for _ in x.shape[1:])])
+        gathered = _gather(tf.reshape(padded, [self.most, *x.shape[1:]]), self.exchange, self.phase, self.most)
+        return tf.boolean_mask(gathered, tf.reshape(tf.sequence_mask(self.counts, self.most), [-1]))
+
+    def own(self, x: tf.Tensor) -> tf.Tensor:
+        first = tf.reduce_sum(self.counts[: _place()])
+        return x[first : first + self.rows]
+
+
+@contextlib.contextmanager
+def mixing(exchange: Exchange, phase: str, rows: int, runs: int = 1) -> Iterator[None]:
+    """Lets the step function that is called within it, in replica context, mix the rows of all replicas."""
+    if exchange.replicas == 1:
+        yield
+        return
+    shared = EqualRows(exchange, phase, rows, runs)
+    with summing_over_replicas(exchange.sum_statistics(phase)), sharing_rows(shared):
+        yield
+
+
+@contextlib.contextmanager
+def mixing_unlike(exchange: Exchange, phase: str, rows: tf.Tensor, *, most: int) -> Iterator[None]:
+    """Does the same where the replicas hold unlike numbers of `rows`, of which no one holds more than `most`."""
+    shared = UnlikeRows(exchange, phase, rows, most=most)
+    with summing_over_replicas(exchange.sum_statistics(phase)), sharing_rows(shared):
+        yield
+
+
+def _gather(x: tf.Tensor, exchange: Exchange, phase: str, rows: int) -> tf.Tensor:
+    """Gathers [rows, ...] of each replica as [replicas * rows, ...]."""
+    inner = x.shape[1:]
+    if not inner.is_fully_defined():
+        raise ValueError(
+            f"phase `{phase}` asks for `all_rows` of shape {x.shape}; what is sent has a shape that is known before: "
+            "say it by `tf.ensure_shape`."
+        )
+    if not (x.dtype in _SUMMED or x.dtype == tf.bool or (x.dtype.is_integer and x.dtype.size < 4)):
+        raise TypeError(
+            f"phase `{phase}` asks for `all_rows` of {x.dtype.name}; numbers and booleans can be gathered: make "
+            "numbers of it."
+        )
+    sent = x if x.dtype in _SUMMED else tf.cast(x, tf.int32)
+    if exchange.networked and sent.dtype == tf.bfloat16:
+        sent = tf.cast(x, tf.float32)
+    # Selected, not multiplied: a NaN of one replica stays in its own rows.
+    mine = tf.reshape(tf.range(exchange.replicas) == _place(), [-1, 1, *(1 for _ in inner)])
+    placed = tf.where(mine, tf.reshape(sent, [1, rows, *inner]), tf.zeros([], sent.dtype))
+    gathered = exchange.sum(placed, phase=phase, what=ROWS)
+    return tf.cast(tf.reshape(gathered, [exchange.replicas * rows, *inner]), x.dtype)
+
+
+def _place() -> tf.Tensor:
+    return tf.distribute.get_replica_context().replica_id_in_sync_group
