@@ -1,4 +1,7 @@
-"""Evaluation: each held-out example counts exactly once, whatever the batch size."""
+"""Evaluation: each held-out example counts exactly once, whatever the batch size.
+
+Where the task compares examples with each other (`all_rows`), it compares those of a batch, on all replicas.
+"""
 
 import functools
 from collections.abc import Mapping
@@ -10,9 +13,11 @@ import tensorflow as tf
 from core.data import PerReplica, Source, eval_chunks
 from core.distribution import Exchange
 from core.distribution.ledger import FIGURES
+from core.distribution.shared_rows import mixing_unlike
 from core.engine.describe import describe_loss
 from core.errors import ConfigurationError
 from core.task import Batch
+from core.task.guards import refuse_mixed_rows
 from core.task.loss import Sums, checked, means, weighted_sums
 from trainers.averaged import averaged_task
 from trainers.diagnosis import WRONG_ROWS, explained
@@ -39,15 +44,16 @@ class Evaluator:
 
         @functools.cache  # one pipeline serves all evaluations: to make it anew is to trace it anew
         def chunks(replica: int) -> tf.data.Dataset:
-            # The figures don't depend on the batch: it grows to the next size that the replicas divide.
-            rows = -(-global_batch_size // replicas) * replicas
-            return eval_chunks(source, global_batch_size=rows, replicas=replicas, replica=replica)
+            return eval_chunks(source, global_batch_size=global_batch_size, replicas=replicas, replica=replica)
 
         self._num_chunks = int(chunks(0).cardinality())
         self._chunks = PerReplica(chunks, experiment.strategy)
         features, _ = chunks(0).element_spec
         any_rows = {key: tf.TensorSpec([None, *spec.shape[2:]], spec.dtype) for key, spec in features.items()}
-        self._spec = describe_loss(lambda batch, _: self.task.evaluate(batch), any_rows, "evaluate")
+        self._spec = describe_loss(lambda batch, _: self.task.evaluate(batch), any_rows, "evaluate", replicas=replicas)
+        self._together = replicas > 1 and self._spec.access.mixes
+        if replicas > 1 and not self._together and any(phase.mixes_rows for phase in experiment.assembly.phases):
+            refuse_mixed_rows(self.task.evaluate, source.gather(tf.range(min(4, len(source)), dtype=tf.int64)))
         self._sums_of_chunk = tf.function(self._sum_chunk, input_signature=self._chunks.element_spec, autograph=False)
 
     def evaluate(self) -> dict[str, float]:
@@ -60,8 +66,29 @@ class Evaluator:
         return means(sums)
 
     def _sum_chunk(self, features: Batch, mask: tf.Tensor) -> Sums:
-        sums = self.exchange.run(self._sum_replica, features, mask)
+        if self._together:
+            sums = self._sum_replicas(features, mask)
+        else:
+            sums = self.exchange.run(self._sum_replica, features, mask)
         return dict(self.exchange.reduce(sums, phase="evaluate", what=FIGURES))
+
+    def _sum_replicas(self, features: Batch, mask: Any) -> Any:
+        """Sums over a chunk of batches that all replicas take together: no collective can stand in a replica's loop."""
+
+        def add(i: tf.Tensor, features: Batch, mask: tf.Tensor, sums: Sums) -> Sums:
+            rows = tf.cast(tf.reduce_sum(mask[i]), tf.int32)
+            with mixing_unlike(self.exchange, "evaluate", rows, most=mask.shape[1]):
+                found = self._sum_batch({key: x[i, :rows] for key, x in features.items()})
+            # Who has no row takes part all the same, and adds nothing: what it makes of no rows may be anything.
+            found = tf.nest.map_structure(lambda x: tf.where(rows > 0, x, tf.zeros_like(x)), found)
+            return dict(tf.nest.map_structure(tf.add, sums, found))
+
+        def body(i: tf.Tensor, sums: Any) -> Any:
+            return i + 1, self.exchange.run(add, i, features, mask, sums)
+
+        batches = self.exchange.first(mask).shape[0]
+        start = (tf.constant(0), self.exchange.run(lambda: dict(self._spec.zero_sums())))
+        return tf.while_loop(lambda i, _: i < batches, body, start)[1]
 
     def _sum_replica(self, features: Batch, mask: tf.Tensor) -> Sums:
         """Sums over a chunk of batches, each of the rows that are real: a mask's ones come before its zeros."""

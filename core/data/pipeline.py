@@ -102,10 +102,12 @@ def eval_chunks(
     """Streams every example once, in order, to one replica: `({feature: [batches, rows, ...]}, mask [batches, rows])`.
 
     All elements have one shape, of at most `chunk_batches` batches. Rows beyond the last example repeat example 0 and
-    have mask 0 (float32); all others have mask 1.
+    have mask 0 (float32); all others have mask 1, and come before. A batch holds the same examples on any number of
+    replicas: where these don't divide it, the last have fewer rows that count.
     """
-    _check_positive(chunk_batches=chunk_batches)
-    rows = _rows(global_batch_size, 1, replicas, replica)
+    _check_positive(chunk_batches=chunk_batches, global_batch_size=global_batch_size)
+    rows = -(-global_batch_size // replicas)
+    _rows(rows * replicas, 1, replicas, replica)
     size = len(source)
     batches = -(-size // global_batch_size)
     chunks = -(-batches // chunk_batches)
@@ -114,8 +116,9 @@ def eval_chunks(
     @tf.autograph.experimental.do_not_convert
     def chunk(number: tf.Tensor) -> tuple[Features, tf.Tensor]:
         batch = number * in_chunk + tf.range(in_chunk, dtype=tf.int64)[:, None]
-        positions = batch * global_batch_size + replica * rows + tf.range(rows, dtype=tf.int64)
-        real = positions < size
+        place = replica * rows + tf.range(rows, dtype=tf.int64)
+        positions = batch * global_batch_size + place
+        real = (place < global_batch_size) & (positions < size)
         indices = tf.where(real, positions, tf.zeros_like(positions))
         return _gathered(source, indices, [in_chunk, rows]), tf.cast(real, tf.float32)
 

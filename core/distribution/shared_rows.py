@@ -53,12 +53,14 @@ class UnlikeRows:
         self.counts = exchange.sum(here, phase=phase, what=ROWS)
 
     def all(self, x: tf.Tensor) -> tf.Tensor:
-        tf.debugging.assert_equal(
+        right = tf.debugging.assert_equal(
             tf.shape(x)[0],
             self.rows,
             f"`{self.phase}` asks for `all_rows` of another number of rows than its batch has: give one row for each "
             "example. Several views of an example go in one row: `tf.stack(views, axis=1)`.",
         )
+        with tf.control_dependencies([right]):
+            x = tf.identity(x)
         padded = tf.pad(x, [[0, self.most - self.rows], *([0, 0] for _ in x.shape[1:])])
         gathered = _gather(tf.reshape(padded, [self.most, *x.shape[1:]]), self.exchange, self.phase, self.most)
         return tf.boolean_mask(gathered, tf.reshape(tf.sequence_mask(self.counts, self.most), [-1]))

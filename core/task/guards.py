@@ -1,7 +1,7 @@
 """Refuses what a step function mustn't do, while it is being traced: each error names the phase."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -9,6 +9,7 @@ import tensorflow as tf
 from core.arguments import listed
 from core.errors import ConfigurationError
 from core.rows import sharing_rows
+from core.task.loss import Batch, Loss
 from core.task.statistics import summing_over_replicas
 
 
@@ -55,6 +56,20 @@ class _RefusedRows:
         )
 
     own = all
+
+
+def refuse_mixed_rows(evaluate: Callable[[Batch], Loss], batch: Batch) -> None:
+    """Raises an error where `evaluate` makes something else of the first of two rows or more than of that row alone."""
+    both = [evaluate({key: x[:n] for key, x in batch.items()}) for n in (None, 1)]
+    counts = tf.ones_like(both[1].per_example) if both[1].weight is None else both[1].weight
+    together, alone = (tf.where(counts != 0.0, tf.cast(loss.per_example[:1], tf.float32), 0.0) for loss in both)
+    gap = float(tf.reduce_max(tf.abs(together - alone)))
+    if gap > 1e-2 * max(1.0, float(tf.reduce_max(tf.abs(alone)))):  # far beyond the rounding of other shapes
+        raise ConfigurationError(
+            f"`evaluate` mixes rows: the loss of an example is another one beside others (by {gap:.2g}), as a phase of "
+            "the task says by `mixes_rows=True`. On several replicas it would see the rows of one: compare with the "
+            "rows of all, `all_rows(x)` from `core.task`, or evaluate each example by itself."
+        )
 
 
 def refuse_missing_gradients(gradients: Mapping[str, Any], name: str) -> None:
