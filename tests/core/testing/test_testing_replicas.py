@@ -131,7 +131,6 @@ def test_normalisation_over_all_replicas_is_right_at_each_number_of_microbatches
 WRONG = {
     SharedNoise: "from step 0 on, so the forward passes differ",
     MeanInside: "`net/loss` differs from step 0 on",
-    NormalisedApart: "BatchNorm.sync=True",
     Late: "from step 1 on, while those before agree: updates differ",
 }
 
@@ -143,6 +142,11 @@ def test_what_hangs_on_the_replicas_is_caught(task):
     for text in ("after 3 steps", "on 1 replica and", "on 2 replicas: a difference of", "rng.rows", "others differ"):
         assert text in str(error.value)
     assert "`" in str(error.value)
+
+
+def test_normalisation_of_each_replica_apart_is_refused():
+    with pytest.raises(ConfigurationError, match=r"neither gathers rows nor synchronises.*`sync=True`"):
+        assert_replica_invariant(NormalisedApart, ALL, (1, 2), steps=3)
 
 
 @pytest.mark.parametrize("task", [SharedNoise, MeanInside])
