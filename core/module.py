@@ -45,11 +45,3 @@ def named_variables(module: tf.Module, *, trainable_only: bool = False) -> dict[
     for path, variable in found:  # the walk meets a shared variable (tied weights) wherever it is held
         first.setdefault(id(variable), ("/".join(str(part) for part in path), variable))
     return dict(first.values())
-
-
-def parameter_table(module: tf.Module) -> list[tuple[str, tuple[int, ...], str, int]]:
-    """Rows of (path, shape, dtype, count) for each trainable variable."""
-    return [
-        (path, tuple(v.shape), v.dtype.name, math.prod(v.shape))
-        for path, v in named_variables(module, trainable_only=True).items()
-    ]

@@ -9,6 +9,9 @@ An `Rng` is a value: the same `Rng` always draws the same numbers, and `fold` ma
 Draws come from Philox, a counter-based generator (Salmon et al., 2011, "Parallel random numbers: as easy as 1, 2, 3"):
 any place in the stream is reached by adding to a counter. So `rng.rows` draws the caller's rows of *one* draw over the
 global batch at the cost of those rows alone, and the numbers don't depend on the number of replicas or microbatches.
+
+The `Rng` of a step function knows the moment as well: `rng.step`, and `rng.progress` from 0 to 1, for what changes in
+the course of a run (an annealed weight, say). They are no randomness, and change no draw.
 """
 
 import hashlib
@@ -22,19 +25,67 @@ _FOLDS = 1 << 63  # counters from here on are kept for `fold`, which therefore n
 _NAMES = 1 << 62  # and above this one for names, which never meet a number
 
 
+class Moment(NamedTuple):
+    """When a step function is called."""
+
+    step: tf.Tensor  # int64, from 0
+    steps: int | None = None  # of the whole run, where that is known
+    progress: tf.Tensor | None = None  # in place of step / steps
+
+
 class Rng(NamedTuple):
-    """A stateless seed, and which rows of the global batch its holder is looking at."""
+    """A stateless seed, which rows of the global batch its holder is looking at, and when."""
 
     seed: tf.Tensor  # int32 [2], not negative: XLA and the CPU kernel extend a negative seed differently
     first_row: Any = 0
     num_rows: int | None = None
     runs: int = 1  # the holder's rows may be several runs of equal length,
     stride: int = 0  # each beginning this many rows of the global batch after the one before it
+    moment: Moment | None = None  # of no step: initial values, sampling
 
     @classmethod
-    def from_seed(cls, seed: int) -> "Rng":
-        """Makes an `Rng` from a number, as a run's `seed` or a unit test gives it."""
-        return cls(tf.constant([seed & 0x7FFFFFFF, (seed >> 31) & 0x7FFFFFFF], tf.int32))
+    def from_seed(cls, seed: int, *, step: Any = None, progress: Any = None) -> "Rng":
+        """Makes an `Rng` from a number, as a run's `seed` or a unit test gives it.
+
+        A unit test may give the `step` (0 unless given) and the `progress` that a step function is to see as well.
+
+        >>> rng = Rng.from_seed(0, step=30, progress=0.25).fold("noise")
+        >>> int(rng.step), float(rng.progress)
+        (30, 0.25)
+        """
+        moment = None
+        if step is not None or progress is not None:
+            so_far = None if progress is None else tf.convert_to_tensor(progress, tf.float32)
+            moment = Moment(tf.convert_to_tensor(0 if step is None else step, tf.int64), None, so_far)
+        return cls(tf.constant([seed & 0x7FFFFFFF, (seed >> 31) & 0x7FFFFFFF], tf.int32), moment=moment)
+
+    @property
+    def step(self) -> tf.Tensor:
+        """Returns the number of the training step, from 0: an int64 scalar."""
+        return self._moment("step").step
+
+    @property
+    def progress(self) -> tf.Tensor:
+        """Returns how much of the run is done, `step / Trainer.steps`: a float32 scalar from 0 to just below 1."""
+        moment = self._moment("progress")
+        if moment.progress is not None:
+            return moment.progress
+        if moment.steps is None:
+            raise ValueError(
+                "`rng.progress` is asked for, but how many steps the run has isn't known: give `TrainStep(..., "
+                "steps=...)`, or in a unit test `Rng.from_seed(0, step=30, progress=0.25)`."
+            )
+        # In float64, and rounded once: XLA and Grappler multiply by 1/steps instead, which float32 would show.
+        return tf.cast(tf.cast(moment.step, tf.float64) / float(moment.steps), tf.float32)
+
+    def _moment(self, name: str) -> Moment:
+        if self.moment is None:
+            raise ValueError(
+                f"`rng.{name}` is asked for, but this `Rng` is of no training step: only step functions are handed one "
+                "that knows it (initial values, samples and evaluation belong to no step). In a unit test, give "
+                "`Rng.from_seed(0, step=30, progress=0.25)`."
+            )
+        return self.moment
 
     def fold(self, data: Any) -> "Rng":
         """Makes an independent `Rng` for one purpose (a name), one step or one item (a number or scalar tensor)."""

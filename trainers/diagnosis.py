@@ -46,6 +46,22 @@ def explained(source: Source) -> Iterator[None]:
         ) from error
 
 
+@contextlib.contextmanager
+def repeatable_or_refused(deterministic: bool) -> Iterator[None]:
+    """Raises what TensorFlow says of an operation that it can't repeat to the bit as an error in the user's terms."""
+    try:
+        yield
+    except tf.errors.UnimplementedError as error:
+        first = error.message.strip().split("\n")[0].rstrip(".")
+        if not deterministic or "determinis" not in first:
+            raise
+        raise ConfigurationError(
+            "`Experiment.deterministic` is True, but TensorFlow has no repeatable form of an operation of this step: "
+            f"{first}. Set `Trainer.compile = False` if it is XLA that lacks it, or else `Experiment.deterministic = "
+            "False`."
+        ) from error
+
+
 def describe_bad_step(train_step: TrainStep, values: Batch, index: int) -> str:
     """Names the figures and gradients of step `index` that aren't finite, phase by phase.
 

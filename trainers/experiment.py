@@ -21,7 +21,8 @@ class Experiment:
     `task` is a factory, called with `rng=`; sources and the strategy hold no variables and come ready made.
     `placements` say by the name of a phase where it runs, in place of what the task says; `one_device` names networks
     of the task that live on one device only. `synthetic` trains on the first batches over and over, to see what a run
-    costs without its input.
+    costs without its input. `deterministic` makes TensorFlow choose, in the whole process, operations that repeat their
+    last bits, and refuse those that can't.
     """
 
     def __init__(
@@ -35,7 +36,11 @@ class Experiment:
         one_device: Sequence[str] = (),
         seed: int = 0,
         synthetic: bool = False,
+        deterministic: bool = False,
     ):
+        if deterministic:  # before anything is computed; there is no way back for this process
+            tf.config.experimental.enable_op_determinism()
+        self.deterministic = deterministic
         self.train_source = train_source
         self.eval_source = eval_source
         self.strategy = strategy or default_strategy()

@@ -23,7 +23,7 @@ MODES = {
     "train": "trains, with evaluation; goes on by itself where an earlier run of the same configuration stopped",
     "evaluate": "evaluates the newest checkpoint of the workdir",
     "sample": "images from the newest checkpoint, as PNG; with `--images=DIR` those, translated",
-    "summary": "prints the parameter table",
+    "summary": "prints each variable: its size, the phases that train it, where it lives",
     "resume_check": "trains once without and once with a SIGKILL in the middle, and compares every bit",
 }
 ONLY_IN = {  # the one mode in which a flag has an effect

@@ -29,6 +29,7 @@ NOT_IDENTITY = (
     "Experiment.strategy",
     "Experiment.placements",
     "Experiment.one_device",
+    "Experiment.deterministic",
     "Gan.*_placement",  # placements were the task's own once
     "Gan.one_device",
     *(f"{name}.*" for name in STRATEGIES),
@@ -75,15 +76,19 @@ class Session:
                 "process: add `--gin_file=configs/runtime/multi_worker.gin`, or unset `TF_CONFIG`."
             )
 
-    def claim(self) -> checkpoint.Manifest | None:
+    def claim(self, trainer: Trainer) -> checkpoint.Manifest | None:
         """Takes the workdir, unless it holds a run of another configuration; returns its newest checkpoint."""
-        own, found = identity(NOT_IDENTITY), self.newest_checkpoint()
+        asking = trainer.train_step.asks_progress  # what a step of theirs means hangs on how many there are
+        may_change = [name for name in NOT_IDENTITY if not (asking and name == "Trainer.steps")]
+        own, found = identity(may_change), self.newest_checkpoint()
         self.workdir.create()
         if is_chief():
             self.workdir.lock()
-        before = own if found is None else read_identity(found.extra["configuration"], own, NOT_IDENTITY)
+        before = own if found is None else read_identity(found.extra["configuration"], own, may_change)
         if before != own:
             changes = difference(before, own)
+            if asking and before.get("Trainer.steps") != own["Trainer.steps"]:
+                changes += f"\n(`Trainer.steps` counts here, because phase `{asking[0]}` asks for `rng.progress`)"
             if not self.flags.allow_config_change:
                 raise ConfigurationError(
                     f"the workdir `{self.workdir.path}` holds a run of another configuration:\n{changes}\nStart this "

@@ -12,7 +12,7 @@ from core.errors import ConfigurationError, NotFiniteError, PreemptedError
 from core.task import Batch
 from core.telemetry import Telemetry
 from trainers.averaged import averaged_task
-from trainers.diagnosis import REMEDY, describe_bad_step, explained
+from trainers.diagnosis import REMEDY, describe_bad_step, explained, repeatable_or_refused
 from trainers.evaluator import Evaluator
 from trainers.experiment import Experiment
 from trainers.hooks.base import Hook
@@ -38,6 +38,7 @@ class Trainer:
             experiment.assembly,
             self.input.batch_spec,
             seed=experiment.seed,
+            steps=settings.steps,
             compile=settings.compile,
             reduce_in=tf.as_dtype(reduce_in) if reduce_in else None,
         )
@@ -102,7 +103,8 @@ class Trainer:
         began = time.perf_counter()
         # Called through its one trace: finding that anew would cost about a millisecond for every chunk.
         self._run_chunk = self.chunk.get_concrete_function()
-        self._run_chunk(stacked, tf.zeros([3], tf.int64))
+        with repeatable_or_refused(self.experiment.deterministic):
+            self._run_chunk(stacked, tf.zeros([3], tf.int64))
         verb, chunk_steps = "compiled" if self.settings.compile else "traced", self.input.chunk_steps
         self.telemetry.note(f"{verb} in {time.perf_counter() - began:.1f} s; {chunk_steps} steps a chunk")
         if self.settings.chunk_steps is None and chunk_steps < min(10, self.steps):

@@ -14,6 +14,7 @@ from core.module import named_variables
 from core.optimizers import Optimizer
 from core.task import Phase, Placement, Task, Update
 from core.task.checks import check_unshared, check_variables, checked_phases, one_device_network, placed_phases
+from core.task.standing import check_trained
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +36,7 @@ def assemble(
     placements: Mapping[str, Placement] = {},
     one_device: Sequence[str] = (),
 ) -> Assembly:
-    """Makes a task and its optimizers within the strategy's scope, and checks that every variable is in its place.
+    """Makes a task and its optimizers within the strategy's scope, and checks that all is in its place, and trained.
 
     `placements` replace those of the phases that they name; `one_device` names networks of the task that live on one
     device only, beside those that the task names itself.
@@ -47,6 +48,7 @@ def assemble(
         networks = [one_device_network(task, name) for name in (*task.one_device, *one_device)]
         ids = {id(variable) for network in networks for variable in named_variables(network).values()}
     check_variables(task, phases, strategy, ids)
+    check_trained(task, phases)
     updates = [phase for phase in phases if isinstance(phase, Update)]
     optimizers = {phase.name: _optimizer(phase, strategy, ids) for phase in updates}
     variables = {f"task/{path}": v for path, v in named_variables(task).items()}

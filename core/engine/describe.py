@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from core.errors import ConfigurationError
-from core.random import Rng
+from core.random import Moment, Rng
 from core.rows import sharing_rows
 from core.task.guards import no_new_variables, no_synchronisation
 from core.task.inputs import Inputs
@@ -30,6 +30,7 @@ class Access(NamedTuple):
     shapes_only: frozenset[str]  # of those, what it looked at for nothing but its shape
     variables: tuple[tf.Variable, ...]  # the trainable ones
     mixes: bool  # whether it gathered the rows of all replicas, or a layer of it summed over them
+    progress: bool  # whether it asks how much of the run is done
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,10 +135,11 @@ def _trace(
     mixes_rows: bool,
     replicas: int,
 ) -> tuple[Any, Access]:
-    rng, read, unused, variables = Rng.from_seed(0), set[str](), set[str](), list[tf.Variable]()
-    seen = _Mixing(replicas)
+    seed, read, variables = Rng.from_seed(0), set[str](), list[tf.Variable]()
+    unused, asks_progress, seen = set[str](), False, _Mixing(replicas)
 
-    def noticed(b: Batch) -> Any:
+    def noticed(b: Batch, step: tf.Tensor, progress: tf.Tensor) -> Any:
+        rng = seed._replace(moment=Moment(step, progress=progress))
         with tf.GradientTape() as tape:
             result = fn(Inputs(b, name, elsewhere, read), rng)
         variables.extend(tape.watched_variables())
@@ -146,14 +148,17 @@ def _trace(
     with no_new_variables(name), seen.noted() if mixes_rows else no_synchronisation(name):
         if _untraced.get():
             shapes = {key: [1 if size is None else size for size in spec.shape] for key, spec in batch.items()}
-            result = noticed({key: tf.zeros(shapes[key], spec.dtype) for key, spec in batch.items()})
+            values = {key: tf.zeros(shapes[key], spec.dtype) for key, spec in batch.items()}
+            result = noticed(values, tf.constant(0, tf.int64), tf.constant(0.0))
         else:
+            moment = (tf.TensorSpec([], tf.int64), tf.TensorSpec([]))
             with no_python_values(f"phase `{name}`"):
-                function = tf.function(noticed, autograph=False).get_concrete_function(dict(batch))
+                function = tf.function(noticed, autograph=False).get_concrete_function(dict(batch), *moment)
             result = function.structured_outputs
-            given = zip(sorted(batch), function.inputs, strict=False)  # the variables come after them
-            unused = {key for key, tensor in given if not tensor.consumers()}
-    return result, Access(frozenset(read), frozenset(read & unused), tuple(variables), seen.mixes)
+            used = [bool(tensor.consumers()) for tensor in function.inputs]  # the variables come last
+            unused = {key for key, is_used in zip(sorted(batch), used, strict=False) if not is_used}
+            asks_progress = used[len(batch) + 1]
+    return result, Access(frozenset(read), frozenset(read & unused), tuple(variables), seen.mixes, asks_progress)
 
 
 class _Mixing:

@@ -14,7 +14,7 @@ from core.engine.sweep import Accumulated, Additive, Asked, Rows, Sweep
 from core.engine.write import reduce_over_replicas, write_update
 from core.errors import ConfigurationError
 from core.module import named_variables
-from core.random import Rng
+from core.random import Moment, Rng
 from core.task import Batch, Compute, Phase, Update
 from core.task.guards import refuse_missing_gradients
 from core.task.statistics import Statistics
@@ -33,11 +33,13 @@ class PhaseRunner:
         exchange: Exchange,
         *,
         rng: Rng,
+        steps: int | None,
         microbatches: int,
         compile: bool,
     ):
         self.optimizers, self.one_device_ids = assembly.optimizers, assembly.one_device_ids
-        self.exchange, self.rng, self.microbatches, self.compile = exchange, rng, microbatches, compile
+        self.exchange, self.rng, self.steps = exchange, rng, steps
+        self.microbatches, self.compile = microbatches, compile
         self._pullbacks: dict[str, Pullback] = {}  # through forward passes of this trace that were kept
         self._arrived: dict[str, Any] = {}  # values that were moved already, where they weren't made
         self._gone_through = {plan.through.name for plan in plans if plan.through}
@@ -269,8 +271,9 @@ class PhaseRunner:
     # --- randomness --------------------------------------------------------------------------------------------------
 
     def rng_of(self, phase: Phase, index: tf.Tensor) -> Rng:
-        """Returns the random numbers of `phase` in step `index`."""
-        return self.rng.fold(index).fold(phase.name)
+        """Returns the random numbers of `phase` in step `index`, which they know."""
+        moment = Moment(tf.cast(index, tf.int64), self.steps)
+        return self.rng.fold(index).fold(phase.name)._replace(moment=moment)
 
     def _rng_here(self, plan: Plan, index: tf.Tensor) -> Rng:
         """Stands at the first row, where the phase runs, of its first microbatch."""

@@ -15,6 +15,7 @@ from core.engine.describe import LossSpec, Specs, zeros
 from core.engine.place import Placed
 from core.engine.plan import Plan, Planner
 from core.engine.run import PhaseRunner
+from core.errors import ConfigurationError
 from core.random import Rng
 from core.task import Batch, Phase
 from core.task.loss import Sums
@@ -31,6 +32,7 @@ class TrainStep:
     """`step(values, index) -> StepResult`: the phases of one training step, for use in cross-replica context.
 
     `values` are `[microbatches, rows, ...]` on each replica, as `batch` says; `index` is the step's number, from 0.
+    Of how many `steps` it is one has to be known where a step function asks for `rng.progress`.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class TrainStep:
         batch: Specs,
         *,
         seed: int,
+        steps: int | None = None,
         compile: bool = False,
         reduce_in: tf.DType | None = None,
     ):
@@ -46,10 +49,22 @@ class TrainStep:
         self.exchange = Exchange(assembly.strategy, reduce_in=reduce_in)
         planner = Planner(batch, replicas=self.exchange.replicas, one_device_ids=assembly.one_device_ids)
         self.plans = [planner.add(phase) for phase in assembly.phases]
+        self.asks_progress = [plan.name for plan in self.plans if plan.access.progress]
+        if self.asks_progress and steps is None:
+            raise ConfigurationError(
+                f"the step function of phase `{self.asks_progress[0]}` asks for `rng.progress`, but of how many steps "
+                "isn't known: give `TrainStep(..., steps=1000)`, or use `rng.step`."
+            )
         self.specs: dict[str, LossSpec] = {plan.name: plan.loss for plan in self.plans if plan.loss}
         self.rng = Rng.from_seed(seed).fold("train")
         self._runner = PhaseRunner(
-            self.plans, assembly, self.exchange, rng=self.rng, microbatches=planner.microbatches, compile=compile
+            self.plans,
+            assembly,
+            self.exchange,
+            rng=self.rng,
+            steps=steps,
+            microbatches=planner.microbatches,
+            compile=compile,
         )
 
     def __call__(self, values: Batch, index: tf.Tensor) -> StepResult:

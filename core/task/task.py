@@ -31,10 +31,12 @@ class Task(Module):
     """Says what is trained and how: its networks (made in `__init__`) and its phases.
 
     Networks (or other modules) whose attributes are named in `one_device` live on one device only: they cost no memory
-    elsewhere, and only phases that run there can read them.
+    elsewhere, and only phases that run there can read them. Those named in `frozen` are trained by no phase: a
+    pretrained encoder, say. Any other trainable variable that no phase trains is an error.
     """
 
     one_device: Sequence[str] = ()
+    frozen: Sequence[str] = ()
 
     def phases(self) -> Sequence[Phase]:
         """Lists the phases of one training step, in the order in which they run."""

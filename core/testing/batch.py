@@ -1,9 +1,11 @@
-"""The batch that an assertion is given."""
+"""The batch that an assertion is given, and the moment at which it calls a step function."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
+
+HALFWAY: Any = {"step": 500, "progress": 0.5}  # where an annealed weight is neither zero nor at its end
 
 
 def as_tensors(batch: Mapping[str, Any]) -> dict[str, tf.Tensor]:

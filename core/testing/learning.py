@@ -7,6 +7,7 @@ import tensorflow as tf
 from core.module import named_variables
 from core.random import Rng
 from core.task import Batch, Task, Update
+from core.testing.batch import HALFWAY
 from core.testing.plain import optimizers_of, plain_step
 
 
@@ -20,7 +21,7 @@ def assert_updates_only(
     trained = {id(v) for m in modules for v in named_variables(m, trainable_only=True).values()}
     own = {id(v) for m in modules for v in named_variables(m).values()}
     before = {path: v.numpy() for path, v in named_variables(task).items()}
-    plain_step(task, optimizers_of(task), batch, Rng.from_seed(seed), only=phase)
+    plain_step(task, optimizers_of(task), batch, Rng.from_seed(seed, **HALFWAY), only=phase)
     for path, variable in named_variables(task).items():
         changed = before[path].tobytes() != variable.numpy().tobytes()
         assert changed or id(variable) not in trained, (
@@ -35,11 +36,15 @@ def assert_overfits(task: Task, batch: Batch, *, steps: int = 200, to: float = 0
     """Asserts that within `steps` steps on one batch each loss falls below `to` times what it was."""
     assert steps >= 2, f"`steps` is {steps}; it takes two to see a loss fall."
     optimizers = optimizers_of(task)
-    rng = Rng.from_seed(seed)
-    step = tf.function(lambda i: plain_step(task, optimizers, batch, rng.fold(i)), autograph=False)
-    first = {name: float(x) for name, x in step(tf.constant(0)).items()}
+
+    @tf.function(autograph=False)
+    def step(i: tf.Tensor) -> dict[str, tf.Tensor]:
+        rng = Rng.from_seed(seed, step=i, progress=tf.cast(i, tf.float32) / steps)
+        return plain_step(task, optimizers, batch, rng.fold(i))
+
+    first = {name: float(x) for name, x in step(tf.constant(0, tf.int64)).items()}
     for i in range(1, steps):
-        last = step(tf.constant(i))
+        last = step(tf.constant(i, tf.int64))
     for name, start in first.items():
         end = float(last[name])
         assert start > 0.0, f"the loss of phase `{name}` starts at {start:.4g}; a fall to {to} times that says nothing."

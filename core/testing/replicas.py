@@ -65,14 +65,26 @@ def assemble(
 
 
 class Run:
-    """A step of an assembly on one batch, `{name: [rows, ...]}`, traced once; `settings` are the step's."""
+    """A step of an assembly on one batch, `{name: [rows, ...]}`, traced once; `settings` are the step's.
 
-    def __init__(self, assembly: Assembly, batch: Batch, *, microbatches: int = 1, seed: int = 0, **settings: Any):
+    `rng.progress` is that of a run of 1,000 `steps`, unless another number is given.
+    """
+
+    def __init__(
+        self,
+        assembly: Assembly,
+        batch: Batch,
+        *,
+        microbatches: int = 1,
+        seed: int = 0,
+        steps: int = 1000,
+        **settings: Any,
+    ):
         self.strategy = assembly.strategy
         self.variables = {path.removeprefix("task/"): v for path, v in assembly.variables.items()}
         self.microbatches = microbatches
         self._values, spec = _spread(batch, self.strategy, microbatches)
-        self.step = TrainStep(assembly, spec, seed=seed, **settings)
+        self.step = TrainStep(assembly, spec, seed=seed, steps=steps, **settings)
         function = tf.function(lambda values, index: self.step(values, index), autograph=False)
         self._function = function.get_concrete_function(self._values, tf.TensorSpec([], tf.int64))
 

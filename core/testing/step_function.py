@@ -8,7 +8,7 @@ import tensorflow as tf
 from core.random import Rng
 from core.task import Batch, Loss
 from core.task.loss import checked
-from core.testing.batch import as_tensors
+from core.testing.batch import HALFWAY, as_tensors
 
 
 def assert_step_function(
@@ -25,7 +25,7 @@ def assert_step_function(
     """
     batch = as_tensors(batch)
     rows = len(next(iter(batch.values())))
-    rng = Rng.from_seed(seed)._replace(num_rows=rows)
+    rng = Rng.from_seed(seed, **HALFWAY)._replace(num_rows=rows)
     first = checked(loss(batch, rng), getattr(loss, "__name__", "loss"), rows)
     values = first.per_example.numpy()
     counts = np.ones(values.shape, bool) if first.weight is None else first.weight.numpy() != 0.0

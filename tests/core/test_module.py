@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from core.module import Module, named_variables, parameter_table
+from core.module import Module, named_variables
 
 
 class Layer(Module):
@@ -38,6 +38,5 @@ def test_any_module_of_tensorflow_has_paths():
     assert list(named_variables(module)) == ["inner/w"]
 
 
-def test_table_and_repr():
-    assert ("layers/1/w", (4, 2), "float32", 8) in parameter_table(Net())
+def test_repr():
     assert repr(Net()) == "Net(24 parameters)"

@@ -22,7 +22,9 @@ SOURCE = ArraySource({"x": np.zeros([4, 2], "float32")}, name="lab")
 
 
 class Remembering(Task):
-    """Two networks and a history."""
+    """Two networks, of which one learns, and a history."""
+
+    frozen = ("g",)
 
     def __init__(self, *, rng):
         super().__init__()

@@ -1,28 +1,37 @@
-"""`--mode=summary`: what is trained, as a table."""
+"""`--mode=summary`: what is trained, and by which phases, what isn't, and where all of it lives."""
+
+import math
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
 
-from core.module import named_variables, parameter_table
+from core.task.standing import Standing, standings
 from trainers.session import Session
 from trainers.trainer import Trainer
 
+FROZEN, UNTRAINED = "frozen", "untrained"
+
 
 def run(session: Session) -> int:
-    """Prints every parameter with its shape, the totals, and how training would go about it."""
+    """Prints every variable with its shape and standing, the totals, and how training would go about it."""
     trainer = session.trainer()
-    experiment, settings = trainer.experiment, trainer.settings
-    rows = parameter_table(experiment.task)
-    table = Table("parameter", "shape", "dtype", "count", title=type(experiment.task).__name__)
-    table.columns[-1].justify = "right"
-    for path, shape, dtype, count in rows:
-        table.add_row(path, " × ".join(map(str, shape)) or "scalar", dtype, f"{count:,}")
+    assembly, settings = trainer.experiment.assembly, trainer.settings
+    rows = standings(assembly.task, assembly.phases)
+    table = Table("variable", "shape", "dtype", "count", "trained by", "lives on", title=type(assembly.task).__name__)
+    table.columns[3].justify = "right"
+    for row in rows:
+        shape = " × ".join(map(str, row.variable.shape)) or "scalar"
+        where = "one device" if id(row.variable) in assembly.one_device_ids else "every replica"
+        table.add_row(row.path, shape, row.variable.dtype.name, f"{_count([row]):,}", _standing(row), where)
     console = Console()
     console.print(table)
-    others = len(named_variables(experiment.task)) - len(rows)
-    phases = ", ".join(f"{type(phase).__name__} {phase.name}" for phase in experiment.assembly.phases)
+    phases = ", ".join(f"{type(phase).__name__} {phase.name}" for phase in assembly.phases)
+    trained, frozen = [row for row in rows if row.phases], [row for row in rows if _standing(row) == FROZEN]
+    others = len(rows) - len(trained) - len(frozen)
     console.print(
-        f"{sum(row[-1] for row in rows):,} parameters; {others} variables that aren't trained; phases: {phases}"
+        f"{_count(trained):,} parameters trained, {_count(frozen):,} frozen; {others} variables that aren't for "
+        f"training; phases: {phases}"
     )
     console.print(
         f"{trainer.steps:,} steps of {settings.global_batch_size:,} examples in {settings.microbatches} microbatches, "
@@ -31,6 +40,17 @@ def run(session: Session) -> int:
     if trainer.train_step.exchange.replicas > 1:
         console.print(_collectives(trainer))
     return 0
+
+
+def _standing(row: Standing) -> str:
+    """Names the phases that train the variable, or says why none does."""
+    if not row.trainable:
+        return UNTRAINED
+    return FROZEN if row.frozen else ", ".join(row.phases)
+
+
+def _count(rows: Sequence[Standing]) -> int:
+    return sum(math.prod(row.variable.shape) for row in rows)
 
 
 def _collectives(trainer: Trainer) -> Table:

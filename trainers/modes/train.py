@@ -12,7 +12,7 @@ def run(session: Session) -> int:
     trainer = session.trainer()
     if session.flags.eager:
         return _one_eager_step(trainer)
-    manifest = session.claim()
+    manifest = session.claim(trainer)
     workdir = session.workdir
     same_figures = True
     if manifest is not None:

@@ -82,6 +82,8 @@ def test_a_gradient_that_would_not_go_through_is_refused():
 
 def test_what_the_error_advises_trains_right():
     class Direct(Pair):
+        frozen = ("d",)
+
         def phases(self):
             return [Update("g", loss=self.both, trains=self.g, optimizer=sgd(0.1))]
 
@@ -139,6 +141,7 @@ def test_a_way_through_from_rows_without_weight_is_a_skipped_update(replicas):
 class Mixing(Pair):
     """Its generator normalises over the rows of all replicas."""
 
+    frozen = ("norm",)
     placement = EVERY_REPLICA
 
     def __init__(self, *, rng):

@@ -100,6 +100,7 @@ class Random(Task):
         self.g, self.d = layers.Linear(2, SIZE, rng=rng.fold("g")), Judge(self.drawn, rng=rng.fold("d"))
         self.head, self.history = layers.Linear(SIZE, 1, rng=rng.fold("head")), Remembered()
         self.one_device = self.drawn.one_device
+        self.frozen = () if self.drawn.head else ("head",)
 
     def phases(self):
         drawn, rule = self.drawn, sgd(0.1, momentum=0.5)
@@ -122,10 +123,11 @@ class Random(Task):
 
     def recall(self, batch, rng):
         order = tf.argsort(rng.rows.uniform(ROWS))
-        return {"before": tf.gather(self.history.rows, order)}, {self.history.rows.ref(): batch["x"]}
+        return {"before": tf.gather(self.history.rows, order)}, {self.history.rows.ref(): rng.progress * batch["x"]}
 
     def sample(self, batch, rng):
-        return {"fake": tf.tanh(self.g(rng.rows.normal(batch["x"].shape[0], 2)))}
+        made = tf.tanh(self.g(rng.rows.normal(batch["x"].shape[0], 2)))
+        return {"fake": made / (1.0 + tf.cast(rng.step, tf.float32))}
 
     def g_loss(self, batch, rng):
         made = batch["fake"] if self.drawn.through else self.sample(batch, rng.fold("own"))["fake"]
@@ -134,7 +136,7 @@ class Random(Task):
 
     def d_loss(self, batch, rng):
         statistics = Statistics()
-        x = batch["x"] + 0.1 * rng.fold("noise").rows.normal(*batch["x"].shape)
+        x = batch["x"] + (0.5 - rng.progress) * rng.fold("noise").rows.normal(*batch["x"].shape)
         x += batch["fake"] if self.drawn.shared else 0.0
         x += batch["before"] if self.drawn.history else 0.0
         error = self.d(x, batch["words"], rng.fold("dropout"), statistics) - batch["y"]
@@ -163,11 +165,16 @@ def assert_as_specified(seed):
     task_class = type("Random", (Random,), {"drawn": drawn})
     batch = data(drawn, seed)
     outcome = Run(
-        assemble(task_class, on_virtual_cpus(drawn.replicas)), batch, microbatches=drawn.microbatches, seed=seed
+        assemble(task_class, on_virtual_cpus(drawn.replicas)),
+        batch,
+        microbatches=drawn.microbatches,
+        seed=seed,
+        steps=STEPS,
     ).train(STEPS)
-    task, rng = task_class(rng=Rng.from_seed(0).fold("init")), Rng.from_seed(seed).fold("train")
+    task = task_class(rng=Rng.from_seed(0).fold("init"))
     optimizers, losses = optimizers_of(task), []
     for i in range(STEPS):
+        rng = Rng.from_seed(seed, step=i, progress=i / STEPS).fold("train")
         step = rng.fold(tf.constant(i, tf.int64))
         batch = {key: tf.constant(x) for key, x in batch.items()}
         losses.append(plain_step(task, optimizers, batch, step, index=i, microbatches=drawn.microbatches))

@@ -106,6 +106,8 @@ class Late(Line):
 class Placed(Line):
     """Its features are made on one device."""
 
+    frozen = ("first",)
+
     def phases(self):
         return [
             Compute("features", lambda batch, rng: {"z": self.first(batch["x"])}, placement=ONE_DEVICE),

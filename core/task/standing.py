@@ -1,0 +1,77 @@
+"""What becomes of each variable of a task: phases train it, it is frozen, or it isn't for training at all."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from core.arguments import listed
+from core.errors import ConfigurationError, did_you_mean
+from core.module import named_variables
+from core.task.phases import Compute, Phase, Update
+from core.task.task import Task
+
+
+@dataclasses.dataclass(frozen=True)
+class Standing:
+    """A variable, and what becomes of it in training."""
+
+    path: str
+    variable: tf.Variable
+    phases: tuple[str, ...]  # that train it
+    frozen: bool  # declared so: `Task.frozen`
+    trainable: bool  # neither `tf.Variable(trainable=False)` nor history of a `Compute`
+
+    @property
+    def forgotten(self) -> bool:
+        """Says whether it is there to be trained, but nothing trains it."""
+        return self.trainable and not self.phases and not self.frozen
+
+
+def standings(task: Task, phases: Sequence[Phase]) -> list[Standing]:
+    """Returns what becomes of each variable of `task`, in the order of their paths."""
+    trained_by: dict[int, tuple[str, ...]] = {}
+    history = set[int]()
+    for phase in phases:
+        if isinstance(phase, Update):
+            for variable in phase.variables().values():
+                trained_by[id(variable)] = (*trained_by.get(id(variable), ()), phase.name)
+        elif isinstance(phase, Compute) and phase.state is not None:
+            history |= {id(variable) for variable in named_variables(phase.state).values()}
+    frozen = {id(v) for name in task.frozen for v in named_variables(_frozen_module(task, name)).values()}
+    return [
+        Standing(path, v, trained_by.get(id(v), ()), id(v) in frozen, v.trainable and id(v) not in history)
+        for path, v in named_variables(task).items()
+    ]
+
+
+def check_trained(task: Task, phases: Sequence[Phase]) -> None:
+    """Refuses a variable that is there to be trained but is in no phase's `trains`, and a frozen one that is."""
+    name, found = type(task).__name__, standings(task, phases)
+    for standing in found:
+        if standing.frozen and standing.phases:
+            raise ConfigurationError(
+                f"`{name}.frozen` names a module that holds `{standing.path}`, which phase `{standing.phases[0]}` "
+                "trains: leave it out of `frozen`, or out of the phase's `trains`."
+            )
+    forgotten = [standing.path for standing in found if standing.forgotten]
+    if forgotten:
+        names = [phase.name for phase in phases if isinstance(phase, Update)]
+        raise ConfigurationError(
+            f"no phase of `{name}` trains {listed(forgotten, most=3)}: add the module to the `trains` of "
+            f"{listed(names)}. If it is meant to stay as it is, keep the module as an attribute of the task and name "
+            f'it there, `frozen = ("encoder",)` in `class {name}`; a variable that nothing should ever train is made '
+            "by `tf.Variable(..., trainable=False)`."
+        )
+
+
+def _frozen_module(task: Task, name: str) -> tf.Module:
+    module: Any = getattr(task, name, None)
+    if not isinstance(module, tf.Module):
+        known = [key for key, value in vars(task).items() if isinstance(value, tf.Module)]
+        raise ConfigurationError(
+            f"`{type(task).__name__}.frozen` names `{name}`, which is {module!r}; name attributes that hold a module: "
+            f"`{type(task).__name__}` has {listed(known)}.{did_you_mean(name, known)}"
+        )
+    return module

@@ -1,0 +1,149 @@
+"""A step function is told the step and how much of the run is done: the same ones wherever and however it runs."""
+
+import functools
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from core.engine.run import PhaseRunner
+from core.errors import ConfigurationError
+from core.layers import Linear
+from core.module import Module
+from core.optimizers import sgd
+from core.random import Rng
+from core.task import EVERY_REPLICA, ONE_DEVICE, Compute, Loss, Task, Update
+from core.testing import Run, assemble, assert_overfits, assert_step_function, assert_updates_only, on_virtual_cpus
+
+STEPS = 6
+BATCH = {"x": tf.constant(np.random.RandomState(0).randn(8, 3), tf.float32)}
+BUILT = functools.partial(Run, batch=BATCH)
+
+
+class Annealed(Task):
+    """Every kind of phase tells what it is told; all that it learns hangs on it."""
+
+    every, placement = 1, EVERY_REPLICA
+
+    def __init__(self, *, rng):
+        super().__init__()
+        self.g, self.d, self.past = Linear(3, 2, rng=rng.fold("g")), Linear(2, 1, rng=rng.fold("d")), Module()
+        self.past.progress = tf.Variable(-1.0, trainable=False, name="progress")
+
+    def phases(self):
+        return [
+            Compute("recall", self.recall, state=self.past),
+            Compute("make", self.make, every=self.every, placement=self.placement),
+            Update("g", loss=self.loss, trains=self.g, optimizer=sgd(0.1), every=self.every, through="make"),
+            Update("d", loss=self.d_loss, trains=self.d, optimizer=sgd(0.1), placement=self.placement),
+        ]
+
+    def recall(self, batch, rng):
+        return {"before": tf.fill([batch["x"].shape[0]], self.past.progress)}, {self.past.progress.ref(): rng.progress}
+
+    def make(self, batch, rng):
+        return {"made": self.g(batch["x"]) * rng.progress, "step_seen": told(batch, rng)["at"]}
+
+    def loss(self, batch, rng):
+        error = tf.reduce_sum(tf.square(batch["made"] - batch["x"][:, :2]), 1)
+        return Loss(error, metrics={"before": batch["before"], "seen": batch["step_seen"], **told(batch, rng)})
+
+    def d_loss(self, batch, rng):
+        noise = tf.cast(rng.step, tf.float32) * rng.fold("noise").rows.normal(batch["x"].shape[0])
+        return Loss(tf.square(self.d(batch["x"][:, :2])[:, 0] - 0.1 * noise), metrics=told(batch, rng.fold("more")))
+
+
+def told(batch, rng):
+    rows = [batch["x"].shape[0]]
+    return {"at": tf.fill(rows, tf.cast(rng.step, tf.float32)), "done": tf.fill(rows, rng.progress)}
+
+
+class OnOneDevice(Annealed):
+    placement = ONE_DEVICE
+
+
+class EveryOther(Annealed):
+    every = 2
+
+
+def assert_told(outcome, every=1):
+    steps = np.arange(STEPS)
+    due = np.where(steps % every == 0, steps, np.nan)
+    done = np.float32(steps / STEPS)
+    np.testing.assert_array_equal(outcome.figures["d/at"], steps)
+    np.testing.assert_array_equal(outcome.figures["d/done"], done)
+    np.testing.assert_array_equal(outcome.figures["g/at"], due)
+    np.testing.assert_array_equal(outcome.figures["g/seen"], due)
+    np.testing.assert_array_equal(outcome.figures["g/done"], np.where(np.isnan(due), np.nan, done))
+    before = np.concatenate([[-1.0], done[:-1]])
+    np.testing.assert_array_equal(outcome.figures["g/before"], np.where(np.isnan(due), np.nan, before))
+
+
+def trained(task, replicas, microbatches, **settings):
+    run = Run(assemble(task, on_virtual_cpus(replicas)), BATCH, microbatches=microbatches, steps=STEPS, **settings)
+    return run.train(STEPS)
+
+
+@pytest.mark.parametrize("task", [Annealed, OnOneDevice, EveryOther])
+def test_all_phases_are_told_the_same_on_any_replicas_and_microbatches(task):
+    expected = trained(task, 1, 1)
+    assert_told(expected, task.every)
+    for replicas, microbatches in itertools.product((2, 4), (1, 2)):
+        found = trained(task, replicas, microbatches)
+        assert_told(found, task.every)
+        for path, value in expected.variables.items():
+            np.testing.assert_allclose(found.variables[path], value, rtol=1e-5, atol=1e-5, err_msg=path)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_compiled_as_well(replicas):
+    assert_told(trained(Annealed, replicas, 2, compile=True))
+
+
+def test_a_run_of_unknown_length_has_no_progress():
+    with pytest.raises(ConfigurationError, match=r"phase `recall` asks for `rng.progress`, .* `TrainStep\(..., steps="):
+        BUILT(assemble(Annealed, on_virtual_cpus(1)), steps=None)
+
+
+class Plain(Annealed):
+    def phases(self):
+        return [Update("net", loss=self.plain_loss, trains=[self.g, self.d], optimizer=sgd(0.1))]
+
+    def plain_loss(self, batch, rng):
+        return Loss(tf.square(self.d(self.g(batch["x"]))[:, 0] + rng.rows.normal(batch["x"].shape[0])))
+
+
+class Scaled(Plain):
+    def plain_loss(self, batch, rng):
+        loss = super().plain_loss(batch, rng)
+        return Loss(loss.per_example * tf.cast(rng.step, tf.float32))
+
+
+def test_it_costs_nothing_where_it_is_not_asked_for_and_who_asks_is_known(monkeypatch):
+    runs = {task: BUILT(assemble(task, on_virtual_cpus(1)), steps=STEPS) for task in (Annealed, Plain, Scaled)}
+    assert runs[Annealed].step.asks_progress == ["recall", "make", "g", "d"]
+    assert runs[Plain].step.asks_progress == runs[Scaled].step.asks_progress == []
+    told = len(runs[Plain]._function.graph.get_operations())
+    rng_of = PhaseRunner.rng_of
+    monkeypatch.setattr(PhaseRunner, "rng_of", lambda *at: rng_of(*at)._replace(moment=None))
+    untold = BUILT(assemble(Plain, on_virtual_cpus(1)))
+    assert len(untold._function.graph.get_operations()) == told
+
+
+def test_assertions_call_step_functions_at_a_moment_of_their_own():
+    class Net(Plain):
+        def plain_loss(self, batch, rng):
+            weight = rng.progress * tf.cast(rng.step, tf.float32)
+            return Loss((1.0 + weight) * tf.square(self.d(self.g(batch["x"]))[:, 0] - batch["x"][:, 0]))
+
+    task = Net(rng=Rng.from_seed(0))
+    assert_step_function(task.plain_loss, BATCH)
+    assert_updates_only(task, "net", [task.g, task.d], BATCH)
+    assert_step_function(Plain(rng=Rng.from_seed(0)).plain_loss, BATCH)
+    assert_overfits(_Fitting(rng=Rng.from_seed(0)), BATCH, steps=30, to=0.5)
+
+
+class _Fitting(Plain):
+    def plain_loss(self, batch, rng):
+        return Loss((1.0 - rng.progress) * tf.square(self.d(self.g(batch["x"]))[:, 0] - batch["x"][:, 0]))

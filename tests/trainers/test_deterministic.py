@@ -1,0 +1,48 @@
+"""`Experiment.deterministic`: operations that repeat their bits, in processes of their own; the others are refused."""
+
+import json
+
+from command_lab import write_task
+
+from core import checkpoint
+from tests.commands import CONFIGS, refused, run
+
+ON = "--gin_param=Experiment.deterministic = True"
+CONVNET = (
+    f"--gin_file={CONFIGS / 'digits_convnet.gin'}",
+    "--gin_param=Trainer.steps = 6",
+    "--gin_param=Trainer.global_batch_size = 32",
+    "--gin_param=ConvNetClassifier.channels = [4, 8]",
+)
+
+
+def bits(workdir):
+    saved = checkpoint.newest(workdir / "checkpoints", warn=print)
+    return {path: variable.sha256 for path, variable in saved.variables.items()}
+
+
+def test_two_runs_end_in_the_same_bits(tmp_path):
+    where = (f"--gin_file={CONFIGS / 'runtime' / 'mirrored.gin'}", "--gin_param=mirrored.replicas = 2")
+    for workdir in ("one", "other"):
+        done = run(*CONVNET, *where, ON, f"--workdir={workdir}", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    assert bits(tmp_path / "one") == bits(tmp_path / "other")
+
+
+def test_it_is_tensorflow_s_own_and_no_part_of_a_run_s_identity(tmp_path):
+    # A random number without a seed is what TensorFlow refuses in this mode, and in no other.
+    flag = write_task(tmp_path, loss="return Loss(tf.square(y) + 0.0 * tf.random.normal(y.shape))")
+    done = run(flag, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    again = run(flag, "--gin_param=Trainer.steps = 30", ON, cwd=tmp_path)
+    assert again.returncode == 1
+    assert "when determinism is enabled" in again.stderr
+    write_task(tmp_path)
+    again = run(flag, "--gin_param=Trainer.steps = 30", ON, cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert json.loads((tmp_path / "runs" / "mine" / "result.json").read_text())["step"] == 30
+
+
+def test_what_can_t_be_repeated_is_refused(tmp_path):
+    says = ["`Experiment.deterministic` is True", "MaxPool", "`Trainer.compile = False`"]
+    refused(*CONVNET, ON, "--gin_param=Trainer.compile = True", cwd=tmp_path, exit_code=2, says=says)
