@@ -20,22 +20,44 @@ phase after the other, which also makes them a second opinion on the engine; the
 CPU devices (`pytest_plugins = ["core.testing.pytest_plugin"]` in `conftest.py` makes four).
 """
 
+from core.testing.causality import assert_causal
 from core.testing.collectives import assert_collectives
+from core.testing.draws import assert_draws
+from core.testing.gradients import assert_gradients
 from core.testing.invariance import assert_accumulation_invariant, assert_replica_invariant
 from core.testing.learning import assert_overfits, assert_updates_only
+from core.testing.padding import assert_padding
+from core.testing.precision import assert_float32
+from core.testing.purity import assert_pure
 from core.testing.replicas import Outcome, Run, assemble, on_virtual_cpus
+from core.testing.rows import assert_rows
 from core.testing.step_function import assert_step_function
+from core.testing.sums import assert_sums
+from core.testing.targets import assert_targets
 from core.testing.tracing import assert_traces_once
+from core.testing.trained import assert_all_trained
+from core.testing.whole import assert_task
 
 __all__ = [
     "Outcome",
     "Run",
     "assemble",
     "assert_accumulation_invariant",
+    "assert_all_trained",
+    "assert_causal",
     "assert_collectives",
+    "assert_draws",
+    "assert_float32",
+    "assert_gradients",
     "assert_overfits",
+    "assert_padding",
+    "assert_pure",
     "assert_replica_invariant",
+    "assert_rows",
     "assert_step_function",
+    "assert_sums",
+    "assert_targets",
+    "assert_task",
     "assert_traces_once",
     "assert_updates_only",
     "on_virtual_cpus",

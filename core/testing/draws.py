@@ -1,0 +1,34 @@
+"""Does every purpose have random numbers of its own, and every step other ones?"""
+
+import numpy as np
+
+from core.task import Batch, Task
+from core.testing import operations
+from core.testing.traced import Draw, Step, steps
+
+
+def assert_draws(task: Task, batch: Batch, *, seed: int = 0) -> None:
+    """Asserts that no phase of `task` draws the same random numbers twice, in one step or in the next."""
+    for step in steps(task, batch, seed=seed):
+        check_draws(step)
+
+
+def check_draws(step: Step) -> None:
+    """Asserts it of one traced step."""
+    first: dict[bytes, Draw] = {}
+    draws = step().draws
+    for draw in draws:
+        one = first.setdefault(np.ravel(draw.key).tobytes() + np.ravel(draw.counter).tobytes(), draw)
+        assert one is draw, (
+            f"{step.name} draws the same random numbers for two purposes, {operations.line(one.op)} and "
+            f"{operations.line(draw.op)}: they are equal where they should be independent. Give each an `Rng` of its "
+            'own: `rng.fold("noise")`, `rng.fold("mask")`.'
+        )
+    if step.phase is None:
+        return
+    later = {np.ravel(draw.key).tobytes() for draw in step(seed=1).draws}
+    for draw in draws:
+        assert np.ravel(draw.key).tobytes() not in later, (
+            f"{step.name} draws the same random numbers in every step {operations.line(draw.op)}: they don't come from "
+            "the `rng` that it is given. Use that one (`rng.fold(...)`), not one that was made from a seed."
+        )

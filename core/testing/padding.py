@@ -1,0 +1,219 @@
+"""Does what is padded stay without influence, and does everything else count?
+
+assert_padding(task, batch, "mask")     # [rows, time]: not zero where there is something
+assert_padding(task, batch, "lengths")  # [rows]: how many positions of each row there are
+assert_padding(task, batch, "weight")   # [rows]: zero for rows that are none
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from core.task import Batch, Task
+from core.testing.traced import Seen, Step, nudged, steps
+
+TOLERANCE = 1e-4
+NAMES = ("mask", "weight", "weights", "lengths")  # features that say what is padded, if nobody names another
+
+
+def assert_padding(task: Task, batch: Batch, padding: str, *, seed: int = 0) -> None:
+    """Asserts that what the feature `padding` of the batch leaves out changes nothing, and all else something."""
+    made = steps(task, batch, seed=seed)
+    with nudged(task):  # a last layer of zeros, as many begin, hides what goes on before it
+        for step in made:
+            check_padding(step, padding)
+
+
+def found_in(batch: Mapping[str, tf.Tensor]) -> str | None:
+    """Returns the feature that by its name and values says what is padded."""
+    for name in NAMES:
+        x = batch.get(name)
+        if x is None or x.shape.rank not in (1, 2):
+            continue
+        values = x.numpy()
+        if name == "lengths":
+            if values.ndim == 1 and values.dtype.kind in "iu" and _time(batch, values) is not None:
+                return name
+        elif (values == 0).any() and (values != 0).any():
+            real = values != 0
+            if values.ndim == 1 or bool(np.all(real[:, :-1] >= real[:, 1:])):  # else not padding, but a choice
+                return name
+    return None
+
+
+def check_padding(step: Step, padding: str) -> None:
+    """Asserts it of one traced step."""
+    named = step.batch.get(padding)
+    assert named is not None, f"`{padding}` isn't in the batch; name the feature that says what is padded."
+    values = named.numpy()
+    if values.ndim == 1 and _is_lengths(values):
+        time = _time(step.batch, values)
+        assert time is not None, f"`{padding}` holds lengths, but no feature of the batch is `[rows, time, ...]`."
+        real = np.arange(time) < values[:, np.newaxis]
+    else:
+        real = values != 0
+    usable = real.ndim in (1, 2) and 0 < np.count_nonzero(real) < real.size
+    assert usable, (
+        f"`{padding}` of shape {list(values.shape)} leaves out {'nothing' if real.all() else 'all'}; give a batch of "
+        "which it leaves out a part, by `[rows]` or `[rows, time]`."
+    )
+    seen = step()
+    _check_garbage(step, padding, real, seen)
+    if real.ndim == 1:
+        _check_rows(step, padding, real, seen)
+        return
+    _check_real_ones(step, padding, real, seen)
+    _check_shorter(step, padding, real, seen)
+
+
+def _check_garbage(step: Step, padding: str, real: np.ndarray, seen: Seen) -> None:
+    """Puts other values where there is nothing."""
+    named = step.batch[padding]
+    for key, x in step.batch.items():
+        places = _places(key, x, padding, real)
+        if places is None:
+            continue
+        other = step({**step.batch, key: _other(x, ~places)})
+        _assert_same(
+            step,
+            seen,
+            other,
+            f"what `{key}` holds {'beyond' if named.shape.rank < real.ndim else 'where'} `{padding}`"
+            f"{'' if named.shape.rank < real.ndim else ' is zero'}",
+            "Padding is read somewhere. Look for a mask that is inverted or off by one, a mean or maximum over all "
+            f"positions, and attention without a `mask`; losses are left out by `weight`, made of `{padding}`.",
+        )
+
+
+def _check_rows(step: Step, padding: str, real: np.ndarray, seen: Seen) -> None:
+    """Leaves the rows without weight away."""
+    rows = np.flatnonzero(real)
+    part = step.eager({key: tf.gather(x, rows) for key, x in step.batch.items()})
+    if step.mixes_rows or seen.draws:  # rows draw by their place
+        return
+    losses = part.per_example.numpy()
+    weight = np.ones_like(losses) if part.weight is None else part.weight.numpy()
+    mean = float(np.sum(np.where(weight != 0, weight * losses, 0.0)) / (np.sum(weight) or 1.0))
+    assert _close(seen.mean, mean), (
+        f"the loss of {step.name} is {seen.mean:.6g}, but {mean:.6g} without the rows where `{padding}` is zero: they "
+        f"count in the mean. A product of loss and `{padding}` is still divided by all rows, and a mean of one's own "
+        f"by those of one microbatch: return `Loss(per_example, weight=...)`, made of `{padding}`."
+    )
+
+
+def _check_real_ones(step: Step, padding: str, real: np.ndarray, seen: Seen) -> None:
+    """Changes the first and the last position of each row."""
+    lengths = real.sum(axis=1)
+    last = np.zeros_like(real)
+    last[lengths > 0, real.shape[1] - 1 - np.argmax(real[lengths > 0, ::-1], axis=1)] = True
+    first = np.zeros_like(real)
+    first[lengths > 0, np.argmax(real[lengths > 0], axis=1)] = True
+    for which, places in (("last", last), ("first", first)):
+        changed = read = False
+        for key, x in step.batch.items():
+            at = _places(key, x, padding, places)
+            if at is None or not step.hangs_on(key):
+                continue
+            if at.shape[1] > real.shape[1]:  # position t of the mask is the target t + 1
+                at = np.concatenate([np.zeros_like(places[:, :1]), places], axis=1)
+            read = True
+            other = step({**step.batch, key: _other(x, at)})
+            counts = seen.weight != 0.0
+            changed |= not np.array_equal(counts, other.weight != 0.0)
+            changed |= not np.array_equal(seen.per_example[counts], other.per_example[counts])
+        assert changed or not read, (
+            f"the {which} position of each row that `{padding}` keeps changes nothing in {step.name}: a mask is off by "
+            f"one, or inverted. Look at how it is made of `{padding}`, and which slice of it goes with which slice of "
+            "the tokens (the targets `[:, 1:]` go with the mask `[:, 1:]`)."
+        )
+
+
+def _check_shorter(step: Step, padding: str, real: np.ndarray, seen: Seen) -> None:
+    """Cuts off a position, or adds one, that holds padding in all rows."""
+    if seen.draws:  # random numbers of another shape are other ones
+        return
+    time = real.shape[1]
+    shorter = not real[:, -1].any()
+    batch = {}
+    for key, x in step.batch.items():
+        if (x.shape.rank or 0) < 2 or x.shape[1] not in (time, time + 1):
+            batch[key] = x
+        elif shorter:
+            batch[key] = x[:, :-1]
+        elif key == padding:
+            batch[key] = tf.concat([x, tf.zeros_like(x[:, :1])], 1)
+        else:
+            batch[key] = tf.concat([x, x[:, :1]], 1)
+    try:
+        loss = step.eager(batch)
+    except (ValueError, tf.errors.InvalidArgumentError):  # made for one length only
+        return
+    weight = np.ones(loss.per_example.shape) if loss.weight is None else loss.weight.numpy()
+    losses = np.where(weight != 0, weight * loss.per_example.numpy(), 0.0)
+    mean = float(losses.sum(dtype=np.float64) / (weight.sum(dtype=np.float64) or 1.0))
+    assert _close(seen.mean, mean), (
+        f"the loss of {step.name} is {seen.mean:.6g}, but {mean:.6g} with one position of padding "
+        f"{'less' if shorter else 'more'} in all rows: it hangs on the padded length. Look for means over positions, "
+        f"and divide by none: return one loss per position with a `weight` made of `{padding}`, or divide by what "
+        "each row has of it."
+    )
+
+
+def _places(key: str, x: tf.Tensor, padding: str, real: np.ndarray) -> Any:
+    """Returns which positions of a feature `[rows, time, ...]` are there; None where it hasn't such, or says it."""
+    if key == padding:
+        return None
+    if real.ndim == 1:
+        return real
+    if (x.shape.rank or 0) < 2:
+        return None
+    if x.shape[1] == real.shape[1]:
+        return real
+    if x.shape[1] == real.shape[1] + 1:  # inputs and targets of each position in one
+        return np.concatenate([real[:, :1], real], axis=1)
+    return None
+
+
+def _other(x: tf.Tensor, places: np.ndarray) -> tf.Tensor:
+    """Returns `x` with other values at some places, such as may be there."""
+    values = x.numpy().copy()
+    at = values[places]
+    if values.dtype.kind == "b":
+        values[places] = ~at
+    elif values.dtype.kind == "f":
+        values[places] = at + 1.0 + np.random.RandomState(0).standard_normal(at.shape).astype(at.dtype)
+    else:
+        low, high = int(values.min()), int(values.max())
+        values[places] = (at - low + 1) % max(high - low + 1, 1) + low
+    return tf.constant(values)
+
+
+def _is_lengths(values: np.ndarray) -> bool:
+    return bool(values.dtype.kind in "iu" and values.max() > 1)
+
+
+def _time(batch: Mapping[str, tf.Tensor], lengths: np.ndarray) -> int | None:
+    """Returns the number of positions that rows of these lengths are padded to."""
+    times = [x.shape[1] for x in batch.values() if (x.shape.rank or 0) >= 2 and x.shape[1] >= lengths.max()]
+    return min(times, default=None)
+
+
+def _assert_same(step: Step, one: Seen, other: Seen, what: str, remedy: str) -> None:
+    assert _close(one.mean, other.mean), (
+        f"{what} changes the loss of {step.name} from {one.mean:.6g} to {other.mean:.6g}. {remedy}"
+    )
+    for x, y in zip(one.figures, other.figures, strict=True):
+        assert np.allclose(x, y, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True), (
+            f"{what} changes a metric or the weight of {step.name}. {remedy}"
+        )
+    for path, gradient in one.gradients.items():
+        size = max(1e-3, float(np.max(np.abs(gradient), initial=0.0)))
+        assert np.allclose(gradient, other.gradients[path], atol=10 * TOLERANCE * size, equal_nan=True), (
+            f"{what} changes the gradient of `{path}` in {step.name}. {remedy}"
+        )
+
+
+def _close(one: float, other: float, tolerance: float = TOLERANCE) -> bool:
+    return bool(np.isclose(one, other, rtol=tolerance, atol=tolerance, equal_nan=False))

@@ -1,0 +1,49 @@
+"""Does a step compute in float32 from its input to its loss?"""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from core.task import Batch, Task
+from core.testing import operations
+from core.testing.traced import Step, steps
+
+DETOURS = {
+    tf.float16: "It has three digits and overflows at 65,504",
+    tf.bfloat16: "It has two to three digits",
+    tf.float64: "It costs twice the memory, and a GPU computes it slowly; often a NumPy array brought it in",
+}
+
+
+def assert_float32(task: Task, batch: Batch, *, except_for: Sequence[str] = (), seed: int = 0) -> None:
+    """Asserts that no phase goes through float16, bfloat16 or float64, unless its batch has such features.
+
+    `except_for=["bfloat16"]` says that this type is meant.
+    """
+    for step in steps(task, batch, seed=seed):
+        check_float32(step, except_for)
+
+
+def check_float32(step: Step, except_for: Sequence[str]) -> None:
+    """Asserts it of one traced step."""
+    meant = {x.dtype for x in step.batch.values()} | {dtype for dtype in DETOURS if dtype.name in except_for}
+    for path, variable in step.variables.items():
+        assert variable.dtype not in DETOURS or variable.dtype in meant, (
+            f"variable `{path}` is {variable.dtype.name}. {DETOURS[variable.dtype]}: make it of float32 values "
+            "(`tf.Variable(tf.cast(x, tf.float32))`)."
+        )
+    needed = operations.ancestors(step.loss.per_example)
+    for op in step.operations:
+        for output in op.outputs:
+            if output.dtype not in DETOURS or output.dtype in meant or op.name not in needed:
+                continue
+            if not step.sources[op.name] or not operations.is_own(op):  # constants, positions; layers know what they do
+                continue
+            raise AssertionError(
+                f"{step.name} computes in {output.dtype.name} {operations.line(op)}. {DETOURS[output.dtype]}. Stay in "
+                f'float32 from the input to the loss; where it is meant: `except_for=["{output.dtype.name}"]`.'
+            )
+    assert step.loss.per_example.dtype == tf.float32 or step.loss.per_example.dtype in meant, (
+        f"the loss of {step.name} is {step.loss.per_example.dtype.name}; return float32, which sums of many keep exact "
+        "enough."
+    )

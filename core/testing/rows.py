@@ -1,0 +1,175 @@
+"""Does a row's loss hang on that row alone, and on nothing of its place in the batch?"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from core.metrics import State
+from core.task import Batch, Loss, Task
+from core.testing import operations
+from core.testing.traced import Seen, Step, nudged, steps
+
+TOLERANCE = 1e-4
+CURE = "Return one loss per row, and let the engine take the mean; what rows count goes into `weight`."
+
+
+def assert_rows(task: Task, batch: Batch, *, seed: int = 0) -> None:
+    """Asserts that each row's figures come from that row; where a phase `mixes_rows`, that their order is no matter."""
+    made = steps(task, batch, seed=seed)
+    with nudged(task):  # a last layer of zeros, as many begin, hides what goes on before it
+        for step in made:
+            check_rows(step)
+
+
+def check_rows(step: Step) -> None:
+    """Asserts it of one traced step."""
+    assert step.rows >= 3, f"the batch has {step.rows} rows; give at least 3 to see whether they depend on each other."
+    seen = step()
+    _check_not_one(step, seen)
+    if step.keeps_history or (step.phase is None and _may_mix_in_evaluation(step)):
+        return
+    if not step.mixes_rows:
+        _check_apart(step)
+    _check_order(step, seen)
+
+
+def _check_not_one(step: Step, seen: Seen) -> None:
+    """Refuses one figure for all rows: their mean, handed to each of them."""
+    losses = seen.per_example.reshape(step.rows, -1)
+    same = np.ptp(losses, axis=0).max(initial=0.0) == 0.0 and np.all(np.isfinite(losses))
+    differ = any(len(np.unique(x.numpy(), axis=0)) > 1 for x in step.batch.values())
+    varied = operations.VARIABLE in step.sources[step.loss.per_example.op.name] and losses.any()
+    assert not (same and differ and varied), (
+        f"all rows of {step.name} have the same loss, {losses[0, 0]:.6g}: it is a mean or sum over the batch, handed "
+        f"to each row{_reduced(step)}. {CURE}"
+    )
+
+
+def _check_apart(step: Step) -> None:
+    """Computes parts of the batch by themselves."""
+    whole = step.eager()
+    for rows in (slice(0, 1), slice(1, step.rows), slice(step.rows // 2, step.rows)):
+        part = step.eager({key: x[rows] for key, x in step.batch.items()}, first_row=rows.start)
+        for name, one, other in _by_row(whole, part, step.rows, rows):
+            found = apart(one, other)
+            if found > TOLERANCE:
+                what = f"`{name}` of row {rows.start}" if rows.stop - rows.start == 1 else f"`{name}` of some rows"
+                raise AssertionError(
+                    f"{what} in {step.name} differs by {found:.2g} where other rows are missing from the batch: "
+                    f"{_reason(step)}"
+                )
+
+
+def _check_order(step: Step, seen: Seen) -> None:
+    """Computes the rows in another order, random numbers by row with them."""
+    order = np.random.RandomState(0).permutation(step.rows)
+    if step.phase is None:  # draws of its own keep their places
+        return
+    moved = step({key: tf.gather(x, order) for key, x in step.batch.items()}, order=order.tolist())
+    counts = seen.weight[order] != 0.0
+    found = apart(np.where(counts, seen.per_example[order], 0.0), np.where(counts, moved.per_example, 0.0))
+    assert found <= TOLERANCE, (
+        f"the losses of {step.name} change by {found:.2g} with the order of the rows: a row meets its neighbours. Look "
+        "for `tf.roll`, `tf.reverse`, `tf.cumsum`, slices and reshapes over the first axis, and for axes that are "
+        "swapped. A batch is a set: what belongs together is one row."
+    )
+
+
+def _reason(step: Step) -> str:
+    """Says what most probably makes a row's figure depend on others, and the cure."""
+    for draw in step.draws:
+        shape = draw.op.outputs[0].shape
+        if shape.rank and step.rows in shape.as_list()[:2] and not _by_rows(draw.op):
+            return (
+                f"its random numbers aren't the row's own {operations.line(draw.op)}. Draw them from `rng.rows` "
+                "(`rng.rows.normal(*x.shape)` in place of `rng.normal(x.shape)`)."
+            )
+    if step.makes_statistics:
+        return (
+            "a layer normalises over the rows of the batch. That is what `mixes_rows=True` of the phase is for, "
+            "together with `sync=True` of the layer (`BatchNorm(size, sync=True)`)."
+        )
+    if step.phase is None and any(phase.mixes_rows for phase in step.task.phases()):
+        return (
+            "it takes statistics of the batch. Evaluate with the moving averages: call the network without "
+            "`statistics`."
+        )
+    for op in step.operations:
+        if op.type in ("Sub", "SquaredDifference", "Mul", "AddV2", "Maximum", "Equal"):
+            out = op.outputs[0].shape.as_list() if op.outputs[0].shape.rank else []
+            alone = all(x.shape.rank in (1, 2) and step.rows in x.shape.as_list() for x in op.inputs)
+            meant = any(x.op.type in ("ExpandDims", "StridedSlice", "Reshape") for x in op.inputs if x.shape.rank == 2)
+            if out == [step.rows] * 2 and alone and not meant and op.inputs[0].shape != op.inputs[1].shape:
+                shapes = " and ".join(str(x.shape.as_list()) for x in op.inputs)
+                return (
+                    f"{shapes} were broadcast to {out} {operations.line(op)}, each row against all others. Give both "
+                    "the same shape (`x[:, 0]` or `y[:, tf.newaxis]`)."
+                )
+    moved = _check_moves(step)
+    if moved:
+        return moved
+    return f"it is computed from others as well, by a mean, sum or norm over the batch{_reduced(step)}. {CURE}"
+
+
+def _check_moves(step: Step) -> str | None:
+    try:
+        _check_order(step, step())
+    except AssertionError as error:
+        return str(error)
+    return None
+
+
+def _reduced(step: Step) -> str:
+    """Names the line that reduces over the rows, where there is one on the way to the loss."""
+    needed = operations.ancestors(step.loss.per_example)
+    if step.loss.weight is not None:
+        needed |= operations.ancestors(step.loss.weight)
+    for op in operations.reductions(step.operations, step.rows):
+        if op.name in needed and operations.is_own(op):
+            return f" {operations.line(op)}"
+    return ""
+
+
+def _by_rows(op: Any) -> bool:
+    """Says whether `rng.rows` made the draw: in a trace, its rows are put in order by `traced.py`."""
+    return any(frame.name == "bits" and frame.filename.endswith("traced.py") for frame in op.traceback)
+
+
+def _may_mix_in_evaluation(step: Step) -> bool:
+    """Says whether the rows of a phase are held against each other, not only normalised, as evaluation may do too."""
+    return any(p.mixes_rows and not _normalises(step.task) for p in step.task.phases())
+
+
+def _normalises(task: Task) -> bool:
+    return any(callable(getattr(module, "averages", None)) for module in task.submodules)
+
+
+def _by_row(whole: Loss, part: Loss, count: int, rows: slice) -> Iterator[tuple[str, Any, Any]]:
+    """Yields the figures that both have for the rows, where they count, by name."""
+    counts = np.ones(whole.per_example.shape, bool) if whole.weight is None else whole.weight.numpy() != 0.0
+    named: dict[str, tuple[Any, Any]] = {"per_example": (whole.per_example, part.per_example)}
+    if whole.weight is not None:
+        named["weight"] = (whole.weight, part.weight)
+    named |= {
+        f"metrics[{key!r}]": (x, part.metrics[key]) for key, x in whole.metrics.items() if not isinstance(x, State)
+    }
+    named |= {f"outputs[{key!r}]": (x, part.outputs[key]) for key, x in whole.outputs.items()}
+    for name, (one, other) in named.items():
+        one, other = np.asarray(one)[rows], np.asarray(other)
+        if one.dtype.kind not in "fiub":
+            continue
+        if one.shape == counts[rows].shape and name != "weight":
+            one, other = np.where(counts[rows], one, 0), np.where(counts[rows], other, 0)
+        yield name, one, other
+
+
+def apart(one: Any, other: Any) -> float:
+    """Returns by how much over max(1, |value|) two arrays differ at most; equal infinities and NaN don't."""
+    if one.shape != other.shape:
+        return float("inf")
+    one, other = one.astype(np.float64), other.astype(np.float64)
+    equal = (one == other) | (np.isnan(one) & np.isnan(other))
+    with np.errstate(invalid="ignore"):
+        return float(np.max(np.where(equal, 0.0, np.abs(one - other) / np.maximum(1.0, np.abs(one))), initial=0.0))

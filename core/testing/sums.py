@@ -1,0 +1,44 @@
+"""Does each position count once, whatever the length of its row and of the padding?"""
+
+import numpy as np
+
+from core.task import Batch, Task
+from core.testing.traced import Seen, Step, nudged, steps
+
+CURE = (
+    "Return one loss per position, `[rows, time]`, with a `weight` of that shape that is zero where there is none: the "
+    "engine divides by the weights' sum."
+)
+
+
+def assert_sums(task: Task, batch: Batch, *, seed: int = 0) -> None:
+    """Asserts that no loss of `task` is a sum over the positions of rows of unlike lengths, or a mean over padding."""
+    made = steps(task, batch, seed=seed)
+    with nudged(task):  # a last layer of zeros, as many begin, hides what goes on before it
+        for step in made:
+            check_sums(step)
+
+
+def check_sums(step: Step) -> None:
+    """Asserts it of one traced step."""
+    seen = step()
+    for kind, losses in sums_over_positions(step, seen):
+        there = losses != 0.0
+        padded = bool(np.all(there[:, :-1] >= there[:, 1:])) and len(set(there.sum(axis=1).tolist())) > 1
+        assert not padded, (
+            f"the loss of {step.name} is a {kind.lower()} over the {losses.shape[1]} positions of a row, of which rows "
+            f"have unlike numbers ({', '.join(str(n) for n in there.sum(axis=1)[:4])}...): "
+            + ("it is divided by the padded length" if kind == "Mean" else "long rows count more")
+            + f". {CURE}"
+        )
+
+
+def sums_over_positions(step: Step, seen: Seen) -> list[tuple[str, np.ndarray]]:
+    """Returns what is added up to the losses of the rows, `[rows, time]`, and whether by `Sum` or `Mean`."""
+    found = []
+    if seen.per_example.ndim == 1:
+        for (_, result), (terms, total) in zip(step.sums, seen.sums, strict=True):
+            share = seen.per_example / np.where(total == 0.0, np.nan, total)
+            if np.all(np.isfinite(share)) and np.ptp(share) <= 1e-4 * abs(float(share[0])):
+                found.append((result.op.type, terms))
+    return found

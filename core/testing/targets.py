@@ -1,0 +1,83 @@
+"""Is a prediction held against what it should be: logits, not probabilities, and targets that come from the batch?"""
+
+import fnmatch
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from core.task import Batch, Task
+from core.testing import operations
+from core.testing.traced import Step, steps
+
+SQUASHED = ("Softmax", "Sigmoid")
+
+
+def assert_targets(task: Task, batch: Batch, *, except_for: Sequence[str] = (), seed: int = 0) -> None:
+    """Asserts that nothing is squashed twice, and that each feature that `task` reads changes a loss.
+
+    `except_for` are features that change none by nature, as those that only a metric reads.
+    """
+    made = steps(task, batch, seed=seed)
+    for step in made:
+        check_squashed(step)
+    check_features(made, except_for)
+
+
+def check_squashed(step: Step) -> None:
+    """Asserts that no softmax or sigmoid is applied to what has gone through one."""
+    for op in step.operations:
+        logits = op.inputs[0] if op.type in LOSSES else operations.sigmoid_logits(op)
+        if logits is None:
+            continue
+        before = operations.maker(logits)
+        twice = before.type in SQUASHED and (op.type != "Sigmoid" or before.type == "Sigmoid")
+        assert not twice, (
+            f"{step.name} applies a {'softmax' if op.type in LOSSES else 'sigmoid'} twice: what the loss takes as "
+            f"logits has already been through `tf.nn.{before.type.lower()}` {operations.line(before)}. Hand over the "
+            "logits; probabilities are for metrics and for serving."
+        )
+
+
+LOSSES = ("SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits", "LogSoftmax", "Softmax", "Sigmoid")
+
+
+def check_features(made: Sequence[Step], except_for: Sequence[str]) -> None:
+    """Asserts that each feature that is read changes the loss of some phase."""
+    updates = [step for step in made if step.phase]
+    before = [step() for step in updates]
+    for key, x in updates[0].batch.items():
+        if any(fnmatch.fnmatch(key, pattern) for pattern in except_for):
+            continue
+        rolled = np.roll(x.numpy(), 1, axis=0)
+        if np.array_equal(rolled, x.numpy()):  # the same in all rows: nothing can be said
+            continue
+        read = any(step.hangs_on(key) for step in updates)
+        assert read or not any(step.hangs_on(key) for step in made), (
+            f"`{key}` is read by `evaluate`, but by no phase: training goes on without it. Read it in the loss, from "
+            "`batch`."
+        )
+        if not read:
+            continue
+        changed = False
+        for step, seen in zip(updates, before, strict=True):
+            other = step({**step.batch, key: tf.constant(rolled)})
+            changed |= not np.array_equal(seen.per_example, other.per_example, equal_nan=True)
+            changed |= not np.array_equal(seen.weight, other.weight, equal_nan=True)
+        assert changed, (
+            f"`{key}` changes no loss: what the task makes of it is constant, or only metrics read it. Look for an "
+            "`argmax`, a comparison, a product or a cast that gives the same for every row. Where that is by nature: "
+            f'`except_for=["{key}"]`.'
+        )
+    for step in updates:
+        _check_constant(step)
+
+
+def _check_constant(step: Step) -> None:
+    """Refuses a cross-entropy of all whose classes are the same number for every row, whatever the batch."""
+    classes = [(c, now) for c, now in zip(step.comparisons, step().comparisons, strict=True) if c.op.type == LOSSES[0]]
+    constant = [c for c, now in classes if not step.sources[c.target.op.name] and len(np.unique(now.target)) == 1]
+    assert not constant or len(constant) < len(classes), (
+        f"the labels of {step.name} are constant {operations.line(constant[0].op)}: they don't come from the batch, "
+        "and all rows have the same. Read them from `batch`."
+    )

@@ -1,0 +1,234 @@
+"""A step function of a task, traced once on a whole batch: assertions call it with one batch after the other.
+
+    step = steps(task, batch)[0]
+    seen = step()                                  # losses, gradients, and what was compared with what on the way
+    other = step({**step.batch, "label": labels})  # the same step of another batch
+
+What earlier phases hand on is computed anew for each batch; nothing is ever written.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from core.module import named_variables
+from core.random import Rng, RowRng
+from core.task import Batch, Compute, Loss, Task, Update
+from core.task.guards import no_new_variables
+from core.task.inputs import Inputs
+from core.task.loss import checked, weighted_sums
+from core.testing import operations
+from core.testing.batch import as_tensors
+
+Arrays = Mapping[str, Any]
+FOLDS = 1 << 63  # Philox counters from here on make other `Rng`s
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Two tensors that the step holds against each other: what it predicts, and what it should."""
+
+    op: Any
+    prediction: Any  # tensors of the trace, or the values of one call
+    target: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Draw:
+    """Random numbers that the step draws."""
+
+    op: Any
+    key: Any
+    counter: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """What one call of a step led to, in arrays."""
+
+    per_example: Any
+    weight: Any  # ones where the loss has none
+    figures: Sequence[Any]  # sums of the loss and all metrics
+    gradients: Arrays  # of the weighted mean, by path
+    comparisons: Sequence[Comparison]
+    sums: Sequence[tuple[Any, Any]]  # what is reduced over positions, `[rows, time]`, and to what
+    draws: Sequence[Draw]  # without those that `fold` makes
+
+    @property
+    def mean(self) -> float:
+        """Returns the loss that is trained."""
+        counts = self.weight != 0.0
+        total = np.sum(self.weight, dtype=np.float64)
+        return float(np.sum(np.where(counts, self.weight * self.per_example, 0.0), dtype=np.float64) / (total or 1.0))
+
+
+class Step:
+    """An update of a task, or its evaluation (`phase` is None)."""
+
+    def __init__(self, task: Task, phase: Update | None, batch: Batch, *, seed: int = 0):
+        self.task, self.phase = task, phase
+        self.batch = as_tensors(batch)
+        self.rows = len(next(iter(self.batch.values())))
+        self.name = f"phase `{phase.name}`" if phase else "`evaluate`"
+        self.variables = phase.variables() if phase else {}
+        self.rng = Rng.from_seed(seed)._replace(num_rows=self.rows)
+        self.makes_statistics = False
+        traced = tf.function(self._trace, autograph=False)
+        self._function = traced.get_concrete_function(self.batch, self.rng.seed, tf.range(self.rows))
+        self.captured = list(self._function.variables)
+
+    @property
+    def mixes_rows(self) -> bool:
+        """Says whether this phase, or one that it may read from, declares that its rows depend on each other."""
+        return any(phase.mixes_rows for phase in self._so_far())
+
+    @property
+    def keeps_history(self) -> bool:
+        """Says whether a phase before it shows rows of earlier steps, which go by the order of the rows."""
+        return any(isinstance(phase, Compute) and phase.state is not None for phase in self._so_far())
+
+    def hangs_on(self, feature: str, *, loss_only: bool = False) -> bool:
+        """Says whether the loss, or a metric, is computed from a feature of the batch."""
+        figures = [self.loss.per_example, self.loss.weight]
+        figures += [] if loss_only else tf.nest.flatten(self.loss.metrics)
+        return any(feature in self.sources[x.op.name] for x in figures if x is not None)
+
+    def __call__(self, batch: Batch | None = None, *, order: Sequence[int] | None = None, seed: int = 0) -> Seen:
+        """Calls the trace; `order` says which row of a draw over the rows each row gets."""
+        key = self.rng.seed if not seed else Rng.from_seed(seed).seed
+        places = tf.range(self.rows) if order is None else tf.constant(order)
+        values = self._function(self.batch if batch is None else as_tensors(batch), key, places)
+        per_example, weight, figures, gradients, pairs, sums, draws = tf.nest.map_structure(lambda x: x.numpy(), values)
+        return Seen(
+            per_example,
+            weight,
+            tf.nest.flatten(figures),
+            gradients,
+            [Comparison(c.op, *pair) for c, pair in zip(self.comparisons, pairs, strict=True)],
+            sums,
+            [Draw(d.op, *x) for d, x in zip(self.draws, draws, strict=True) if int(np.ravel(x[1])[0]) < FOLDS],
+        )
+
+    def eager(self, batch: Batch | None = None, *, first_row: int = 0) -> Loss:
+        """Calls the step function as a unit test does, without a trace; its rows may be a part of the batch's."""
+        values = self.batch if batch is None else batch
+        rows = len(next(iter(values.values())))
+        return self._loss(dict(values), self.rng._replace(first_row=first_row, num_rows=rows))
+
+    def _trace(self, batch: Batch, seed: tf.Tensor, order: tf.Tensor) -> Any:
+        graph = tf.compat.v1.get_default_graph()
+        rng: Rng = _in_order(order)(*self.rng)._replace(seed=seed)
+        with tf.GradientTape() as tape, no_new_variables(self.name.strip("`")):
+            loss = self._loss(dict(batch), rng)
+            objective, figures = weighted_sums(loss)
+            mean = tf.math.divide_no_nan(objective, figures["weight"])
+        self.loss, everything = loss, graph.get_operations()
+        self.operations = everything[self._first :]
+        self.sources = operations.sources(everything, batch)
+        self.makes_statistics = bool(loss.statistics and loss.statistics.layers)
+        self.comparisons = [c for op in self.operations if (c := self._comparison(op)) is not None]
+        self.sums = [(op.inputs[0], op.outputs[0]) for op in self.operations if operations.is_over_time(op, self.rows)]
+        self.draws = [
+            Draw(op, *op.inputs[1:3])
+            for op in everything
+            if op.type.startswith("StatelessRandom") and op.type.endswith("V2") and len(op.inputs) >= 3
+        ]
+        gradients = tape.gradient(mean, self.variables)
+        missing = [path for path, gradient in gradients.items() if gradient is None]
+        assert not missing, (
+            f"{self.name} trains {', '.join(f'`{path}`' for path in missing)}, but its loss doesn't depend on "
+            f"{'it' if len(missing) == 1 else 'them'} (the gradient is None). Look for `tf.stop_gradient`, `argmax`, a "
+            "cast to integers or NumPy on the way; what isn't part of this loss doesn't belong in `trains`."
+        )
+        weight = tf.ones_like(loss.per_example) if loss.weight is None else tf.cast(loss.weight, tf.float32)
+        pairs = [(c.prediction, c.target) for c in self.comparisons]
+        draws = [(d.key, d.counter) for d in self.draws]
+        dense = {path: tf.convert_to_tensor(gradient) for path, gradient in gradients.items()}
+        return tf.cast(loss.per_example, tf.float32), weight, figures, dense, pairs, self.sums, draws
+
+    def _loss(self, values: dict[str, tf.Tensor], rng: Rng) -> Loss:
+        rows = len(next(iter(values.values()))) if tf.executing_eagerly() else self.rows
+        if self.phase is None:
+            self._begin()
+            return checked(self.task.evaluate(Inputs(values, "evaluate", {}, set())), "evaluate", rows)
+        for phase in self._so_far()[:-1]:
+            inputs, own = Inputs(values, phase.name, {}, set()), rng.fold(phase.name)
+            values |= phase.outputs(inputs, own) if isinstance(phase, Compute) else phase.loss(inputs, own).outputs
+        inputs, own = Inputs(values, self.phase.name, {}, set()), rng.fold(self.phase.name)
+        self._begin()
+        return checked(self.phase.loss(inputs, own), self.phase.name, rows)
+
+    def _begin(self) -> None:
+        """Remembers where in the trace this step's own operations begin."""
+        if not tf.executing_eagerly():
+            self._first = len(tf.compat.v1.get_default_graph().get_operations())
+
+    def _so_far(self) -> list[Any]:
+        phases = list(self.task.phases()) if self.phase else []
+        names = [phase.name for phase in phases]
+        return phases[: names.index(self.phase.name) + 1] if self.phase else []
+
+    def _comparison(self, op: Any) -> Comparison | None:
+        """Returns what `op` compares, where it holds a prediction against a target that no variable goes into."""
+        if op.type in ("SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits"):
+            return Comparison(op, *op.inputs)
+        soft = op.type == "Mul" and any(operations.maker(x).type == "LogSoftmax" for x in op.inputs)
+        if not soft and op.type not in ("Sub", "SquaredDifference"):
+            return None
+        one, other = op.inputs
+        learnt = [operations.VARIABLE in self.sources[x.op.name] for x in (one, other)]
+        if learnt[0] == learnt[1] or one.shape != other.shape or (one.shape.rank or 0) < 1:
+            return None
+        return Comparison(op, one, other) if learnt[0] else Comparison(op, other, one)
+
+
+def steps(task: Task, batch: Batch, *, seed: int = 0) -> list[Step]:
+    """Traces each update of `task`, and its evaluation where it has one."""
+    made = [Step(task, phase, batch, seed=seed) for phase in task.phases() if isinstance(phase, Update)]
+    if type(task).evaluate is not Task.evaluate:
+        made.append(Step(task, None, batch, seed=seed))
+    return made
+
+
+@contextlib.contextmanager
+def kept(variables: Sequence[tf.Variable]) -> Iterator[None]:
+    """Gives the variables their values back."""
+    before = [variable.numpy() for variable in variables]
+    try:
+        yield
+    finally:
+        for variable, value in zip(variables, before, strict=True):
+            variable.assign(value)
+
+
+@contextlib.contextmanager
+def nudged(task: Task) -> Iterator[None]:
+    """Moves all parameters a little: at zeros, where many begin, gradients vanish that needn't later."""
+    random = np.random.RandomState(0)
+    variables = list(named_variables(task, trainable_only=True).values())
+    with kept(variables):
+        for variable in variables:
+            value = variable.numpy()
+            if np.issubdtype(value.dtype, np.floating):
+                noise = random.standard_normal(value.shape) * (0.05 + 0.1 * np.std(value))
+                variable.assign(value + noise.astype(value.dtype))
+        yield
+
+
+def _in_order(order: tf.Tensor) -> type[Rng]:
+    """Returns an `Rng` whose draws by row are those of the rows in another order."""
+
+    class Rows(RowRng):
+        def bits(self, *shape: Any) -> tf.Tensor:
+            return tf.gather(super().bits(*shape), order)
+
+    class Ordered(Rng):
+        @property
+        def rows(self) -> RowRng:
+            return Rows(self)
+
+    return Ordered

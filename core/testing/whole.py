@@ -1,0 +1,55 @@
+"""All assertions that apply to a task, in one call."""
+
+from collections.abc import Sequence
+
+from core.task import Batch, Task
+from core.testing.causality import check_causal, follows
+from core.testing.draws import check_draws
+from core.testing.gradients import check_finite, check_gradients, check_updates
+from core.testing.padding import check_padding, found_in
+from core.testing.precision import check_float32
+from core.testing.purity import check_pure
+from core.testing.rows import check_rows
+from core.testing.sums import check_sums
+from core.testing.targets import check_features, check_squashed
+from core.testing.traced import nudged, steps
+from core.testing.trained import check_trained
+
+
+def assert_task(
+    task: Task,
+    batch: Batch,
+    *,
+    causal: str | None = None,
+    padding: str | None = None,
+    except_for: Sequence[str] = (),
+    seed: int = 0,
+) -> None:
+    """Asserts of all phases of `task`, and of its evaluation, whatever `core.testing` can tell from one batch.
+
+    `causal` names tokens whose later ones no earlier loss may see, `padding` the feature that says what is padded;
+    predictions of the next token, and features named `mask`, `weight`, `weights` or `lengths`, are found without.
+    `except_for` are paths of variables (or patterns) without a gradient by nature, features that change no loss,
+    and types that are meant (`"bfloat16"`).
+    """
+    made = steps(task, batch, seed=seed)
+    padding = padding or found_in(made[0].batch)
+    for step in made:
+        check_pure(step)
+        check_finite(step, step())
+        check_squashed(step)
+        check_draws(step)
+        check_float32(step, except_for)
+    check_trained(task, made, except_for)
+    with nudged(task):
+        for step in made:
+            check_rows(step)
+            check_sums(step)
+            for tokens in [name for name in [causal] if name and step.hangs_on(name)] if causal else follows(step):
+                check_causal(step, tokens)
+            if padding:
+                check_padding(step, padding)
+        check_features(made, except_for)
+    for step in made:
+        check_gradients(step, except_for)
+    check_updates(task, batch, seed=seed)

@@ -1,0 +1,46 @@
+"""The table that planted steps are listed in."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from core.task import Task
+
+
+@dataclasses.dataclass(frozen=True)
+class Planted:
+    """A task, the batch it is tried on, and for a mistake what the message must say."""
+
+    kind: str
+    task: Callable[[], Task]
+    batch: Callable[[], Mapping[str, Any]]
+    says: str  # a regular expression; empty for what is right
+    arguments: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return self.task.__name__
+
+
+MISTAKES: list[Planted] = []
+CORRECT: list[Planted] = []
+
+
+def mistake(kind, says, **arguments):
+    """Lists a task class, whose `batch` it is tried on, as a mistake of a kind, which a message names by `says`."""
+
+    def listed(task):
+        MISTAKES.append(Planted(kind, task, task.batch, says, arguments))
+        return task
+
+    return listed
+
+
+def correct(**arguments):
+    """Lists a task class as right."""
+
+    def listed(task):
+        CORRECT.append(Planted("correct", task, task.batch, "", arguments))
+        return task
+
+    return listed
