@@ -108,9 +108,21 @@ def _reason(step: Step) -> str:
                     "the same shape (`x[:, 0]` or `y[:, tf.newaxis]`)."
                 )
     moved = _check_moves(step)
+    if not moved and any(_compares_rows(step, op) for op in step.operations):
+        return (
+            "it compares the row with the others. Say `mixes_rows=True` for the phase, and compare with the rows of "
+            "all replicas, which `all_rows(x)` from `core.task` gives, as `losses.info_nce` does."
+        )
     if moved:
         return moved
     return f"it is computed from others as well, by a mean, sum or norm over the batch{_reduced(step)}. {CURE}"
+
+
+def _compares_rows(step: Step, op: Any) -> bool:
+    """Says whether `op` multiplies what is learnt of all rows by what is learnt of all rows."""
+    if op.type not in ("MatMul", "BatchMatMulV2", "Einsum") or op.outputs[0].shape.as_list() != [step.rows] * 2:
+        return False
+    return all(operations.VARIABLE in step.sources[x.op.name] and x.shape[0] == step.rows for x in op.inputs)
 
 
 def _check_moves(step: Step) -> str | None:

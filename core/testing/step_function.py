@@ -40,8 +40,10 @@ def assert_step_function(
             alone = loss(one, rng._replace(first_row=row, num_rows=1)).per_example
             found = float(np.max(np.abs(np.where(counts[row], alone.numpy()[0] - values[row], 0.0))))
             assert found <= tolerance * max(1.0, float(np.max(np.abs(values[row])))), (
-                f"row {row} alone has another loss than within the batch (by {found:.2g}). Draw per-example randomness "
-                "from `rng.rows`; if rows are meant to be mixed (batch statistics, contrast), say `mixes_rows=True`."
+                f"row {row} alone has another loss than within the batch (by {found:.2g}). Return one loss per row, "
+                "without a mean, sum or norm over the batch (the engine takes the mean), and draw per-example "
+                "randomness from `rng.rows`. `mixes_rows=True` is for rows that are compared with each other, and for "
+                "layers that normalise over them."
             )
     return first
 

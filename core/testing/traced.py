@@ -23,6 +23,7 @@ from core.task.inputs import Inputs
 from core.task.loss import checked, weighted_sums
 from core.testing import operations
 from core.testing.batch import as_tensors
+from core.tracing import no_python_values
 
 Arrays = Mapping[str, Any]
 FOLDS = 1 << 63  # Philox counters from here on make other `Rng`s
@@ -78,7 +79,8 @@ class Step:
         self.rng = Rng.from_seed(seed)._replace(num_rows=self.rows)
         self.makes_statistics = False
         traced = tf.function(self._trace, autograph=False)
-        self._function = traced.get_concrete_function(self.batch, self.rng.seed, tf.range(self.rows))
+        with no_python_values(self.name):
+            self._function = traced.get_concrete_function(self.batch, self.rng.seed, tf.range(self.rows))
         self.captured = list(self._function.variables)
 
     @property
@@ -122,7 +124,7 @@ class Step:
     def _trace(self, batch: Batch, seed: tf.Tensor, order: tf.Tensor) -> Any:
         graph = tf.compat.v1.get_default_graph()
         rng: Rng = _in_order(order)(*self.rng)._replace(seed=seed)
-        with tf.GradientTape() as tape, no_new_variables(self.name.strip("`")):
+        with tf.GradientTape() as tape, no_new_variables(phase.name if (phase := self.phase) else "evaluate"):
             loss = self._loss(dict(batch), rng)
             objective, figures = weighted_sums(loss)
             mean = tf.math.divide_no_nan(objective, figures["weight"])
@@ -141,8 +143,8 @@ class Step:
         missing = [path for path, gradient in gradients.items() if gradient is None]
         assert not missing, (
             f"{self.name} trains {', '.join(f'`{path}`' for path in missing)}, but its loss doesn't depend on "
-            f"{'it' if len(missing) == 1 else 'them'} (the gradient is None). Look for `tf.stop_gradient`, `argmax`, a "
-            "cast to integers or NumPy on the way; what isn't part of this loss doesn't belong in `trains`."
+            f"{'it' if len(missing) == 1 else 'them'} (the gradient is None). Look for `tf.stop_gradient`, rounding, "
+            "`argmax`, a cast to integers or NumPy on the way; what isn't part of this loss doesn't belong in `trains`."
         )
         weight = tf.ones_like(loss.per_example) if loss.weight is None else tf.cast(loss.weight, tf.float32)
         pairs = [(c.prediction, c.target) for c in self.comparisons]
@@ -157,7 +159,9 @@ class Step:
             return checked(self.task.evaluate(Inputs(values, "evaluate", {}, set())), "evaluate", rows)
         for phase in self._so_far()[:-1]:
             inputs, own = Inputs(values, phase.name, {}, set()), rng.fold(phase.name)
-            values |= phase.outputs(inputs, own) if isinstance(phase, Compute) else phase.loss(inputs, own).outputs
+            made = phase.outputs(inputs, own) if isinstance(phase, Compute) else phase.loss(inputs, own).outputs
+            stopped = phase.name != self.phase.through
+            values |= tf.nest.map_structure(tf.stop_gradient, dict(made)) if stopped else made
         inputs, own = Inputs(values, self.phase.name, {}, set()), rng.fold(self.phase.name)
         self._begin()
         return checked(self.phase.loss(inputs, own), self.phase.name, rows)

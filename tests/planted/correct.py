@@ -1,4 +1,4 @@
-"""Right steps, many of them with something that looks like a mistake; none may be blamed."""
+"""Right steps, in one long file because it is a table: many look like a mistake, and none may be blamed."""
 
 import numpy as np
 import tensorflow as tf

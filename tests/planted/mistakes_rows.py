@@ -50,7 +50,7 @@ class StandardisedOverTheBatch(steps.Regression):
         return self.out(tf.nn.gelu(self.hidden(x)))[:, 0]
 
 
-@mistake("batch mean", "shapes?|broadcast to")
+@mistake("batch mean", r"\[6, 1\] and \[6\] were broadcast to \[6, 6\]")
 class EachAgainstAll(steps.Regression):
     def loss(self, batch, rng):
         prediction = self.out(tf.nn.gelu(self.hidden(batch["x"])))  # [rows, 1] beside [rows]
@@ -143,7 +143,7 @@ class LatentsOfTheBatch(steps.Adversarial):
         return {"fake": tf.sigmoid(self.g(rng.normal([batch["image"].shape[0], 3])))}
 
 
-@mistake("own: contrast", "from others as well|Return one loss per row")
+@mistake("own: contrast", "compares the row with the others. Say `mixes_rows=True`")
 class ContrastNotDeclared(steps.Contrast):
     mixes_rows = False
 

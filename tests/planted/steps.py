@@ -1,4 +1,4 @@
-"""Right steps of the usual kinds, small enough to be tried in a moment; mistakes change a few of their lines."""
+"""Right steps of the usual kinds, in one long file that mistakes change a few lines of; each is tried in a moment."""
 
 import numpy as np
 import tensorflow as tf

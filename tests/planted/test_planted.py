@@ -1,0 +1,63 @@
+"""Mistakes are caught, each by a message that names it; right steps pass."""
+
+import collections
+import re
+
+import pytest
+
+from core.testing import assert_task
+from tests.planted import (  # noqa: F401  (each fills the table)
+    correct,
+    mistakes_gradients,
+    mistakes_others,
+    mistakes_rows,
+    mistakes_sequences,
+    mistakes_state,
+)
+from tests.planted.table import CORRECT, MISTAKES
+
+OF_A_KIND = 3  # that a plain `pytest` tries of each kind; the others are `long`
+LISTED = {
+    "untrained", "causality", "padding", "mask", "sum", "stopped", "detour", "rng", "list", "evaluation", "nan",
+    "softmax", "label", "batch mean", "row order", "side effect",
+}  # fmt: skip
+OF_OUR_OWN = 30  # kinds that aren't listed, of which a plain `pytest` tries this many
+
+
+def of_a_kind(planted):
+    return "own" if planted.kind.startswith("own: ") else planted.kind
+
+
+def quick_first():
+    """Yields all mistakes; those beyond some of each kind are `long`."""
+    seen = collections.Counter()
+    for planted in MISTAKES:
+        kind = of_a_kind(planted)
+        seen[kind] += 1
+        more = seen[kind] > (OF_OUR_OWN if kind == "own" else OF_A_KIND)
+        yield pytest.param(planted, id=planted.name, marks=[pytest.mark.long] if more else [])
+
+
+def test_there_are_enough_of_each_kind():
+    counts = collections.Counter(map(of_a_kind, MISTAKES))
+    assert set(counts) == {*LISTED, "own"}
+    assert all(counts[kind] >= OF_A_KIND for kind in LISTED)
+    assert counts["own"] >= OF_OUR_OWN
+    assert len(CORRECT) >= 30
+    names = [planted.name for planted in [*MISTAKES, *CORRECT]]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("planted", quick_first())
+def test_a_mistake_is_named(planted):
+    with pytest.raises(Exception) as caught:
+        assert_task(planted.task(), planted.batch(), **planted.arguments)
+    said = str(caught.value)
+    assert re.search(planted.says, said, re.DOTALL), said
+    if planted.kind in ("batch mean", "row order", "sum"):
+        assert "mixes_rows" not in said  # which would hide it
+
+
+@pytest.mark.parametrize("planted", CORRECT, ids=lambda planted: planted.name)
+def test_what_is_right_isn_t_blamed(planted):
+    assert_task(planted.task(), planted.batch(), **planted.arguments)
