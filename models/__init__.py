@@ -12,6 +12,7 @@ from models.classifiers import (
 from models.ddpm import Ddpm
 from models.gan import BatchNormGan, Gan, dcgan_networks, mlp_networks
 from models.translation import CycleGan, Pix2Pix, Translation
+from models.vae import Vae
 
 __all__ = [
     "BatchNormGan",
@@ -27,6 +28,7 @@ __all__ = [
     "Pix2Pix",
     "SoftmaxRegression",
     "Translation",
+    "Vae",
     "dcgan_networks",
     "mlp_networks",
 ]

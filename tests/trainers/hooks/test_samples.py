@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from core.data import digit_pairs, digits
-from tests.commands import CONFIGS, run
+from tests.commands import CONFIGS, refused, run
 from trainers.hooks import DigitQuality, kept_digits
 from trainers.hooks.samples import encode_grid
 
@@ -50,6 +50,34 @@ def test_real_thick_digits_are_still_the_same():
     pairs = digit_pairs("test").gather(tf.range(360, dtype=tf.int64))
     assert kept_digits()(pairs["b"], pairs["label"])["class_kept"] > 0.95
     assert kept_digits()(tf.reverse(pairs["b"], [0]), pairs["label"])["class_kept"] < 0.3
+
+
+def test_reconstructions_are_shown_while_an_autoencoder_trains(tmp_path):
+    small = ["Vae.hidden = [8]", "steps = 4", "warmup_cosine.warmup_steps = 1", "Trainer.chunk_steps = 2"]
+    hooks = [
+        "Trainer.log_every = 2",
+        "Trainer.hooks = [@SampleGrid(), @Reconstructions()]",
+        "Reconstructions.count = 5",
+    ]
+    when = [f"{name} = 2" for name in ("Trainer.checkpoint_every", "SampleGrid.every", "Reconstructions.every")]
+    flags = [f"--gin_param={text}" for text in (*small, *hooks, *when, "Trainer.evaluate_every = 4")]
+    done = run(f"--gin_file={CONFIGS / 'digits_vae.gin'}", *flags, "--workdir=run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    written = {path.name for path in (tmp_path / "run" / "samples").glob("*.png")}
+    assert written == {f"{kind}-00000000{step}.png" for kind in ("step", "reconstructed") for step in (2, 4)}
+    shown = tf.io.decode_png((tmp_path / "run" / "samples" / "reconstructed-000000004.png").read_bytes()).numpy()
+    assert shown.shape == (2 * 10, 3 * 18, 1)  # five pairs in a grid of two by three, a pixel of frame around each
+    first = digits("test").gather(tf.constant([0], tf.int64))["image"][0]
+    np.testing.assert_allclose(shown[1:9, 1:9] / 255.0, first, atol=1 / 255)
+    last = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()][-1]
+    assert last["split"] == "eval"
+    assert last["bound"] == -last["loss"]
+
+
+def test_reconstructions_need_a_task_that_makes_them(tmp_path):
+    flags = ["--gin_param=Trainer.hooks = [@Reconstructions()]", "--gin_param=Trainer.steps = 1"]
+    says = ["`LinearClassifier` reconstructs no images", "`reconstruct(batch)`"]
+    refused(f"--gin_file={CONFIGS / 'digits_linear.gin'}", *flags, cwd=tmp_path, exit_code=2, says=says)
 
 
 def test_translations_are_shown_and_judged_while_they_train(tmp_path):

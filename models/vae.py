@@ -1,0 +1,107 @@
+"""A variational autoencoder (Kingma and Welling, 2014): images as what a few normal numbers become.
+
+Its loss changes in the course of a run: the divergence comes in step by step (Bowman et al., 2016), by `rng.progress`.
+"""
+
+import math
+from collections.abc import Sequence
+
+import gin
+import tensorflow as tf
+
+from core import losses
+from core.optimizers import Transform
+from core.random import Rng
+from core.task import Batch, Feature, Image, Loss, Task, Update
+from models.classifiers.mlp import Mlp
+
+EVALUATION_DRAWS = 16  # of the latent, for each held-out example: the same for all
+
+
+@gin.configurable
+class Vae(Task):
+    """Learns a bound on the log-probability of images, which a source has in [0, 1], and to make more of them.
+
+    A pixel is a number of `levels` parts that are lit, each by itself with the probability that the decoder gives: a
+    binomial likelihood, of what is counted, so that the bound is one of a probability, in nats. The weight of the
+    divergence grows from 0 to 1 over the first part `annealed` of the run.
+    """
+
+    def __init__(
+        self,
+        *,
+        rng: Rng,
+        image_shape: Sequence[int] = gin.REQUIRED,
+        levels: int = gin.REQUIRED,
+        optimizer: Transform = gin.REQUIRED,
+        latent_size: int = 16,
+        hidden: Sequence[int] = (256, 256),
+        annealed: float = 0.5,
+    ):
+        super().__init__()
+        for name, value in {"levels": levels, "latent_size": latent_size}.items():
+            if value < 1:
+                raise ValueError(f"`Vae.{name}` is {value}; give 1 or more.")
+        if not 0.0 <= annealed <= 1.0:
+            raise ValueError(f"`Vae.annealed` is {annealed}; it is a part of the run: give 0 to 1.")
+        self.image_shape, self.levels, self.optimizer = tuple(image_shape), levels, optimizer
+        self.latent_size, self.annealed = latent_size, annealed
+        pixels = math.prod(image_shape)
+        self.encoder = Mlp([pixels, *hidden, 2 * latent_size], rng=rng.fold("encoder"))
+        self.decoder = Mlp([latent_size, *reversed(hidden), pixels], rng=rng.fold("decoder"))
+
+    def phases(self) -> list[Update]:
+        return [Update("net", loss=self.loss, trains=[self.encoder, self.decoder], optimizer=self.optimizer)]
+
+    def loss(self, batch: Batch, rng: Rng) -> Loss:
+        """Returns what it costs to tell an image by its latent, and the weighted divergence of the latent."""
+        mean, log_std = self.posterior(batch["image"])
+        noise = rng.fold("latent").rows.normal(*mean.shape)
+        error = -self.log_likelihood(batch["image"], mean + tf.exp(log_std) * noise)
+        divergence = divergence_from_normal(mean, log_std)
+        weight = tf.minimum(1.0, rng.progress / self.annealed) if self.annealed else 1.0
+        return Loss(error + weight * divergence, metrics={"bound": -error - divergence, "divergence": divergence})
+
+    def evaluate(self, batch: Batch) -> Loss:
+        """Returns the evidence bound, E log p(x|z) − KL(q(z|x) ‖ p(z)), by a few draws of z; `loss` is its negative."""
+        image = batch["image"]
+        mean, log_std = self.posterior(image)
+        noise = Rng.from_seed(0).fold("evaluate").normal([EVALUATION_DRAWS, self.latent_size])
+        drawn = [self.log_likelihood(image, mean + tf.exp(log_std) * noise[i]) for i in range(EVALUATION_DRAWS)]
+        divergence = divergence_from_normal(mean, log_std)
+        bound = tf.add_n(drawn) / EVALUATION_DRAWS - divergence
+        return Loss(-bound, metrics={"bound": bound, "divergence": divergence})
+
+    def sample(self, rng: Rng, n: int) -> Batch:
+        """Decodes latents from the prior; an image is what each pixel is expected to be."""
+        return {"image": self.expected(rng.fold("latent").normal([n, self.latent_size]))}
+
+    def reconstruct(self, batch: Batch) -> Batch:
+        """Returns each image beside what becomes of it by way of its latent's mean, both in [-1, 1]."""
+        mean, _ = self.posterior(batch["image"])
+        return {"image": 2.0 * batch["image"] - 1.0, "reconstructed": self.expected(mean)}
+
+    def reads(self) -> dict[str, Feature]:
+        return {"image": Image(self.image_shape, low=0.0, high=1.0)}
+
+    def posterior(self, image: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns mean and logarithm of the standard deviation of q(z|x): [rows, latent] each."""
+        mean, log_std = tf.split(self.encoder(2.0 * image - 1.0), 2, axis=-1)
+        return mean, log_std
+
+    def log_likelihood(self, image: tf.Tensor, latent: tf.Tensor) -> tf.Tensor:
+        """Returns log p(x|z) of each image: binomial, of `levels` parts a pixel."""
+        n, lit = float(self.levels), tf.round(image * self.levels)
+        ways = math.lgamma(n + 1.0) - tf.math.lgamma(lit + 1.0) - tf.math.lgamma(n - lit + 1.0)
+        logits = tf.reshape(self.decoder(latent), tf.shape(image))
+        return tf.reduce_sum(ways - n * losses.sigmoid_cross_entropy(logits, lit / n), axis=[1, 2, 3])
+
+    def expected(self, latent: tf.Tensor) -> tf.Tensor:
+        """Returns the images that are expected of latents, in [-1, 1]."""
+        logits = tf.reshape(self.decoder(latent), [-1, *self.image_shape])
+        return 2.0 * tf.sigmoid(logits) - 1.0
+
+
+def divergence_from_normal(mean: tf.Tensor, log_std: tf.Tensor) -> tf.Tensor:
+    """Returns KL(N(μ, σ²) ‖ N(0, 1)), summed over the last axis (Kingma and Welling, appendix B)."""
+    return 0.5 * tf.reduce_sum(tf.square(mean) + tf.exp(2.0 * log_std) - 1.0 - 2.0 * log_std, axis=-1)

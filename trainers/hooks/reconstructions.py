@@ -1,0 +1,66 @@
+"""Looking at what comes back of held-out images, while an autoencoder trains.
+
+In a gin file:
+
+    Trainer.hooks = [@Reconstructions()]
+    Reconstructions.every = 500
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import gin
+import tensorflow as tf
+
+from core.errors import ConfigurationError
+from core.task import Batch
+from core.workers import is_chief
+from trainers.diagnosis import explained
+from trainers.hooks.base import Hook, Run
+from trainers.hooks.samples import encode_grid, write_file
+
+
+@gin.configurable
+class Reconstructions(Hook):
+    """Writes the first `count` held-out images, each beside what is reconstructed, in `samples/` and for TensorBoard.
+
+    The task's `reconstruct(batch)` makes `{"image", "reconstructed"}` in [-1, 1]. Without an evaluation source, images
+    of the training source are shown.
+    """
+
+    def __init__(self, every: int | None = None, *, count: int = 16):
+        super().__init__(every)
+        if count < 1:
+            raise ConfigurationError(f"`Reconstructions.count` is {count}; it counts images: give 1 or more.")
+        self.count = count
+        self._reconstruct: Callable[[], Batch] | None = None
+
+    def __call__(self, run: Run) -> None:
+        run.averaged.update()
+        if not is_chief():
+            return
+        self._reconstruct = self._reconstruct or self._reconstructor(run)
+        with explained(run.experiment.eval_source or run.experiment.train_source):
+            made = self._reconstruct()
+        png = encode_grid(tf.concat([made["image"], made["reconstructed"]], axis=2))
+        folder = run.workdir.path / "samples"
+        folder.mkdir(exist_ok=True)
+        write_file(folder / f"reconstructed-{run.step:09d}.png", png)
+        run.telemetry.image(run.step, "reconstructions", png)
+
+    def _reconstructor(self, run: Run) -> Callable[[], Batch]:
+        task: Any = run.averaged.task
+        if not hasattr(task, "reconstruct"):
+            raise ConfigurationError(
+                f"`{type(task).__name__}` reconstructs no images: it needs `reconstruct(batch)`, which returns "
+                '`{"image": ..., "reconstructed": ...}`. Leave out the hook `Reconstructions`, or train a `Vae`.'
+            )
+        source = run.experiment.eval_source or run.experiment.train_source
+        indices = tf.range(min(self.count, len(source)), dtype=tf.int64)
+
+        @tf.function(autograph=False)
+        def reconstruct() -> Batch:
+            made: Batch = task.reconstruct(source.gather(indices))
+            return made
+
+        return reconstruct
