@@ -11,6 +11,7 @@ import re
 import tokenize
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from gin import config_parser
 
@@ -78,7 +79,7 @@ class _Reader(config_parser.ParserDelegate):
             return Place(source, line if inside else 0)
 
         try:
-            parser = config_parser.ConfigParser(content, self)
+            parser = _Parser(content, self)
             # Not `for statement in parser`: a `StopIteration` of the tokeniser would look like the end of the file.
             while (statement := parser.parse_statement()) is not None:
                 place = place_of(statement.location.line_num)
@@ -91,6 +92,19 @@ class _Reader(config_parser.ParserDelegate):
                     self.read_file(statement.filename, place, inside)
         except (SyntaxError, tokenize.TokenError, StopIteration) as error:
             raise _syntax_error(error, content, place_of) from error
+
+
+class _Parser(config_parser.ConfigParser):
+    """Refuses a minus before a name: gin reads it, forgets it, and goes on with the name alone."""
+
+    def parse_value(self) -> Any:
+        """Returns the next value, an item of a list, tuple or dict as well."""
+        minus, place = self.current_token.string == "-", self._current_location()
+        value = super().parse_value()
+        if minus and isinstance(value, Reference | Macro):
+            where = f"in the definition of `{value}`" if isinstance(value, Macro) else f"in what `{value}` makes"
+            raise SyntaxError(f"`-{value}`: gin has no minus for a name; write the sign {where}", place)
+        return value
 
 
 def _syntax_error(error: Exception, content: str, place_of: Callable[[int], Place]) -> ConfigurationError:

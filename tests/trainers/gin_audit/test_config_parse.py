@@ -70,6 +70,18 @@ def test_a_file_that_is_not_text_is_an_error() -> None:
         ("Lab.name = 'open", ["a.gin:2", "`Lab.name = 'open`"]),
         ("Lab.task = @Digits(3)", ["a.gin:2", "Expected ')'", "`Lab.task = @Digits(3)`"]),
         ("Lab.seed = -", ["a.gin:2"]),
+        ("Lab.rate = -%rate", ["a.gin:2", "`-%rate`", "sign in the definition of `%rate`", "`Lab.rate = -%rate`"]),
+        ("Lab.rate = - @rate()", ["a.gin:2", "`-@rate()`", "sign in what `@rate()` makes"]),
+        ("Lab.list = [\n  1,\n  (-%rate, 2)]", ["a.gin:4", "`-%rate`", "`(-%rate, 2)]`"]),
+        ("Lab.dict = {'a': [-@rate]}", ["a.gin:2", "`-@rate`"]),
+        ("Lab.dict = {-%rate: 1}", ["a.gin:2", "`-%rate`"]),
+        ("Lab:\n  rate = -%rate", ["a.gin:3", "`-%rate`"]),
+        ("rate = -%other", ["a.gin:2", "`-%other`"]),
+        ("Lab.rate = +%rate", ["a.gin:2", "Unable to parse value"]),
+        ("Lab.rate = --%rate", ["a.gin:2", "Unable to parse value"]),
+        ("Lab.rate = -(%rate)", ["a.gin:2", "Unable to parse value"]),
+        ("Lab.flag = not %rate", ["a.gin:2", "`not` is not a value"]),
+        ("Lab.rate = %rate - %rate", ["a.gin:2", "no arithmetic"]),
         ("= 3", ["a.gin:2", "`= 3`"]),
         ("$", ["a.gin:2"]),
         ("Lab..seed = 3", ["a.gin:2"]),
@@ -80,6 +92,11 @@ def test_a_file_that_is_not_text_is_an_error() -> None:
 )
 def test_syntax_errors_name_file_line_and_text(line: str, parts: list[str]) -> None:
     says(message(lambda: read([written(f"Lab.seed = 1\n{line}\n")], [], [])), *parts)
+
+
+def test_a_minus_before_a_number_is_a_number() -> None:
+    read_here = read([written("a = -1\nb = [- 2.5, {-3: -4e-5}]")], [], [])
+    assert [b.value for b in read_here.bindings] == [-1, [-2.5, {-3: -4e-5}]]
 
 
 @pytest.mark.parametrize("ending", ["", "\n", "\n\n", "\n# the end"])
