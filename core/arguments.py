@@ -4,7 +4,7 @@ Numbers are checked by name, `check_positive(epsilon=epsilon)`; tensors while tr
 """
 
 from collections.abc import Iterable
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 import tensorflow as tf
@@ -13,36 +13,48 @@ import tensorflow as tf
 def check_size(**sizes: int) -> None:
     """Refuses sizes and counts that aren't whole numbers of at least one."""
     for name, size in sizes.items():
-        if not isinstance(size, Integral) or size < 1:
+        if not _is_number(size, Integral) or size < 1:
             raise ValueError(f"`{name}` is {size!r}; give a whole number of at least 1.")
+
+
+def check_count(**counts: int) -> None:
+    """Refuses counts that aren't whole numbers of at least zero."""
+    for name, count in counts.items():
+        if not _is_number(count, Integral) or count < 0:
+            raise ValueError(f"`{name}` is {count!r}; give a whole number of at least 0.")
 
 
 def check_positive(**values: float) -> None:
     """Refuses what isn't above zero."""
     for name, value in values.items():
-        if not value > 0:
+        if not _is_number(value) or not value > 0:
             raise ValueError(f"`{name}` is {value!r}; it is above 0: give a larger number.")
 
 
 def check_not_negative(**values: float) -> None:
     """Refuses what is below zero."""
     for name, value in values.items():
-        if not value >= 0:
+        if not _is_number(value) or not value >= 0:
             raise ValueError(f"`{name}` is {value!r}; it is at least 0: give zero or a number above it.")
 
 
 def check_fraction(**values: float) -> None:
     """Refuses what isn't in [0, 1): the share that is dropped, smoothed away, or kept of an average."""
     for name, value in values.items():
-        if not 0.0 <= value < 1.0:
+        if not _is_number(value) or not 0.0 <= value < 1.0:
             raise ValueError(f"`{name}` is {value!r}; give a fraction in [0, 1), such as 0.1.")
 
 
 def check_rate(**values: Any) -> None:
     """Refuses a learning rate, or a decay, that is neither a schedule nor a number of at least zero."""
     for name, value in values.items():
-        if not callable(value) and not value >= 0.0:
+        if not callable(value) and not (_is_number(value) and value >= 0.0):
             raise ValueError(f"`{name}` is {value!r}; give a number of at least zero, or a schedule.")
+
+
+def _is_number(value: object, kind: type = Real) -> bool:
+    """Says whether `value` is a number: an integer is one where a float is meant, a bool never."""
+    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 def check_choice(name: str, value: object, choices: Iterable[object]) -> None:

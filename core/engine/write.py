@@ -10,7 +10,7 @@ from core.distribution.ledger import GRADIENTS
 from core.engine.sweep import Accumulated
 from core.module import named_variables
 from core.optimizers import Optimizer
-from core.optimizers.clipping import global_norm
+from core.optimizers.norms import global_norm
 from core.task import Update
 from core.task.loss import GRADIENT_NORM, Sums
 from core.task.statistics import commit, refreshed

@@ -3,7 +3,8 @@
 import gin
 import tensorflow as tf
 
-from core.arguments import check_fraction, check_positive, check_rate
+from core.arguments import check_fraction, check_positive, check_rate, check_size
+from core.optimizers.moments import averages, moved
 from core.optimizers.rates import as_dtype, rate_at, updates_after
 from core.optimizers.transform import Schedule, State, Tensors, Transform, stateful
 
@@ -44,7 +45,7 @@ def adafactor(
     check_rate(learning_rate=learning_rate)
     check_fraction(beta_1=beta_1)
     check_positive(decay_exponent=decay_exponent, clipping_threshold=clipping_threshold, epsilon=epsilon)
-    check_positive(min_factored_size=min_factored_size)
+    check_size(min_factored_size=min_factored_size)
 
     def init(params: Tensors) -> State:
         axes = {path: factored_axes(p.shape, min_factored_size) for path, p in params.items()}
@@ -64,19 +65,19 @@ def adafactor(
             newest, square = as_dtype(share, g), tf.square(g) + epsilon
             if axes := factored_axes(g.shape, min_factored_size):
                 second, largest = axes
-                row = (1.0 - newest) * state["row"][path] + newest * tf.reduce_mean(square, largest)
-                column = (1.0 - newest) * state["column"][path] + newest * tf.reduce_mean(square, second)
+                row = moved(state["row"][path], tf.reduce_mean(square, largest), newest)
+                column = moved(state["column"][path], tf.reduce_mean(square, second), newest)
                 new["row"][path], new["column"][path] = row, column
                 mean = tf.reduce_mean(row, second - 1 if second > largest else second, keepdims=True)
                 u = g * tf.expand_dims(tf.math.rsqrt(row / mean), largest)
                 u *= tf.expand_dims(tf.math.rsqrt(column), second)
             else:
-                new["v"][path] = (1.0 - newest) * state["v"][path] + newest * square
+                new["v"][path] = moved(state["v"][path], square, newest)
                 u = g * tf.math.rsqrt(new["v"][path])
-            u /= tf.maximum(1.0, rms(u) / clipping_threshold)
+            u /= tf.maximum(rms(u) / clipping_threshold, 1.0)
             u *= as_dtype(rate, u) * (tf.maximum(rms(params[path]), 1e-3) if scale_by_parameter else 1.0)
             if beta_1:
-                u = new["m"][path] = beta_1 * state["m"][path] + (1.0 - beta_1) * u
+                u = new["m"][path] = averages({path: state["m"][path]}, {path: u}, beta_1)[path]
             updates[path] = -u
         return updates, new
 

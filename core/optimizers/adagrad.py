@@ -4,7 +4,7 @@ import gin
 import tensorflow as tf
 
 from core.arguments import check_fraction, check_not_negative, check_positive, check_rate
-from core.optimizers.kernels import by_dtype, kernel_scalar
+from core.optimizers.kernels import by_dtype, kernel_scalar, kernels_keep
 from core.optimizers.moments import averages, squares, zeros
 from core.optimizers.rates import as_dtype, rate_at
 from core.optimizers.transform import Schedule, Slots, State, Tensors, Transform, Variables, stateful
@@ -72,7 +72,9 @@ def adadelta(learning_rate: float | Schedule = 1.0, *, rho: float = 0.9, epsilon
                     var=variable.handle, accum=g2, accum_update=x2, grad=gradients[path], **scalars
                 )
 
-    return stateful("adadelta", zeros("squared_gradient", "squared_delta"), update, fused)
+    return stateful(
+        "adadelta", zeros("squared_gradient", "squared_delta"), update, fused if kernels_keep(rho, to=2e-6) else None
+    )
 
 
 @gin.configurable
@@ -126,4 +128,4 @@ def rmsprop(
                 else:
                     tf.raw_ops.ResourceApplyRMSProp(var=variable.handle, grad=gradients[path], **state, **scalars)
 
-    return stateful("rmsprop", zeros(*slots_used), update, fused)
+    return stateful("rmsprop", zeros(*slots_used), update, fused if kernels_keep(rho, to=2e-6) else None)

@@ -1,16 +1,15 @@
 """Adam and AdamW."""
 
-import math
 from collections.abc import Sequence
 
 import gin
 import tensorflow as tf
 
 from core.arguments import check_rate
-from core.optimizers.kernels import by_dtype, kernel_scalar, kernel_shortfall
+from core.optimizers.kernels import by_dtype, kernel_beta, kernel_scalar, kernels_keep
 from core.optimizers.moments import averages, check_adam, squares, zeros
 from core.optimizers.paths import matching
-from core.optimizers.rates import as_dtype, rate_at, updates_after
+from core.optimizers.rates import as_dtype, rate_at, updates_after, weight_seen
 from core.optimizers.transform import Schedule, Slots, State, Tensors, Transform, Variables, stateful
 
 
@@ -67,8 +66,8 @@ def _adam(
         v = averages(state["v"], squares(gradients), beta_2)
         # The paper's efficient order: both bias corrections go into scalars, which are computed once for all tensors.
         rate, t = rate_at(learning_rate, step), updates_after(step)
-        correction = tf.sqrt(1.0 - tf.pow(beta_2, t))
-        minus_alpha, epsilon_hat = -rate * correction / (1.0 - tf.pow(beta_1, t)), epsilon * correction
+        correction = tf.sqrt(weight_seen(beta_2, t))
+        minus_alpha, epsilon_hat = -rate * correction / weight_seen(beta_1, t), epsilon * correction
         updates = {
             path: as_dtype(minus_alpha, mean) * mean / (tf.sqrt(v[path]) + as_dtype(epsilon_hat, mean))
             for path, mean in m.items()
@@ -80,24 +79,23 @@ def _adam(
 
     def fused(gradients: Tensors, slots: Slots, params: Variables, step: tf.Tensor) -> None:
         rate, t = rate_at(learning_rate, step), updates_after(step)
-        beta_1_power, beta_2_power = tf.pow(beta_1, t), tf.pow(beta_2, t)
-        # The kernel corrects the bias of m and v, but adds an epsilon that isn't corrected with them.
-        epsilon_hat = epsilon * tf.sqrt(1.0 - beta_2_power)
         decay = rate * rate_at(weight_decay, step)
         for path in decaying(params):
             params[path].assign_sub(kernel_scalar(decay, params[path].dtype) * params[path])
         for dtype, variables in by_dtype(params):
-            short_1, short_2 = kernel_shortfall(beta_1, dtype), math.sqrt(kernel_shortfall(beta_2, dtype))
+            # The kernel's own correction is a difference of float32, so it is told that none is left to make.
+            correction = tf.sqrt(weight_seen(kernel_beta(beta_2, dtype), t))
+            alpha = rate * correction / weight_seen(kernel_beta(beta_1, dtype), t)
             scalars = {
-                "beta1_power": kernel_scalar(beta_1_power, dtype),
-                "beta2_power": kernel_scalar(beta_2_power, dtype),
-                "lr": kernel_scalar(rate * (short_2 / short_1), dtype),
+                "beta1_power": kernel_scalar(0.0, dtype),
+                "beta2_power": kernel_scalar(0.0, dtype),
+                "lr": kernel_scalar(alpha, dtype),
                 "beta1": kernel_scalar(beta_1, dtype),
                 "beta2": kernel_scalar(beta_2, dtype),
-                "epsilon": kernel_scalar(epsilon_hat * short_2, dtype),
+                "epsilon": kernel_scalar(epsilon * correction, dtype),
             }
             for path, variable in variables.items():
                 m, v = slots["m"][path].handle, slots["v"][path].handle
                 tf.raw_ops.ResourceApplyAdam(var=variable.handle, m=m, v=v, grad=gradients[path], **scalars)
 
-    return stateful(name, init, update, fused)
+    return stateful(name, init, update, fused if kernels_keep(beta_1, beta_2, to=2e-5) else None)

@@ -5,9 +5,9 @@ import math
 import gin
 import tensorflow as tf
 
-from core.optimizers.kernels import by_dtype, kernel_scalar, kernel_shortfall
+from core.optimizers.kernels import by_dtype, kernel_beta, kernel_scalar, kernels_keep
 from core.optimizers.moments import averages, check_adam, squares, zeros
-from core.optimizers.rates import as_dtype, newest_share, rate_at, updates_after
+from core.optimizers.rates import as_dtype, newest_share, rate_at, updates_after, weight_seen
 from core.optimizers.transform import Schedule, Slots, State, Tensors, Transform, Variables, stateful
 
 
@@ -28,7 +28,7 @@ def amsgrad(
         share = newest_share(t, beta_2)
         v = {path: v + as_dtype(share, v) * (tf.square(gradients[path]) - v) for path, v in state["v"].items()}
         v_max = {path: tf.maximum(state["v_max"][path], new) for path, new in v.items()}
-        minus_alpha = -rate_at(learning_rate, step) / (1.0 - tf.pow(beta_1, t))
+        minus_alpha = -rate_at(learning_rate, step) / weight_seen(beta_1, t)
         updates = {
             path: as_dtype(minus_alpha, mean) * mean / (tf.sqrt(v_max[path]) + epsilon) for path, mean in m.items()
         }
@@ -39,9 +39,9 @@ def amsgrad(
         share = newest_share(t, beta_2)
         for dtype, variables in by_dtype(params):
             scalars = {
-                "beta1_power": kernel_scalar(tf.pow(beta_1, t), dtype),
+                "beta1_power": kernel_scalar(0.0, dtype),
                 "beta2_power": kernel_scalar(0.0, dtype),
-                "lr": kernel_scalar(rate / kernel_shortfall(beta_1, dtype), dtype),
+                "lr": kernel_scalar(rate / weight_seen(kernel_beta(beta_1, dtype), t), dtype),
                 "beta1": kernel_scalar(beta_1, dtype),
                 "beta2": kernel_scalar(1.0 - share, dtype),
                 "epsilon": kernel_scalar(epsilon, dtype),
@@ -52,7 +52,9 @@ def amsgrad(
                     var=variable.handle, m=m, v=v, vhat=v_max, grad=gradients[path], **scalars
                 )
 
-    return stateful("amsgrad", zeros("m", "v", "v_max"), update, fused)
+    return stateful(
+        "amsgrad", zeros("m", "v", "v_max"), update, fused if kernels_keep(beta_1, beta_2, to=2e-5) else None
+    )
 
 
 @gin.configurable
@@ -69,9 +71,9 @@ def nadam(
         t = updates_after(step)
         m = averages(state["m"], gradients, beta_1)
         v = averages(state["v"], squares(gradients), beta_2)
-        of_mean = beta_1 / (1.0 - tf.pow(beta_1, t + 1.0))
-        of_gradient = (1.0 - beta_1) / (1.0 - tf.pow(beta_1, t))
-        correction = tf.sqrt(1.0 - tf.pow(beta_2, t))
+        of_mean = beta_1 / weight_seen(beta_1, t + 1.0)
+        of_gradient = newest_share(t, beta_1)
+        correction = tf.sqrt(weight_seen(beta_2, t))
         minus_alpha, epsilon_hat = -rate_at(learning_rate, step) * correction, epsilon * correction
         of_mean, of_gradient = minus_alpha * of_mean, minus_alpha * of_gradient
         updates = {}
@@ -86,11 +88,12 @@ def nadam(
 def rectification(t: tf.Tensor, beta_2: float) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns (r, whether it may be used) of RAdam's update t: the adaptive rate's variance, relative to its limit."""
     limit = 2.0 / (1.0 - beta_2) - 1.0
-    # 1 - β2^t by `expm1`: as a difference of float32 it would be off by 1e-5, and so would 2000 - 1995.
-    power = t * math.log(beta_2)
-    length = limit + 2.0 * t * tf.exp(power) / tf.math.expm1(power)
+    # In float64: the length of five is what remains of 199,999 - 199,994 for β2 = 0.99999.
+    wide = tf.cast(t, tf.float64)
+    power = wide * math.log(beta_2)
+    length = limit + 2.0 * wide * tf.exp(power) / tf.math.expm1(power)
     usable = length >= 5.0
-    long = tf.maximum(length, 5.0)
+    long = tf.cast(tf.maximum(length, tf.constant(5.0, tf.float64)), t.dtype)
     ratio = (long - 4.0) * (long - 2.0) * limit / ((limit - 4.0) * (limit - 2.0) * long)
     return tf.sqrt(ratio), usable
 
@@ -112,8 +115,8 @@ def radam(
         m = averages(state["m"], gradients, beta_1)
         v = averages(state["v"], squares(gradients), beta_2)
         r, usable = rectification(t, beta_2)
-        minus_alpha = -rate_at(learning_rate, step) / (1.0 - tf.pow(beta_1, t))
-        correction = tf.sqrt(1.0 - tf.pow(beta_2, t))
+        minus_alpha = -rate_at(learning_rate, step) / weight_seen(beta_1, t)
+        correction = tf.sqrt(weight_seen(beta_2, t))
         numerator, epsilon_hat = r * correction, epsilon * correction
         updates = {}
         for path, mean in m.items():
@@ -136,17 +139,17 @@ def adamax(
 
     def update(gradients: Tensors, state: State, params: Tensors, step: tf.Tensor) -> tuple[Tensors, State]:
         m = averages(state["m"], gradients, beta_1)
-        u = {path: tf.maximum(beta_2 * state["u"][path], tf.abs(g)) for path, g in gradients.items()}
-        minus_alpha = -rate_at(learning_rate, step) / (1.0 - tf.pow(beta_1, updates_after(step)))
+        u = {path: tf.maximum(old - (1.0 - beta_2) * old, tf.abs(gradients[path])) for path, old in state["u"].items()}
+        minus_alpha = -rate_at(learning_rate, step) / weight_seen(beta_1, updates_after(step))
         updates = {path: as_dtype(minus_alpha, mean) * mean / (u[path] + epsilon) for path, mean in m.items()}
         return updates, {"m": m, "u": u}
 
     def fused(gradients: Tensors, slots: Slots, params: Variables, step: tf.Tensor) -> None:
-        rate, beta_1_power = rate_at(learning_rate, step), tf.pow(beta_1, updates_after(step))
+        rate, t = rate_at(learning_rate, step), updates_after(step)
         for dtype, variables in by_dtype(params):
             scalars = {
-                "beta1_power": kernel_scalar(beta_1_power, dtype),
-                "lr": kernel_scalar(rate / kernel_shortfall(beta_1, dtype), dtype),
+                "beta1_power": kernel_scalar(0.0, dtype),
+                "lr": kernel_scalar(rate / weight_seen(kernel_beta(beta_1, dtype), t), dtype),
                 "beta1": kernel_scalar(beta_1, dtype),
                 "beta2": kernel_scalar(beta_2, dtype),
                 "epsilon": kernel_scalar(epsilon, dtype),
@@ -155,4 +158,4 @@ def adamax(
                 m, u = slots["m"][path].handle, slots["u"][path].handle
                 tf.raw_ops.ResourceApplyAdaMax(var=variable.handle, m=m, v=u, grad=gradients[path], **scalars)
 
-    return stateful("adamax", zeros("m", "u"), update, fused)
+    return stateful("adamax", zeros("m", "u"), update, fused if kernels_keep(beta_1, beta_2, to=2e-5) else None)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import gin
 import tensorflow as tf
 
-from core.arguments import check_fraction, check_not_negative
+from core.arguments import check_count, check_fraction
 from core.optimizers.rates import as_dtype, newest_share, updates_after
 from core.optimizers.transform import State, Tensors, Transform, observer
 
@@ -34,7 +34,7 @@ def polyak(start: int = 0) -> Transform:
 
     The weights of the first `start` updates don't count.
     """
-    check_not_negative(start=start)
+    check_count(start=start)
     return _average("polyak", lambda t: 1.0 / tf.maximum(t - start, 1.0))
 
 

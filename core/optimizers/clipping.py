@@ -4,16 +4,9 @@ import gin
 import tensorflow as tf
 
 from core.arguments import check_positive
+from core.optimizers.norms import any_global_norm, any_norms, unit_of, where_in_range
 from core.optimizers.rates import as_dtype
 from core.optimizers.transform import Tensors, Transform, stateless
-
-
-def global_norm(tensors: Tensors) -> tf.Tensor:
-    """Returns the Euclidean norm of all tensors taken as one vector; in float64 if one of them is, else in float32."""
-    # Half precision would overflow in a sum of squares, and float64 when made narrower.
-    wide = tf.float64 if any(x.dtype == tf.float64 for x in tensors.values()) else tf.float32
-    halves = [tf.nn.l2_loss(x if x.dtype.size >= 4 else tf.cast(x, wide)) for x in tensors.values()]
-    return tf.sqrt(2.0 * tf.add_n([tf.cast(x, wide) for x in halves]))
 
 
 @gin.configurable
@@ -33,7 +26,8 @@ def clip_by_norm(max_norm: float) -> Transform:
     check_positive(max_norm=max_norm)
 
     def rule(gradients: Tensors, params: Tensors, step: tf.Tensor) -> Tensors:
-        return {path: g * (max_norm / tf.maximum(tf.norm(g), max_norm)) for path, g in gradients.items()}
+        norms = zip(gradients.items(), any_norms(list(gradients.values())), strict=True)
+        return {path: g * (max_norm / tf.maximum(norm, max_norm)) for (path, g), norm in norms}
 
     return stateless("clip_by_norm", rule)
 
@@ -45,16 +39,26 @@ def clip_by_global_norm(max_norm: float) -> Transform:
 
     def rule(gradients: Tensors, params: Tensors, step: tf.Tensor) -> Tensors:
         # Exactly one where nothing is to be clipped, so that such gradients keep their bits.
-        scale = max_norm / tf.maximum(global_norm(gradients), max_norm)
+        scale = max_norm / tf.maximum(any_global_norm(gradients), max_norm)
         return {path: g * as_dtype(scale, g) for path, g in gradients.items()}
 
     return stateless("clip_by_global_norm", rule)
 
 
+def unit_axes(x: tf.Tensor) -> list[int]:
+    """Returns the axes of the weights of one output: all but the last; of a vector, its one."""
+    return list(range(max(1, len(x.shape) - 1))) if len(x.shape) else []
+
+
 def unit_norms(x: tf.Tensor) -> tf.Tensor:
     """Returns the norm of the weights of each output, the last axis; of a vector or scalar, its one norm."""
-    axes = list(range(max(1, len(x.shape) - 1))) if len(x.shape) else []
-    return tf.sqrt(tf.reduce_sum(tf.square(x), axes, keepdims=True))
+    return tf.sqrt(tf.reduce_sum(tf.square(x), unit_axes(x), keepdims=True))
+
+
+def rescaled_unit_norms(x: tf.Tensor) -> tf.Tensor:
+    """Returns the same, of weights whose squares are infinite."""
+    unit = unit_of(x, unit_axes(x))
+    return unit * unit_norms(x / unit)
 
 
 @gin.configurable
@@ -66,9 +70,11 @@ def adaptive_clip(clipping: float = 0.01, *, epsilon: float = 1e-3) -> Transform
     check_positive(clipping=clipping, epsilon=epsilon)
 
     def rule(gradients: Tensors, params: Tensors, step: tf.Tensor) -> Tensors:
+        given = list(gradients.values())
+        norms = where_in_range([unit_norms(g) for g in given], lambda: [rescaled_unit_norms(g) for g in given], least=0)
         clipped = {}
-        for path, g in gradients.items():
-            norm, limit = unit_norms(g), clipping * tf.maximum(unit_norms(params[path]), epsilon)
+        for (path, g), norm in zip(gradients.items(), norms, strict=True):
+            limit = clipping * tf.maximum(unit_norms(params[path]), epsilon)
             clipped[path] = tf.where(norm < limit, g, g * (limit / tf.maximum(norm, 1e-6)))
         return clipped
 

@@ -3,7 +3,7 @@
 import gin
 import tensorflow as tf
 
-from core.arguments import check_not_negative
+from core.arguments import check_count
 from core.optimizers.chain import chain
 from core.optimizers.transform import State, Tensors, Transform
 
@@ -15,7 +15,7 @@ def apply_if_finite(inner: Transform, *, max_consecutive_errors: int = 5) -> Tra
     For loops of one's own: the engine stops at a step that isn't finite. The schedules of `inner` count what was
     applied.
     """
-    check_not_negative(max_consecutive_errors=max_consecutive_errors)
+    check_count(max_consecutive_errors=max_consecutive_errors)
     rule = chain(inner)
 
     def init(params: Tensors) -> State:

@@ -16,6 +16,14 @@ def kernel_scalar(scalar: float | tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     return tf.cast(scalar, dtype) if isinstance(scalar, tf.Tensor) else tf.constant(scalar, dtype)
 
 
-def kernel_shortfall(beta: float, dtype: tf.DType) -> float:
-    """Returns 1 - β as a kernel computes it in `dtype`, over 1 - β: for 0.999 in float32 that is 1 - 1.3e-5."""
-    return float(1.0 - dtype.as_numpy_dtype(beta)) / (1.0 - beta)
+def kernel_beta(beta: float, dtype: tf.DType) -> float:
+    """Returns β as a kernel reads it, in `dtype`: what it averages by that is to be corrected by that, too."""
+    return float(dtype.as_numpy_dtype(beta))
+
+
+def kernels_keep(*betas: float, to: float) -> bool:
+    """Says whether each 1 - β is right as kernels compute it in float32: 0.99 to 1e-6, 0.999 to 1.3e-5, 0.9999 to 2e-4.
+
+    Where it isn't, the rule goes without its kernel: those values would weigh and last another time than was asked for.
+    """
+    return all(abs((1.0 - kernel_beta(beta, tf.float32)) / (1.0 - beta) - 1.0) <= to for beta in betas)

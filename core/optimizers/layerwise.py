@@ -7,16 +7,22 @@ import tensorflow as tf
 
 from core.arguments import check_fraction, check_positive, check_rate
 from core.optimizers.moments import averages, check_adam, squares, zeros
+from core.optimizers.norms import any_norms
 from core.optimizers.paths import matching
-from core.optimizers.rates import as_dtype, rate_at, updates_after
+from core.optimizers.rates import as_dtype, rate_at, updates_after, weight_seen
 from core.optimizers.transform import Schedule, State, Tensors, Transform, stateful
 
 
-def trust_ratio(param: tf.Tensor, direction: tf.Tensor, coefficient: float = 1.0) -> tf.Tensor:
-    """Returns η ‖θ‖ / ‖u‖, or one where either norm is zero: a parameter at zero would never leave it."""
-    size, norm = tf.norm(param), tf.norm(direction)
-    ratio = coefficient * tf.math.divide_no_nan(size, norm)
-    return tf.where((size > 0.0) & (norm > 0.0), ratio, tf.ones_like(ratio))
+def trust_ratios(params: Tensors, directions: Tensors, coefficient: float = 1.0) -> dict[str, tf.Tensor]:
+    """Returns each η ‖θ‖ / ‖u‖, or one where either norm is zero: a parameter at zero would never leave it."""
+    if not directions:
+        return {}
+    norms = any_norms([x for path, direction in directions.items() for x in (params[path], direction)])
+    ratios = {}
+    for path, size, norm in zip(directions, norms[::2], norms[1::2], strict=True):
+        ratio = coefficient * tf.math.divide_no_nan(size, norm)
+        ratios[path] = tf.where((size > 0.0) & (norm > 0.0), ratio, tf.ones_like(ratio))
+    return ratios
 
 
 @gin.configurable
@@ -44,15 +50,16 @@ def lamb(
         t, kept = updates_after(step), matching(no_decay, params, argument="no_decay")
         m = averages(state["m"], gradients, beta_1)
         v = averages(state["v"], squares(gradients), beta_2)
-        correction = tf.sqrt(1.0 - tf.pow(beta_2, t))
-        alpha, epsilon_hat = correction / (1.0 - tf.pow(beta_1, t)), epsilon * correction
+        correction = tf.sqrt(weight_seen(beta_2, t))
+        alpha, epsilon_hat = correction / weight_seen(beta_1, t), epsilon * correction
         minus_rate, decay = -rate_at(learning_rate, step), rate_at(weight_decay, step)
-        updates = {}
+        directions = {}
         for path, p in params.items():
-            direction = as_dtype(alpha, p) * m[path] / (tf.sqrt(v[path]) + as_dtype(epsilon_hat, p))
+            directions[path] = as_dtype(alpha, p) * m[path] / (tf.sqrt(v[path]) + as_dtype(epsilon_hat, p))
             if path not in kept:
-                direction += as_dtype(decay, p) * p
-            updates[path] = as_dtype(minus_rate, p) * trust_ratio(p, direction) * direction
+                directions[path] += as_dtype(decay, p) * p
+        ratios = trust_ratios(params, directions)
+        updates = {path: as_dtype(minus_rate, u) * ratios[path] * u for path, u in directions.items()}
         return updates, {"m": m, "v": v}
 
     return stateful("lamb", init, update)
@@ -83,13 +90,12 @@ def lars(
     def update(gradients: Tensors, state: State, params: Tensors, step: tf.Tensor) -> tuple[Tensors, State]:
         minus_rate, decay = -rate_at(learning_rate, step), rate_at(weight_decay, step)
         as_they_are = matching(plain, params, argument="plain")
-        steps = {}
-        for path, p in params.items():
-            direction = gradients[path]
-            if path not in as_they_are:
-                direction += as_dtype(decay, p) * p
-                direction *= trust_ratio(p, direction, trust_coefficient)
-            steps[path] = as_dtype(minus_rate, p) * direction
+        decayed = {
+            path: gradients[path] + as_dtype(decay, p) * p for path, p in params.items() if path not in as_they_are
+        }
+        ratios = trust_ratios(params, decayed, trust_coefficient)
+        directions = {path: decayed[path] * ratios[path] if path in ratios else g for path, g in gradients.items()}
+        steps = {path: as_dtype(minus_rate, direction) * direction for path, direction in directions.items()}
         sums = {path: momentum * state["momentum"][path] + s for path, s in steps.items()}
         ahead = {path: momentum * sums[path] + s for path, s in steps.items()} if nesterov else sums
         return ahead, {"momentum": sums}

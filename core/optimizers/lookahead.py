@@ -3,9 +3,9 @@
 import gin
 import tensorflow as tf
 
-from core.arguments import check_positive
+from core.arguments import check_positive, check_size
 from core.optimizers.chain import chain
-from core.optimizers.clipping import global_norm
+from core.optimizers.norms import any_global_norm
 from core.optimizers.rates import as_dtype
 from core.optimizers.transform import State, Tensors, Transform
 
@@ -16,7 +16,8 @@ def lookahead(inner: Transform, *, sync_period: int = 5, slow_step_size: float =
 
     The parameters are the fast weights; evaluation reads the slow ones, which are the shadow.
     """
-    check_positive(sync_period=sync_period, slow_step_size=slow_step_size)
+    check_size(sync_period=sync_period)
+    check_positive(slow_step_size=slow_step_size)
     rule = chain(inner)
 
     def init(params: Tensors) -> State:
@@ -59,7 +60,7 @@ def sam(inner: Transform, *, rho: float = 0.05) -> Transform:
         climbs = tf.equal(step % 2, 0)
         centre = {path: tf.where(climbs, p, state["centre"][path]) for path, p in params.items()}
         steps, new = rule.update(gradients, state, centre, step=step // 2, value=value)
-        reach = tf.math.divide_no_nan(rho, global_norm(gradients))
+        reach = tf.math.divide_no_nan(rho, any_global_norm(gradients))
         updates = {
             path: tf.where(climbs, as_dtype(reach, g) * g, centre[path] - params[path] + steps[path])
             for path, g in gradients.items()

@@ -13,9 +13,17 @@ def zeros(*slots: str) -> Callable[[Tensors], State]:
     return lambda params: {slot: {path: tf.zeros_like(p) for path, p in params.items()} for slot in slots}
 
 
+def moved(average: tf.Tensor, value: tf.Tensor, share: float | tf.Tensor) -> tf.Tensor:
+    """Returns (1 - share) average + share value, without a difference from one, in which small shares would be lost."""
+    return average + share * (value - average)
+
+
 def averages(old: Tensors, new: Tensors, beta: float) -> dict[str, tf.Tensor]:
     """Returns β old + (1 - β) new, by path."""
-    return {path: beta * old[path] + (1.0 - beta) * x for path, x in new.items()}
+    if beta < 0.5:
+        return {path: beta * old[path] + (1.0 - beta) * x for path, x in new.items()}
+    # By 1 - β alone: as float32, 0.99999 is off by 1e-3 of what it lacks to one, and forgets so much too fast.
+    return {path: moved(old[path], x, 1.0 - beta) for path, x in new.items()}
 
 
 def squares(tensors: Tensors) -> dict[str, tf.Tensor]:

@@ -6,13 +6,13 @@ from typing import Any
 import gin
 import tensorflow as tf
 
-from core.arguments import check_fraction, check_positive, check_rate
+from core.arguments import check_fraction, check_positive, check_rate, check_size
 from core.optimizers.adam import adamw
 from core.optimizers.chain import chain
 from core.optimizers.groups import partition
 from core.optimizers.moments import averages, zeros
 from core.optimizers.paths import matching
-from core.optimizers.rates import as_dtype, rate_at, updates_after
+from core.optimizers.rates import as_dtype, newest_share, rate_at, updates_after, weight_seen
 from core.optimizers.transform import Schedule, State, Tensors, Transform, stateful
 
 _QUINTIC = (3.4445, -4.7750, 2.0315)  # a X + b (XXᵀ)X + c (XXᵀ)²X has the steepest rise at zero
@@ -24,6 +24,7 @@ def orthogonalise(x: tf.Tensor, steps: int, epsilon: float) -> tf.Tensor:
     if rows > columns:  # the smaller of the two squares is the cheaper one
         return tf.transpose(orthogonalise(tf.transpose(x), steps, epsilon))
     a, b, c = _QUINTIC
+    x /= tf.maximum(tf.reduce_max(tf.abs(x)), 1.0)  # of what is large, the squares of the norm would be infinite
     x /= tf.norm(x) + epsilon
     for _ in range(steps):
         square = tf.matmul(x, x, transpose_b=True)
@@ -51,7 +52,8 @@ def muon(
     """
     check_rate(learning_rate=learning_rate, weight_decay=weight_decay)
     check_fraction(momentum=momentum)
-    check_positive(newton_schulz_steps=newton_schulz_steps, epsilon=epsilon)
+    check_positive(epsilon=epsilon)
+    check_size(newton_schulz_steps=newton_schulz_steps)
 
     def label(params: Mapping[str, Any]) -> dict[str, str]:
         left = matching(other_for, params, argument="other_for")
@@ -62,8 +64,8 @@ def muon(
         m = averages(state["momentum"], gradients, momentum)
         minus_rate, decay = -rate_at(learning_rate, step), rate_at(weight_decay, step)
         # The corrections of Nadam, as in Optax. Only their ratio matters: the norm is divided out.
-        of_mean = momentum / (1.0 - tf.pow(momentum, t + 1.0))
-        of_gradient = (1.0 - momentum) / (1.0 - tf.pow(momentum, t))
+        of_mean = momentum / weight_seen(momentum, t + 1.0)
+        of_gradient = newest_share(t, momentum)
         updates = {}
         for path, g in gradients.items():
             direction = as_dtype(of_mean, g) * m[path] + as_dtype(of_gradient, g) * g if nesterov else m[path]

@@ -31,6 +31,17 @@ class Optimizer:
     """
 
     def __init__(self, transform: Transform, parameters: Mapping[str, tf.Variable]):
+        if not parameters:
+            raise ValueError(
+                "`parameters` is empty, so there is nothing to update; give the variables by path: "
+                "`net.parameters()`, or `{'w': w}`."
+            )
+        for path, variable in parameters.items():
+            if not variable.dtype.is_floating:
+                raise ValueError(
+                    f"`parameters` has `{path}`, which is {variable.dtype.name}; an update would be rounded away: "
+                    "leave it out, or make it a variable of floats."
+                )
         self.transform = chain(transform)  # so that a slot has the same name alone and in a chain
         self.parameters = dict(parameters)
         initial = self.transform.init(read(self.parameters))
@@ -60,6 +71,9 @@ class Optimizer:
     ) -> None:
         """Takes one step. Where `apply_if` (a scalar bool) is false, every variable keeps its bits.
 
+        Rules that average squares of gradients, such as Adam, stand still for good after one beyond 1e19, whose square
+        is infinite. The engine ends such a run; in a loop of one's own, put `clip_by_global_norm` before the rule.
+
         Code that XLA compiles sets `fused` to false: XLA fuses the pure rule by itself, and masks it for nothing.
         """
         gradients = {path: self._gradient(path, gradients) for path in self.parameters}
@@ -86,13 +100,21 @@ class Optimizer:
         return self.transform.shadow(read_all(self.slots), read(self.parameters), self.step.read_value())
 
     def _gradient(self, path: str, gradients: Tensors) -> tf.Tensor:
-        if gradients.get(path) is None:
+        gradient = gradients.get(path)
+        if gradient is None:
+            near = "" if path in gradients else did_you_mean(path, gradients)
             raise ValueError(
-                f"`gradients` has none for the parameter `{path}`.{did_you_mean(path, gradients)} Give one for each "
-                "of the optimizer's parameters; does the loss depend on this one?"
+                f"`gradients` has none for the parameter `{path}`.{near} Give one for each of the optimizer's "
+                "parameters; does the loss depend on this one?"
             )
         # Duplicate rows of a sparse gradient are summed here, before any norm or rule sees them.
-        return tf.cast(tf.convert_to_tensor(gradients[path]), working_dtype(self.parameters[path]))
+        gradient = tf.convert_to_tensor(gradient)
+        if not gradient.dtype.is_floating:
+            raise ValueError(
+                f"`gradients` has {gradient.dtype.name} for the parameter `{path}`; gradients are floats: "
+                "does the loss round, or count? If they are meant, `tf.cast(gradient, tf.float32)`."
+            )
+        return tf.cast(gradient, working_dtype(self.parameters[path]))
 
 
 def apply_in_place(

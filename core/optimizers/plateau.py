@@ -3,7 +3,7 @@
 import gin
 import tensorflow as tf
 
-from core.arguments import check_not_negative, check_positive
+from core.arguments import check_count, check_not_negative, check_size
 from core.optimizers.transform import State, Tensors, Transform
 
 
@@ -25,10 +25,12 @@ def reduce_on_plateau(
     """
     if not 0.0 < factor < 1.0:
         raise ValueError(f"`factor` is {factor!r}; it makes updates smaller: use a number in (0, 1).")
-    if not 0.0 <= relative_tolerance <= 1.0:
+    check_size(patience=patience, accumulate=accumulate)
+    check_count(cooldown=cooldown)
+    check_not_negative(relative_tolerance=relative_tolerance, absolute_tolerance=absolute_tolerance)
+    check_not_negative(min_scale=min_scale)
+    if relative_tolerance > 1.0:
         raise ValueError(f"`relative_tolerance` is {relative_tolerance!r}; use a number in [0, 1].")
-    check_positive(patience=patience, accumulate=accumulate)
-    check_not_negative(cooldown=cooldown, absolute_tolerance=absolute_tolerance, min_scale=min_scale)
 
     def init(params: Tensors) -> State:
         start = {"scale": 1.0, "best": float("inf"), "mean": 0.0}

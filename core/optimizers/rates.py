@@ -17,9 +17,15 @@ def updates_after(step: tf.Tensor) -> tf.Tensor:
     return tf.cast(step + 1, tf.float32)
 
 
+def weight_seen(beta: float, t: tf.Tensor) -> tf.Tensor:
+    """Returns 1 - β^t: what t values weigh in a moving average from zero on, which is corrected by dividing by it."""
+    # As a difference of float32 it would be off by 7e-4 of itself for β = 0.99999, whose own rounding is 1e-3 of 1 - β.
+    return -tf.math.expm1(t * math.log(beta)) if beta else tf.ones([])
+
+
 def newest_share(t: tf.Tensor, beta: float) -> tf.Tensor:
     """Returns what the newest of t values counts for in a moving average that is corrected as it goes."""
-    return (beta - 1.0) / tf.math.expm1(t * math.log(beta)) if beta else tf.ones([])
+    return (1.0 - beta) / weight_seen(beta, t)
 
 
 def as_dtype(scalar: float | tf.Tensor, tensor: tf.Tensor) -> float | tf.Tensor:

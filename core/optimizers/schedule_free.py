@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from core.arguments import check_not_negative, check_rate
 from core.optimizers.moments import averages, check_adam, squares, zeros
-from core.optimizers.rates import as_dtype, rate_at, updates_after
+from core.optimizers.rates import as_dtype, rate_at, updates_after, weight_seen
 from core.optimizers.transform import Schedule, State, Tensors, Transform
 
 
@@ -46,7 +46,7 @@ def schedule_free_adamw(
         weight_sum = state["weight_sum"][""] + weight
         share = tf.math.divide_no_nan(weight, weight_sum)  # of z in x; nothing while the rate is still zero
         v = averages(state["v"], squares(gradients), beta_2)
-        correction = tf.sqrt(1.0 - tf.pow(beta_2, updates_after(step)))
+        correction = tf.sqrt(weight_seen(beta_2, updates_after(step)))
         updates, new_z = {}, {}
         for path, y in params.items():
             denominator = tf.sqrt(v[path]) / as_dtype(correction, y) + epsilon

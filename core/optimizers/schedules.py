@@ -12,21 +12,27 @@ from collections.abc import Sequence
 import gin
 import tensorflow as tf
 
-from core.arguments import check_not_negative, check_positive
+from core.arguments import check_count, check_fraction, check_not_negative, check_positive, check_size
 from core.optimizers.transform import Schedule
+
+
+def _periods(step: tf.Tensor, length: int | tf.Tensor) -> tf.Tensor:
+    """Returns step / length, rounded once: graphs multiply by 1/length, and in float32 41 of 41 would not be one."""
+    return tf.cast(tf.cast(step, tf.float64) / tf.cast(length, tf.float64), tf.float32)
 
 
 def _progress(step: tf.Tensor, steps: int, start: int = 0) -> tf.Tensor:
     """Returns how far `step` is on its way from `start` to `start + steps`, in [0, 1]."""
-    return tf.clip_by_value(tf.cast(step - start, tf.float32) / steps, 0.0, 1.0)
+    return _periods(tf.clip_by_value(tf.cast(step, tf.int64) - start, 0, steps), steps)
+
+
+def _between(first: float, last: float, share: tf.Tensor) -> tf.Tensor:
+    """Goes from `first` to `last`, and is at either exactly where `share` is zero or one."""
+    return first * (1.0 - share) + last * share
 
 
 def _half_cosine(initial_rate: float, final_rate: float, progress: tf.Tensor) -> tf.Tensor:
-    return final_rate + (initial_rate - final_rate) * (0.5 + 0.5 * tf.cos(math.pi * progress))
-
-
-def _line(initial_rate: float, final_rate: float, progress: tf.Tensor) -> tf.Tensor:
-    return initial_rate + (final_rate - initial_rate) * progress
+    return _between(final_rate, initial_rate, 0.5 + 0.5 * tf.cos(math.pi * progress))
 
 
 @gin.configurable
@@ -46,15 +52,22 @@ def linear(initial_rate: float, final_rate: float, *, steps: int) -> Schedule:
 def polynomial(initial_rate: float, final_rate: float = 0.0, *, steps: int, power: float) -> Schedule:
     """Goes from `initial_rate` to `final_rate` as (1 - step/steps)^power falls from one to zero."""
     check_not_negative(initial_rate=initial_rate, final_rate=final_rate)
-    check_positive(steps=steps, power=power)
-    return lambda step: _line(final_rate, initial_rate, tf.pow(1.0 - _progress(step, steps), power))
+    check_size(steps=steps)
+    check_positive(power=power)
+
+    def schedule(step: tf.Tensor) -> tf.Tensor:
+        # Counted from the end, where little is left of a difference from one, and a root makes much of that.
+        remaining = _progress(steps - tf.cast(step, tf.int64), steps)
+        return _between(final_rate, initial_rate, tf.pow(remaining, float(power)))
+
+    return schedule
 
 
 @gin.configurable
 def cosine(initial_rate: float, final_rate: float = 0.0, *, steps: int) -> Schedule:
     """Follows half a cosine: Loshchilov and Hutter (2017), "SGDR: stochastic gradient descent with warm restarts"."""
     check_not_negative(initial_rate=initial_rate, final_rate=final_rate)
-    check_positive(steps=steps)
+    check_size(steps=steps)
     return lambda step: _half_cosine(initial_rate, final_rate, _progress(step, steps))
 
 
@@ -63,7 +76,9 @@ def warmup_cosine(
     peak_rate: float, *, warmup_steps: int, total_steps: int, initial_rate: float = 0.0, final_rate: float = 0.0
 ) -> Schedule:
     """Returns a line from `initial_rate` to `peak_rate`, then half a cosine down to `final_rate` at `total_steps`."""
-    check_not_negative(peak_rate=peak_rate, warmup_steps=warmup_steps, initial_rate=initial_rate, final_rate=final_rate)
+    check_not_negative(peak_rate=peak_rate, initial_rate=initial_rate, final_rate=final_rate)
+    check_count(warmup_steps=warmup_steps)
+    check_size(total_steps=total_steps)
     if total_steps <= warmup_steps:
         raise ValueError(
             f"`total_steps` is {total_steps}, but `warmup_steps` is {warmup_steps}; the warm-up is part of the total."
@@ -82,7 +97,7 @@ def cosine_restarts(
 ) -> Schedule:
     """Chains half cosines, each `period_multiplier` times as long as the last: the warm restarts of SGDR."""
     check_not_negative(initial_rate=initial_rate, final_rate=final_rate)
-    check_positive(period=period, period_multiplier=period_multiplier)
+    check_size(period=period, period_multiplier=period_multiplier)
     starts = [0]
     while period_multiplier > 1 and starts[-1] < 1 << 40:
         starts.append(starts[-1] * period_multiplier + period)
@@ -94,7 +109,7 @@ def cosine_restarts(
         all_starts = tf.constant(starts, tf.int64)
         start = tf.reduce_max(tf.where(all_starts <= step, all_starts, tf.zeros_like(all_starts)))
         length = start * (period_multiplier - 1) + period  # of a geometric series, the next term from the sum
-        return _half_cosine(initial_rate, final_rate, tf.cast(step - start, tf.float32) / tf.cast(length, tf.float32))
+        return _half_cosine(initial_rate, final_rate, _periods(step - start, length))
 
     return schedule
 
@@ -105,12 +120,15 @@ def exponential(
 ) -> Schedule:
     """Returns `initial_rate` times `decay_rate` for every `steps` updates, down to `final_rate` at the least."""
     check_not_negative(initial_rate=initial_rate, final_rate=final_rate)
-    check_positive(decay_rate=decay_rate, steps=steps)
+    check_positive(decay_rate=decay_rate)
+    check_size(steps=steps)
 
     def schedule(step: tf.Tensor) -> tf.Tensor:
-        periods = tf.cast(step, tf.float32) / steps
-        power = tf.floor(periods) if staircase else periods
-        return tf.maximum(initial_rate * tf.pow(decay_rate, power), final_rate)
+        step = tf.cast(step, tf.int64)
+        periods = tf.cast(step // steps, tf.float64) if staircase else tf.cast(step, tf.float64) / steps
+        # In float32 0.99999 is off by 1e-3 of what it lacks to one, and the logarithms of its powers would be, too.
+        power = tf.cast(tf.exp(periods * math.log(decay_rate)), tf.float32)
+        return tf.maximum(initial_rate * power, final_rate)
 
     return schedule
 
@@ -119,11 +137,11 @@ def exponential(
 def inverse_square_root(peak_rate: float, *, warmup_steps: int) -> Schedule:
     """Follows Vaswani et al. (2017), "Attention is all you need": a line up, then peak_rate √(warmup_steps / step)."""
     check_not_negative(peak_rate=peak_rate)
-    check_positive(warmup_steps=warmup_steps)
+    check_size(warmup_steps=warmup_steps)
 
     def schedule(step: tf.Tensor) -> tf.Tensor:
-        t = tf.cast(step, tf.float32)
-        return peak_rate * tf.minimum(t / warmup_steps, tf.math.rsqrt(tf.maximum(t / warmup_steps, 1.0)))
+        periods = _periods(step, warmup_steps)
+        return peak_rate * tf.minimum(periods, tf.math.rsqrt(tf.maximum(periods, 1.0)))
 
     return schedule
 
@@ -152,8 +170,10 @@ def one_cycle(
 ) -> Schedule:
     """Follows Smith and Topin (2018), "Super-convergence": half a cosine up, and another all the way down."""
     check_not_negative(peak_rate=peak_rate)
-    check_positive(total_steps=total_steps, initial_divisor=initial_divisor, final_divisor=final_divisor)
-    warmup_steps = int(warmup_fraction * total_steps)
+    check_size(total_steps=total_steps)
+    check_positive(initial_divisor=initial_divisor, final_divisor=final_divisor)
+    check_fraction(warmup_fraction=warmup_fraction)
+    warmup_steps = int(round(warmup_fraction * total_steps, 6))  # 0.29 * 100 is 28.999999999999996
     if not 0 < warmup_steps < total_steps:
         raise ValueError(
             f"`warmup_fraction` is {warmup_fraction!r}; of {total_steps} steps that leaves none for the way up or down."
@@ -180,8 +200,9 @@ def warmup_stable_decay(
     final_rate: float = 0.0,
 ) -> Schedule:
     """Follows Hu et al. (2024), "MiniCPM": a line up, the peak for most of the time, a line down for `decay_steps`."""
-    check_not_negative(peak_rate=peak_rate, warmup_steps=warmup_steps, initial_rate=initial_rate, final_rate=final_rate)
-    check_positive(decay_steps=decay_steps)
+    check_not_negative(peak_rate=peak_rate, initial_rate=initial_rate, final_rate=final_rate)
+    check_count(warmup_steps=warmup_steps)
+    check_size(decay_steps=decay_steps, total_steps=total_steps)
     if warmup_steps + decay_steps > total_steps:
         raise ValueError(
             f"`total_steps` is {total_steps}, but `warmup_steps` and `decay_steps` make {warmup_steps + decay_steps}; "
@@ -189,7 +210,7 @@ def warmup_stable_decay(
         )
 
     def schedule(step: tf.Tensor) -> tf.Tensor:
-        down = _line(peak_rate, final_rate, _progress(step, decay_steps, total_steps - decay_steps))
+        down = _between(peak_rate, final_rate, _progress(step, decay_steps, total_steps - decay_steps))
         return _after_warmup(step, warmup_steps, initial_rate, peak_rate, down)
 
     return schedule
@@ -214,11 +235,12 @@ def _after_warmup(
 ) -> tf.Tensor:
     if warmup_steps == 0:
         return then
-    return tf.where(step < warmup_steps, _line(initial_rate, peak_rate, _progress(step, warmup_steps)), then)
+    return tf.where(step < warmup_steps, _between(initial_rate, peak_rate, _progress(step, warmup_steps)), then)
 
 
 def _check_boundaries(boundaries: Sequence[int], of: str, count: int) -> None:
     if len(boundaries) != count - 1:
         raise ValueError(f"`boundaries` has {len(boundaries)} entries for {count} `{of}`; give one less than `{of}`.")
+    check_size(**{f"boundaries[{i}]": boundary for i, boundary in enumerate(boundaries)})
     if any(low >= high for low, high in zip([0, *boundaries], boundaries, strict=False)):
         raise ValueError(f"`boundaries` is {list(boundaries)!r}; give update counts above zero in ascending order.")

@@ -5,7 +5,7 @@ import functools
 import gin
 import tensorflow as tf
 
-from core.arguments import check_fraction, check_positive, check_rate
+from core.arguments import check_fraction, check_positive, check_rate, check_size
 from core.optimizers.rates import as_dtype, rate_at
 from core.optimizers.transform import Schedule, State, Tensors, Transform, stateful
 
@@ -56,7 +56,8 @@ def shampoo(
     """
     check_rate(learning_rate=learning_rate)
     check_fraction(momentum=momentum)
-    check_positive(epsilon=epsilon, root_every=root_every, max_size=max_size)
+    check_positive(epsilon=epsilon)
+    check_size(root_every=root_every, max_size=max_size)
 
     def axes(p: tf.Tensor) -> list[int]:
         return [axis for axis, size in enumerate(p.shape) if size <= max_size]

@@ -11,6 +11,7 @@ from .optimizer_peers import (
     average_of_weights,
     by_last_axis,
     each_by_itself,
+    in_float64,
     mask,
     noise_of_random,
     numpy_average,
@@ -61,11 +62,13 @@ TRANSFORMS = (
     Row(
         "groups",
         lambda: ours.groups({"scale": ours.frozen(), "0/*": ours.sgd(0.1)}, otherwise=ours.adam(0.01)),
-        lambda: optax.partition(
-            {"frozen": optax.set_to_zero(), "sgd": optax.sgd(0.1), "adam": optax.adam(0.01)},
-            {"net/0/w": "sgd", "net/0/b": "sgd", "net/1/kernel": "adam", "scale": "frozen"},
+        lambda: in_float64(
+            lambda: optax.partition(
+                {"frozen": optax.set_to_zero(), "sgd": optax.sgd(0.1), "adam": optax.adam(0.01)},
+                {"net/0/w": "sgd", "net/0/b": "sgd", "net/1/kernel": "adam", "scale": "frozen"},
+            )
         ),
-        "Optax",
+        "Optax, float64",
         "",
     ),
     Row(
@@ -94,8 +97,8 @@ TRANSFORMS = (
     Row(
         "apply_if_finite",
         lambda: ours.apply_if_finite(ours.adam(0.01)),
-        lambda: optax.apply_if_finite(optax.adam(0.01), 5),
-        "Optax",
+        lambda: in_float64(lambda: optax.apply_if_finite(optax.adam(0.01), 5)),
+        "Optax, float64",
         "",
         "gradients, step",
     ),

@@ -11,7 +11,7 @@ from core.engine import accumulate_gradients
 from core.errors import ConfigurationError
 from core.module import Module
 from core.optimizers import adam, sgd
-from core.optimizers.clipping import global_norm
+from core.optimizers.norms import global_norm
 from core.random import Rng
 from core.task import Compute, Loss, Task, Update
 

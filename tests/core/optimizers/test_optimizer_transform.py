@@ -116,6 +116,31 @@ def test_a_missing_gradient_is_named() -> None:
         optimizer.apply({**GRADIENTS, "b": None})  # type: ignore[dict-item]
 
 
+def test_a_gradient_that_is_none_is_not_answered_with_its_own_name() -> None:
+    near = Optimizer(sgd(0.1), {"weight": tf.Variable(0.0)})
+    with pytest.raises(ValueError, match=r"none for the parameter `weight`\. Give one"):
+        near.apply({"weight": None})  # type: ignore[dict-item]
+    with pytest.raises(ValueError, match=r"Did you mean `weights`\?"):
+        near.apply({"weights": tf.constant(1.0)})
+
+
+def test_there_is_something_to_update_and_it_is_of_floats() -> None:
+    with pytest.raises(ValueError, match=r"`parameters` is empty, so there is nothing to update; give"):
+        Optimizer(sgd(0.1), {})
+    with pytest.raises(ValueError, match=r"`parameters` has `n`, which is int32; .* make it a variable of floats"):
+        Optimizer(sgd(0.1), {"n": tf.Variable(1)})
+
+
+@pytest.mark.parametrize("dtype", [tf.int32, tf.complex64])
+def test_a_gradient_that_is_not_of_floats_is_refused(dtype: tf.DType) -> None:
+    table = {"w": tf.Variable(tf.zeros([2, 2]))}
+    rows = tf.IndexedSlices(tf.cast(tf.ones([1, 2]), dtype), tf.constant([1]), tf.constant([2, 2]))
+    for gradient in (tf.cast(tf.ones([2, 2]), dtype), rows):
+        with pytest.raises(ValueError, match=rf"`gradients` has {dtype.name} for the parameter `w`; gradients are flo"):
+            Optimizer(sgd(0.1), table).apply({"w": gradient})
+    np.testing.assert_array_equal(table["w"], np.zeros([2, 2]))
+
+
 def test_duplicate_rows_of_a_sparse_gradient_are_summed_before_the_rule() -> None:
     rows = tf.IndexedSlices(tf.constant([[1.0, 1.0], [2.0, 3.0]]), tf.constant([1, 1]), tf.constant([2, 2]))
     table = {"w": tf.Variable(tf.zeros([2, 2]))}

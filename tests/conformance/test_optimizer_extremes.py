@@ -1,0 +1,257 @@
+"""Rules where float32 has least to spare: betas next to one, late updates, gradients whose squares leave its range.
+
+The oracles are the papers' definitions in NumPy's float64, for one gradient after the other.
+"""
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from core import optimizers
+from core.optimizers import Optimizer, Transform, chain, sgd
+from core.optimizers.adam_variants import rectification
+from core.optimizers.moments import averages
+
+from .test_optimizers import every_part, given
+
+GRADIENTS = np.random.default_rng(7).normal(size=(6, 5)).astype(np.float32)
+STARTS = (0, 999_999)  # updates applied before, of gradients whose averages were these
+MEAN, SQUARE = 0.3, 2.0
+RATE, EPSILON = 0.5, 1e-6
+
+
+@dataclasses.dataclass
+class Moments:
+    """The averages of a rule by definition, and its direction at update t."""
+
+    b1: float
+    b2: float
+    m: Any = 0.0
+    v: Any = 0.0
+    largest: Any = 0.0
+
+    def see(self, g: Any) -> None:
+        self.m = self.b1 * self.m + (1.0 - self.b1) * g
+        self.v = self.b2 * self.v + (1.0 - self.b2) * g * g
+
+    def corrected(self, t: int) -> tuple[Any, Any]:
+        return self.m / (1.0 - self.b1**t), np.sqrt(self.v / (1.0 - self.b2**t))
+
+
+def adam(s: Moments, g: Any, t: int, w: Any) -> Any:
+    m, root = s.corrected(t)
+    return m / (root + EPSILON)
+
+
+def amsgrad(s: Moments, g: Any, t: int, w: Any) -> Any:
+    m, root = s.corrected(t)
+    s.largest = np.maximum(s.largest, root)
+    return m / (s.largest + EPSILON)
+
+
+def nadam(s: Moments, g: Any, t: int, w: Any) -> Any:
+    ahead = s.b1 * s.m / (1.0 - s.b1 ** (t + 1)) + (1.0 - s.b1) * g / (1.0 - s.b1**t)
+    return ahead / (s.corrected(t)[1] + EPSILON)
+
+
+def length(beta_2: float, t: int) -> Fraction:
+    """The length of RAdam's average, in fractions: nothing is rounded."""
+    beta = Fraction(beta_2)
+    return 2 / (1 - beta) - 1 - 2 * t * beta**t / (1 - beta**t)
+
+
+def radam(s: Moments, g: Any, t: int, w: Any) -> Any:
+    m, root = s.corrected(t)
+    limit, long = 2.0 / (1.0 - s.b2) - 1.0, 2.0 / (1.0 - s.b2) - 1.0
+    long = float(length(s.b2, t)) if t < 100 else limit - 2.0 * t * s.b2**t / (1.0 - s.b2**t)
+    if long < 5.0:
+        return m
+    r = np.sqrt((long - 4.0) * (long - 2.0) * limit / ((limit - 4.0) * (limit - 2.0) * long))
+    return r * m / (root + EPSILON)
+
+
+def adamax(s: Moments, g: Any, t: int, w: Any) -> Any:
+    s.largest = np.maximum(s.b2 * s.largest, np.abs(g))
+    return s.corrected(t)[0] / (s.largest + EPSILON)
+
+
+def lamb(s: Moments, g: Any, t: int, w: Any) -> Any:
+    direction = adam(s, g, t, w)
+    size = np.linalg.norm(w)
+    return direction * (size / np.linalg.norm(direction) if size else 1.0)
+
+
+def rmsprop(s: Moments, g: Any, t: int, w: Any) -> Any:
+    return g / np.sqrt(s.v + EPSILON)
+
+
+def adadelta(s: Moments, g: Any, t: int, w: Any) -> Any:
+    delta = np.sqrt(s.largest + EPSILON) / np.sqrt(s.v + EPSILON) * g
+    s.largest = s.b2 * s.largest + (1.0 - s.b2) * delta * delta
+    return delta
+
+
+Oracle = Callable[[Moments, Any, int, Any], Any]
+WITH_TWO: dict[str, Oracle] = {
+    "adam": adam,
+    "adamw": adam,
+    "amsgrad": amsgrad,
+    "nadam": nadam,
+    "radam": radam,
+    "adamax": adamax,
+    "lamb": lamb,
+}
+WITH_ONE: dict[str, Oracle] = {"rmsprop": rmsprop, "adadelta": adadelta}
+BETAS = ((0.9, 0.999), (0.99, 0.9999), (0.9999, 0.99999))
+
+
+def rule(name: str, b1: float, b2: float) -> Transform:
+    make = getattr(optimizers, name)
+    if name in WITH_ONE:
+        return make(RATE, rho=b2, epsilon=EPSILON)  # type: ignore[no-any-return]
+    decay = {"weight_decay": 0.0} if name == "adamw" else {}
+    return make(RATE, beta_1=b1, beta_2=b2, epsilon=EPSILON, **decay)  # type: ignore[no-any-return]
+
+
+def slots(name: str, b1: float, b2: float, start: int) -> dict[str, float]:
+    """What the rule has averaged when it starts."""
+    seen = float(start > 0)
+    m, v = MEAN * (1.0 - b1**start), SQUARE * (1.0 - b2**start)
+    largest = SQUARE**0.5 * seen
+    return {
+        "amsgrad": {"m": m, "v": SQUARE * seen, "v_max": SQUARE * seen},
+        "adamax": {"m": m, "u": largest},
+        "rmsprop": {"square": v, "velocity": 0.0},
+        "adadelta": {"squared_gradient": v, "squared_delta": largest},
+    }.get(name, {"m": m, "v": v})
+
+
+def by_definition(oracle: Oracle, b1: float, b2: float, start: int) -> np.ndarray:
+    m, v, largest = MEAN * (1.0 - b1**start), SQUARE * (1.0 - b2**start), SQUARE**0.5 * (start > 0)
+    s, w, seen = Moments(b1, b2, m, v, largest), np.zeros(5), []
+    for i, g in enumerate(GRADIENTS.astype(np.float64)):
+        s.see(g)
+        w = w - RATE * oracle(s, g, start + i + 1, w)
+        seen.append(w)
+    return np.stack(seen)
+
+
+@pytest.mark.parametrize(("b1", "b2"), [*BETAS, (0, 0.9)])
+@pytest.mark.parametrize("name", [*WITH_TWO, *WITH_ONE])
+def test_betas_next_to_one_early_and_late_are_the_definition(name: str, b1: float, b2: float) -> None:
+    transform = rule(name, b1, b2)
+    w = tf.Variable(tf.zeros(5))
+    optimizer = Optimizer(transform, {"w": w})
+
+    def update(gradient: tf.Tensor, fused: bool) -> None:
+        optimizer.apply({"w": gradient}, fused=fused)
+
+    kernel, plain = functools.partial(update, fused=True), functools.partial(update, fused=False)
+    modes = [kernel, plain, tf.function(kernel, autograph=False), tf.function(plain, autograph=False)]
+    if (b1, b2) == BETAS[-1]:
+        modes.append(tf.function(plain, autograph=False, jit_compile=True))
+    for start in STARTS:
+        expected = by_definition({**WITH_TWO, **WITH_ONE}[name], b1, b2, start)
+        for mode in modes:
+            w.assign(tf.zeros(5))
+            optimizer.step.assign(start)
+            for slot, value in slots(name, b1, b2, start).items():
+                optimizer.slots[f"{name}/{slot}"]["w"].assign(tf.fill([5], value))
+            seen = []
+            for gradient in GRADIENTS:
+                mode(tf.constant(gradient))
+                seen.append(w.numpy())
+            np.testing.assert_allclose(seen, expected, rtol=0, atol=2e-6 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("beta_2", [0.9, 0.99, 0.999, 0.9999, 0.99999])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_radam_turns_adaptive_at_the_update_that_fractions_say(beta_2: float, compiled: bool) -> None:
+    call = tf.function(functools.partial(rectification, beta_2=beta_2), autograph=False, jit_compile=compiled)
+    for t in range(1, 9):
+        r, usable = call(tf.constant(float(t)))
+        exact, limit = length(beta_2, t), 2 / (1 - Fraction(beta_2)) - 1
+        assert bool(usable) == (exact >= 5)
+        if usable:
+            squared = (exact - 4) * (exact - 2) * limit / ((limit - 4) * (limit - 2) * exact)
+            assert float(r) == pytest.approx(float(squared) ** 0.5, rel=1e-6)
+
+
+def test_an_average_forgets_as_fast_as_its_beta_says() -> None:
+    average, nothing = {"w": tf.ones([])}, {"w": tf.zeros([])}
+    for _ in range(2000):
+        average = averages(average, nothing, 0.99999)
+    assert float(average["w"]) == pytest.approx(0.99999**2000, rel=3e-6)
+    assert float(averages({"w": tf.constant(1e20)}, {"w": tf.ones([])}, 0.0)["w"]) == 1.0
+
+
+def directions(transform: Transform, scale: float, compiled: bool) -> np.ndarray:
+    """The first update of a matrix and a vector, by gradients of a scale."""
+    params = {"w": tf.Variable(tf.reshape(GRADIENTS[:2], [2, 5])), "b": tf.Variable(GRADIENTS[2])}
+    gradients = {"w": scale * tf.constant(GRADIENTS[3:5]), "b": scale * tf.constant(GRADIENTS[5])}
+    optimizer, before = Optimizer(transform, params), {path: v.numpy() for path, v in params.items()}
+    apply = functools.partial(optimizer.apply, gradients, fused=not compiled)
+    (tf.function(apply, autograph=False, jit_compile=True) if compiled else apply)()
+    return np.concatenate([(v.numpy() - before[path]).ravel() for path, v in params.items()])
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(
+    ("transform", "scales"),
+    [
+        (chain(optimizers.clip_by_global_norm(0.1), sgd(1.0)), (1e18, 1e20, 1e30)),
+        (chain(optimizers.clip_by_norm(0.1), sgd(1.0)), (1e18, 1e20, 1e30)),
+        (chain(optimizers.adaptive_clip(0.1), sgd(1.0)), (1e18, 1e20, 1e30)),
+        (chain(optimizers.clip_by_global_norm(0.1), optimizers.adamw(1.0)), (1e18, 1e20, 1e30)),
+        (optimizers.lars(100.0), (1e-30, 1e-20, 1e18, 1e20, 1e30)),
+        (optimizers.sam(sgd(1.0), rho=0.5), (1e-30, 1e-20, 1e18, 1e20, 1e30)),
+        (optimizers.muon(1.0, other=sgd(0.0)), (1e18, 1e20, 1e30)),
+    ],
+    ids=["global norm", "norm", "adaptive", "before a rule", "lars", "sam", "muon"],
+)
+def test_norms_of_any_size_give_the_direction_that_those_of_one_give(
+    transform: Transform, scales: tuple[float, ...], compiled: bool
+) -> None:
+    expected = directions(transform, 1.0, compiled)
+    assert np.abs(expected).max() > 0.01
+    for scale in scales[1:2] if compiled else scales:
+        np.testing.assert_allclose(directions(transform, scale, compiled), expected, rtol=0, atol=1e-5)
+
+
+@every_part
+def test_an_integer_is_a_number_where_a_float_is_meant_and_a_bool_is_not(part: str) -> None:
+    factory = getattr(optimizers, part)
+    for name, parameter in inspect.signature(factory).parameters.items():
+        if "float" not in str(parameter.annotation) or "Sequence" in str(parameter.annotation):
+            continue
+        for flag in (True, False):
+            with pytest.raises(ValueError, match=f"`{name}` is {flag}"):
+                factory(**{**given(part), name: flag})
+        for whole in (0, 1):
+            try:
+                made, peer = (factory(**{**given(part), name: number}) for number in (whole, float(whole)))
+            except ValueError:
+                continue  # out of its range, as the other tests say
+            np.testing.assert_allclose(first(made, graph=True), first(peer, graph=False), rtol=1e-6)
+
+
+def first(made: Any, *, graph: bool) -> np.ndarray:
+    """What a schedule says third, or a rule does first."""
+    if not isinstance(made, Transform):
+        function = tf.function(made, autograph=False) if graph else made
+        return np.asarray(function(tf.constant(3, tf.int64)))
+    w = tf.Variable([[1.0, 2.0]])
+    optimizer = Optimizer(made, {"w": w})
+
+    def update() -> None:
+        optimizer.apply({"w": tf.constant([[3.0, -4.0]])}, value=tf.constant(1.0))
+
+    (tf.function(update, autograph=False) if graph else update)()
+    return w.numpy()
