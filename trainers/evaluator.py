@@ -51,6 +51,12 @@ class Evaluator:
         features, _ = chunks(0).element_spec
         any_rows = {key: tf.TensorSpec([None, *spec.shape[2:]], spec.dtype) for key, spec in features.items()}
         self._spec = describe_loss(lambda batch, _: self.task.evaluate(batch), any_rows, "evaluate", replicas=replicas)
+        for layer in self._spec.access.averages.values():
+            raise ConfigurationError(
+                f"`evaluate` of `{type(self.task).__name__}` normalises by its batch: it hands `Statistics` to a "
+                f"`{type(layer).__name__}`, and figures would change with `Evaluator.global_batch_size`. Call the "
+                "network without `statistics` where `rng` is None: it then normalises by its averages."
+            )
         self._together = replicas > 1 and self._spec.access.mixes
         if replicas > 1 and not self._together and any(phase.mixes_rows for phase in experiment.assembly.phases):
             refuse_mixed_rows(self.task.evaluate, source.gather(tf.range(min(4, len(source)), dtype=tf.int64)))

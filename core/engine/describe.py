@@ -17,7 +17,7 @@ from core.rows import sharing_rows
 from core.task.guards import no_new_variables, no_synchronisation
 from core.task.inputs import Inputs
 from core.task.loss import GRADIENT_NORM, Batch, Loss, checked, weighted_sums
-from core.task.statistics import summing_over_replicas
+from core.task.statistics import Averages, noticing_averages, summing_over_replicas
 from core.tracing import no_python_values
 
 Specs = Mapping[str, tf.TensorSpec]
@@ -31,6 +31,7 @@ class Access(NamedTuple):
     variables: tuple[tf.Variable, ...]  # the trainable ones
     mixes: bool  # whether it gathered the rows of all replicas, or a layer of it summed over them
     progress: bool  # whether it asks how much of the run is done
+    averages: Mapping[Any, Averages]  # by reference, with the layers that normalised by the batch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +42,7 @@ class LossSpec:
     weighted: bool
     outputs: Specs
     statistics: Any  # a nest of specs
+    moves: frozenset[Any]  # references of the averages that these are for
     access: Access
 
     @property
@@ -69,17 +71,19 @@ def describe_loss(
     """
     rows = next(iter(batch.values())).shape[0]
 
-    weighted = False
+    weighted, moves = False, set[Any]()
 
     def traced(b: Batch, rng: Rng) -> Any:
         nonlocal weighted
         result = checked(loss(b, rng), name, rows)
         weighted = result.weight is not None
         statistics = result.statistics.sums if result.statistics else {}
+        moves.update(result.statistics.averages() if result.statistics else ())
         return weighted_sums(result)[1], dict(result.outputs), statistics
 
     (sums, outputs, statistics), access = _trace(traced, batch, name, elsewhere, mixes_rows, replicas)
-    return LossSpec(_specs(sums), weighted, _by_row(_specs(outputs), rows, name), _specs(statistics), access)
+    outputs = _by_row(_specs(outputs), rows, name)
+    return LossSpec(_specs(sums), weighted, outputs, _specs(statistics), frozenset(moves), access)
 
 
 def describe_outputs(
@@ -145,7 +149,8 @@ def _trace(
         variables.extend(tape.watched_variables())
         return result
 
-    with no_new_variables(name), seen.noted() if mixes_rows else no_synchronisation(name):
+    alone = seen.noted() if mixes_rows else no_synchronisation(name)
+    with no_new_variables(name), alone, noticing_averages() as averages:
         if _untraced.get():
             shapes = {key: [1 if size is None else size for size in spec.shape] for key, spec in batch.items()}
             values = {key: tf.zeros(shapes[key], spec.dtype) for key, spec in batch.items()}
@@ -158,7 +163,10 @@ def _trace(
             used = [bool(tensor.consumers()) for tensor in function.inputs]  # the variables come last
             unused = {key for key, is_used in zip(sorted(batch), used, strict=False) if not is_used}
             asks_progress = used[len(batch) + 1]
-    return result, Access(frozenset(read), frozenset(read & unused), tuple(variables), seen.mixes, asks_progress)
+    access = Access(
+        frozenset(read), frozenset(read & unused), tuple(variables), seen.mixes, asks_progress, averages=averages
+    )
+    return result, access
 
 
 class _Mixing:

@@ -93,6 +93,8 @@ class Planner:
             return Plan(phase, reads=_read(access, specs), outputs=outputs, access=access, **place)
         loss = describe_loss(phase.loss, specs, name, elsewhere, **mixes)
         through = self._through(phase, loss.access, replicated=place["replicated"])
+        if through is None:
+            self._check_reached(phase, loss.access)
         reads = _read(loss.access, specs)
         return Plan(phase, reads=reads, outputs=loss.outputs, access=loss.access, loss=loss, through=through, **place)
 
@@ -132,7 +134,7 @@ class Planner:
 
     def _check_way_through(self, phase: Update, source: Plan, access: Access, *, replicated: bool) -> None:
         """Refuses what would train to wrong numbers without an error."""
-        trained = {part: path for path, variable in phase.variables().items() for part in _ids(variable)}
+        trained = _paths_by_id(phase.variables())
         direct = [trained[id(variable)] for variable in access.variables if id(variable) in trained]
         if direct:
             raise ConfigurationError(
@@ -140,12 +142,26 @@ class Planner:
                 f"`{source.name}` alone. Compute that part of the loss in `{source.name}` as well, hand it on as one "
                 "more output, one value per row, and read it here."
             )
-        for plan in self.plans.values():
-            before = plan.phase.variables() if isinstance(plan.phase, Update) else {}
-            if any(part in trained for variable in before.values() for part in _ids(variable)):
+        for reader, keys in ((f"the loss of phase `{phase.name}`", access), (f"`{source.name}`", source.access)):
+            other = self._made_with(trained, keys, but=source)
+            if other is not None:
+                key, maker, path = other
                 raise ConfigurationError(
-                    f"phase `{phase.name}` goes through `{source.name}`, but phase `{plan.name}` has updated the "
-                    f"network in between, and `{source.name}` would be that of other weights: put `{phase.name}` first."
+                    f"phase `{phase.name}` goes through `{source.name}`, but {reader} reads `{key}` as well, which "
+                    f"comes from phase `{maker}` and `{path}`, which `{phase.name}` trains: no gradient would go that "
+                    "way. Make both in one `Compute`; what is meant as a constant stands behind `tf.stop_gradient` "
+                    "there."
+                )
+        read = {id(variable) for variable in source.access.variables}
+        order = list(self.plans)
+        for plan in (self.plans[name] for name in order[order.index(source.name) + 1 :]):
+            between = plan.phase.variables() if isinstance(plan.phase, Update) else {}
+            if any(part in read for variable in between.values() for part in _ids(variable)):
+                raise ConfigurationError(
+                    f"phase `{phase.name}` goes through `{source.name}`, but phase `{plan.name}` has updated a "
+                    f"network of it in between, and `{source.name}` would be that of other weights: put "
+                    f"`{phase.name}` before `{plan.name}`; or let one phase train both networks, or each make its own "
+                    "pass in its loss."
                 )
         # A synchronised layer needs its replicas to take each microbatch together, and a pass that was kept.
         mixing = source.phase.mixes_rows and source.replicated and (source.microbatches > 1 or source.phase.every > 1)
@@ -156,6 +172,40 @@ class Planner:
                 f"`microbatches` and `every` of 1. Let `{source.name}` run on one device (`placement=ONE_DEVICE`), or "
                 f"make its outputs in the loss of `{phase.name}` itself."
             )
+
+    def _check_reached(self, phase: Update, access: Access) -> None:
+        """Refuses training by values that an earlier phase made: they are constants, unless gradients go `through`."""
+        read = {id(variable) for variable in access.variables}
+        trained = _paths_by_id({p: v for p, v in phase.variables().items() if read.isdisjoint(_ids(v))})
+        found = self._made_with(trained, access)
+        if found is not None:
+            key, maker, path = found
+            raise ConfigurationError(
+                f"phase `{phase.name}` trains `{path}`, which its loss reads only by way of `{key}`, which phase "
+                f"`{maker}` makes: what earlier phases make are constants. Say `through={maker!r}`, if that is a "
+                "`Compute`, and gradients go on through it; or make the pass in the loss."
+            )
+
+    def _made_with(
+        self, trained: Mapping[int, str], access: Access, but: Plan | None = None
+    ) -> tuple[str, str, str] | None:
+        """Finds a value among those read that gradients of `trained` ought to reach: its key, its maker, a path."""
+        for key in sorted(access.reads - access.shapes_only):
+            maker = self.plans.get(self.makers[key].name) if key in self.makers else None
+            if maker is None or maker is but or not self.known[key].dtype.is_floating:
+                continue
+            path = self._way_to(trained, maker)
+            if path is not None:
+                return key, maker.name, path
+        return None
+
+    def _way_to(self, trained: Mapping[int, str], plan: Plan) -> str | None:
+        """Returns the path of a variable of `trained` that `plan` computes with, or those that it reads from."""
+        for variable in plan.access.variables:
+            if id(variable) in trained:
+                return trained[id(variable)]
+        found = self._made_with(trained, plan.access)
+        return found and found[2]
 
     def _check_one_device_reads(self, plan: Plan) -> None:
         if not plan.replicated or self.replicas == 1:
@@ -184,6 +234,10 @@ def _check_mixing(plan: Plan) -> None:
 def _ids(variable: tf.Variable) -> list[int]:
     """Returns the ids of a variable, or of its copies on the replicas: a tape sees these."""
     return [id(part) for part in getattr(variable, "values", [variable])]
+
+
+def _paths_by_id(variables: Mapping[str, tf.Variable]) -> dict[int, str]:
+    return {part: path for path, variable in variables.items() for part in _ids(variable)}
 
 
 def spec_of_row(spec: tf.TensorSpec) -> tf.TensorSpec:

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from core.distribution.exchange import Exchange
 from core.engine.assembly import Assembly
+from core.engine.averages import check_averages
 from core.engine.describe import LossSpec, Specs, zeros
 from core.engine.place import Placed
 from core.engine.plan import Plan, Planner
@@ -49,6 +50,7 @@ class TrainStep:
         self.exchange = Exchange(assembly.strategy, reduce_in=reduce_in)
         planner = Planner(batch, replicas=self.exchange.replicas, one_device_ids=assembly.one_device_ids)
         self.plans = [planner.add(phase) for phase in assembly.phases]
+        check_averages(self.plans, assembly.variables)
         self.asks_progress = [plan.name for plan in self.plans if plan.access.progress]
         if self.asks_progress and steps is None:
             raise ConfigurationError(

@@ -71,6 +71,11 @@ class Update:
                 f"`optimizer` of phase `{self.name}` is {self.optimizer!r}; give a transform, for example "
                 "`adamw(1e-3)` from `core.optimizers` (in gin `@adamw()`, with parentheses)."
             )
+        if not (self.through is None or isinstance(self.through, str)):
+            raise TypeError(
+                f"`through` of phase `{self.name}` is {self.through!r}; name one `Compute`, which makes all that the "
+                "loss reads of the networks that the phase trains."
+            )
         modules = [self.trains] if isinstance(self.trains, tf.Module) else self.trains
         if not isinstance(modules, list | tuple) or not all(isinstance(module, tf.Module) for module in modules):
             raise TypeError(
@@ -82,7 +87,8 @@ class Update:
             if id(variable) in paths:
                 raise ValueError(
                     f"`trains` of phase `{self.name}` holds one variable twice, as `{paths[id(variable)]}` and "
-                    f"`{path}`: it would be updated twice a step. Name modules that don't contain each other."
+                    f"`{path}`: it would be updated twice a step. Name modules that don't contain each other; networks "
+                    "that share weights are trained as one module that holds them (`self.both = Both(a, b)`)."
                 )
             paths[id(variable)] = path
         if not paths:

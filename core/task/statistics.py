@@ -44,6 +44,8 @@ class Sums(NamedTuple):
 class Averages(Protocol):
     """A layer that keeps moving averages."""
 
+    sync: bool  # whether it normalises by the rows of all replicas
+
     def averages(self, sums: Sums) -> Values:
         """Returns the values that its averages take after a step with these sums; assigns nothing."""
 
@@ -51,6 +53,7 @@ class Averages(Protocol):
 SumOverReplicas = Callable[[Sums], Sums]
 
 _sum_over_replicas: contextvars.ContextVar[SumOverReplicas] = contextvars.ContextVar("sum_over_replicas")
+_noticed: contextvars.ContextVar[dict[Any, "Averages"]] = contextvars.ContextVar("noticed")
 
 
 class Statistics:
@@ -64,6 +67,9 @@ class Statistics:
 
     def add(self, layer: Averages, sums: Sums) -> None:
         """Adds what `layer` saw; a layer that is called twice has both calls in its sums."""
+        noticed = _noticed.get(None)
+        if noticed is not None:
+            noticed |= dict.fromkeys(layer.averages(sums), layer)
         key = next((key for key, known in self.layers.items() if known is layer), None)
         if key is None:
             # Numbered: the same in each microbatch and on each replica. Four digits, as `tf.nest` sorts keys as text.
@@ -92,6 +98,16 @@ def summing_over_replicas(function: SumOverReplicas) -> Iterator[None]:
         yield
     finally:
         _sum_over_replicas.reset(token)
+
+
+@contextlib.contextmanager
+def noticing_averages() -> Iterator[Mapping[Any, Averages]]:
+    """Collects, within it, the layers that add to any `Statistics`, by the references of the averages they keep."""
+    token = _noticed.set({})
+    try:
+        yield _noticed.get()
+    finally:
+        _noticed.reset(token)
 
 
 def refreshed(module: tf.Module) -> Values:

@@ -10,7 +10,7 @@ from core import layers, losses, metrics
 from core.data import ArraySource
 from core.errors import ConfigurationError
 from core.optimizers import sgd
-from core.task import Loss, Task, Update, all_rows, own_rows
+from core.task import Loss, Statistics, Task, Update, all_rows, own_rows
 from core.testing import on_virtual_cpus
 from trainers.evaluator import Evaluator
 from trainers.experiment import Experiment
@@ -113,3 +113,19 @@ def test_an_evaluation_that_mixes_rows_within_each_replica_is_refused():
 def test_an_evaluation_that_gathers_other_rows_than_its_batch_has_is_refused():
     with pytest.raises(tf.errors.InvalidArgumentError, match="`evaluate` asks for `all_rows` of another number"):
         evaluated(Views, 2)
+
+
+class ByItsBatch(Contrast):
+    """Its evaluation hands statistics on, as its training does."""
+
+    def __init__(self, *, rng):
+        super().__init__(rng=rng)
+        self.norm = layers.BatchNorm(3, scale=False, offset=False)
+
+    def evaluate(self, batch):
+        return Loss(tf.reduce_sum(self.norm(batch["x"], statistics=Statistics()), 1))
+
+
+def test_an_evaluation_that_normalises_by_its_batch_is_refused():
+    with pytest.raises(ConfigurationError, match=r"hands `Statistics` to a `BatchNorm`.*`Evaluator.global_batch_size`"):
+        evaluated(ByItsBatch, 1)

@@ -5,15 +5,13 @@ import dataclasses
 import numpy as np
 import pytest
 import tensorflow as tf
+from engine_lab import assert_as_plain
 
 from core import layers
-from core.module import Module, named_variables
+from core.module import Module
 from core.optimizers import sgd
-from core.random import Rng
 from core.task import EVERY_REPLICA, ONE_DEVICE, Compute, Loss, Placement, Task, Update, when_batch_at_least
 from core.task.statistics import Statistics
-from core.testing import Run, assemble, on_virtual_cpus
-from core.testing.plain import optimizers_of, plain_step
 
 ROWS, SIZE, STEPS = 16, 3, 4
 WORDS = 1100  # so many that the gradients of a table are sent as slices
@@ -164,35 +162,8 @@ def assert_as_specified(seed):
     drawn = draw(seed)
     task_class = type("Random", (Random,), {"drawn": drawn})
     batch = data(drawn, seed)
-    outcome = Run(
-        assemble(task_class, on_virtual_cpus(drawn.replicas)),
-        batch,
-        microbatches=drawn.microbatches,
-        seed=seed,
-        steps=STEPS,
-    ).train(STEPS)
-    task = task_class(rng=Rng.from_seed(0).fold("init"))
-    optimizers, losses = optimizers_of(task), []
-    for i in range(STEPS):
-        rng = Rng.from_seed(seed, step=i, progress=i / STEPS).fold("train")
-        step = rng.fold(tf.constant(i, tf.int64))
-        batch = {key: tf.constant(x) for key, x in batch.items()}
-        losses.append(plain_step(task, optimizers, batch, step, index=i, microbatches=drawn.microbatches))
-    expected = dict(named_variables(task))
-    for phase, optimizer in optimizers.items():
-        expected |= {f"optimizer/{phase}/{path}": v for path, v in optimizer.variables.items()}
-    assert expected.keys() == outcome.variables.keys()
-    for path, variable in expected.items():
-        np.testing.assert_allclose(
-            outcome.variables[path], variable.numpy(), rtol=1e-5, atol=1e-5, err_msg=f"`{path}` of {drawn}"
-        )
-    for phase in optimizers:
-        mine = [float(loss.get(phase, np.nan)) for loss in losses]
-        if drawn.weights == "zero" and phase != "head":
-            mine = [np.nan] * STEPS  # the mean of nothing
-        np.testing.assert_allclose(
-            outcome.figures[f"{phase}/loss"], mine, rtol=1e-5, atol=1e-6, err_msg=f"the loss of `{phase}` of {drawn}"
-        )
+    what = str(drawn)
+    assert_as_plain(task_class, batch, drawn.replicas, drawn.microbatches, steps=STEPS, seed=seed, what=what)
 
 
 @pytest.mark.parametrize("seed", SHORT)

@@ -1,0 +1,390 @@
+"""Phases that read each other's networks: each combination is what the specification says, or is refused by name."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from engine_lab import assert_as_plain, train
+
+from core import layers
+from core.errors import ConfigurationError
+from core.module import Module
+from core.optimizers import sgd
+from core.random import Rng
+from core.task import Compute, Loss, Statistics, Task, Update
+
+ROWS = 16
+RANDOM = np.random.RandomState(0)
+DATA = {"x": RANDOM.randn(ROWS, 3).astype("float32"), "y": RANDOM.randn(ROWS).astype("float32")}
+LONG = [(1, 1), (1, 2), (2, 1), (4, 2)]
+GRID = [(2, 2), *(pytest.param(*numbers, marks=pytest.mark.long) for numbers in LONG)]
+
+
+def update(name, loss, trains, **settings):
+    return Update(name, loss=loss, trains=trains, optimizer=sgd(0.1, momentum=0.5), **settings)
+
+
+# --- A network with statistics, which another phase trains -----------------------------------------------------------
+
+
+class Normalised(Module):
+    def __init__(self, *, rng, norm=None, sync=True):
+        super().__init__()
+        self.first = layers.Linear(3, 4, rng=rng.fold("first"))
+        self.norm = norm or layers.BatchNorm(4, sync=sync, decay=0.8)
+        self.last = layers.Linear(4, 1, rng=rng.fold("last"))
+
+    def __call__(self, x, statistics=None):
+        return self.last(tf.tanh(self.norm(self.first(x), statistics=statistics)))[:, 0]
+
+
+class Reading(Task):
+    """`g` learns from what `d` makes of it, over batches of `g`'s own."""
+
+    sync = True
+
+    def __init__(self, *, rng):
+        super().__init__()
+        self.d = Normalised(rng=rng.fold("d"), sync=self.sync)
+        self.g = layers.Linear(3, 3, rng=rng.fold("g"))
+
+    def phases(self):
+        return [
+            update("d", self.d_loss, self.d, mixes_rows=True),
+            update("g", self.g_loss, self.g, mixes_rows=True),
+        ]
+
+    def d_loss(self, batch, rng):
+        statistics = Statistics()
+        return Loss(tf.square(self.d(batch["x"], statistics) - batch["y"]), statistics=statistics)
+
+    def g_loss(self, batch, rng):
+        statistics = Statistics()  # of rows that `d` is not trained by: returned, they move nothing all the same
+        return Loss(tf.square(self.d(0.5 + self.g(batch["x"]), statistics)), statistics=statistics)
+
+
+class ReadingFirst(Reading):
+    def phases(self):
+        return super().phases()[::-1]
+
+
+class Halves(Reading):
+    """The parts of one network are trained by different phases, and both return what the middle saw."""
+
+    def phases(self):
+        body = [self.d.first, self.d.norm]
+        return [
+            update("body", self.d_loss, body, mixes_rows=True),
+            update("head", self.d_loss, self.d.last, mixes_rows=True),
+        ]
+
+
+class Lazily(Reading):
+    """A second loss trains the very same network every other step, and moves its averages too."""
+
+    def phases(self):
+        return [
+            update("d", self.d_loss, self.d, mixes_rows=True),
+            update("again", self.d_loss, self.d, mixes_rows=True, every=2),
+        ]
+
+
+class SharedNorm(Reading):
+    """Two networks of two phases share a normalisation, which has nothing to train."""
+
+    def __init__(self, *, rng):
+        super().__init__(rng=rng)
+        norm = layers.BatchNorm(4, sync=True, decay=0.8, scale=False, offset=False)
+        self.d = Normalised(rng=rng.fold("d"), norm=norm)
+        self.e = Normalised(rng=rng.fold("e"), norm=norm)
+
+    def phases(self):
+        return [
+            update("d", self.d_loss, self.d, mixes_rows=True),
+            update("e", self.e_loss, self.e, mixes_rows=True),
+        ]
+
+    def e_loss(self, batch, rng):
+        statistics = Statistics()
+        return Loss(tf.square(self.e(2.0 * batch["x"], statistics) - batch["y"]), statistics=statistics)
+
+
+@pytest.mark.parametrize(("replicas", "microbatches"), GRID)
+@pytest.mark.parametrize("task", [Reading, ReadingFirst, Halves, Lazily, SharedNorm])
+def test_networks_with_statistics_that_several_phases_read_are_as_specified(task, replicas, microbatches):
+    variables = assert_as_plain(task, DATA, replicas, microbatches)
+    assert np.any(variables["d/norm/moving_mean"])
+
+
+def test_the_averages_are_moved_by_the_phase_that_trains_them_alone():
+    only_d = type("OnlyD", (Reading,), {"phases": lambda self: Reading.phases(self)[:1]})
+    both, alone = (train(task, DATA, 1, 1, steps=2)[0].variables["d/norm/moving_mean"] for task in (Reading, only_d))
+    np.testing.assert_allclose(both, alone, atol=1e-6)  # `g`'s rows, which lie elsewhere, would show
+
+
+class ByAverages(Reading):
+    """`d` learns by averages that only `g`'s loss, which may not, would move."""
+
+    def d_loss(self, batch, rng):
+        return Loss(tf.square(self.d(batch["x"]) - batch["y"]))
+
+
+class Forgotten(Reading):
+    def d_loss(self, batch, rng):
+        return super().d_loss(batch, rng)._replace(statistics=None)
+
+
+class HeadOnly(Reading):
+    def phases(self):
+        return [update("head", self.d_loss, self.d.last, mixes_rows=True)]
+
+
+class InACompute(Reading):
+    def phases(self):
+        return [
+            Compute("judge", self.judge, mixes_rows=True),
+            update("d", lambda batch, rng: Loss(tf.square(batch["z"])), self.d, mixes_rows=True, through="judge"),
+        ]
+
+    def judge(self, batch, rng):
+        return {"z": self.d(batch["x"], Statistics())}
+
+
+@pytest.mark.parametrize("task", [ByAverages, Forgotten, HeadOnly, InACompute])
+def test_averages_that_nothing_would_move_are_refused(task):
+    with pytest.raises(ConfigurationError, match=r"nothing would move `d/norm/moving_mean`.*return it"):
+        train(task, DATA, 1, 1)
+
+
+class Apart(Reading):
+    """Its normalisation sees the rows of one replica."""
+
+    sync = False
+
+    def phases(self):
+        return [update("d", self.d_loss, self.d)]
+
+
+def test_a_normalisation_that_doesnt_synchronise_is_refused_on_several_replicas():
+    train(Apart, DATA, 1, 2, steps=1)
+    with pytest.raises(ConfigurationError, match=r"2 replicas.*`d/norm/moving_mean`.*`sync=True`"):
+        train(Apart, DATA, 2, 1)
+
+
+# --- Weights that are tied across phases -----------------------------------------------------------------------------
+
+
+class Tied(Task):
+    """`b` has the kernel of `a`."""
+
+    def __init__(self, *, rng):
+        super().__init__()
+        self.a, self.b = (layers.Linear(3, 3, rng=rng.fold(name)) for name in "ab")
+        self.d = layers.Linear(3, 1, rng=rng.fold("d"))
+        self.b.w = self.a.w
+        self.both = Module()
+        self.both.a, self.both.b = self.a, self.b
+
+    def phases(self):
+        return [update("a", self.a_loss, self.a), update("b", self.b_loss, self.b)]
+
+    def a_loss(self, batch, rng):
+        return Loss(tf.square(self.a(batch["x"])[:, 0] - batch["y"]))
+
+    def b_loss(self, batch, rng):
+        return Loss(tf.square(self.b(batch["x"])[:, 1] - batch["y"]))
+
+    def sum_of_losses(self, batch, rng):
+        return Loss(self.a_loss(batch, rng).per_example + self.b_loss(batch, rng).per_example)
+
+    def d_loss(self, batch, rng):
+        return Loss(tf.square(self.d(tf.tanh(self.b(batch["x"])))[:, 0] - batch["y"]))
+
+
+class TiedAndRead(Tied):
+    """One phase trains the shared kernel, the other reads it in its own network."""
+
+    def phases(self):
+        return [update("a", self.a_loss, self.a), update("d", self.d_loss, self.d)]
+
+
+class TiedInOneModule(Tied):
+    def phases(self):
+        return [update("both", self.sum_of_losses, self.both), update("d", self.d_loss, self.d, every=2)]
+
+
+@pytest.mark.parametrize(("replicas", "microbatches"), GRID)
+@pytest.mark.parametrize("task", [TiedAndRead, TiedInOneModule])
+def test_tied_weights_are_as_specified(task, replicas, microbatches):
+    assert_as_plain(task, DATA, replicas, microbatches)
+
+
+def test_tied_weights_that_two_phases_train_are_refused():
+    with pytest.raises(ConfigurationError, match=r"phases `a` and `b` both train `w`.*add the losses up"):
+        train(Tied, DATA, 1, 1)
+
+
+def test_tied_weights_that_one_phase_trains_twice_are_refused():
+    class Twice(Tied):
+        def phases(self):
+            return [update("both", self.sum_of_losses, [self.a, self.b])]
+
+    with pytest.raises(ValueError, match=r"holds one variable twice, as `0/w` and `1/w`.*one module that holds them"):
+        train(Twice, DATA, 1, 1)
+
+
+def test_weights_tied_to_what_a_pass_was_made_of_are_refused():
+    class Through(Tied):
+        def phases(self):
+            return [Compute("make", lambda b, _: {"z": self.a(b["x"])}), update("a", self.loss, self.a, through="make")]
+
+        def loss(self, batch, rng):
+            return Loss(tf.square(self.b(batch["z"])[:, 0] - batch["y"]))
+
+    with pytest.raises(ConfigurationError, match="reads `w`, which it trains, but its gradients go through `make`"):
+        train(Through, DATA, 1, 1)
+
+
+# --- Gradients through two `Compute`s --------------------------------------------------------------------------------
+
+
+class Two(Task):
+    """`one` computes by `a`, `two` by what each case says."""
+
+    def __init__(self, *, rng):
+        super().__init__()
+        self.a, self.b = (layers.Linear(3, 3, rng=rng.fold(name)) for name in "ab")
+
+    def trains(self):
+        return self.a
+
+    def two(self, batch, rng):
+        return {"v": tf.tanh(self.a(2.0 * batch["x"]))}
+
+    def phases(self):
+        one = Compute("one", lambda batch, _: {"u": tf.tanh(self.a(batch["x"]))})
+        return [one, Compute("two", self.two), update("a", self.loss, self.trains(), through="two")]
+
+    def loss(self, batch, rng):
+        return Loss(tf.reduce_sum(tf.square(batch["u"] - batch["v"]), 1) + tf.square(batch["v"][:, 0] - batch["y"]))
+
+
+class Chained(Two):
+    def two(self, batch, rng):
+        return {"v": tf.tanh(self.a(batch["u"]))}
+
+    def loss(self, batch, rng):
+        return Loss(tf.square(batch["v"][:, 0] - batch["y"]))
+
+
+class ChainedByAnother(Chained):
+    def two(self, batch, rng):
+        return {"v": tf.tanh(self.b(batch["u"]))}
+
+
+class ChainedOfBoth(ChainedByAnother):
+    def trains(self):
+        return [self.a, self.b]
+
+
+@pytest.mark.parametrize(
+    ("task", "reads"),
+    [
+        (Two, "the loss of phase `a` reads `u`"),
+        (Chained, "`two` reads `u`"),
+        (ChainedByAnother, "`two` reads `u`"),
+        (ChainedOfBoth, "`two` reads `u`"),
+    ],
+)
+def test_a_second_way_that_gradients_would_not_go_is_refused(task, reads):
+    with pytest.raises(ConfigurationError, match=rf"{reads} as well, which comes from phase `one`.*in one `Compute`"):
+        train(task, DATA, 1, 1)
+
+
+class Advised(Two):
+    """What the error says: one `Compute` makes both."""
+
+    def phases(self):
+        return [Compute("one", self.one), update("a", self.loss, self.a, through="one")]
+
+    def one(self, batch, rng):
+        return {"u": tf.tanh(self.a(batch["x"])), **self.two(batch, rng)}
+
+
+class Direct(Advised):
+    """The same without a pass that is shared."""
+
+    def phases(self):
+        return [update("a", lambda b, rng: self.loss({**b, **self.one(b, rng)}, rng), self.a)]
+
+
+@pytest.mark.parametrize(("replicas", "microbatches"), GRID)
+def test_what_the_error_advises_has_both_gradients(replicas, microbatches):
+    found, expected = (assert_as_plain(task, DATA, replicas, microbatches) for task in (Advised, Direct))
+    for path, value in expected.items():
+        np.testing.assert_allclose(found[path], value, rtol=1e-5, atol=1e-5, err_msg=path)
+
+
+class ByNumbers(Two):
+    """Whole numbers that the same network made have no gradient to lose, and a shape hasn't either."""
+
+    def phases(self):
+        one = Compute("one", lambda batch, _: {"u": tf.argmax(self.a(batch["x"]), 1), "w": self.a(batch["x"])})
+        return [one, Compute("two", self.two), update("a", self.loss, self.a, through="two")]
+
+    def loss(self, batch, rng):
+        chosen = tf.gather(batch["v"], batch["u"], axis=1, batch_dims=1)
+        return Loss(tf.square(chosen - batch["y"]) * float(batch["w"].shape[1]))
+
+
+class AfterAnUpdate(Two):
+    """What was updated before the pass is no different from any other network."""
+
+    def phases(self):
+        return [
+            update("early", lambda batch, _: Loss(tf.square(self.a(batch["x"])[:, 0] - 1.0)), self.a, every=2),
+            Compute("two", self.two),
+            update("a", lambda batch, _: Loss(tf.square(batch["v"][:, 0] - batch["y"])), self.a, through="two"),
+        ]
+
+
+@pytest.mark.parametrize("task", [ByNumbers, AfterAnUpdate])
+def test_what_looks_like_it_and_is_right_passes(task):
+    assert_as_plain(task, DATA, 2, 2)
+
+
+class Stacked(Two):
+    """Two updates go through one pass of two networks; the first changes one of them."""
+
+    lazy = 1
+
+    def phases(self):
+        one = Compute("one", lambda batch, _: {"v": tf.tanh(self.b(tf.tanh(self.a(batch["x"]))))})
+        return [
+            one,
+            update("a", self.loss, self.a, through="one"),
+            update("b", self.loss, self.b, through="one", every=self.lazy),
+        ]
+
+    def loss(self, batch, rng):
+        return Loss(tf.square(batch["v"][:, 0] - batch["y"]))
+
+
+@pytest.mark.parametrize("lazy", [1, 2])
+def test_a_pass_of_a_network_that_has_been_updated_since_is_refused(lazy):
+    with pytest.raises(ConfigurationError, match=r"phase `a` has updated a network of it in between.*before `a`"):
+        train(type("Lazy", (Stacked,), {"lazy": lazy}), DATA, 1, 1)
+
+
+def test_training_by_what_an_earlier_phase_made_asks_for_through():
+    class Without(Stacked):
+        def phases(self):
+            one, a, _ = super().phases()
+            return [one, update("a", a.loss, self.a)]
+
+    with pytest.raises(ConfigurationError, match=r"trains `[bw]`.*only by way of `v`.*`through='one'`"):
+        train(Without, DATA, 1, 1)
+
+
+def test_through_names_one_compute():
+    with pytest.raises(TypeError, match=r"`through` of phase `a` is \['one', 'two'\]; name one `Compute`"):
+        update("a", lambda *_: None, layers.Linear(1, 1, rng=Rng.from_seed(0)), through=["one", "two"])
