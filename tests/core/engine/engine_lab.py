@@ -1,14 +1,28 @@
 """Trains a task on any number of replicas, to compare the outcomes."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from core.module import named_variables
 from core.random import Rng
+from core.task import Task, Update
 from core.testing import Run, assemble, on_virtual_cpus
 from core.testing.plain import optimizers_of, plain_step
 
 STEPS = 20
+LONG = [(1, 1), (1, 2), (2, 1), (4, 2)]
+GRID = [(2, 2), *(pytest.param(*numbers, marks=pytest.mark.long) for numbers in LONG)]  # replicas, microbatches
+
+
+class Several(Task):
+    """Freezes the networks that a case has but doesn't train."""
+
+    @property
+    def frozen(self):
+        trained = {id(v) for p in self.phases() if isinstance(p, Update) for v in p.variables().values()}
+        parts = {name: part for name, part in vars(self).items() if isinstance(part, tf.Module)}
+        return [name for name, part in parts.items() if trained.isdisjoint(map(id, part.trainable_variables))]
 
 
 def train(task_class, data, replicas, microbatches, *, steps=STEPS, placements=None, one_device=(), **settings):
