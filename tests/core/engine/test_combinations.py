@@ -179,7 +179,8 @@ class Tied(Several):
 
     def __init__(self, *, rng):
         super().__init__()
-        self.a, self.b = (layers.Linear(3, 3, rng=rng.fold(name)) for name in "ab")
+        self.a = layers.Linear(3, 3, rng=rng.fold("a"))
+        self.b = layers.Linear(3, 3, bias=False, rng=rng.fold("b"))
         self.d = layers.Linear(3, 1, rng=rng.fold("d"))
         self.b.w = self.a.w
         self.both = Module()
