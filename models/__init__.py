@@ -11,6 +11,7 @@ from models.classifiers import (
 )
 from models.ddpm import Ddpm
 from models.gan import BatchNormGan, Gan, dcgan_networks, mlp_networks
+from models.simclr import SimClr
 from models.translation import CycleGan, Pix2Pix, Translation
 from models.vae import Vae
 
@@ -26,6 +27,7 @@ __all__ = [
     "Mlp",
     "MlpClassifier",
     "Pix2Pix",
+    "SimClr",
     "SoftmaxRegression",
     "Translation",
     "Vae",

@@ -46,6 +46,7 @@ TARGETS: Mapping[str, Mapping[str, Target]] = {
     "digits_cyclegan": TRANSLATED,
     "digits_pix2pix": TRANSLATED,
     "digits_ddpm": DIGITS,
+    "digits_simclr": {"probe/accuracy": Target(operator.ge, 0.95), "probe/few_gain": Target(operator.ge, 0.05)},
     # Nats an image. Pixels that are binomial by themselves reach -252, of any distribution by themselves -108.
     "digits_vae": {"bound": Target(operator.ge, -101), "quality/coverage": Target(operator.ge, 10)},
 }

@@ -25,6 +25,7 @@ CONFIGURATIONS = {  # how each is tested
         "digits_gan_generator_on_one_device",
         "digits_gan_sampling_on_every_replica",
         "digits_pix2pix",
+        "digits_simclr",
         "digits_vae",
     },
     "runtime": {"runtime/one_device", "runtime/mirrored", "runtime/multi_worker", "runtime/tpu"},

@@ -6,6 +6,8 @@
 TensorShape([2, 4, 4, 1])
 """
 
+from typing import Any
+
 import tensorflow as tf
 
 from core.random import Rng
@@ -35,6 +37,47 @@ def random_crop_and_flip(images: tf.Tensor, size: int, rng: Rng | None) -> tf.Te
     # By the pixel's number in the whole batch, because one plain gather takes about half the time of two batched ones.
     numbers = (tf.range(rows)[:, None, None] * height + down[:, :, None]) * width + across[:, None, :]
     return tf.gather(tf.reshape(images, [-1, images.shape[3]]), numbers)
+
+
+def random_affine(
+    images: tf.Tensor, rng: Rng, *, turn: float = 0.0, shear: float = 0.0, scale: float = 1.0, shift: float = 0.0
+) -> tf.Tensor:
+    """Turns, shears, scales and moves each image by chance, by up to so much; see `affine`.
+
+    `scale` is the largest factor, and its inverse the smallest.
+    """
+    chance = 2.0 * rng.rows.uniform(images.shape[0], 5) - 1.0
+    turns, shears, scales, down, across = tf.unstack(chance, axis=1)
+    moved = shift * tf.stack([down, across], axis=1)
+    return affine(images, turn=turn * turns, shear=shear * shears, scale=scale**scales, shift=moved)
+
+
+def affine(
+    images: tf.Tensor, *, turn: Any = 0.0, shear: Any = 0.0, scale: Any = 1.0, shift: Any = (0.0, 0.0)
+) -> tf.Tensor:
+    """Turns each image [rows, height, width, channels] about its middle, shears, scales and moves it.
+
+    `turn` (radians), `shear` (pixels across for each down) and `scale` are one number a row or for all, `shift` is
+    [rows, 2] or one pair: pixels down and across. Between pixels it is linear; what comes from outside is zero.
+    """
+    _, height, width, _ = images.shape
+    turn, shear, scale = (tf.convert_to_tensor(x, tf.float32)[..., tf.newaxis] for x in (turn, shear, scale))
+    down, across = (x[..., tf.newaxis] for x in tf.unstack(tf.convert_to_tensor(shift, tf.float32), axis=-1))
+    y, x = (tf.reshape(p, [-1]) for p in tf.meshgrid(tf.range(height), tf.range(width), indexing="ij"))
+    middle = (0.5 * (height - 1.0), 0.5 * (width - 1.0))
+    # From each pixel of the new image back to where in the old one it comes from.
+    y, x = (tf.cast(y, tf.float32) - middle[0] - down) / scale, (tf.cast(x, tf.float32) - middle[1] - across) / scale
+    x -= shear * y
+    y, x = tf.cos(turn) * y - tf.sin(turn) * x, tf.sin(turn) * y + tf.cos(turn) * x
+    rows = tf.shape(images)[0]
+
+    def weights(places: tf.Tensor, m: float, size: int) -> tf.Tensor:
+        near = tf.nn.relu(1.0 - tf.abs((places + m)[..., tf.newaxis] - tf.range(float(size))))
+        return tf.broadcast_to(near, [rows, height * width, size])
+
+    rows_of = tf.einsum("npy,nyxc->npxc", weights(y, middle[0], height), images)
+    moved = tf.einsum("npx,npxc->npc", weights(x, middle[1], width), rows_of)
+    return tf.reshape(moved, [-1, height, width, images.shape[3]])
 
 
 def _offset(unit: tf.Tensor, largest: int) -> tf.Tensor:

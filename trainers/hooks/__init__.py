@@ -2,6 +2,7 @@
 
 from trainers.hooks.base import Hook, Run
 from trainers.hooks.digits import DigitQuality, digit_quality, kept_digits
+from trainers.hooks.probe import LinearProbe
 from trainers.hooks.reconstructions import Reconstructions
 from trainers.hooks.samples import Judge, Quality, SampleGrid
 from trainers.hooks.translations import Translations
@@ -10,6 +11,7 @@ __all__ = [
     "DigitQuality",
     "Hook",
     "Judge",
+    "LinearProbe",
     "Quality",
     "Reconstructions",
     "Run",

@@ -1,0 +1,96 @@
+"""SimCLR (Chen, Kornblith, Norouzi and Hinton, 2020): an encoder learns, without a label, what views of an image share.
+
+Two random views of each image go through the encoder and a projection; the loss asks each to find the other among the
+views of the whole batch, on all replicas. What is kept is the encoder: a linear probe shows what its features are
+worth.
+"""
+
+from collections.abc import Sequence
+
+import gin
+import tensorflow as tf
+
+from core import initializers, layers, losses
+from core.data.augment import affine, random_affine
+from core.module import Module
+from core.optimizers import Transform
+from core.random import Rng
+from core.task import Batch, Feature, Image, Loss, Task, Update, all_rows, own_rows
+from models.classifiers.mlp import Mlp
+
+
+class Encoder(Module):
+    """Computes [rows, features] from images: convolutions, the image halved after each but the first, and a mean."""
+
+    def __init__(self, in_channels: int, channels: Sequence[int], *, rng: Rng):
+        super().__init__()
+        self.convolutions, self.norms = [], []
+        for i, out_channels in enumerate(channels):
+            he = initializers.he_normal()
+            conv = layers.Conv2D(in_channels, out_channels, 3, stride=1 if i == 0 else 2, rng=rng.fold(i), w_init=he)
+            self.convolutions.append(conv)
+            self.norms.append(layers.GroupNorm(out_channels, 8))
+            in_channels = out_channels
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        for conv, norm in zip(self.convolutions, self.norms, strict=True):
+            x = tf.nn.relu(norm(conv(x)))
+        return tf.reduce_mean(x, axis=[1, 2])
+
+
+@gin.configurable
+class SimClr(Task):
+    """Learns features of images; `channels` are those of the encoder, the last counts the features.
+
+    A view is turned by up to `turn` (radians), sheared, scaled by up to `scale` times or its inverse, and moved by up
+    to `shift` pixels.
+    """
+
+    def __init__(
+        self,
+        *,
+        rng: Rng,
+        image_shape: Sequence[int] = gin.REQUIRED,
+        optimizer: Transform = gin.REQUIRED,
+        channels: Sequence[int] = (32, 64, 128),
+        projection: Sequence[int] = (128, 64),
+        temperature: float = 0.5,
+        turn: float = 0.35,
+        shear: float = 0.3,
+        scale: float = 1.25,
+        shift: float = 1.0,
+    ):
+        super().__init__()
+        self.image_shape, self.optimizer, self.temperature = tuple(image_shape), optimizer, temperature
+        self.strengths = {"turn": turn, "shear": shear, "scale": scale, "shift": shift}
+        self.encoder = Encoder(image_shape[-1], channels, rng=rng.fold("encoder"))
+        self.projection = Mlp([channels[-1], *projection], rng=rng.fold("projection"))
+
+    def phases(self) -> list[Update]:
+        trains = [self.encoder, self.projection]
+        return [Update("net", loss=self.loss, trains=trains, optimizer=self.optimizer, mixes_rows=True)]
+
+    def loss(self, batch: Batch, rng: Rng) -> Loss:
+        """Returns NT-Xent of two random views, and how often one of them is nearest to the other."""
+        views = [random_affine(batch["image"], rng.fold(name), **self.strengths) for name in ("one", "other")]
+        return self._contrast(*views)
+
+    def evaluate(self, batch: Batch) -> Loss:
+        """Returns the same of images as they are and turned by half of the most."""
+        image = batch["image"]
+        return self._contrast(image, affine(image, turn=tf.fill(tf.shape(image)[:1], 0.5 * self.strengths["turn"])))
+
+    def features(self, batch: Batch) -> tf.Tensor:
+        """Returns what the encoder makes of images as they are, [rows, features]."""
+        return self.encoder(batch["image"])
+
+    def reads(self) -> dict[str, Feature]:
+        return {"image": Image(self.image_shape)}
+
+    def _contrast(self, one: tf.Tensor, other: tf.Tensor) -> Loss:
+        one, other = tf.split(self.projection(self.encoder(tf.concat([one, other], axis=0))), 2)
+        others = all_rows(tf.math.l2_normalize(other, axis=-1))
+        nearest = tf.argmax(tf.matmul(one, others, transpose_b=True), axis=-1, output_type=tf.int32)
+        found = tf.equal(nearest, own_rows(tf.range(tf.shape(others)[0])))
+        loss = losses.nt_xent(one, other, temperature=self.temperature)
+        return Loss(loss, metrics={"found": tf.cast(found, tf.float32)})

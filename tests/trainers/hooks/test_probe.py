@@ -1,0 +1,57 @@
+"""A linear probe of features: what it finds, and what it is told apart from."""
+
+import json
+
+import numpy as np
+import pytest
+
+from core.data import digits
+from core.errors import ConfigurationError
+from core.optimizers import adamw
+from models import SimClr
+from tests.commands import CONFIGS, run
+from tests.trainers.trainer_lab import make, train
+from trainers.hooks import LinearProbe
+from trainers.hooks.probe import probe_accuracy
+
+
+def tiny(*, rng):
+    return SimClr(rng=rng, image_shape=[8, 8, 1], channels=[8, 8], projection=[8, 4], optimizer=adamw(1e-3))
+
+
+def test_the_probe_is_linear():
+    random = np.random.RandomState(0)
+    labels = random.randint(0, 3, 60)
+    apart = 5.0 * np.eye(3)[labels] + random.randn(60, 3)
+    assert probe_accuracy(apart[:40], labels[:40], apart[40:], labels[40:]) == 1.0
+    assert probe_accuracy(1e3 * apart[:40] + 7.0, labels[:40], 1e3 * apart[40:] + 7.0, labels[40:]) == 1.0
+    signs = random.choice([-1.0, 1.0], [60, 2])  # no line parts these
+    exclusive = (signs[:, 0] * signs[:, 1] > 0).astype(int)
+    assert probe_accuracy(signs, exclusive, signs, exclusive) < 0.8
+
+
+def test_features_are_told_apart_from_pixels_and_from_the_untrained(tmp_path):
+    hook = LinearProbe()
+    trainer = make(tmp_path, task=tiny, eval_source=digits("test"), hooks=[hook], steps=10)
+    train(trainer)
+    found = {name.removeprefix("probe/"): x for name, x in trainer.evaluation.items()}
+    assert found["few_pixels"] == pytest.approx(0.9, abs=0.03)
+    assert 0.2 < found["few_untrained"] < found["few_pixels"]
+    assert found["few_gain"] == pytest.approx(found["few"] - found["few_pixels"])
+    assert found["accuracy"] > found["few"]
+
+
+def test_what_has_no_features_is_told_so(tmp_path):
+    trainer = make(tmp_path, eval_source=digits("test"), hooks=[LinearProbe()], steps=10)
+    with pytest.raises(ConfigurationError, match=r"`MlpClassifier` has none.*features\(batch\)"):
+        train(trainer)
+
+
+@pytest.mark.long
+def test_features_beat_pixels_after_a_short_training(tmp_path):
+    flags = [f"--gin_param={text}" for text in ("steps = 200", "LinearProbe.every = 200")]
+    done = run(f"--gin_file={CONFIGS / 'digits_simclr.gin'}", *flags, "--workdir=run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "run" / "result.json").read_text())["evaluation"]
+    assert found["probe/accuracy"] >= 0.95
+    assert found["probe/few_gain"] >= 0.03

@@ -1,0 +1,136 @@
+"""What features are worth that were learnt without labels: how well a linear classifier does on top of them.
+
+In a gin file:
+
+    Trainer.hooks = [@LinearProbe()]
+    LinearProbe.every = 500
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gin
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from core import arguments, losses
+from core.data import Source, check_feature
+from core.errors import ConfigurationError
+from core.optimizers import adam
+from core.task import Batch, Task
+from core.workers import is_chief
+from trainers.diagnosis import explained
+from trainers.hooks.base import Hook, Run
+
+Array = npt.NDArray[Any]
+
+ROWS = 256  # whose features are computed at once
+FIT_STEPS, RATE, PENALTY = 300, 0.1, 0.01  # of Adam on the whole set; the penalty is of the squares of the weights
+DRAWS = 5  # of few labels, over which figures are a mean
+
+
+@gin.configurable
+class LinearProbe(Hook):
+    """Fits logistic regressions to what the task's `features(batch)` [rows, size] makes of the training source.
+
+    It reports, of the evaluation source: `accuracy` with all labels; with `labels` of each class `few`, beside
+    `few_pixels` and `few_untrained`, which the same probe reaches with the `image`s themselves and with the features of
+    the network before its first step; and `few_gain`, by how much `few` is more than the better of these.
+    """
+
+    def __init__(self, every: int | None = None, *, labels: int = 10):
+        super().__init__(every)
+        arguments.check_size(labels=labels)
+        self.labels = labels
+        self._untrained: Task | None = None
+        self._baselines: dict[str, float] = {}
+
+    def __call__(self, run: Run) -> None:
+        run.averaged.update()
+        if self._untrained is None:
+            self._untrained = run.experiment.make_task()  # by every worker: they make variables together
+        if not is_chief():
+            return
+        train, held_out = (_checked(source) for source in (run.experiment.train_source, run.experiment.eval_source))
+        learnt = _features_of(run.averaged.task)
+        target, truth = (_gathered(source, lambda batch: batch["label"]) for source in (train, held_out))
+        draws = [_draw(target, self.labels, run.experiment.seed + i) for i in range(DRAWS)]
+
+        def few(features: tuple[Array, Array]) -> float:
+            known, asked = features
+            found = [probe_accuracy(known[i], target[i], asked, truth) for i in draws]
+            return float(np.mean(found))
+
+        def made(fn: Callable[[Batch], tf.Tensor]) -> tuple[Array, Array]:
+            return _gathered(train, fn), _gathered(held_out, fn)
+
+        if not self._baselines:
+            pixels = made(lambda batch: tf.reshape(batch["image"], [tf.shape(batch["image"])[0], -1]))
+            self._baselines = {"few_pixels": few(pixels), "few_untrained": few(made(_features_of(self._untrained)))}
+        own = made(learnt)
+        figures = {"accuracy": probe_accuracy(own[0], target, own[1], truth), "few": few(own), **self._baselines}
+        run.report("probe", {**figures, "few_gain": figures["few"] - max(self._baselines.values())})
+
+
+def probe_accuracy(features: Array, labels: Array, asked: Array, truth: Array) -> float:
+    """Returns how many of `asked` [rows, size] a logistic regression fitted to `features` gives their `truth`."""
+    mean, deviation = features.mean(0), features.std(0) + 1e-3 * features.std()
+    known, others = (tf.constant((x - mean) / deviation, tf.float32) for x in (features, asked))
+    logits = _fitted(known, tf.constant(labels, tf.int32), others, int(labels.max()) + 1)
+    return float(np.mean(np.argmax(logits.numpy(), axis=1) == truth))
+
+
+@tf.function(autograph=False)
+def _fitted(known: tf.Tensor, labels: tf.Tensor, asked: tf.Tensor, classes: int) -> tf.Tensor:
+    """Returns the logits of `asked`."""
+    rule, root = adam(RATE), float(known.shape[1]) ** 0.5  # one rate for any number of features
+    weights = {"w": tf.zeros([known.shape[1], classes]), "b": tf.zeros([classes])}
+
+    def logits(x: tf.Tensor, weights: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        return tf.matmul(x, weights["w"] / root) + weights["b"]
+
+    def step(i: tf.Tensor, weights: Any, state: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            cost = tf.reduce_mean(losses.softmax_cross_entropy(logits(known, weights), labels))
+            cost += PENALTY * tf.reduce_sum(tf.square(weights["w"] / root))
+        updates, state = rule.update(tape.gradient(cost, weights), state, weights, step=i)
+        return i + 1, {path: weights[path] + updates[path] for path in weights}, state
+
+    start = (tf.constant(0, tf.int64), weights, rule.init(weights))
+    _, weights, _ = tf.while_loop(lambda i, *_: i < FIT_STEPS, step, start)
+    return logits(asked, weights)
+
+
+def _draw(labels: Array, count: int, seed: int) -> Array:
+    """Returns the places of `count` examples of each class."""
+    random = np.random.RandomState(seed)
+    return np.concatenate([random.permutation(np.flatnonzero(labels == c))[:count] for c in np.unique(labels)])
+
+
+def _features_of(task: Task) -> Callable[[Batch], tf.Tensor]:
+    features: Callable[[Batch], tf.Tensor] | None = getattr(task, "features", None)
+    if features is None:
+        raise ConfigurationError(
+            f"`LinearProbe` looks at features, but `{type(task).__name__}` has none: give it `features(batch)`, which "
+            "returns [rows, size]."
+        )
+    return features
+
+
+def _checked(source: Source | None) -> Source:
+    if source is None:
+        raise ConfigurationError("`LinearProbe` asks about held-out examples: bind `Experiment.eval_source`.")
+    for feature in ("image", "label"):
+        check_feature(source, feature)
+    return source
+
+
+def _gathered(source: Source, fn: Callable[[Batch], tf.Tensor]) -> Array:
+    """Returns `fn` of all examples of a source."""
+    with explained(source):
+        starts = range(0, len(source), ROWS)
+        indices = (tf.range(i, min(i + ROWS, len(source)), dtype=tf.int64) for i in starts)
+        parts = [fn(source.gather(some)).numpy() for some in indices]
+    return np.concatenate(parts)
