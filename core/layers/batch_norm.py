@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from core.arguments import check_fraction
-from core.layers.norm import Norm
+from core.layers.norm import Norm, spread
 from core.layers.shapes import check_last, widen
 from core.task.statistics import Statistics, Sums, Values
 
@@ -18,6 +18,10 @@ class BatchNorm(Norm):
     The averages weigh all batches since the first, those `k` updates ago by `decay ** k`, and are divided by the sum of
     the weights (Kingma and Ba's correction of the start, 2015). So they are right from the first update on, whatever
     the decay, and the first batch counts no more than later ones, as it would if the averages began with it.
+
+    The moving variance is that of the values seen, Σ (x − mean)² / n, by which training normalises too, as in Flax and
+    the paper's training; the paper's inference and PyTorch's `running_var` divide by n − 1. PyTorch's `momentum` is
+    `1 - decay`.
     """
 
     def __init__(
@@ -40,54 +44,55 @@ class BatchNorm(Norm):
     def __call__(self, x: tf.Tensor, *, statistics: Statistics | None = None) -> tf.Tensor:
         check_last(self, x, self.size, "size")
         wide = widen(x)
-        mean, variance = self._averages_of(wide.dtype) if statistics is None else self._batch(wide, statistics)
+        if statistics is None:
+            centred, rest = wide, tf.cast(self.moving_mean, wide.dtype)
+            variance = tf.cast(self.moving_variance, wide.dtype)
+        else:
+            centred, rest, variance = self._batch(wide, statistics)
         factor = tf.math.rsqrt(variance + self.epsilon)
         # Scale and offset join the small tensors, so the large one is multiplied once and added to once.
         if self.scale is not None:
             factor *= tf.cast(self.scale, wide.dtype)
-        shift = -mean * factor
+        shift = -rest * factor
         if self.offset is not None:
             shift += tf.cast(self.offset, wide.dtype)
-        return tf.cast(wide * factor + shift, x.dtype)
+        return tf.cast(centred * factor + shift, x.dtype)
 
     def averages(self, sums: Sums) -> Values:
         """Returns the moving averages after an update with these sums; without any values, those of before."""
-        mean, variance = _moments(sums, self.moving_mean)
+        old_mean, old_variance = (tf.cast(v, tf.float64) for v in (self.moving_mean, self.moving_variance))
+        distance, variance = _moments(sums)
         seen = sums.count > 0.0
         weight = tf.where(seen, self.decay * self.moving_weight + (1.0 - self.decay), self.moving_weight)
-        rate = tf.where(seen, (1.0 - self.decay) / tf.where(seen, weight, 1.0), 0.0)
-
-        def moved(old: tf.Variable, new: tf.Tensor) -> tf.Tensor:
-            return old + rate * (new - old)
+        rate = tf.cast(tf.where(seen, (1.0 - self.decay) / tf.where(seen, weight, 1.0), 0.0), tf.float64)
 
         return {
-            self.moving_mean.ref(): moved(self.moving_mean, mean),
-            self.moving_variance.ref(): moved(self.moving_variance, variance),
+            self.moving_mean.ref(): tf.cast(old_mean + rate * distance, self.moving_mean.dtype),
+            self.moving_variance.ref(): tf.cast(
+                old_variance + rate * (variance - old_variance), self.moving_variance.dtype
+            ),
             self.moving_weight.ref(): weight,
         }
 
-    def _averages_of(self, dtype: tf.DType) -> tuple[tf.Tensor, tf.Tensor]:
-        return tf.cast(self.moving_mean, dtype), tf.cast(self.moving_variance, dtype)
-
-    def _batch(self, x: tf.Tensor, statistics: Statistics) -> tuple[tf.Tensor, tf.Tensor]:
-        axes = list(range(x.shape.rank - 1))
-        count = tf.cast(tf.size(x) // self.size, x.dtype)
-        some = tf.maximum(count, 1.0)  # an empty batch has sums of zero, and no mean
-        mean = tf.reduce_sum(x, axes) / some
-        variance = tf.reduce_sum(tf.math.squared_difference(x, mean), axes) / some
-        # The sums are about the moving mean, which is the same for all microbatches and replicas of a step: about zero,
-        # the squares of a mean that is large next to its deviation would cancel.
-        distance = mean - tf.cast(self.moving_mean, x.dtype)
-        sums = Sums(count, count * distance, count * (variance + tf.square(distance)))
+    def _batch(self, x: tf.Tensor, statistics: Statistics) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Returns `x` less a constant, what its mean is then, and its variance; adds what it saw to `statistics`."""
+        seen = spread(x, list(range(x.shape.rank - 1)), keepdims=False)
+        rest, variance = seen.rest, seen.variance
+        # The sums are about the moving mean, which is the same for all microbatches and replicas of a step. It may be
+        # far away, in the first step most of all, where squares cancel in float32 that don't in float64.
+        away = tf.cast(seen.about, tf.float64) - tf.cast(self.moving_mean, tf.float64)
+        distance = away + tf.cast(rest, tf.float64)
+        count = tf.cast(tf.size(x) // self.size, tf.float64)  # none in an empty batch
+        sums = Sums(count, count * distance, count * (tf.cast(variance, tf.float64) + tf.square(distance)))
         if self.sync:
-            mean, variance = _moments(statistics.sum_over_replicas(sums), self.moving_mean)
-        statistics.add(self, Sums(*(tf.stop_gradient(tf.cast(s, self.moving_mean.dtype)) for s in sums)))
-        return mean, variance
+            distance, wide = _moments(statistics.sum_over_replicas(sums))
+            rest, variance = tf.cast(distance - away, x.dtype), tf.cast(wide, x.dtype)
+        statistics.add(self, Sums(*(tf.stop_gradient(s) for s in sums)))
+        return seen.centred, rest, variance
 
 
-def _moments(sums: Sums, about: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns mean and variance from sums about a value."""
+def _moments(sums: Sums) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the mean, from where the sums are about, and the variance."""
     some = tf.maximum(sums.count, 1.0)
     distance = sums.total / some
-    variance = tf.maximum(sums.square / some - tf.square(distance), 0.0)
-    return tf.cast(about, distance.dtype) + distance, variance
+    return distance, tf.maximum(sums.square / some - tf.square(distance), 0.0)

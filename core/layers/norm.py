@@ -1,6 +1,8 @@
 """Normalisation of each example by its own statistics. Statistics are float32 whatever the input's dtype."""
 
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -31,8 +33,9 @@ class LayerNorm(Norm):
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         check_last(self, x, self.size, "size")
         wide = widen(x)
-        centred = wide - tf.reduce_mean(wide, -1, keepdims=True)
-        y = centred * tf.math.rsqrt(tf.reduce_mean(tf.square(centred), -1, keepdims=True) + self.epsilon)
+        centred = wide - tf.stop_gradient(mean(wide, [-1]))
+        centred -= mean(centred, [-1])  # which is what rounding left: see `spread`
+        y = centred * tf.math.rsqrt(mean(tf.square(centred), [-1]) + self.epsilon)
         return tf.cast(affine(y, self.scale, self.offset), x.dtype)
 
 
@@ -68,17 +71,15 @@ class GroupNorm(Norm):
         shape = sizes(x)
         members = self.size // self.groups
         wide = tf.reshape(widen(x), [shape[0], math.prod(shape[1:-1]), self.groups, members])
-        # Not `tf.nn.moments`: it holds the mean constant in the variance, which gives wrong second derivatives.
-        mean = tf.reduce_mean(wide, [1, 3], keepdims=True)
-        variance = tf.reduce_mean(tf.math.squared_difference(wide, mean), [1, 3], keepdims=True)
-        factor = tf.math.rsqrt(variance + self.epsilon)
+        seen = spread(wide, [1, 3])
+        factor = tf.math.rsqrt(seen.variance + self.epsilon)
         # Scale and offset join the small tensors, so the large one is multiplied once and added to once.
         if self.scale is not None:
             factor *= tf.cast(tf.reshape(self.scale, [self.groups, members]), wide.dtype)
-        shift = -mean * factor
+        shift = -seen.rest * factor
         if self.offset is not None:
             shift += tf.cast(tf.reshape(self.offset, [self.groups, members]), wide.dtype)
-        return tf.cast(tf.reshape(wide * factor + shift, shape), x.dtype)
+        return tf.cast(tf.reshape(seen.centred * factor + shift, shape), x.dtype)
 
 
 class InstanceNorm(GroupNorm):
@@ -86,6 +87,36 @@ class InstanceNorm(GroupNorm):
 
     def __init__(self, size: int, *, epsilon: float = 1e-6, scale: bool = True, offset: bool = True):
         super().__init__(size, size, epsilon=epsilon, scale=scale, offset=offset)
+
+
+class Spread(NamedTuple):
+    """Values less a constant that is their mean but for its rounding, and what they are about it."""
+
+    about: tf.Tensor
+    centred: tf.Tensor
+    rest: tf.Tensor  # their mean is `about + rest`
+    variance: tf.Tensor
+
+
+def spread(x: tf.Tensor, axes: Sequence[int], *, keepdims: bool = True) -> Spread:
+    """Measures how `x` is spread over `axes`, to the last digits however far from zero its mean is.
+
+    The first mean is rounded like the large numbers that it is a sum of, by many times what an image differs from it
+    perhaps. So it is a constant that all is measured from: next to it subtraction is exact, and the second mean small.
+    """
+    # Not `tf.nn.moments`: it holds the mean constant in the variance, which gives wrong second derivatives.
+    about = tf.stop_gradient(mean(x, axes, keepdims=keepdims))
+    centred = x - about
+    rest = mean(centred, axes, keepdims=keepdims)
+    variance = tf.maximum(mean(tf.square(centred), axes, keepdims=keepdims) - tf.square(rest), 0.0)
+    return Spread(about, centred, rest, variance)
+
+
+def mean(x: tf.Tensor, axes: Sequence[int], *, keepdims: bool = True) -> tf.Tensor:
+    """Returns the mean over `axes`; zero of nothing. The gradient of `tf.reduce_mean` divides the large tensor."""
+    shape = sizes(x)
+    count = tf.cast(tf.maximum(math.prod(shape[axis] for axis in axes), 1), x.dtype)
+    return tf.reduce_sum(x, axes, keepdims=keepdims) / count
 
 
 def affine(y: tf.Tensor, scale: tf.Tensor | None, offset: tf.Tensor | None) -> tf.Tensor:

@@ -34,7 +34,7 @@ Values = dict[Any, tf.Tensor]  # by `variable.ref()`, because variables can't be
 
 
 class Sums(NamedTuple):
-    """What a normalisation layer saw of each channel."""
+    """What a normalisation layer saw of each channel; in float64, where the squares of a large mean don't cancel."""
 
     count: tf.Tensor  # []
     total: tf.Tensor  # [channels]

@@ -111,8 +111,9 @@ def objective(ys: Sequence[tf.Tensor]) -> tf.Tensor:
     total = []
     for y in ys:
         y = tf.cast(y, tf.float32) if y.dtype.size < 4 else y
-        phase = 0.7 * tf.cast(tf.reshape(tf.range(tf.size(y)), tf.shape(y)), y.dtype)
-        total.append(tf.reduce_sum(tf.cos(y + phase)))
+        phase = 0.7 * tf.cast(tf.reshape(tf.range(tf.size(y)), tf.shape(y)), tf.float64)
+        phase = tf.math.floormod(phase, 2.0 * np.pi)  # a large phase would cost `y` its digits
+        total.append(tf.reduce_sum(tf.cos(y + tf.cast(phase, y.dtype))))
     return tf.add_n(total)
 
 

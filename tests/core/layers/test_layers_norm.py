@@ -84,6 +84,17 @@ def test_microbatches_make_the_averages_of_the_whole_batch(microbatches: int) ->
     np.testing.assert_allclose(parts.moving_variance, whole.moving_variance, rtol=1e-4)
 
 
+@pytest.mark.parametrize("microbatches", [1, 3])
+def test_the_moving_variance_is_exact_ten_thousand_deviations_from_zero(microbatches: int) -> None:
+    """From the first step on, whose sums are about zero, and where the mean moves on as far from one to the next."""
+    norm = BatchNorm(3, decay=0.9)
+    batches = [RNG.fold(i).normal([60, 5, 3]) + np.float32([1e4 * (i + 1), -1e3, 0.0]) for i in range(4)]
+    steps(norm, batches, microbatches)
+    weights = 0.9 ** np.arange(3.0, -1.0, -1.0)
+    variances = np.stack([batch.numpy().astype(np.float64).var((0, 1)) for batch in batches])
+    np.testing.assert_allclose(norm.moving_variance, weights @ variances / weights.sum(), rtol=2e-6)
+
+
 def test_evaluation_normalises_by_the_averages_and_assigns_nothing() -> None:
     norm = BatchNorm(3, epsilon=1e-5)
     steps(norm, [2.0 + 3.0 * RNG.normal([64, 3])])
@@ -158,7 +169,7 @@ def test_sums_are_carried_through_a_loop_in_a_graph() -> None:
             held.append(statistics)
             return i + 1, tf.nest.map_structure(tf.add, sums, statistics.sums)
 
-        zeros = {f"{k:04d}": Sums(tf.zeros([]), tf.zeros([4]), tf.zeros([4])) for k in range(2)}
+        zeros = {f"{k:04d}": Sums(*(tf.zeros(shape, tf.float64) for shape in ([], [4], [4]))) for k in range(2)}
         _, sums = tf.while_loop(lambda i, _: i < 4, body, (0, zeros))
         return sums, list(held[0].averages(sums).values())
 

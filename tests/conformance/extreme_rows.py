@@ -1,0 +1,66 @@
+"""Inputs at the ends of what layers meet, beside definitions in float64: means far from zero, a NaN, long times.
+
+A row is judged by its outputs, eager and compiled, and by its gradients, beside those of the same layer in float64.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from core.layers import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RMSNorm
+
+from .battery import Arrays, Row
+
+Array = np.ndarray
+
+
+def far(*shape: int, one_side: bool = False) -> Callable[[np.random.Generator, int], Arrays]:
+    """Values with a deviation of one around 10,000, or every other channel around -1,000."""
+
+    def inputs(rng: np.random.Generator, rows: int) -> Arrays:
+        mean = 1e4 if one_side else np.resize([1e4, -1e3], shape[-1])
+        return ((rng.normal(size=(rows, *shape)) + mean).astype(np.float32),)
+
+    return inputs
+
+
+def standard(axes: tuple[int, ...], epsilon: float, groups: int = 0) -> Callable[..., Array]:
+    """Zero mean and unit variance over `axes`; with groups, the last axis is cut up first."""
+
+    def peer(part: object, x: Array) -> Array:
+        wide = x.astype(np.float64)
+        wide = wide.reshape(*x.shape[:-1], groups, -1) if groups else wide
+        variance = wide.var(axes, keepdims=True)
+        return ((wide - wide.mean(axes, keepdims=True)) / np.sqrt(variance + epsilon)).reshape(x.shape)
+
+    return peer
+
+
+def root_mean_square(part: object, x: Array) -> Array:
+    wide = x.astype(np.float64)
+    return wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-6)
+
+
+HAND = "NumPy, float64"
+
+EXTREME_ROWS = [
+    Row("LayerNorm", lambda rng: LayerNorm(32), far(32, one_side=True), standard((-1,), 1e-6), HAND),
+    Row("RMSNorm", lambda rng: RMSNorm(32), far(32), root_mean_square, HAND),
+    Row(
+        "GroupNorm",
+        lambda rng: GroupNorm(6, 2),
+        far(20, 20, 6, one_side=True),
+        standard((1, 2, 4), 1e-6, 2),
+        HAND,
+    ),
+    Row("InstanceNorm", lambda rng: InstanceNorm(4), far(20, 20, 4), standard((1, 2), 1e-6), HAND),
+    Row("BatchNorm", lambda rng: BatchNorm(4), far(20, 20, 4), standard((0, 1, 2), 1e-5), HAND),
+    Row(
+        "BatchNorm",
+        lambda rng: BatchNorm(4, sync=True),
+        far(20, 20, 4),
+        standard((0, 1, 2), 1e-5),
+        HAND,
+        case="sync",
+    ),
+]
