@@ -4,11 +4,12 @@
     >>> he_normal()(Rng.from_seed(0), [3, 3, 16, 32]).shape
     TensorShape([3, 3, 16, 32])
 
-A kernel's shape is `[..., inputs, outputs]`; the axes before those two are the window of a convolution.
+A kernel's shape is `[..., inputs, outputs]`; the axes before those two are the window of a convolution. Parameters are
+floats: an initializer refuses a dtype of integers, in which most of what it draws is zero.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import tensorflow as tf
@@ -26,36 +27,38 @@ class Initializer(Protocol):
 
 def constant(value: float) -> Initializer:
     """Fills a parameter with `value`."""
-    return lambda rng, shape, dtype=tf.float32: tf.fill(shape, tf.cast(value, dtype))
+    return _of_floats("constant", lambda rng, shape, dtype: tf.fill(shape, tf.cast(value, dtype)))
 
 
 def zeros() -> Initializer:
     """Fills a parameter with zeros."""
-    return constant(0.0)
+    return _of_floats("zeros", constant(0.0))
 
 
 def ones() -> Initializer:
     """Fills a parameter with ones."""
-    return constant(1.0)
+    return _of_floats("ones", constant(1.0))
 
 
 def normal(stddev: float = 1.0, mean: float = 0.0) -> Initializer:
     """Draws from a normal distribution."""
     _check_not_negative("stddev", stddev)
-    return lambda rng, shape, dtype=tf.float32: tf.cast(mean + stddev * rng.normal(shape), dtype)
+    return _of_floats("normal", lambda rng, shape, dtype: tf.cast(mean + stddev * rng.normal(shape), dtype))
 
 
 def truncated_normal(stddev: float = 1.0, mean: float = 0.0) -> Initializer:
     """Draws from a normal distribution of `stddev`, cut off at two of them on either side (0.88 of it is left)."""
     _check_not_negative("stddev", stddev)
-    return lambda rng, shape, dtype=tf.float32: tf.cast(mean + stddev * rng.truncated_normal(shape), dtype)
+    return _of_floats(
+        "truncated_normal", lambda rng, shape, dtype: tf.cast(mean + stddev * rng.truncated_normal(shape), dtype)
+    )
 
 
 def uniform(low: float = -0.05, high: float = 0.05) -> Initializer:
     """Draws uniformly from [low, high)."""
     if low > high:
         raise ValueError(f"`low` is {low} and `high` is {high}; swap them.")
-    return lambda rng, shape, dtype=tf.float32: tf.cast(rng.uniform(shape, low, high), dtype)
+    return _of_floats("uniform", lambda rng, shape, dtype: tf.cast(rng.uniform(shape, low, high), dtype))
 
 
 def variance_scaling(scale: float = 1.0, mode: str = "fan_in", distribution: str = "truncated_normal") -> Initializer:
@@ -68,7 +71,7 @@ def variance_scaling(scale: float = 1.0, mode: str = "fan_in", distribution: str
     check_choice("mode", mode, ("fan_in", "fan_out", "fan_avg"))
     check_choice("distribution", distribution, ("truncated_normal", "normal", "uniform"))
 
-    def make(rng: Rng, shape: Sequence[int], dtype: tf.DType = tf.float32) -> tf.Tensor:
+    def make(rng: Rng, shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:
         fan_in, fan_out = fans(shape)
         fan = {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}[mode]
         stddev = math.sqrt(scale / max(1.0, fan))
@@ -79,59 +82,60 @@ def variance_scaling(scale: float = 1.0, mode: str = "fan_in", distribution: str
             return normal(stddev)(rng, shape, dtype)
         return truncated_normal(stddev / _TRUNCATED_STDDEV)(rng, shape, dtype)
 
-    return make
+    return _of_floats("variance_scaling", make)
 
 
 def glorot_normal() -> Initializer:
     """Draws with variance 2 / (fan_in + fan_out), truncated normal (Glorot and Bengio, 2010)."""
-    return variance_scaling(1.0, "fan_avg", "truncated_normal")
+    return _of_floats("glorot_normal", variance_scaling(1.0, "fan_avg", "truncated_normal"))
 
 
 def glorot_uniform() -> Initializer:
     """Draws with variance 2 / (fan_in + fan_out), uniform (Glorot and Bengio, 2010)."""
-    return variance_scaling(1.0, "fan_avg", "uniform")
+    return _of_floats("glorot_uniform", variance_scaling(1.0, "fan_avg", "uniform"))
 
 
 def he_normal() -> Initializer:
     """Draws with variance 2 / fan_in, truncated normal, for layers before a ReLU (He et al., 2015)."""
-    return variance_scaling(2.0, "fan_in", "truncated_normal")
+    return _of_floats("he_normal", variance_scaling(2.0, "fan_in", "truncated_normal"))
 
 
 def he_uniform() -> Initializer:
     """Draws with variance 2 / fan_in, uniform, for layers before a ReLU (He et al., 2015)."""
-    return variance_scaling(2.0, "fan_in", "uniform")
+    return _of_floats("he_uniform", variance_scaling(2.0, "fan_in", "uniform"))
 
 
 def lecun_normal() -> Initializer:
     """Draws with variance 1 / fan_in, truncated normal (LeCun et al., 1998)."""
-    return variance_scaling(1.0, "fan_in", "truncated_normal")
+    return _of_floats("lecun_normal", variance_scaling(1.0, "fan_in", "truncated_normal"))
 
 
 def lecun_uniform() -> Initializer:
     """Draws with variance 1 / fan_in, uniform (LeCun et al., 1998)."""
-    return variance_scaling(1.0, "fan_in", "uniform")
+    return _of_floats("lecun_uniform", variance_scaling(1.0, "fan_in", "uniform"))
 
 
 def orthogonal(gain: float = 1.0) -> Initializer:
     """Draws orthonormal columns (or rows) of the matrix of all axes but the last by the last (Saxe et al., 2014)."""
 
-    def make(rng: Rng, shape: Sequence[int], dtype: tf.DType = tf.float32) -> tf.Tensor:
+    def make(rng: Rng, shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:
         _check_matrix("orthogonal", shape)
         rows, columns = math.prod(shape[:-1]), shape[-1]
-        q, r = tf.linalg.qr(rng.normal([max(rows, columns), min(rows, columns)]))
+        drawn = rng.normal([max(rows, columns), min(rows, columns)])
+        q, r = tf.linalg.qr(tf.cast(drawn, tf.float64) if dtype == tf.float64 else drawn)
         # QR leaves the signs open; a positive diagonal of R makes Q uniform over all orthogonal matrices.
         diagonal = tf.linalg.diag_part(r)
-        q *= tf.where(diagonal < 0.0, -1.0, 1.0)
+        q *= tf.cast(tf.where(diagonal < 0.0, -1.0, 1.0), q.dtype)
         q = tf.transpose(q) if rows < columns else q
         return tf.cast(gain * tf.reshape(q, shape), dtype)
 
-    return make
+    return _of_floats("orthogonal", make)
 
 
 def delta_orthogonal(gain: float = 1.0) -> Initializer:
     """Draws a convolution: an orthogonal map of the channels at its centre, zero elsewhere (Xiao et al., 2018)."""
 
-    def make(rng: Rng, shape: Sequence[int], dtype: tf.DType = tf.float32) -> tf.Tensor:
+    def make(rng: Rng, shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:
         _check_matrix("delta_orthogonal", shape)
         *_, inputs, outputs = shape
         if inputs > outputs:
@@ -141,17 +145,17 @@ def delta_orthogonal(gain: float = 1.0) -> Initializer:
             )
         return _at_centre(orthogonal(gain)(rng, [inputs, outputs], dtype), shape)
 
-    return make
+    return _of_floats("delta_orthogonal", make)
 
 
 def identity(gain: float = 1.0) -> Initializer:
     """Makes the identity matrix; for a convolution, the identity of the channels at its centre."""
 
-    def make(rng: Rng, shape: Sequence[int], dtype: tf.DType = tf.float32) -> tf.Tensor:
+    def make(rng: Rng, shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:
         _check_matrix("identity", shape)
         return _at_centre(tf.cast(gain, dtype) * tf.eye(shape[-2], shape[-1], dtype=dtype), shape)
 
-    return make
+    return _of_floats("identity", make)
 
 
 def fans(shape: Sequence[int]) -> tuple[int, int]:
@@ -163,6 +167,20 @@ def fans(shape: Sequence[int]) -> tuple[int, int]:
 
 # The standard deviation of a standard normal cut off at two.
 _TRUNCATED_STDDEV = math.sqrt(1.0 - 4.0 * math.exp(-2.0) / math.sqrt(2.0 * math.pi) / math.erf(math.sqrt(2.0)))
+
+
+def _of_floats(name: str, make: Callable[[Rng, Sequence[int], tf.DType], tf.Tensor]) -> Initializer:
+    """Returns `make`, which is called with floats for a dtype only."""
+
+    def checked(rng: Rng, shape: Sequence[int], dtype: tf.DType = tf.float32) -> tf.Tensor:
+        dtype = tf.as_dtype(dtype)
+        if not (dtype.is_floating or dtype.is_complex):
+            raise ValueError(
+                f"`dtype` of `{name}` is {dtype.name}; parameters are floats: leave it out, or `tf.cast` what it makes."
+            )
+        return make(rng, shape, dtype)
+
+    return checked
 
 
 def _at_centre(matrix: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:

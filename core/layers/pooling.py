@@ -48,13 +48,13 @@ class _Pooling(Module):
 
 
 class MaxPool(_Pooling):
-    """The largest value in each window; padding never is."""
+    """The largest value in each window; padding never is, and one that isn't a number always."""
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         window, stride, padding = self._settings(x)
         if not isinstance(padding, str):
             x, padding = pad_space(x, padding, float("-inf")), "VALID"
-        return for_any_rows(lambda x: _pool(tf.nn.max_pool, x, window, stride, padding), x)
+        return for_any_rows(lambda x: _with_nan(lambda x: _pool(tf.nn.max_pool, x, window, stride, padding), x), x)
 
 
 class AveragePool(_Pooling):
@@ -78,7 +78,8 @@ def global_average_pool(x: tf.Tensor) -> tf.Tensor:
 
 def global_max_pool(x: tf.Tensor) -> tf.Tensor:
     """Returns the largest value over all of space: [batch, ..., channels] to [batch, channels]."""
-    return tf.reduce_max(x, _space(x))
+    axes = _space(x)
+    return _with_nan(lambda x: tf.reduce_max(x, axes), x)
 
 
 def _space(x: tf.Tensor) -> list[int]:
@@ -87,6 +88,21 @@ def _space(x: tf.Tensor) -> list[int]:
             f"`x` of a global pool has shape {x.shape}; its axes are [batch, ..., channels] with space between."
         )
     return list(range(1, x.shape.rank - 1))
+
+
+def _with_nan(pool: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor) -> tf.Tensor:
+    """Returns `pool(x)`, the largest values, with `nan` where there is one among them.
+
+    TensorFlow's kernels pass over it, or make the lowest number of it; so does XLA's maximum.
+    """
+    y = pool(x)
+
+    def marked() -> tf.Tensor:
+        found = pool(tf.cast(tf.math.is_nan(x), x.dtype)) > 0.0
+        return tf.where(found, tf.constant(float("nan"), x.dtype), y)
+
+    # A sum of squares isn't a number only if one of them isn't: the second pool is for that case.
+    return tf.cond(tf.math.is_nan(tf.nn.l2_loss(tf.stop_gradient(x))), marked, lambda: y)
 
 
 def _pool(pool: _Pool, x: tf.Tensor, window: Sequence[int], stride: Sequence[int], padding: str) -> tf.Tensor:

@@ -156,6 +156,7 @@ def unroll(core: Core, x: tf.Tensor, state: Any = None, *, lengths: tf.Tensor | 
     state = core.initial_state(batch, x.dtype) if state is None else state
     if lengths is not None:
         lengths = _read_lengths(lengths, x)
+        _check_state(state, x)
     # Time first, and projected at once: a loop's step is then a read and the state's part alone.
     inputs = tf.transpose(core.project(x), [1, 0, 2])
     elements = tf.TensorArray(x.dtype, time, element_shape=inputs.shape[1:]).unstack(inputs)
@@ -164,9 +165,9 @@ def unroll(core: Core, x: tf.Tensor, state: Any = None, *, lengths: tf.Tensor | 
     def body(t: tf.Tensor, state: Any, outputs: tf.TensorArray) -> tuple[tf.Tensor, Any, tf.TensorArray]:
         output, new = core.step(elements.read(t), state)
         if lengths is not None:
-            going = (t < lengths)[:, tf.newaxis]
-            output = tf.where(going, output, tf.zeros([], output.dtype))
-            new = tf.nest.map_structure(lambda a, b: tf.where(going, a, b), new, state)
+            going = t < lengths
+            output = tf.where(_beside(going, output), output, tf.zeros([], output.dtype))
+            new = tf.nest.map_structure(lambda a, b: tf.where(_beside(going, a), a, b), new, state)
         return t + 1, new, outputs.write(t, output)
 
     # The number of steps as a bound is what XLA needs to reserve memory for the gradient.
@@ -177,7 +178,24 @@ def unroll(core: Core, x: tf.Tensor, state: Any = None, *, lengths: tf.Tensor | 
     if lengths is None:
         return y, state
     sane = (lengths >= 0) & (lengths <= time)
-    return nan_unless(sane, y), tf.nest.map_structure(lambda s: nan_unless(sane, s), state)
+    return nan_unless(sane, y), tf.nest.map_structure(
+        lambda s: nan_unless(sane, s) if s.dtype.is_floating else s, state
+    )
+
+
+def _beside(going: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+    """Returns `going` `[batch]` with as many axes as `x`, that it may select rows of it."""
+    return tf.reshape(going, [-1, *[1] * (x.shape.rank - 1)])
+
+
+def _check_state(state: Any, x: tf.Tensor) -> None:
+    """Refuses what has no row for each example, where examples end at lengths of their own."""
+    for part in tf.nest.flatten(state):
+        if part.shape.rank in (0, None) or not part.shape[:1].is_compatible_with(x.shape[:1]):
+            raise ValueError(
+                f"the state of `unroll` has a part of shape {part.shape} for `x` of shape {x.shape}; with `lengths` "
+                "each example keeps its own: give every part the axes [batch, ...]."
+            )
 
 
 def _read_lengths(lengths: Any, x: tf.Tensor) -> tf.Tensor:

@@ -1,9 +1,12 @@
 """Rotary positions (Su et al., 2021, "RoFormer"): query times key depends on how far apart they are, not on where."""
 
+import math
+
+import numpy as np
 import tensorflow as tf
 
 from core.arguments import check_positive
-from core.layers.shapes import check_axes
+from core.layers.shapes import check_axes, widen
 
 
 def rotary(x: tf.Tensor, positions: tf.Tensor, base: float = 10000.0) -> tf.Tensor:
@@ -25,9 +28,14 @@ def rotary(x: tf.Tensor, positions: tf.Tensor, base: float = 10000.0) -> tf.Tens
         raise ValueError(
             f"`x` of `rotary` has shape {x.shape}; planes need an even last axis: take another `head_size`."
         )
-    frequencies = base ** (-tf.range(size // 2, dtype=tf.float32) * 2.0 / size)
-    # In float32: bfloat16 has eight bits for a position, float16 ends at 65504.
-    angles = tf.cast(positions, tf.float32)[..., tf.newaxis, tf.newaxis] * frequencies
+    # A position may be millions of turns away, of which only the last fraction counts: float64 keeps all of its digits,
+    # where float32 has none left for the fraction beyond 1e7.
+    turns = tf.cast(positions, tf.float64)[..., tf.newaxis, tf.newaxis] * _turns_per_position(size, base)
+    angles = 2.0 * math.pi * tf.cast(turns - tf.round(turns), widen(x).dtype)
     cos, sin = tf.cast(tf.cos(angles), x.dtype), tf.cast(tf.sin(angles), x.dtype)
     first, second = tf.split(x, 2, -1)
     return tf.concat([first * cos - second * sin, second * cos + first * sin], -1)
+
+
+def _turns_per_position(size: int, base: float) -> np.ndarray:
+    return base ** (-2.0 * np.arange(size // 2) / size) / (2.0 * math.pi)

@@ -73,11 +73,29 @@ class Resize(Module):
         old = sizes(x)[1:3]
         new = self.size or [n * s for n, s in zip(old, self.scale or [], strict=True)]
         if self.method == "bilinear":
-            return tf.cast(tf.image.resize(x, new), x.dtype)
+            return tf.cast(_bilinear(tf.cast(x, tf.float32), tf.stack(new)), x.dtype)
         for axis, (n, m) in enumerate(zip(old, new, strict=True), 1):
             times = self.scale[axis - 1] if self.scale else (m // n if isinstance(n, int) and m % n == 0 else 0)
             x = _repeat(x, axis, times) if times else _nearest(x, axis, n, m)
         return x
+
+
+def _bilinear(x: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
+    """Returns `x` resized, with all of its derivatives.
+
+    TensorFlow holds the gradient of its kernel constant, so that a penalty of it would be without what passes here.
+    Both are linear, and each is the other's gradient.
+    """
+
+    @tf.custom_gradient
+    def forth(x: tf.Tensor) -> Any:
+        return tf.raw_ops.ResizeBilinear(images=x, size=size, half_pixel_centers=True), back
+
+    @tf.custom_gradient
+    def back(dy: tf.Tensor) -> Any:
+        return tf.raw_ops.ResizeBilinearGrad(grads=dy, original_image=x, half_pixel_centers=True), forth
+
+    return forth(x)
 
 
 def _repeat(x: tf.Tensor, axis: int, times: int) -> tf.Tensor:

@@ -82,7 +82,8 @@ def non_saturating(label_smoothing: float = 0.0) -> Game:
     arguments.check_fraction(label_smoothing=label_smoothing)
     return _unpaired(
         border=math.log((1.0 - label_smoothing) / (1.0 + label_smoothing)),
-        real=lambda logits: tf.math.softplus(-logits) + label_smoothing * logits,
+        # Without smoothing there is no second term: an infinite logit would make it `nan`.
+        real=lambda logits: tf.math.softplus(-logits) + (label_smoothing * logits if label_smoothing else 0.0),
         fake=tf.math.softplus,
         generator=lambda logits: tf.math.softplus(-logits),
     )

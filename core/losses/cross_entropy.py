@@ -44,8 +44,9 @@ def softmax_cross_entropy(
         if label_smoothing:
             classes = tf.cast(tf.shape(logits)[-1], logits.dtype)
             labels = (1.0 - label_smoothing) * labels + label_smoothing / classes
-        # TensorFlow's fused op supposes in its gradient that labels sum to one; this is right for any.
-        loss = -tf.reduce_sum(labels * tf.nn.log_softmax(logits), axis=-1)
+        # TensorFlow's fused op supposes in its gradient that labels sum to one; this is right for any. A class that is
+        # ruled out, by a logit of minus infinity, costs nothing where its label is zero.
+        loss = -tf.reduce_sum(tf.math.multiply_no_nan(tf.nn.log_softmax(logits), labels), axis=-1)
     if z_loss:
         loss += z_loss * tf.square(tf.reduce_logsumexp(logits, axis=-1))
     return zero_where(ignored, loss)
@@ -63,7 +64,10 @@ def sigmoid_cross_entropy(
     logits, labels, ignored = binary(logits, labels, ignore, soft=True)
     if label_smoothing:
         labels = (1.0 - label_smoothing) * labels + 0.5 * label_smoothing
-    return zero_where(ignored, tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits))
+    # Either half costs nothing where its share is zero, at an infinite logit too, which TensorFlow's own makes `nan`.
+    positive = tf.math.multiply_no_nan(tf.math.softplus(-logits), labels)
+    negative = tf.math.multiply_no_nan(tf.math.softplus(logits), 1.0 - labels)
+    return zero_where(ignored, positive + negative)
 
 
 def kl_divergence(logits: Any, targets: Any) -> tf.Tensor:
@@ -73,7 +77,8 @@ def kl_divergence(logits: Any, targets: Any) -> tf.Tensor:
     """
     logits = arguments.floats("logits", logits, min_rank=1, axes="[..., classes]")
     targets = arguments.targets_like("targets", targets, "logits", logits)
-    return tf.reduce_sum(tf.math.xlogy(targets, targets) - targets * tf.nn.log_softmax(logits), axis=-1)
+    cross = tf.math.multiply_no_nan(tf.nn.log_softmax(logits), targets)
+    return tf.reduce_sum(tf.math.xlogy(targets, targets) - cross, axis=-1)
 
 
 def label_weights(labels: Any, *, ignore: int | None = None, class_weights: Sequence[float] | None = None) -> tf.Tensor:

@@ -22,9 +22,12 @@ def focal(
     logits, labels, ignored = binary(logits, labels, ignore)
     score = (2.0 * labels - 1.0) * logits  # p_t = σ(score)
     # Both factors are made from logarithms, so that neither they nor their gradients leave the range of floats.
-    loss = tf.exp(gamma * tf.math.log_sigmoid(-score)) * tf.math.softplus(-score)
+    loss = tf.math.softplus(-score)
+    if gamma:
+        loss *= tf.exp(gamma * tf.math.log_sigmoid(-score))
     if alpha is not None:
-        loss *= alpha * labels + (1.0 - alpha) * (1.0 - labels)
+        # Select, don't multiply: a weight of zero takes an infinite loss too.
+        loss = tf.math.multiply_no_nan(loss, alpha * labels + (1.0 - alpha) * (1.0 - labels))
     return zero_where(ignored, loss)
 
 

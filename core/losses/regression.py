@@ -32,8 +32,16 @@ def huber(predictions: Any, targets: Any, *, delta: float = 1.0) -> tf.Tensor:
 
 def log_cosh(predictions: Any, targets: Any) -> tf.Tensor:
     """Returns log cosh(predictions − targets): about d²/2 near zero and |d| − log 2 far away."""
-    distance = tf.abs(_difference(predictions, targets))
-    return distance + tf.math.softplus(-2.0 * distance) - math.log(2.0)
+    difference = _difference(predictions, targets)
+    # cosh d - 1 is -expm1(d) expm1(-d) / 2, a product that keeps the digits of a small d; the logarithm of a large one
+    # would leave the range of floats.
+    near = tf.clip_by_value(difference, -1.0, 1.0)
+    distance = tf.abs(difference)
+    return tf.where(
+        distance < 1.0,
+        tf.math.log1p(-0.5 * tf.math.expm1(near) * tf.math.expm1(-near)),
+        distance + tf.math.softplus(-2.0 * distance) - math.log(2.0),
+    )
 
 
 def _difference(predictions: Any, targets: Any) -> tf.Tensor:

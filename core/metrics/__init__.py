@@ -19,7 +19,7 @@ and so is one from input that makes no sense, a label out of range say. Your own
 that may be added, with a method `result() -> scalar | {suffix: scalar}`.
 """
 
-from core.metrics.classification import Confusion, IoU, PrecisionRecall, accuracy, top_k_accuracy
+from core.metrics.classification import Confusion, IoU, PrecisionRecall, accuracy, predicted, top_k_accuracy
 from core.metrics.frechet import Frechet
 from core.metrics.generation import ClassCoverage, in_manifold
 from core.metrics.images import psnr, ssim
@@ -44,6 +44,7 @@ __all__ = [
     "accuracy",
     "in_manifold",
     "merge",
+    "predicted",
     "psnr",
     "ssim",
     "top_k_accuracy",

@@ -9,12 +9,25 @@ from core.losses.labels import nan, zero_where
 from core.metrics.state import poisoned, ratio, weighted_sum, weights_of
 
 
+def predicted(logits: Any) -> tf.Tensor:
+    """Gives the class of the largest of logits [..., classes], for `Confusion` and its like: int64 [...].
+
+    Where a logit isn't a number no class is the largest: there it gives -1, of which a count of classes makes `nan`.
+    `tf.argmax` would give class 0.
+    """
+    logits = arguments.floats("logits", logits, min_rank=1, axes="[..., classes]")
+    unknown = tf.reduce_any(tf.math.is_nan(logits), axis=-1)
+    return tf.where(unknown, tf.constant(-1, tf.int64), tf.argmax(logits, axis=-1))
+
+
 def accuracy(logits: Any, labels: Any) -> tf.Tensor:
-    """Gives 1 where the largest of logits [..., classes] is at the label [...], else 0; `nan` if it is out of range."""
+    """Gives 1 where the largest of logits [..., classes] is at the label [...], else 0; `nan` if it is out of range.
+
+    An answer with a logit that isn't a number is wrong.
+    """
     logits = arguments.floats("logits", logits, min_rank=1, axes="[..., classes]")
     labels = arguments.class_indices("labels", labels, "logits", logits)
-    correct = tf.equal(tf.argmax(logits, axis=-1, output_type=labels.dtype), labels)
-    return _where_in_range(correct, labels, logits)
+    return _where_in_range(tf.equal(predicted(logits), tf.cast(labels, tf.int64)), labels, logits)
 
 
 def top_k_accuracy(logits: Any, labels: Any, *, k: int) -> tf.Tensor:
@@ -74,7 +87,7 @@ class Confusion(NamedTuple):
 
     @classmethod
     def of(cls, predictions: Any, labels: Any, num_classes: int, weight: Any = None) -> "Confusion":
-        """Counts from class indices of any one shape, pixels included; predictions are `tf.argmax(logits, -1)`."""
+        """Counts from class indices of any one shape, pixels included; predictions are `predicted(logits)`."""
         return cls(confusion_counts(predictions, labels, num_classes, weight))
 
     def result(self) -> dict[str, tf.Tensor]:
@@ -95,7 +108,7 @@ class IoU(NamedTuple):
 
     @classmethod
     def of(cls, predictions: Any, labels: Any, num_classes: int, weight: Any = None) -> "IoU":
-        """Counts from class indices of any one shape, pixels included; predictions are `tf.argmax(logits, -1)`."""
+        """Counts from class indices of any one shape, pixels included; predictions are `predicted(logits)`."""
         return cls(confusion_counts(predictions, labels, num_classes, weight))
 
     def result(self) -> tf.Tensor:

@@ -7,6 +7,7 @@ import tensorflow as tf
 from core import arguments
 from core.losses.labels import zero_where
 from core.losses.regression import absolute_error, squared_error
+from core.metrics.exact import Moments, moments, squared_deviations
 from core.metrics.state import ratio, weighted_mean, weighted_sum, weights_of
 
 
@@ -46,8 +47,11 @@ class R2(NamedTuple):
     """The share of the targets' variance that the predictions explain (Wright, 1921)."""
 
     weight: tf.Tensor
-    total: tf.Tensor  # Σ weight · target
-    squares: tf.Tensor  # Σ weight · target²
+    coarse: tf.Tensor  # sums of the targets, as in `Moments`
+    fine: tf.Tensor
+    coarse_squares: tf.Tensor
+    products: tf.Tensor
+    fine_squares: tf.Tensor
     residual: tf.Tensor  # Σ weight · (prediction − target)²
 
     @classmethod
@@ -56,12 +60,12 @@ class R2(NamedTuple):
         residual = squared_error(predictions, targets)
         targets = tf.cast(arguments.targets_like("targets", targets, "predictions", residual), tf.float64)
         weights = weights_of(residual, "predictions", weight)
-        sums = (weighted_sum(x, weights) for x in (targets, tf.square(targets), residual))
-        return cls(tf.reduce_sum(weights), *sums)
+        seen = moments(zero_where(tf.equal(weights, 0.0), targets), weights)
+        return cls(tf.reduce_sum(weights), *seen, weighted_sum(residual, weights))
 
     def result(self) -> tf.Tensor:
         """Returns 1 − residual / Σ weight · (target − mean)²; `nan` where the targets don't vary."""
-        spread = self.squares - tf.math.divide_no_nan(tf.square(self.total), self.weight)
-        # What is left of equal targets after the subtraction is rounding, not variance.
-        spread = zero_where(spread <= 1e-13 * self.squares, spread)
+        spread = squared_deviations(Moments(*self[1:-1]), self.weight)
+        # What is left of equal targets under broken weights is rounding, not variance.
+        spread = zero_where(spread <= 1e-14 * self.coarse_squares, spread)
         return 1.0 - ratio(self.residual, spread)

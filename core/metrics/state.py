@@ -23,8 +23,16 @@ _StateT = TypeVar("_StateT", bound=State)
 
 
 def merge(a: _StateT, b: _StateT) -> _StateT:
-    """Returns the state of the examples of `a` and `b` together."""
-    return tf.nest.map_structure(tf.add, a, b)
+    """Returns the state of the examples of `a` and `b` together, which are of one kind and size."""
+    tf.nest.assert_same_structure(a, b)
+    fields = getattr(a, "_fields", ())
+    sums = []
+    for i, pair in enumerate(zip(tf.nest.flatten(a), tf.nest.flatten(b), strict=True)):
+        x, y = map(tf.convert_to_tensor, pair)
+        name = fields[i] if i < len(fields) else str(i)
+        sums.append(x + arguments.shaped_like(f"b.{name}", y, f"a.{name}", x))
+    merged: _StateT = tf.nest.pack_sequence_as(a, sums)
+    return merged
 
 
 class Mean(NamedTuple):

@@ -197,12 +197,49 @@ class Slope:
 
         return self._at(points, second)
 
+    def penalty(self, points: Sequence[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """The squared norm of the gradient of a network with the part inside, and the penalty's own gradient."""
+
+        def penalty(inputs: Sequence[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
+            reached = sources(self.part, inputs)
+            with tf.GradientTape() as outer:
+                outer.watch(reached)
+                with tf.GradientTape() as tape:
+                    tape.watch(reached)
+                    bent = [tf.sin(x) + x if x.dtype.is_floating else x for x in inputs]
+                    ys = [y for y in outputs(self.row.call, self.part, bent) if y.dtype.is_floating]
+                    target = tf.add_n([tf.reduce_sum(tf.square(tf.tanh(y))) for y in ys]) + objective(ys)
+                first = tape.gradient(target, reached, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+                first = [tf.convert_to_tensor(g) for g in first]
+                norm = dot(first, first)
+            found = outer.gradient(norm, reached, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+            return norm, [tf.convert_to_tensor(g) for g in found]
+
+        return self._at(points, penalty)
+
     def _at(self, points: Sequence[tf.Tensor], fn: Callable[[Sequence[tf.Tensor]], Any]) -> Any:
         moved = iter(points[: self.floats])
         inputs = [next(moved) if x.dtype.is_floating else x for x in self.inputs]
         for variable, value in zip(sources(self.part, self.inputs)[self.floats :], points[self.floats :], strict=True):
             variable.assign(value)
         return fn(inputs)
+
+
+def penalty_is_off_by(slope: Slope) -> float:
+    """How far a penalty's gradient is from finite differences along itself, as a share of its length.
+
+    Along itself nothing that is missing hides: in a random direction most of a curvature does.
+    """
+    gradient = slope.penalty(slope.points)[1]
+    length = float(tf.sqrt(dot(gradient, gradient)))
+    assert length > 0.0, f"{slope.row.id} passes nothing on of a penalty"
+    along = dict(enumerate(g / length for g in gradient))
+    # A fourth-order difference: its step is large enough for what a part rounds.
+    one, two = (
+        float(slope.penalty(moved(slope.points, along, h))[0] - slope.penalty(moved(slope.points, along, -h))[0])
+        for h in (slope.row.step, 2.0 * slope.row.step)
+    )
+    return abs((8.0 * one - two) / (12.0 * slope.row.step) / length - 1.0)
 
 
 def dot(a: Sequence[tf.Tensor], b: Sequence[tf.Tensor]) -> tf.Tensor:

@@ -6,10 +6,13 @@ A row is judged by its outputs, eager and compiled, and by its gradients, beside
 from collections.abc import Callable
 
 import numpy as np
+import tensorflow as tf
 
+from core import layers
 from core.layers import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RMSNorm
 
-from .battery import Arrays, Row
+from . import layer_peers as peers
+from .battery import Arrays, Row, normal
 
 Array = np.ndarray
 
@@ -41,6 +44,18 @@ def root_mean_square(part: object, x: Array) -> Array:
     return wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-6)
 
 
+def spoilt(rng: np.random.Generator, rows: int) -> Arrays:
+    """Images of which the first has one value that isn't a number, and a corner of them."""
+    x = rng.normal(size=(rows, 6, 6, 4)).astype(np.float32)
+    x[:1, 1, 2, 0] = x[:1, 4:, 4:, 1] = np.nan
+    return (x,)
+
+
+def largest(part: object, x: Array) -> Array:
+    """The largest of each two by two pixels; NumPy's is a NaN where there is one."""
+    return x.reshape(len(x), 3, 2, 3, 2, 4).max((2, 4))
+
+
 HAND = "NumPy, float64"
 
 EXTREME_ROWS = [
@@ -62,5 +77,19 @@ EXTREME_ROWS = [
         standard((0, 1, 2), 1e-5),
         HAND,
         case="sync",
+    ),
+    Row("MaxPool", lambda rng: layers.MaxPool(2), spoilt, largest, "NumPy"),
+    Row("global_max_pool", lambda rng: layers.global_max_pool, spoilt, lambda part, x: x.max((1, 2)), "NumPy"),
+    *(
+        Row(
+            "rotary",
+            lambda rng: layers.rotary,
+            normal((4, 2, 6)),
+            lambda part, x, first=first: peers.rotated(x, np.arange(first, first + 4)),
+            HAND,
+            case=f"position {first:,}",
+            call=lambda part, x, first=first: part(x, tf.range(first, first + 4)),
+        )
+        for first in (10_000, 30_000_000)
     ),
 ]

@@ -1,8 +1,15 @@
-"""Layers where inputs are extreme, against their definition in float64."""
+"""Layers, losses and metrics where inputs are extreme, against their definition in float64."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
+
+from core import losses, metrics
+from core.losses import adversarial
 
 from . import battery
 from .battery import RNG, Row
@@ -30,3 +37,135 @@ def test_outputs_and_gradients_are_those_of_float64(row: Row) -> None:
     exact = battery.value_and_gradients(row, wide, row.example(dtype=tf.float64))[1]
     for gradient, z in zip(gradients, exact, strict=True):
         assert gap(gradient, z) <= 10.0 * row.tolerance
+
+
+INF = np.inf
+LOGITS = np.array([[-INF, 0.0, 1e4], [-INF, -INF, 3.0], [-1e4, 0.0, 1e4], [-INF, 0.0, 1.0]])
+LABELS = np.array([[0.0, 0.0, 1.0], [0.0, 0.0, 1.0], [0.0, 0.25, 0.75], [0.0, 0.6, 0.4]])
+SCORES = np.array([-INF, INF, -INF, INF, -1e4, 1e4, -1e4, 1e4, 0.0])
+ANSWERS = np.array([0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0])
+
+
+def select(weights: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Products, of which those with nothing are nothing."""
+    return np.where(weights == 0.0, 0.0, np.where(weights == 0.0, 1.0, weights) * np.where(weights == 0.0, 0.0, values))
+
+
+def softmax(z: np.ndarray) -> np.ndarray:
+    powers = np.exp(z - z.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+
+
+def cross_entropy(z: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    shifted = z - z.max(-1, keepdims=True)
+    log_p = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    return -select(labels, log_p).sum(-1), softmax(z) - labels
+
+
+def divergence(z: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    loss, gradient = cross_entropy(z, labels)
+    return loss + select(labels, np.log(np.where(labels == 0.0, 1.0, labels))).sum(-1), gradient
+
+
+def binary(z: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    loss = select(labels, np.logaddexp(0.0, -z)) + select(1.0 - labels, np.logaddexp(0.0, z))
+    return loss, 0.5 * (1.0 + np.tanh(z / 2.0)) - labels
+
+
+def positives(z: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Cross-entropy that looks at label 1 only."""
+    loss, gradient = binary(z, labels)
+    return select(labels, loss), select(labels, gradient)
+
+
+def real_side(logits: Any, labels: Any) -> tf.Tensor:
+    return adversarial.non_saturating().discriminator(logits, -100.0 * tf.ones_like(logits))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(
+    ("loss", "z", "labels", "definition"),
+    [
+        (losses.softmax_cross_entropy, LOGITS, LABELS, cross_entropy),
+        (losses.kl_divergence, LOGITS, LABELS, divergence),
+        (losses.sigmoid_cross_entropy, SCORES, ANSWERS, binary),
+        (partial(losses.focal, gamma=0.0), SCORES, ANSWERS, binary),
+        (partial(losses.focal, gamma=0.0, alpha=1.0), SCORES, ANSWERS, positives),
+        (real_side, SCORES, np.ones_like(SCORES), binary),
+    ],
+    ids=["softmax", "kl", "sigmoid", "focal", "focal of positives", "non_saturating"],
+)
+def test_an_infinite_logit_costs_nothing_where_its_label_is_zero(
+    loss: Callable[..., tf.Tensor], z: np.ndarray, labels: np.ndarray, definition: Callable[..., Any], compiled: bool
+) -> None:
+    def value_and_gradient(logits: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(logits)
+            value = loss(logits, tf.constant(labels, tf.float32))
+        return value, tape.gradient(value, logits)
+
+    call = tf.function(value_and_gradient, jit_compile=True, autograph=False) if compiled else value_and_gradient
+    for found, expected in zip(call(tf.constant(z, tf.float32)), definition(z, labels), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
+
+
+def test_log_cosh_keeps_the_digits_of_small_differences() -> None:
+    d = np.array([0.0, 1e-12, 1e-6, 1e-3, 0.1, 0.999, 1.001, 3.0, 50.0, 1e4], np.float32)
+    with tf.GradientTape() as outer:
+        x = tf.constant(np.concatenate([d, -d]))
+        outer.watch(x)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            value = losses.log_cosh(x, tf.zeros_like(x))
+        slope = tape.gradient(value, x)
+    wide = x.numpy().astype(np.float64)
+    size = np.minimum(np.abs(wide), 50.0)  # beyond which only |d| − log 2 is left
+    np.testing.assert_allclose(value, np.log1p(2.0 * np.sinh(size / 2.0) ** 2) + (np.abs(wide) - size), rtol=2e-6)
+    np.testing.assert_allclose(slope, np.tanh(wide), rtol=1e-6)
+    np.testing.assert_allclose(outer.gradient(slope, x), 1.0 - np.tanh(wide) ** 2, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(("mean", "deviation"), [(3e7, 8.0), (-2e4, 0.1), (0.0, 1.0)])
+def test_r2_of_targets_far_from_zero(mean: float, deviation: float, compiled: bool) -> None:
+    rng = np.random.default_rng(3)
+    targets = (mean + deviation * rng.normal(size=600)).astype(np.float32)
+    predictions = (targets + 0.5 * deviation * rng.normal(size=600)).astype(np.float32)
+    weight = rng.integers(0, 3, 600).astype(np.float32)
+
+    def r2() -> tf.Tensor:
+        parts = [
+            metrics.R2.of(predictions[part], targets[part], weight[part]) for part in (slice(0, 150), slice(150, 600))
+        ]
+        return metrics.merge(*parts).result()
+
+    p, t, w = (x.astype(np.longdouble) for x in (predictions, targets, weight))
+    spread = (w * (t - np.average(t, weights=w)) ** 2).sum()
+    found = tf.function(r2, jit_compile=True, autograph=False)() if compiled else r2()
+    assert float(found) == pytest.approx(float(1 - (w * (p - t) ** 2).sum() / spread), rel=1e-6)
+
+
+def test_an_answer_that_is_not_a_number_is_not_class_zero() -> None:
+    logits, labels = [[np.nan, np.nan], [1.0, np.nan], [2.0, 1.0]], [0, 0, 0]
+    for call in (metrics.accuracy, partial(metrics.top_k_accuracy, k=1), partial(metrics.top_k_accuracy, k=2)):
+        np.testing.assert_array_equal(call(logits, labels)[::2], [0.0, 1.0])
+    np.testing.assert_array_equal(metrics.accuracy(logits, labels), [0.0, 0.0, 1.0])
+    np.testing.assert_array_equal(metrics.predicted(logits), [-1, -1, 0])
+    for state in (metrics.Confusion, metrics.IoU):
+        assert all(np.isnan(x) for x in tf.nest.flatten(state.of(metrics.predicted(logits), labels, 2).result()))
+    assert np.isnan(metrics.ClassCoverage.of(metrics.predicted(logits), 2).result())
+
+
+def test_states_of_unlike_shapes_are_not_merged() -> None:
+    one, other = metrics.IoU.of([0], [0], 1), metrics.IoU.of([0, 1, 2], [0, 1, 1], 3)
+    with pytest.raises(ValueError, match=r"`b.counts` has shape \(3, 3\), but `a.counts` \(1, 1\)"):
+        metrics.merge(one, other)
+    # Where shapes are known only while running, as well.
+    signature = [tf.TensorSpec([None, None], tf.float64)] * 2
+    merged = tf.function(
+        lambda a, b: metrics.merge(metrics.IoU(a), metrics.IoU(b)), input_signature=signature, autograph=False
+    )
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        merged(one.counts, other.counts)
+    with pytest.raises(TypeError):
+        metrics.merge(one, metrics.Confusion(one.counts))

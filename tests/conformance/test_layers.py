@@ -60,6 +60,11 @@ def test_second_derivatives_agree_with_finite_differences(row: Row) -> None:
     assert float(second) == pytest.approx(measured, rel=10.0 * row.precision, abs=10.0 * row.precision)
 
 
+@every_row
+def test_a_gradient_penalty_is_whole_inside_a_network(row: Row) -> None:
+    assert battery.penalty_is_off_by(battery.Slope(row)) <= 10.0 * row.precision
+
+
 def test_only_layers_that_read_integers_are_left_out_where_the_inputs_dtype_matters() -> None:
     assert {row.part for row in ROWS_OF_LAYERS} - {row.part for row in READ_FLOATS} == {"Embedding"}
 

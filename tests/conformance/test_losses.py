@@ -50,6 +50,11 @@ def test_gradients_agree_with_finite_differences_to_the_second(row: Row) -> None
     assert second == pytest.approx(measured, rel=10.0 * row.precision, abs=10.0 * row.precision)
 
 
+@every_loss
+def test_a_gradient_penalty_is_whole_inside_a_network(row: Row) -> None:
+    assert battery.penalty_is_off_by(battery.Slope(row)) <= 20.0 * row.precision
+
+
 @first_rows
 def test_eager_graph_and_xla_agree_for_any_number_of_rows(row: Row) -> None:
     part = row.make(RNG)

@@ -39,6 +39,28 @@ def test_variance_scaling_has_the_variance_it_names(mode: str, distribution: str
     assert np.var(values) == pytest.approx(3.0 / fan, rel=0.03)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("zeros", "ones", "normal", "truncated_normal", "uniform", "variance_scaling", "orthogonal", "identity"),
+        *("glorot_normal", "glorot_uniform", "he_normal", "he_uniform", "lecun_normal", "lecun_uniform"),
+        *("constant", "delta_orthogonal"),
+    ],
+)
+def test_whole_numbers_are_refused_by_name(name: str) -> None:
+    initializer = getattr(initializers, name)(*([1.0] if name == "constant" else []))
+    for dtype in (tf.int32, np.int64, tf.bool):
+        with pytest.raises(ValueError, match=rf"`dtype` of `{name}` is (int|bool)\w*; parameters are floats"):
+            initializer(RNG, [3, 3, 4, 4], dtype)
+    for dtype in (tf.float64, tf.bfloat16):
+        assert initializer(RNG, [3, 3, 4, 4], dtype).dtype == dtype
+
+
+def test_orthogonal_is_so_to_the_digits_of_float64() -> None:
+    w = initializers.orthogonal()(RNG, [6, 6], tf.float64).numpy()
+    np.testing.assert_allclose(w.T @ w, np.eye(6), atol=1e-14)
+
+
 def test_plain_distributions() -> None:
     draw = initializers.normal(0.5, mean=2.0)(RNG, [40000]).numpy()
     assert (draw.mean(), draw.std()) == (pytest.approx(2.0, abs=0.01), pytest.approx(0.5, rel=0.02))

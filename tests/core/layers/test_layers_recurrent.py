@@ -106,3 +106,36 @@ def unroll_with(lengths: Any) -> Any:
 def test_bad_input_is_named(wrong: Callable[[], Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         wrong()
+
+
+class Reader(VanillaRNN):
+    """A core that also keeps how much it has read, and a map of where it was."""
+
+    def step(self, projected: tf.Tensor, state: Any) -> tuple[tf.Tensor, Any]:
+        hidden, read, seen = state
+        output, hidden = super().step(projected, hidden)
+        return output, (hidden, read + 1, seen + output[:, :2, tf.newaxis, tf.newaxis])
+
+
+@pytest.mark.parametrize("rows", [3, 4])  # the map is of four by four: rows that would broadcast as well
+def test_lengths_hold_for_states_of_any_shape(rows: int) -> None:
+    core, x = Reader(3, 4, rng=RNG), RNG.normal([rows, 5, 3])
+    lengths = [5, 0, 2, 3][:rows]
+
+    def zeros(count: int) -> Any:
+        return tf.zeros([count, 4]), tf.zeros([count], tf.int32), tf.zeros([count, 2, 4, 4])
+
+    y, state = unroll(core, x, zeros(rows), lengths=tf.constant(lengths))
+    np.testing.assert_array_equal(state[1], lengths)
+    for i, length in enumerate(lengths):
+        alone, last = unroll(core, x[i : i + 1, :length], zeros(1))
+        np.testing.assert_allclose(y[i, :length], alone[0], atol=1e-6)
+        for part, expected in zip(state, last, strict=True):
+            np.testing.assert_allclose(part[i], expected[0], atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [[], [4]])
+def test_a_state_without_a_row_for_each_example_is_refused_beside_lengths(shape: list[int]) -> None:
+    state = tf.zeros([3, 4]), tf.zeros(shape, tf.int32), tf.zeros([3, 2, 4, 4])
+    with pytest.raises(ValueError, match=r"the state of `unroll` has a part of shape .* each example keeps its own"):
+        unroll(Reader(3, 4, rng=RNG), RNG.normal([3, 5, 3]), state, lengths=tf.constant([1, 2, 3]))

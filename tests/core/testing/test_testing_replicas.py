@@ -248,7 +248,7 @@ def test_collectives_are_counted_by_phase_and_kind():
 
 def test_other_collectives_than_expected_are_caught():
     for says, expected in [
-        (r"makes 2 of `statistics` in phase `net` \(float32, \d+ bytes; .*, where 0 are expected", {"gradients": 1}),
+        (r"makes 2 of `statistics` in phase `net` \(float64, \d+ bytes; .*, where 0 are expected", {"gradients": 1}),
         ("makes 2 of `statistics` .*, where 1 is expected", {"gradients": 1, "statistics": 1}),
         (r"makes .* 1 of `gradients` in phase `net` \(.*\), where 0 are expected\. ", {}),
         ("makes 0 of `values` in phase `net`, where 3 are expected", {"values": 3, "gradients": 1, "statistics": 2}),
