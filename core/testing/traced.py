@@ -22,7 +22,7 @@ from core.task.guards import no_new_variables
 from core.task.inputs import Inputs
 from core.task.loss import checked, weighted_sums
 from core.testing import operations
-from core.testing.batch import as_tensors
+from core.testing.batch import HALFWAY, as_tensors
 from core.tracing import no_python_values
 
 Arrays = Mapping[str, Any]
@@ -76,7 +76,7 @@ class Step:
         self.rows = len(next(iter(self.batch.values())))
         self.name = f"phase `{phase.name}`" if phase else "`evaluate`"
         self.variables = phase.variables() if phase else {}
-        self.rng = Rng.from_seed(seed)._replace(num_rows=self.rows)
+        self.rng = Rng.from_seed(seed, **HALFWAY)._replace(num_rows=self.rows)
         self.makes_statistics = False
         traced = tf.function(self._trace, autograph=False)
         with no_python_values(self.name):

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 from core.arguments import listed
 from core.module import named_variables
-from core.task import Batch, Task, Update
+from core.task import Batch, Task
+from core.task.standing import standings
 from core.testing.traced import Step, steps
 
 
@@ -16,9 +17,7 @@ def assert_all_trained(task: Task, batch: Batch, *, except_for: Sequence[str] = 
 
 def check_trained(task: Task, made: Sequence[Step], except_for: Sequence[str]) -> None:
     """Asserts it, given the traced steps."""
-    trained = {id(v) for phase in task.phases() if isinstance(phase, Update) for v in phase.variables().values()}
     held = named_variables(task)
-    frozen = getattr(task, "frozen", ())
     for step in made:
         for variable in step.captured:
             assert any(variable is v for v in held.values()), (
@@ -26,14 +25,12 @@ def check_trained(task: Task, made: Sequence[Step], except_for: Sequence[str]) -
                 "and no checkpoint holds it. Make it in `__init__`, and keep it as an attribute of a module."
             )
     left = [
-        path
-        for path, variable in held.items()
-        if variable.trainable
-        and id(variable) not in trained
-        and not any(fnmatch.fnmatch(path, pattern) for pattern in except_for)
-        and not any(path == name or path.startswith(f"{name}/") for name in frozen)
+        standing.path
+        for standing in standings(task, task.phases())
+        if standing.forgotten and not any(fnmatch.fnmatch(standing.path, pattern) for pattern in except_for)
     ]
     assert not left, (
         f"no phase trains {listed(left)}: {'it keeps its' if len(left) == 1 else 'they keep their'} first values for "
-        "ever. Add the module to the `trains` of a phase, or make what isn't to be trained with `trainable=False`."
+        "ever. Add the module to the `trains` of a phase, name it in `frozen` of the task, or make what isn't to be "
+        "trained with `trainable=False`."
     )

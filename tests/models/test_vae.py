@@ -14,7 +14,7 @@ from core.testing import (
     assert_accumulation_invariant,
     assert_overfits,
     assert_replica_invariant,
-    assert_step_function,
+    assert_task,
     assert_updates_only,
 )
 from models import Vae
@@ -107,7 +107,7 @@ def test_the_bound_is_below_the_evidence():
 
 def test_it_is_a_step_as_it_should_be():
     task = tiny(rng=Rng.from_seed(0))
-    assert_step_function(task.loss, BATCH)
+    assert_task(task, BATCH)
     assert_updates_only(task, "net", [task.encoder, task.decoder], BATCH)
     assert_overfits(tiny(rng=Rng.from_seed(0), annealed=1.0), BATCH, steps=200, to=0.6)
 
