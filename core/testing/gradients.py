@@ -83,7 +83,7 @@ def check_updates(task: Task, batch: Batch, *, seed: int = 0, count: int = 2) ->
     with kept(list(variables.values())):
         optimizers = optimizers_of(task)
         for i in range(count):
-            plain_step(task, optimizers, values, Rng.from_seed(seed, **HALFWAY).fold(i), index=0)
+            plain_step(task, optimizers, values, Rng.from_seed(seed, **HALFWAY).fold(i))
             for path, variable in variables.items():
                 assert not variable.dtype.is_floating or np.all(np.isfinite(variable.numpy())), (
                     f"update {i + 1} makes `{path}` NaN or infinite. Look for a learning rate or a loss that is too "

@@ -44,10 +44,13 @@ def maker(tensor: tf.Tensor) -> Any:
 
 
 def sigmoid_logits(op: Any) -> tf.Tensor | None:
-    """Returns what the last operation of `tf.nn.sigmoid_cross_entropy_with_logits`, a `Log1p`, takes as logits."""
-    if op.type != "Log1p" or op.inputs[0].op.type != "Exp":
+    """Returns the logits of a binary cross-entropy: what a softplus takes, also one that is written out."""
+    if op.type == "Softplus":
+        tensor = op.inputs[0]
+    elif op.type == "Log1p" and op.inputs[0].op.type == "Exp":  # as `tf.nn.sigmoid_cross_entropy_with_logits` does
+        tensor = op.inputs[0].op.inputs[0]
+    else:
         return None
-    tensor = op.inputs[0].op.inputs[0]
     while tensor.op.type in ("SelectV2", "Select", "Neg", "Abs"):
         tensor = tensor.op.inputs[-1]
     return tensor

@@ -76,7 +76,7 @@ class Step:
         self.rows = len(next(iter(self.batch.values())))
         self.name = f"phase `{phase.name}`" if phase else "`evaluate`"
         self.variables = phase.variables() if phase else {}
-        self.rng = Rng.from_seed(seed, **HALFWAY)._replace(num_rows=self.rows)
+        self.rng = Rng.from_seed(seed, **{**HALFWAY, "step": HALFWAY["step"] + seed})._replace(num_rows=self.rows)
         self.makes_statistics = False
         traced = tf.function(self._trace, autograph=False)
         with no_python_values(self.name):
@@ -123,7 +123,8 @@ class Step:
 
     def _trace(self, batch: Batch, seed: tf.Tensor, order: tf.Tensor) -> Any:
         graph = tf.compat.v1.get_default_graph()
-        rng: Rng = _in_order(order)(*self.rng)._replace(seed=seed)
+        moment = self.rng.moment and self.rng.moment._replace(step=HALFWAY["step"] + tf.cast(seed[0], tf.int64))
+        rng: Rng = _in_order(order)(*self.rng)._replace(seed=seed, moment=moment)
         with tf.GradientTape() as tape, no_new_variables(phase.name if (phase := self.phase) else "evaluate"):
             loss = self._loss(dict(batch), rng)
             objective, figures = weighted_sums(loss)

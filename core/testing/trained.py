@@ -1,21 +1,19 @@
 """Does some phase train every variable that the task has and uses?"""
 
-import fnmatch
 from collections.abc import Sequence
 
-from core.arguments import listed
+from core.errors import ConfigurationError
 from core.module import named_variables
-from core.task import Batch, Task
-from core.task.standing import standings
+from core.task import Batch, Task, standing
 from core.testing.traced import Step, steps
 
 
-def assert_all_trained(task: Task, batch: Batch, *, except_for: Sequence[str] = (), seed: int = 0) -> None:
-    """Asserts that every trainable variable that the task holds or a loss reads is in the `trains` of a phase."""
-    check_trained(task, steps(task, batch, seed=seed), except_for)
+def assert_all_trained(task: Task, batch: Batch, *, seed: int = 0) -> None:
+    """Asserts that every trainable variable that a loss reads or the task holds is trained by a phase, or `frozen`."""
+    check_trained(task, steps(task, batch, seed=seed))
 
 
-def check_trained(task: Task, made: Sequence[Step], except_for: Sequence[str]) -> None:
+def check_trained(task: Task, made: Sequence[Step]) -> None:
     """Asserts it, given the traced steps."""
     held = named_variables(task)
     for step in made:
@@ -24,13 +22,7 @@ def check_trained(task: Task, made: Sequence[Step], except_for: Sequence[str]) -
                 f"{step.name} reads the variable `{variable.name}`, which isn't part of the task: no phase trains it "
                 "and no checkpoint holds it. Make it in `__init__`, and keep it as an attribute of a module."
             )
-    left = [
-        standing.path
-        for standing in standings(task, task.phases())
-        if standing.forgotten and not any(fnmatch.fnmatch(standing.path, pattern) for pattern in except_for)
-    ]
-    assert not left, (
-        f"no phase trains {listed(left)}: {'it keeps its' if len(left) == 1 else 'they keep their'} first values for "
-        "ever. Add the module to the `trains` of a phase, name it in `frozen` of the task, or make what isn't to be "
-        "trained with `trainable=False`."
-    )
+    try:
+        standing.check_trained(task, task.phases())
+    except ConfigurationError as error:
+        raise AssertionError(str(error)) from None

@@ -16,13 +16,13 @@ SLOPE = "isn't the slope of its loss"
 # A variable that is used, but not trained by any phase
 
 
-@mistake("untrained", "no phase trains .*`out/w`")
+@mistake("untrained", "no phase of .* trains .*`out/w`")
 class HeadForgotten(steps.Classifier):
     def phases(self):
         return [Update("net", loss=self.loss, trains=self.hidden, optimizer=sgd(0.1))]
 
 
-@mistake("untrained", "no phase trains .*`encoder/w`")
+@mistake("untrained", "no phase of .* trains .*`encoder/w`")
 class EncoderForgotten(steps.Autoencoder):
     def phases(self):
         return [Update("net", loss=self.loss, trains=self.decoder, optimizer=sgd(0.1))]
@@ -39,7 +39,7 @@ class LayerInAClosure(steps.Classifier):
         return self.out(self.activation(self.hidden(batch["x"])))
 
 
-@mistake("untrained", "no phase trains `temperature`")
+@mistake("untrained", "no phase of .* trains `temperature`")
 class TemperatureForgotten(steps.Contrast):
     def make(self):
         super().make()
@@ -216,6 +216,15 @@ class DiscriminatorEndsInSigmoid(steps.Adversarial):
         real, fake = self.judge(layers.flatten(batch["image"])), self.judge(batch["fake"])
         ones = losses.sigmoid_cross_entropy(real, tf.ones_like(real))
         return Loss(ones + losses.sigmoid_cross_entropy(fake, tf.zeros_like(fake)))
+
+
+@mistake("softmax", "a sigmoid twice")
+class ScoresOfZeroToOne(steps.Adversarial):
+    """The losses take scores, of any size."""
+
+    def __init__(self):
+        super().__init__()
+        self.d = layers.Sequential([*self.d.layers, tf.sigmoid])
 
 
 @mistake("softmax", "a softmax twice")

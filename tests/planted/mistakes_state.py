@@ -253,7 +253,7 @@ class FakesStopped(steps.Adversarial):
         return super().g_loss({**batch, "fake": tf.stop_gradient(batch["fake"])}, rng)
 
 
-@mistake("own: the generator left out", "no phase trains .*`g/w`")
+@mistake("own: the generator left out", "no phase of .* trains .*`g/w`")
 class GeneratorNeverTrained(steps.Adversarial):
     def phases(self):
         return [
