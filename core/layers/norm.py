@@ -83,7 +83,10 @@ class GroupNorm(Norm):
 
 
 class InstanceNorm(GroupNorm):
-    """Ulyanov et al. (2016): each channel of each example with zero mean and unit variance over space."""
+    """Ulyanov et al. (2016): each channel of each example with zero mean and unit variance over space.
+
+    Unlike PyTorch's it has a scale and an offset, unless told otherwise.
+    """
 
     def __init__(self, size: int, *, epsilon: float = 1e-6, scale: bool = True, offset: bool = True):
         super().__init__(size, size, epsilon=epsilon, scale=scale, offset=offset)

@@ -58,7 +58,7 @@ class MaxPool(_Pooling):
 
 
 class AveragePool(_Pooling):
-    """The mean of each window; padding doesn't count."""
+    """The mean of each window; padding doesn't count (in PyTorch it does, unless told otherwise)."""
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         window, stride, padding = self._settings(x)

@@ -95,7 +95,8 @@ class LSTMState(NamedTuple):
 class LSTM(Core):
     """Hochreiter and Schmidhuber (1997) with forget gates (Gers et al., 2000), which begin open (bias 1).
 
-    The gates lie in `w`, `u` and `b` in the order input, forget, cell, output.
+    The gates lie in `w`, `u` and `b` in the order input, forget, cell, output. PyTorch has two biases, of
+    which the sum counts.
     """
 
     gates = 4

@@ -12,7 +12,8 @@ from core.layers.shapes import check_axes, widen
 def rotary(x: tf.Tensor, positions: tf.Tensor, base: float = 10000.0) -> tf.Tensor:
     """Turns `x` `[batch, time, heads, size]` by its `positions`, `[time]` or `[batch, time]`.
 
-    Value `i` and value `i + size / 2` of a head are a plane, turned by `position / base ** (2 i / size)`.
+    Value `i` and value `i + size / 2` of a head are a plane, turned by `position / base ** (2 i / size)`; in the paper
+    the planes are of neighbours.
     """
     check_axes("rotary", x, "batch, time, heads, size")
     check_positive(base=base)

@@ -38,7 +38,8 @@ class Pad(Module):
 class PixelShuffle(Module):
     """Shi et al. (2016): channels become pixels, `[h, w, factor² c]` to `[factor h, factor w, c]`.
 
-    Channel `(i * factor + j) * c + k` becomes channel `k` of the pixel at row `i`, column `j` of its block.
+    Channel `(i * factor + j) * c + k` becomes channel `k` of the pixel at row `i`, column `j` of its block. PyTorch has
+    the channels in another order: `k * factor² + i * factor + j`.
     """
 
     def __init__(self, factor: int):
@@ -57,7 +58,10 @@ class PixelShuffle(Module):
 
 
 class Resize(Module):
-    """Resizes images to `size`, or `scale` times larger; `"nearest"` or `"bilinear"`, with pixels as areas."""
+    """Resizes images to `size`, or `scale` times larger; `"nearest"` or `"bilinear"`, with pixels as areas.
+
+    That is PyTorch's `align_corners=False`. Bilinear images are computed in float32, whatever the dtype of `x`.
+    """
 
     def __init__(self, *, size: Ints | None = None, scale: Ints | None = None, method: str = "bilinear"):
         super().__init__()

@@ -88,6 +88,8 @@ def label_weights(labels: Any, *, ignore: int | None = None, class_weights: Sequ
 
         Loss(losses.softmax_cross_entropy(logits, labels, ignore=-1), weight=losses.label_weights(labels, ignore=-1))
 
+    A weight is that of the whole row, smoothing included; PyTorch weighs each class's smoothed share by its own weight.
+
     For the labels 0 and 1 of sigmoid losses, `class_weights` are those of the negatives and the positives. A label that
     has no class weight gets the weight `nan`.
     """

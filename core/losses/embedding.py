@@ -19,7 +19,7 @@ def cosine_distance(predictions: Any, targets: Any) -> tf.Tensor:
 def triplet(anchors: Any, positives: Any, negatives: Any, *, margin: float = 0.2) -> tf.Tensor:
     """Returns max(0, |a − p|² − |a − n|² + margin), for vectors [..., size] (Schroff et al., 2015).
 
-    The paper's vectors have length one: `tf.math.l2_normalize(x, axis=-1)`.
+    The paper's vectors have length one: `tf.math.l2_normalize(x, axis=-1)`. PyTorch's distances aren't squared.
     """
     arguments.check_not_negative(margin=margin)
     anchors = arguments.floats("anchors", anchors, min_rank=1, axes="[..., size]")

@@ -44,7 +44,7 @@ class RMSE(NamedTuple):
 
 
 class R2(NamedTuple):
-    """The share of the targets' variance that the predictions explain (Wright, 1921)."""
+    """The share of the targets' variance that the predictions explain (Wright, 1921), of all elements as one set."""
 
     weight: tf.Tensor
     coarse: tf.Tensor  # sums of the targets, as in `Moments`

@@ -9,6 +9,7 @@ from .battery import table
 from .layer_rows import ROWS_OF_LAYERS
 from .loss_rows import ROWS_OF_LOSSES
 from .metric_rows import ROWS_OF_METRICS
+from .notes import NOTES
 from .optimizer_rows import OPTIMIZERS
 from .schedule_rows import SCHEDULES
 from .transform_rows import TRANSFORMS
@@ -23,7 +24,8 @@ the same rows through the whole battery (gradients against finite differences, e
 checkpoints, SavedModel, retracing, unknown batch sizes) and fail if a public part has no row.
 
 A part is made of explicit sizes and an `rng`; see [your own architecture](your-own-architecture.md). What stands here
-by name is imported from `core.layers`, `core.losses`, `core.metrics` or `core.optimizers`.
+by name is imported from `core.layers`, `core.losses`, `core.metrics` or `core.optimizers`. A note says where a part
+does other than its paper, or than libraries that readers may come from.
 """
 
 OPTIMIZERS_HEAD = """
@@ -38,8 +40,12 @@ def page() -> str:
     """The whole page."""
     sections = [HEAD]
     for title, rows in (("Layers", ROWS_OF_LAYERS), ("Losses", ROWS_OF_LOSSES), ("Metrics", ROWS_OF_METRICS)):
-        lines = [_line(part, paper, peer, f"{largest:.1e}") for part, paper, peer, largest in table(rows)]
-        sections.append(f"\n## {title}\n\n{_line('part', 'paper', 'peer', 'difference')}{_rule(4)}{''.join(lines)}")
+        columns: tuple[str, ...] = ("part", "paper", "peer", "difference", "note")
+        lines = [
+            _line(part, paper, peer, f"{largest:.1e}", NOTES.get(part, ""))
+            for part, paper, peer, largest in table(rows)
+        ]
+        sections.append(f"\n## {title}\n\n{_line(*columns)}{_rule(len(columns))}{''.join(lines)}")
     for title, head, rows in (
         ("Optimizers", OPTIMIZERS_HEAD, OPTIMIZERS),
         ("Transforms", "", TRANSFORMS),

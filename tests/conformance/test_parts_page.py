@@ -9,6 +9,7 @@ from .__main__ import PAGE
 from .layer_rows import ROWS_OF_LAYERS
 from .loss_rows import ROWS_OF_LOSSES
 from .metric_rows import ROWS_OF_METRICS
+from .notes import NOTES
 from .optimizer_rows import ROWS
 
 
@@ -16,6 +17,12 @@ def test_the_page_has_a_line_for_every_row_of_the_batteries():
     listed = set(re.findall(r"^\| ([^|]+) \|", PAGE.read_text(), re.MULTILINE)) - {"part", "---"}
     parts = {row.part for row in (*ROWS_OF_LAYERS, *ROWS_OF_LOSSES, *ROWS_OF_METRICS)} | {row.id for row in ROWS}
     assert listed == parts
+
+
+def test_every_note_is_on_the_page():
+    lines = {line.split(" | ")[0].removeprefix("| "): line for line in PAGE.read_text().splitlines()}
+    for part, note in NOTES.items():
+        assert note in lines[part], f"run `python -m tests.conformance`: {part}'s note isn't there"
 
 
 def test_every_public_name_of_the_shelf_is_documented_where_it_is_made():

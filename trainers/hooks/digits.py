@@ -39,8 +39,8 @@ class DigitJudge(Module):
         return tf.nn.relu(self.second(tf.nn.relu(self.first(tf.reshape(grey, [-1, 64])))))
 
     def label(self, image: tf.Tensor) -> tf.Tensor:
-        """Returns the digit that each image looks like."""
-        return tf.argmax(self.last(self.features(image)), axis=-1, output_type=tf.int32)
+        """Returns the digit that each image looks like; -1 where its logits aren't numbers."""
+        return tf.cast(metrics.predicted(self.last(self.features(image))), tf.int32)
 
     def _train(self, source: Source, image: Callable[[Batch], tf.Tensor], seed: int) -> None:
         optimizer = Optimizer(adam(2e-3), named_variables(self, trainable_only=True))
