@@ -30,6 +30,8 @@ from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
 
+from core.module import original
+
 Values = dict[Any, tf.Tensor]  # by `variable.ref()`, because variables can't be keys of a dict
 
 
@@ -67,6 +69,7 @@ class Statistics:
 
     def add(self, layer: Averages, sums: Sums) -> None:
         """Adds what `layer` saw; a layer that is called twice has both calls in its sums."""
+        layer = original(layer)  # a copy `with_values` has no averages of its own
         noticed = _noticed.get(None)
         if noticed is not None:
             noticed |= dict.fromkeys(layer.averages(sums), layer)
