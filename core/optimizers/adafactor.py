@@ -40,7 +40,8 @@ def adafactor(
 
     Reads parameters.
 
-    The rate is relative to each parameter's root mean square (1e-3 at least) unless `scale_by_parameter` is false.
+    The rate is relative to each parameter's root mean square (1e-3 at least) unless `scale_by_parameter` is false. The
+    paper's own rate, min(1e-2, 1/√t), is a schedule to give. `beta_1` averages finished updates, as in Optax.
     """
     check_rate(learning_rate=learning_rate)
     check_fraction(beta_1=beta_1)

@@ -14,7 +14,8 @@ from core.optimizers.transform import Schedule, Slots, State, Tensors, Transform
 def adagrad(learning_rate: float | Schedule, *, initial_sum: float = 0.1, epsilon: float = 1e-7) -> Transform:
     """Follows Duchi et al. (2011), "Adaptive subgradient methods for online learning and stochastic optimization".
 
-    The sum of squares starts at `initial_sum + epsilon`, which is the same as adding epsilon under each root.
+    The sum of squares starts at `initial_sum + epsilon`, which is the same as adding epsilon under each root. (PyTorch
+    starts at zero, and adds epsilon to the root.)
     """
     check_rate(learning_rate=learning_rate)
     check_not_negative(initial_sum=initial_sum)
@@ -88,7 +89,9 @@ def rmsprop(
 ) -> Transform:
     """Follows Tieleman and Hinton (2012), "Lecture 6.5: RMSProp"; centred, Graves (2013).
 
-    `epsilon` is added under the root, as in Graves, TensorFlow and Optax (PyTorch adds it to the root).
+    `epsilon` is added under the root, as in Graves, TensorFlow and Optax (PyTorch adds it to the root). The rate is
+    inside the momentum, as in TensorFlow and Optax: under a schedule, what is on its way keeps the rate that it began
+    with (PyTorch multiplies all of it by the newest). Nothing is corrected for the average's start at zero.
     """
     check_rate(learning_rate=learning_rate)
     check_fraction(rho=rho, momentum=momentum)

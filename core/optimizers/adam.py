@@ -33,7 +33,8 @@ def adamw(
 ) -> Transform:
     """Follows Loshchilov and Hutter (2019), "Decoupled weight decay regularization".
 
-    The decay of an update is the learning rate times `weight_decay`. Parameters whose path a pattern of `no_decay`
+    The decay of an update is the learning rate times `weight_decay`, as in PyTorch and Optax (in the paper, the
+    schedule's factor times it). Parameters whose path a pattern of `no_decay`
     matches don't decay.
     """
     check_rate(weight_decay=weight_decay)

@@ -17,8 +17,9 @@ def amsgrad(
 ) -> Transform:
     """Follows Reddi et al. (2018), "On the convergence of Adam and beyond": the dividing moment never decreases.
 
-    As in Optax it is the largest *corrected* second moment so far; the paper corrects neither moment. TensorFlow's
-    kernel is one of those that XLA can't compile: code that is compiled says `apply(..., fused=False)`.
+    As in Optax it is the largest *corrected* second moment so far; the paper corrects neither moment, and PyTorch
+    corrects the largest. TensorFlow's kernel is one of those that XLA can't compile: code that is compiled says
+    `apply(..., fused=False)`.
     """
     check_adam(learning_rate, beta_1, beta_2, epsilon)
 
@@ -63,7 +64,8 @@ def nadam(
 ) -> Transform:
     """Follows Dozat (2016), "Incorporating Nesterov momentum into Adam": the first moment looks one step ahead.
 
-    As in Optax, without the paper's factor β2 on the second moment.
+    As in Optax, without the paper's factor β2 on the second moment, and with the same β1 at every update: the paper and
+    PyTorch warm the momentum up, by β1 (1 - 0.5 · 0.96^(t/250)) in the paper.
     """
     check_adam(learning_rate, beta_1, beta_2, epsilon)
 

@@ -34,7 +34,10 @@ def clip_by_norm(max_norm: float) -> Transform:
 
 @gin.configurable
 def clip_by_global_norm(max_norm: float) -> Transform:
-    """Follows Pascanu et al. (2013), "On the difficulty of training recurrent neural networks"."""
+    """Follows Pascanu et al. (2013), "On the difficulty of training recurrent neural networks".
+
+    What is clipped has the norm `max_norm` (in PyTorch a little less: it adds 1e-6 to the norm).
+    """
     check_positive(max_norm=max_norm)
 
     def rule(gradients: Tensors, params: Tensors, step: tf.Tensor) -> Tensors:

@@ -37,7 +37,7 @@ def lamb(
 ) -> Transform:
     """Follows You et al. (2020), "Large batch optimization for deep learning: training BERT in 76 minutes".
 
-    Reads parameters.
+    Reads parameters. The norm of the weights is taken as it is: the paper's φ, which may bound it, is the identity.
     """
     check_adam(learning_rate, beta_1, beta_2, epsilon)
     check_rate(weight_decay=weight_decay)
@@ -78,6 +78,9 @@ def lars(
     """Follows You et al. (2017), "Large batch training of convolutional networks". Reads parameters.
 
     Parameters that a pattern of `plain` matches (biases and scales, as a rule) get neither the ratio nor the decay.
+
+    As in Optax, the ratio divides by the norm of gradient and decay together, ‖g + λθ‖; the paper, by ‖g‖ + λ‖θ‖. The
+    rate is inside the momentum, as in the paper: under a schedule, what is on its way keeps the rate it began with.
     """
     check_rate(learning_rate=learning_rate, weight_decay=weight_decay)
     check_fraction(momentum=momentum)

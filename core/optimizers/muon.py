@@ -49,6 +49,9 @@ def muon(
     It trains the matrices (parameters of rank 2). Parameters of another rank, and matrices that a pattern of
     `other_for` matches, such as embeddings and the last layer, are trained by `other`: AdamW at the same learning rate
     unless it is given.
+
+    Nesterov's mix of gradient and average has the corrections of Nadam, as in Optax; Jordan's own code and PyTorch mix
+    them by the momentum alone, which differs in the first updates. A matrix [in, out] is scaled by √max(1, out/in).
     """
     check_rate(learning_rate=learning_rate, weight_decay=weight_decay)
     check_fraction(momentum=momentum)

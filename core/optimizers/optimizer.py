@@ -71,8 +71,9 @@ class Optimizer:
     ) -> None:
         """Takes one step. Where `apply_if` (a scalar bool) is false, every variable keeps its bits.
 
-        Rules that average squares of gradients, such as Adam, stand still for good after one beyond 1e19, whose square
-        is infinite. The engine ends such a run; in a loop of one's own, put `clip_by_global_norm` before the rule.
+        Of a gradient beyond 1e19 the square is infinite: rules that average squares, such as Adam, go on to NaN, and
+        Adagrad, which sums them, to a standstill. The engine ends such a run; in a loop of one's own, put
+        `clip_by_global_norm` in front of the rule, which measures any gradient.
 
         Code that XLA compiles sets `fused` to false: XLA fuses the pure rule by itself, and masks it for nothing.
         """

@@ -75,7 +75,10 @@ def cosine(initial_rate: float, final_rate: float = 0.0, *, steps: int) -> Sched
 def warmup_cosine(
     peak_rate: float, *, warmup_steps: int, total_steps: int, initial_rate: float = 0.0, final_rate: float = 0.0
 ) -> Schedule:
-    """Returns a line from `initial_rate` to `peak_rate`, then half a cosine down to `final_rate` at `total_steps`."""
+    """Returns a line from `initial_rate` to `peak_rate`, then half a cosine down to `final_rate` at `total_steps`.
+
+    The first update has `initial_rate`: by default it moves nothing.
+    """
     check_not_negative(peak_rate=peak_rate, initial_rate=initial_rate, final_rate=final_rate)
     check_count(warmup_steps=warmup_steps)
     check_size(total_steps=total_steps)
@@ -168,7 +171,12 @@ def one_cycle(
     initial_divisor: float = 25.0,
     final_divisor: float = 1e4,
 ) -> Schedule:
-    """Follows Smith and Topin (2018), "Super-convergence": half a cosine up, and another all the way down."""
+    """Follows Smith and Topin (2018), "Super-convergence": half a cosine up, and another all the way down.
+
+    As in Optax it peaks after ⌊warmup_fraction · total_steps⌋ updates, and reaches peak / initial_divisor /
+    final_divisor after `total_steps`, which the last update comes before; in PyTorch both are one update earlier. The
+    paper has lines in place of cosines, and a cycle of the momentum, which is left out.
+    """
     check_not_negative(peak_rate=peak_rate)
     check_size(total_steps=total_steps)
     check_positive(initial_divisor=initial_divisor, final_divisor=final_divisor)

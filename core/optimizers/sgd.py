@@ -11,7 +11,11 @@ from core.optimizers.transform import Schedule, Slots, State, Tensors, Transform
 
 @gin.configurable
 def sgd(learning_rate: float | Schedule, *, momentum: float = 0.0, nesterov: bool = False) -> Transform:
-    """Steps θ ← θ - α u, where u is the gradient, or with momentum the decaying sum of the gradients."""
+    """Steps θ ← θ - α u, where u is the gradient, or with momentum the decaying sum of the gradients.
+
+    The rate multiplies the sum, as in PyTorch and Optax: a schedule also changes what is on its way. (In Sutskever et
+    al. the rate is inside.)
+    """
     check_rate(learning_rate=learning_rate)
     check_fraction(momentum=momentum)
     if nesterov and not momentum:

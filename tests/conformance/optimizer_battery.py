@@ -53,6 +53,7 @@ class ScheduleRow:
     paper: str = ""
     case: str = ""
     tolerance: float = 1e-6
+    reason: str = ""  # for what differs from the paper
 
     @property
     def id(self) -> str:
@@ -143,7 +144,7 @@ def table(rows: Sequence[Row | ScheduleRow]) -> list[dict[str, str]]:
                 "needs": row.needs if isinstance(row, Row) else "step",
                 "peer": row.peer_name,
                 "difference": f"{max(seen):.1e}",
-                "note": row.reason if isinstance(row, Row) else "",
+                "note": row.reason,
             }
         )
     return described

@@ -41,10 +41,11 @@ def _float64() -> Any:
     return jax.enable_x64() if hasattr(jax, "enable_x64") else jax.experimental.enable_x64()
 
 
-def in_float64(make: Callable[[], optax.GradientTransformation]) -> Peer:
+def in_float64(make: Callable[[], optax.GradientTransformation | Peer]) -> Peer:
     """Optax with all of its numbers in float64, for rules that float32 takes further from themselves than from ours."""
     with _float64():
-        peer = from_optax(make())
+        made = make()
+        peer = made if isinstance(made, Peer) else from_optax(made)
 
     def init(params: Any) -> Any:
         with _float64():
@@ -54,7 +55,11 @@ def in_float64(make: Callable[[], optax.GradientTransformation]) -> Peer:
         with _float64():
             return peer.step(_wide(gradients), state, _wide(params), value)
 
-    return Peer(init, step)
+    def shadow(state: Any, params: Any) -> Any:
+        with _float64():
+            return peer.shadow(state, params) if peer.shadow else None
+
+    return Peer(init, step, shadow if peer.shadow else None)
 
 
 def _wide(tree: Any) -> Any:

@@ -39,6 +39,7 @@ OPTIMIZERS = (
         "Optax",
         "Sutskever et al. (2013)",
         case="Nesterov, schedule",
+        reason="The rate multiplies the sum, as in PyTorch and Optax; in the paper it is inside.",
         needs="gradients, step",
     ),
     Row(
@@ -84,7 +85,8 @@ OPTIMIZERS = (
         "Optax, float64",
         "Dozat (2016)",
         "gradients, step",
-        reason="Without the paper's factor β2 on the second moment, as in Optax.",
+        reason="As in Optax, without the paper's factor β2 on the second moment, and without its warm-up of β1, which "
+        "PyTorch has.",
     ),
     Row(
         "radam",
@@ -113,8 +115,17 @@ OPTIMIZERS = (
         "Optax",
         "Graves (2013)",
         case="centred, momentum",
+        reason="The rate is inside the momentum and epsilon under the root, as in Optax and TensorFlow; in PyTorch "
+        "neither is.",
     ),
-    Row("adagrad", lambda: ours.adagrad(0.1), lambda: optax.adagrad(0.1), "Optax", "Duchi et al. (2011)"),
+    Row(
+        "adagrad",
+        lambda: ours.adagrad(0.1),
+        lambda: optax.adagrad(0.1),
+        "Optax",
+        "Duchi et al. (2011)",
+        reason="The sum begins at 0.1, as in Optax and TensorFlow; in PyTorch, at zero.",
+    ),
     Row("adadelta", lambda: ours.adadelta(), lambda: optax.adadelta(1.0), "Optax", "Zeiler (2012)"),
     Row(
         "adafactor",
@@ -148,6 +159,7 @@ OPTIMIZERS = (
         "Optax",
         "You et al. (2017)",
         "gradients, parameters",
+        reason="By the norm of gradient and decay together, as in Optax; the paper adds their norms.",
     ),
     Row(
         "lion",
@@ -164,6 +176,7 @@ OPTIMIZERS = (
         "Optax",
         "Jordan et al. (2024)",
         "gradients, step, parameters",
+        reason="Nesterov's mix with Nadam's corrections, as in Optax; Jordan's code and PyTorch mix without.",
     ),
     Row(
         "shampoo",
@@ -189,8 +202,8 @@ OPTIMIZERS = (
     Row(
         "schedule_free_adamw",
         lambda: ours.schedule_free_adamw(ours.linear(0.0, 0.01, steps=10), weight_decay=0.1),
-        optax_schedule_free,
-        "Optax",
+        lambda: in_float64(optax_schedule_free),
+        "Optax, float64",
         "Defazio et al. (2024)",
         "gradients, step, parameters",
         reason="An update's rate is also its weight in the average; Optax takes the next update's.",
@@ -198,16 +211,16 @@ OPTIMIZERS = (
     Row(
         "lookahead",
         lambda: ours.lookahead(ours.adam(0.01)),
-        optax_lookahead,
-        "Optax",
+        lambda: in_float64(optax_lookahead),
+        "Optax, float64",
         "Zhang et al. (2019)",
         "gradients, step, parameters",
     ),
     Row(
         "sam",
         lambda: ours.sam(ours.adam(ours.linear(0.02, 0.0, steps=20))),
-        optax_sam,
-        "Optax",
+        lambda: in_float64(optax_sam),
+        "Optax, float64",
         "Foret et al. (2021)",
         "gradients, step, parameters",
         reason="The alternating form: two updates, on two batches, make one.",

@@ -81,6 +81,7 @@ SCHEDULES = (
         lambda: optax.cosine_onecycle_schedule(40, 0.1),
         "Optax",
         "Smith and Topin (2018)",
+        reason="Peak and end come after so many updates, as in Optax; in PyTorch one update earlier.",
     ),
     ScheduleRow(
         "warmup_stable_decay",

@@ -225,6 +225,15 @@ def test_norms_of_any_size_give_the_direction_that_those_of_one_give(
         np.testing.assert_allclose(directions(transform, scale, compiled), expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("fused", [True, False])
+def test_adam_after_a_square_that_is_infinite_is_lost_and_looks_it(fused: bool) -> None:
+    w = tf.Variable([1.0, 1.0])
+    optimizer = Optimizer(optimizers.adam(0.1), {"w": w})
+    for gradient in ([1e20, 1.0], [1.0, 1.0]):
+        optimizer.apply({"w": tf.constant(gradient)}, fused=fused)
+    assert np.isnan(w.numpy()).tolist() == [True, False]
+
+
 @every_part
 def test_an_integer_is_a_number_where_a_float_is_meant_and_a_bool_is_not(part: str) -> None:
     factory = getattr(optimizers, part)
