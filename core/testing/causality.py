@@ -69,7 +69,7 @@ def follows(step: Step) -> Iterator[str]:
         time = x.shape[1]
         pairs = zip(_predictions(seen, step.rows, time), _predictions(other, step.rows, time), strict=True)
         moved = [np.flatnonzero(_moved(one.target, two.target)).tolist() for one, two in pairs]
-        if any(positions == [1] for positions in moved):
+        if any(positions in ([1], [3]) for positions in moved):  # shifted, be it the wrong way
             yield key
 
 

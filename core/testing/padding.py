@@ -15,7 +15,7 @@ from core.task import Batch, Task
 from core.testing.traced import Seen, Step, nudged, steps
 
 TOLERANCE = 1e-4
-NAMES = ("mask", "weight", "weights", "lengths")  # features that say what is padded, if nobody names another
+NAMES = ("mask", "weight", "weights", "lengths", "length")  # features that say what is padded, if nobody names another
 
 
 def assert_padding(task: Task, batch: Batch, padding: str, *, seed: int = 0) -> None:
@@ -33,7 +33,7 @@ def found_in(batch: Mapping[str, tf.Tensor]) -> str | None:
         if x is None or x.shape.rank not in (1, 2):
             continue
         values = x.numpy()
-        if name == "lengths":
+        if name in ("lengths", "length"):
             if values.ndim == 1 and values.dtype.kind in "iu" and _time(batch, values) is not None:
                 return name
         elif (values == 0).any() and (values != 0).any():

@@ -16,6 +16,18 @@ from core.testing.rows import TOLERANCE, apart
 from core.testing.traced import Step, kept, steps
 
 Snapshot = dict[str, Any]
+STATEFUL = {
+    "RandomStandardNormal",
+    "RandomUniform",
+    "RandomUniformInt",
+    "TruncatedNormal",
+    "RandomShuffle",
+    "Multinomial",
+    "StatefulUniform",
+    "StatefulStandardNormalV2",
+    "RandomGammaGrad",
+    "RngReadAndSkip",
+}
 MANY = 200  # values of a container that are looked into
 
 
@@ -71,20 +83,6 @@ def check_pure(step: Step) -> None:
         f"the loss of {step.name} differs by {difference:.2g} between a call and its trace: what it reads from Python "
         "is fixed while tracing, so hand it over in the batch or compute it with tensors."
     )
-
-
-STATEFUL = {
-    "RandomStandardNormal",
-    "RandomUniform",
-    "RandomUniformInt",
-    "TruncatedNormal",
-    "RandomShuffle",
-    "Multinomial",
-    "StatefulUniform",
-    "StatefulStandardNormalV2",
-    "RandomGammaGrad",
-    "RngReadAndSkip",
-}
 
 
 def snapshot(task: Task, functions: list[Callable[..., Any]]) -> Snapshot:

@@ -11,6 +11,7 @@ from core.testing import operations
 from core.testing.traced import Step, steps
 
 SQUASHED = ("Softmax", "Sigmoid")
+LOSSES = ("SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits", "LogSoftmax", "Softmax", "Sigmoid")
 
 
 def assert_targets(task: Task, batch: Batch, *, except_for: Sequence[str] = (), seed: int = 0) -> None:
@@ -37,9 +38,14 @@ def check_squashed(step: Step) -> None:
             f"logits has already been through `tf.nn.{before.type.lower()}` {operations.line(before)}. Hand over the "
             "logits; probabilities are for metrics and for serving."
         )
-
-
-LOSSES = ("SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits", "LogSoftmax", "Softmax", "Sigmoid")
+    for pair in step().comparisons:
+        logits = np.asarray(pair.prediction)
+        if pair.op.type in LOSSES[:2] and logits.shape[-1] > 1:
+            probabilities = np.all(logits >= 0.0) and np.allclose(np.sum(logits, -1), 1.0, atol=1e-3)
+            assert not probabilities, (
+                f"{step.name} applies a softmax twice {operations.line(pair.op)}: what the loss takes as logits are "
+                "probabilities, positive and of sum 1. Hand over what went into the first softmax."
+            )
 
 
 def check_features(made: Sequence[Step], except_for: Sequence[str]) -> None:

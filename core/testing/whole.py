@@ -28,7 +28,7 @@ def assert_task(
     """Asserts of all phases of `task`, and of its evaluation, whatever `core.testing` can tell from one batch.
 
     `causal` names tokens whose later ones no earlier loss may see, `padding` the feature that says what is padded;
-    predictions of the next token, and features named `mask`, `weight`, `weights` or `lengths`, are found without.
+    predictions of the next token, and features named `mask`, `weight`, `weights`, `lengths` or `length`, are found.
     `except_for` are paths of variables (or patterns) without a gradient by nature, features that change no loss,
     and types that are meant (`"bfloat16"`).
     """

@@ -228,6 +228,12 @@ class ScoresOfZeroToOne(steps.Adversarial):
 
 
 @mistake("softmax", "a softmax twice")
+class ClippedProbabilities(steps.Classifier):
+    def logits(self, batch, rng=None):
+        return tf.clip_by_value(tf.nn.softmax(super().logits(batch, rng)), 1e-7, 1.0)
+
+
+@mistake("softmax", "a softmax twice")
 class WrittenOut(steps.Classifier):
     def loss(self, batch, rng):
         probabilities = tf.nn.softmax(tf.nn.softmax(self.logits(batch)))

@@ -75,6 +75,14 @@ class NormalisedOverTime(steps.Forecaster):
         return super().predict((values - mean) / tf.sqrt(variance + 1e-5))
 
 
+@mistake("causality", "and has seen it")
+class ShiftedTheWrongWay(steps.LanguageModel):
+    def loss(self, batch, rng):
+        tokens = batch["tokens"]
+        per_token = losses.softmax_cross_entropy(self.logits(tokens), tf.roll(tokens, 1, axis=1))
+        return Loss(per_token, weight=tf.ones_like(per_token))
+
+
 # Padding that changes something
 
 
@@ -168,6 +176,22 @@ class OneMore(steps.SentenceClassifier):
     def make(self):
         super().make()
         del self.attention
+
+
+@mistake("mask", "holds beyond `length` changes")
+class StateAfterTheEnd(steps.SentenceClassifier):
+    @staticmethod
+    def batch():
+        made = steps.labelled()
+        return {"tokens": made["tokens"], "length": LENGTHS.astype("int32"), "label": made["label"]}
+
+    def make(self):
+        super().make()
+        self.attention = layers.GRU(SIZE, SIZE, rng=RNG.fold(3))
+
+    def features(self, batch):
+        outputs, _ = layers.unroll(self.attention, self.words(batch["tokens"]))
+        return tf.gather(outputs, batch["length"], batch_dims=1)  # the last is at `length - 1`
 
 
 # Sums over tokens, or padded lengths, instead of weights
