@@ -1,5 +1,6 @@
 """Values of many types between several processes: TensorFlow sends few of them, and one at a time."""
 
+import json
 import subprocess
 import sys
 
@@ -13,10 +14,10 @@ from tests.commands import CONFIGS, environment, run
 MIXED = """
 import gin
 import tensorflow as tf
-from core import layers, metrics
+from core import layers, losses, metrics
 from core.data import digits
 from core.optimizers import sgd
-from core.task import ONE_DEVICE, Compute, Loss, Task, Update
+from core.task import ONE_DEVICE, Compute, Loss, Task, Update, all_rows
 
 TYPES = (tf.bool, tf.uint8, tf.int64, tf.bfloat16, tf.float64)
 
@@ -27,12 +28,14 @@ class Mixed(Task):
         super().__init__()
         self.one = layers.Linear(64, 10, rng=rng.fold("one"))
         self.other = layers.Linear(64, 10, rng=rng.fold("other"))
+        self.third = layers.Linear(64, 10, rng=rng.fold("third"))
 
     def phases(self):
         return [
             Compute("look", self.look),
             Update("one", loss=self.loss_of_one, trains=self.one, optimizer=sgd(0.1), placement=ONE_DEVICE),
             Update("other", loss=self.loss_of_other, trains=self.other, optimizer=sgd(0.1)),
+            Update("third", loss=self.loss_of_third, trains=self.third, optimizer=sgd(0.1), mixes_rows=True),
         ]
 
     def look(self, batch, rng):
@@ -46,15 +49,26 @@ class Mixed(Task):
     def loss_of_other(self, batch, rng):
         return self.losses(self.other, batch, None)
 
+    def loss_of_third(self, batch, rng):
+        seen = tf.add_n([tf.reduce_mean(tf.cast(all_rows(batch[dtype.name]), tf.float32)) for dtype in TYPES])
+        return self.contrast(batch, seen)
+
+    def contrast(self, batch, seen):
+        image = tf.reshape(batch["image"], [-1, 64])
+        count = tf.cast(batch["label"], tf.int32) < 7
+        found = losses.info_nce(self.third(image), self.third(image[:, ::-1]), mask=count)
+        return Loss(found * (1.0 + seen), weight=tf.cast(count, tf.float32))
+
     def losses(self, net, batch, weight):
         logits = net(tf.reshape(batch["image"], [-1, 64]))
         label = tf.cast(batch["label"], tf.int32)
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=label, logits=logits)
+        costs = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=label, logits=logits)
         right = tf.cast(tf.argmax(logits, 1, tf.int32) == label, tf.float32)
-        return Loss(losses, weight, metrics={"right": right, "covered": metrics.ClassCoverage.of(label, 10)})
+        return Loss(costs, weight, metrics={"right": right, "covered": metrics.ClassCoverage.of(label, 10)})
 
     def evaluate(self, batch):
-        return self.losses(self.other, batch, None)
+        figures = self.losses(self.other, batch, tf.cast(tf.cast(batch["label"], tf.int32) < 7, tf.float32))
+        return figures._replace(per_example=figures.per_example + self.contrast(batch, 0.0).per_example)
 """
 SETTINGS = """
 import mixed
@@ -67,6 +81,7 @@ Trainer.global_batch_size = 32
 Trainer.log_every = 10
 Trainer.evaluate_every = 20
 Trainer.checkpoint_every = 20
+Evaluator.global_batch_size = 7
 """
 
 
@@ -91,6 +106,10 @@ def values(workdir):
     return {key: reader.get_tensor(key) for key in names}
 
 
+def evaluation(workdir):
+    return json.loads((workdir / "result.json").read_text())["evaluation"]
+
+
 @pytest.mark.long
 def test_two_processes_send_each_other_what_two_replicas_of_one_do(mixed):
     launch("--workdir=many", cwd=mixed)
@@ -99,6 +118,7 @@ def test_two_processes_send_each_other_what_two_replicas_of_one_do(mixed):
     expected = values(mixed / "one")
     for key, found in values(mixed / "many").items():
         np.testing.assert_allclose(found, expected[key], rtol=1e-5, atol=1e-5, err_msg=key)
+    assert evaluation(mixed / "many") == pytest.approx(evaluation(mixed / "one"), rel=1e-5)
 
 
 @pytest.mark.long
