@@ -16,7 +16,6 @@ from core.module import Module
 from core.optimizers import Transform
 from core.random import Rng
 from core.task import Batch, Feature, Image, Loss, Task, Update, all_rows, own_rows
-from models.classifiers.mlp import Mlp
 
 
 class Encoder(Module):
@@ -34,8 +33,20 @@ class Encoder(Module):
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         for conv, norm in zip(self.convolutions, self.norms, strict=True):
-            x = tf.nn.relu(norm(conv(x)))
+            x = tf.nn.silu(norm(conv(x)))
         return tf.reduce_mean(x, axis=[1, 2])
+
+
+class Projection(Module):
+    """Computes what the loss compares: a hidden layer and a linear one, which are left behind after training."""
+
+    def __init__(self, in_size: int, hidden: int, size: int, *, rng: Rng):
+        super().__init__()
+        self.hidden = layers.Linear(in_size, hidden, rng=rng.fold("hidden"), w_init=initializers.he_normal())
+        self.last = layers.Linear(hidden, size, rng=rng.fold("last"))
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        return self.last(tf.nn.silu(self.hidden(x)))
 
 
 @gin.configurable
@@ -53,7 +64,8 @@ class SimClr(Task):
         image_shape: Sequence[int] = gin.REQUIRED,
         optimizer: Transform = gin.REQUIRED,
         channels: Sequence[int] = (32, 64, 128),
-        projection: Sequence[int] = (128, 64),
+        hidden: int = 128,
+        projection: int = 64,
         temperature: float = 0.5,
         turn: float = 0.35,
         shear: float = 0.3,
@@ -64,7 +76,7 @@ class SimClr(Task):
         self.image_shape, self.optimizer, self.temperature = tuple(image_shape), optimizer, temperature
         self.strengths = {"turn": turn, "shear": shear, "scale": scale, "shift": shift}
         self.encoder = Encoder(image_shape[-1], channels, rng=rng.fold("encoder"))
-        self.projection = Mlp([channels[-1], *projection], rng=rng.fold("projection"))
+        self.projection = Projection(channels[-1], hidden, projection, rng=rng.fold("projection"))
 
     def phases(self) -> list[Update]:
         trains = [self.encoder, self.projection]

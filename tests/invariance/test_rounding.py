@@ -41,7 +41,7 @@ def moved(outcome, by):
 
 def test_a_relu_at_zero_is_one():
     found = subject(1.0, -1.0)
-    outcomes = reference(found, 1, 2, 0)
+    outcomes = reference(found, 1, 2, 0, variables=1e-5, figures=1e-6).outcomes
     edges = Edges(found, 1, 0)
     assert edges.at(1, outcomes, moved(outcomes[1], 0.1), ALLOWED)
     assert not edges.at(1, outcomes, moved(outcomes[1], 1.0), ALLOWED)  # farther than last bits can lead
@@ -49,5 +49,5 @@ def test_a_relu_at_zero_is_one():
 
 def test_anything_else_is_wrong():
     found = subject(1.0, 2.0)
-    outcomes = reference(found, 1, 2, 0)
+    outcomes = reference(found, 1, 2, 0, variables=1e-5, figures=1e-6).outcomes
     assert not Edges(found, 1, 0).at(1, outcomes, moved(outcomes[1], 1e-4), ALLOWED)

@@ -12,7 +12,7 @@ TINY = {
     "digits_convnet": ("ConvNetClassifier.channels = [4, 4]", "ConvNetClassifier.hidden = 8"),
     "digits_ddpm": ("Ddpm.channels = 8",),
     "digits_gan": ("Gan.latent_size = 4", "mlp_networks.g_hidden = [8]", "mlp_networks.d_hidden = [8]"),
-    "digits_simclr": ("SimClr.channels = [8, 8]", "SimClr.projection = [8, 4]"),
+    "digits_simclr": ("SimClr.channels = [8, 8]", "SimClr.hidden = 8", "SimClr.projection = 4"),
     "digits_vae": ("Vae.hidden = [8]", "Vae.latent_size = 4"),
     "digits_mlp": ("MlpClassifier.sizes = [64, 8, 10]",),
     **CHANGES,

@@ -16,7 +16,7 @@ from trainers.hooks.probe import probe_accuracy
 
 
 def tiny(*, rng):
-    return SimClr(rng=rng, image_shape=[8, 8, 1], channels=[8, 8], projection=[8, 4], optimizer=adamw(1e-3))
+    return SimClr(rng=rng, image_shape=[8, 8, 1], channels=[8, 8], projection=4, optimizer=adamw(1e-3))
 
 
 def test_the_probe_is_linear():
