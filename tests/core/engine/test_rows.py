@@ -17,7 +17,7 @@ from core.errors import ConfigurationError
 from core.optimizers import sgd
 from core.random import Rng
 from core.task import ONE_DEVICE, Loss, Task, Update, all_rows, own_rows
-from core.testing import on_virtual_cpus
+from core.testing import assert_collectives, assert_step_function, on_virtual_cpus
 from tests.pairs import in_turn
 
 ROWS_OF_BATCH = 32
@@ -134,6 +134,14 @@ def test_each_gather_is_one_collective_and_one_backward_where_there_is_a_gradien
     entries = train(Unweighted, 2, 1)[1].exchange.ledger.of("net", ROWS)
     whole = [4 * ROWS_OF_BATCH * size for size in (1, 4, 4)]  # `y`, `z` and back
     assert [(entry.dtype, entry.bytes) for entry in entries] == [("float32", size) for size in whole]
+
+
+def test_users_assert_on_it_and_on_replicas():
+    batch = {key: tf.constant(x) for key, x in data().items()}
+    assert_step_function(Unweighted(rng=Rng.from_seed(0)).loss, batch, mixes_rows=True)
+    assert_collectives(Unweighted, batch, {"net": {"gradients": 1, "rows": 3}})
+    with pytest.raises(AssertionError, match=r"3 of `rows` in phase `net`.*where 2 are expected.*`all_rows` gathers"):
+        assert_collectives(Unweighted, batch, {"net": {"gradients": 1, "rows": 2}})
 
 
 def on_replicas(replicas, fn, *values):
