@@ -33,8 +33,8 @@ class LayerNorm(Norm):
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         check_last(self, x, self.size, "size")
         wide = widen(x)
-        centred = wide - tf.stop_gradient(mean(wide, [-1]))
-        centred -= mean(centred, [-1])  # which is what rounding left: see `spread`
+        centred = wide - tf.stop_gradient(wide[..., :1])  # so that a large mean isn't rounded: see `spread`
+        centred -= mean(centred, [-1])
         y = centred * tf.math.rsqrt(mean(tf.square(centred), [-1]) + self.epsilon)
         return tf.cast(affine(y, self.scale, self.offset), x.dtype)
 
@@ -93,7 +93,7 @@ class InstanceNorm(GroupNorm):
 
 
 class Spread(NamedTuple):
-    """Values less a constant that is their mean but for its rounding, and what they are about it."""
+    """Values less a constant near their mean, and what they are about it."""
 
     about: tf.Tensor
     centred: tf.Tensor
@@ -104,13 +104,16 @@ class Spread(NamedTuple):
 def spread(x: tf.Tensor, axes: Sequence[int], *, keepdims: bool = True) -> Spread:
     """Measures how `x` is spread over `axes`, to the last digits however far from zero its mean is.
 
-    The first mean is rounded like the large numbers that it is a sum of, by many times what an image differs from it
-    perhaps. So it is a constant that all is measured from: next to it subtraction is exact, and the second mean small.
+    A mean is rounded like the large numbers that it is a sum of, perhaps by more than they differ. So all is measured
+    from a constant, the mean of an eighth of the values: next to it subtraction is exact, and what is left is small.
     """
     # Not `tf.nn.moments`: it holds the mean constant in the variance, which gives wrong second derivatives.
-    about = tf.stop_gradient(mean(x, axes, keepdims=keepdims))
+    first = axes[0]
+    eighth = (slice(None),) * first + (slice(sizes(x)[first] // 8 + 1),)
+    about = tf.stop_gradient(mean(x[eighth], axes, keepdims=keepdims))
     centred = x - about
     rest = mean(centred, axes, keepdims=keepdims)
+    # `rest` is at most √7 deviations, so no more than a digit cancels.
     variance = tf.maximum(mean(tf.square(centred), axes, keepdims=keepdims) - tf.square(rest), 0.0)
     return Spread(about, centred, rest, variance)
 
