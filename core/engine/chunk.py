@@ -83,4 +83,6 @@ def make_chunk(train_step: TrainStep, stacked_spec: Mapping[str, tf.TensorSpec],
 
     # A signature makes a changed shape an error that names the argument, instead of a silent second trace.
     signature = (dict(stacked_spec), tf.TensorSpec([3], tf.int64))
-    return tf.function(chunk, input_signature=signature, autograph=False, jit_compile=train_step.compile or None)
+    # One program has one device: of several replicas, each compiles the arithmetic of its updates (`PhaseRunner`).
+    whole = train_step.compile and exchange.replicas == 1
+    return tf.function(chunk, input_signature=signature, autograph=False, jit_compile=whole or None)

@@ -13,6 +13,7 @@ from core.module import named_variables
 from core.optimizers import chain, ema, sgd
 from core.random import Rng
 from core.task import Loss, Task, Update
+from core.testing import on_virtual_cpus
 from models.classifiers.mlp import MlpClassifier
 from tests.trainers.trainer_lab import Crash, hashes, make, newest, small_mlp, train
 from trainers.evaluator import Evaluator
@@ -24,9 +25,7 @@ from trainers.workdir import Workdir
 
 
 def test_what_has_drifted_apart_is_not_kept(tmp_path):
-    from core.distribution import mirrored
-
-    strategy = mirrored(replicas=2)
+    strategy = on_virtual_cpus(2)
     workdir = Workdir(tmp_path / "run")
     workdir.create()
     settings = Settings(steps=10, global_batch_size=32, log_every=10, evaluate_every=None, checkpoint_every=None)
@@ -50,8 +49,10 @@ def test_chunk_length_changes_no_bit(tmp_path):
     assert results[0] == results[1] == results[2]
 
 
-def test_compiled_chunks_compute_the_same(tmp_path):
-    plain, compiled = make(tmp_path, "plain"), make(tmp_path, "compiled", compile=True)
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_compiled_chunks_compute_the_same(replicas, tmp_path):
+    plain = make(tmp_path, "plain")
+    compiled = make(tmp_path, "compiled", compile=True, strategy=on_virtual_cpus(replicas) if replicas > 1 else None)
     for one, other in zip(train(plain), train(compiled), strict=True):
         assert other[:2] == one[:2]
         assert other[2] == pytest.approx(one[2], rel=1e-4)

@@ -18,10 +18,11 @@ def small_mlp(*, rng):
     return MlpClassifier(rng=rng, sizes=[64, 16, 10], dropout=0.1, optimizer=adamw(3e-3))
 
 
-def make(tmp_path, name="run", *, task=small_mlp, source=None, eval_source=None, **settings):
+def make(tmp_path, name="run", *, task=small_mlp, source=None, eval_source=None, strategy=None, **settings):
     workdir = Workdir(tmp_path / name)
     workdir.create()
-    experiment = Experiment(task=task, train_source=source or digits("train"), eval_source=eval_source)
+    source = source or digits("train")
+    experiment = Experiment(task=task, train_source=source, eval_source=eval_source, strategy=strategy)
     settings = {"steps": 40, "global_batch_size": 32, "chunk_steps": 10, "log_every": 20, **settings}
     settings = {"evaluate_every": None, "checkpoint_every": None, **settings}
     return Trainer(experiment, workdir, Settings(**settings))
