@@ -23,14 +23,13 @@ def outcome(workdir):
     return {path: variable.sha256 for path, variable in saved.variables.items()}, told
 
 
-def test_it_is_the_same_in_chunks_in_microbatches_and_after_a_kill(tmp_path):
+def test_it_is_the_same_in_any_chunks_compiled_and_after_a_kill(tmp_path):
     flag = write_task(tmp_path, loss=ANNEALED)
     chunks = "--gin_param=Trainer.chunk_steps = 5"
     ways = {
         "whole": [chunks],
         "chunks of one": ["--gin_param=Trainer.chunk_steps = 1"],
         "killed": [chunks],
-        "microbatches": [chunks, "--gin_param=Trainer.microbatches = 2"],
         "compiled": [chunks, "--gin_param=Trainer.compile = True"],
     }
     killed = run(flag, *SHORT, *ways["killed"], "--workdir=killed", "--kill_after_step=15", cwd=tmp_path)

@@ -1,5 +1,6 @@
 """`--mode=summary`: each variable, who trains it, and where it lives."""
 
+import pytest
 from command_lab import write_task
 
 from tests.commands import CONFIGS, run
@@ -29,6 +30,7 @@ def test_trained_frozen_and_untrained_variables_are_told_apart(tmp_path):
     assert "5 parameters trained, 5 frozen; 1 variables that aren't for training" in done.stdout
 
 
+@pytest.mark.long
 def test_a_network_on_one_device_is_said_to_be_there(tmp_path):
     files = [f"--gin_file={CONFIGS / name}.gin" for name in ("digits_gan_generator_on_one_device", "runtime/mirrored")]
     done = run(*files, "--mode=summary", cwd=tmp_path)
