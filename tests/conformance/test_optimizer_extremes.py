@@ -202,7 +202,7 @@ def directions(transform: Transform, scale: float, compiled: bool) -> np.ndarray
     return np.concatenate([(v.numpy() - before[path]).ravel() for path, v in params.items()])
 
 
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     ("transform", "scales"),
     [
