@@ -33,7 +33,7 @@ class Encoder(Module):
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         for conv, norm in zip(self.convolutions, self.norms, strict=True):
-            x = tf.nn.silu(norm(conv(x)))
+            x = tf.nn.gelu(norm(conv(x)))
         return tf.reduce_mean(x, axis=[1, 2])
 
 
@@ -46,7 +46,7 @@ class Projection(Module):
         self.last = layers.Linear(hidden, size, rng=rng.fold("last"))
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        return self.last(tf.nn.silu(self.hidden(x)))
+        return self.last(tf.nn.gelu(self.hidden(x)))
 
 
 @gin.configurable
