@@ -211,9 +211,14 @@ def test_a_batch_that_does_not_divide_gets_the_nearest_that_does(batch, microbat
         )
 
 
-def test_evaluation_needs_rows_for_every_replica_too():
-    with pytest.raises(ConfigurationError, match=r"`global_batch_size` is 7.*= 8`"):
-        eval_chunks(ids(5), global_batch_size=7, replicas=2)
+@pytest.mark.parametrize("replicas", [1, 2, 3, 9])
+def test_a_batch_of_an_evaluation_holds_the_same_examples_on_any_number_of_replicas(replicas):
+    seen = [[] for _ in range(3)]  # seven, seven and three
+    for replica in range(replicas):
+        for features, mask in eval_chunks(ids(17), global_batch_size=7, replicas=replicas, replica=replica):
+            for batch, row, real in zip(seen, features["id"].numpy(), mask.numpy(), strict=True):
+                batch += row[real == 1.0].tolist()
+    assert seen == [[*range(7)], [*range(7, 14)], [*range(14, 17)]]
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,6 @@ def test_a_way_through_from_rows_without_weight_is_a_skipped_update(replicas):
 class Mixing(Pair):
     """Its generator takes away the mean over the rows of all replicas."""
 
-    frozen = ("norm",)
     placement = EVERY_REPLICA
 
     def phases(self):

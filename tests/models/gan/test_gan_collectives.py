@@ -13,8 +13,8 @@ LISTED = dict(ROW.findall((CHECKOUT / "docs" / "gans.md").read_text()))
 
 
 def test_every_generative_configuration_is_listed():
-    names = {path.stem for path in CONFIGS.glob("digits_*.gin")} - {"digits_linear", "digits_mlp", "digits_convnet"}
-    assert LISTED.keys() == names
+    others = {"digits_linear", "digits_mlp", "digits_convnet", "digits_simclr"}
+    assert LISTED.keys() == {path.stem for path in CONFIGS.glob("digits_*.gin")} - others
 
 
 @pytest.mark.parametrize("name", LISTED)
