@@ -26,9 +26,16 @@ def one_of_each_task():
 
 
 TASKS = one_of_each_task()
+SLOW = {"CycleGan", "Ddpm", "Pix2Pix", "SimClr"}  # whose own tests compare replicas as well
 
 
-@pytest.mark.parametrize(("task", "replicas", "microbatches"), in_turn(sorted(TASKS), CORNERS))
+@pytest.mark.parametrize(
+    ("task", "replicas", "microbatches"),
+    [
+        *in_turn(sorted(TASKS.keys() - SLOW), CORNERS),
+        *(pytest.param(task, *corner, marks=pytest.mark.long) for task in sorted(SLOW) for corner in CORNERS),
+    ],
+)
 def test_a_shipped_task_is_the_same_in_a_corner(task, replicas, microbatches, tmp_path):
     path = TASKS[task]
     row = measure(configured(path, tmp_path, TINY.get(path.stem, ())), [(replicas, microbatches)], tries=1)

@@ -121,8 +121,7 @@ class Rare(Unhurried):
         return Loss(tf.nn.softplus(-self.d(batch["real"])[:, 0]) + tf.nn.softplus(self.d(noise)[:, 0]))
 
 
-@pytest.mark.parametrize("task", [Unhurried, Rare])
-@pytest.mark.parametrize(("replicas", "microbatches"), [(2, 2), (4, 1)])
+@pytest.mark.parametrize(("task", "replicas", "microbatches"), in_turn([Unhurried, Rare], [(2, 2), (4, 1)]))
 def test_a_way_through_need_not_be_due_in_every_step(task, replicas, microbatches):
     expected = train(task, REAL, 1, 1)
     assert_same(train(task, REAL, replicas, microbatches), expected)

@@ -134,7 +134,7 @@ def test_normalisation_over_all_replicas_changes_with_the_microbatches_alone(rep
         assert len(found[1].exchange.ledger.of("net", STATISTICS)) == 2
 
 
-@pytest.mark.parametrize("replicas", [2, 4])
+@pytest.mark.parametrize("replicas", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_compiled_replicas_agree(replicas):
     assert_same(train(Ragged, replicas, 2, compile=True), reference(Ragged, 1))
 
