@@ -12,11 +12,18 @@ import pytest
 from tests.commands import CHECKOUT, environment
 
 PAGES = sorted(path.name for path in (CHECKOUT / "docs").glob("*.md"))
+LONG = {
+    "gans.md",
+    "many-machines.md",
+    "running.md",
+    "testing-your-step.md",
+    "your-own-architecture.md",
+}
 READ = [CHECKOUT / name for name in ("README.md", "CONTRIBUTING.md")] + [CHECKOUT / "docs" / name for name in PAGES]
 BLOCK = re.compile(r"<!-- (file: (?P<file>\S+)|from: (?P<source>\S+)|run) -->\n```\w*\n(?P<text>.*?)```", re.DOTALL)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [pytest.param(p, marks=[pytest.mark.long] if p in LONG else []) for p in PAGES])
 def test_a_page_runs_from_top_to_bottom(page, tmp_path):
     """`<!-- file: NAME -->` or `<!-- from: PATH -->` writes a block, `<!-- run -->` runs it, all in one new folder."""
     os.symlink(CHECKOUT / "configs", tmp_path / "configs")

@@ -73,6 +73,7 @@ class Enough(Hook):
 """
 
 
+@pytest.mark.long
 def test_a_stop_that_one_worker_asks_for_stops_all_with_its_reason(tmp_path):
     (tmp_path / "enough.py").write_text(STOPS)
     (tmp_path / "enough.gin").write_text("import enough\nTrainer.hooks = [@Enough()]\nEnough.every = 50\n")
@@ -165,6 +166,7 @@ def worker(cwd, index, ports, *flags):
     )
 
 
+@pytest.mark.long
 def test_workers_of_different_configurations_refuse_to_start(tmp_path):
     ports = free_ports(2)
     pair = [worker(tmp_path, i, ports, f"--gin_param=Trainer.microbatches = {i + 1}") for i in range(2)]
@@ -174,6 +176,7 @@ def test_workers_of_different_configurations_refuse_to_start(tmp_path):
         assert "`configuration`" in said
 
 
+@pytest.mark.long
 def test_workers_with_the_strategy_of_one_process_are_refused(tmp_path):
     done = launch("--", FLAGS[0], "--workdir=run", cwd=tmp_path)
     assert done.returncode == 2, done.stdout + done.stderr
