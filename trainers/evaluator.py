@@ -46,9 +46,10 @@ class Evaluator:
         def chunks(replica: int) -> tf.data.Dataset:
             return eval_chunks(source, global_batch_size=global_batch_size, replicas=replicas, replica=replica)
 
-        self._num_chunks = int(chunks(0).cardinality())
         self._chunks = PerReplica(chunks, experiment.strategy)
-        features, _ = chunks(0).element_spec
+        features, mask = chunks(0).element_spec
+        batches, most = -(-len(source) // global_batch_size), mask.shape[0]
+        self._batches_of_chunk = [min(most, batches - first) for first in range(0, batches, most)]
         any_rows = {key: tf.TensorSpec([None, *spec.shape[2:]], spec.dtype) for key, spec in features.items()}
         self._spec = describe_loss(lambda batch, _: self.task.evaluate(batch), any_rows, "evaluate", replicas=replicas)
         for layer in self._spec.access.averages.values():
@@ -60,26 +61,31 @@ class Evaluator:
         self._together = replicas > 1 and self._spec.access.mixes
         if replicas > 1 and not self._together and any(phase.mixes_rows for phase in experiment.assembly.phases):
             refuse_mixed_rows(self.task.evaluate, source.gather(tf.range(min(4, len(source)), dtype=tf.int64)))
-        self._sums_of_chunk = tf.function(self._sum_chunk, input_signature=self._chunks.element_spec, autograph=False)
+        signature = (*self._chunks.element_spec, tf.TensorSpec([], tf.int32))
+        self._sums_of_chunk = tf.function(self._sum_chunk, input_signature=signature, autograph=False)
 
     def evaluate(self) -> dict[str, float]:
         """Returns the figures of the task's `evaluate` over the whole source."""
         self.averaged.update()
         sums = self._spec.zero_sums()
         with explained(self.source):
-            for _, (features, mask) in zip(range(self._num_chunks), self._chunks, strict=False):
-                sums = tf.nest.map_structure(tf.add, sums, self._sums_of_chunk(features, mask))
+            for batches, (features, mask) in zip(self._batches_of_chunk, self._chunks, strict=False):
+                found = self._sums_of_chunk(features, mask, tf.constant(batches))
+                sums = tf.nest.map_structure(tf.add, sums, found)
         return means(sums)
 
-    def _sum_chunk(self, features: Batch, mask: tf.Tensor) -> Sums:
+    def _sum_chunk(self, features: Batch, mask: tf.Tensor, batches: tf.Tensor) -> Sums:
         if self._together:
-            sums = self._sum_replicas(features, mask)
+            sums = self._sum_replicas(features, mask, batches)
         else:
             sums = self.exchange.run(self._sum_replica, features, mask)
         return dict(self.exchange.reduce(sums, phase="evaluate", what=FIGURES))
 
-    def _sum_replicas(self, features: Batch, mask: Any) -> Any:
-        """Sums over a chunk of batches that all replicas take together: no collective can stand in a replica's loop."""
+    def _sum_replicas(self, features: Batch, mask: Any, batches: tf.Tensor) -> Any:
+        """Sums over a chunk of batches that all replicas take together: no collective can stand in a replica's loop.
+
+        The last of a source's chunks may end in batches without any example: `batches` counts the others.
+        """
 
         def add(i: tf.Tensor, features: Batch, mask: tf.Tensor, sums: Sums) -> Sums:
             rows = tf.cast(tf.reduce_sum(mask[i]), tf.int32)
@@ -92,7 +98,6 @@ class Evaluator:
         def body(i: tf.Tensor, sums: Any) -> Any:
             return i + 1, self.exchange.run(add, i, features, mask, sums)
 
-        batches = self.exchange.first(mask).shape[0]
         start = (tf.constant(0), self.exchange.run(lambda: dict(self._spec.zero_sums())))
         return tf.while_loop(lambda i, _: i < batches, body, start)[1]
 

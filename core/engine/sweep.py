@@ -253,6 +253,11 @@ def accumulate_gradients(
         )
     replicas = exchange.replicas if exchange else 1
     spec = describe_loss(loss, microbatch_specs(values), name, replicas=replicas)
+    if spec.access.mixes and replicas > 1 and microbatches > 1:
+        raise ValueError(
+            f"`{name}` mixes the rows of {replicas} replicas in {microbatches} microbatches, but no collective can "
+            "stand in a replica's loop: give all rows as one microbatch, or let a `TrainStep` take the microbatches."
+        )
     sweep = Sweep(loss, name, microbatches, rows, spec.outputs, spec, exchange, sparse=True)
     added, made = sweep(values, rng, Asked(name, variables))
     return Accumulated(added, divided=not spec.weighted, layers=sweep.layers), dict(made.outputs)

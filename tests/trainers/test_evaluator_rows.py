@@ -84,6 +84,23 @@ def test_the_figures_are_those_of_whole_batches_without_padding(replicas):
         assert figures[name] == pytest.approx(x, rel=1e-6), name
 
 
+class Nearest(Contrast):
+    """Asks which of all rows is nearest, which there is only where there is a row."""
+
+    def evaluate(self, batch):
+        z, every = batch["x"], all_rows(batch["x"])
+        nearest = tf.argmin(tf.reduce_sum(tf.square(z[:, tf.newaxis] - every), -1), -1, output_type=tf.int32)
+        found = tf.equal(nearest, own_rows(tf.range(tf.shape(every)[0])))
+        return Loss(tf.zeros_like(z[:, 0]), metrics={"found": tf.cast(found, tf.float32)})
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_chunk_may_end_in_batches_of_nothing(replicas):
+    experiment = Experiment(task=Nearest, train_source=source(), strategy=on_virtual_cpus(replicas))
+    evaluator = Evaluator(experiment, source(), global_batch_size=1)  # 21 batches, in two chunks of 11
+    assert evaluator.evaluate() == {"loss": 0.0, "found": 1.0}
+
+
 class Alone(Contrast):
     """Its training gathers, its evaluation doesn't."""
 

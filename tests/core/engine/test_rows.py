@@ -202,6 +202,21 @@ def test_a_loop_of_ones_own_says_what_its_replicas_share():
         tf.function(lambda: strategy.run(replica), autograph=False)()
 
 
+def test_a_loop_of_ones_own_gathers_in_one_microbatch_only():
+    strategy = on_virtual_cpus(2)
+    with strategy.scope():
+        net = layers.Linear(1, 1, rng=Rng.from_seed(0))
+    exchange = Exchange(strategy)
+
+    def replica():
+        loss = lambda batch, rng: Loss(all_rows(net(batch["x"]))[:2, 0])  # noqa: E731
+        values = {"x": tf.ones([3, 2, 1])}
+        accumulate_gradients(loss, net.parameters(), values, Rng.from_seed(0), exchange=exchange)
+
+    with pytest.raises(ValueError, match="mixes the rows of 2 replicas in 3 microbatches"):
+        tf.function(lambda: strategy.run(replica), autograph=False)()
+
+
 class Silent(Contrast):
     """Says nothing of what it does."""
 
