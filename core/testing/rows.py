@@ -40,11 +40,19 @@ def _check_not_one(step: Step, seen: Seen) -> None:
     losses = seen.per_example.reshape(step.rows, -1)
     same = np.ptp(losses, axis=0).max(initial=0.0) == 0.0 and np.all(np.isfinite(losses))
     differ = any(len(np.unique(x.numpy(), axis=0)) > 1 for x in step.batch.values())
-    varied = operations.VARIABLE in step.sources[step.loss.per_example.op.name] and losses.any()
-    assert not (same and differ and varied), (
+    learnt = operations.VARIABLE in step.sources[step.loss.per_example.op.name] and losses.any()
+    assert not (same and differ and learnt and _reads_rows(step)), (
         f"all rows of {step.name} have the same loss, {losses[0, 0]:.6g}: it is a mean or sum over the batch, handed "
         f"to each row{_reduced(step)}. {CURE}"
     )
+
+
+def _reads_rows(step: Step) -> bool:
+    """Says whether the loss is computed from the batch or from noise of its rows; a penalty on weights isn't."""
+    if step.sources[step.loss.per_example.op.name] - {operations.VARIABLE}:
+        return True
+    needed = operations.ancestors(step.loss.per_example)
+    return any(_over_rows(step, draw.op) and draw.op.name in needed for draw in step.draws)
 
 
 def _check_apart(step: Step) -> None:
@@ -80,8 +88,7 @@ def _check_order(step: Step, seen: Seen) -> None:
 def _reason(step: Step) -> str:
     """Says what most probably makes a row's figure depend on others, and the cure."""
     for draw in step.draws:
-        shape = draw.op.outputs[0].shape
-        if shape.rank and step.rows in shape.as_list()[:2] and not _by_rows(draw.op):
+        if _over_rows(step, draw.op) and not _by_rows(draw.op):
             return (
                 f"its random numbers aren't the row's own {operations.line(draw.op)}. Draw them from `rng.rows` "
                 "(`rng.rows.normal(*x.shape)` in place of `rng.normal(x.shape)`)."
@@ -142,6 +149,12 @@ def _reduced(step: Step) -> str:
         if op.name in needed and operations.is_own(op):
             return f" {operations.line(op)}"
     return ""
+
+
+def _over_rows(step: Step, op: Any) -> bool:
+    """Says whether a draw has the shape of numbers for each row."""
+    shape = op.outputs[0].shape
+    return bool(shape.rank and step.rows in shape.as_list()[:2])
 
 
 def _by_rows(op: Any) -> bool:

@@ -59,9 +59,10 @@ def check_features(made: Sequence[Step], except_for: Sequence[str]) -> None:
         if np.array_equal(rolled, x.numpy()):  # the same in all rows: nothing can be said
             continue
         read = any(step.hangs_on(key) for step in updates)
-        assert read or not any(step.hangs_on(key) for step in made), (
-            f"`{key}` is read by `evaluate`, but by no phase: training goes on without it. Read it in the loss, from "
-            "`batch`."
+        evaluated = any(step.hangs_on(key, loss_only=True) for step in made)  # a metric may read what isn't trained on
+        assert read or not evaluated, (
+            f"`{key}` is read by the loss of `evaluate`, but by no phase: training goes on without it. Read it in the "
+            f'loss, from `batch`; where it is for evaluation by nature: `except_for=["{key}"]`.'
         )
         if not read:
             continue

@@ -404,3 +404,48 @@ class PaddedSeries(steps.Forecaster):
     def loss(self, batch, rng):
         loss = super().loss(batch, rng)
         return Loss(loss.per_example, weight=batch["mask"][:, 1:])
+
+
+@correct()
+class DecayEveryFourthStep(steps.Classifier):
+    """A phase whose loss is of the weights alone, the same for every row."""
+
+    def phases(self):
+        decay = Update("decay", loss=self.decay, trains=self.hidden, optimizer=sgd(0.1), every=4)
+        return [*super().phases(), decay]
+
+    def decay(self, batch, rng):
+        return Loss(
+            tf.fill([batch["x"].shape[0]], tf.add_n([tf.reduce_sum(v**2) for v in (self.hidden.w, self.hidden.b)]))
+        )
+
+
+@correct()
+class LabelsForAMetric(steps.Autoencoder):
+    """Learns without labels; how far classes lie apart is looked at in evaluation."""
+
+    @staticmethod
+    def batch():
+        return {**steps.images(), "label": steps.vectors()["label"]}
+
+    def evaluate(self, batch):
+        guess = self.encode(layers.flatten(batch["image"]))
+        return self.loss(batch, None)._replace(metrics={"accuracy": metrics.accuracy(guess, batch["label"])})
+
+
+@correct()
+class SomeOutputsUnknown(steps.Regression):
+    """Two outputs for each row, of which the second isn't known of all."""
+
+    @staticmethod
+    def batch():
+        known = np.array([[1, 1], [1, 0], [1, 1], [1, 0], [1, 0], [1, 1]], "float32")
+        return {"x": steps.random(ROWS, 5), "y": steps.random(ROWS, 2), "known": known}
+
+    def make(self):
+        super().make()
+        self.out = layers.Linear(SIZE, 2, rng=RNG.fold(1))
+
+    def loss(self, batch, rng):
+        guess = self.out(tf.nn.gelu(self.hidden(batch["x"])))
+        return Loss(tf.reduce_sum(batch["known"] * tf.square(guess - batch["y"]), 1))

@@ -250,7 +250,7 @@ class ArgmaxOfTheWrongAxis(steps.Classifier):
         return Loss(losses.softmax_cross_entropy(self.logits(batch), label))
 
 
-@mistake("label", "`label` is read by `evaluate`, but by no phase")
+@mistake("label", "`label` is read by the loss of `evaluate`, but by no phase")
 class ZeroesForAll(steps.Classifier):
     def loss(self, batch, rng):
         return Loss(losses.softmax_cross_entropy(self.logits(batch), tf.zeros([batch["x"].shape[0]], tf.int32)))

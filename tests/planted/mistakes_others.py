@@ -120,7 +120,7 @@ class LabelsFromOne(steps.Classifier):
         return Loss(losses.softmax_cross_entropy(self.logits(batch), batch["label"] + 1))
 
 
-@mistake("own: another figure in evaluation", "`y` is read by `evaluate`, but by no phase")
+@mistake("own: another figure in evaluation", "`y` is read by the loss of `evaluate`, but by no phase")
 class TrainsOnTheInput(steps.Regression):
     @staticmethod
     def batch():
