@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from core.engine.ancestry import Ancestry, ancestries
 from core.errors import ConfigurationError
 from core.random import Moment, Rng
 from core.rows import sharing_rows
@@ -32,6 +33,7 @@ class Access(NamedTuple):
     mixes: bool  # whether it gathered the rows of all replicas, or a layer of it summed over them
     progress: bool  # whether it asks how much of the run is done
     averages: Mapping[Any, Averages]  # by reference, with the layers that normalised by the batch
+    ancestries: Mapping[str, Ancestry]  # what each output hangs on
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,9 +81,9 @@ def describe_loss(
         weighted = result.weight is not None
         statistics = result.statistics.sums if result.statistics else {}
         moves.update(result.statistics.averages() if result.statistics else ())
-        return weighted_sums(result)[1], dict(result.outputs), statistics
+        return dict(result.outputs), weighted_sums(result)[1], statistics
 
-    (sums, outputs, statistics), access = _trace(traced, batch, name, elsewhere, mixes_rows, replicas)
+    (outputs, sums, statistics), access = _trace(traced, batch, name, elsewhere, mixes_rows, replicas)
     outputs = _by_row(_specs(outputs), rows, name)
     return LossSpec(_specs(sums), weighted, outputs, _specs(statistics), frozenset(moves), access)
 
@@ -132,7 +134,7 @@ def _specs(nest: Any) -> Any:
 
 
 def _trace(
-    fn: Callable[[Batch, Rng], Any],
+    fn: Callable[[Batch, Rng], Any],  # returns its outputs first
     batch: Specs,
     name: str,
     elsewhere: Mapping[str, str],
@@ -155,16 +157,19 @@ def _trace(
             shapes = {key: [1 if size is None else size for size in spec.shape] for key, spec in batch.items()}
             values = {key: tf.zeros(shapes[key], spec.dtype) for key, spec in batch.items()}
             result = noticed(values, tf.constant(0, tf.int64), tf.constant(0.0))
+            everything = Ancestry(frozenset(read), tuple(variables))  # there is no graph to follow
+            found = dict.fromkeys(result[0], everything)
         else:
             moment = (tf.TensorSpec([], tf.int64), tf.TensorSpec([]))
             with no_python_values(f"phase `{name}`"):
                 function = tf.function(noticed, autograph=False).get_concrete_function(dict(batch), *moment)
             result = function.structured_outputs
+            found = ancestries(function, result[0], sorted(batch), variables)
             used = [bool(tensor.consumers()) for tensor in function.inputs]  # the variables come last
             unused = {key for key, is_used in zip(sorted(batch), used, strict=False) if not is_used}
             asks_progress = used[len(batch) + 1]
     access = Access(
-        frozenset(read), frozenset(read & unused), tuple(variables), seen.mixes, asks_progress, averages=averages
+        frozenset(read), frozenset(read & unused), tuple(variables), seen.mixes, asks_progress, averages, found
     )
     return result, access
 

@@ -1,7 +1,7 @@
 """What each phase of a step reads and makes, and where: found by tracing its function once, before the first step."""
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -45,7 +45,16 @@ class Plan:
 class Planner:
     """Goes through the phases in their order, and knows what the ones so far have made."""
 
-    def __init__(self, batch: Specs, *, replicas: int, one_device_ids: Collection[int] = ()):
+    def __init__(
+        self,
+        batch: Specs,
+        variables: Mapping[str, tf.Variable],
+        *,
+        replicas: int,
+        one_device_ids: Collection[int] = (),
+    ):
+        """Begins with what the source gives; errors call `variables` by these paths."""
+        self.paths = _paths_by_id(variables)
         self.microbatches, rows = shape_of(batch)
         self.rows = rows * replicas  # of one global microbatch
         self.replicas, self.one_device_ids = replicas, one_device_ids
@@ -134,7 +143,7 @@ class Planner:
 
     def _check_way_through(self, phase: Update, source: Plan, access: Access, *, replicated: bool) -> None:
         """Refuses what would train to wrong numbers without an error."""
-        trained = _paths_by_id(phase.variables())
+        trained = self._paths_of(phase.variables())
         direct = [trained[id(variable)] for variable in access.variables if id(variable) in trained]
         if direct:
             raise ConfigurationError(
@@ -142,7 +151,12 @@ class Planner:
                 f"`{source.name}` alone. Compute that part of the loss in `{source.name}` as well, hand it on as one "
                 "more output, one value per row, and read it here."
             )
-        for reader, keys in ((f"the loss of phase `{phase.name}`", access), (f"`{source.name}`", source.access)):
+        sources = [source.access.ancestries[key].reads for key in source.outputs.keys() & access.reads]
+        ways = {
+            f"the loss of phase `{phase.name}`": access.reads - access.shapes_only,
+            f"`{source.name}`": frozenset().union(*sources),
+        }
+        for reader, keys in ways.items():
             other = self._made_with(trained, keys, but=source)
             if other is not None:
                 key, maker, path = other
@@ -176,8 +190,8 @@ class Planner:
     def _check_reached(self, phase: Update, access: Access) -> None:
         """Refuses training by values that an earlier phase made: they are constants, unless gradients go `through`."""
         read = {id(variable) for variable in access.variables}
-        trained = _paths_by_id({p: v for p, v in phase.variables().items() if read.isdisjoint(_ids(v))})
-        found = self._made_with(trained, access)
+        trained = self._paths_of({p: v for p, v in phase.variables().items() if read.isdisjoint(_ids(v))})
+        found = self._made_with(trained, access.reads - access.shapes_only)
         if found is not None:
             key, maker, path = found
             raise ConfigurationError(
@@ -186,25 +200,29 @@ class Planner:
                 "`Compute`, and gradients go on through it; or make the pass in the loss."
             )
 
+    def _paths_of(self, variables: Mapping[str, tf.Variable]) -> dict[int, str]:
+        return {part: self.paths.get(part, path) for part, path in _paths_by_id(variables).items()}
+
     def _made_with(
-        self, trained: Mapping[int, str], access: Access, but: Plan | None = None
+        self, trained: Mapping[int, str], keys: Iterable[str], but: Plan | None = None
     ) -> tuple[str, str, str] | None:
-        """Finds a value among those read that gradients of `trained` ought to reach: its key, its maker, a path."""
-        for key in sorted(access.reads - access.shapes_only):
+        """Finds one of `keys` that gradients of `trained` ought to reach: the key, its maker, a path."""
+        for key in sorted(keys):
             maker = self.plans.get(self.makers[key].name) if key in self.makers else None
             if maker is None or maker is but or not self.known[key].dtype.is_floating:
                 continue
-            path = self._way_to(trained, maker)
+            path = self._way_to(trained, maker, key)
             if path is not None:
                 return key, maker.name, path
         return None
 
-    def _way_to(self, trained: Mapping[int, str], plan: Plan) -> str | None:
-        """Returns the path of a variable of `trained` that `plan` computes with, or those that it reads from."""
-        for variable in plan.access.variables:
+    def _way_to(self, trained: Mapping[int, str], plan: Plan, key: str) -> str | None:
+        """Returns the path of a variable of `trained` that `plan` makes `key` with, or what it makes it from."""
+        made_of = plan.access.ancestries[key]
+        for variable in made_of.variables:
             if id(variable) in trained:
                 return trained[id(variable)]
-        found = self._made_with(trained, plan.access)
+        found = self._made_with(trained, made_of.reads)
         return found and found[2]
 
     def _check_one_device_reads(self, plan: Plan) -> None:

@@ -17,6 +17,7 @@ from core.engine.place import Placed
 from core.engine.plan import Plan, Planner
 from core.engine.run import PhaseRunner
 from core.errors import ConfigurationError
+from core.module import named_variables
 from core.random import Rng
 from core.task import Batch, Phase
 from core.task.loss import Sums
@@ -48,7 +49,12 @@ class TrainStep:
     ):
         self.optimizers, self.compile = assembly.optimizers, compile
         self.exchange = Exchange(assembly.strategy, reduce_in=reduce_in)
-        planner = Planner(batch, replicas=self.exchange.replicas, one_device_ids=assembly.one_device_ids)
+        planner = Planner(
+            batch,
+            named_variables(assembly.task),
+            replicas=self.exchange.replicas,
+            one_device_ids=assembly.one_device_ids,
+        )
         self.plans = [planner.add(phase) for phase in assembly.phases]
         check_averages(self.plans, assembly.variables)
         self.asks_progress = [plan.name for plan in self.plans if plan.access.progress]

@@ -242,5 +242,5 @@ def test_weights_tied_to_what_a_pass_was_made_of_are_refused():
         def loss(self, batch, rng):
             return Loss(tf.square(self.b(batch["z"])[:, 0] - batch["y"]))
 
-    with pytest.raises(ConfigurationError, match="reads `w`, which it trains, but its gradients go through `make`"):
+    with pytest.raises(ConfigurationError, match="reads `a/w`, which it trains, but its gradients go through `make`"):
         train(Through, DATA, 1, 1)

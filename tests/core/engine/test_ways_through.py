@@ -120,7 +120,38 @@ class AfterAnUpdate(Two):
         ]
 
 
-@pytest.mark.parametrize("task", [ByNumbers, AfterAnUpdate])
+class Relativistic(Two):
+    """The critic hands on what it says of real rows, which doesn't hang on the generator `a`, though its loss does."""
+
+    handed_on = "real"
+
+    def phases(self):
+        return [
+            Compute("sample", lambda batch, _: {"v": tf.tanh(self.a(batch["x"]))}),
+            update("b", self.b_loss, self.b),
+            update("a", self.a_loss, self.a, through="sample"),
+        ]
+
+    def b_loss(self, batch, rng):
+        score = {"real": self.b(3.0 * batch["x"])[:, 0], "fake": self.b(batch["v"])[:, 0]}
+        gap = tf.math.softplus(score["fake"] - score["real"])
+        return Loss(gap, outputs={"score": score[self.handed_on]})
+
+    def a_loss(self, batch, rng):
+        return Loss(tf.math.softplus(batch["score"] - self.b(batch["v"])[:, 0]))
+
+
+class RelativisticToFakes(Relativistic):
+    handed_on = "fake"
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_an_output_that_hangs_on_the_generator_is_refused(replicas):
+    with pytest.raises(ConfigurationError, match=r"`a` reads `score` as well, which comes from phase `b` and `a/[bw]`"):
+        train(RelativisticToFakes, DATA, replicas, 1)
+
+
+@pytest.mark.parametrize("task", [ByNumbers, AfterAnUpdate, Relativistic])
 def test_what_looks_like_it_and_is_right_passes(task):
     assert_as_plain(task, DATA, 2, 2)
 
@@ -154,7 +185,7 @@ def test_training_by_what_an_earlier_phase_made_asks_for_through():
             one, a, _ = super().phases()
             return [one, update("a", a.loss, self.a)]
 
-    with pytest.raises(ConfigurationError, match=r"trains `[bw]`.*only by way of `v`.*`through='one'`"):
+    with pytest.raises(ConfigurationError, match=r"trains `a/[bw]`.*only by way of `v`.*`through='one'`"):
         train(Without, DATA, 1, 1)
 
 
