@@ -59,17 +59,31 @@ class _RefusedRows:
 
 
 def refuse_mixed_rows(evaluate: Callable[[Batch], Loss], batch: Batch) -> None:
-    """Raises an error where `evaluate` makes something else of the first of two rows or more than of that row alone."""
-    both = [evaluate({key: x[:n] for key, x in batch.items()}) for n in (None, 1)]
-    counts = tf.ones_like(both[1].per_example) if both[1].weight is None else both[1].weight
-    together, alone = (tf.where(counts != 0.0, tf.cast(loss.per_example[:1], tf.float32), 0.0) for loss in both)
-    gap = float(tf.reduce_max(tf.abs(together - alone)))
-    if gap > 1e-2 * max(1.0, float(tf.reduce_max(tf.abs(alone)))):  # far beyond the rounding of other shapes
-        raise ConfigurationError(
-            f"`evaluate` mixes rows: the loss of an example is another one beside others (by {gap:.2g}), as a phase of "
-            "the task says by `mixes_rows=True`. On several replicas it would see the rows of one: compare with the "
-            "rows of all, `all_rows(x)` from `core.task`, or evaluate each example by itself."
-        )
+    """Raises an error where `evaluate` makes something else of rows together than of the first and the others apart."""
+    rows = len(next(iter(batch.values())))
+    if rows < 2:
+        return
+    together, first, others = (
+        _figures_by_row(evaluate({key: x[part] for key, x in batch.items()}))
+        for part in (slice(rows), slice(1), slice(1, rows))
+    )
+    for name, x in together.items():
+        apart = tf.concat([first[name], others[name]], 0)
+        gap = float(tf.reduce_max(tf.abs(x - apart)))
+        if gap > 1e-2 * max(1.0, float(tf.reduce_max(tf.abs(apart)))):  # far beyond the rounding of other shapes
+            raise ConfigurationError(
+                f"`evaluate` mixes rows: {name} of an example is another one beside others (by {gap:.2g}), as a phase "
+                "of the task says by `mixes_rows=True`. On several replicas it would see the rows of one: compare with "
+                "the rows of all, `all_rows(x)` from `core.task`, or evaluate each example by itself."
+            )
+
+
+def _figures_by_row(loss: Loss) -> dict[str, tf.Tensor]:
+    """Returns all that `loss` says of each example, zero where the weight is; sums over examples aren't by row."""
+    weight = tf.ones_like(loss.per_example) if loss.weight is None else loss.weight
+    metrics = {f"the metric `{name}`": x for name, x in loss.metrics.items() if tf.is_tensor(x)}
+    figures = {"the loss": loss.per_example, "the weight": weight, **metrics}
+    return {name: tf.where(weight != 0, tf.cast(x, tf.float32), 0.0) for name, x in figures.items()}
 
 
 def refuse_missing_gradients(gradients: Mapping[str, Any], name: str) -> None:

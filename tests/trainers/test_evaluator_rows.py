@@ -127,6 +127,36 @@ def test_an_evaluation_that_mixes_rows_within_each_replica_is_refused():
     assert evaluated(Apart, 2)[0]["loss"] == pytest.approx(evaluated(Apart, 1)[0]["loss"], rel=1e-6)
 
 
+class MetricAlone(Apart):
+    """Says which rows have their own other view nearest among those of one replica."""
+
+    def evaluate(self, batch):
+        z = self.net(batch["x"])
+        places = tf.argmax(tf.matmul(z, self.net(batch["y"]), transpose_b=True), 1)
+        found = places == tf.range(tf.shape(z)[0], dtype=tf.int64)
+        return super().evaluate(batch)._replace(metrics={"found": tf.cast(found, tf.float32)})
+
+
+class WeightAlone(Apart):
+    def evaluate(self, batch):
+        return super().evaluate(batch)._replace(weight=tf.nn.softmax(batch["x"][:, 0]))
+
+
+class LaterRowsAlone(Apart):
+    """The first row is what it is alone; those after it hang on it."""
+
+    def evaluate(self, batch):
+        return Loss(tf.cumsum(super().evaluate(batch).per_example))
+
+
+@pytest.mark.parametrize(
+    ("task", "says"), [(MetricAlone, "the metric `found`"), (WeightAlone, "the weight"), (LaterRowsAlone, "the loss")]
+)
+def test_mixed_rows_are_found_in_all_that_is_said_of_each_row(task, says):
+    with pytest.raises(ConfigurationError, match=f"`evaluate` mixes rows: {says} of an example"):
+        evaluated(task, 2)
+
+
 def test_an_evaluation_that_gathers_other_rows_than_its_batch_has_is_refused():
     with pytest.raises(tf.errors.InvalidArgumentError, match="`evaluate` asks for `all_rows` of another number"):
         evaluated(Views, 2)
