@@ -52,9 +52,13 @@ class MaxPool(_Pooling):
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         window, stride, padding = self._settings(x)
-        if not isinstance(padding, str):
-            x, padding = pad_space(x, padding, float("-inf")), "VALID"
-        return for_any_rows(lambda x: _with_nan(lambda x: _pool(tf.nn.max_pool, x, window, stride, padding), x), x)
+
+        def pool(x: tf.Tensor) -> tf.Tensor:
+            if isinstance(padding, str):
+                return _pool(tf.nn.max_pool, x, window, stride, padding)
+            return _pool(tf.nn.max_pool, pad_space(x, padding, float("-inf")), window, stride, "VALID")
+
+        return for_any_rows(lambda x: _largest(pool, x), x)
 
 
 class AveragePool(_Pooling):
@@ -79,7 +83,7 @@ def global_average_pool(x: tf.Tensor) -> tf.Tensor:
 def global_max_pool(x: tf.Tensor) -> tf.Tensor:
     """Returns the largest value over all of space: [batch, ..., channels] to [batch, channels]."""
     axes = _space(x)
-    return _with_nan(lambda x: tf.reduce_max(x, axes), x)
+    return _largest(lambda x: tf.reduce_max(x, axes), x)
 
 
 def _space(x: tf.Tensor) -> list[int]:
@@ -90,19 +94,22 @@ def _space(x: tf.Tensor) -> list[int]:
     return list(range(1, x.shape.rank - 1))
 
 
-def _with_nan(pool: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor) -> tf.Tensor:
-    """Returns `pool(x)`, the largest values, with `nan` where there is one among them.
+def _largest(pool: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor) -> tf.Tensor:
+    """Returns `pool(x)`, the largest values, with `nan` where there is one among them, and minus infinity of only such.
 
-    TensorFlow's kernels pass over it, or make the lowest number of it; so does XLA's maximum.
+    TensorFlow's kernels pass over the one, or make the lowest number of it, as of the other; XLA's maximum does too.
     """
     y = pool(x)
+    if not x.dtype.is_floating:
+        return y
 
     def marked() -> tf.Tensor:
         found = pool(tf.cast(tf.math.is_nan(x), x.dtype)) > 0.0
-        return tf.where(found, tf.constant(float("nan"), x.dtype), y)
+        right = y + tf.where(y <= x.dtype.min, tf.constant(float("-inf"), x.dtype), tf.zeros_like(y))
+        return tf.where(found, tf.constant(float("nan"), x.dtype), right)
 
-    # A sum of squares isn't a number only if one of them isn't: the second pool is for that case.
-    return tf.cond(tf.math.is_nan(tf.nn.l2_loss(tf.stop_gradient(x))), marked, lambda: y)
+    # A sum of squares is finite only if each of them is: the second pool is for other cases.
+    return tf.cond(tf.math.is_finite(tf.nn.l2_loss(tf.stop_gradient(x))), lambda: y, marked)
 
 
 def _pool(pool: _Pool, x: tf.Tensor, window: Sequence[int], stride: Sequence[int], padding: str) -> tf.Tensor:

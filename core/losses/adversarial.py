@@ -27,7 +27,7 @@ import gin
 import tensorflow as tf
 
 from core import arguments
-from core.losses.labels import zero_where
+from core.losses.labels import share_of, zero_where
 from core.random import Rng
 
 Critic = Callable[[tf.Tensor], tf.Tensor]  # images [rows, ...] -> logits
@@ -82,8 +82,9 @@ def non_saturating(label_smoothing: float = 0.0) -> Game:
     arguments.check_fraction(label_smoothing=label_smoothing)
     return _unpaired(
         border=math.log((1.0 - label_smoothing) / (1.0 + label_smoothing)),
-        # Without smoothing there is no second term: an infinite logit would make it `nan`.
-        real=lambda logits: tf.math.softplus(-logits) + (label_smoothing * logits if label_smoothing else 0.0),
+        real=lambda logits: (
+            (1.0 - label_smoothing) * tf.math.softplus(-logits) + share_of(tf.math.softplus(logits), label_smoothing)
+        ),
         fake=tf.math.softplus,
         generator=lambda logits: tf.math.softplus(-logits),
     )

@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from core import arguments
-from core.losses.labels import binary, nan, zero_where
+from core.losses.labels import binary, nan, share_of, zero_where
 
 
 def softmax_cross_entropy(
@@ -46,7 +46,7 @@ def softmax_cross_entropy(
             labels = (1.0 - label_smoothing) * labels + label_smoothing / classes
         # TensorFlow's fused op supposes in its gradient that labels sum to one; this is right for any. A class that is
         # ruled out, by a logit of minus infinity, costs nothing where its label is zero.
-        loss = -tf.reduce_sum(tf.math.multiply_no_nan(tf.nn.log_softmax(logits), labels), axis=-1)
+        loss = -tf.reduce_sum(share_of(tf.nn.log_softmax(logits), labels), axis=-1)
     if z_loss:
         loss += z_loss * tf.square(tf.reduce_logsumexp(logits, axis=-1))
     return zero_where(ignored, loss)
@@ -65,8 +65,8 @@ def sigmoid_cross_entropy(
     if label_smoothing:
         labels = (1.0 - label_smoothing) * labels + 0.5 * label_smoothing
     # Either half costs nothing where its share is zero, at an infinite logit too, which TensorFlow's own makes `nan`.
-    positive = tf.math.multiply_no_nan(tf.math.softplus(-logits), labels)
-    negative = tf.math.multiply_no_nan(tf.math.softplus(logits), 1.0 - labels)
+    positive = share_of(tf.math.softplus(-logits), labels)
+    negative = share_of(tf.math.softplus(logits), 1.0 - labels)
     return zero_where(ignored, positive + negative)
 
 
@@ -77,7 +77,7 @@ def kl_divergence(logits: Any, targets: Any) -> tf.Tensor:
     """
     logits = arguments.floats("logits", logits, min_rank=1, axes="[..., classes]")
     targets = arguments.targets_like("targets", targets, "logits", logits)
-    cross = tf.math.multiply_no_nan(tf.nn.log_softmax(logits), targets)
+    cross = share_of(tf.nn.log_softmax(logits), targets)
     return tf.reduce_sum(tf.math.xlogy(targets, targets) - cross, axis=-1)
 
 

@@ -28,6 +28,11 @@ def zero_where(condition: tf.Tensor | None, value: tf.Tensor) -> tf.Tensor:
     return value if condition is None else tf.where(condition, tf.zeros_like(value), value)
 
 
+def share_of(value: tf.Tensor, share: Any) -> tf.Tensor:
+    """Returns `share * value`, where no share of an infinity is zero, without a gradient; of a NaN it is a NaN."""
+    return share * zero_where(tf.equal(share, 0.0) & tf.math.is_inf(value), value)
+
+
 def nan(dtype: tf.DType) -> tf.Tensor:
     """Returns not a number: what a figure is when its input makes no sense on a device that can't raise."""
     return tf.constant(float("nan"), dtype)

@@ -5,7 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from core import arguments
-from core.losses.labels import binary, zero_where
+from core.losses.labels import binary, share_of, zero_where
 
 
 def focal(
@@ -26,8 +26,7 @@ def focal(
     if gamma:
         loss *= tf.exp(gamma * tf.math.log_sigmoid(-score))
     if alpha is not None:
-        # Select, don't multiply: a weight of zero takes an infinite loss too.
-        loss = tf.math.multiply_no_nan(loss, alpha * labels + (1.0 - alpha) * (1.0 - labels))
+        loss = share_of(loss, alpha * labels + (1.0 - alpha) * (1.0 - labels))
     return zero_where(ignored, loss)
 
 

@@ -66,6 +66,7 @@ class R2(NamedTuple):
     def result(self) -> tf.Tensor:
         """Returns 1 − residual / Σ weight · (target − mean)²; `nan` where the targets don't vary."""
         spread = squared_deviations(Moments(*self[1:-1]), self.weight)
-        # What is left of equal targets under broken weights is rounding, not variance.
-        spread = zero_where(spread <= 1e-14 * self.coarse_squares, spread)
+        # Equal targets leave nothing under whole weights; under others, rounding, which is seldom more than this.
+        # Targets half of which are the next float32 to the others leave at least 2 ** -50, which is 8.9e-16.
+        spread = zero_where(spread <= 8e-16 * self.coarse_squares, spread)
         return 1.0 - ratio(self.residual, spread)

@@ -51,6 +51,14 @@ def spoilt(rng: np.random.Generator, rows: int) -> Arrays:
     return (x,)
 
 
+def ruled_out(rng: np.random.Generator, rows: int) -> Arrays:
+    """Images whose first has windows, and a channel, of nothing but minus infinity; and a NaN among some."""
+    x = rng.normal(size=(rows, 6, 6, 4)).astype(np.float32)
+    x[:1, :2, :2, 0] = x[:1, ..., 1] = x[:1, 4:, 4:, 2] = -np.inf
+    x[:1, 5, 5, 2] = np.nan
+    return (x,)
+
+
 def largest(part: object, x: Array) -> Array:
     """The largest of each two by two pixels; NumPy's is a NaN where there is one."""
     return x.reshape(len(x), 3, 2, 3, 2, 4).max((2, 4))
@@ -79,6 +87,15 @@ EXTREME_ROWS = [
         case="sync",
     ),
     Row("MaxPool", lambda rng: layers.MaxPool(2), spoilt, largest, "NumPy"),
+    Row("MaxPool", lambda rng: layers.MaxPool(2), ruled_out, largest, "NumPy", case="minus infinity"),
+    Row(
+        "global_max_pool",
+        lambda rng: layers.global_max_pool,
+        ruled_out,
+        lambda part, x: x.max((1, 2)),
+        "NumPy",
+        case="minus infinity",
+    ),
     Row("global_max_pool", lambda rng: layers.global_max_pool, spoilt, lambda part, x: x.max((1, 2)), "NumPy"),
     *(
         Row(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from core import losses, metrics
+from core import layers, losses, metrics
 from core.losses import adversarial
 
 from . import battery
@@ -109,6 +109,51 @@ def test_an_infinite_logit_costs_nothing_where_its_label_is_zero(
         np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(
+    ("loss", "bad", "label"),
+    [
+        (losses.softmax_cross_entropy, [[np.nan, 1.0]], [[0.0, 0.0]]),
+        (losses.kl_divergence, [[np.nan, 1.0]], [[0.0, 0.0]]),
+        (losses.sigmoid_cross_entropy, [np.nan], [0.0]),
+        (partial(losses.focal, alpha=1.0), [np.nan], [0.0]),
+        (real_side, [np.nan], [1.0]),
+    ],
+    ids=["softmax", "kl", "sigmoid", "focal of positives", "non_saturating"],
+)
+def test_a_logit_that_is_not_a_number_is_seen_where_its_label_is_zero(
+    loss: Callable[..., tf.Tensor], bad: list[Any], label: list[Any], compiled: bool
+) -> None:
+    def value_and_gradient(logits: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(logits)
+            value = loss(logits, tf.constant(label))
+        return value, tape.gradient(value, logits)
+
+    call = tf.function(value_and_gradient, jit_compile=True, autograph=False) if compiled else value_and_gradient
+    assert all(np.all(np.isnan(x)) for x in call(tf.constant(bad)))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_an_infinite_logit_costs_the_discriminator_what_its_share_of_the_label_is(smoothing: float) -> None:
+    logits = tf.constant([-INF, INF, -1e4, 1e4, 2.0])
+    with tf.GradientTape() as tape:
+        tape.watch(logits)
+        value = adversarial.non_saturating(smoothing).discriminator(logits, -100.0 * tf.ones_like(logits))
+    expected, slopes = binary(logits.numpy().astype(np.float64), np.full(5, 1.0 - smoothing))
+    np.testing.assert_allclose(value, expected, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(tape.gradient(value, logits), slopes, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", [tf.int32, tf.uint8])
+def test_max_pools_take_integers(dtype: tf.DType) -> None:
+    x = np.random.default_rng(0).integers(0, 200, [2, 6, 6, 4])
+    pooled = layers.MaxPool(2)(tf.constant(x, dtype))
+    assert pooled.dtype == dtype
+    np.testing.assert_array_equal(pooled, x.reshape(2, 3, 2, 3, 2, 4).max((2, 4)))
+    np.testing.assert_array_equal(layers.global_max_pool(tf.constant(x, dtype)), x.max((1, 2)))
+
+
 def test_log_cosh_keeps_the_digits_of_small_differences() -> None:
     d = np.array([0.0, 1e-12, 1e-6, 1e-3, 0.1, 0.999, 1.001, 3.0, 50.0, 1e4], np.float32)
     with tf.GradientTape() as outer:
@@ -143,6 +188,23 @@ def test_r2_of_targets_far_from_zero(mean: float, deviation: float, compiled: bo
     spread = (w * (t - np.average(t, weights=w)) ** 2).sum()
     found = tf.function(r2, jit_compile=True, autograph=False)() if compiled else r2()
     assert float(found) == pytest.approx(float(1 - (w * (p - t) ** 2).sum() / spread), rel=1e-6)
+
+
+@pytest.mark.parametrize(("middle", "steps"), [(3e7, [-2.0, 2.0]), (1.5e7, [0.0, 1.0]), (2.0**24 - 2.0, [0.0, 1.0])])
+def test_r2_sees_targets_that_differ_by_one_step_of_float32(middle: float, steps: list[float]) -> None:
+    targets = np.float32(middle) + np.resize(steps, 100).astype(np.float32)
+    predictions = targets + np.resize([1.0, 0.0, -2.0], 100).astype(np.float32)
+    t, p = targets.astype(np.float64), predictions.astype(np.float64)
+    expected = 1.0 - ((p - t) ** 2).sum() / ((t - t.mean()) ** 2).sum()
+    assert float(metrics.R2.of(predictions, targets).result()) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("value", [0.1, 3.7, 3e7])
+@pytest.mark.parametrize("n", [3, 100, 3000])
+def test_r2_of_equal_targets_is_undefined_under_weights_that_round(value: float, n: int) -> None:
+    targets = np.full(n, value, np.float32)
+    for weight in (np.full(n, 0.1), np.random.default_rng(n).random(n)):
+        assert np.isnan(metrics.R2.of(targets + 4.0, targets, weight.astype(np.float32)).result())
 
 
 def test_an_answer_that_is_not_a_number_is_not_class_zero() -> None:
