@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 HALFWAY: Any = {"step": 500, "progress": 0.5}  # where an annealed weight is neither zero nor at its end
+NEAR_THE_ENDS: Any = ({"step": 20, "progress": 0.02}, {"step": 980, "progress": 0.98})
 
 
 def as_tensors(batch: Mapping[str, Any]) -> dict[str, tf.Tensor]:

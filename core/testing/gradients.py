@@ -15,7 +15,7 @@ from core.random import Rng
 from core.task import Batch, Task
 from core.testing.batch import HALFWAY
 from core.testing.plain import optimizers_of, plain_step
-from core.testing.traced import Seen, Step, kept, nudged, steps
+from core.testing.traced import Seen, Step, kept, near_the_ends, nudged, steps
 
 STEPS = (
     1e-2,
@@ -49,12 +49,13 @@ def check_gradients(step: Step, except_for: Sequence[str]) -> None:
             gradient = seen.gradients[path]
             if any(fnmatch.fnmatch(path, pattern) for pattern in except_for):
                 continue
-            assert np.any(gradient != 0.0) or _shifts_nothing(step, path, variable, seen), (
+            found = np.any(gradient != 0.0)
+            assert found or _shifts_nothing(step, path, variable, seen) or _comes_or_goes(step, path), (
                 f"the gradient of `{path}` in {step.name} is zero everywhere: nothing that it computes reaches the "
                 "loss. Look for a `tf.stop_gradient`, a mask or a product with zero on the way, and for an activation "
                 f'that is flat there. Where that is by nature: `except_for=["{path}"]`.'
             )
-            if np.any(gradient != 0.0):
+            if found:
                 _check_slope(step, path, variable, gradient, seen.mean)
 
 
@@ -101,6 +102,11 @@ def _shifts_nothing(step: Step, path: str, variable: tf.Variable, seen: Seen) ->
         variable.assign(variable.numpy() + np.random.RandomState(2).standard_normal(variable.shape))
         moved = step()
     return bool(np.allclose(moved.per_example, seen.per_example, rtol=1e-4, atol=1e-4))
+
+
+def _comes_or_goes(step: Step, path: str) -> bool:
+    """Says whether a variable has a gradient near the beginning of a run, or near its end."""
+    return any(bool(np.any(other().gradients[path] != 0.0)) for other in near_the_ends([step]))
 
 
 def _check_slope(step: Step, path: str, variable: tf.Variable, gradient: np.ndarray, mean: float) -> None:

@@ -73,7 +73,7 @@ def _check_apart(step: Step) -> None:
 def _check_order(step: Step, seen: Seen) -> None:
     """Computes the rows in another order, random numbers by row with them."""
     order = np.random.RandomState(0).permutation(step.rows)
-    if step.phase is None:  # draws of its own keep their places
+    if step.phase is None or (step.mixes_rows and _draws_partners(step)):  # such draws keep their places
         return
     moved = step({key: tf.gather(x, order) for key, x in step.batch.items()}, order=order.tolist())
     counts = seen.weight[order] != 0.0
@@ -83,6 +83,13 @@ def _check_order(step: Step, seen: Seen) -> None:
         "for `tf.roll`, `tf.reverse`, `tf.cumsum`, slices and reshapes over the first axis, and for axes that are "
         "swapped. A batch is a set: what belongs together is one row."
     )
+
+
+def _draws_partners(step: Step) -> bool:
+    """Says whether rows meet others by chance, as in mixup: random numbers for all of them say which to gather."""
+    shared = {draw.op.name for draw in step.draws if _over_rows(step, draw.op) and not _by_rows(draw.op)}
+    gathers = [op for op in step.operations if op.type in ("GatherV2", "GatherNd")]
+    return any(shared & operations.ancestors(op.inputs[1]) for op in gathers)
 
 
 def _reason(step: Step) -> str:

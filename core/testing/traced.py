@@ -22,7 +22,7 @@ from core.task.guards import no_new_variables
 from core.task.inputs import Inputs
 from core.task.loss import checked, weighted_sums
 from core.testing import operations
-from core.testing.batch import HALFWAY, as_tensors
+from core.testing.batch import HALFWAY, NEAR_THE_ENDS, as_tensors
 from core.tracing import no_python_values
 
 Arrays = Mapping[str, Any]
@@ -70,13 +70,13 @@ class Seen:
 class Step:
     """An update of a task, or its evaluation (`phase` is None)."""
 
-    def __init__(self, task: Task, phase: Update | None, batch: Batch, *, seed: int = 0):
-        self.task, self.phase = task, phase
+    def __init__(self, task: Task, phase: Update | None, batch: Batch, *, seed: int = 0, moment: Any = HALFWAY):
+        self.task, self.phase, self.moment = task, phase, moment
         self.batch = as_tensors(batch)
         self.rows = len(next(iter(self.batch.values())))
         self.name = f"phase `{phase.name}`" if phase else "`evaluate`"
         self.variables = phase.variables() if phase else {}
-        self.rng = Rng.from_seed(seed, **{**HALFWAY, "step": HALFWAY["step"] + seed})._replace(num_rows=self.rows)
+        self.rng = Rng.from_seed(seed, **{**moment, "step": moment["step"] + seed})._replace(num_rows=self.rows)
         self.makes_statistics = False
         traced = tf.function(self._trace, autograph=False)
         with no_python_values(self.name):
@@ -123,7 +123,7 @@ class Step:
 
     def _trace(self, batch: Batch, seed: tf.Tensor, order: tf.Tensor) -> Any:
         graph = tf.compat.v1.get_default_graph()
-        moment = self.rng.moment and self.rng.moment._replace(step=HALFWAY["step"] + tf.cast(seed[0], tf.int64))
+        moment = self.rng.moment and self.rng.moment._replace(step=self.moment["step"] + tf.cast(seed[0], tf.int64))
         rng: Rng = _in_order(order)(*self.rng)._replace(seed=seed, moment=moment)
         with tf.GradientTape() as tape, no_new_variables(phase.name if (phase := self.phase) else "evaluate"):
             loss = self._loss(dict(batch), rng)
@@ -197,6 +197,13 @@ def steps(task: Task, batch: Batch, *, seed: int = 0) -> list[Step]:
     if type(task).evaluate is not Task.evaluate:
         made.append(Step(task, None, batch, seed=seed))
     return made
+
+
+def near_the_ends(made: Sequence[Step]) -> Iterator[Step]:
+    """Traces steps anew near the beginning of a run and near its end, where a term may be that halfway isn't."""
+    for moment in NEAR_THE_ENDS:
+        for step in made:
+            yield Step(step.task, step.phase, step.batch, moment=moment)
 
 
 @contextlib.contextmanager

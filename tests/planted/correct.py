@@ -449,3 +449,35 @@ class SomeOutputsUnknown(steps.Regression):
     def loss(self, batch, rng):
         guess = self.out(tf.nn.gelu(self.hidden(batch["x"])))
         return Loss(tf.reduce_sum(batch["known"] * tf.square(guess - batch["y"]), 1))
+
+
+@correct()
+class Mixup(steps.Classifier):
+    """Zhang et al. (2018): which rows are mixed is drawn, and so no matter of their order."""
+
+    mixes_rows = True
+
+    def loss(self, batch, rng):
+        rows = batch["x"].shape[0]
+        other = tf.argsort(rng.fold("other").uniform([rows]))
+        share = rng.fold("share").rows.uniform(rows)
+        x = share[:, None] * batch["x"] + (1.0 - share[:, None]) * tf.gather(batch["x"], other)
+        logits = self.logits({"x": x})
+        one = losses.softmax_cross_entropy(logits, batch["label"])
+        return Loss(
+            share * one + (1.0 - share) * losses.softmax_cross_entropy(logits, tf.gather(batch["label"], other))
+        )
+
+    evaluate = Task.evaluate
+
+
+@correct()
+class TermOfTheLastSteps(TwoHeads):
+    """A head that is trained in the last fifth of a run."""
+
+    def loss(self, batch, rng):
+        h = tf.nn.relu(self.hidden(batch["x"]))
+        late = tf.maximum(0.0, rng.progress - 0.8) * losses.squared_error(self.second(h)[:, 0], batch["y"])
+        return Loss(losses.softmax_cross_entropy(self.out(h), batch["label"]) + late)
+
+    evaluate = Task.evaluate
