@@ -27,14 +27,16 @@ def check_count(**counts: int) -> None:
 def check_positive(**values: float) -> None:
     """Refuses what isn't above zero."""
     for name, value in values.items():
-        if not _is_number(value) or not value > 0:
+        _check_number(name, value)
+        if not value > 0:
             raise ValueError(f"`{name}` is {value!r}; it is above 0: give a larger number.")
 
 
 def check_not_negative(**values: float) -> None:
     """Refuses what is below zero."""
     for name, value in values.items():
-        if not _is_number(value) or not value >= 0:
+        _check_number(name, value)
+        if not value >= 0:
             raise ValueError(f"`{name}` is {value!r}; it is at least 0: give zero or a number above it.")
 
 
@@ -48,8 +50,18 @@ def check_fraction(**values: float) -> None:
 def check_rate(**values: Any) -> None:
     """Refuses a learning rate, or a decay, that is neither a schedule nor a number of at least zero."""
     for name, value in values.items():
-        if not callable(value) and not (_is_number(value) and value >= 0.0):
+        if isinstance(value, tf.Variable):
+            raise ValueError(f"`{name}` is a variable; give a schedule that reads it: `{name}=lambda step: variable`.")
+        if callable(value):
+            continue
+        _check_number(name, value, "or a schedule: `lambda step: ...`")
+        if not value >= 0.0:
             raise ValueError(f"`{name}` is {value!r}; give a number of at least zero, or a schedule.")
+
+
+def _check_number(name: str, value: object, instead: str = "not a tensor, a string or a bool") -> None:
+    if not _is_number(value):
+        raise ValueError(f"`{name}` is {value!r}, of type {type(value).__name__}; give a Python number, {instead}.")
 
 
 def _is_number(value: object, kind: type = Real) -> bool:

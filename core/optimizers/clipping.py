@@ -4,7 +4,7 @@ import gin
 import tensorflow as tf
 
 from core.arguments import check_positive
-from core.optimizers.norms import any_global_norm, any_norms, unit_of, where_in_range
+from core.optimizers.norms import LEAST, measured, measured_together
 from core.optimizers.rates import as_dtype
 from core.optimizers.transform import Tensors, Transform, stateless
 
@@ -26,8 +26,8 @@ def clip_by_norm(max_norm: float) -> Transform:
     check_positive(max_norm=max_norm)
 
     def rule(gradients: Tensors, params: Tensors, step: tf.Tensor) -> Tensors:
-        norms = zip(gradients.items(), any_norms(list(gradients.values())), strict=True)
-        return {path: g * (max_norm / tf.maximum(norm, max_norm)) for (path, g), norm in norms}
+        found = zip(gradients, measured(list(gradients.values()), least=_least(max_norm)), strict=True)
+        return {path: over * _scale(max_norm, norm, unit) for path, (over, norm, unit) in found}
 
     return stateless("clip_by_norm", rule)
 
@@ -41,11 +41,21 @@ def clip_by_global_norm(max_norm: float) -> Transform:
     check_positive(max_norm=max_norm)
 
     def rule(gradients: Tensors, params: Tensors, step: tf.Tensor) -> Tensors:
-        # Exactly one where nothing is to be clipped, so that such gradients keep their bits.
-        scale = max_norm / tf.maximum(any_global_norm(gradients), max_norm)
-        return {path: g * as_dtype(scale, g) for path, g in gradients.items()}
+        over, norm, unit = measured_together(gradients, least=_least(max_norm))
+        scale = _scale(max_norm, norm, unit)
+        return {path: g * as_dtype(scale, g) for path, g in over.items()}
 
     return stateless("clip_by_global_norm", rule)
+
+
+def _scale(max_norm: float, norm: tf.Tensor, unit: tf.Tensor) -> tf.Tensor:
+    """Returns what to multiply by what has this norm over its unit; one where nothing is clipped, to keep the bits."""
+    return tf.where(norm <= max_norm / unit, unit, max_norm / norm)
+
+
+def _least(max_norm: float) -> float:
+    """Returns the least norm that must be right: one whose squares are lost is below any usual limit."""
+    return LEAST if max_norm < 1e-12 else 0.0
 
 
 def unit_axes(x: tf.Tensor) -> list[int]:
@@ -58,12 +68,6 @@ def unit_norms(x: tf.Tensor) -> tf.Tensor:
     return tf.sqrt(tf.reduce_sum(tf.square(x), unit_axes(x), keepdims=True))
 
 
-def rescaled_unit_norms(x: tf.Tensor) -> tf.Tensor:
-    """Returns the same, of weights whose squares are infinite."""
-    unit = unit_of(x, unit_axes(x))
-    return unit * unit_norms(x / unit)
-
-
 @gin.configurable
 def adaptive_clip(clipping: float = 0.01, *, epsilon: float = 1e-3) -> Transform:
     """Follows Brock et al. (2021), "High-performance large-scale image recognition without normalization" (AGC).
@@ -73,12 +77,11 @@ def adaptive_clip(clipping: float = 0.01, *, epsilon: float = 1e-3) -> Transform
     check_positive(clipping=clipping, epsilon=epsilon)
 
     def rule(gradients: Tensors, params: Tensors, step: tf.Tensor) -> Tensors:
-        given = list(gradients.values())
-        norms = where_in_range([unit_norms(g) for g in given], lambda: [rescaled_unit_norms(g) for g in given], least=0)
+        found = measured(list(gradients.values()), unit_norms, unit_axes, least=0.0)
         clipped = {}
-        for (path, g), norm in zip(gradients.items(), norms, strict=True):
+        for (path, g), (over, norm, unit) in zip(gradients.items(), found, strict=True):
             limit = clipping * tf.maximum(unit_norms(params[path]), epsilon)
-            clipped[path] = tf.where(norm < limit, g, g * (limit / tf.maximum(norm, 1e-6)))
+            clipped[path] = tf.where(norm < limit / unit, g, over * (limit / tf.maximum(norm, 1e-6)))
         return clipped
 
     return stateless("adaptive_clip", rule)

@@ -7,21 +7,26 @@ import tensorflow as tf
 
 from core.arguments import check_fraction, check_positive, check_rate
 from core.optimizers.moments import averages, check_adam, squares, zeros
-from core.optimizers.norms import any_norms
+from core.optimizers.norms import measured
 from core.optimizers.paths import matching
 from core.optimizers.rates import as_dtype, rate_at, updates_after, weight_seen
 from core.optimizers.transform import Schedule, State, Tensors, Transform, stateful
 
 
-def trust_ratios(params: Tensors, directions: Tensors, coefficient: float = 1.0) -> dict[str, tf.Tensor]:
-    """Returns each η ‖θ‖ / ‖u‖, or one where either norm is zero: a parameter at zero would never leave it."""
+def trust_ratios(
+    params: Tensors, directions: Tensors, coefficient: float = 1.0
+) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
+    """Returns by path a ratio, and what it multiplies: the direction, over a unit where its norm might be infinite.
+
+    The product is η ‖θ‖ / ‖u‖ times u, or u where either norm is zero: a parameter at zero would never leave it.
+    """
     if not directions:
         return {}
-    norms = any_norms([x for path, direction in directions.items() for x in (params[path], direction)])
+    found = measured([x for path, direction in directions.items() for x in (params[path], direction)])
     ratios = {}
-    for path, size, norm in zip(directions, norms[::2], norms[1::2], strict=True):
-        ratio = coefficient * tf.math.divide_no_nan(size, norm)
-        ratios[path] = tf.where((size > 0.0) & (norm > 0.0), ratio, tf.ones_like(ratio))
+    for path, (_, size, size_unit), (over, norm, unit) in zip(directions, found[::2], found[1::2], strict=True):
+        ratio = coefficient * tf.math.divide_no_nan(size_unit * size, norm)
+        ratios[path] = tf.where((size > 0.0) & (norm > 0.0), ratio, unit), over
     return ratios
 
 
@@ -59,7 +64,7 @@ def lamb(
             if path not in kept:
                 directions[path] += as_dtype(decay, p) * p
         ratios = trust_ratios(params, directions)
-        updates = {path: as_dtype(minus_rate, u) * ratios[path] * u for path, u in directions.items()}
+        updates = {path: as_dtype(minus_rate, u) * ratio * u for path, (ratio, u) in ratios.items()}
         return updates, {"m": m, "v": v}
 
     return stateful("lamb", init, update)
@@ -97,7 +102,7 @@ def lars(
             path: gradients[path] + as_dtype(decay, p) * p for path, p in params.items() if path not in as_they_are
         }
         ratios = trust_ratios(params, decayed, trust_coefficient)
-        directions = {path: decayed[path] * ratios[path] if path in ratios else g for path, g in gradients.items()}
+        directions = {**gradients, **{path: u * ratio for path, (ratio, u) in ratios.items()}}
         steps = {path: as_dtype(minus_rate, direction) * direction for path, direction in directions.items()}
         sums = {path: momentum * state["momentum"][path] + s for path, s in steps.items()}
         ahead = {path: momentum * sums[path] + s for path, s in steps.items()} if nesterov else sums

@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from core.arguments import check_positive, check_size
 from core.optimizers.chain import chain
-from core.optimizers.norms import any_global_norm
+from core.optimizers.norms import measured_together
 from core.optimizers.rates import as_dtype
 from core.optimizers.transform import State, Tensors, Transform
 
@@ -60,10 +60,11 @@ def sam(inner: Transform, *, rho: float = 0.05) -> Transform:
         climbs = tf.equal(step % 2, 0)
         centre = {path: tf.where(climbs, p, state["centre"][path]) for path, p in params.items()}
         steps, new = rule.update(gradients, state, centre, step=step // 2, value=value)
-        reach = tf.math.divide_no_nan(rho, any_global_norm(gradients))
+        over, norm, _ = measured_together(gradients)
+        reach = tf.math.divide_no_nan(rho, norm)
         updates = {
             path: tf.where(climbs, as_dtype(reach, g) * g, centre[path] - params[path] + steps[path])
-            for path, g in gradients.items()
+            for path, g in over.items()
         }
         kept = {
             slot: {path: tf.where(climbs, state[slot][path], x) for path, x in values.items()}

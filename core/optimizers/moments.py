@@ -21,7 +21,7 @@ def moved(average: tf.Tensor, value: tf.Tensor, share: float | tf.Tensor) -> tf.
 def averages(old: Tensors, new: Tensors, beta: float) -> dict[str, tf.Tensor]:
     """Returns β old + (1 - β) new, by path."""
     if beta < 0.5:
-        return {path: beta * old[path] + (1.0 - beta) * x for path, x in new.items()}
+        return {path: moved(x, old[path], beta) for path, x in new.items()}
     # By 1 - β alone: as float32, 0.99999 is off by 1e-3 of what it lacks to one, and forgets so much too fast.
     return {path: moved(old[path], x, 1.0 - beta) for path, x in new.items()}
 

@@ -1,7 +1,8 @@
 """Euclidean norms of gradients of any size: the square of 1e20 is infinite in float32, and that of 1e-20 is zero.
 
-A sum of squares is one quick pass, so it comes first; only where it left the range of the dtype are the tensors divided
-by their largest magnitudes and measured again.
+A sum of squares is one quick pass, so it comes first; only where it left the range of the dtype are tensors divided by
+their largest magnitude, the unit, and measured again. The norm itself may be infinite, and a limit over it zero, so
+what is divided goes back with its norm: the direction is the one over the other.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,13 +11,15 @@ import tensorflow as tf
 
 from core.optimizers.transform import Tensors
 
-_LEAST, _MOST = 1e-16, 1e18  # norms whose squares, and those of what counts in them, are in the range of float32
+LEAST, _MOST = 1e-16, 1e18  # norms whose squares, and those of what counts in them, are in the range of float32
+
+Measured = tuple[tf.Tensor, tf.Tensor, tf.Tensor]  # a tensor over its unit, the norm of that, and the unit
 
 
 def global_norm(tensors: Tensors) -> tf.Tensor:
     """Returns the Euclidean norm of all tensors taken as one vector; in float64 if one of them is, else in float32.
 
-    It is infinite from 1e19 on, as the squares are that rules average; `any_global_norm` isn't.
+    It is infinite from 1e19 on, as the squares are that rules average; `measured_together` finds a way.
     """
     # Half precision would overflow in a sum of squares, and float64 when made narrower.
     wide = _widest(list(tensors.values()))
@@ -24,42 +27,59 @@ def global_norm(tensors: Tensors) -> tf.Tensor:
     return tf.sqrt(2.0 * tf.add_n([tf.cast(x, wide) for x in halves]))
 
 
-def any_global_norm(tensors: Tensors) -> tf.Tensor:
-    """Returns the same, however large or small the tensors are."""
-    return where_in_range([global_norm(tensors)], lambda: [_rescaled(_each(list(tensors.values()), _rescaled))])[0]
+def measured_together(tensors: Tensors, *, least: float = LEAST) -> tuple[Tensors, tf.Tensor, tf.Tensor]:
+    """Returns all tensors over one unit, their norm as one vector, and the unit: one, unless squares were lost."""
+    norm = global_norm(tensors)
+
+    def rescaled() -> tuple[list[tf.Tensor], tf.Tensor, tf.Tensor]:
+        unit = unit_of(tf.stack([tf.cast(tf.reduce_max(tf.abs(x)), norm.dtype) for x in tensors.values()]))
+        over = {path: x / tf.cast(unit, x.dtype) for path, x in tensors.items()}
+        return list(over.values()), global_norm(over), unit
+
+    as_it_is = list(tensors.values()), norm, tf.ones_like(norm)
+    over, norm, unit = tf.cond(_in_range(norm, least), lambda: as_it_is, rescaled)
+    return dict(zip(tensors, over, strict=True)), norm, unit
 
 
-def any_norms(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Returns the norm of each tensor by itself, however large or small."""
-    return where_in_range([_norm(x) for x in tensors], lambda: [_rescaled(x) for x in tensors])
+def measured(
+    tensors: Sequence[tf.Tensor],
+    norm_of: Callable[[tf.Tensor], tf.Tensor] = lambda x: tf.sqrt(2.0 * tf.nn.l2_loss(x)),
+    axes_of: Callable[[tf.Tensor], Sequence[int] | None] = lambda x: None,
+    *,
+    least: float = LEAST,
+) -> list[Measured]:
+    """Returns each tensor over its unit, the norm of that, and the unit: ones, unless squares were lost.
+
+    A norm and a unit may be of parts, along axes.
+    """
+    norms = [norm_of(x) for x in tensors]
+    fine = [_in_range(norm, least) for norm in norms]
+    as_they_are = [(x, norm, tf.ones_like(norm)) for x, norm in zip(tensors, norms, strict=True)]
+
+    def rescaled(x: tf.Tensor) -> Measured:
+        unit = unit_of(x, axes_of(x))
+        over = x / unit
+        return over, norm_of(over), unit
+
+    def one_by_one() -> list[Measured]:
+        return [
+            tf.cond(good, lambda known=known: known, lambda known=known: rescaled(known[0]))
+            for good, known in zip(fine, as_they_are, strict=True)
+        ]
+
+    # One condition in front of all: the rule, where all are fine, pays for no more.
+    return list(tf.cond(tf.reduce_all(fine), lambda: as_they_are, one_by_one))
 
 
-def where_in_range(
-    norms: list[tf.Tensor], rescaled: Callable[[], list[tf.Tensor]], *, least: float = _LEAST
-) -> list[tf.Tensor]:
-    """Returns `norms`, or what `rescaled` makes of the same where one is so large or small that squares were lost."""
-    fine = [tf.reduce_all((norm >= least) & (norm < _MOST)) for norm in norms]
-    return list(tf.cond(tf.reduce_all(fine), lambda: norms, rescaled))
+def _in_range(norm: tf.Tensor, least: float) -> tf.Tensor:
+    """Says whether no norm is so large, or so far below `least`, that squares were lost."""
+    return tf.reduce_all((norm >= least) & (norm < _MOST))
 
 
 def unit_of(x: tf.Tensor, axes: Sequence[int] | None = None) -> tf.Tensor:
     """Returns what to divide `x` by before it is squared: its largest magnitude, unless that is zero or infinite."""
     largest = tf.reduce_max(tf.abs(x), axes, keepdims=axes is not None)
     return tf.where((largest > 0.0) & tf.math.is_finite(largest), largest, tf.ones_like(largest))
-
-
-def _norm(x: tf.Tensor) -> tf.Tensor:
-    return tf.sqrt(2.0 * tf.nn.l2_loss(x))
-
-
-def _rescaled(x: tf.Tensor) -> tf.Tensor:
-    unit = unit_of(x)
-    return unit * _norm(x / unit)
-
-
-def _each(tensors: Sequence[tf.Tensor], norm: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
-    wide = _widest(tensors)
-    return tf.stack([tf.cast(norm(x if x.dtype.size >= 4 else tf.cast(x, wide)), wide) for x in tensors])
 
 
 def _widest(tensors: Sequence[tf.Tensor]) -> tf.DType:

@@ -71,9 +71,10 @@ class Optimizer:
     ) -> None:
         """Takes one step. Where `apply_if` (a scalar bool) is false, every variable keeps its bits.
 
-        Of a gradient beyond 1e19 the square is infinite: rules that average squares, such as Adam, go on to NaN, and
-        Adagrad, which sums them, to a standstill. The engine ends such a run; in a loop of one's own, put
-        `clip_by_global_norm` in front of the rule, which measures any gradient.
+        Of a gradient beyond 1e19 the square is infinite. Adam moves such a value not at all in that update, or to NaN,
+        and in the next one to NaN; Adagrad, which sums squares, and AMSGrad, which keeps the largest, may never move it
+        again, without a word. The engine ends such a run; in a loop of one's own, put `clip_by_global_norm` in front of
+        the rule, which measures any gradient that is finite.
 
         Code that XLA compiles sets `fused` to false: XLA fuses the pure rule by itself, and masks it for nothing.
         """

@@ -1,4 +1,4 @@
-"""Rules where float32 has least to spare: betas next to one, late updates, gradients whose squares leave its range.
+"""Rules where float32 has least to spare: betas next to one, and late updates.
 
 The oracles are the papers' definitions in NumPy's float64, for one gradient after the other.
 """
@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 from core import optimizers
-from core.optimizers import Optimizer, Transform, chain, sgd
+from core.optimizers import Optimizer, Transform
 from core.optimizers.adam_variants import rectification
 from core.optimizers.moments import averages
 
@@ -190,48 +190,6 @@ def test_an_average_forgets_as_fast_as_its_beta_says() -> None:
         average = averages(average, nothing, 0.99999)
     assert float(average["w"]) == pytest.approx(0.99999**2000, rel=3e-6)
     assert float(averages({"w": tf.constant(1e20)}, {"w": tf.ones([])}, 0.0)["w"]) == 1.0
-
-
-def directions(transform: Transform, scale: float, compiled: bool) -> np.ndarray:
-    """The first update of a matrix and a vector, by gradients of a scale."""
-    params = {"w": tf.Variable(tf.reshape(GRADIENTS[:2], [2, 5])), "b": tf.Variable(GRADIENTS[2])}
-    gradients = {"w": scale * tf.constant(GRADIENTS[3:5]), "b": scale * tf.constant(GRADIENTS[5])}
-    optimizer, before = Optimizer(transform, params), {path: v.numpy() for path, v in params.items()}
-    apply = functools.partial(optimizer.apply, gradients, fused=not compiled)
-    (tf.function(apply, autograph=False, jit_compile=True) if compiled else apply)()
-    return np.concatenate([(v.numpy() - before[path]).ravel() for path, v in params.items()])
-
-
-@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.long)])
-@pytest.mark.parametrize(
-    ("transform", "scales"),
-    [
-        (chain(optimizers.clip_by_global_norm(0.1), sgd(1.0)), (1e18, 1e20, 1e30)),
-        (chain(optimizers.clip_by_norm(0.1), sgd(1.0)), (1e18, 1e20, 1e30)),
-        (chain(optimizers.adaptive_clip(0.1), sgd(1.0)), (1e18, 1e20, 1e30)),
-        (chain(optimizers.clip_by_global_norm(0.1), optimizers.adamw(1.0)), (1e18, 1e20, 1e30)),
-        (optimizers.lars(100.0), (1e-30, 1e-20, 1e18, 1e20, 1e30)),
-        (optimizers.sam(sgd(1.0), rho=0.5), (1e-30, 1e-20, 1e18, 1e20, 1e30)),
-        (optimizers.muon(1.0, other=sgd(0.0)), (1e18, 1e20, 1e30)),
-    ],
-    ids=["global norm", "norm", "adaptive", "before a rule", "lars", "sam", "muon"],
-)
-def test_norms_of_any_size_give_the_direction_that_those_of_one_give(
-    transform: Transform, scales: tuple[float, ...], compiled: bool
-) -> None:
-    expected = directions(transform, 1.0, compiled)
-    assert np.abs(expected).max() > 0.01
-    for scale in scales[1:2] if compiled else scales:
-        np.testing.assert_allclose(directions(transform, scale, compiled), expected, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("fused", [True, False])
-def test_adam_after_a_square_that_is_infinite_is_lost_and_looks_it(fused: bool) -> None:
-    w = tf.Variable([1.0, 1.0])
-    optimizer = Optimizer(optimizers.adam(0.1), {"w": w})
-    for gradient in ([1e20, 1.0], [1.0, 1.0]):
-        optimizer.apply({"w": tf.constant(gradient)}, fused=fused)
-    assert np.isnan(w.numpy()).tolist() == [True, False]
 
 
 @every_part

@@ -234,6 +234,11 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: losses.squared_error(SCORES, SCORES[:, :1]), r"`targets` has shape \(2, 1\), but `predictions` \(2, 3\)"),
     (lambda: losses.squared_error(HITS, HITS), r"`predictions` is int32"),
     (lambda: losses.huber(SCORES, SCORES, delta=0.0), r"`delta` is 0.0; it is above 0"),
+    (lambda: losses.huber(SCORES, SCORES, delta="1"), r"`delta` is '1', of type str; give a Python number"),
+    (
+        lambda: losses.triplet(SCORES, SCORES, SCORES, margin=None),
+        r"`margin` is None, of type NoneType; give a Python number",
+    ),
     (lambda: losses.cosine_distance(1.0, 1.0), r"`predictions` has shape \(\).*\[\.\.\., size\]"),
     (lambda: losses.kl_divergence(SCORES, SCORES[:1]), r"`targets` has shape \(1, 3\)"),
     (lambda: losses.triplet(SCORES, SCORES, SCORES[:1]), r"`negatives` has shape \(1, 3\)"),
@@ -241,6 +246,10 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: losses.info_nce(BATCH, BATCH), r"`queries` has shape \(2, 4, 3\).*\[batch, size\]"),
     (lambda: losses.info_nce(SCORES, SCORES[:1]), r"`keys` has shape \(1, 3\)"),
     (lambda: losses.info_nce(SCORES, SCORES, temperature=0.0), r"`temperature` is 0.0"),
+    (
+        lambda: losses.info_nce(SCORES, SCORES, temperature=tf.constant(0.1)),
+        r"`temperature` is <tf.Tensor.*give a Python number",
+    ),
     (lambda: losses.info_nce(SCORES, SCORES, mask=[True]), r"`mask` has shape \(1,\)"),
     (lambda: losses.dice(SCORES[0], HITS[0]), r"`logits` has shape \(3,\).*\[batch, \.\.\.\]"),
     (lambda: losses.dice(SCORES, HITS, smooth=0.0), r"`smooth` is 0.0"),

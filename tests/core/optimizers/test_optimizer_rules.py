@@ -141,3 +141,17 @@ def test_gin_builds_a_chain_with_its_schedule() -> None:
     params = {"w": tf.Variable([1.0]), "b": tf.Variable([1.0])}
     Optimizer(made, params).apply({"w": tf.constant([1.0]), "b": tf.constant([1.0])})
     np.testing.assert_array_equal(params["w"], [1.0])  # the first rate of the warm-up is zero
+
+
+@pytest.mark.parametrize(
+    ("rate", "cure"),
+    [
+        (tf.Variable(0.1), r"`learning_rate` is a variable; give a schedule.*`learning_rate=lambda step: variable`"),
+        (tf.constant(0.1), r"of type EagerTensor; give a Python number, or a schedule: `lambda step: ...`"),
+        ("0.1", r"`learning_rate` is '0.1', of type str; give a Python number, or a schedule"),
+        (-0.1, r"`learning_rate` is -0.1; give a number of at least zero, or a schedule"),
+    ],
+)
+def test_a_rate_of_another_type_hears_another_cure_than_one_out_of_range(rate: object, cure: str) -> None:
+    with pytest.raises(ValueError, match=cure):
+        sgd(rate)
