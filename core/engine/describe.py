@@ -34,6 +34,7 @@ class Access(NamedTuple):
     progress: bool  # whether it asks how much of the run is done
     averages: Mapping[Any, Averages]  # by reference, with the layers that normalised by the batch
     ancestries: Mapping[str, Ancestry]  # what each output hangs on
+    keeps: frozenset[Any] = frozenset()  # references of the variables whose next values a history returns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,12 +102,15 @@ def describe_outputs(
     """Returns the specs of what `fn(batch, rng)` makes, and its accesses; arguments as in `describe_loss`."""
     rows = next(iter(batch.values())).shape[0]
 
+    keeps = set[Any]()
+
     def traced(b: Batch, rng: Rng) -> Any:
         made, kept = fn(b, rng) if history else (fn(b, rng), {})
+        keeps.update(kept)
         return dict(made), list(kept.values())  # what is only kept is read as well
 
     (outputs, _), access = _trace(traced, batch, name, elsewhere, mixes_rows, replicas)
-    return _by_row(_specs(outputs), rows, name), access
+    return _by_row(_specs(outputs), rows, name), access._replace(keeps=frozenset(keeps))
 
 
 def _by_row(outputs: Specs, rows: int | None, name: str) -> Specs:

@@ -156,6 +156,43 @@ def test_averages_that_nothing_would_move_are_refused(task):
         train(task, DATA, 1, 1)
 
 
+class Taught(Several):
+    """`d` learns from a teacher that no update trains and that is normalised by its own batch, as the error advises."""
+
+    def __init__(self, *, rng):
+        super().__init__()
+        self.d = layers.Linear(3, 1, rng=rng.fold("d"))
+        self.teacher = Normalised(rng=rng.fold("teacher"), sync=False)
+
+    def phases(self):
+        return [Compute("teach", self.teach, state=self.teacher), update("d", self.loss, self.d)]
+
+    def teach(self, batch, rng):
+        statistics = Statistics()
+        outputs = {"z": self.teacher(batch["x"], statistics)}
+        followed = 0.9 * self.teacher.last.w + 0.1
+        return outputs, {self.teacher.last.w.ref(): followed, **statistics.averages()}
+
+    def loss(self, batch, rng):
+        return Loss(tf.square(self.d(batch["x"])[:, 0] - batch["z"]))
+
+
+class TaughtByFixedAverages(Taught):
+    def teach(self, batch, rng):
+        outputs, history = super().teach(batch, rng)
+        return outputs, {self.teacher.last.w.ref(): history[self.teacher.last.w.ref()]}
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_history_moves_the_averages_that_it_returns(replicas):
+    variables = assert_as_plain(Taught, DATA, replicas, 2)
+    assert np.any(variables["teacher/norm/moving_mean"])
+    with pytest.raises(
+        ConfigurationError, match=r"nothing would move `teacher/norm/moving_mean`.*`Compute\(..., state"
+    ):
+        train(TaughtByFixedAverages, DATA, replicas, 2)
+
+
 class Apart(Reading):
     """Its normalisation sees the rows of one replica."""
 
