@@ -35,6 +35,17 @@ def ancestors(tensor: tf.Tensor) -> set[str]:
     return found
 
 
+def bodies(op: Any) -> Iterator[Any]:
+    """Yields the operations in the body of a loop or in the branches of a condition, and in those within."""
+    if op.type.removeprefix("Stateless") not in ("While", "If", "Case"):
+        return
+    for attribute in op.node_def.attr.values():
+        for name in [x.name for x in (attribute.func, *attribute.list.func) if x.name]:
+            for inner in op.graph._get_function(name).graph.get_operations():  # no public way leads there
+                yield inner
+                yield from bodies(inner)
+
+
 def maker(tensor: tf.Tensor) -> Any:
     """Returns the operation that computed the values of `tensor`, which may have been reshaped or cut since."""
     op = tensor.op

@@ -34,15 +34,19 @@ def check_float32(step: Step, except_for: Sequence[str]) -> None:
         )
     needed = operations.ancestors(step.loss.per_example)
     for op in step.operations:
-        for output in op.outputs:
-            if output.dtype not in DETOURS or output.dtype in meant or op.name not in needed:
-                continue
-            if not step.sources[op.name] or not operations.is_own(op):  # constants, positions; layers know what they do
-                continue
-            raise AssertionError(
-                f"{step.name} computes in {output.dtype.name} {operations.line(op)}. {DETOURS[output.dtype]}. Stay in "
-                f'float32 from the input to the loss; where it is meant: `except_for=["{output.dtype.name}"]`.'
-            )
+        if op.name not in needed or not step.sources[op.name]:  # constants, positions
+            continue
+        for made in (op, *operations.bodies(op)):
+            for output in made.outputs:
+                if output.dtype not in DETOURS or output.dtype in meant:
+                    continue
+                if not made.inputs or not operations.is_own(made):  # layers know what they do
+                    continue
+                raise AssertionError(
+                    f"{step.name} computes in {output.dtype.name} {operations.line(made)}. {DETOURS[output.dtype]}. "
+                    "Stay in float32 from the input to the loss; where it is meant: "
+                    f'`except_for=["{output.dtype.name}"]`.'
+                )
     assert step.loss.per_example.dtype == tf.float32 or step.loss.per_example.dtype in meant, (
         f"the loss of {step.name} is {step.loss.per_example.dtype.name}; return float32, which sums of many keep exact "
         "enough."

@@ -133,6 +133,13 @@ class DoubleVariable(steps.Classifier):
         return super().logits(batch, rng) * tf.cast(self.scale, tf.float32)
 
 
+@mistake("detour", "computes in float16 at .*tf.float16")
+class HalfInALoop(steps.Classifier):
+    def logits(self, batch, rng=None):
+        logits = super().logits(batch, rng)
+        return tf.map_fn(lambda row: tf.cast(tf.cast(row, tf.float16), tf.float32), logits)
+
+
 # An update to NaN
 
 
