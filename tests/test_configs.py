@@ -39,6 +39,7 @@ def test_every_configuration_is_in_one_row_of_the_table_and_says_what_it_is():
         assert path.read_text().startswith("# "), f"say on the first line what {path.name} is"
 
 
+@pytest.mark.long
 def test_the_papers_cyclegan_combines_with_replicas(tmp_path):
     for domain in ("trainA", "trainB", "testA", "testB"):
         folder = tmp_path / "images" / domain
@@ -97,7 +98,12 @@ def test_replicas_may_send_gradients_in_half_the_bytes(tmp_path):
     refused(*files, wrong, "--mode=summary", cwd=tmp_path, exit_code=2, says=["reduce_gradients_in", "int8"])
 
 
-@pytest.mark.parametrize("name", sorted(CONFIGURATIONS["summary"]))
+LARGE = {"digits_cyclegan", "digits_ddpm", "digits_pix2pix"}  # which take as long as all others
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.long] if n in LARGE else []) for n in sorted(CONFIGURATIONS["summary"])]
+)
 def test_generative_configurations_are_whole(name, tmp_path):
     flags = (f"--gin_file={CONFIGS / name}.gin", f"--gin_file={CONFIGS / 'runtime' / 'mirrored'}.gin")
     done = run(*flags, "--mode=summary", cwd=tmp_path)

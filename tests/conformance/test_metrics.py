@@ -55,7 +55,7 @@ def test_agrees_with_its_peer(row: MetricRow, seed: int) -> None:
 
 
 @every_row
-def test_eager_graph_and_xla_agree_for_any_number_of_rows(row: MetricRow) -> None:
+def test_eager_and_graph_agree_for_any_number_of_rows(row: MetricRow) -> None:
     def both(*inputs: tf.Tensor) -> Any:
         return made(row, list(inputs)), figures(row, list(inputs))
 
@@ -65,6 +65,14 @@ def test_eager_graph_and_xla_agree_for_any_number_of_rows(row: MetricRow) -> Non
         found, expected = graph(*example(row, rows)), both(*example(row, rows))
         tf.nest.map_structure(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6), found, expected)
     assert graph.experimental_get_tracing_count() == 1
+
+
+@pytest.mark.long
+@every_row
+def test_eager_and_xla_agree(row: MetricRow) -> None:
+    def both(*inputs: tf.Tensor) -> Any:
+        return made(row, list(inputs)), figures(row, list(inputs))
+
     compiled = tf.function(both, jit_compile=True, autograph=False)
     assert distance(compiled(*example(row)), both(*example(row))) <= 1e-6
 

@@ -17,7 +17,7 @@ def test_every_generative_configuration_is_listed():
     assert LISTED.keys() == {path.stem for path in CONFIGS.glob("digits_*.gin")} - others
 
 
-LARGE = ("digits_cyclegan",)  # takes as long as all others
+LARGE = {"digits_cyclegan", "digits_ddpm", "digits_pix2pix"}  # which take as long as all others
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.long) if n in LARGE else n for n in LISTED])

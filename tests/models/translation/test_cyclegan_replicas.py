@@ -10,7 +10,6 @@ from core.task import ONE_DEVICE
 from core.testing import assemble, on_virtual_cpus
 from models import CycleGan
 from tests.core.engine.engine_lab import assert_same, train
-from tests.pairs import in_turn
 
 ROWS, SIZE, POOL, STEPS = 4, 16, 3, 4
 # A gradient of convolutions adds up thousands of terms, in another order for each number of replicas and processor.
@@ -54,7 +53,9 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize(("where", "replicas"), in_turn(list(PLACES), [(1,), (2,)]))
+@pytest.mark.long
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("where", PLACES)
 def test_placements_change_nothing(where, replicas):
     assert_same(train(TINY, DATA, replicas, 2, steps=STEPS, **PLACES[where]), reference(), norms=NORMS)
 

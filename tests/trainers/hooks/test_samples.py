@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from core.data import digit_pairs, digits
@@ -80,6 +81,7 @@ def test_reconstructions_need_a_task_that_makes_them(tmp_path):
     refused(f"--gin_file={CONFIGS / 'digits_linear.gin'}", *flags, cwd=tmp_path, exit_code=2, says=says)
 
 
+@pytest.mark.long
 def test_translations_are_shown_and_judged_while_they_train(tmp_path):
     small = ["CycleGan.width = 4", "CycleGan.blocks = 1", "CycleGan.discriminator_channels = [4, 4]"]
     short = ["steps = 4", "half = 2", "Trainer.chunk_steps = 2", "Trainer.log_every = 2", "Trainer.evaluate_every = 4"]
