@@ -6,11 +6,14 @@ in a process of its own, in turns. Beside the ratio of the times stands how many
 """
 
 import argparse
+import contextlib
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -32,6 +35,34 @@ def parts(works: Sequence[str]) -> Iterator[str]:
             yield work
 
 
+class Found(NamedTuple):
+    """The seconds of one work, and the operations that it was traced to, then and now."""
+
+    now: np.ndarray
+    then: np.ndarray
+    operations: tuple[str, str]
+
+
+def compared(part: str, checkouts: Mapping[str, Path], pairs: int) -> Found:
+    """Measures both revisions in turns, in processes that are started anew, the other one first, after half the pairs.
+
+    The one that is started first may be faster or slower by a tenth, of the very same code.
+    """
+    seconds: dict[str, list[np.ndarray]] = {"now": [], "then": []}
+    command = [sys.executable, str(Path(__file__).with_name("side.py"))]
+    for order in (("now", "then"), ("then", "now")):
+        with contextlib.ExitStack() as processes:
+            sides = {
+                name: processes.enter_context(elsewhere([*command, str(checkouts[name]), part], checkouts[name]))
+                for name in order
+            }
+            runs = {name: side.run for name, side in sides.items()}
+            for name, measured in interleaved(runs, pairs=max(1, pairs // 2)).items():
+                seconds[name].append(measured)
+    now, then = (np.concatenate(seconds[name]) for name in ("now", "then"))
+    return Found(now, then, (str(sides["then"].size), str(sides["now"].size)))
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Prints one row per work."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.revisions", description=__doc__.partition("\n\n")[2])
@@ -42,16 +73,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     table = Table("work", "time now over then", "95 % interval", "operations then", "operations now")
     with tempfile.TemporaryDirectory() as scratch, checkout_of(flags.against, Path(scratch)) as other:
         for part in parts(flags.works):
-            command = [sys.executable, str(Path(__file__).with_name("side.py"))]
-            with (
-                elsewhere([*command, str(CHECKOUT), part], CHECKOUT) as now,
-                elsewhere([*command, str(other), part], other) as then,
-            ):
-                seconds = interleaved({"now": now.run, "then": then.run}, pairs=flags.pairs)
-                median, low, high = ratio(seconds["now"], seconds["then"])
-                counts = (str(then.size), str(now.size))
-            table.add_row(part, f"{median:.3f}", f"{low:.3f} to {high:.3f}", *counts)
-            print(f"{part}: {median:.3f} [{low:.3f}, {high:.3f}], operations {' -> '.join(counts)}", flush=True)
+            found = compared(part, {"now": CHECKOUT, "then": other}, flags.pairs)
+            median, low, high = ratio(found.now, found.then)
+            table.add_row(part, f"{median:.3f}", f"{low:.3f} to {high:.3f}", *found.operations)
+            print(
+                f"{part}: {median:.3f} [{low:.3f}, {high:.3f}], operations {' -> '.join(found.operations)}", flush=True
+            )
     Console(width=120).print(table)
 
 

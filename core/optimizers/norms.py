@@ -53,7 +53,6 @@ def measured(
     A norm and a unit may be of parts, along axes.
     """
     norms = [norm_of(x) for x in tensors]
-    fine = [_in_range(norm, least) for norm in norms]
     as_they_are = [(x, norm, tf.ones_like(norm)) for x, norm in zip(tensors, norms, strict=True)]
 
     def rescaled(x: tf.Tensor) -> Measured:
@@ -63,12 +62,14 @@ def measured(
 
     def one_by_one() -> list[Measured]:
         return [
-            tf.cond(good, lambda known=known: known, lambda known=known: rescaled(known[0]))
-            for good, known in zip(fine, as_they_are, strict=True)
+            tf.cond(_in_range(known[1], least), lambda known=known: known, lambda known=known: rescaled(known[0]))
+            for known in as_they_are
         ]
 
-    # One condition in front of all: the rule, where all are fine, pays for no more.
-    return list(tf.cond(tf.reduce_all(fine), lambda: as_they_are, one_by_one))
+    # One condition on all norms at once: the rule, where none is out of range, pays for no more.
+    wide = _widest(tensors)
+    all_norms = tf.concat([tf.reshape(tf.cast(norm, wide), [-1]) for norm in norms], 0)
+    return list(tf.cond(_in_range(all_norms, least), lambda: as_they_are, one_by_one))
 
 
 def _in_range(norm: tf.Tensor, least: float) -> tf.Tensor:
