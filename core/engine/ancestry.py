@@ -22,7 +22,7 @@ def ancestries(
     read = {inner.op.name: by_handle[id(outer)] for outer, inner in function.graph.captures if id(outer) in by_handle}
     found = {}
     for key, tensor in outputs.items():
-        names = _ancestors(tensor)
+        names = ancestors(tensor)
         found[key] = Ancestry(
             frozenset(feature for name, feature in features.items() if name in names),
             tuple(variable for name, variable in read.items() if name in names),
@@ -30,7 +30,8 @@ def ancestries(
     return found
 
 
-def _ancestors(tensor: tf.Tensor) -> set[str]:
+def ancestors(tensor: tf.Tensor) -> set[str]:
+    """Returns the names of all operations that `tensor` is computed by."""
     found, waiting = set[str](), [tensor.op]
     while waiting:
         op = waiting.pop()

@@ -38,13 +38,8 @@ def info_nce(queries: Any, keys: Any, *, temperature: float = 0.1, mask: Any = N
     (padding) are nobody's negatives; they give zero and no gradient, and want a weight of zero.
     """
     arguments.check_positive(temperature=temperature)
-    queries = arguments.floats("queries", queries)
-    _check_vectors("queries", queries)
-    keys = arguments.targets_like("keys", keys, "queries", queries)
-    mask, absent = _masked(mask, "queries", queries)
-    if absent is not None:
-        queries, keys = (zero_where(absent[:, tf.newaxis], x) for x in (queries, keys))
-    logits = tf.matmul(_unit(queries), all_rows(_unit(keys)), transpose_b=True) / temperature
+    queries, keys, mask, absent = _units(mask, queries=queries, keys=keys)
+    logits = tf.matmul(queries, all_rows(keys), transpose_b=True) / temperature
     if mask is not None:
         logits = tf.where(all_rows(mask), logits, logits.dtype.min)
     own = _places(logits)
@@ -59,13 +54,7 @@ def nt_xent(one: Any, other: Any, *, temperature: float = 0.5, mask: Any = None)
     whose negatives are both views of all other rows; the loss of a row is the mean of its two.
     """
     arguments.check_positive(temperature=temperature)
-    one = arguments.floats("one", one)
-    _check_vectors("one", one)
-    other = arguments.targets_like("other", other, "one", one)
-    mask, absent = _masked(mask, "one", one)
-    if absent is not None:
-        one, other = (zero_where(absent[:, tf.newaxis], x) for x in (one, other))
-    one, other = _unit(one), _unit(other)
+    one, other, mask, absent = _units(mask, one=one, other=other)
     views = all_rows(tf.stack([one, other], axis=1))
     ones, others = tf.unstack(views, axis=1)
     own = _places(tf.matmul(one, ones, transpose_b=True))
@@ -81,17 +70,19 @@ def nt_xent(one: Any, other: Any, *, temperature: float = 0.5, mask: Any = None)
     return zero_where(absent, 0.5 * (losses[0] + losses[1]))
 
 
-def _check_vectors(name: str, x: tf.Tensor) -> None:
+def _units(mask: Any, **vectors: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None, tf.Tensor | None]:
+    """Returns two named batches of vectors at length one, a mask of their rows as booleans, and its opposite."""
+    (name, x), (other_name, y) = vectors.items()
+    x = arguments.floats(name, x)
     if x.shape.rank not in (2, None):
         raise ValueError(f"`{name}` has shape {x.shape}; it needs the axes [batch, size]: `tf.reshape` it.")
-
-
-def _masked(mask: Any, like_name: str, like: tf.Tensor) -> tuple[tf.Tensor | None, tf.Tensor | None]:
-    """Returns a mask of rows as booleans, and its opposite."""
+    y = arguments.targets_like(other_name, y, name, x)
     if mask is None:
-        return None, None
-    mask = arguments.shaped_like("mask", tf.cast(mask, tf.bool), like_name, like, leading=1)
-    return mask, ~mask
+        return _unit(x), _unit(y), None, None
+    mask = arguments.shaped_like("mask", tf.cast(mask, tf.bool), name, x, leading=1)
+    absent = ~mask
+    x, y = (_unit(zero_where(absent[:, tf.newaxis], z)) for z in (x, y))
+    return x, y, mask, absent
 
 
 def _places(logits: tf.Tensor) -> tf.Tensor:

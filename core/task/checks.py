@@ -59,16 +59,21 @@ def _named_by(task: Task, name: str) -> str:
     return f"`{owner}.one_device` names `{name}`"
 
 
-def one_device_network(task: Task, name: str) -> tf.Module:
-    """Returns the network that `one_device` names."""
-    network: Any = getattr(task, name, None)
-    if not isinstance(network, tf.Module):
+def named_module(task: Task, name: str, named_by: str) -> tf.Module:
+    """Returns the module that is the attribute `name` of `task`; an error begins with who named it."""
+    module: Any = getattr(task, name, None)
+    if not isinstance(module, tf.Module):
         known = [key for key, value in vars(task).items() if isinstance(value, tf.Module)]
         raise ConfigurationError(
-            f"{_named_by(task, name)}, which is {network!r}; name attributes that hold a network: "
-            f"`{type(task).__name__}` has {listed(known)}.{did_you_mean(name, known)}"
+            f"{named_by}, which is {module!r}; name attributes that hold a module: `{type(task).__name__}` has "
+            f"{listed(known)}.{did_you_mean(name, known)}"
         )
-    return network
+    return module
+
+
+def one_device_network(task: Task, name: str) -> tf.Module:
+    """Returns the network that `one_device` names."""
+    return named_module(task, name, _named_by(task, name))
 
 
 def check_unshared(task: Task, name: str) -> None:

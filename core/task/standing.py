@@ -2,13 +2,13 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import tensorflow as tf
 
 from core.arguments import listed
-from core.errors import ConfigurationError, did_you_mean
+from core.errors import ConfigurationError
 from core.module import named_variables
+from core.task.checks import named_module
 from core.task.phases import Compute, Phase, Update
 from core.task.task import Task
 
@@ -39,7 +39,11 @@ def standings(task: Task, phases: Sequence[Phase]) -> list[Standing]:
                 trained_by[id(variable)] = (*trained_by.get(id(variable), ()), phase.name)
         elif isinstance(phase, Compute) and phase.state is not None:
             history |= {id(variable) for variable in named_variables(phase.state).values()}
-    frozen = {id(v) for name in task.frozen for v in named_variables(_frozen_module(task, name)).values()}
+    frozen = {
+        id(v)
+        for name in task.frozen
+        for v in named_variables(named_module(task, name, f"`{type(task).__name__}.frozen` names `{name}`")).values()
+    }
     return [
         Standing(path, v, trained_by.get(id(v), ()), id(v) in frozen, v.trainable and id(v) not in history)
         for path, v in named_variables(task).items()
@@ -64,14 +68,3 @@ def check_trained(task: Task, phases: Sequence[Phase]) -> None:
             f'it there, `frozen = ("encoder",)` in `class {name}`; a variable that nothing should ever train is made '
             "by `tf.Variable(..., trainable=False)`."
         )
-
-
-def _frozen_module(task: Task, name: str) -> tf.Module:
-    module: Any = getattr(task, name, None)
-    if not isinstance(module, tf.Module):
-        known = [key for key, value in vars(task).items() if isinstance(value, tf.Module)]
-        raise ConfigurationError(
-            f"`{type(task).__name__}.frozen` names `{name}`, which is {module!r}; name attributes that hold a module: "
-            f"`{type(task).__name__}` has {listed(known)}.{did_you_mean(name, known)}"
-        )
-    return module

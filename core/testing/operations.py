@@ -23,18 +23,6 @@ def sources(operations: Iterable[Any], features: Mapping[str, tf.Tensor]) -> dic
     return known
 
 
-def ancestors(tensor: tf.Tensor) -> set[str]:
-    """Returns the names of all operations that `tensor` is computed by."""
-    found: set[str] = set()
-    waiting = [tensor.op]
-    while waiting:
-        op = waiting.pop()
-        if op.name not in found:
-            found.add(op.name)
-            waiting += [x.op for x in op.inputs]
-    return found
-
-
 def bodies(op: Any) -> Iterator[Any]:
     """Yields the operations in the body of a loop or in the branches of a condition, and in those within."""
     if op.type.removeprefix("Stateless") not in ("While", "If", "Case"):

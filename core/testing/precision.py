@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from core.engine.ancestry import ancestors
 from core.task import Batch, Task
 from core.testing import operations
 from core.testing.traced import Step, steps
@@ -32,7 +33,7 @@ def check_float32(step: Step, except_for: Sequence[str]) -> None:
             f"variable `{path}` is {variable.dtype.name}. {DETOURS[variable.dtype]}: make it of float32 values "
             "(`tf.Variable(tf.cast(x, tf.float32))`)."
         )
-    needed = operations.ancestors(step.loss.per_example)
+    needed = ancestors(step.loss.per_example)
     for op in step.operations:
         if op.name not in needed or not step.sources[op.name]:  # constants, positions
             continue

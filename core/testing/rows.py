@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from core.engine.ancestry import ancestors
 from core.metrics import State
 from core.task import Batch, Loss, Task
 from core.testing import operations
@@ -51,7 +52,7 @@ def _reads_rows(step: Step) -> bool:
     """Says whether the loss is computed from the batch or from noise of its rows; a penalty on weights isn't."""
     if step.sources[step.loss.per_example.op.name] - {operations.VARIABLE}:
         return True
-    needed = operations.ancestors(step.loss.per_example)
+    needed = ancestors(step.loss.per_example)
     return any(_over_rows(step, draw.op) and draw.op.name in needed for draw in step.draws)
 
 
@@ -89,7 +90,7 @@ def _draws_partners(step: Step) -> bool:
     """Says whether rows meet others by chance, as in mixup: random numbers for all of them say which to gather."""
     shared = {draw.op.name for draw in step.draws if _over_rows(step, draw.op) and not _by_rows(draw.op)}
     gathers = [op for op in step.operations if op.type in ("GatherV2", "GatherNd")]
-    return any(shared & operations.ancestors(op.inputs[1]) for op in gathers)
+    return any(shared & ancestors(op.inputs[1]) for op in gathers)
 
 
 def _reason(step: Step) -> str:
@@ -149,9 +150,9 @@ def _check_moves(step: Step) -> str | None:
 
 def _reduced(step: Step) -> str:
     """Names the line that reduces over the rows, where there is one on the way to the loss."""
-    needed = operations.ancestors(step.loss.per_example)
+    needed = ancestors(step.loss.per_example)
     if step.loss.weight is not None:
-        needed |= operations.ancestors(step.loss.weight)
+        needed |= ancestors(step.loss.weight)
     for op in operations.reductions(step.operations, step.rows):
         if op.name in needed and operations.is_own(op):
             return f" {operations.line(op)}"
