@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from core.module import named_variables
+from core.optimizers import sgd
 from core.random import Rng
 from core.task import Task, Update
 from core.testing import Run, assemble, on_virtual_cpus
@@ -13,6 +14,14 @@ from core.testing.plain import optimizers_of, plain_step
 STEPS = 20
 LONG = [(1, 1), (1, 2), (2, 1), (4, 2)]
 GRID = [(2, 2), *(pytest.param(*numbers, marks=pytest.mark.long) for numbers in LONG)]  # replicas, microbatches
+
+ROWS = 16
+RANDOM = np.random.RandomState(0)
+DATA = {"x": RANDOM.randn(ROWS, 3).astype("float32"), "y": RANDOM.randn(ROWS).astype("float32")}
+
+
+def update(name, loss, trains, **settings):
+    return Update(name, loss=loss, trains=trains, optimizer=sgd(0.1, momentum=0.5), **settings)
 
 
 class Several(Task):

@@ -3,22 +3,12 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from engine_lab import GRID, Several, assert_as_plain, train
+from engine_lab import DATA, GRID, Several, assert_as_plain, train, update
 
 from core import layers
 from core.errors import ConfigurationError
 from core.module import Module
-from core.optimizers import sgd
-from core.task import Compute, Loss, Statistics, Update
-
-ROWS = 16
-RANDOM = np.random.RandomState(0)
-DATA = {"x": RANDOM.randn(ROWS, 3).astype("float32"), "y": RANDOM.randn(ROWS).astype("float32")}
-
-
-def update(name, loss, trains, **settings):
-    return Update(name, loss=loss, trains=trains, optimizer=sgd(0.1, momentum=0.5), **settings)
-
+from core.task import Compute, Loss, Statistics
 
 # --- A network with statistics, which another phase trains -----------------------------------------------------------
 
