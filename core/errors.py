@@ -39,7 +39,7 @@ class CheckpointError(TapeloopError):
 
 
 class PeerLostError(TapeloopError):
-    """Another worker of the run never came, died or hangs; start all of them again to go on from the checkpoint."""
+    """Another worker of the run never came, died or hangs, or a section of this one does; starting again goes on."""
 
     exit_code = 6
 
@@ -48,6 +48,12 @@ class DriftError(TapeloopError):
     """Replicas that must hold the same variables don't."""
 
     exit_code = 7
+
+
+class NoRoomError(TapeloopError):
+    """A disk is full, or the memory of the machine or of a device."""
+
+    exit_code = 8
 
 
 class PreemptedError(TapeloopError):
@@ -63,8 +69,9 @@ EXIT_CODES = {
     NotFiniteError.exit_code: "not finite",
     DataError.exit_code: "data",
     CheckpointError.exit_code: "checkpoint",
-    PeerLostError.exit_code: "another worker was lost",
+    PeerLostError.exit_code: "another worker was lost, or a section hung",
     DriftError.exit_code: "replicas drifted apart",
+    NoRoomError.exit_code: "no room, on disk or in memory",
     PreemptedError.exit_code: "stopped and saved: run it again",
 }
 
