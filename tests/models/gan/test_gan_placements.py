@@ -42,7 +42,13 @@ STEPS = {
 }
 
 
-@pytest.mark.parametrize("settings", STEPS.values(), ids=STEPS.keys())
+SLOW = ("least squares, convolutions",)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [pytest.param(x, id=name, marks=[pytest.mark.long] if name in SLOW else []) for name, x in STEPS.items()],
+)
 def test_replicas_microbatches_and_placements_change_nothing(settings):
     where = {name: x for name, x in settings.items() if name in ("placements", "one_device")}
     task = made(**{name: x for name, x in settings.items() if name not in where})

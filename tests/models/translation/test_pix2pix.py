@@ -149,7 +149,7 @@ def reference():
     return train(made(crop_and_flip=True), LARGE, 1, 1, steps=4)
 
 
-@pytest.mark.parametrize(("replicas", "microbatches"), [(2, 2), (4, 1)])
+@pytest.mark.parametrize(("replicas", "microbatches"), [(2, 2), pytest.param(4, 1, marks=pytest.mark.long)])
 def test_replicas_and_microbatches_change_nothing(replicas, microbatches):
     assert_same(train(made(crop_and_flip=True), LARGE, replicas, microbatches, steps=4), reference())
 

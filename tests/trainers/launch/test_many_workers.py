@@ -148,6 +148,7 @@ def test_a_lost_worker_changes_no_bit_of_what_launch_ends_with(number, chance, t
     assert saved(tmp_path / "run")[1] == saved(tmp_path / "whole")[1]
 
 
+@pytest.mark.long
 def test_a_signal_to_one_worker_stops_all_with_everything_saved(tmp_path):
     process, _ = start(tmp_path, "--", *FLAGS, *LONG, *QUICK, "--workdir=run")
     process.terminate()
