@@ -8,6 +8,7 @@ import tensorflow as tf
 from core.distribution.probe import check_exchange
 from core.distribution.virtual import make_virtual_cpus
 from core.errors import ConfigurationError, PeerLostError
+from core.workers.fence import fence
 from core.workers.membership import join
 
 
@@ -66,6 +67,7 @@ def multi_worker(*, meeting_deadline: float = 300.0, peer_timeout: float = 30.0)
         rpc_layer="grpc",
     )
     membership.watch(timeout=peer_timeout)
+    membership.guards = fence(membership.cluster)
     # Those who watch find a lost peer sooner. This limit is for one that lives and yet doesn't come; it leaves time for
     # the chief to save a large model.
     options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=max(600.0, 10.0 * peer_timeout))

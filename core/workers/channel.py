@@ -13,6 +13,7 @@ ANSWER_SECONDS = 5.0  # for an answer that takes milliseconds if all is well
 
 _MAGIC = b"TAPE"
 _LIMIT = 1 << 20  # bytes of a message; a stranger's nonsense isn't read to its end
+_LONGEST = 5000  # characters of a text, which may come to stand on a terminal
 
 
 class Channel:
@@ -73,9 +74,18 @@ class Channel:
 
 def _parsed(content: bytes) -> dict[str, Any] | None:
     with contextlib.suppress(ValueError, RecursionError):
-        message = json.loads(content)
+        message = cleaned(json.loads(content))
         return message if isinstance(message, dict) else None
     return None
+
+
+def cleaned(said: Any) -> Any:
+    """Returns what the other end says with nothing in its texts that a terminal would obey."""
+    if isinstance(said, str):
+        return "".join(x if x.isprintable() else " " for x in said[:_LONGEST])
+    if isinstance(said, dict):
+        return {cleaned(key): cleaned(value) for key, value in said.items()}
+    return [cleaned(each) for each in said] if isinstance(said, list) else said
 
 
 def broadcast(channels: Iterable[Channel], message: Mapping[str, Any]) -> None:

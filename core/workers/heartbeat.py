@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from core.workers.channel import ANSWER_SECONDS, Channel, broadcast, broadcast_and_close
+from core.workers.channel import ANSWER_SECONDS, Channel, broadcast, broadcast_and_close, cleaned
 from core.workers.cluster import Cluster
 from core.workers.rendezvous import gather, join
 
@@ -31,8 +31,8 @@ class Heartbeat:
         self._lock = threading.Lock()
 
     @classmethod
-    def meet(cls, cluster: Cluster, *, about: Mapping[str, str], deadline: float) -> "Heartbeat":
-        """Waits for all workers, at most `deadline` seconds; they must be in the same cluster and agree in `about`."""
+    def meet(cls, cluster: Cluster, *, about: Mapping[str, str], deadline: float, token: str = "") -> "Heartbeat":
+        """Waits at most `deadline` seconds for all; they must know the token, and agree in cluster and `about`."""
         if cluster.size == 1:
             return cls(cluster, {})
         hello = {
@@ -41,7 +41,8 @@ class Heartbeat:
             "about": dict(about),
             "who": f"process {os.getpid()} on {socket.gethostname()}",
         }
-        return cls(cluster, (gather if cluster.is_chief else join)(cluster, hello, deadline))
+        # What they hear is cleaned, and has to be what was proven.
+        return cls(cluster, (gather if cluster.is_chief else join)(cluster, cleaned(hello), token, deadline))
 
     def watch(self, *, timeout: float, on_lost: Callable[[str], None]) -> None:
         """Starts to show life and to look for it; calls `on_lost` once, in its own thread, with a sentence."""
@@ -94,13 +95,14 @@ class Heartbeat:
             channel.flush()
             for message in channel.messages():
                 yield index
-                if "lost" in message:
-                    self._lose(int(message["lost"]), str(message["how"]))
-                elif "bye" in message:
-                    self._channels.pop(index).close()
-                    if message["bye"] is not None:
-                        self._lose(index, f"ended: {message['bye']}")
-                    break
+                match message:
+                    case {"lost": int(lost), "how": str(how)} if 0 <= lost < self.cluster.size:
+                        self._lose(lost, how)
+                    case {"bye": reason}:
+                        self._channels.pop(index).close()
+                        if reason is not None:
+                            self._lose(index, f"ended: {reason}")
+                        break
             if channel.closed and index in self._channels:
                 self._lose(index, "was killed or its machine is gone: its connection closed")
 

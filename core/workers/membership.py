@@ -4,16 +4,17 @@ import contextlib
 import faulthandler
 import hashlib
 import os
+import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import gin
-import tensorflow as tf
 
-from core.checkpoint.versions import versions
 from core.errors import ConfigurationError, PeerLostError
+from core.workers.addresses import is_on_loopback
 from core.workers.cluster import Cluster, cluster_from_environment
+from core.workers.handshake import TOKEN, token_from_environment
 from core.workers.heartbeat import Heartbeat
 
 REPORT_SECONDS = 15.0  # that TensorFlow has to report a lost peer by itself
@@ -25,6 +26,7 @@ class Membership:
     def __init__(self, cluster: Cluster, heartbeat: Heartbeat):
         self.cluster, self.heartbeat = cluster, heartbeat
         self.last_words: Callable[[str], None] = lambda reason: None  # called before the process is ended from outside
+        self.guards: Sequence[socket.socket] = ()  # closed with the process
         self._ended = threading.Event()
 
     def watch(self, *, timeout: float) -> None:
@@ -73,6 +75,8 @@ def must_agree(**facts: str) -> None:
 
 def join(*, deadline: float) -> Membership:
     """Meets the other workers, who must have the same configuration."""
+    from core.checkpoint.versions import versions  # brings TensorFlow, which who only launches workers needn't wait for
+
     global _joined
     if _joined is not None:
         raise ConfigurationError("this process belongs to a cluster already: make one `multi_worker` strategy only.")
@@ -83,13 +87,22 @@ def join(*, deadline: float) -> Membership:
             "a local cluster with `python -m trainers.launch --workers=2 -- ...`, or use `mirrored` in one process."
         )
     about = {"configuration": hashlib.sha256(gin.config_str().encode()).hexdigest()[:16], **versions(), **_facts}
-    _joined = Membership(cluster, Heartbeat.meet(cluster, about=about, deadline=deadline))
+    token = token_from_environment()
+    if not token and cluster.size > 1 and cluster.is_chief and not is_on_loopback(cluster.workers):
+        print(
+            f"Warning: `{TOKEN}` isn't set: anyone who reaches {cluster.address} can come to the workers' meeting, and "
+            "end it. Give all workers the same secret in it.",
+            flush=True,
+        )
+    _joined = Membership(cluster, Heartbeat.meet(cluster, about=about, deadline=deadline, token=token))
     return _joined
 
 
 @contextlib.contextmanager
 def naming_lost_peers() -> Iterator[None]:
     """Turns an error of TensorFlow's that comes of a lost peer into one that names it."""
+    import tensorflow as tf
+
     try:
         yield
     except (

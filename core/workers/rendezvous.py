@@ -1,6 +1,7 @@
 """How the workers of one run find each other: all come to the chief, who lets nobody go on before the last is there.
 
 Here differences between them become errors that name them: another cluster, one index twice, another configuration.
+Who doesn't know the run's token is no worker of it: as chief it is left standing, as a guest it is turned away.
 """
 
 import contextlib
@@ -8,21 +9,24 @@ import errno
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from core.errors import ConfigurationError, PeerLostError
+from core.workers.addresses import at, host_and_port, named_here
 from core.workers.channel import ANSWER_SECONDS, POLL_SECONDS, Channel, broadcast, broadcast_and_close
 from core.workers.cluster import Cluster
+from core.workers.guests import STRANGERS, Guests
+from core.workers.handshake import TOKEN, drawn, is_same, proof
 
 _NEXT = "Look at its log, and start all workers again."
 
 
-def gather(cluster: Cluster, hello: Mapping[str, Any], deadline: float) -> dict[int, Channel]:
+def gather(cluster: Cluster, hello: Mapping[str, Any], token: str, deadline: float) -> dict[int, Channel]:
     """Plays the chief's part: lets everybody come, and sends all the same answer."""
     until = time.monotonic() + deadline
     sent, objection, objected = 0.0, None, float("inf")
-    with _listening(cluster, hello) as listener, contextlib.closing(_Guests(listener, hello)) as guests:
+    with contextlib.closing(Guests(_listening(cluster, hello, token), hello, token)) as guests:
         while True:
             changed, now = guests.look(), time.monotonic()
             here = {theirs["index"]: channel for channel, theirs in guests.hellos.items()}
@@ -38,51 +42,14 @@ def gather(cluster: Cluster, hello: Mapping[str, Any], deadline: float) -> dict[
             time.sleep(POLL_SECONDS)
         refusal: ConfigurationError | PeerLostError | None = objection
         if missing and not objection:
-            refusal = PeerLostError(f"{', '.join(missing)} didn't come within {deadline:g} s. {_NEXT}")
+            away = f" ({guests.turned_away} who came knew another `{TOKEN}`, or none)" if guests.turned_away else ""
+            refusal = PeerLostError(f"{', '.join(missing)} didn't come within {deadline:g} s{away}. {_NEXT}")
         if refusal is not None:
             broadcast_and_close(guests.hellos, {"refused": str(refusal), "code": refusal.exit_code})
             raise refusal
         broadcast(guests.hellos, {"go": True})
         guests.hellos.clear()  # these stay open
         return here
-
-
-class _Guests:
-    """Holds who has come to the chief. No single one is waited for: one who says nothing holds up nobody."""
-
-    def __init__(self, listener: socket.socket, hello: Mapping[str, Any]):
-        listener.setblocking(False)
-        self.listener, self.hello = listener, hello
-        self.strangers: dict[Channel, float] = {}  # since when
-        self.hellos: dict[Channel, dict[str, Any]] = {}
-
-    def look(self) -> bool:
-        """Lets in who connects, closes on who sends nonsense, and tells whether the guests have changed."""
-        before, now = list(self.hellos), time.monotonic()
-        with contextlib.suppress(BlockingIOError, ConnectionError):
-            while True:
-                self.strangers[Channel(self.listener.accept()[0])] = now
-        for channel, since in list(self.strangers.items()):
-            said = next(channel.messages(), None)
-            if said is None and not channel.closed and now - since < ANSWER_SECONDS:
-                continue
-            del self.strangers[channel]
-            if said is not None and all(type(said.get(key)) is type(x) for key, x in self.hello.items()):
-                self.hellos[channel] = said
-            else:
-                channel.close()
-        for channel in list(self.hellos):
-            channel.flush()
-            for _ in channel.messages():
-                pass
-            if channel.closed:  # it may come again
-                channel.close()
-                del self.hellos[channel]
-        return before != list(self.hellos)
-
-    def close(self) -> None:
-        for channel in (*self.strangers, *self.hellos):
-            channel.close()
 
 
 def _objection(hellos: list[Mapping[str, Any]]) -> ConfigurationError | None:
@@ -119,7 +86,7 @@ def _objection(hellos: list[Mapping[str, Any]]) -> ConfigurationError | None:
     )
 
 
-def join(cluster: Cluster, hello: Mapping[str, Any], deadline: float) -> dict[int, Channel]:
+def join(cluster: Cluster, hello: Mapping[str, Any], token: str, deadline: float) -> dict[int, Channel]:
     """Plays every other worker's part: connects until the chief answers, and does as it says."""
     until, trouble = time.monotonic() + deadline, "nobody listens there"
     while time.monotonic() < until:
@@ -130,8 +97,10 @@ def join(cluster: Cluster, hello: Mapping[str, Any], deadline: float) -> dict[in
                 trouble = error.strerror or str(error)
             else:
                 stack.callback(channel.close)
-                trouble = _ask(channel, hello, until)
-                if not trouble:
+                # Without a token nothing tells a chief from an impostor, who must not hold anybody for ever.
+                said = _ask(channel, hello, token, until, float("inf") if token else until)
+                trouble = _STRANGER if trouble == _STRANGER else said
+                if not said:
                     stack.pop_all()
                     return {0: channel}
         time.sleep(4 * POLL_SECONDS)
@@ -141,27 +110,44 @@ def join(cluster: Cluster, hello: Mapping[str, Any], deadline: float) -> dict[in
     )
 
 
-def _ask(channel: Channel, hello: Mapping[str, Any], until: float) -> str:
-    """Returns why the chief didn't say go, or nothing if it did; raises what it refuses."""
-    channel.send(hello)
-    heard = 0.0
-    # Whom the chief speaks to waits as long as the chief does: so all hear the same reason.
-    while not channel.closed and time.monotonic() < max(until, heard + ANSWER_SECONDS):
-        channel.flush()
+def _ask(channel: Channel, hello: Mapping[str, Any], token: str, until: float, limit: float) -> str:
+    """Returns why the chief didn't say go, or nothing if it did; raises what it refuses.
+
+    As long as the chief says that it waits, so does this worker: all hear the same reason. But not beyond the limit.
+    """
+    mine, expected, proven = drawn(), None, False
+    while not channel.closed and time.monotonic() < until:
         for message in channel.messages():
-            heard = time.monotonic()
-            if "go" in message:
-                return ""
-            if "refused" in message:
-                kind = PeerLostError if message["code"] == PeerLostError.exit_code else ConfigurationError
-                raise kind(message["refused"])
+            match message:
+                case {"challenge": str(theirs)} if expected is None:
+                    expected = proof(token, "chief", theirs, mine, hello)
+                    shown = proof(token, "worker", theirs, mine, hello)
+                    channel.send({"hello": hello, "answer": mine, "proof": shown})
+                case {"welcome": str(shown)} if expected is not None and is_same(shown, expected):
+                    proven = True
+                case {"stranger": True}:
+                    return _STRANGER
+                case {"wait": True} if proven:
+                    until = max(until, min(limit, time.monotonic() + ANSWER_SECONDS))
+                case {"go": True} if proven:
+                    return ""
+                case {"refused": str(reason), "code": int(code)} if proven:
+                    raise (PeerLostError if code == PeerLostError.exit_code else ConfigurationError)(reason)
+                case _:
+                    return _OTHER
+        channel.flush()
         time.sleep(POLL_SECONDS)
-    stranger = "what listens there isn't waiting for workers: another run, or another program"
-    return "it was there, but has ended or hangs" if heard else stranger
+    if proven and not channel.closed:
+        return "it is there, but waits for others"
+    return "it was there, but has ended or hangs" if proven else _OTHER
+
+
+_STRANGER = f"who listens there knows another `{TOKEN}`, or none"
+_OTHER = "what listens there isn't waiting for workers: another run, or another program"
 
 
 def _connect(address: str) -> socket.socket:
-    connection = socket.create_connection(_host_and_port(address), timeout=ANSWER_SECONDS)
+    connection = socket.create_connection(host_and_port(address), timeout=ANSWER_SECONDS)
     if connection.getsockname() == connection.getpeername():
         # Where nobody listens at a port that the system may give to this very connection, it can be its own other end.
         connection.close()
@@ -169,23 +155,22 @@ def _connect(address: str) -> socket.socket:
     return connection
 
 
-def _listening(cluster: Cluster, hello: Mapping[str, Any]) -> socket.socket:
-    """Opens the chief's port. `create_server` lets it be taken again while the connections made here stay open."""
-    host, port = _host_and_port(cluster.address)
-    families = {socket.AF_INET}
-    with contextlib.suppress(OSError):  # not every machine knows its own name
-        families = {found[0] for found in socket.getaddrinfo(host, port)}
-    family = socket.AF_INET if socket.AF_INET in families else socket.AF_INET6
-    local = host if host in ("localhost", "::1") or host.startswith("127.") else ""
+def _listening(cluster: Cluster, hello: Mapping[str, Any], token: str) -> list[socket.socket]:
+    """Opens the chief's port where the cluster names it, or everywhere if that isn't known."""
+    _, port = host_and_port(cluster.address)
+    places = [at(address, port) for address in named_here(cluster)]
+    dual = not places and socket.has_dualstack_ipv6()
+    places = places or [(socket.AF_INET6 if dual else socket.AF_INET, ("", port))]
     until = time.monotonic() + 2.0  # seconds in which a process that is just ending frees the port
     while True:
         try:
-            return socket.create_server((local, port), family=family, backlog=cluster.size + 16)
+            return _opened(places, backlog=cluster.size + STRANGERS, dual=dual)
         except OSError as error:
             if error.errno == errno.EADDRINUSE and time.monotonic() > until:
                 # Is it another chief that waits, it should hear of this one, and refuse both.
                 with contextlib.suppress(OSError), contextlib.closing(Channel(_connect(cluster.address))) as channel:
-                    _ask(channel, hello, time.monotonic() + 1.0)
+                    now = time.monotonic()
+                    _ask(channel, hello, token, now + 1.0, now + 2 * ANSWER_SECONDS)
             if error.errno != errno.EADDRINUSE or time.monotonic() > until:
                 raise ConfigurationError(
                     f"worker 0 can't listen at {cluster.address} ({os.strerror(error.errno or 0)}): another process of "
@@ -195,6 +180,12 @@ def _listening(cluster: Cluster, hello: Mapping[str, Any]) -> socket.socket:
             time.sleep(POLL_SECONDS)
 
 
-def _host_and_port(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+def _opened(places: Sequence[tuple[socket.AddressFamily, Any]], *, backlog: int, dual: bool) -> list[socket.socket]:
+    """Listens at all these places. `create_server` lets them be taken again while connections made here stay open."""
+    with contextlib.ExitStack() as stack:
+        opened = [
+            stack.enter_context(socket.create_server(place, family=family, backlog=backlog, dualstack_ipv6=dual))
+            for family, place in places
+        ]
+        stack.pop_all()
+        return opened

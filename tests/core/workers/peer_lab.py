@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from core.workers.handshake import proof
+
 LONG = 60.0  # seconds after which a test would hang; none is meant to take a part of it
 
 
@@ -22,7 +24,7 @@ class Worker:
     """A process and what it has said."""
 
     def __init__(self, workers: Sequence[str], index: int, **order: object):
-        order = {"about": {"configuration": "abc"}, "deadline": LONG, "timeout": LONG, **order}
+        order = {"about": {"configuration": "abc"}, "deadline": LONG, "timeout": LONG, "token": "", **order}
         order |= {"workers": list(workers), "index": index}
         self.name = f"worker {index} ({workers[index]})"
         self.process = subprocess.Popen(
@@ -31,16 +33,20 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={key: x for key, x in os.environ.items() if not key.startswith(("TF_CONFIG", "SLURM"))},
+            env={key: x for key, x in os.environ.items() if not key.startswith(("TF_CONFIG", "SLURM", "TAPELOOP"))},
         )
         self.events: queue.Queue[list[str]] = queue.Queue()
+        self.warnings: list[str] = []
         threading.Thread(target=self._listen, daemon=True).start()
         self.expect("started")
 
     def _listen(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            self.events.put(json.loads(line))
+            if line.startswith("Warning: "):
+                self.warnings.append(line)
+            else:
+                self.events.put(json.loads(line))
 
     def expect(self, event: str, *, within: float = LONG) -> str:
         """The next thing that it says is this; what belongs to it."""
@@ -104,6 +110,26 @@ def connected(address: str) -> socket.socket:
             return socket.create_connection((host, int(port)), timeout=LONG)
         threading.Event().wait(0.05)
     pytest.fail(f"nobody listens at {address}")
+
+
+def hear(connection: socket.socket) -> dict:
+    """The next message that comes."""
+    head = connection.recv(8, socket.MSG_WAITALL)
+    assert head[:4] == b"TAPE", head
+    return json.loads(connection.recv(struct.unpack("!I", head[4:])[0], socket.MSG_WAITALL))
+
+
+def introduce(connection: socket.socket, hello: object, token: str = "") -> None:
+    """Says hello to a chief, with the proof that it asks for."""
+    shown = proof(token, "worker", hear(connection)["challenge"], "mine", hello)
+    connection.sendall(packed({"hello": hello, "answer": "mine", "proof": shown}))
+
+
+def is_shown_out(connection: socket.socket) -> bool:
+    with contextlib.suppress(ConnectionResetError):
+        while connection.recv(1000):
+            pass
+    return True
 
 
 def packed(message: object) -> bytes:

@@ -35,7 +35,7 @@ def main(order: dict) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests run in a shell's background
     try:
         say("started")
-        peers = Heartbeat.meet(cluster, about=order["about"], deadline=order["deadline"])
+        peers = Heartbeat.meet(cluster, about=order["about"], deadline=order["deadline"], token=order["token"])
     except TapeloopError as error:
         say(type(error).__name__, str(error))
         return error.exit_code
