@@ -8,6 +8,7 @@ import dataclasses
 import json
 import math
 import os
+import secrets
 import socket
 import sys
 from collections.abc import Sequence
@@ -16,9 +17,11 @@ from absl import flags as absl_flags
 from absl.flags import FlagValues
 
 from core.errors import ConfigurationError
+from core.workers.handshake import TOKEN
 from trainers import main as command
 from trainers.app import refuse, run_app, start_logging
 from trainers.flags import parse_flags
+from trainers.launch.network import Network, choose_network
 from trainers.launch.processes import Command
 from trainers.launch.supervise import LOST, STOPPED, supervise
 
@@ -79,21 +82,30 @@ def _define(flag_values: FlagValues) -> None:
         "seconds that the others have to end once one has; then they are killed",
         flag_values=flag_values,
     )
+    absl_flags.DEFINE_boolean(
+        "open_ports",
+        False,
+        "leave the workers in this machine's network, where others reach them",
+        flag_values=flag_values,
+    )
 
 
 def run(launch: Launch) -> int:
     """Runs the workers; returns the exit code for all of them."""
     flags = launch.flags
     start_logging(flags.verbosity)
-    sys.stdout.flush()
     try:
+        network = choose_network(open_ports=flags.open_ports)
+        print(network.line, flush=True)
         return supervise(
-            lambda: worker_commands(flags.workers, launch.main_flags),
+            lambda: worker_commands(flags.workers, launch.main_flags, network),
             max_restarts=flags.max_restarts,
             deadline=flags.deadline,
             out=sys.stdout.buffer,
             err=sys.stderr.buffer,
         )
+    except ConfigurationError as error:
+        return refuse(error)
     except BrokenPipeError:
         # Python would try to write the rest when it ends, and complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -104,8 +116,9 @@ def run(launch: Launch) -> int:
         return ConfigurationError.exit_code
 
 
-def worker_commands(workers: int, main_flags: Sequence[str]) -> list[Command]:
-    """Returns one for each worker, in a new cluster on 127.0.0.1."""
+def worker_commands(workers: int, main_flags: Sequence[str], network: Network) -> list[Command]:
+    """Returns one for each worker, in a new cluster on 127.0.0.1, which has a new token."""
+    token = secrets.token_hex(32)
     cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(workers)]}
     return [
         Command(
@@ -113,19 +126,21 @@ def worker_commands(workers: int, main_flags: Sequence[str]) -> list[Command]:
             {
                 **os.environ,
                 "TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": i}}),
+                TOKEN: token,
                 "PYTHONUNBUFFERED": "1",  # lines appear when they are printed, and a killed worker's aren't lost
             },
+            network.enter,
         )
         for i in range(workers)
     ]
 
 
 def free_ports(count: int) -> list[int]:
-    """Finds different ports that nobody listens on now."""
+    """Finds different ports that nobody listens on now, at whichever address."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:
-            each.bind(("127.0.0.1", 0))
+            each.bind(("", 0))
         return [each.getsockname()[1] for each in sockets]
     finally:
         for each in sockets:

@@ -13,23 +13,24 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import IO, BinaryIO
 
 POLL_SECONDS = 0.1  # between two looks at the processes; their output is passed on at once
 PIPE = 1 << 20  # bytes: no pipe holds more
 # Found before any process is forked: a forked one can't safely import.
-LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 PR_SET_PDEATHSIG = 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """What to start: the program with its arguments, and the whole environment."""
+    """What to start: the program with its arguments, the whole environment, and what to call in the process before."""
 
     arguments: Sequence[str]
     environment: Mapping[str, str]
+    enter: Callable[[], None] = lambda: None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,6 +119,11 @@ class _Worker:
     def __init__(self, index: int, command: Command, selector: selectors.BaseSelector, out: BinaryIO, err: BinaryIO):
         self.index, self.overdue, self.ended = index, False, False
         parent = os.getpid()
+
+        def begin() -> None:  # there is but one thread here to trip over
+            command.enter()
+            _die_with(parent)  # only now: to enter another namespace would undo it
+
         self.process = subprocess.Popen(
             command.arguments,
             env=command.environment,
@@ -125,7 +131,7 @@ class _Worker:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
-            preexec_fn=lambda: _die_with(parent),  # there is but one thread here to trip over
+            preexec_fn=begin,
         )
         assert self.process.stdout is not None
         assert self.process.stderr is not None

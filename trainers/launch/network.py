@@ -1,0 +1,153 @@
+"""Who reaches the workers' ports: only they themselves, in a network of their own; or else the users of this machine.
+
+TensorFlow's server asks nobody who they are, so whoever reaches its port owns the worker. On Linux a process may be put
+into a network that holds nothing but loopback: one that no packet from outside enters, and none leaves. Where the
+kernel refuses that, as in containers without rights, each worker has the guards of `core.workers.fence`.
+"""
+
+import contextlib
+import ctypes
+import dataclasses
+import fcntl
+import os
+import socket
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+from core.errors import ConfigurationError
+from core.workers.fence import NOTHING, prove_guards
+from trainers.launch.processes import LIBC
+
+CLONE_NEWUSER, CLONE_NEWNET = 0x1000_0000, 0x4000_0000  # linux/sched.h
+_SIOCSIFFLAGS, _IFF_UP = 0x8914, 0x1  # linux/sockios.h, linux/if.h
+
+
+@dataclasses.dataclass(frozen=True)
+class Network:
+    """Says what to call in each worker's process before it is the worker, and in one line what protects its port."""
+
+    enter: Callable[[], None]
+    line: str
+
+
+def choose_network(*, open_ports: bool) -> Network:
+    """Tries what this machine allows, the safest first; refuses to leave ports open that nobody said may be open."""
+    if not open_ports:
+        try:
+            return Network(loopback_alone(), ALONE)
+        except OSError as error:
+            refused = error.strerror or str(error)
+    try:
+        prove_guards()
+    except OSError as error:
+        if not open_ports:
+            raise ConfigurationError(
+                f"the workers' ports can't be closed to others: the system refuses a network of their own ({refused}), "
+                f"and guards at the ports ({error.strerror or error}). Whoever reaches a port owns its worker. Run on "
+                "Linux with user namespaces (`sysctl user.max_user_namespaces`); give a container the capability "
+                "SYS_ADMIN, or `--network=none`; or say `--open_ports` where a firewall closes them."
+            ) from None
+        return Network(_stay, f"Warning: the workers' ports are open to all who reach this machine, and {NOTHING}.")
+    if open_ports:
+        return Network(_stay, f"Warning: the workers' ports are open to every user of this machine, and {NOTHING}.")
+    return Network(_stay, f"{GUARDED}, as the system refuses the workers a network of their own ({refused})")
+
+
+ALONE = (
+    "ports: in a network of the workers' own, of nothing but loopback; nobody else reaches them, and the workers reach "
+    "nothing else (`--open_ports` gives them this machine's network)"
+)
+GUARDED = "ports: closed to other machines; users of this machine can reach them"
+
+
+def _stay() -> None:
+    """Leaves a worker in the network of this machine."""
+
+
+def loopback_alone() -> Callable[[], None]:
+    """Makes a network that holds nothing but loopback, and returns what brings a process into it, for good.
+
+    Raises `OSError` where that is refused. Who may make no network makes a set of users first, in which they may.
+    """
+    try:
+        places = _made(CLONE_NEWNET)
+    except PermissionError:
+        places = _made(CLONE_NEWUSER | CLONE_NEWNET)
+
+    def enter() -> None:
+        for place in places:
+            _call("setns", place, 0)
+
+    if code := _in_a_fork(enter):
+        raise OSError(code, os.strerror(code))
+    return enter
+
+
+def _made(kinds: int) -> list[int]:
+    """Returns open files of the new namespaces, which a forked process makes: its own alone change."""
+    ready, done = os.pipe(), os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(done[1])
+        os.write(ready[1], bytes([_errno_of(lambda: _unshare(kinds))]))
+        os.read(done[0], 1)  # until this process has opened what is to last
+        os._exit(0)
+    try:
+        code = os.read(ready[0], 1)[0]
+        if code:
+            raise OSError(code, os.strerror(code))
+        if kinds & CLONE_NEWUSER:
+            _map_users(pid)
+        names = ["user", "net"] if kinds & CLONE_NEWUSER else ["net"]
+        return [os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY) for name in names]
+    finally:
+        for end in (*ready, *done):
+            os.close(end)
+        os.waitpid(pid, 0)
+
+
+def _unshare(kinds: int) -> None:
+    _call("unshare", kinds)
+    with socket.socket() as any_socket:
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", _IFF_UP))
+
+
+def _map_users(pid: int) -> None:
+    """Lets everyone who may be known there be who they are here: files stay whose they were."""
+    home = Path(f"/proc/{pid}")
+    if os.geteuid() == 0:
+        for name in ("uid_map", "gid_map"):
+            ranges = [line.split() for line in Path(f"/proc/self/{name}").read_text().splitlines()]
+            (home / name).write_text("".join(f"{inside} {inside} {count}\n" for inside, _, count in ranges))
+    else:  # who isn't root may speak for themselves only, and has to say that groups stay as they are
+        (home / "setgroups").write_text("deny")
+        (home / "uid_map").write_text(f"{os.geteuid()} {os.geteuid()} 1\n")
+        (home / "gid_map").write_text(f"{os.getegid()} {os.getegid()} 1\n")
+
+
+def _in_a_fork(call: Callable[[], None]) -> int:
+    """Tries a call in a process that ends with it; returns the number of its error, or 0."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(_errno_of(call))
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def _errno_of(call: Callable[[], None]) -> int:
+    """Returns 0 or the number of the call's error, whatever happens: a forked process must not go on as this one."""
+    with contextlib.suppress(BaseException):
+        try:
+            call()
+            return 0
+        except OSError as error:
+            return error.errno or 255
+    return 255
+
+
+def _call(name: str, *arguments: int) -> None:
+    """Calls a function of the C library (Python has these from 3.12 on)."""
+    if LIBC is None:
+        raise OSError(38, "not on Linux")
+    if getattr(LIBC, name)(*arguments) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
