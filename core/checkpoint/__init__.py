@@ -21,12 +21,13 @@ Nobody needs Tapeloop to read one. TensorFlow's key of a variable is its path wi
     >>> reader.get_tensor("variables/net.Sw/.ATTRIBUTES/VARIABLE_VALUE").tolist()
     [1.0, 2.0]
 
-A directory has one writer at a time, and any number of readers.
+A directory has one writer at a time, and any number of readers. TensorFlow reads no path with `[`, `*`, `?` or `\\`:
+`plainly_named` lends the directory another name for as long as it takes.
 """
 
-from core.checkpoint.files import path_of
+from core.checkpoint.files import path_of, plainly_named
 from core.checkpoint.manifest import Manifest, SavedVariable, Variables
 from core.checkpoint.read import newest, restore
 from core.checkpoint.write import save
 
-__all__ = ["Manifest", "SavedVariable", "Variables", "newest", "path_of", "restore", "save"]
+__all__ = ["Manifest", "SavedVariable", "Variables", "newest", "path_of", "plainly_named", "restore", "save"]

@@ -1,15 +1,18 @@
 """The files of checkpoints: written, put in place and removed so that nobody ever sees half of one."""
 
+import contextlib
 import hashlib
 import os
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 TEMPORARY = ".tmp-"  # begins the name of what is being written or removed, and isn't a checkpoint
 _REPLACED = ".replaced"  # ends the name of a checkpoint that another of the same step is about to replace
 _NAME = re.compile(rf"step-(\d{{9,}})({re.escape(_REPLACED)})?")
+_PATTERN = re.compile(r"[\[*?\\\udc80-\udcff]")  # the last are how Python spells bytes that aren't UTF-8
 
 
 def path_of(directory: Path, step: int) -> Path:
@@ -24,6 +27,23 @@ def checkpoints_in(directory: Path) -> list[tuple[int, Path]]:
     found = [(_NAME.fullmatch(path.name), path) for path in directory.iterdir()]
     steps = [(int(match[1]), path) for match, path in found if match]
     return sorted(steps, key=lambda step_and_path: (-step_and_path[0], step_and_path[1].name))
+
+
+@contextlib.contextmanager
+def plainly_named(directory: Path) -> Iterator[str]:
+    """Lends a directory a name that TensorFlow can read from.
+
+    It takes the path of a checkpoint for a pattern of shells, in which `[`, `*`, `?` and `\\` mean something else, and
+    for UTF-8. Such a directory goes by its descriptor.
+    """
+    if not _PATTERN.search(str(directory)):
+        yield str(directory)
+        return
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
 
 
 def put_in_place(temporary: Path, target: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from core.arguments import listed
-from core.checkpoint.files import checkpoints_in, reason
+from core.checkpoint.files import checkpoints_in, plainly_named, reason
 from core.checkpoint.fit import check_fit, matching
 from core.checkpoint.manifest import PREFIX, DamagedError, Manifest, Variables, described, verified
 from core.errors import CheckpointError
@@ -53,8 +53,9 @@ def restore(manifest: Manifest, variables: Variables, *, partial: Sequence[str] 
     wanted = {path: variable for path, variable in variables.items() if path not in left_out}
     check_fit(manifest, wanted, left_out, partial)
     try:
-        status = tf.train.Checkpoint(variables=wanted).read(str(manifest.path / PREFIX))
-        status.assert_existing_objects_matched().expect_partial()
+        with plainly_named(manifest.path) as name:
+            status = tf.train.Checkpoint(variables=wanted).read(f"{name}/{PREFIX}")
+            status.assert_existing_objects_matched().expect_partial()
     except (OSError, ValueError, AssertionError, LookupError, RuntimeError, tf.errors.OpError) as error:
         raise CheckpointError(
             f"`{manifest.path}` could not be read: {reason(error)}. If it was removed or damaged since the run looked "

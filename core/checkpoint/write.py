@@ -8,7 +8,17 @@ from typing import Any
 
 import tensorflow as tf
 
-from core.checkpoint.files import TEMPORARY, path_of, put_in_place, reason, remove_leftovers, remove_old, seal, sync
+from core.checkpoint.files import (
+    TEMPORARY,
+    path_of,
+    plainly_named,
+    put_in_place,
+    reason,
+    remove_leftovers,
+    remove_old,
+    seal,
+    sync,
+)
 from core.checkpoint.manifest import MANIFEST, PREFIX, Variables, described, manifest_text
 from core.checkpoint.versions import versions
 from core.errors import CheckpointError
@@ -37,7 +47,8 @@ def save(
         directory.mkdir(parents=True, exist_ok=True)
         remove_leftovers(directory)
         temporary.mkdir()
-        tf.train.Checkpoint(variables=dict(variables)).write(str(temporary / PREFIX))
+        with plainly_named(temporary) as name:
+            tf.train.Checkpoint(variables=dict(variables)).write(f"{name}/{PREFIX}")
         content = {
             "step": step,
             "examples": examples,

@@ -1,5 +1,8 @@
 """`--mode=train`: trains, or goes on training."""
 
+from pathlib import Path
+
+from core.checkpoint import plainly_named
 from core.errors import PeerLostError, TapeloopError
 from core.telemetry import Console, JsonLines, Telemetry, TensorBoard
 from core.workers import is_chief, joined, naming_lost_peers
@@ -51,7 +54,9 @@ def _telemetry(trainer: Trainer) -> Telemetry:
     workdir = trainer.workdir
     workdir.result.unlink(missing_ok=True)  # it tells of a run that ended; this one goes on
     console = Console(total_steps=trainer.steps)
-    return Telemetry([console, JsonLines(workdir.metrics, trainer.step), TensorBoard(workdir.path, trainer.step)])
+    with plainly_named(workdir.path) as name:  # its writer takes names in UTF-8 only
+        tensorboard = TensorBoard(Path(name), trainer.step)
+    return Telemetry([console, JsonLines(workdir.metrics, trainer.step), tensorboard])
 
 
 def _write_result(trainer: Trainer, *, exit_code: int, reason: str) -> None:
