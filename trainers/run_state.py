@@ -21,9 +21,10 @@ from trainers.workdir import Workdir
 
 
 class RunState:
-    """What is learnt, the metric line in flight, the step, the place in the data, what hooks keep, and why it stopped.
+    """What is learnt, the metric line in flight, the step, the place in the data, what hooks keep and have reported.
 
-    `stopped` is the reason that a hook gave for ending the run early.
+    `stopped` is the reason that a hook gave for ending the run early; `reported` holds the last figures of how good it
+    is, and `complete` says that those of the end are among them.
     """
 
     def __init__(
@@ -41,6 +42,8 @@ class RunState:
         self.check_replicas = make_drift_check(experiment.strategy, self.variables)
         self.step = 0
         self.stopped: str | None = None
+        self.reported: dict[str, float] = {}
+        self.complete = False
 
     @property
     def finished(self) -> bool:
@@ -70,7 +73,12 @@ class RunState:
             examples=self.input.examples_before(self.step),
             config_hash=self.workdir.config_hash,
             keep=self.settings.keep_checkpoints,
-            extra={"configuration": dict(self.workdir.configuration), **self._kept_by_hooks(), **self._stop_record()},
+            extra={
+                "configuration": dict(self.workdir.configuration),
+                **self._kept_by_hooks(),
+                "reported": {"figures": self.reported, "complete": self.complete, "hooks": self._given_hooks()},
+                **self._stop_record(),
+            },
         )
 
     def restore(self, manifest: checkpoint.Manifest) -> bool:
@@ -96,6 +104,10 @@ class RunState:
         stop = manifest.extra.get("stop")
         if stop and stop["hooks"] == self._given_hooks() and stop["steps"] >= self.settings.steps:
             self.stopped = stop["reason"]
+        reported = manifest.extra.get("reported")
+        if reported and reported["hooks"] == self._given_hooks():  # other hooks have yet to report theirs
+            self.reported = dict(reported["figures"])
+            self.complete = self.finished and reported["complete"]
         return same
 
     def _kept_by_hooks(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The loop around the step: chunks of steps, hooks between them, and the ways a run can end."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import tensorflow as tf
@@ -51,7 +51,6 @@ class Trainer:
         self.state = RunState(experiment, workdir, settings, input=self.input, progress=self.progress, hooks=self.hooks)
         self.agreement = Agreement(experiment.strategy)
         self.telemetry = Telemetry([])
-        self.evaluation: dict[str, float] = {}
         self._run_chunk: Callable[[Batch, tf.Tensor], object] = self.chunk
         self._meter = Meter()
         self._preemption = Preemption()
@@ -85,10 +84,8 @@ class Trainer:
         if due or preempted:
             self._refuse_bad_step()
         with self._meter.paused():
-            for hook in due:
-                hook(self)
-            if due and self.agreement.any_worker(self._stop_reason is not None) and not self.state.finished:
-                self._end_here(due)
+            if due:
+                self._call(due)
         if preempted and not self.state.finished:
             self._leave_for_now()
 
@@ -132,6 +129,11 @@ class Trainer:
         """Counts the steps that there are to do."""
         return self.settings.steps
 
+    @property
+    def evaluation(self) -> dict[str, float]:
+        """Returns the last figures that were reported, those before a kill among them."""
+        return dict(self.state.reported)
+
     def figures(self) -> dict[str, float]:
         """Returns the weighted means since the last metric line."""
         return figures_of(self.progress.read_sums())
@@ -154,8 +156,8 @@ class Trainer:
     def report(self, split: str, figures: Mapping[str, float]) -> None:
         """Writes figures of how good the task has become; the last ones end up in the run's result."""
         self.telemetry.write(self.step, split, figures)
-        named = figures if split == "eval" else {f"{split}/{name}": x for name, x in figures.items()}
-        self.evaluation = {**self.evaluation, **named}
+        before = "" if split == "eval" else f"{split}/"
+        self.state.reported |= {f"{before}{name}": float(x) for name, x in figures.items()}
 
     def save(self) -> Path:
         """Saves a checkpoint of this moment; returns where. Every worker calls it, the chief writes."""
@@ -169,13 +171,33 @@ class Trainer:
         """Ends the run at this step, once all hooks that are due have been called; `reason` is kept with it."""
         self._stop_reason = self._stop_reason or reason
 
-    # --- how a run ends early ---------------------------------------------------------------------------------------
+    # --- how a run ends ---------------------------------------------------------------------------------------------
 
-    def _end_here(self, called: list[Hook]) -> None:
-        """Calls the hooks that belong to the end of a run; the last checkpoint says why it stopped."""
-        self.state.stopped = self.agreement.first_text(self._stop_reason)
+    def report_the_end(self) -> None:
+        """Has everything reported that is reported at the end of a run, without a step taken."""
+        for hook in self.settings.hooks:
+            if hook.due(self.step, self.step):
+                hook(self)
+        if self.evaluator:
+            self.evaluate()
+
+    def _call(self, due: Sequence[Hook]) -> None:
+        """Calls the hooks that are due; if one of them stops the run, also those that belong to its end.
+
+        What is saved then says already that the run is over: a kill after it would let it go on otherwise.
+        """
+        ends = False
         for hook in self.hooks:
-            if hook.due(self.step, self.step) and (hook not in called or isinstance(hook, SaveCheckpoint)):
+            saves = isinstance(hook, SaveCheckpoint)
+            if saves and not self.state.finished and self.agreement.any_worker(self._stop_reason is not None):
+                ends = True
+                self.state.stopped = self.agreement.first_text(self._stop_reason)
+                for other in self.hooks:
+                    if other not in due and other is not hook and other.due(self.step, self.step):
+                        other(self)
+            if saves:
+                self.state.complete = self.state.finished
+            if hook in due or (saves and ends):
                 hook(self)
 
     def _refuse_bad_step(self) -> None:

@@ -69,8 +69,8 @@ def _already_finished(trainer: Trainer) -> int:
     """Says so; a run that was killed between its last checkpoint and its result gets the result now."""
     result = trainer.workdir.read_result()
     if trainer.agreement.any_worker(result.get("exit_code") != 0 or result.get("step") != trainer.step):
-        if trainer.evaluator:
-            trainer.evaluate()
+        if not trainer.state.complete:  # it was to be longer, or had other hooks
+            trainer.report_the_end()
         _write_result(trainer, exit_code=0, reason=trainer.state.outcome)
         result = trainer.workdir.read_result()
     if is_chief():
