@@ -20,6 +20,7 @@ from trainers.experiment import Experiment
 from trainers.gin_audit.audit import Configuration
 from trainers.gin_audit.identity import config_hash, difference, identity, operative_text, read_identity
 from trainers.hooks.standard import KillAfter
+from trainers.record import record_start
 from trainers.settings import Settings
 from trainers.trainer import Trainer
 from trainers.workdir import Workdir
@@ -99,11 +100,19 @@ class Session:
         self.workdir.configuration, self.workdir.config_hash = own, config_hash(own)
         without_hooks = identity(["Trainer.hooks"])
         self.workdir.hooks = {name: x for name, x in identity().items() if name not in without_hooks}
-        if not is_chief():
-            return found
-        self.workdir.write_configuration(given=self.configuration.given, operative=operative_text())
-        self.workdir.write_run([device.name for device in tf.config.list_logical_devices()])
         return found
+
+    def record(self, step: int) -> None:
+        """Records the configuration that goes on from `step`: not before it has come that far."""
+        if is_chief():
+            self.workdir.result.unlink(missing_ok=True)  # it tells of a run that ended; this one goes on
+            record_start(
+                self.workdir,
+                step=step,
+                given=self.configuration.given,
+                operative=operative_text(),
+                devices=[device.name for device in tf.config.list_logical_devices()],
+            )
 
     def newest_checkpoint(self) -> checkpoint.Manifest | None:
         """Returns the newest whole checkpoint of the workdir."""

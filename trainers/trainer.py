@@ -59,13 +59,16 @@ class Trainer:
 
     # --- the loop ---------------------------------------------------------------------------------------------------
 
-    def train(self, telemetry: Telemetry | None = None) -> dict[str, float]:
+    def train(
+        self, telemetry: Telemetry | None = None, *, once_traced: Callable[[], None] = lambda: None
+    ) -> dict[str, float]:
         """Runs to the last step, or until a hook stops the run; returns the last evaluation."""
         self.telemetry = telemetry or self.telemetry
         chunks = self.input.chunks_from(self.step)
         with self._preemption.awaited():
             stacked = next(chunks)
             self.warm_up(stacked)
+            once_traced()
             self.telemetry.progress(self.step)
             self._meter.restart()
             while not self.state.finished:

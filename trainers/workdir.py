@@ -1,12 +1,9 @@
 """The folder of a run: what lies where, and who it belongs to."""
 
-import datetime
 import fcntl
 import json
 import math
 import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +17,7 @@ class Workdir:
     def __init__(self, path: Path):
         self.path = path
         self.checkpoints = path / "checkpoints"
+        self.configurations = path / "config"
         self.metrics = path / "metrics.jsonl"
         self.result = path / "result.json"
         self.configuration: Mapping[str, str] = {}
@@ -54,27 +52,6 @@ class Workdir:
                 "`--workdir=DIR`."
             ) from None
 
-    def write_configuration(self, *, given: str, operative: str) -> None:
-        """Keeps the configuration as it was given and as it was used."""
-        folder = self.path / "config"
-        folder.mkdir(exist_ok=True)
-        (folder / "given.gin").write_text(given)
-        (folder / "operative.gin").write_text(operative)
-
-    def write_run(self, devices: list[str]) -> None:
-        """Records what ran where: versions, devices, revision, command."""
-        from core.checkpoint.versions import versions  # with TensorFlow, which mustn't start before it has this folder
-
-        run = {
-            "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-            "command": [Path(sys.executable).name, *sys.argv],
-            "versions": versions(),
-            "devices": devices,
-            "git": git_revision(),
-            "config_hash": self.config_hash,
-        }
-        write_json(self.path / "run.json", run)
-
     def read_result(self) -> dict[str, Any]:
         """Returns how the last run ended; empty if it didn't say."""
         return dict(json.loads(self.result.read_text())) if self.result.exists() else {}
@@ -82,14 +59,18 @@ class Workdir:
     def write_result(self, *, step: int, exit_code: int, reason: str, evaluation: Mapping[str, float]) -> None:
         """Records how the run ended."""
         result = {"step": step, "exit_code": exit_code, "reason": reason, "evaluation": dict(evaluation)}
-        write_json(self.result, result)
+        temporary = self.result.with_name(f".{self.result.name}.{os.getpid()}.tmp")
+        try:
+            temporary.write_text(json_text(result), encoding="utf-8")
+            temporary.replace(self.result)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
 
 
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Writes whole or not at all."""
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(_finite(value), indent=2, allow_nan=False) + "\n")
-    temporary.replace(path)
+def json_text(value: Mapping[str, Any]) -> str:
+    """Returns the text of a JSON file."""
+    return json.dumps(_finite(value), indent=2, allow_nan=False) + "\n"
 
 
 def _finite(value: Any) -> Any:
@@ -97,13 +78,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _finite(x) for key, x in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def git_revision() -> str | None:
-    """Returns the revision of the working directory's checkout, with `-dirty` if it was changed, or None."""
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        found = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return found.stdout.strip() or None

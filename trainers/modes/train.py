@@ -1,5 +1,6 @@
 """`--mode=train`: trains, or goes on training."""
 
+import functools
 from pathlib import Path
 
 from core.checkpoint import plainly_named
@@ -33,7 +34,7 @@ def run(session: Session) -> int:
         membership.last_words = lambda reason: _write_result(trainer, exit_code=lost, reason=reason)
     try:
         with naming_lost_peers():
-            trainer.train(telemetry)
+            trainer.train(telemetry, once_traced=functools.partial(session.record, trainer.step))
     except BaseException as error:
         exit_code = error.exit_code if isinstance(error, TapeloopError) else 1
         _write_result(trainer, exit_code=exit_code, reason=str(error) or type(error).__name__)
@@ -52,7 +53,6 @@ def _telemetry(trainer: Trainer) -> Telemetry:
     if not is_chief():
         return Telemetry([])
     workdir = trainer.workdir
-    workdir.result.unlink(missing_ok=True)  # it tells of a run that ended; this one goes on
     console = Console(total_steps=trainer.steps)
     with plainly_named(workdir.path) as name:  # its writer takes names in UTF-8 only
         tensorboard = TensorBoard(Path(name), trainer.step)

@@ -1,0 +1,76 @@
+"""What a workdir keeps of how its run was started, and when."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.commands import run
+from tests.trainers.command_lab import write_task
+from trainers import record
+from trainers.workdir import Workdir
+
+
+def kept(workdir):
+    return {path: path.read_bytes() for path in [*(workdir / "config").rglob("*.*"), workdir / "run.json"]}
+
+
+def test_only_a_start_that_succeeds_is_recorded(tmp_path):
+    flags = [write_task(tmp_path), "--workdir=run", "--gin_param=Trainer.checkpoint_every = 10"]
+    done = run(*flags, "--kill_after_step=10", cwd=tmp_path)
+    good = kept(tmp_path / "run")
+    assert len(good) == 5, done.stderr
+    longer = "--gin_param=Trainer.steps = 30"
+    broken_step = {"loss": "raise ValueError('mine')"}
+    other_model = {"init": "self.net.unused = tf.Variable(tf.ones([4]), name='unused')"}
+    broken_trace = {"outside": "from trainers.trainer import Trainer\nTrainer.warm_up = lambda *_: 1 / 0"}
+    for parts, says in [(broken_step, "mine"), (other_model, "doesn't fit"), (broken_trace, "ZeroDivisionError")]:
+        write_task(tmp_path, **parts)
+        failed = run(*flags, longer, "--allow_config_change", cwd=tmp_path)
+        assert failed.returncode > 0, failed.stdout
+        assert says in failed.stderr
+        assert kept(tmp_path / "run") == good
+    write_task(tmp_path)
+    assert run(*flags, longer, cwd=tmp_path).returncode == 0
+    again = run(*flags, longer, cwd=tmp_path)
+    assert "already finished" in again.stdout
+    config = tmp_path / "run" / "config"
+    entries = sorted(path.name for path in (config / "history").iterdir())
+    assert entries == ["0001-step-000000000", "0002-step-000000010"]
+    assert (config / "history" / entries[0] / "operative.gin").read_bytes() == good[config / "operative.gin"]
+    for name in ("given.gin", "operative.gin"):
+        assert (config / "history" / entries[1] / name).read_bytes() == (config / name).read_bytes()
+    assert "Trainer.steps = 30" in (config / "given.gin").read_text()
+
+
+def test_a_second_start_of_the_same_adds_nothing(tmp_path):
+    workdir = Workdir(tmp_path)
+    record.record_start(workdir, step=0, given="a = 1  # here\n", operative="a = 1\n", devices=["CPU:0"])
+    record.record_start(workdir, step=40, given="a = 1  # there\n", operative="a = 1\n", devices=["CPU:0"])
+    assert [path.name for path in (tmp_path / "config/history").iterdir()] == ["0001-step-000000000"]
+    assert (tmp_path / "config/given.gin").read_text() == "a = 1  # there\n"
+    assert json.loads((tmp_path / "run.json").read_text())["devices"] == ["CPU:0"]
+
+
+@pytest.mark.parametrize("full", [1, 2, 3, 4, 5])
+def test_a_full_disk_leaves_the_files_as_they_were(tmp_path, monkeypatch, full):
+    workdir, write, calls = Workdir(tmp_path), Path.write_text, []
+    record.record_start(workdir, step=0, given="a = 1\n", operative="a = 1\n", devices=[])
+    good = kept(tmp_path)
+
+    def write_some(path, text, **options):
+        calls.append(path)
+        if len(calls) == full:
+            write(path, text[:3], **options)
+            raise OSError(28, "No space left on device", str(path))
+        return write(path, text, **options)
+
+    monkeypatch.setattr(Path, "write_text", write_some)
+    with pytest.raises(OSError, match="No space left"):
+        record.record_start(workdir, step=9, given="a = 2\n", operative="a = 2\n", devices=[])
+    monkeypatch.undo()
+    now = kept(tmp_path)
+    assert {path: now[path] for path in good} == good
+    assert not [path for path in tmp_path.rglob("*") if path.name.endswith(".tmp")]
+    record.record_start(workdir, step=9, given="a = 2\n", operative="a = 2\n", devices=[])
+    assert [path.name for path in sorted((tmp_path / "config/history").iterdir())][1:] == ["0002-step-000000009"]

@@ -1,0 +1,77 @@
+"""How a run was started: its configuration and what it ran with, kept in the workdir once the start has succeeded.
+
+`config/history/0002-step-000001000/` holds the configuration that went on from step 1000, the second of this run.
+"""
+
+import datetime
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from core.checkpoint.versions import versions
+from trainers.workdir import Workdir, json_text
+
+_ENTRY = re.compile(r"(\d{4,})-step-\d{9,}")
+
+
+def record_start(workdir: Workdir, *, step: int, given: str, operative: str, devices: Sequence[str]) -> None:
+    """Records the configuration, versions, devices, revision and command that a run goes on with from `step`."""
+    run = {
+        "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "command": [Path(sys.executable).name, *sys.argv],
+        "versions": versions(),
+        "devices": list(devices),
+        "git": git_revision(),
+        "config_hash": workdir.config_hash,
+    }
+    configuration = {"given.gin": given, "operative.gin": operative}
+    _add_to_history(workdir.configurations / "history", step, configuration)
+    files = {workdir.configurations / name: text for name, text in configuration.items()}
+    write_together({**files, workdir.path / "run.json": json_text(run)})
+
+
+def _add_to_history(history: Path, step: int, configuration: Mapping[str, str]) -> None:
+    """Adds an entry, unless the last one's values are the same."""
+    history.mkdir(parents=True, exist_ok=True)
+    entries = sorted((int(found[1]), path) for path in history.iterdir() if (found := _ENTRY.fullmatch(path.name)))
+    number, last = entries[-1] if entries else (0, history)
+    operative = last / "operative.gin"
+    if operative.is_file() and operative.read_bytes() == configuration["operative.gin"].encode():
+        return
+    temporary = history / f".{os.getpid()}.tmp"
+    try:
+        temporary.mkdir()
+        for name, text in configuration.items():
+            (temporary / name).write_text(text, encoding="utf-8")
+        temporary.rename(history / f"{number + 1:04d}-step-{step:09d}")
+    except OSError:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def write_together(texts: Mapping[Path, str]) -> None:
+    """Writes each file whole, and puts none in its place before all are written."""
+    temporaries = {path: path.with_name(f".{path.name}.{os.getpid()}.tmp") for path in texts}
+    try:
+        for path, text in texts.items():
+            temporaries[path].write_text(text, encoding="utf-8")
+        for path, temporary in temporaries.items():
+            temporary.replace(path)
+    except OSError:
+        for temporary in temporaries.values():
+            temporary.unlink(missing_ok=True)
+        raise
+
+
+def git_revision() -> str | None:
+    """Returns the revision of the working directory's checkout, with `-dirty` if it was changed, or None."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return found.stdout.strip() or None
