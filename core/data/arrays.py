@@ -12,20 +12,16 @@ integers when the array is made int32 beforehand.
 """
 
 import functools
-import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
 import gin
 import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
 
+from core.data.npz_files import Array, read_npz
 from core.data.source import Source, check_feature
 from core.errors import DataError
-
-Array = npt.NDArray[np.generic]
 
 
 class ArraySource(Source):
@@ -90,37 +86,11 @@ class ArraySource(Source):
         return tensors
 
 
-def read_npz(path: Path) -> dict[str, Array]:
-    """Reads the arrays of an `.npz` file by name."""
-    if not path.is_file():
-        raise DataError(f"There is no file {path.absolute()}; give the path of an `.npz` file that `np.savez` wrote.")
-    try:
-        if not zipfile.is_zipfile(path):
-            raise DataError(f"{path.absolute()} isn't an `.npz` file (a zip of arrays); write it with `np.savez`.")
-        with np.load(path, allow_pickle=False) as file:
-            return {name: _member(path, name, file) for name in file.files}
-    except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
-        raise DataError(f"{path.absolute()} can't be read: {error}. Write or download it again.") from error
-
-
 @gin.configurable
 def npz(path: str, scale: float = 1.0 / 255.0) -> Source:
     """Reads an `.npz` file of one array a feature; uint8 of rank two or more become float32, times `scale`."""
     file = Path(path).expanduser()
     return ArraySource(read_npz(file), name="npz", place=str(file.absolute()), scale=scale)
-
-
-def _member(path: Path, name: str, file: Mapping[str, Array]) -> Array:
-    try:
-        values = file[name]
-    except ValueError as error:  # what NumPy raises for a damaged header, and for pickled objects
-        raise DataError(
-            f"The array `{name}` of {path.absolute()} can't be read: {error} Only plain numbers are read, because "
-            "a pickle runs code while it loads; save the array with a numeric dtype."
-        ) from error
-    if not isinstance(values, np.ndarray):  # a stranger in the zip, which NumPy hands out as bytes
-        raise DataError(f"{path.absolute()} holds `{name}`, which isn't an array; an `.npz` file holds arrays only.")
-    return values
 
 
 def _checked(name: str, feature: str, values: Array) -> Array:

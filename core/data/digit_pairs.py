@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from core.data.arrays import Array, ArraySource, read_npz
+from core.data.arrays import ArraySource
+from core.data.npz_files import Array, read_npz
 from core.data.source import Source, check_split
 from core.data.unpaired import unpaired
 

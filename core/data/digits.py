@@ -10,7 +10,8 @@ from typing import Literal
 
 import gin
 
-from core.data.arrays import ArraySource, read_npz
+from core.data.arrays import ArraySource
+from core.data.npz_files import read_npz
 from core.data.source import Source, check_split
 
 _FILE = Path(__file__).parent / "embedded" / "digits.npz"

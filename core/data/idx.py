@@ -6,16 +6,18 @@ length of each axis as a big-endian int32, then the bytes, last axis fastest.
 
 import gzip
 import math
+import os
 import struct
 import zlib
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 import gin
 import numpy as np
 import numpy.typing as npt
 
 from core.data.arrays import ArraySource
+from core.data.files import check_claim, open_file
 from core.data.source import Source, check_split
 from core.errors import DataError
 
@@ -48,48 +50,63 @@ def mnist(directory: str, split: Literal["train", "test"] = "train") -> Source:
 
 
 def read_idx(path: Path, *, axes: int) -> npt.NDArray[np.uint8]:
-    """Reads the uint8 array with `axes` axes that an IDX file holds, which is gzipped if its name ends in `.gz`."""
-    content = _content(path)
-    header = 4 + 4 * axes
-    magic = bytes([0, 0, _UINT8, axes])
-    if not content.startswith(magic):
-        hint = "it is gzipped: add `.gz` to its name" if content.startswith(_GZIP) else "download it again"
-        raise DataError(
-            f"{path} isn't an IDX file of uint8 with {axes} axes: it begins with {_hex(content[:4])}, "
-            f"where {_hex(magic)} is expected; {hint}."
-        )
-    if len(content) < header:
-        raise DataError(
-            f"{path} is cut off: {len(content)} bytes, less than its header of {header}; download it again."
-        )
-    shape = struct.unpack(f">{axes}I", content[4:header])
-    found, expected = len(content) - header, math.prod(shape)
-    if found != expected:
-        raise DataError(
-            f"{path} says that it holds {' x '.join(map(str, shape))} = {expected} values, "
-            f"but {found} bytes follow its header; download it again."
-        )
-    return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
+    """Reads the uint8 array with `axes` axes that an IDX file holds, which is gzipped if its name ends in `.gz`.
 
-
-def _content(path: Path) -> bytes:
+    The header is read first, and of what follows no more than it announces: a small gzip file may hold gigabytes.
+    """
     try:
-        content = path.read_bytes()
+        with open_file(path) as file:
+            held = os.fstat(file.fileno()).st_size
+            if path.suffix != ".gz":
+                return _read(path, file, axes, held=held)
+            begins = file.read(2)
+            if begins != _GZIP:
+                raise DataError(
+                    f"{path} isn't gzipped: it begins with {_hex(begins)}, where {_hex(_GZIP)} is expected; remove "
+                    "`.gz` from its name if it is plain, or download it again."
+                )
+            file.seek(0)
+            try:
+                with gzip.GzipFile(fileobj=file) as inflated:
+                    return _read(path, inflated, axes, deflated=held)
+            except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+                raise DataError(
+                    f"{path} is damaged: {error} (after {held} bytes of gzip); download it again."
+                ) from error
     except OSError as error:
         raise DataError(f"{path} can't be read: {error.strerror}; check what it is and who may read it.") from error
-    if path.suffix != ".gz":
-        return content
-    if not content.startswith(_GZIP):
+
+
+def _read(
+    path: Path, file: IO[bytes], axes: int, *, held: int | None = None, deflated: int | None = None
+) -> npt.NDArray[np.uint8]:
+    """Reads header and values from a file that holds `held` bytes, or so many that `deflated` bytes are made of them.
+
+    What is too short or too long for its header is refused, a plain file before its values are read.
+    """
+    size = 4 + 4 * axes
+    header = file.read(size)
+    magic = bytes([0, 0, _UINT8, axes])
+    if not header.startswith(magic):
+        hint = "it is gzipped: add `.gz` to its name" if header.startswith(_GZIP) else "download it again"
         raise DataError(
-            f"{path} isn't gzipped: it begins with {_hex(content[:2])}, where {_hex(_GZIP)} is expected; "
-            "remove `.gz` from its name if it is plain, or download it again."
+            f"{path} isn't an IDX file of uint8 with {axes} axes: it begins with {_hex(header[:4])}, "
+            f"where {_hex(magic)} is expected; {hint}."
         )
-    try:
-        return gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(
-            f"{path} is damaged: {error} (after {len(content)} bytes of gzip); download it again."
-        ) from error
+    if len(header) < size:
+        raise DataError(f"{path} is cut off: {len(header)} bytes, less than its header of {size}; download it again.")
+    shape = struct.unpack(f">{axes}I", header[4:])
+    expected = math.prod(shape)
+    claim = f"{' x '.join(map(str, shape))} = {expected} values"
+    values = b""
+    if held is None or held - size == expected:
+        check_claim(path, claim, claimed=expected, deflated=deflated)
+        values = file.read(expected + 1)  # one more, for gzip compares its check sum only at its end
+    found = len(values) if held is None else held - size
+    if found != expected:
+        follow = f"{found} bytes follow" if found < expected or held is not None else "more bytes follow"
+        raise DataError(f"{path} says that it holds {claim}, but {follow} its header; download it again.")
+    return np.frombuffer(values, np.uint8).reshape(shape)
 
 
 def _find(folder: Path, name: str) -> Path:

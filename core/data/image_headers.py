@@ -10,16 +10,22 @@ import struct
 from pathlib import Path
 from typing import BinaryIO
 
+from core.data.files import open_file
 from core.errors import DataError
 
 # As uint8 in three channels this is 300 MB, and several are decoded at once.
 MAX_PIXELS = 100_000_000
+# What no image needs: a decoder holds the whole file in memory, and each of its pieces takes time to walk over.
+_BYTES_PER_PIXEL = 9  # four channels of 16 bits, which don't compress, in rows of one pixel
+_OTHER_BYTES = 64 * 2**20  # notes, profiles, thumbnails
+_PIECES = 100_000  # chunks of a PNG; segments of a JPEG, and bytes that fill the space between them
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _END_OF_PNG = b"\0\0\0\0IEND\xaeB`\x82"
 _JPEG = b"\xff\xd8\xff"
 _END_OF_JPEG = b"\xff\xd9"
 _TAIL = 4096
+_BLOCK = 2**20
 
 # Marker bytes of JPEG (ITU-T T.81, table B.1).
 _START_OF_SCAN = 0xDA
@@ -31,16 +37,19 @@ _ALONE = {0x01, *range(0xD0, 0xD8)}  # markers that no length follows
 def image_size(path: Path) -> tuple[int, int]:
     """Reads height and width of a JPEG or PNG file; raises a `DataError` that says what is wrong with it."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             head = file.read(32)
             if head.startswith(_PNG):
-                height, width = _png_size(path, file)
-            elif head.startswith(_JPEG):
-                height, width = _jpeg_size(path, file)
-            else:
-                raise DataError(f"{path} {_instead(head)}; JPEG and PNG are read: convert it, or remove it.")
+                return _png_size(path, file)
+            if head.startswith(_JPEG):
+                return _jpeg_size(path, file)
+            raise DataError(f"{path} {_instead(head)}; JPEG and PNG are read: convert it, or remove it.")
     except OSError as error:
         raise DataError(f"{path} can't be read: {error.strerror}; check what it is and who may read it.") from error
+
+
+def _check_size(path: Path, total: int, height: int, width: int) -> None:
+    """Refuses an image without pixels or with too many, and a file of `total` bytes that is far more than its image."""
     if not height or not width:
         raise DataError(f"{path} says that it has {width} x {height} pixels; it is damaged: write it again.")
     if height * width > MAX_PIXELS:
@@ -48,7 +57,12 @@ def image_size(path: Path) -> tuple[int, int]:
             f"{path} has {width} x {height} pixels, more than the {MAX_PIXELS:,} that are decoded at once; scale it "
             "down or cut it into parts."
         )
-    return height, width
+    most = _BYTES_PER_PIXEL * height * width + _OTHER_BYTES
+    if total > most:
+        raise DataError(
+            f"{path} has {total:,} bytes, but its {width} x {height} pixels need at most {most:,}: write the image "
+            "again, without what else is in the file."
+        )
 
 
 def _png_size(path: Path, file: BinaryIO) -> tuple[int, int]:
@@ -60,17 +74,20 @@ def _png_size(path: Path, file: BinaryIO) -> tuple[int, int]:
     length, name, width, height = struct.unpack(">I4sII", file.read(16))
     if name != b"IHDR":
         raise DataError(f"{path} is damaged: no PNG begins with the chunk {name!r}; write it again.")
+    _check_size(path, total, height, width)
     file.seek(total - len(_END_OF_PNG))
     if file.read() == _END_OF_PNG:
         return height, width
     place = len(_PNG)
-    while place + 12 <= total:
+    for _ in range(_PIECES):
+        if place + 12 > total:
+            raise _cut_off(path, total)
         file.seek(place)
         length, name = struct.unpack(">I4s", file.read(8))
         place += 12 + length
         if name == b"IEND" and place <= total:
             return height, width
-    raise _cut_off(path, total)
+    raise _too_many_pieces(path)
 
 
 def _jpeg_size(path: Path, file: BinaryIO) -> tuple[int, int]:
@@ -79,10 +96,11 @@ def _jpeg_size(path: Path, file: BinaryIO) -> tuple[int, int]:
     cut_off = _cut_off(path, total)
     file.seek(2)
     size = None
-    while True:
+    for _ in range(_PIECES):
         mark = file.read(2)
-        while len(mark) == 2 and mark[0] == 0xFF and mark[1] == 0xFF:  # any number of 0xFF may come before a marker
-            mark = mark[1:] + file.read(1)
+        if mark == b"\xff\xff":  # any number of 0xFF may come before a marker
+            file.seek(-1, os.SEEK_CUR)
+            continue
         if len(mark) < 2:
             raise cut_off
         if mark[0] != 0xFF:
@@ -108,15 +126,34 @@ def _jpeg_size(path: Path, file: BinaryIO) -> tuple[int, int]:
         if mark[1] == _START_OF_SCAN:
             break
         file.seek(length - 2, os.SEEK_CUR)
+    else:
+        raise _too_many_pieces(path)
     if size is None:
         raise DataError(f"{path} is damaged: its first scan comes before the size of the image; write it again.")
     # Within a scan 0xFF is followed by zero, so what looks like the end is the end. It is mostly the last two bytes.
+    _check_size(path, total, *size)
     scan = file.tell()
-    for begin in (max(scan, total - _TAIL), scan):
-        file.seek(begin)
-        if _END_OF_JPEG in file.read():
-            return size
+    if _holds(file, _END_OF_JPEG, max(scan, total - _TAIL)) or _holds(file, _END_OF_JPEG, scan):
+        return size
     raise cut_off
+
+
+def _holds(file: BinaryIO, mark: bytes, begin: int) -> bool:
+    """Says whether the two bytes `mark` come at `begin` or later; holds one block at a time."""
+    file.seek(begin)
+    before = b""
+    while block := file.read(_BLOCK):
+        if mark in before + block:
+            return True
+        before = block[-1:]
+    return False
+
+
+def _too_many_pieces(path: Path) -> DataError:
+    return DataError(
+        f"{path} consists of more than {_PIECES:,} pieces, as no image does that a camera or a program wrote; write it "
+        "again, or remove it."
+    )
 
 
 def _cut_off(path: Path, total: int) -> DataError:

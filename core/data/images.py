@@ -15,6 +15,7 @@ step's side, by `random_crop_and_flip` (`core/data/augment.py`), as the papers d
 """
 
 import functools
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -65,7 +66,9 @@ class ImageFiles(Source):
     def _paths(self) -> dict[str, tf.Tensor]:
         """Makes tensors of the files' names, once and outside any graph."""
         with tf.init_scope(), tf.device("CPU:0"):
-            return {feature: tf.constant([str(path) for path in paths]) for feature, paths in self.files.items()}
+            return {
+                feature: tf.constant([os.fsencode(path) for path in paths]) for feature, paths in self.files.items()
+            }
 
 
 @gin.configurable

@@ -1,0 +1,52 @@
+"""Files that examples come from: opened without waiting, and refused where they can't hold what they claim.
+
+A file's own word on its size is compared with the bytes that are there before anything is made of that size: a few
+bytes can claim more than any machine holds, and ten megabytes of gzip can hold ten gigabytes of zeros.
+"""
+
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+from core.errors import DataError
+
+# zlib's authors: deflate never makes less than one byte of 1032. What claims more is damaged, or made to do harm.
+_MOST_DEFLATED = 1032
+_KINDS = {
+    stat.S_IFIFO: "a pipe (FIFO)",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def open_file(path: Path) -> BinaryIO:
+    """Opens a plain file to read bytes; refuses a pipe, which would be waited for without end, and a device.
+
+    An `OSError` is the caller's to explain.
+    """
+    kind = _KINDS.get(stat.S_IFMT(path.stat().st_mode))
+    if kind is not None:
+        raise DataError(f"{path} is {kind} and no file of data; put the file itself in its place, or take it away.")
+    return path.open("rb")
+
+
+def check_claim(path: Path, claim: str, *, claimed: int, deflated: int | None = None) -> None:
+    """Refuses the `claimed` bytes of what a file says that it holds where memory, or its `deflated` bytes, can't."""
+    if deflated is not None and claimed > _MOST_DEFLATED * deflated:
+        raise DataError(
+            f"{path} says that it holds {claim}, {claimed:,} bytes, but {deflated:,} compressed bytes can't hold so "
+            "much: it is damaged, or made to fill memory; download it again from a source that you trust."
+        )
+    memory = machine_memory()
+    if claimed > memory:
+        raise DataError(
+            f"{path} says that it holds {claim}, {claimed:,} bytes, more than the {memory:,} of this machine's memory; "
+            "it is read whole: cut it into smaller files, or download it again if it should be smaller."
+        )
+
+
+def machine_memory() -> int:
+    """Returns the bytes of memory that this machine has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,0 +1,82 @@
+"""`.npz` files: arrays by name, as `np.savez` writes them into a zip.
+
+Each array says its shape in a header of its own. The headers are compared with what the zip can hold before an array
+is made: neither word costs more than a few bytes to write.
+"""
+
+import math
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from core.arguments import listed
+from core.data.files import check_claim, open_file
+from core.errors import DataError
+
+Array = npt.NDArray[np.generic]
+
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+# What the readers of zip and NumPy raise for damage; RuntimeError stands for a password and for unknown compression.
+_DAMAGED = (OSError, EOFError, zlib.error, zipfile.BadZipFile, RuntimeError, ValueError)
+
+
+def read_npz(path: Path) -> dict[str, Array]:
+    """Reads the arrays of an `.npz` file by name."""
+    if not path.exists():
+        raise DataError(f"There is no file {path.absolute()}; give the path of an `.npz` file that `np.savez` wrote.")
+    try:
+        with open_file(path) as content:
+            if not zipfile.is_zipfile(content):
+                raise DataError(f"{path.absolute()} isn't an `.npz` file (a zip of arrays); write it with `np.savez`.")
+            content.seek(0)
+            with np.load(content, allow_pickle=False) as file:
+                _check_headers(path, file.zip)
+                return {name: _member(path, name, file) for name in file.files}
+    except _DAMAGED as error:
+        raise DataError(f"{path.absolute()} can't be read: {error}. Write or download it again.") from error
+
+
+def _check_headers(path: Path, archive: zipfile.ZipFile) -> None:
+    """Refuses arrays that are larger than the zip can hold."""
+    members = archive.infolist()
+    claim = f"the arrays {listed([member.filename for member in members], most=5)}"
+    claimed = sum(member.file_size for member in members)
+    check_claim(path.absolute(), claim, claimed=claimed, deflated=path.stat().st_size)
+    for member in members:
+        with archive.open(member) as content:
+            if content.read(len(np.lib.format.MAGIC_PREFIX)) != np.lib.format.MAGIC_PREFIX:
+                continue  # a stranger, which `_member` names
+            header = _HEADERS.get(tuple(content.read(2)))
+            if header is None:
+                continue  # of structures with names beyond ASCII: NumPy reads it, and no source takes it
+            try:
+                shape, _, dtype = header(content)
+            except Exception as error:  # NumPy evaluates the text of a header, which can fail in any way
+                raise _unreadable(path, member.filename.removesuffix(".npy"), error) from error
+            expected, held = math.prod(shape) * dtype.itemsize, member.file_size - content.tell()
+        if expected > held and not dtype.hasobject:
+            raise DataError(
+                f"`{member.filename}` of {path.absolute()} says that it holds {dtype} of shape {list(shape)}, "
+                f"{expected:,} bytes, but {held:,} follow its header; write or download it again."
+            )
+
+
+def _member(path: Path, name: str, file: Mapping[str, Array]) -> Array:
+    try:
+        values = file[name]
+    except ValueError as error:  # what NumPy raises for a damaged header, and for pickled objects
+        raise _unreadable(path, name, error) from error
+    if not isinstance(values, np.ndarray):  # a stranger in the zip, which NumPy hands out as bytes
+        raise DataError(f"{path.absolute()} holds `{name}`, which isn't an array; an `.npz` file holds arrays only.")
+    return values
+
+
+def _unreadable(path: Path, name: str, error: Exception) -> DataError:
+    return DataError(
+        f"The array `{name}` of {path.absolute()} can't be read: {error} Only plain numbers are read, because "
+        "a pickle runs code while it loads; save the array with a numeric dtype."
+    )
