@@ -4,6 +4,7 @@ Where the task compares examples with each other (`all_rows`), it compares those
 """
 
 import functools
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +21,7 @@ from core.task import Batch
 from core.task.guards import refuse_mixed_rows
 from core.task.loss import Sums, checked, means, weighted_sums
 from trainers.averaged import averaged_task
+from trainers.bad_data import blamed_feature, unfit_example
 from trainers.diagnosis import WRONG_ROWS, explained
 from trainers.experiment import Experiment
 
@@ -38,7 +40,7 @@ class Evaluator:
                 f"`Evaluator.global_batch_size` is {global_batch_size}; it counts examples: use 1 or more."
             )
         self.averaged = averaged_task(experiment)
-        self.task, self.source = self.averaged.task, source
+        self.task, self.source, self._global_batch_size = self.averaged.task, source, global_batch_size
         self.exchange = Exchange(experiment.strategy)
         replicas = self.exchange.replicas
 
@@ -72,7 +74,25 @@ class Evaluator:
             for batches, (features, mask) in zip(self._batches_of_chunk, self._chunks, strict=False):
                 found = self._sums_of_chunk(features, mask, tf.constant(batches))
                 sums = tf.nest.map_structure(tf.add, sums, found)
-        return means(sums)
+            figures = means(sums)
+            for name in figures:
+                if not math.isfinite(figures[name]):
+                    self._refuse_unfit_example(name, figures[name])
+        return figures
+
+    def _refuse_unfit_example(self, name: str, value: float) -> None:
+        """Raises a `DataError` where the figure `name` has this value for an example that isn't finite itself."""
+
+        def goes_wrong(batch: Batch) -> bool:
+            return not math.isfinite(means(self._sum_batch(batch))[name])
+
+        for first in range(0, len(self.source), self._global_batch_size):
+            indices = tf.range(first, min(first + self._global_batch_size, len(self.source)), dtype=tf.int64)
+            batch = self.source.gather(indices)
+            feature = blamed_feature(batch, goes_wrong)
+            if feature is not None:
+                what = f"evaluation is not finite (`{name}` is {value})"
+                raise unfit_example(what, self.source, feature, batch[feature], indices.numpy())
 
     def _sum_chunk(self, features: Batch, mask: tf.Tensor, batches: tf.Tensor) -> Sums:
         if self._together:

@@ -4,9 +4,11 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
-from core.data import PerReplica, train_chunks
+from core.data import PerReplica, position_indices, train_chunks
 from core.task import Batch
 from trainers.diagnosis import explained
 from trainers.experiment import Experiment
@@ -25,13 +27,13 @@ class Input:
         row_bytes = sum(spec.dtype.size * spec.shape.num_elements() for spec in self.source.spec.values())
         self.chunk_steps = settings.steps_per_chunk(self.global_batch_size * row_bytes)
         self.origin = 0
-        self._synthetic = experiment.synthetic
+        self._synthetic, self._seed, self._microbatches = experiment.synthetic, experiment.seed, settings.microbatches
         self._chunks = functools.partial(
             train_chunks,
             self.source,
             global_batch_size=self.global_batch_size,
-            microbatches=settings.microbatches,
-            seed=experiment.seed,
+            microbatches=self._microbatches,
+            seed=self._seed,
         )
 
     def chunks_from(self, step: int) -> Iterator[Any]:
@@ -55,13 +57,29 @@ class Input:
 
     def batch_of(self, step: int) -> Batch:
         """Returns the whole global batch of a step, [microbatches, rows, ...], whatever the replicas."""
-        first = step % self.chunk_steps if self._synthetic else step
-        stacked = next(iter(self._chunks(chunk_steps=1, first_step=first, origin=self.origin)))
+        stacked = next(iter(self._chunks(chunk_steps=1, first_step=self._read_as(step), origin=self.origin)))
         return {key: x[0] for key, x in stacked.items()}
+
+    def examples_of(self, step: int) -> npt.NDArray[np.int64]:
+        """Returns which examples of the source the global batch of a step holds, [microbatches, rows]."""
+        indices = position_indices(
+            len(self.source),
+            first_step=self._read_as(step),
+            num_steps=1,
+            global_batch_size=self.global_batch_size,
+            microbatches=self._microbatches,
+            origin=self.origin,
+            seed=self._seed,
+        )
+        return np.asarray(indices[0])
 
     def examples_before(self, step: int) -> int:
         """Counts the examples that a run has consumed when `step` begins."""
         return self.origin + step * self.global_batch_size
+
+    def _read_as(self, step: int) -> int:
+        """Returns the step whose examples `step` reads: synthetic input goes round in its first chunk."""
+        return step % self.chunk_steps if self._synthetic else step
 
     def _chunks_of_replicas(self, step: int) -> PerReplica:
         return PerReplica(lambda replica: self._chunks_of_replica(replica, step), self.strategy)

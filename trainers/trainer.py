@@ -8,11 +8,12 @@ import tensorflow as tf
 
 from core.distribution import Agreement
 from core.engine import ALL_WELL, Progress, TrainStep, make_chunk
-from core.errors import ConfigurationError, NotFiniteError, PreemptedError
+from core.errors import ConfigurationError, PreemptedError
 from core.task import Batch
 from core.telemetry import Telemetry
 from trainers.averaged import averaged_task
-from trainers.diagnosis import REMEDY, describe_bad_step, explained, repeatable_or_refused
+from trainers.bad_step import explain_bad_step
+from trainers.diagnosis import explained, repeatable_or_refused
 from trainers.evaluator import Evaluator
 from trainers.experiment import Experiment
 from trainers.hooks.base import Hook
@@ -209,8 +210,8 @@ class Trainer:
             return
         self.state.step = bad_step
         with explained(self.input.source):
-            found = describe_bad_step(self.train_step, self.input.batch_of(bad_step), bad_step)
-        raise NotFiniteError(f"step {bad_step} is not finite: {found}. Nothing of it was saved. {REMEDY}")
+            error = explain_bad_step(self.train_step, self.input, bad_step)
+        raise error
 
     def _leave_for_now(self) -> None:
         path = self.save()

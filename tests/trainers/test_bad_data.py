@@ -1,0 +1,124 @@
+"""An example that isn't finite is named where a step or an evaluation fails for it, and only there."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from trainer_lab import make, train
+
+from core.data import ArraySource
+from core.distribution import mirrored
+from core.errors import DataError, NotFiniteError
+from core.optimizers import sgd
+from core.task import Compute, Loss, Task, Update
+from trainers.evaluator import Evaluator
+from trainers.experiment import Experiment
+
+
+class Line(Task):
+    """Learns to make 0 of `x`; may read `y` through a phase of its own."""
+
+    def __init__(self, *, rng, scale=1.0, select=False, product=False, through=False):
+        super().__init__()
+        self.w = tf.Variable([1.0, 1.0], name="w")
+        self.scale, self.select, self.product, self.through = scale, select, product, through
+
+    def phases(self):
+        update = Update("fit", loss=self.loss, trains=self, optimizer=sgd(0.01))
+        return [Compute("double", lambda batch, rng: {"z": 2.0 * batch["y"]}), update] if self.through else [update]
+
+    def loss(self, batch, rng):
+        x = batch["x"]
+        if self.select:
+            x = tf.where(tf.math.is_finite(x), x, tf.zeros_like(x))
+        per_example = self.scale * tf.reduce_sum(tf.square(x * self.w), axis=1)
+        if self.through:
+            per_example += batch["z"]
+        if self.product:  # which is left out where it isn't finite, but its gradient is then 0 times NaN
+            y = batch["y"]
+            per_example += tf.where(tf.math.is_finite(y), y * self.w[0], tf.zeros_like(y))
+        return Loss(per_example)
+
+    def evaluate(self, batch):
+        return self.loss(batch, None)
+
+
+def points(size=24, **bad):
+    """A source of finite examples, but for `feature=(place, value)`."""
+    arrays = {
+        "x": np.ones([size, 2], np.float32),
+        "y": np.ones([size], np.float32),
+        "label": np.arange(size, dtype=np.int32),
+    }
+    for feature, (place, value) in bad.items():
+        arrays[feature][place] = value
+    return ArraySource(arrays, name="points", place="/data/points")
+
+
+def task(**options):
+    return lambda *, rng: Line(rng=rng, **options)
+
+
+@pytest.mark.parametrize(("replicas", "microbatches", "value"), [(1, 1, np.nan), (1, 2, -np.inf), (2, 2, np.nan)])
+def test_the_example_of_a_bad_step_is_named(tmp_path, replicas, microbatches, value):
+    source = points(x=((17, 1), value))
+    strategy = mirrored(replicas=replicas) if replicas > 1 else None
+    # Six steps to an epoch, so that the one with example 17 is in it.
+    settings = {"global_batch_size": 4, "microbatches": microbatches, "steps": 6, "chunk_steps": 6, "log_every": 6}
+    trainer = make(tmp_path, task=task(), source=source, strategy=strategy, **settings)
+    with pytest.raises(DataError) as error:
+        train(trainer)
+    text = str(error.value)
+    assert text.startswith(f"step {trainer.step} is not finite, and nothing of it was saved, because its data isn't: ")
+    assert f"example 17 of source `points` (/data/points) has {value} in `x` at [1]. Repair" in text
+    assert 17 in trainer.input.examples_of(trainer.step)
+    assert error.value.exit_code == 4
+
+
+def test_all_examples_of_the_step_are_counted(tmp_path):
+    source = points(x=((slice(3, 8), 0), np.inf))
+    trainer = make(tmp_path, task=task(), source=source, global_batch_size=24, steps=1, chunk_steps=1, log_every=1)
+    with pytest.raises(DataError, match=r"has inf in `x` at \[0\]; 4 more of these 24 examples aren't finite in it"):
+        train(trainer)
+
+
+def test_a_value_that_reaches_the_bad_phase_through_another_is_blamed(tmp_path):
+    source = points(y=(5, np.nan))
+    settings = {"global_batch_size": 24, "steps": 1, "chunk_steps": 1, "log_every": 1}
+    trainer = make(tmp_path, task=task(through=True), source=source, **settings)
+    with pytest.raises(DataError, match=r"example 5 of source `points` .* has nan in `y`\. Repair"):
+        train(trainer)
+
+
+def test_a_gradient_lost_to_a_value_that_was_left_out_of_the_loss_is_its_fault(tmp_path):
+    source = points(y=(5, np.nan))
+    settings = {"global_batch_size": 24, "steps": 1, "chunk_steps": 1, "log_every": 1}
+    trainer = make(tmp_path, task=task(product=True), source=source, **settings)
+    with pytest.raises(DataError, match=r"example 5 of source `points` .* has nan in `y`\. Repair"):
+        train(trainer)
+
+
+@pytest.mark.parametrize("bad", [{"y": (slice(None), np.nan)}, {"x": (slice(None), np.nan)}])
+def test_values_that_are_not_read_or_are_selected_around_are_not_blamed(tmp_path, bad):
+    settings = {"global_batch_size": 24, "steps": 1, "chunk_steps": 1, "log_every": 1}
+    train(make(tmp_path, task=task(select=True), source=points(**bad), **settings))
+    trainer = make(tmp_path, "bad", task=task(select=True, scale=1e39), source=points(**bad), **settings)
+    with pytest.raises(NotFiniteError, match="step 0 is not finite: in phase `fit`, `loss` is "):
+        train(trainer)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_the_example_of_a_bad_evaluation_is_named(replicas):
+    strategy = mirrored(replicas=replicas) if replicas > 1 else None
+    experiment = Experiment(task=task(), train_source=points(), strategy=strategy)
+    held_out = points(size=23, x=((20, 1), np.nan), y=(slice(None), np.nan))
+    with pytest.raises(DataError) as error:
+        Evaluator(experiment, held_out, global_batch_size=8).evaluate()
+    assert str(error.value).startswith(
+        "evaluation is not finite (`loss` is nan), because its data isn't: example 20 of source `points` "
+        "(/data/points) has nan in `x` at [1]. Repair"
+    )
+
+
+def test_an_evaluation_that_overflows_on_good_data_says_so_by_its_figure():
+    experiment = Experiment(task=task(scale=1e39), train_source=points())
+    assert np.isinf(Evaluator(experiment, points(y=(3, np.nan)), global_batch_size=8).evaluate()["loss"])

@@ -1,0 +1,82 @@
+"""A step that isn't finite, looked at again: what was infinite or not a number first, and whether an example is why."""
+
+import math
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+from core.arguments import listed
+from core.engine import Accumulated, TrainStep, accumulate_gradients, compute
+from core.engine.place import cut, shape_of
+from core.errors import NotFiniteError, TapeloopError
+from core.task import Batch, Compute
+from core.task.loss import means
+from trainers.bad_data import blamed_feature, unfit_example, unfit_features
+from trainers.diagnosis import REMEDY
+from trainers.input import Input
+
+
+def explain_bad_step(train_step: TrainStep, input: Input, step: int) -> TapeloopError:
+    """Makes the error of a step that isn't finite: it names the example to blame, or what wasn't finite first."""
+    due = [plan for plan in train_step.plans if step % plan.phase.every == 0]
+    read = {key for plan in due for key in plan.reads}
+    batch = {key: x for key, x in input.batch_of(step).items() if key in read}
+    struck = _struck(train_step)
+    if struck:  # the weights are lost with which the step could be done again
+        feature = next(iter(unfit_features(batch)), None)
+    else:
+        feature = blamed_feature(batch, lambda values: _bad_phase(train_step, values, step) is not None)
+    if feature is not None:
+        what = f"step {step} is not finite, and nothing of it was saved"
+        return unfit_example(what, input.source, feature, batch[feature], input.examples_of(step))
+    found = struck or _bad_phase(train_step, batch, step)
+    overflow = "a loss, or the norm of its gradients, overflowed (done again without tracing it is finite)"
+    return NotFiniteError(f"step {step} is not finite: {found or overflow}. Nothing of it was saved. {REMEDY}")
+
+
+def _struck(train_step: TrainStep) -> str | None:
+    """Names weights that aren't finite: a finite loss let an update through whose gradients weren't."""
+    for name, optimizer in train_step.optimizers.items():
+        struck = [path for path, v in optimizer.parameters.items() if not tf.reduce_all(tf.math.is_finite(v))]
+        if struck:
+            return f"the loss of phase `{name}` was, but not the gradient of {listed(struck, most=4)}"
+    return None
+
+
+def _bad_phase(train_step: TrainStep, values: Batch, index: int) -> str | None:
+    """Names the figures and gradients of step `index` that aren't finite, phase by phase.
+
+    Does the step again, without tracing, from the weights that it left: those that it began with, but for what phases
+    before the bad one wrote.
+    """
+    values = dict(values)
+    microbatches, _ = shape_of(values)
+    for plan in train_step.plans:
+        phase = plan.phase
+        if index % phase.every:
+            continue
+        rng = train_step.rng_of(phase, index)
+        mine = cut({key: values[key] for key in plan.reads}, plan.microbatches)
+        if isinstance(phase, Compute):
+            values |= cut(compute(phase.outputs, mine, rng, name=phase.name), microbatches)
+            continue
+        # The gradients of an update that goes on through another phase show in what they were added to.
+        variables = phase.variables() if plan.through is None else {}
+        accumulated, outputs = accumulate_gradients(phase.loss, variables, mine, rng, name=phase.name)
+        if accumulated.sums["weight"] < 0.0:
+            return f"the weights of phase `{phase.name}` add up to {float(accumulated.sums['weight'])}; a weight counts"
+        found = list(_not_finite(accumulated))
+        if found:
+            return f"in phase `{phase.name}`, {listed(found, most=4, quote='')}"
+        values |= cut(outputs, microbatches)
+    return None
+
+
+def _not_finite(accumulated: Accumulated) -> Iterator[str]:
+    for name, x in means(accumulated.sums).items():
+        if not math.isfinite(x):
+            yield f"`{name}` is {x}"
+    for path, gradient in accumulated.gradients.items():
+        bad = int(tf.reduce_sum(tf.cast(~tf.math.is_finite(gradient), tf.int32)))
+        if bad:
+            yield f"the gradient of `{path}` ({bad:,} of {tf.size(gradient):,} values)"
