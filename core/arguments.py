@@ -3,48 +3,57 @@
 Numbers are checked by name, `check_positive(epsilon=epsilon)`; tensors while tracing, from static shapes.
 """
 
+import math
 from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any
 
 import tensorflow as tf
 
+from core.errors import shown
+
 
 def check_size(**sizes: int) -> None:
     """Refuses sizes and counts that aren't whole numbers of at least one."""
     for name, size in sizes.items():
         if not _is_number(size, Integral) or size < 1:
-            raise ValueError(f"`{name}` is {size!r}; give a whole number of at least 1.")
+            raise ValueError(f"`{name}` is {shown(size)}; give a whole number of at least 1.")
 
 
 def check_count(**counts: int) -> None:
     """Refuses counts that aren't whole numbers of at least zero."""
     for name, count in counts.items():
         if not _is_number(count, Integral) or count < 0:
-            raise ValueError(f"`{name}` is {count!r}; give a whole number of at least 0.")
+            raise ValueError(f"`{name}` is {shown(count)}; give a whole number of at least 0.")
+
+
+def check_finite(**values: float) -> None:
+    """Refuses what is infinite or no number."""
+    for name, value in values.items():
+        _check_number(name, value)
 
 
 def check_positive(**values: float) -> None:
-    """Refuses what isn't above zero."""
+    """Refuses what isn't above zero, or is infinite."""
     for name, value in values.items():
         _check_number(name, value)
         if not value > 0:
-            raise ValueError(f"`{name}` is {value!r}; it is above 0: give a larger number.")
+            raise ValueError(f"`{name}` is {shown(value)}; it is above 0: give a larger number.")
 
 
 def check_not_negative(**values: float) -> None:
-    """Refuses what is below zero."""
+    """Refuses what is below zero, or infinite."""
     for name, value in values.items():
         _check_number(name, value)
         if not value >= 0:
-            raise ValueError(f"`{name}` is {value!r}; it is at least 0: give zero or a number above it.")
+            raise ValueError(f"`{name}` is {shown(value)}; it is at least 0: give zero or a number above it.")
 
 
 def check_fraction(**values: float) -> None:
     """Refuses what isn't in [0, 1): the share that is dropped, smoothed away, or kept of an average."""
     for name, value in values.items():
         if not _is_number(value) or not 0.0 <= value < 1.0:
-            raise ValueError(f"`{name}` is {value!r}; give a fraction in [0, 1), such as 0.1.")
+            raise ValueError(f"`{name}` is {shown(value)}; give a fraction in [0, 1), such as 0.1.")
 
 
 def check_rate(**values: Any) -> None:
@@ -56,12 +65,23 @@ def check_rate(**values: Any) -> None:
             continue
         _check_number(name, value, "or a schedule: `lambda step: ...`")
         if not value >= 0.0:
-            raise ValueError(f"`{name}` is {value!r}; give a number of at least zero, or a schedule.")
+            raise ValueError(f"`{name}` is {shown(value)}; give a number of at least zero, or a schedule.")
 
 
 def _check_number(name: str, value: object, instead: str = "not a tensor, a string or a bool") -> None:
     if not _is_number(value):
-        raise ValueError(f"`{name}` is {value!r}, of type {type(value).__name__}; give a Python number, {instead}.")
+        raise ValueError(
+            f"`{name}` is {shown(value)}, of type {type(value).__name__}; give a Python number, {instead}."
+        )
+    if not _is_finite(value):
+        raise ValueError(f"`{name}` is {shown(value)}; give a finite number: an infinite one makes every figure one.")
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond what floats can hold
+        return False
 
 
 def _is_number(value: object, kind: type = Real) -> bool:
@@ -72,7 +92,7 @@ def _is_number(value: object, kind: type = Real) -> bool:
 def check_choice(name: str, value: object, choices: Iterable[object]) -> None:
     """Refuses what isn't one of `choices`."""
     if value not in choices:
-        raise ValueError(f"`{name}` is {value!r}; give one of {', '.join(map(repr, choices))}.")
+        raise ValueError(f"`{name}` is {shown(value)}; give one of {', '.join(map(shown, choices))}.")
 
 
 def check_groups(name: str, groups: int, **channels: int) -> None:

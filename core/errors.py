@@ -5,7 +5,10 @@ whole, so that a script or a scheduler can tell the reasons apart.
 """
 
 import difflib
+import reprlib
 from collections.abc import Iterable
+
+_MOST = 200  # characters of a value in a message
 
 
 class TapeloopError(Exception):
@@ -80,3 +83,30 @@ def did_you_mean(name: str, candidates: Iterable[str]) -> str:
     """Asks for the nearest candidate, with a leading space; empty where nothing is near."""
     near = difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.6)
     return f" Did you mean `{near[0]}`?" if near else ""
+
+
+def shown(value: object) -> str:
+    """Returns `repr(value)` for a message: on one line, and cut short where it is long.
+
+    >>> shown([0.5, "a"]), len(shown(list(range(1_000_000)))) <= 200
+    ("[0.5, 'a']", True)
+    """
+    try:
+        text = _REPR.repr(value)
+    except Exception:  # a value's own `repr` may fail, and a whole number can have too many digits to be written
+        text = f"<a {type(value).__name__} that can't be written out>"
+    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return text if len(text) <= _MOST else f"{text[: _MOST - 20]}...{text[-17:]}"
+
+
+class _Repr(reprlib.Repr):
+    """Looks at the first elements of what is long, so that a million needn't be written out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlist = self.maxtuple = self.maxset = self.maxfrozenset = self.maxdeque = self.maxarray = 20
+        self.maxdict = 10
+        self.maxstring = self.maxlong = self.maxother = _MOST
+
+
+_REPR = _Repr()

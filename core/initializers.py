@@ -14,7 +14,7 @@ from typing import Protocol
 
 import tensorflow as tf
 
-from core.arguments import check_choice
+from core.arguments import check_choice, check_finite
 from core.random import Rng
 
 
@@ -27,6 +27,7 @@ class Initializer(Protocol):
 
 def constant(value: float) -> Initializer:
     """Fills a parameter with `value`."""
+    check_finite(value=value)
     return _of_floats("constant", lambda rng, shape, dtype: tf.fill(shape, tf.cast(value, dtype)))
 
 
@@ -42,12 +43,14 @@ def ones() -> Initializer:
 
 def normal(stddev: float = 1.0, mean: float = 0.0) -> Initializer:
     """Draws from a normal distribution."""
+    check_finite(mean=mean)
     _check_not_negative("stddev", stddev)
     return _of_floats("normal", lambda rng, shape, dtype: tf.cast(mean + stddev * rng.normal(shape), dtype))
 
 
 def truncated_normal(stddev: float = 1.0, mean: float = 0.0) -> Initializer:
     """Draws from a normal distribution of `stddev`, cut off at two of them on either side (0.88 of it is left)."""
+    check_finite(mean=mean)
     _check_not_negative("stddev", stddev)
     return _of_floats(
         "truncated_normal", lambda rng, shape, dtype: tf.cast(mean + stddev * rng.truncated_normal(shape), dtype)
@@ -56,6 +59,7 @@ def truncated_normal(stddev: float = 1.0, mean: float = 0.0) -> Initializer:
 
 def uniform(low: float = -0.05, high: float = 0.05) -> Initializer:
     """Draws uniformly from [low, high)."""
+    check_finite(low=low, high=high)
     if low > high:
         raise ValueError(f"`low` is {low} and `high` is {high}; swap them.")
     return _of_floats("uniform", lambda rng, shape, dtype: tf.cast(rng.uniform(shape, low, high), dtype))
@@ -117,6 +121,7 @@ def lecun_uniform() -> Initializer:
 
 def orthogonal(gain: float = 1.0) -> Initializer:
     """Draws orthonormal columns (or rows) of the matrix of all axes but the last by the last (Saxe et al., 2014)."""
+    check_finite(gain=gain)
 
     def make(rng: Rng, shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:
         _check_matrix("orthogonal", shape)
@@ -134,6 +139,7 @@ def orthogonal(gain: float = 1.0) -> Initializer:
 
 def delta_orthogonal(gain: float = 1.0) -> Initializer:
     """Draws a convolution: an orthogonal map of the channels at its centre, zero elsewhere (Xiao et al., 2018)."""
+    check_finite(gain=gain)
 
     def make(rng: Rng, shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:
         _check_matrix("delta_orthogonal", shape)
@@ -150,6 +156,7 @@ def delta_orthogonal(gain: float = 1.0) -> Initializer:
 
 def identity(gain: float = 1.0) -> Initializer:
     """Makes the identity matrix; for a convolution, the identity of the channels at its centre."""
+    check_finite(gain=gain)
 
     def make(rng: Rng, shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:
         _check_matrix("identity", shape)
@@ -198,5 +205,6 @@ def _check_matrix(name: str, shape: Sequence[int]) -> None:
 
 
 def _check_not_negative(name: str, value: float) -> None:
+    check_finite(**{name: value})
     if value < 0.0:
         raise ValueError(f"`{name}` is {value}; give zero or more.")

@@ -11,6 +11,7 @@ import gin
 import tensorflow as tf
 
 from core import initializers, layers, losses
+from core.arguments import check_finite, check_positive
 from core.data.augment import affine, random_affine
 from core.module import Module
 from core.optimizers import Transform
@@ -74,6 +75,8 @@ class SimClr(Task):
     ):
         super().__init__()
         self.image_shape, self.optimizer, self.temperature = tuple(image_shape), optimizer, temperature
+        check_positive(temperature=temperature, scale=scale)
+        check_finite(turn=turn, shear=shear, shift=shift)
         self.strengths = {"turn": turn, "shear": shear, "scale": scale, "shift": shift}
         self.encoder = Encoder(image_shape[-1], channels, rng=rng.fold("encoder"))
         self.projection = Projection(channels[-1], hidden, projection, rng=rng.fold("projection"))

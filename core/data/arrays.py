@@ -19,6 +19,7 @@ import gin
 import numpy as np
 import tensorflow as tf
 
+from core.arguments import check_finite
 from core.data.npz_files import Array, read_npz
 from core.data.source import Source, check_feature
 from core.errors import DataError
@@ -36,6 +37,7 @@ class ArraySource(Source):
         scale: float = 1.0 / 255.0,
         highest_level: int = 255,
     ) -> None:
+        check_finite(scale=scale)
         if not arrays:
             raise DataError(f"The source `{name}` is empty: {place} holds no array; give at least one, by feature.")
         self._arrays = {feature: _checked(name, feature, np.asarray(values)) for feature, values in arrays.items()}

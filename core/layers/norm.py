@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from core.arguments import check_groups, check_size
+from core.arguments import check_finite, check_groups, check_size
 from core.layers.shapes import add_bias, check_last, sizes, widen
 from core.module import Module
 
@@ -17,6 +17,7 @@ class Norm(Module):
     def __init__(self, size: int, *, epsilon: float, scale: bool, offset: bool):
         super().__init__()
         check_size(size=size)
+        check_finite(epsilon=epsilon)
         if epsilon <= 0.0:
             raise ValueError(f"`epsilon` is {epsilon}; give a small positive number: it keeps a constant input finite.")
         self.size, self.epsilon = size, epsilon

@@ -21,6 +21,7 @@ import gin
 import tensorflow as tf
 
 from core import layers
+from core.arguments import check_finite
 from core.errors import ConfigurationError
 from core.losses.adversarial import Critic, Game, gradient_penalty, logits_and_slopes
 from core.module import Module
@@ -151,6 +152,7 @@ class Gan(Task):
 
     def _check_penalties(self) -> None:
         for name, weight in self.penalties.items():
+            check_finite(**{f"Gan.{name}": weight})
             if weight < 0.0:
                 raise ConfigurationError(f"`Gan.{name}` is {weight}; the weight of a penalty is zero or more.")
             if weight and normalises_over_batch(self):
