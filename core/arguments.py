@@ -16,8 +16,13 @@ from core.errors import shown
 def check_size(**sizes: int) -> None:
     """Refuses sizes and counts that aren't whole numbers of at least one."""
     for name, size in sizes.items():
-        if not _is_number(size, Integral) or size < 1:
+        if not is_size(size):
             raise ValueError(f"`{name}` is {shown(size)}; give a whole number of at least 1.")
+
+
+def is_size(value: object) -> bool:
+    """Says whether `value` is a whole number of at least one."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
 
 
 def check_count(**counts: int) -> None:

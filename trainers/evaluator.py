@@ -11,12 +11,13 @@ from typing import Any
 import gin
 import tensorflow as tf
 
+from core.arguments import is_size
 from core.data import PerReplica, Source, eval_chunks
 from core.distribution import Exchange
 from core.distribution.ledger import FIGURES
 from core.distribution.shared_rows import mixing_unlike
 from core.engine.describe import describe_loss
-from core.errors import ConfigurationError
+from core.errors import ConfigurationError, shown
 from core.task import Batch
 from core.task.guards import refuse_mixed_rows
 from core.task.loss import Sums, checked, means, weighted_sums
@@ -35,9 +36,9 @@ class Evaluator:
     """
 
     def __init__(self, experiment: Experiment, source: Source, *, global_batch_size: int = 256):
-        if global_batch_size < 1:
+        if not is_size(global_batch_size):
             raise ConfigurationError(
-                f"`Evaluator.global_batch_size` is {global_batch_size}; it counts examples: use 1 or more."
+                f"`Evaluator.global_batch_size` is {shown(global_batch_size)}; it counts examples: use 1 or more."
             )
         self.averaged = averaged_task(experiment)
         self.task, self.source, self._global_batch_size = self.averaged.task, source, global_batch_size

@@ -7,7 +7,8 @@ from typing import Literal
 
 import gin
 
-from core.errors import ConfigurationError
+from core.arguments import is_size
+from core.errors import ConfigurationError, shown
 from trainers.hooks.base import Hook
 
 MAX_CHUNK_STEPS = 50
@@ -42,13 +43,24 @@ class Settings:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, int | float) and not isinstance(value, bool) and value < 1:
-                raise ConfigurationError(f"`Trainer.{field.name}` is {value}; it must be at least 1.")
-        for hook in self.hooks:
-            if not isinstance(hook, Hook) or not (hook.every is None or hook.every >= 1):
+            counts, optional = field.type in (int, int | None), field.type == int | None
+            if counts and not (is_size(value) or (optional and value is None)):
                 raise ConfigurationError(
-                    f"`Trainer.hooks` holds {hook!r}; each is a `trainers.hooks.Hook` whose `every` is None or at "
-                    "least 1."
+                    f"`Trainer.{field.name}` is {shown(value)}; it must be at least 1. Give a whole number"
+                    f"{', or None' if optional else ''}: 10000, not 1e4."
+                )
+        if not isinstance(self.hooks, list | tuple):
+            raise ConfigurationError(f"`Trainer.hooks` is {shown(self.hooks)}; give a list: `[@SampleGrid()]`.")
+        for hook in self.hooks:
+            if not isinstance(hook, Hook):
+                raise ConfigurationError(
+                    f"`Trainer.hooks` holds {shown(hook)}; each is a `trainers.hooks.Hook`, made by a call: "
+                    "`@SampleGrid()`, whose `every` is None or at least 1."
+                )
+            if not (hook.every is None or is_size(hook.every)):
+                raise ConfigurationError(
+                    f"`Trainer.hooks` holds `{type(hook).__name__}`, whose `every` is {shown(hook.every)}; a hook is "
+                    "one whose `every` is None or at least 1. Give a whole number of steps: 10000, not 1e4."
                 )
         if self.chunk_steps is not None:
             self._check_intervals(self.chunk_steps)

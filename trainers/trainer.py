@@ -65,6 +65,8 @@ class Trainer:
     ) -> dict[str, float]:
         """Runs to the last step, or until a hook stops the run; returns the last evaluation."""
         self.telemetry = telemetry or self.telemetry
+        for hook in self.hooks:
+            hook.check(self)
         chunks = self.input.chunks_from(self.step)
         with self._preemption.awaited():
             stacked = next(chunks)

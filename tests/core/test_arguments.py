@@ -15,7 +15,7 @@ from models.simclr import SimClr
 BAD = [math.inf, -math.inf, math.nan, 10**400]
 SOURCE = {"x": np.zeros([2, 2], np.uint8)}
 CALLS = {
-    "epsilon": [partial(layers.LayerNorm, 4), partial(layers.RmsNorm, 4), partial(layers.BatchNorm, 4)],
+    "epsilon": [partial(layers.LayerNorm, 4), partial(layers.RMSNorm, 4), partial(layers.BatchNorm, 4)],
     "value": [initializers.constant],
     "stddev": [initializers.normal, initializers.truncated_normal],
     "mean": [initializers.normal, initializers.truncated_normal],

@@ -69,6 +69,9 @@ class Hook(abc.ABC):
         """Says whether to call the hook after `step` of `steps` steps."""
         return step == steps or (self.every is not None and step % self.every == 0)
 
+    def check(self, run: Run) -> None:  # noqa: B027  # most hooks fit every run
+        """Raises a `ConfigurationError` where the hook doesn't fit what is trained; called before the first step."""
+
     @abc.abstractmethod
     def __call__(self, run: Run) -> None:
         """Does the hook's work; `run.step` steps are done."""

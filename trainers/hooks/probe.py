@@ -41,10 +41,15 @@ class LinearProbe(Hook):
 
     def __init__(self, every: int | None = None, *, labels: int = 10):
         super().__init__(every)
-        arguments.check_size(labels=labels)
+        arguments.check_size(**{"LinearProbe.labels": labels})
         self.labels = labels
         self._untrained: Task | None = None
         self._baselines: dict[str, float] = {}
+
+    def check(self, run: Run) -> None:
+        _features_of(run.experiment.task)
+        for source in (run.experiment.train_source, run.experiment.eval_source):
+            _checked(source)
 
     def __call__(self, run: Run) -> None:
         run.averaged.update()

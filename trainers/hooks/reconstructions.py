@@ -12,7 +12,8 @@ from typing import Any
 import gin
 import tensorflow as tf
 
-from core.errors import ConfigurationError
+from core.arguments import is_size
+from core.errors import ConfigurationError, shown
 from core.task import Batch
 from core.workers import is_chief
 from trainers.diagnosis import explained
@@ -30,10 +31,13 @@ class Reconstructions(Hook):
 
     def __init__(self, every: int | None = None, *, count: int = 16):
         super().__init__(every)
-        if count < 1:
-            raise ConfigurationError(f"`Reconstructions.count` is {count}; it counts images: give 1 or more.")
+        if not is_size(count):
+            raise ConfigurationError(f"`Reconstructions.count` is {shown(count)}; it counts images: give 1 or more.")
         self.count = count
         self._reconstruct: Callable[[], Batch] | None = None
+
+    def check(self, run: Run) -> None:
+        self._reconstruct = self._reconstructor(run)
 
     def __call__(self, run: Run) -> None:
         run.averaged.update()

@@ -8,20 +8,29 @@ In a gin file:
     Quality.judge = @digit_quality()
 """
 
+import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 import gin
 import tensorflow as tf
 
-from core.errors import ConfigurationError
+from core.arguments import is_size
+from core.errors import ConfigurationError, shown
 from core.random import Rng
 from core.task import Task
 from core.tracing import no_python_values
 from core.workers import is_chief
 from trainers.hooks.base import Hook, Run
+
+Sampler = Any  # a traced function without arguments; its type isn't public
+
+_IMAGES = (
+    'it makes `{"image": [n, height, width, channels]}`, floats in [-1, 1], with 1 to 4 channels. A task of something '
+    "else than images goes without `SampleGrid`, `Quality` and `--mode=sample`."
+)
 
 
 class Judge(Protocol):
@@ -39,10 +48,13 @@ class SampleGrid(Hook):
 
     def __init__(self, every: int | None = None, *, count: int = 64):
         super().__init__(every)
-        if count < 1:
-            raise ConfigurationError(f"`SampleGrid.count` is {count}; it counts images: give 1 or more.")
+        if not is_size(count):
+            raise ConfigurationError(f"`SampleGrid.count` is {shown(count)}; it counts images: give 1 or more.")
         self.count = count
-        self._sampler: Callable[[], Mapping[str, tf.Tensor]] | None = None
+        self._sampler: Sampler | None = None
+
+    def check(self, run: Run) -> None:
+        self._sampler = make_sampler(run.averaged.task, run.experiment.seed, self.count)
 
     def __call__(self, run: Run) -> None:
         run.averaged.update()
@@ -64,7 +76,23 @@ class Quality(Hook):
         super().__init__(every)
         self.judge = judge
         self._collapsed = False
-        self._sampler: Callable[[], Mapping[str, tf.Tensor]] | None = None
+        self._sampler: Sampler | None = None
+
+    def check(self, run: Run) -> None:
+        samples = getattr(self.judge, "samples", None)
+        if not callable(self.judge) or not is_size(samples):
+            raise ConfigurationError(
+                f"`Quality.judge` is {shown(self.judge)}, whose `samples` is {shown(samples)}; a judge is called with "
+                "images, and its `samples` says with how many: give 1 or more, as `@digit_quality()` does."
+            )
+        task = run.averaged.task
+        self._sampler = make_sampler(task, run.experiment.seed, samples)
+        label = inspect.signature(self.judge).parameters.get("label")
+        if label and label.default is inspect.Parameter.empty and "label" not in self._sampler.structured_outputs:
+            raise ConfigurationError(
+                f"`Quality.judge` is {shown(self.judge)}, which asks for the `label` of each sample, but `sample` of "
+                f"`{type(task).__name__}` makes images alone: give a judge that does without, or train with classes."
+            )
 
     def __call__(self, run: Run) -> None:
         run.averaged.update()
@@ -90,15 +118,31 @@ class Quality(Hook):
         self._collapsed = state["collapsed"]
 
 
-def make_sampler(task: Task, seed: int, count: int) -> Callable[[], Mapping[str, tf.Tensor]]:
-    """Returns a function that takes `count` samples, from the same random numbers each time."""
+def make_sampler(task: Task, seed: int, count: int) -> Sampler:
+    """Returns a function that takes `count` samples, from the same random numbers each time.
+
+    Refuses a task whose `sample` makes no images. It is traced for that, but not run.
+    """
+    name = f"`{type(task).__name__}.sample`"
 
     @tf.function(autograph=False)
     def sample() -> Mapping[str, tf.Tensor]:
         with no_python_values("`sample`"):
-            return dict(task.sample(Rng.from_seed(seed).fold("samples")._replace(num_rows=count), count))
+            made: Any = task.sample(Rng.from_seed(seed).fold("samples")._replace(num_rows=count), count)
+        if not isinstance(made, Mapping) or "image" not in made:
+            found = f"{shown(sorted(made))}, without `image`" if isinstance(made, Mapping) else shown(made)
+            raise ConfigurationError(f"{name} returned {found}; {_IMAGES}")
+        return dict(made)
 
-    return sample
+    traced = sample.get_concrete_function()
+    image = traced.structured_outputs["image"]
+    shape = image.shape
+    fits = shape.rank == 4 and shape[0] in (None, count) and shape[3] in (None, 1, 2, 3, 4)
+    if not fits or not image.dtype.is_floating:
+        raise ConfigurationError(
+            f"{name} returned an `image` of {image.dtype.name} and shape {shape} when asked for {count}; {_IMAGES}"
+        )
+    return traced
 
 
 def encode_grid(image: Any) -> bytes:

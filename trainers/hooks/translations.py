@@ -12,8 +12,9 @@ from collections.abc import Callable
 import gin
 import tensorflow as tf
 
-from core.data import check_feature
-from core.errors import ConfigurationError
+from core.arguments import is_size
+from core.data import Source, check_feature
+from core.errors import ConfigurationError, shown
 from core.task import Batch
 from core.workers import is_chief
 from models.translation.task import checked_translation
@@ -40,10 +41,14 @@ class Translations(Hook):
         judge: Callable[[tf.Tensor, tf.Tensor], dict[str, float]] | None = None,
     ):
         super().__init__(every)
-        if count < 1:
-            raise ConfigurationError(f"`Translations.count` is {count}; it counts images: give 1 or more.")
+        if not is_size(count):
+            raise ConfigurationError(f"`Translations.count` is {shown(count)}; it counts images: give 1 or more.")
         self.count, self.judge = count, judge
         self._translate: Callable[[tf.Tensor], Batch] | None = None
+
+    def check(self, run: Run) -> None:
+        checked_translation(run.experiment.task)
+        self._source(run)
 
     def __call__(self, run: Run) -> None:
         run.averaged.update()
@@ -58,12 +63,16 @@ class Translations(Hook):
         if self.judge:
             run.report("quality", self.judge(made["translated"], made["label"]))
 
-    def _translated(self, run: Run) -> Batch:
-        """Returns all held-out images that are needed, with their translations."""
+    def _source(self, run: Run) -> Source:
+        """Returns the source of what is translated, which has all that is asked for."""
         source = run.experiment.eval_source or run.experiment.train_source
-        task = checked_translation(run.averaged.task)
         for feature in ("a", "b", "label") if self.judge else ("a", "b"):
             check_feature(source, feature)
+        return source
+
+    def _translated(self, run: Run) -> Batch:
+        """Returns all held-out images that are needed, with their translations."""
+        source, task = self._source(run), checked_translation(run.averaged.task)
 
         @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)], autograph=False)
         def translate(indices: tf.Tensor) -> Batch:

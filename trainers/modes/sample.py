@@ -6,6 +6,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from core.data import check_feature, image_folder
+from core.errors import NotFiniteError
 from models.translation.task import checked_translation
 from trainers.diagnosis import explained
 from trainers.hooks.samples import encode_grid, encode_png, make_sampler, write_file
@@ -19,11 +20,19 @@ def run(session: Session) -> int:
     trainer.state.restore(session.required_checkpoint())
     trainer.averaged.update()
     folder = session.workdir.path / "samples"
-    folder.mkdir(exist_ok=True)
     if session.flags.images:
         return _translate(trainer, Path(session.flags.images), folder / "translated")
     count = session.flags.samples
-    image = make_sampler(trainer.averaged.task, trainer.experiment.seed, count)()["image"]
+    task = trainer.averaged.task
+    image = make_sampler(task, trainer.experiment.seed, count)()["image"]
+    bad = int(tf.reduce_sum(tf.cast(tf.reduce_any(~tf.math.is_finite(image), axis=[1, 2, 3]), tf.int32)))
+    if bad:
+        raise NotFiniteError(
+            f"`{type(task).__name__}.sample` made {bad} of {count} images with pixels that aren't finite, from the "
+            f"weights of step {trainer.step}, which are; look in it for a division, logarithm or root of zero. "
+            "Nothing was written."
+        )
+    folder.mkdir(exist_ok=True)
     width = len(str(count - 1))
     for i in range(count):
         write_file(folder / f"sample-{i:0{width}d}.png", encode_png(image[i]))
@@ -33,11 +42,12 @@ def run(session: Session) -> int:
 
 
 def _translate(trainer: Trainer, images: Path, folder: Path) -> int:
+    task = checked_translation(trainer.averaged.task)
     # What is held out has the size that the networks see; what is trained on may be larger, to be cut.
     known = trainer.experiment.eval_source or trainer.experiment.train_source
     check_feature(known, "a")
     source = image_folder(str(images), size=known.spec["a"].shape[0])
-    translate = tf.function(checked_translation(trainer.averaged.task).translate, autograph=False)
+    translate = tf.function(task.translate, autograph=False)
     folder.mkdir(parents=True, exist_ok=True)
     paths = [Path(path) for path in source.files["image"]]
     stems = collections.Counter(path.stem for path in paths)

@@ -1,0 +1,129 @@
+"""Hooks are asked before the first step whether they fit what is trained; what they say names parameter and value."""
+
+import math
+
+import pytest
+import tensorflow as tf
+
+from core.data import digits
+from core.errors import ConfigurationError
+from core.optimizers import sgd
+from core.task import Loss, Task, Update
+from tests.trainers.trainer_lab import make
+from trainers.hooks import Hook, LinearProbe, Quality, Reconstructions, SampleGrid, Translations
+from trainers.hooks.samples import make_sampler
+from trainers.settings import Settings
+
+
+class Maker(Task):
+    """Makes whatever it is told to."""
+
+    def __init__(self, *, rng, made=None):
+        super().__init__()
+        self.w = tf.Variable(0.5, name="w")
+        self.made = made or (lambda n: {"image": tf.fill([n, 4, 4, 1], self.w.read_value())})
+
+    def phases(self):
+        return [Update("net", loss=self.loss, trains=self, optimizer=sgd(0.1))]
+
+    def loss(self, batch, rng):
+        return Loss(batch["image"][:, 0, 0, 0] * self.w)
+
+    def sample(self, rng, n):
+        return self.made(n)
+
+
+class Unlabelled:
+    samples = 3
+
+    def __call__(self, image, label):
+        return {}
+
+
+class Seen(Hook):
+    """Notes when it was asked."""
+
+    def __init__(self):
+        super().__init__()
+        self.steps = []
+
+    def check(self, run):
+        self.steps.append((run.step, type(run.experiment.task).__name__))
+        raise ConfigurationError("`Seen.x` is 3; give 4.")
+
+    def __call__(self, run):
+        self.steps.append("called")
+
+
+@pytest.mark.parametrize(
+    ("hook", "message"),
+    [
+        (SampleGrid(), "`MlpClassifier` makes no samples: it needs `sample"),
+        (Quality(judge=Unlabelled()), "`MlpClassifier` makes no samples"),
+        (Translations(), "`MlpClassifier` translates no images"),
+        (LinearProbe(), "`LinearProbe` looks at features, but `MlpClassifier` has none"),
+        (Reconstructions(), "`MlpClassifier` reconstructs no images"),
+        (
+            Quality(judge=print),
+            ConfigurationError,
+            "`Quality.judge` is <built-in function print>, whose `samples` ",
+        ),
+    ],
+    ids=lambda x: type(x).__name__ if isinstance(x, Hook) else None,
+)
+def test_a_hook_that_does_not_fit_the_task_is_refused_before_the_first_step(tmp_path, hook, message):
+    trainer = make(tmp_path, eval_source=digits("test"), hooks=[hook])
+    with pytest.raises(ConfigurationError, match=message):
+        trainer.train()
+    assert trainer.step == 0
+    assert trainer.chunk.experimental_get_tracing_count() == 0
+
+
+def test_a_hook_of_ones_own_is_asked_too(tmp_path):
+    hook = Seen()
+    with pytest.raises(ConfigurationError, match=r"`Seen\.x` is 3"):
+        make(tmp_path, hooks=[hook]).train()
+    assert hook.steps == [(0, "MlpClassifier")]
+
+
+def test_a_judge_that_wants_labels_is_told_that_there_are_none(tmp_path):
+    trainer = make(tmp_path, task=Maker, hooks=[Quality(judge=Unlabelled())])
+    with pytest.raises(ConfigurationError, match="asks for the `label` of each sample, but `sample` of `Maker` makes"):
+        trainer.train()
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (lambda n: tf.zeros([n, 4, 4, 1]), r"`Maker.sample` returned <tf.Tensor.*>; it makes"),
+        (lambda n: None, "`Maker.sample` returned None; it makes"),
+        (lambda n: {"text": tf.zeros([n])}, r"`Maker.sample` returned \['text'\], without `image`; it makes"),
+        (lambda n: {"image": tf.zeros([n, 2])}, r"an `image` of float32 and shape \(3, 2\) when asked for 3"),
+        (lambda n: {"image": tf.zeros([n + 1, 4, 4, 1])}, r"shape \(4, 4, 4, 1\) when asked for 3"),
+        (lambda n: {"image": tf.zeros([n, 4, 4, 7])}, "with 1 to 4 channels"),
+        (lambda n: {"image": tf.zeros([n, 4, 4, 1], tf.int32)}, "an `image` of int32"),
+    ],
+)
+def test_samples_that_are_no_images_are_refused(made, message):
+    with pytest.raises(ConfigurationError, match=message) as error:
+        make_sampler(Maker(rng=None, made=made), 0, 3)
+    assert len(str(error.value)) < 700
+
+
+@pytest.mark.parametrize("value", [-1, 0, 2.5, math.inf, math.nan, "3", True, None, "x" * 10_000])
+def test_counts_of_hooks_and_of_the_trainer_name_parameter_and_value(value):
+    for kind in (SampleGrid, Translations, Reconstructions):
+        with pytest.raises(ConfigurationError, match=rf"^`{kind.__name__}\.count` is ") as error:
+            kind(count=value)
+        assert len(str(error.value)) < 500
+    with pytest.raises(ConfigurationError, match=r"^`Trainer\.steps` is ") as error:
+        Settings(steps=value, global_batch_size=1)
+    assert len(str(error.value)) < 500
+    if value is not None:
+        with pytest.raises(ConfigurationError, match=r"holds `SampleGrid`, whose `every` is "):
+            Settings(steps=1, global_batch_size=1, hooks=[SampleGrid(value)])
+
+
+def test_one_hook_without_its_brackets_is_no_list():
+    with pytest.raises(ConfigurationError, match=r"`Trainer.hooks` is <.*SampleGrid.*>; give a list: `\[@SampleGrid"):
+        Settings(steps=1, global_batch_size=1, hooks=SampleGrid())
