@@ -7,14 +7,11 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from absl import app, flags, logging
 
 from core.errors import ConfigurationError, PeerLostError, TapeloopError
-
-CHECKOUT = Path(__file__).resolve().parent.parent
 
 TENSORFLOW = os.path.join("", "tensorflow", "python", "")  # in the path of each of its files
 Parsed = TypeVar("Parsed")
@@ -76,22 +73,3 @@ def refuse(error: ConfigurationError) -> int:
     """Prints what is wrong with the flags; returns the exit code."""
     print(f"error: {error}", file=sys.stderr)
     return error.exit_code
-
-
-def fail(error: Exception, *, verbose: bool) -> int:
-    """Prints what ended a run, with its traceback if `verbose`; returns the exit code."""
-    from trainers.gin_audit.audit import plain_message
-
-    if verbose:
-        traceback.print_exception(error)
-    place = "" if isinstance(error, TapeloopError) else _place(error)
-    print(f"error: {plain_message(error)}{place}", file=sys.stderr)
-    return error.exit_code if isinstance(error, TapeloopError) else ConfigurationError.exit_code
-
-
-def _place(error: Exception) -> str:
-    """Returns where in the user's own code an error arose: the innermost frame that isn't Tapeloop's or a package's."""
-    libraries = ("<", os.path.dirname(os.__file__), *(str(CHECKOUT / name) for name in ("core", "models", "trainers")))
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(libraries)]
-    own = [f for f in frames if not {"site-packages", "dist-packages"} & {*Path(f.filename).parts}]
-    return f" ({own[-1].filename}:{own[-1].lineno}; `--verbose` shows the traceback)" if own else ""

@@ -14,8 +14,9 @@ from pathlib import Path
 from absl import flags as absl_flags
 from absl.flags import FlagValues
 
-from core.errors import EXIT_CODES, ConfigurationError, PreemptedError, TapeloopError, did_you_mean
-from trainers.app import CHECKOUT, fail, refuse, run_app, start_logging
+from core.errors import EXIT_CODES, ConfigurationError, PreemptedError, did_you_mean
+from trainers.app import refuse, run_app, start_logging
+from trainers.blame import CHECKOUT, report
 from trainers.flags import parse_flags
 from trainers.native_stderr import native_stderr_in
 
@@ -109,8 +110,10 @@ def run(flags: FlagValues) -> int:
             with saying_goodbye():
                 session = Session(flags, configuration, workdir)
                 return int(importlib.import_module(f"trainers.modes.{flags.mode}").run(session))
-    except (TapeloopError, ValueError, TypeError, OSError) as error:
-        return fail(error, verbose=flags.verbose)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # `sys.exit` in a hook or a loss is no success
+        return report(error, verbose=flags.verbose)
 
 
 def _check_packages() -> None:
@@ -138,7 +141,9 @@ def saying_goodbye() -> Iterator[None]:
     except PreemptedError:
         reason = None  # they have agreed on it
         raise
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
         raise
     finally:

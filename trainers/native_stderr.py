@@ -12,6 +12,7 @@ from typing import TextIO
 from absl import logging
 
 from core.errors import TapeloopError
+from trainers.blame import exit_code_of
 
 
 @contextlib.contextmanager
@@ -36,10 +37,9 @@ def native_stderr_in(workdir: Path | None) -> Iterator[None]:
     faulthandler.enable(visible)  # a crash in C++ still says where Python was
     try:
         yield
-    except (TapeloopError, ValueError, TypeError, OSError):
-        raise
-    except BaseException:
-        if workdir:
+    except BaseException as error:
+        plain = isinstance(error, ValueError | TypeError | OSError) or exit_code_of(error) != TapeloopError.exit_code
+        if workdir and not plain:
             _show_tail(path, visible)
         raise
     finally:

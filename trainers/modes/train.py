@@ -4,9 +4,10 @@ import functools
 from pathlib import Path
 
 from core.checkpoint import plainly_named
-from core.errors import PeerLostError, TapeloopError
+from core.errors import PeerLostError
 from core.telemetry import Console, JsonLines, Telemetry, TensorBoard
 from core.workers import is_chief, joined, naming_lost_peers
+from trainers.blame import after, exit_code_of, reason_of
 from trainers.session import Session
 from trainers.trainer import Trainer
 
@@ -36,11 +37,12 @@ def run(session: Session) -> int:
         with naming_lost_peers():
             trainer.train(telemetry, once_traced=functools.partial(session.record, trainer.step))
     except BaseException as error:
-        exit_code = error.exit_code if isinstance(error, TapeloopError) else 1
-        _write_result(trainer, exit_code=exit_code, reason=str(error) or type(error).__name__)
+        with after(error):
+            _write_result(trainer, exit_code=exit_code_of(error), reason=reason_of(error))
+        with after(error):
+            telemetry.close()
         raise
-    finally:
-        telemetry.close()
+    telemetry.close()
     _write_result(trainer, exit_code=0, reason=trainer.state.outcome)
     trainer.agreement.barrier()  # nobody leaves before all have come to the end
     if is_chief():
