@@ -66,7 +66,9 @@ def after(error: BaseException) -> Iterator[None]:
     try:
         yield
     except Exception as second:
-        setattr(error, _FURTHER, (*getattr(error, _FURTHER, ()), reason_of(second)))
+        said = (reason_of(error), *getattr(error, _FURTHER, ()))
+        if reason_of(second) not in said:
+            setattr(error, _FURTHER, (*said[1:], reason_of(second)))
 
 
 def plain(error: BaseException) -> str:

@@ -17,8 +17,8 @@ _NARROW = ("bool", "int8", "uint8", "float8")
 # What was going on, by a file that stands in the traceback, and what to make smaller then. The first that fits counts.
 _TRAINING = (
     "training",
-    "Lower `Trainer.global_batch_size`, cut the step into more `Trainer.microbatches` (no number changes where rows are "
-    "independent), or keep fewer activations, by `core.layers.recompute`",
+    "Lower `Trainer.global_batch_size`, cut the step into more `Trainer.microbatches` (where rows are independent, no "
+    "number changes), or keep fewer activations, by `core.layers.recompute`",
 )
 _SECTIONS = {
     "core/checkpoint/": ("restoring or saving a checkpoint", "Free memory on this machine or device"),

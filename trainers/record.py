@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from core.checkpoint.versions import versions
+from core.room import room_for
 from trainers.workdir import Workdir, json_text
 
 _ENTRY = re.compile(r"(\d{4,})-step-\d{9,}")
@@ -29,9 +30,11 @@ def record_start(workdir: Workdir, *, step: int, given: str, operative: str, dev
         "config_hash": workdir.config_hash,
     }
     configuration = {"given.gin": given, "operative.gin": operative}
-    _add_to_history(workdir.configurations / "history", step, configuration)
+    with room_for(workdir.configurations):
+        _add_to_history(workdir.configurations / "history", step, configuration)
     files = {workdir.configurations / name: text for name, text in configuration.items()}
-    write_together({**files, workdir.path / "run.json": json_text(run)})
+    with room_for(workdir.path / "run.json"):
+        write_together({**files, workdir.path / "run.json": json_text(run)})
 
 
 def _add_to_history(history: Path, step: int, configuration: Mapping[str, str]) -> None:

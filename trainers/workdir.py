@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import ConfigurationError
+from core.room import disk_full, room_for
 
 
 class Workdir:
@@ -32,7 +33,7 @@ class Workdir:
             probe.touch()
             probe.unlink()
         except OSError as error:
-            raise ConfigurationError(
+            raise disk_full(error, self.path) or ConfigurationError(
                 f"the workdir `{self.path}` can't be written: {error.strerror or error}. Name another with "
                 "`--workdir=DIR`, or change its permissions."
             ) from None
@@ -60,12 +61,12 @@ class Workdir:
         """Records how the run ended."""
         result = {"step": step, "exit_code": exit_code, "reason": reason, "evaluation": dict(evaluation)}
         temporary = self.result.with_name(f".{self.result.name}.{os.getpid()}.tmp")
-        try:
-            temporary.write_text(json_text(result), encoding="utf-8")
-            temporary.replace(self.result)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
+        with room_for(self.result):
+            try:
+                temporary.write_text(json_text(result), encoding="utf-8")
+                temporary.replace(self.result)
+            finally:
+                temporary.unlink(missing_ok=True)
 
 
 def json_text(value: Mapping[str, Any]) -> str:

@@ -56,6 +56,8 @@ def restore(manifest: Manifest, variables: Variables, *, partial: Sequence[str] 
         with plainly_named(manifest.path) as name:
             status = tf.train.Checkpoint(variables=wanted).read(f"{name}/{PREFIX}")
             status.assert_existing_objects_matched().expect_partial()
+    except tf.errors.ResourceExhaustedError:
+        raise  # nothing is wrong with the checkpoint: there is no memory for it
     except (OSError, ValueError, AssertionError, LookupError, RuntimeError, tf.errors.OpError) as error:
         raise CheckpointError(
             f"`{manifest.path}` could not be read: {reason(error)}. If it was removed or damaged since the run looked "

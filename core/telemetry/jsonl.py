@@ -14,6 +14,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from core.room import room_for
+
 
 class JsonLines:
     """Appends to `path`, in such a way that a run killed and resumed leaves the lines of an undisturbed one.
@@ -26,10 +28,11 @@ class JsonLines:
     """
 
     def __init__(self, path: Path, first_step: int):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists():
-            _rewrite(path, [line for line in path.read_bytes().splitlines(True) if _is_kept(line, first_step)])
-        self._stream = path.open("a", encoding="utf-8")
+        with room_for(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if path.exists():
+                _rewrite(path, [line for line in path.read_bytes().splitlines(True) if _is_kept(line, first_step)])
+        self._path, self._stream = path, path.open("ab", buffering=0)  # a line that finds no room isn't kept for later
 
     def write(self, step: int, split: str, figures: Mapping[str, float]) -> None:
         """Writes one line and hands it to the operating system, which keeps it even if this process is killed."""
@@ -38,8 +41,10 @@ class JsonLines:
             raise ValueError(f"A figure is named `{min(clash)}`, the name of another column: rename the figure.")
         values = {name: float(value) for name, value in figures.items()}
         line = {**row, **{name: value if math.isfinite(value) else None for name, value in values.items()}}
-        self._stream.write(json.dumps(line, allow_nan=False) + "\n")
-        self._stream.flush()
+        with room_for(self._path):
+            rest = memoryview((json.dumps(line, allow_nan=False) + "\n").encode())
+            while rest:  # what a disk that is nearly full still takes may be less than the line
+                rest = rest[self._stream.write(rest) :]
 
     def close(self) -> None:
         """Closes the file."""

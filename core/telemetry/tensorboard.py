@@ -1,12 +1,19 @@
 """Figures for TensorBoard, by its own writer: no TensorFlow op runs, so there is nothing to trace or to place."""
 
+import itertools
+import os
+import socket
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.summary.writer.event_file_writer import EventFileWriter
+from tensorboard.summary.writer.record_writer import RecordWriter
+
+from core.room import room_for
+
+_count = itertools.count()
 
 
 class TensorBoard:
@@ -18,7 +25,13 @@ class TensorBoard:
 
     def __init__(self, directory: Path, first_step: int, clock: Callable[[], float] = time.time):
         self._clock = clock
-        self._writer = EventFileWriter(str(directory))
+        name = f"events.out.tfevents.{int(time.time()):010}.{socket.gethostname()}.{os.getpid()}.{next(_count)}"
+        self._path = directory / name
+        with room_for(self._path):
+            directory.mkdir(parents=True, exist_ok=True)
+            # TensorBoard's own `EventFileWriter` writes in a thread, where a full disk ends in a traceback.
+            self._file = RecordWriter(self._path.open("wb"))
+        self._write(Event(file_version="brain.Event:2"))
         # TensorBoard drops the steps from this one on, itself included.
         start = first_step + 1 if first_step else 0
         self._write(Event(step=start, session_log=SessionLog(status=SessionLog.START)))
@@ -36,9 +49,11 @@ class TensorBoard:
 
     def close(self) -> None:
         """Closes the event file."""
-        self._writer.close()
+        with room_for(self._path):
+            self._file.close()
 
     def _write(self, event: Event) -> None:
         event.wall_time = self._clock()
-        self._writer.add_event(event)
-        self._writer.flush()  # or a kill would take up to two minutes of figures with it
+        with room_for(self._path):
+            self._file.write(event.SerializeToString())
+            self._file.flush()  # or a kill would take figures with it

@@ -2,7 +2,6 @@
 
 import fcntl
 import json
-import os
 import re
 import subprocess
 import sys
@@ -208,7 +207,10 @@ def test_eager_runs_the_step_function_without_tracing(tmp_path):
     done = run(flag, "--eager", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "mean 0." in done.stdout
-    refused(flag, cwd=tmp_path, exit_code=2, says=["mine.py"])
+    traced = run(flag, cwd=tmp_path)
+    assert traced.returncode == 1, traced.stderr
+    assert "mine.py" in traced.stderr
+    assert "run one step with `--eager`" in traced.stderr
 
 
 def test_a_run_killed_before_its_result_gets_the_result(tmp_path):
@@ -225,11 +227,6 @@ def test_verbose_shows_the_traceback(tmp_path):
     done = run(write_task(tmp_path, loss="return tf.square(y)"), "--verbose", cwd=tmp_path)
     assert done.returncode == 2
     assert "Traceback" in done.stderr
-
-
-def test_an_error_in_ones_own_code_names_the_line(tmp_path):
-    text = refused(write_task(tmp_path, loss="return Loss(y @ y)"), cwd=tmp_path, exit_code=2, says=["mine.py:"])
-    assert os.fspath(tmp_path) in text
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@
 import json
 
 import pytest
-from command_lab import gin, write_task
+from command_lab import write_task
 
-from tests.commands import refused, run
+from tests.commands import refused, run, run_process
 
 HOOK = """
 from trainers.hooks import Hook
@@ -59,8 +59,10 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("mode", ["train", "evaluate", "sample", "summary"])
-@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [*((name, "train") for name in PLACES), ("loss", "evaluate"), ("constructor exits", "sample"), ("loss", "summary")],
+)
 def test_what_the_task_raises_is_the_users_in_every_mode(name, mode, tmp_path):
     done = run(write_task(tmp_path, **PLACES[name]), f"--mode={mode}", cwd=tmp_path)
     assert done.returncode == 1, (done.returncode, done.stderr)
@@ -68,6 +70,113 @@ def test_what_the_task_raises_is_the_users_in_every_mode(name, mode, tmp_path):
     assert f"{tmp_path}/mine.py" in done.stderr
 
 
+SOURCE = """
+from core.data import Source
+
+@gin.configurable
+class Bad(Source):
+    def __init__(self):
+        super().__init__("bad", size=20, place="here")
+
+    @property
+    def spec(self):
+        return {{{{"x": tf.TensorSpec([3], tf.float32)}}}}
+
+    def gather(self, indices):
+        {body}
+"""
+IN_A_SOURCE = {
+    "traced": ("raise ValueError('mine')", "ValueError: mine"),
+    "called": (
+        "return {{{{'x': tf.ensure_shape(tf.py_function(lambda i: [][0], [indices], tf.float32), [None, 3])}}}}",
+        "IndexError: list index out of range",
+    ),
+    "exits": (
+        "return {{{{'x': tf.ensure_shape(tf.py_function(lambda i: exit(0), [indices], tf.float32), [None, 3])}}}}",
+        "SystemExit: 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IN_A_SOURCE)
+def test_what_a_source_raises_is_the_users(name, tmp_path):
+    body, says = IN_A_SOURCE[name]
+    flag = write_task(tmp_path, outside=SOURCE.format(body=body).format())
+    done = run(flag, "--gin_param=Experiment.train_source = @Bad()", cwd=tmp_path)
+    assert done.returncode == 1, (done.returncode, done.stderr)
+    assert says in done.stderr
+
+
+ON_REPLICAS = """context = tf.distribute.get_replica_context()
+        if context is not None and context.num_replicas_in_sync == 2:
+            raise {error}
+        return Loss(tf.square(y))"""
+
+
+@pytest.mark.parametrize(
+    ("error", "says"), [("ValueError('mine')", "ValueError: mine"), ("SystemExit(0)", "`sys.exit(0)` was called")]
+)
+def test_what_is_raised_on_one_of_several_replicas_is_the_users(error, says, tmp_path):
+    flag = write_task(tmp_path, loss=ON_REPLICAS.format(error=error))
+    replicas = ("--gin_param=Experiment.strategy = @mirrored()", "--gin_param=mirrored.replicas = 2")
+    done = run(flag, *replicas, cwd=tmp_path)
+    assert done.returncode == 1, (done.returncode, done.stderr)
+    assert says in done.stderr
+    assert f"{tmp_path}/mine.py" in done.stderr
+
+
 def test_what_tapeloop_refuses_is_configuration_and_names_the_users_line(tmp_path):
     flag = write_task(tmp_path, init="from core.layers import Linear; Linear(0, 3, rng=rng)")
     refused(flag, cwd=tmp_path, exit_code=2, says=["mine.py:"])
+
+
+# From here on no file of the process can grow, as on a full disk.
+FULL = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (10, resource.RLIM_INFINITY))"
+FILES = {
+    "figures": (f"{FULL}; run.report('eval', {{{{'x': 1.0}}}})", ["metrics.jsonl` can't be written: File too large"]),
+    "a picture": (
+        f"{FULL}; from trainers.hooks.samples import write_file; write_file(run.workdir.path / 'x.png', b'x' * 20)",
+        ["x.png` can't be written: File too large"],
+    ),
+    "a file of their own": ("open('/dev/full', 'w').write('x' * 10**6)", ["No space left on device", "mine.py:"]),
+    "TensorFlow's": ("tf.io.write_file('/dev/full', 'x' * 10**6)", ["`/dev/full` can't be written"]),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_full_disk_names_the_file(name, tmp_path):
+    body, says = FILES[name]
+    done = run_process(write_task(tmp_path, outside=HOOK.format(body=body.format())), HOOKED, cwd=tmp_path)
+    assert done.returncode == 8, (done.returncode, done.stderr)
+    assert "Traceback" not in done.stderr
+    for text in says:
+        assert text in done.stderr.split("\n")[0]
+
+
+def test_a_full_disk_does_not_mask_the_first_error(tmp_path):
+    body = f"{FULL}; from core.errors import NotFiniteError; raise NotFiniteError('the first')"
+    done = run_process(write_task(tmp_path, outside=HOOK.format(body=body)), HOOKED, cwd=tmp_path)
+    assert done.returncode == 3, (done.returncode, done.stderr)
+    first, second = done.stderr.strip().split("\n")
+    assert first == "error: the first"
+    assert second.startswith("error, after that: `")
+    assert "result.json` can't be written: File too large" in second
+    assert not list((tmp_path / "runs" / "mine").glob("*.tmp"))
+
+
+MEMORY = {
+    "a loss": (
+        {"loss": "return Loss(tf.square(y) + tf.reduce_sum(tf.random.normal([2**26 * tf.shape(y)[0], 2**14])))"},
+        ["while training", "shape [268435456,16384] and type float", "16 TiB", "Trainer.microbatches"],
+    ),
+    "numpy": ({"outside": HOOK.format(body="np.zeros(2**46)")}, ["Unable to allocate 512. TiB", "float64"]),
+    "python": ({"outside": HOOK.format(body="bytearray(2**60)")}, ["while training", "Python itself finds no room"]),
+    "a constructor": ({"init": "tf.zeros([2**40])"}, ["shape [1099511627776]", "4 TiB"]),
+}
+
+
+@pytest.mark.parametrize("name", MEMORY)
+def test_out_of_memory_names_what_there_was_no_room_for(name, tmp_path):
+    parts, says = MEMORY[name]
+    hook = (HOOKED,) if "outside" in parts else ()
+    refused(write_task(tmp_path, **parts), *hook, cwd=tmp_path, exit_code=8, says=["out of memory", *says])

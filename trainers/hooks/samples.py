@@ -20,6 +20,7 @@ import tensorflow as tf
 from core.arguments import is_size
 from core.errors import ConfigurationError, shown
 from core.random import Rng
+from core.room import room_for
 from core.task import Task
 from core.tracing import no_python_values
 from core.workers import is_chief
@@ -165,5 +166,9 @@ def encode_png(image: Any) -> bytes:
 def write_file(path: Path, content: bytes) -> None:
     """Writes a file whole or not at all."""
     temporary = path.with_suffix(".tmp")
-    temporary.write_bytes(content)
-    temporary.replace(path)
+    with room_for(path):
+        try:
+            temporary.write_bytes(content)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)

@@ -1,5 +1,6 @@
 """Workers as one: who is to blame when they fail, and whether all start again."""
 
+import signal
 from collections.abc import Callable, Sequence
 from typing import BinaryIO
 
@@ -58,7 +59,8 @@ def describe(cause: Ending, deadline: float) -> str:
     if cause.overdue:
         return f"worker {cause.index} hung: it was killed when it hadn't ended {deadline:g} s after another"
     if cause.code < 0:
-        return f"worker {cause.index} was killed by {describe_signal(-cause.code)}"
+        likely = " (if nobody sent it: for want of memory)" if -cause.code == signal.SIGKILL else ""
+        return f"worker {cause.index} was killed by {describe_signal(-cause.code)}{likely}"
     return f"worker {cause.index} ended with {cause.code} ({EXIT_CODES.get(cause.code, 'none of our exit codes')})"
 
 

@@ -51,7 +51,8 @@ def test_a_killed_worker_starts_all_again():
     loses_it = "print('attempt', attempt); sys.exit(0 if attempt else 6)"
     code, out, err, attempts = launched(loses_it, dies_once, max_restarts=2)
     assert (code, err, attempts) == (0, "", 2)
-    again = "worker 1 was killed by SIGKILL: starting all workers again from the last checkpoint (1 of 2 restarts left)"
+    killed = "worker 1 was killed by SIGKILL (if nobody sent it: for want of memory)"
+    again = f"{killed}: starting all workers again from the last checkpoint (1 of 2 restarts left)"
     assert again in out.splitlines()
     assert [line for line in out.splitlines() if "worker 0] attempt" in line] == [
         "[worker 0] attempt 0",
