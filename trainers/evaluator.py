@@ -5,7 +5,7 @@ Where the task compares examples with each other (`all_rows`), it compares those
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gin
@@ -67,14 +67,15 @@ class Evaluator:
         signature = (*self._chunks.element_spec, tf.TensorSpec([], tf.int32))
         self._sums_of_chunk = tf.function(self._sum_chunk, input_signature=signature, autograph=False)
 
-    def evaluate(self) -> dict[str, float]:
-        """Returns the figures of the task's `evaluate` over the whole source."""
+    def evaluate(self, alive: Callable[[], None] = lambda: None) -> dict[str, float]:
+        """Returns the figures of the task's `evaluate` over the whole source; calls `alive` as it gets ahead."""
         self.averaged.update()
         sums = self._spec.zero_sums()
         with explained(self.source):
             for batches, (features, mask) in zip(self._batches_of_chunk, self._chunks, strict=False):
                 found = self._sums_of_chunk(features, mask, tf.constant(batches))
                 sums = tf.nest.map_structure(tf.add, sums, found)
+                alive()
             figures = means(sums)
             for name in figures:
                 if not math.isfinite(figures[name]):

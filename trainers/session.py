@@ -38,6 +38,7 @@ NOT_IDENTITY = (
     "Trainer.chunk_steps",
     "Trainer.*_every",
     "Trainer.keep_checkpoints",
+    "Trainer.section_deadline",
     "Trainer.hooks",
     "Evaluator.*",
 )

@@ -24,7 +24,8 @@ class Settings:
     steps; `None` means only at the end. `chunk_steps` is how many steps run for one call from Python (`None`: as many
     as the intervals and memory allow, up to 50). It changes no number, but for last bits where `compile` makes another
     program of each length. `reduce_gradients_in = "bfloat16"` halves what replicas send each other, and costs the
-    last bits of gradients.
+    last bits of gradients. Where a section of the run (a chunk of steps, a hook, an evaluation, a checkpoint) shows no
+    life for `section_deadline` seconds, the command ends; `None` lets it hang.
     """
 
     steps: int = gin.REQUIRED
@@ -38,6 +39,7 @@ class Settings:
     keep_checkpoints: int = 3
     compile: bool = False
     reduce_gradients_in: Literal["bfloat16"] | None = None
+    section_deadline: float | None = 3600.0  # no sane tracing, save or chunk of evaluation takes an hour
     hooks: Sequence[Hook] = ()
 
     def __post_init__(self) -> None:

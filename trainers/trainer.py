@@ -23,6 +23,7 @@ from trainers.meter import Meter, figures_of
 from trainers.preemption import Preemption
 from trainers.run_state import RunState
 from trainers.settings import Settings
+from trainers.watchdog import Watchdog
 from trainers.workdir import Workdir
 
 
@@ -52,6 +53,7 @@ class Trainer:
         self.state = RunState(experiment, workdir, settings, input=self.input, progress=self.progress, hooks=self.hooks)
         self.agreement = Agreement(experiment.strategy)
         self.telemetry = Telemetry([])
+        self.watchdog = Watchdog()
         self._run_chunk: Callable[[Batch, tf.Tensor], object] = self.chunk
         self._meter = Meter()
         self._preemption = Preemption()
@@ -69,6 +71,7 @@ class Trainer:
             hook.check(self)
         chunks = self.input.chunks_from(self.step)
         with self._preemption.awaited():
+            self.watchdog.begin("the first chunk of data")
             stacked = next(chunks)
             self.warm_up(stacked)
             once_traced()
@@ -83,6 +86,7 @@ class Trainer:
 
     def advance(self, stacked: Batch) -> None:
         """Runs what is left of the chunk of steps that `step` is in, and the hooks that are due then."""
+        self.watchdog.begin("training")
         self._take_steps(stacked, self.input.chunk_steps - self.step % self.input.chunk_steps, run=self._run_chunk)
         self.telemetry.progress(self.step)
         due = [hook for hook in self.hooks if hook.due(self.step, self.steps)]
@@ -103,6 +107,7 @@ class Trainer:
 
     def warm_up(self, stacked: Batch) -> None:
         """Traces (and compiles) by a chunk that ends where it begins."""
+        self.watchdog.begin("tracing")
         began = time.perf_counter()
         # Called through its one trace: finding that anew would cost about a millisecond for every chunk.
         self._run_chunk = self.chunk.get_concrete_function()
@@ -155,7 +160,7 @@ class Trainer:
         if self.evaluator is None:
             raise ConfigurationError("there is nothing to evaluate on: bind `Experiment.eval_source`.")
         if self._evaluated_step != self.step:  # a hook of the user's may have asked for it before
-            self.report("eval", self.evaluator.evaluate())
+            self.report("eval", self.evaluator.evaluate(self.watchdog.alive))
             self._evaluated_step = self.step
         return self.evaluation
 
@@ -200,11 +205,15 @@ class Trainer:
                 self.state.stopped = self.agreement.first_text(self._stop_reason)
                 for other in self.hooks:
                     if other not in due and other is not hook and other.due(self.step, self.step):
-                        other(self)
+                        self._call_hook(other)
             if saves:
                 self.state.complete = self.state.finished
             if hook in due or (saves and ends):
-                hook(self)
+                self._call_hook(hook)
+
+    def _call_hook(self, hook: Hook) -> None:
+        self.watchdog.begin(f"the hook `{type(hook).__name__}`")
+        hook(self)
 
     def _refuse_bad_step(self) -> None:
         bad_step = int(self.progress.bad_step)
@@ -216,6 +225,7 @@ class Trainer:
         raise error
 
     def _leave_for_now(self) -> None:
+        self.watchdog.begin("the last checkpoint")
         path = self.save()
         raise PreemptedError(
             f"stopped by {self._preemption.name} after step {self.step} of {self.steps}; everything is in "

@@ -1,6 +1,10 @@
 """`--mode=train`: trains, or goes on training."""
 
+import faulthandler
 import functools
+import os
+import sys
+import threading
 from pathlib import Path
 
 from core.checkpoint import plainly_named
@@ -10,6 +14,8 @@ from core.workers import is_chief, joined, naming_lost_peers
 from trainers.blame import after, exit_code_of, reason_of
 from trainers.session import Session
 from trainers.trainer import Trainer
+
+LAST_WORDS_SECONDS = 5.0  # for the result of a run that hangs, and for its goodbye
 
 
 def run(session: Session) -> int:
@@ -34,7 +40,8 @@ def run(session: Session) -> int:
         lost = PeerLostError.exit_code
         membership.last_words = lambda reason: _write_result(trainer, exit_code=lost, reason=reason)
     try:
-        with naming_lost_peers():
+        hung = functools.partial(_end_hung, trainer)
+        with trainer.watchdog.awake(trainer.settings.section_deadline, hung), naming_lost_peers():
             trainer.train(telemetry, once_traced=functools.partial(session.record, trainer.step))
     except BaseException as error:
         with after(error):
@@ -65,6 +72,27 @@ def _write_result(trainer: Trainer, *, exit_code: int, reason: str) -> None:
     if is_chief():
         evaluation = trainer.evaluation
         trainer.workdir.write_result(step=trainer.step, exit_code=exit_code, reason=reason, evaluation=evaluation)
+
+
+def _end_hung(trainer: Trainer, section: str) -> None:
+    """Ends the process, in the watching thread: what hangs is deaf to exceptions, and often to signals."""
+    error = PeerLostError(
+        f"{section} has shown no life for {trainer.settings.section_deadline:g} s (`Trainer.section_deadline`), after "
+        f"step {trainer.step}: the stacks above show where it hangs. Run the same command again to go on from the last "
+        "checkpoint; if it was only slow, raise the deadline."
+    )
+    faulthandler.dump_traceback(all_threads=True)
+    print(f"error: {error}", file=sys.stderr, flush=True)
+    # The file system may be what hangs, or the network: this thread waits for neither.
+    result = functools.partial(_write_result, trainer, exit_code=error.exit_code, reason=str(error))
+    membership = joined()
+    goodbye = functools.partial(membership.leave, f"{section} hung") if membership else None
+    words = [threading.Thread(target=say, daemon=True) for say in (result, goodbye) if say]
+    for word in words:
+        word.start()
+    for word in words:
+        word.join(LAST_WORDS_SECONDS)
+    os._exit(error.exit_code)
 
 
 def _already_finished(trainer: Trainer) -> int:
