@@ -12,8 +12,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 CONFIGS = CHECKOUT / "configs"
@@ -47,11 +48,12 @@ class ForkServer:
         )  # fmt: skip
         atexit.register(self.process.kill)
 
-    def run(self, *arguments: str, cwd: Path, timeout: float) -> Done:
-        """Runs the command in a fork."""
+    def run(self, *arguments: str, cwd: Path, timeout: float, before: Mapping[str, Any] | None = None) -> Done:
+        """Runs the command in a fork; `before` is what `become` in `tests.fork_server` says."""
         assert self.process.stdin
         with tempfile.NamedTemporaryFile("r") as stdout, tempfile.NamedTemporaryFile("r") as stderr:
-            request = {"arguments": arguments, "cwd": str(cwd), "stdout": stdout.name, "stderr": stderr.name}
+            streams = {"stdout": stdout.name, "stderr": stderr.name}
+            request = {"arguments": arguments, "cwd": str(cwd), "before": before, **streams}
             self.process.stdin.write(f"{json.dumps(request)}\n".encode())
             pid = self._answer()
             try:

@@ -9,6 +9,7 @@ started, its exit code when it has ended. It ends with the process that writes t
 """
 
 import gc
+import importlib
 import json
 import os
 import runpy
@@ -38,7 +39,13 @@ def serve() -> dict[str, Any]:
 
 
 def become(request: dict[str, Any]) -> None:
-    """Makes this fork the process that `python -m trainers.main` would have been started as."""
+    """Makes this fork the process that `python -m trainers.main` would have been started as.
+
+    A request may name a module whose `begin` is called before, with the arguments that it gives: it can watch the
+    process from within.
+    """
+    if before := request["before"]:
+        importlib.import_module(before["module"]).begin(**before["arguments"])
     for number, path, flags in (
         (0, os.devnull, os.O_RDONLY),
         (1, request["stdout"], os.O_WRONLY),

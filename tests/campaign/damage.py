@@ -1,0 +1,123 @@
+"""Each file of a killed run's workdir truncated, flipped, emptied, deleted, exchanged or made unreadable; then it goes on.
+
+It goes on from a good checkpoint to the same bits, or says in one paragraph what it can't read (5; 2 for what isn't a
+checkpoint's). Once the damage is undone, the same command ends in the same bits all the same.
+"""
+
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+from core.errors import CheckpointError, ConfigurationError
+from tests.campaign import subject
+from tests.campaign.lab import Bench, Case, Lab
+
+KILLED_AT = "open checkpoints/.tmp-step-000000030/manifest.json #1"  # with two whole checkpoints and half a third
+
+
+def cases(lab: Lab) -> Iterator[Case]:
+    """Yields a case for each file and damage."""
+    template = lab.scratch / "killed"
+    subject.write(template)
+    code = lab.run(template, at=KILLED_AT, act="kill").returncode
+    assert code == -signal.SIGKILL, code
+    _write_result(lab, template)
+    names = sorted(str(path.relative_to(template / "run")) for path in (template / "run").rglob("*") if path.is_file())
+    pairs = [(name, damage) for name in names for damage in DAMAGES]
+    for name, damage in pairs[:: 17 if lab.short else 1]:
+        yield Case(
+            f"{damage} {name}", lambda bench, name=name, damage=damage: damaged(bench, template, name, DAMAGES[damage])
+        )
+
+
+def _write_result(lab: Lab, template: Path) -> None:
+    """Puts a `result.json` there, which a run that was killed has none of: whoever finds it mustn't stumble over it."""
+    shutil.copy(lab.whole / "run" / "result.json", template / "run")
+
+
+def damaged(bench: Bench, template: Path, name: str, damage: Callable[[Path, Random], None]) -> None:
+    """Damages one file, and lets the run go on; then puts it back, where the run was refused."""
+    folder = bench.new(template)
+    victim = folder / "run" / name
+    damage(victim, bench.chance)
+    of_checkpoint = name.startswith("checkpoints/")
+    refusals = (
+        (CheckpointError.exit_code,) if of_checkpoint else (CheckpointError.exit_code, ConfigurationError.exit_code)
+    )
+    done = bench.run(folder, codes=(0, *refusals))
+    if done.returncode in refusals:
+        bench.count(f"said {done.returncode}")
+        if Path(name).name not in done.stderr and "checkpoint" not in done.stderr:
+            bench.fail(f"the paragraph names neither the file nor its checkpoint: {done.stderr.strip()[:300]}")
+        _remove(victim)
+        shutil.copy(template / "run" / name, victim)
+        bench.run(folder)
+    else:
+        bench.count("went on")
+        if "going on from step" not in done.stdout and "already finished" not in done.stdout:
+            bench.fail("began afresh, in silence")
+        if name == "result.json" and not (victim.is_file() and not victim.is_symlink()):
+            bench.fail("ended with 0, and left no `result.json`")
+            return
+        if name != "result.json" and not victim.is_file():  # what stood in its place may stay there
+            _remove(victim)
+            shutil.copy(template / "run" / name, victim)
+    bench.same(folder, lost=name)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def truncate(path: Path, chance: Random) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: chance.randrange(len(content))] if content else b"")
+
+
+def flip(path: Path, chance: Random) -> None:
+    content = bytearray(path.read_bytes() or b"\0")
+    content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+    path.write_bytes(content)
+
+
+def empty(path: Path, chance: Random) -> None:
+    path.write_bytes(b"")
+
+
+def delete(path: Path, chance: Random) -> None:
+    path.unlink()
+
+
+def take_anothers(path: Path, chance: Random) -> None:
+    """Gives it what another file of the workdir holds."""
+    root = next(parent for parent in path.parents if parent.name == "run")
+    other = chance.choice(sorted(found for found in root.rglob("*") if found.is_file() and found != path))
+    path.write_bytes(other.read_bytes())
+
+
+def become_folder(path: Path, chance: Random) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def become_pipe(path: Path, chance: Random) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def become_device(path: Path, chance: Random) -> None:
+    """Puts in its place what reads as nothing but zeros, without an end."""
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+DAMAGES: dict[str, Callable[[Path, Random], None]] = {
+    damage.__name__: damage
+    for damage in (truncate, flip, empty, delete, take_anothers, become_folder, become_pipe, become_device)
+}
