@@ -21,13 +21,16 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 from rich.console import Console
 from rich.table import Table
 
-from tests.campaign.lab import Bench, Case, Hung, Lab, Tally
+from tests.campaign.lab import Bench, Case, HungError, Lab, Tally
 
 PARTS = {
     "kills": "SIGKILL at marks, in saves, at random",
     "signals": "each signal in each section",
     "damage": "each file of a workdir damaged",
     "room": "a full disk, from each change on",
+    "nan": "NaN in data, gradients, slots, a replica",
+    "mutants": "nonsense for each reader",
+    "workers": "launched workers killed and stopped",
 }
 PROGRESS_SECONDS = 20.0
 
@@ -68,7 +71,7 @@ def run_case(lab: Lab, part: str, case: Case, tally: Tally) -> None:
     bench = Bench(lab, case.name, tally, repeat)
     try:
         case.check(bench)
-    except Hung as error:
+    except HungError as error:
         bench.fail(str(error))
     except Exception as error:
         bench.fail(f"the case itself broke: {error!r}")

@@ -1,4 +1,4 @@
-"""Each file of a killed run's workdir truncated, flipped, emptied, deleted, exchanged or made unreadable; then it goes on.
+"""Each file of a killed run's workdir truncated, flipped, emptied, deleted, exchanged, unreadable; then it goes on.
 
 It goes on from a good checkpoint to the same bits, or says in one paragraph what it can't read (5; 2 for what isn't a
 checkpoint's). Once the damage is undone, the same command ends in the same bits all the same.

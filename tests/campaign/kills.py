@@ -39,9 +39,8 @@ def within_saves(bench: Bench) -> None:
     """Kills some time after a save began, where TensorFlow's C++ writes."""
     folder = bench.new()
     for number in (1, 2, 1, 1):
-        if _killed(
-            bench, folder, at=f"section save #{number}", act="kill_after", values=[bench.chance.uniform(0, 0.03)]
-        ):
+        seconds = bench.chance.uniform(0.0, 0.03)
+        if _killed(bench, folder, at=f"section save #{number}", act="kill_after", values=[seconds]):
             bench.count("killed within a save")
     _finish(bench, folder)
 

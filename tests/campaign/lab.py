@@ -21,7 +21,7 @@ from tests.commands import Done, ForkServer
 LIMIT = 120.0  # seconds after which a run hangs, where an undisturbed one takes about two
 
 
-class Hung(Exception):
+class HungError(Exception):
     """A run that didn't end by itself."""
 
 
@@ -112,7 +112,7 @@ class Bench:
         try:
             done = self.lab.run(folder, *flags, **mark)
         except subprocess.TimeoutExpired as error:
-            raise Hung(f"hangs: no end within {error.timeout:g} s; {last_line(error.stderr)}") from None
+            raise HungError(f"hangs: no end within {error.timeout:g} s; {last_line(error.stderr)}") from None
         if done.returncode not in codes:
             self.fail(f"ended with {done.returncode}, not {' or '.join(map(str, codes))}: {last_line(done.stderr)}")
         if "Traceback (most recent call last)" in done.stderr:
