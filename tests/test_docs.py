@@ -86,3 +86,12 @@ def test_ci_runs_the_commands_of_the_readme():
     found = [subprocess.check_output(["bash", "-c", grep], cwd=CHECKOUT, text=True).strip() for grep in greps]
     train = "pip install -e . && python -m trainers.main --gin_file=configs/digits_mlp.gin"
     assert found == [train, "pip install -e '.[dev]' && pytest"]
+
+
+def test_each_promise_names_a_test_that_exists():
+    table = (CHECKOUT / "docs" / "reliability.md").read_text().partition("## Promises")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (.*?) \| `(tests/\S+?\.py)::(test_\w+)` \|$", table, re.MULTILINE)
+    assert len(rows) > 10
+    for promise, file, name in rows:
+        assert f"\ndef {name}(" in (CHECKOUT / file).read_text(), (promise, file, name)
+    assert table.count("\n| ") == len(rows) + 2, "a line of the table names no test"

@@ -45,7 +45,7 @@ def begin(
     if largest_file is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
     out = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND) if journal else None
-    marks = Marks(folder, at, ACTS[act](*values) if act else lambda name: None)
+    marks = Marks(folder, at, ACTS[act](*values) if act else lambda name: None, lasts=act == "fill_disk")
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         name = marks.named(event, arguments)
@@ -65,12 +65,12 @@ def begin(
 
 
 class Marks:
-    """Counts the marks of one process, and calls `act` from the chosen one on, as long as it asks for more."""
+    """Counts the marks of one process, and calls `act` at the chosen one; where it is to last, at all that follow."""
 
-    def __init__(self, folder: str, at: str | None, act: Callable[[str], Any]):
-        self.folder, self.at, self.act = os.path.abspath(folder), at, act
+    def __init__(self, folder: str, at: str | None, act: Callable[[str], None], *, lasts: bool = False):
+        self.folder, self.at, self.act, self.lasts = os.path.abspath(folder), at, act, lasts
         self.counts: Counter[str] = Counter()
-        self.lasting = False
+        self.begun = False
 
     def named(self, event: str, arguments: tuple[Any, ...]) -> str | None:
         """Returns the name of an event that is a mark."""
@@ -93,16 +93,16 @@ class Marks:
         """Acts, if it is time to."""
         chosen = self.numbered(name) == self.at
         self.counts[name] += 1
-        if chosen or self.lasting:
-            self.lasting = bool(self.act(name)) or self.lasting
+        self.begun |= chosen
+        if chosen or (self.begun and self.lasts):
+            self.act(name)
 
 
 def _change(event: str, arguments: tuple[Any, ...]) -> tuple[str, Any]:
     """Returns what is done to which path; an empty verb for what changes nothing."""
     if event == "open":
-        path, mode, flags = arguments
-        writes = flags & _WRITES if isinstance(flags, int) else any(letter in (mode or "r") for letter in "wax+")
-        return ("open" if writes else ""), path
+        path, _, flags = arguments
+        return ("open" if flags & _WRITES else ""), path
     if event in _CHANGES:
         path, folder = (arguments[i] if i is not None else -1 for i in _CHANGES[event])
         if folder != -1:  # `shutil.rmtree` names what it removes relative to an open folder
@@ -136,19 +136,18 @@ def send(*numbers: int) -> Callable[[str], None]:
     return act
 
 
-def fill_disk() -> Callable[[str], bool]:
-    """Makes what refuses to create anything from then on, as a full disk does."""
+def fill_disk() -> Callable[[str], None]:
+    """Makes what refuses to create anything, as a full disk does."""
 
-    def act(name: str) -> bool:
+    def act(name: str) -> None:
         verb, _, path = name.partition(" ")
         if verb in _CREATES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-        return True
 
     return act
 
 
-ACTS: dict[str, Callable[..., Callable[[str], Any]]] = {
+ACTS: dict[str, Callable[..., Callable[[str], None]]] = {
     "kill": kill,
     "kill_after": kill_after,
     "send": send,

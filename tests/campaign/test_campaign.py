@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import random
 
 import pytest
@@ -22,11 +23,11 @@ def test_the_short_form_of_each_part_loses_nothing(part, capsys):
 def test_every_change_of_the_folder_has_a_mark_and_others_have_none(tmp_path):
     seen = marks.Marks(str(tmp_path), None, lambda name: None)
     events = [
-        ("open", (str(tmp_path / "a"), "w", 0), "open a"),
-        ("open", (str(tmp_path / "a"), "r", 0), None),
-        ("open", (str(tmp_path.parent / "a"), "w", 0), None),
-        ("open", (str(tmp_path) + "er", "w", 0), None),
-        ("open", (3, "w", 0), None),
+        ("open", (str(tmp_path / "a"), "w", os.O_WRONLY | os.O_CREAT), "open a"),
+        ("open", (str(tmp_path / "a"), "r", os.O_RDONLY), None),
+        ("open", (str(tmp_path.parent / "a"), "w", os.O_WRONLY | os.O_CREAT), None),
+        ("open", (str(tmp_path) + "er", "w", os.O_WRONLY | os.O_CREAT), None),
+        ("open", (3, "w", os.O_WRONLY | os.O_CREAT), None),
         ("os.mkdir", (tmp_path / "b", 0o777, -1), "mkdir b"),
         ("os.rename", (str(tmp_path / "c"), str(tmp_path / "d"), -1, -1), "rename d"),
         ("os.listdir", (str(tmp_path),), None),
@@ -41,12 +42,13 @@ def test_it_acts_at_the_chosen_mark_alone_unless_it_is_to_last(tmp_path):
     for _ in range(3):
         once.pass_by("open a")
     assert acted == ["open a"]
-    full = marks.Marks(str(tmp_path), "open a #1", marks.fill_disk())
-    for name in ("mkdir b", "rename c"):
-        full.pass_by(name)
-    with pytest.raises(OSError, match="a") as caught:
-        full.pass_by("open a")
-    assert caught.value.errno == errno.ENOSPC
+    full = marks.Marks(str(tmp_path), "open a #1", marks.fill_disk(), lasts=True)
+    full.pass_by("mkdir b")
+    for name in ("open a", "mkdir c"):
+        with pytest.raises(OSError, match=name.split()[1]) as caught:
+            full.pass_by(name)
+        assert caught.value.errno == errno.ENOSPC
+    full.pass_by("rename d")
 
 
 def test_what_differs_in_a_finished_workdir_is_named(tmp_path, monkeypatch):
