@@ -10,7 +10,7 @@ import os
 import struct
 import zlib
 from pathlib import Path
-from typing import IO, Literal
+from typing import BinaryIO, Literal
 
 import gin
 import numpy as np
@@ -78,7 +78,7 @@ def read_idx(path: Path, *, axes: int) -> npt.NDArray[np.uint8]:
 
 
 def _read(
-    path: Path, file: IO[bytes], axes: int, *, held: int | None = None, deflated: int | None = None
+    path: Path, file: BinaryIO | gzip.GzipFile, axes: int, *, held: int | None = None, deflated: int | None = None
 ) -> npt.NDArray[np.uint8]:
     """Reads header and values from a file that holds `held` bytes, or so many that `deflated` bytes are made of them.
 

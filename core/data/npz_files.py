@@ -19,7 +19,7 @@ from core.errors import DataError
 
 Array = npt.NDArray[np.generic]
 
-_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+_HEADERS = {b"\1\0": np.lib.format.read_array_header_1_0, b"\2\0": np.lib.format.read_array_header_2_0}
 # What the readers of zip and NumPy raise for damage; RuntimeError stands for a password and for unknown compression.
 _DAMAGED = (OSError, EOFError, zlib.error, zipfile.BadZipFile, RuntimeError, ValueError)
 
@@ -50,7 +50,7 @@ def _check_headers(path: Path, archive: zipfile.ZipFile) -> None:
         with archive.open(member) as content:
             if content.read(len(np.lib.format.MAGIC_PREFIX)) != np.lib.format.MAGIC_PREFIX:
                 continue  # a stranger, which `_member` names
-            header = _HEADERS.get(tuple(content.read(2)))
+            header = _HEADERS.get(content.read(2))
             if header is None:
                 continue  # of structures with names beyond ASCII: NumPy reads it, and no source takes it
             try:

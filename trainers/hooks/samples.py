@@ -80,7 +80,7 @@ class Quality(Hook):
         self._sampler: Sampler | None = None
 
     def check(self, run: Run) -> None:
-        samples = getattr(self.judge, "samples", None)
+        samples: Any = getattr(self.judge, "samples", None)
         if not callable(self.judge) or not is_size(samples):
             raise ConfigurationError(
                 f"`Quality.judge` is {shown(self.judge)}, whose `samples` is {shown(samples)}; a judge is called with "
