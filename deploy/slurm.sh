@@ -14,9 +14,13 @@ set -uo pipefail
 
 RESTARTS=${RESTARTS:-3} # a lost worker queues the job again only if it has been requeued less often than this
 
+# Who knows this takes part in the workers' meeting. It goes by the environment, which only your own processes can read.
+TAPELOOP_TOKEN=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')
+export TAPELOOP_TOKEN
+
 # The multi_worker strategy asks Slurm who is in the step, through TensorFlow's resolver.
 # --wait: seconds until Slurm ends the tasks that are left after the first; they have 45 to find out by themselves.
-srun --wait=120 --kill-on-bad-exit=0 \
+srun --export=ALL --wait=120 --kill-on-bad-exit=0 \
   python -m trainers.main "$@" --gin_file=configs/runtime/multi_worker.gin
 code=$? # the highest of all workers': 128 and more is a signal
 

@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 
+from core.workers.handshake import TOKEN
 from tests.commands import CHECKOUT, environment
 
 SLURM = CHECKOUT / "deploy" / "slurm.sh"
@@ -26,7 +27,9 @@ def test_a_slurm_job_runs_main_and_queues_again_what_may_pass(code, restarts, re
     """`srun` and `scontrol` are stand-ins, which write down how they were called."""
     for name, end in (("srun", code), ("scontrol", 0)):
         stand_in = tmp_path / name
-        stand_in.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {name}.called\nexit {end}\n')
+        stand_in.write_text(
+            f'#!/bin/sh\nprintf "%s\\n" "$@" > {name}.called\nprintf %s "$TAPELOOP_TOKEN" > {name}.token\nexit {end}\n'
+        )
         stand_in.chmod(0o755)
     flags = ["--gin_file=configs/digits_mlp.gin", "--gin_param=digits.split = 'train'"]
     told = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": str(restarts)}
@@ -34,6 +37,10 @@ def test_a_slurm_job_runs_main_and_queues_again_what_may_pass(code, restarts, re
         ["bash", str(SLURM), *flags], cwd=tmp_path, env={**environment(), **told}, check=False, stdout=subprocess.PIPE
     )
     called = (tmp_path / "srun.called").read_text().splitlines()
+    token = (tmp_path / "srun.token").read_text()
+    assert re.fullmatch(r"[0-9a-f]{64}", token)
+    assert token not in done.stdout.decode()
+    assert "--export=ALL" in called  # with it the token, whatever was said to `sbatch`
     place = called.index("trainers.main")
     assert called[place - 2 : place] == ["python", "-m"]
     parsed = parse_main(called[place + 1 :])
@@ -44,7 +51,7 @@ def test_a_slurm_job_runs_main_and_queues_again_what_may_pass(code, restarts, re
 
 
 def test_the_kubernetes_manifest_runs_main_on_files_that_exist():
-    text = TFJOB.read_text()
+    text, _ = TFJOB.read_text().split("\n---\n")
     assert "\t" not in text
     for line in ("apiVersion: kubeflow.org/v1", "kind: TFJob"):
         assert line in text.splitlines()
@@ -57,10 +64,36 @@ def test_the_kubernetes_manifest_runs_main_on_files_that_exist():
     assert paths[f"{pod}/containers/ports/name"] == "tfjob-port"
     assert paths[f"{pod}/containers/volumeMounts/name"] == paths[f"{pod}/volumes/name"]
     assert json.loads(paths[f"{pod}/containers/command"]) == ["python", "-m", "trainers.main"]
+    assert paths[f"{pod}/containers/env/name"] == TOKEN
+    assert paths[f"{pod}/containers/env/valueFrom/secretKeyRef/name"] == "tapeloop"
+    assert paths[f"{pod}/containers/env/valueFrom/secretKeyRef/key"] == "token"
     flags = parse_main(json.loads(x) for x in re.findall(r'^\s+- (".*")$', text, re.MULTILINE))
     assert all((CHECKOUT / name).exists() for name in flags.gin_file)
     assert flags.gin_file[-1] == "configs/runtime/multi_worker.gin"
     assert flags.workdir.startswith(paths[f"{pod}/containers/volumeMounts/mountPath"] + "/")
+
+
+def test_the_kubernetes_manifest_lets_only_the_workers_reach_their_port():
+    job, policy = (fields(text) for text in TFJOB.read_text().split("\n---\n"))
+    assert policy["kind"] == "NetworkPolicy"
+    app = job["spec/tfReplicaSpecs/Worker/template/metadata/labels/app"]
+    assert policy["spec/podSelector/matchLabels/app"] == app
+    assert policy["spec/ingress/from/podSelector/matchLabels/app"] == app
+    assert json.loads(policy["spec/policyTypes"]) == ["Ingress"]
+    port = "spec/tfReplicaSpecs/Worker/template/spec/containers/ports/containerPort"
+    assert policy["spec/ingress/ports/port"] == job[port]
+    created = f"kubectl create secret generic {policy['metadata/name']} --from-literal=token="
+    assert created in TFJOB.read_text()
+    assert created in (CHECKOUT / "docs" / "many-machines.md").read_text()
+
+
+def test_the_page_says_first_what_the_port_is_and_names_every_fence():
+    page = (CHECKOUT / "docs" / "many-machines.md").read_text()
+    first = page.split("\n\n")[1]
+    assert "whoever reaches it owns the worker" in first
+    assert "NetworkPolicy" in first
+    assert TOKEN in page
+    assert "`--open_ports`" in page
 
 
 def test_the_image_holds_what_the_manifest_runs():

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import ports
 from tests.commands import CHECKOUT, environment
 
 PAGES = sorted(path.name for path in (CHECKOUT / "docs").glob("*.md"))
@@ -33,7 +34,8 @@ def test_a_page_runs_from_top_to_bottom(page, tmp_path):
             (tmp_path / Path(block["file"] or block["source"]).name).write_text(block["text"])
             continue
         # The page's `python` is the one that runs this test.
-        command = f'python() {{ {shlex.quote(sys.executable)} "$@"; }}; {block["text"]}'
+        text = block["text"].replace("-m trainers.launch ", " ".join(["-m trainers.launch", *ports.flags(), ""]))
+        command = f'python() {{ {shlex.quote(sys.executable)} "$@"; }}; {text}'
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", command],
             cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=600, check=False,

@@ -8,9 +8,11 @@ import sys
 
 import pytest
 
+from tests import ports
 from tests.commands import CONFIGS, environment
 from tests.trainers.launch.launch_lab import HANG, HASTE, KILL_SELF, alive, launched, pids
 from trainers.launch.__main__ import free_ports, main, parse, worker_commands
+from trainers.launch.network import choose_network
 from trainers.launch.processes import Ending
 from trainers.launch.supervise import find_cause, may_pass
 
@@ -127,13 +129,17 @@ def test_only_what_may_pass_is_worth_a_restart():
 
 def command(*arguments, cwd):
     return subprocess.run(
-        [sys.executable, "-m", "trainers.launch", *arguments],
+        [sys.executable, "-m", "trainers.launch", *ports.flags(), *arguments],
         cwd=cwd, env=environment(), capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
 
 
 def test_each_worker_is_told_the_same_cluster_and_its_own_place():
-    commands = worker_commands(3, ["--gin_file=a.gin", "--workdir=b"])
+    network = choose_network(open_ports=True)
+    commands = worker_commands(3, ["--gin_file=a.gin", "--workdir=b"], network)
+    (token,) = {each.environment["TAPELOOP_TOKEN"] for each in commands}
+    assert len(token) == 64
+    assert token != worker_commands(1, [], network)[0].environment["TAPELOOP_TOKEN"]
     configs = [json.loads(each.environment["TF_CONFIG"]) for each in commands]
     assert [config["task"] for config in configs] == [{"type": "worker", "index": i} for i in range(3)]
     assert all(config["cluster"] == configs[0]["cluster"] for config in configs)
@@ -146,7 +152,7 @@ def test_each_worker_is_told_the_same_cluster_and_its_own_place():
 def test_each_attempt_has_ports_that_are_free():
     for port in free_ports(5):
         with socket.socket() as other:
-            other.bind(("127.0.0.1", port))
+            other.bind(("", port))
 
 
 @pytest.mark.parametrize(
@@ -197,7 +203,7 @@ def test_a_broken_configuration_ends_all_workers_with_2_and_no_restart(tmp_path)
 
 def test_a_reader_that_leaves_is_one_line(tmp_path):
     process = subprocess.Popen(
-        [sys.executable, "-m", "trainers.launch", "--workers=2", "--", "--gin_file=none.gin"],
+        [sys.executable, "-m", "trainers.launch", *ports.flags(), "--workers=2", "--", "--gin_file=none.gin"],
         cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     process.stdout.close()

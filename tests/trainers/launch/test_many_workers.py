@@ -14,6 +14,7 @@ import pytest
 import tensorflow as tf
 
 from core import checkpoint
+from tests import ports
 from tests.commands import CONFIGS, environment, run
 from trainers.launch.__main__ import free_ports
 
@@ -24,7 +25,7 @@ QUICK = ["--gin_param=multi_worker.peer_timeout = 4.0", "--gin_param=multi_worke
 
 
 def launch(*arguments, cwd, workers=2, timeout=300):
-    command = [sys.executable, "-m", "trainers.launch", f"--workers={workers}", *arguments]
+    command = [sys.executable, "-m", "trainers.launch", f"--workers={workers}", *ports.flags(), *arguments]
     return subprocess.run(
         command, cwd=cwd, env=environment(), capture_output=True, text=True, timeout=timeout, check=False
     )
@@ -88,7 +89,7 @@ def test_a_stop_that_one_worker_asks_for_stops_all_with_its_reason(tmp_path):
 
 def start(cwd, *flags):
     """A launched run, once it has saved something, and the processes of its workers."""
-    command = [sys.executable, "-m", "trainers.launch", "--workers=2", *flags]
+    command = [sys.executable, "-m", "trainers.launch", "--workers=2", *ports.flags(), *flags]
     process = subprocess.Popen(
         command, cwd=cwd, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )

@@ -1,0 +1,241 @@
+"""Nobody else reaches a launched worker's port: by real connections, on this machine and on ones that allow less."""
+
+import contextlib
+import io
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from core.errors import ConfigurationError
+from core.workers.addresses import at, local_addresses
+from tests import ports
+from tests.commands import CHECKOUT, CONFIGS, environment
+from tests.trainers.launch.launch_lab import PATIENCE, gone
+from trainers.launch import network
+from trainers.launch.processes import Command
+from trainers.launch.supervise import supervise
+
+# A worker that listens as TensorFlow does, everywhere, and says whether it reaches itself, and the address it is given.
+SERVES = """
+import socket, sys, time
+listener = socket.create_server(("", 0))
+port = listener.getsockname()[1]
+def reaches(host, port):
+    with socket.socket() as knock:
+        knock.settimeout(1.0)
+        return knock.connect_ex((host, port)) == 0
+print("serves", port, reaches("127.0.0.1", port), reaches("127.0.0.1", int(sys.argv[1])), flush=True)
+time.sleep(100)
+"""
+
+
+@pytest.fixture
+def alone():
+    """What brings a process into a network of nothing but loopback; nothing where this machine refuses."""
+    try:
+        return network.loopback_alone()
+    except OSError as error:
+        print(f"no network of their own on this machine: {error}; it launches with: {ports.way()}")
+        return None
+
+
+@contextlib.contextmanager
+def served(enter):
+    with socket.create_server(("", 0)) as outside:
+        command = [sys.executable, "-S", "-c", SERVES, str(outside.getsockname()[1])]
+        process = subprocess.Popen(command, preexec_fn=enter, stdout=subprocess.PIPE, text=True)
+        try:
+            yield process.stdout.readline().split()
+        finally:
+            process.kill()
+            process.communicate()
+
+
+def reached(port):
+    found = []
+    for address in local_addresses():
+        family, place = at(address, port)
+        with socket.socket(family) as knock:
+            knock.settimeout(0.5)
+            if knock.connect_ex(place) == 0:
+                found.append(str(address))
+    return found
+
+
+def test_a_worker_in_a_network_of_its_own_reaches_itself_and_nobody_else_either_way(alone):
+    with served(lambda: None) as (_, port, itself, others):
+        assert (itself, others) == ("True", "True")
+        assert "127.0.0.1" in reached(int(port))
+    if alone is not None:
+        with served(alone) as (_, port, itself, others):
+            assert (itself, others) == ("True", "False")
+            assert reached(int(port)) == []
+
+
+def test_who_is_not_root_makes_a_network_of_their_own_and_stays_who_they_are(alone, monkeypatch):
+    """The way without rights, tried also where the tests run as root: there the shorter one is refused."""
+    if alone is None:
+        return
+    made = network._made
+
+    def refused(kinds):
+        if kinds == network.CLONE_NEWNET:
+            raise PermissionError(1, "Operation not permitted")
+        return made(kinds)
+
+    monkeypatch.setattr(network, "_made", refused)
+    try:
+        enter = network.loopback_alone()
+    except OSError as error:
+        print(f"this machine makes no user namespaces: {error}")
+        return
+    with served(enter) as (_, port, itself, others):
+        assert (itself, others) == ("True", "False")
+        assert reached(int(port)) == []
+    who = [sys.executable, "-S", "-c", "import os; print(os.getuid(), os.geteuid(), os.getgid())"]
+    said = subprocess.run(who, preexec_fn=enter, capture_output=True, text=True, check=True).stdout.split()
+    assert said == [str(x) for x in (os.getuid(), os.geteuid(), os.getgid())]
+
+
+def test_workers_in_a_network_of_their_own_do_not_outlive_a_launcher_that_is_killed(alone):
+    launcher = (
+        "import subprocess, sys, time\n"
+        "from trainers.launch.processes import *\n"
+        "from trainers.launch.network import choose_network\n"
+        "enter = choose_network(open_ports=False).enter\n"
+        "command = Command([sys.executable, '-S', '-c', 'import time; time.sleep(100)'], {}, enter)\n"
+        "with selectors.DefaultSelector() as selector:\n"
+        "    print(_Worker(0, command, selector, sys.stdout.buffer, sys.stderr.buffer).process.pid, flush=True)\n"
+        "    time.sleep(100)\n"
+    ).replace("import *", "import _Worker, Command, selectors")
+    process = subprocess.Popen([sys.executable, "-c", launcher], cwd=CHECKOUT, stdout=subprocess.PIPE, text=True)
+    pid = int(process.stdout.readline())
+    process.kill()
+    process.communicate()
+    assert gone(pid)
+
+
+# --- which way --------------------------------------------------------------------------------------------------------
+
+
+def chosen(*refused, open_ports=False):
+    """The line or the refusal on a machine that refuses these; each a real refusal of the kernel."""
+    code = (
+        "from core.errors import ConfigurationError\n"
+        "from trainers.launch.network import choose_network\n"
+        f"try: print(choose_network(open_ports={open_ports}).line)\n"
+        "except ConfigurationError as error: print('refused:', error)\n"
+    )
+    command = [sys.executable, "-m", "tests.refusing", *refused, "--", sys.executable, "-c", code]
+    return subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+def test_each_machine_takes_the_safest_way_that_it_allows():
+    print(f"this machine: {ports.way()}")
+    without_guards = chosen("namespaces", "guards")
+    assert without_guards.startswith("refused: the workers' ports can't be closed to others")
+    assert "--network=none" in without_guards
+    assert "`--open_ports`" in without_guards
+    assert "open to all who reach this machine" in chosen("namespaces", "guards", open_ports=True)
+    if ports.way().startswith("ports: "):
+        assert chosen("namespaces").startswith((network.GUARDED, "refused: "))
+    if ports.way() == network.ALONE:
+        assert chosen("guards").strip() == network.ALONE
+
+
+def test_a_machine_that_allows_no_way_is_refused_with_2_before_anything_starts(tmp_path):
+    command = [sys.executable, "-m", "trainers.launch", "--workers=2", "--", "--gin_file=none.gin"]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.refusing", "namespaces", "guards", "--", *command],
+        cwd=CHECKOUT, env=environment(), capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: the workers' ports can't be closed to others")
+    assert done.stderr.count("\n") == 1
+
+
+# --- a real run, and a real client of TensorFlow's --------------------------------------------------------------------
+
+STRANGER = """
+import sys
+sys.modules["keras"] = None
+import tensorflow as tf
+with tf.Graph().as_default():
+    written = tf.io.write_file(sys.argv[2], "written by a stranger")
+    settings = tf.compat.v1.ConfigProto(operation_timeout_in_ms=5000)
+    with tf.compat.v1.Session(f"grpc://{sys.argv[1]}", config=settings) as session:
+        session.run(written)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("refused", [[], ["namespaces"]], ids=["a network of their own", "guards"])
+def test_a_stranger_s_tensorflow_gets_into_no_launched_worker(refused, tmp_path):
+    others = [address for address in local_addresses() if not address.is_loopback]
+    names = [f"[{each}]" if each.version == 6 else str(each) for each in others if "%" not in str(each)][:1]
+    run = [sys.executable, "-m", "trainers.launch", "--workers=2", *ports.flags(), "--"]
+    run += [f"--gin_file={CONFIGS / name}.gin" for name in ("digits_mlp", "runtime/multi_worker")]
+    run += ["--gin_param=steps = 100000", "--workdir=run"]
+    under = [sys.executable, str(CHECKOUT / "tests" / "refusing.py"), *refused, "--"] if refused else []
+    process = subprocess.Popen(
+        under + run, cwd=tmp_path, env={**environment()}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        first = process.stdout.readline()
+        print(f"this run: {first}strangers at: {names}")
+        started = process.stdout.readline()
+        worker = int(re.findall(r"process (\d+)", started)[1])
+        said = threading.Thread(target=process.stdout.read, daemon=True)
+        said.start()
+        until = time.monotonic() + 120
+        while not list((tmp_path / "run" / "checkpoints").glob("step-*")):
+            assert process.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        told = dict(x.split("=", 1) for x in Path(f"/proc/{worker}/environ").read_text().split("\0") if "=" in x)
+        address = json.loads(told["TF_CONFIG"])["cluster"]["worker"][1]
+        port = int(address.rpartition(":")[2])
+        closed_to_all = first.strip() == network.ALONE
+        if ports.way().startswith("ports: "):
+            assert [x for x in reached(port) if closed_to_all or x not in ("127.0.0.1", "::1")] == []
+            for name in names + (["127.0.0.1"] if closed_to_all else []):
+                stranger = [sys.executable, "-c", STRANGER, f"{name}:{port}", str(tmp_path / "stranger")]
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    subprocess.run(stranger, env=environment(), capture_output=True, timeout=60, check=False)
+                assert not (tmp_path / "stranger").exists()
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(120) == 75  # it went on all the time
+
+
+def test_a_worker_is_not_started_where_it_should_not_be(tmp_path):
+    """A network that can't be entered any more ends the start, and leaves no worker in the open."""
+
+    def enter():
+        raise OSError(1, "Operation not permitted")
+
+    command = Command([sys.executable, "-S", "-c", f"open({str(tmp_path / 'started')!r}, 'w')"], {}, enter)
+    with pytest.raises(subprocess.SubprocessError):
+        supervise(lambda: [command], max_restarts=0, deadline=PATIENCE, out=io.BytesIO(), err=io.BytesIO())
+    assert not (tmp_path / "started").exists()
+
+
+def test_ports_are_opened_by_nobody_s_mistake(monkeypatch):
+    def refused():
+        raise OSError(1, "Operation not permitted")
+
+    monkeypatch.setattr(network, "loopback_alone", refused)
+    monkeypatch.setattr(network, "prove_guards", refused)
+    with pytest.raises(ConfigurationError, match="`--open_ports` where a firewall closes them"):
+        network.choose_network(open_ports=False)
+    assert network.choose_network(open_ports=True).line.startswith("Warning: ")
