@@ -29,6 +29,7 @@ def chance():
 
 
 LEFT_OUT = pytest.StashKey[int]()
+PORTS = pytest.StashKey[str]()
 
 
 def pytest_deselected(items):
@@ -38,16 +39,24 @@ def pytest_deselected(items):
 
 
 def pytest_sessionfinish(session):
+    """Notes which way `trainers.launch` closed ports, where a test has asked."""
+    ports = sys.modules.get("tests.ports")
+    if ports and ports.way.cache_info().currsize:
+        session.config.stash[PORTS] = ports.way()
     if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["ports"] = session.config.stash.get(PORTS, "")
         session.config.workeroutput["left_out"] = session.config.stash.get(LEFT_OUT, 0)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node):
     """Every worker of pytest-xdist collects all tests, and leaves out the same ones."""
+    node.config.stash[PORTS] = getattr(node, "workeroutput", {}).get("ports") or node.config.stash.get(PORTS, "")
     node.config.stash[LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", 0)
 
 
 def pytest_terminal_summary(terminalreporter, config):
+    if way := config.stash.get(PORTS, ""):
+        terminalreporter.write_line(f"launched workers here: {way}")
     if long := config.stash.get(LEFT_OUT, 0):
         terminalreporter.write_line(f"{long} long tests left out: `pytest -m long` runs them, `.ci/run` everything")
