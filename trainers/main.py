@@ -8,6 +8,7 @@ import contextlib
 import functools
 import importlib
 import importlib.util
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -61,6 +62,11 @@ def parse(words: Sequence[str]) -> FlagValues:
     if flags.mode not in MODES:
         raise ConfigurationError(
             f"`--mode` is {flags.mode!r}; use one of {', '.join(MODES)}.{did_you_mean(flags.mode, MODES)}"
+        )
+    if flags.workdir and (scheme := re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", flags.workdir)):
+        raise ConfigurationError(
+            f"`--workdir` is {flags.workdir!r}: a run keeps its files in a folder of this machine, and writes to no "
+            f"`{scheme[0]}`. Mount it as a folder, or name another and copy it there afterwards."
         )
     for name, mode in ONLY_IN.items():
         if flags[name].present and flags[name].value is not False and flags.mode != mode:

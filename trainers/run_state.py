@@ -1,7 +1,7 @@
 """All that a run goes on from, saved and restored as one checkpoint."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ class RunState:
         """Says how a finished run ended."""
         return "finished" if self.stopped is None else f"stopped at step {self.step}: {self.stopped}"
 
-    def save(self) -> Path:
+    def save(self, *, warn: Callable[[str], None] = print) -> Path:
         """Saves a checkpoint of this moment; returns where. Every worker calls it, the chief writes."""
         self.check_replicas()  # what has drifted apart isn't worth keeping
         for path, variable in self.variables.items():
@@ -66,6 +66,7 @@ class RunState:
                 )
         if not is_chief():
             return checkpoint.path_of(self.workdir.checkpoints, self.step)
+        self.workdir.check_there()
         return checkpoint.save(
             self.workdir.checkpoints,
             {**self.variables, **self.progress.variables},
@@ -73,6 +74,7 @@ class RunState:
             examples=self.input.examples_before(self.step),
             config_hash=self.workdir.config_hash,
             keep=self.settings.keep_checkpoints,
+            warn=warn,
             extra={
                 "configuration": dict(self.workdir.configuration),
                 **self._kept_by_hooks(),

@@ -172,7 +172,7 @@ class Trainer:
 
     def save(self) -> Path:
         """Saves a checkpoint of this moment; returns where. Every worker calls it, the chief writes."""
-        return self.state.save()
+        return self.state.save(warn=self.telemetry.warn_once)
 
     def check_replicas(self) -> None:
         """Raises a `DriftError` where replicas no longer hold the same variables."""

@@ -4,12 +4,17 @@ import fcntl
 import json
 import math
 import os
+import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from core.errors import ConfigurationError
+from core.errors import CheckpointError, ConfigurationError
 from core.room import disk_full, room_for
+
+# The names of unfinished files, with the process that was at it.
+_UNFINISHED = re.compile(r"\.write-(\d+)|.*\.(\d+)\.tmp|\.metrics\.jsonl\.tmp|step-\d+\.tmp", re.DOTALL)
 
 
 class Workdir:
@@ -21,41 +26,84 @@ class Workdir:
         self.configurations = path / "config"
         self.metrics = path / "metrics.jsonl"
         self.result = path / "result.json"
+        self._folder: int | None = None
         self.configuration: Mapping[str, str] = {}
         self.config_hash = ""
         self.hooks: Mapping[str, str] = {}  # the bindings of hooks, which may change when a run goes on
 
     def create(self) -> None:
-        """Makes the folder and sees that it can be written."""
+        """Makes the folder, and sees that it can be written and that what is in it is of the right kind."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             probe = self.path / f".write-{os.getpid()}"
             probe.touch()
-            probe.unlink()
+            probe.unlink(missing_ok=True)  # another start may have taken it for a leftover
         except OSError as error:
             raise disk_full(error, self.path) or ConfigurationError(
                 f"the workdir `{self.path}` can't be written: {error.strerror or error}. Name another with "
                 "`--workdir=DIR`, or change its permissions."
             ) from None
+        files = [self.path / ".lock", self.path / "run.json", self.result, self.metrics]
+        for path in (*files, *self.path.glob("native_stderr*.log")):
+            if path.exists() and not path.is_file():  # to open a pipe would wait for ever
+                raise _wrong_kind(path, "a plain file")
+        if self.configurations.exists() and not self.configurations.is_dir():
+            raise _wrong_kind(self.configurations, "a folder")
 
     def newest_name(self) -> str:
         """Returns what the newest checkpoint is called, read or not."""
         return max((path.name for path in self.checkpoints.glob("step-*")), default="none")
 
     def lock(self) -> None:
-        """Keeps a second run out until this process ends."""
+        """Keeps a second run out until this process ends, and tidies up after those that were killed."""
         self._lock = open(self.path / ".lock", "w")  # noqa: SIM115  # held open: closing it would unlock
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             raise ConfigurationError(
                 f"another run is writing to the workdir `{self.path}`: wait for it, or name another with "
                 "`--workdir=DIR`."
             ) from None
+        self._folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)  # held open: its number stays its own
+        self._remove_temporaries()
+
+    def check_there(self) -> None:
+        """Raises a `CheckpointError` where the folder that was locked has been removed, moved or replaced since."""
+        if self._folder is None:
+            return
+        try:
+            there = os.path.samestat(os.fstat(self._folder), os.stat(self.path))
+        except OSError:
+            there = False
+        if not there:
+            raise CheckpointError(
+                f"the workdir `{self.path}` was removed or moved while the run was going on, and nothing more can be "
+                "kept in it. Put it back and run the same command again: it goes on from the newest checkpoint."
+            )
+
+    def _remove_temporaries(self) -> None:
+        """Removes the unfinished files of runs that are dead: none but this one holds the lock."""
+        for folder in (self.path, self.configurations, self.configurations / "history", self.path / "samples"):
+            for path in folder.iterdir() if folder.is_dir() else ():
+                found = _UNFINISHED.fullmatch(path.name)
+                if found is None or _is_another(found[1] or found[2]):
+                    continue
+                try:
+                    if path.is_dir() and not path.is_symlink():
+                        shutil.rmtree(path)
+                    else:
+                        path.unlink(missing_ok=True)
+                except OSError as error:
+                    print(f"Warning: `{path}` could not be removed: {error.strerror}.", flush=True)
 
     def read_result(self) -> dict[str, Any]:
         """Returns how the last run ended; empty if it didn't say."""
-        return dict(json.loads(self.result.read_text())) if self.result.exists() else {}
+        try:
+            found = json.loads(self.result.read_bytes())
+            whole = isinstance(found["evaluation"], dict) and {type(found["step"]), type(found["exit_code"])} == {int}
+        except (OSError, ValueError, TypeError, LookupError, RecursionError):  # none, or not one of ours
+            return {}
+        return dict(found) if whole else {}
 
     def write_result(self, *, step: int, exit_code: int, reason: str, evaluation: Mapping[str, float]) -> None:
         """Records how the run ended."""
@@ -67,6 +115,23 @@ class Workdir:
                 temporary.replace(self.result)
             finally:
                 temporary.unlink(missing_ok=True)
+
+
+def _wrong_kind(path: Path, kind: str) -> ConfigurationError:
+    return ConfigurationError(f"`{path}` isn't {kind}: move it away, or name another folder with `--workdir=DIR`.")
+
+
+def _is_another(pid: str | None) -> bool:
+    """Says whether a process of this number lives that isn't this one; it may not be ours to ask."""
+    if pid is None or int(pid) == os.getpid():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except PermissionError:
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    return True
 
 
 def json_text(value: Mapping[str, Any]) -> str:

@@ -2,12 +2,15 @@
 
 import contextlib
 import hashlib
+import itertools
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+Warn = Callable[[str], object]
 
 TEMPORARY = ".tmp-"  # begins the name of what is being written or removed, and isn't a checkpoint
 _REPLACED = ".replaced"  # ends the name of a checkpoint that another of the same step is about to replace
@@ -46,37 +49,54 @@ def plainly_named(directory: Path) -> Iterator[str]:
         os.close(descriptor)
 
 
-def put_in_place(temporary: Path, target: Path) -> None:
+def free_name(path: Path) -> Path:
+    """Returns `path`, or the first name beginning like it that isn't taken: what could not be removed is in no way."""
+    names = itertools.chain([path], (path.with_name(f"{path.name}-{i}") for i in itertools.count(2)))
+    return next(name for name in names if not os.path.lexists(name))
+
+
+def put_in_place(temporary: Path, target: Path, warn: Warn) -> None:
     """Renames `temporary` to `target`. A checkpoint that was there goes, until then, by a name that counts too."""
     replaced = target.with_name(target.name + _REPLACED)
-    if target.exists():
+    if os.path.lexists(target):
         target.rename(replaced)
     temporary.rename(target)
     sync(target.parent)
-    _remove(replaced)
+    _remove(replaced, warn)
 
 
-def remove_leftovers(directory: Path) -> None:
+def remove_leftovers(directory: Path, warn: Warn) -> None:
     """Removes what a killed run had begun to write or to remove."""
     for path in directory.glob(f"{TEMPORARY}*"):
-        shutil.rmtree(path)
+        _remove(path, warn)
     for path in directory.glob(f"*{_REPLACED}"):
         if path.with_name(path.name.removesuffix(_REPLACED)).exists():
-            _remove(path)
+            _remove(path, warn)
 
 
-def remove_old(directory: Path, step: int, keep: int) -> None:
+def remove_old(directory: Path, step: int, keep: int, warn: Warn) -> None:
     """Removes all but the `keep` newest up to `step`: a later one is damaged, or somebody went back on purpose."""
     for _, path in [found for found in checkpoints_in(directory) if found[0] <= step][keep:]:
-        _remove(path)
+        _remove(path, warn)
 
 
-def _remove(path: Path) -> None:
-    """Removes a checkpoint, under another name so that nobody ever sees half of it."""
-    if path.exists():
-        doomed = path.with_name(f"{TEMPORARY}removed-{path.name}")
-        path.rename(doomed)
-        shutil.rmtree(doomed)
+def _remove(path: Path, warn: Warn) -> None:
+    """Removes a checkpoint or a leftover, under another name so that nobody ever sees half of it.
+
+    Nothing hangs on its success: where it fails (no right to read it, or a file that NFS keeps open) the run goes on.
+    """
+    doomed = path
+    try:
+        if not path.name.startswith(TEMPORARY):
+            doomed = path.rename(free_name(path.with_name(f"{TEMPORARY}removed-{path.name}")))
+        if doomed.is_dir() and not doomed.is_symlink():
+            shutil.rmtree(doomed)
+        else:
+            doomed.unlink()
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        warn(f"`{doomed}` could not be removed: {reason(error)}. The run goes on; remove it by hand.")
 
 
 def sync(path: Path) -> None:

@@ -1,6 +1,7 @@
 """Writes a checkpoint: whole, or not at all."""
 
 import shutil
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -10,6 +11,8 @@ import tensorflow as tf
 
 from core.checkpoint.files import (
     TEMPORARY,
+    Warn,
+    free_name,
     path_of,
     plainly_named,
     put_in_place,
@@ -33,11 +36,12 @@ def save(
     config_hash: str,
     keep: int = 3,
     extra: Mapping[str, Any] = MappingProxyType({}),
+    warn: Warn = warnings.warn,
 ) -> Path:
     """Writes `directory/step-<step>/` in one atomic move, then removes older checkpoints beyond the `keep` newest.
 
     `extra` is anything that JSON holds. Whenever the process dies, `newest` finds either the checkpoint that was there
-    before, or this one, whole.
+    before, or this one, whole. An older one that can't be removed is reported through `warn`.
     """
     if keep < 1:
         raise ValueError(f"`keep` is {keep}; at least the checkpoint that was just written is kept: give 1 or more.")
@@ -45,7 +49,8 @@ def save(
     temporary = directory / f"{TEMPORARY}{target.name}"
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        remove_leftovers(directory)
+        remove_leftovers(directory, warn)
+        temporary = free_name(temporary)
         temporary.mkdir()
         with plainly_named(temporary) as name:
             tf.train.Checkpoint(variables=dict(variables)).write(f"{name}/{PREFIX}")
@@ -61,8 +66,8 @@ def save(
         (temporary / MANIFEST).write_text(manifest_text(content))
         sync(temporary / MANIFEST)
         sync(temporary)
-        put_in_place(temporary, target)
-        remove_old(directory, step, keep)
+        put_in_place(temporary, target, warn)
+        remove_old(directory, step, keep, warn)
     except (OSError, tf.errors.OpError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
         raise CheckpointError(

@@ -50,6 +50,7 @@ def run(session: Session) -> int:
             telemetry.close()
         raise
     telemetry.close()
+    workdir.check_there()
     _write_result(trainer, exit_code=0, reason=trainer.state.outcome)
     trainer.agreement.barrier()  # nobody leaves before all have come to the end
     if is_chief():

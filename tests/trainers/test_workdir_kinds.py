@@ -1,0 +1,109 @@
+"""Workdirs that aren't as they should be: leftovers, foreign files, pipes, folders that go."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from core.errors import CheckpointError, ConfigurationError
+from tests.trainers.trainer_lab import make, train
+from trainers.hooks import Hook
+from trainers.main import main
+from trainers.workdir import Workdir
+
+
+@pytest.fixture
+def workdir(tmp_path):
+    workdir = Workdir(tmp_path / "run")
+    workdir.create()
+    return workdir
+
+
+def test_temporaries_of_dead_processes_go(workdir):
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+        dead, alive = process.pid, os.getppid()
+    (workdir.path / "config/history").mkdir(parents=True)
+    (workdir.path / "samples").mkdir()
+    (workdir.path / f"config/history/.{dead}.tmp").mkdir()
+    (workdir.path / f"config/history/.{dead}.tmp/given.gin").touch()
+    gone = [
+        f".write-{dead}", f"run.{dead}.tmp", f".result.json.{dead}.tmp", f".result.json.{os.getpid()}.tmp",
+        f"config/.given.gin.{dead}.tmp", ".metrics.jsonl.tmp", "samples/step-000000100.tmp",
+    ]  # fmt: skip
+    kept = [f".write-{alive}", f".result.json.{alive}.tmp", "mine.tmp", "samples/step-000000100.png", "config/a.gin"]
+    for name in (*gone, *kept):
+        (workdir.path / name).touch()
+    workdir.lock()
+    found = {str(path.relative_to(workdir.path)) for path in workdir.path.rglob("*") if path.is_file()}
+    assert found == {*kept, ".lock"}
+    assert not list((workdir.path / "config/history").iterdir())
+
+
+@pytest.mark.parametrize("name", ["result.json", "metrics.jsonl", ".lock", "run.json", "native_stderr.log", "config"])
+@pytest.mark.parametrize("kind", ["pipe", "other"])
+def test_what_is_of_the_wrong_kind_is_named(workdir, name, kind):
+    path = workdir.path / name
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif name == "config":
+        path.touch()
+    else:
+        path.mkdir()
+    with pytest.raises(ConfigurationError, match=f"{name}` isn't a"):
+        workdir.create()
+
+
+@pytest.mark.parametrize("make", [lambda p: p.touch(), os.mkfifo, lambda p: p.symlink_to("nowhere")])
+def test_a_workdir_that_is_no_folder(tmp_path, make):
+    make(tmp_path / "run")
+    with pytest.raises(ConfigurationError, match=r"run` can't be written"):
+        Workdir(tmp_path / "run").create()
+
+
+@pytest.mark.parametrize("flag", ["gs://bucket/run", "s3://b", "hdfs://x/y", "file:///tmp/x"])
+def test_remote_workdirs_are_refused_by_name(flag, capsys):
+    assert main(["--gin_file=configs/digits_linear.gin", f"--workdir={flag}"]) == 2
+    assert flag in capsys.readouterr().err
+
+
+RESULT = {"step": 40, "exit_code": 0, "evaluation": {"loss": 1.0}}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\xff\xfe", b"[1]", b"3", b"null", b"{}", b"[" * 100_000, b"9" * 5000, *(
+        json.dumps({**RESULT, key: value}).encode()
+        for key, value in [("step", "40"), ("step", None), ("exit_code", True), ("evaluation", [1]), ("step", [])]
+    )],
+)  # fmt: skip
+def test_a_foreign_result_is_none(workdir, content):
+    assert workdir.read_result() == {}
+    workdir.result.write_bytes(json.dumps(RESULT).encode())
+    assert workdir.read_result() == RESULT
+    workdir.result.write_bytes(content)
+    assert workdir.read_result() == {}
+
+
+class Remove(Hook):
+    """Takes the workdir away, or puts another in its place."""
+
+    def __init__(self, every, again):
+        super().__init__(every)
+        self.again = again
+
+    def __call__(self, run):
+        run.workdir.path.rename(run.workdir.path.with_name("moved"))
+        if self.again:
+            run.workdir.path.mkdir()
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_workdir_that_vanishes_is_noticed_at_the_next_save(tmp_path, again):
+    trainer = make(tmp_path, hooks=[Remove(40, again)])
+    trainer.workdir.lock()
+    with pytest.raises(CheckpointError, match="was removed or moved"):
+        train(trainer)
+    assert not trainer.workdir.checkpoints.exists()
