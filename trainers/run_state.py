@@ -99,15 +99,13 @@ class RunState:
             checkpoint.restore(manifest, self.variables, partial=["figures/*"] if saved else [])
         self.step = manifest.step
         self.input.origin += manifest.examples - self.input.examples_before(manifest.step)
-        kept = manifest.extra.get("hooks", {})
+        kept, stop, reported = (_mapping(manifest.extra.get(name)) for name in ("hooks", "stop", "reported"))
         for name, hook in by_name(self.hooks).items():
             if name in kept:
                 hook.load(kept[name])
-        stop = manifest.extra.get("stop")
-        if stop and stop["hooks"] == self._given_hooks() and stop["steps"] >= self.settings.steps:
+        if stop and stop.get("hooks") == self._given_hooks() and stop["steps"] >= self.settings.steps:
             self.stopped = stop["reason"]
-        reported = manifest.extra.get("reported")
-        if reported and reported["hooks"] == self._given_hooks():  # other hooks have yet to report theirs
+        if reported and reported.get("hooks") == self._given_hooks():  # other hooks have yet to report theirs
             self.reported = dict(reported["figures"])
             self.complete = self.finished and reported["complete"]
         return same
@@ -132,3 +130,8 @@ class RunState:
     def _given_hooks(self) -> list[str]:
         bindings = sorted(f"{name} = {value}" for name, value in self.workdir.hooks.items())
         return [*by_name(self.settings.hooks), *bindings]
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    """Returns what a checkpoint keeps under one name; nothing where a loop of one's own kept something else there."""
+    return value if isinstance(value, dict) else {}

@@ -1,7 +1,7 @@
 """What every mode is handed: the flags, the configuration, and the pieces built from them."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,7 @@ class Session:
         self.workdir.create()
         if is_chief():
             self.workdir.lock()
-        before = own if found is None else read_identity(found.extra["configuration"], own, may_change)
+        before = own if found is None else self._identity_of(found, own, may_change)
         if before != own:
             changes = difference(before, own)
             if asking and before.get("Trainer.steps") != own["Trainer.steps"]:
@@ -102,6 +102,19 @@ class Session:
         without_hooks = identity(["Trainer.hooks"])
         self.workdir.hooks = {name: x for name, x in identity().items() if name not in without_hooks}
         return found
+
+    def _identity_of(
+        self, found: checkpoint.Manifest, own: Mapping[str, str], may_change: Sequence[str]
+    ) -> Mapping[str, str]:
+        saved = found.extra.get("configuration")
+        if isinstance(saved, dict) and all(isinstance(value, str) for value in saved.values()):
+            return read_identity(saved, own, may_change)
+        if not self.flags.allow_config_change:
+            raise ConfigurationError(
+                f"checkpoint `{found.path}` doesn't say what configuration it is of: a loop of your own has saved it. "
+                "Start this run elsewhere with `--workdir=DIR`, or go on from it with `--allow_config_change`."
+            )
+        return own
 
     def record(self, step: int) -> None:
         """Records the configuration that goes on from `step`: not before it has come that far."""

@@ -1,14 +1,16 @@
 """The files of checkpoints: written, put in place and removed so that nobody ever sees half of one."""
 
 import contextlib
+import errno
 import hashlib
 import itertools
 import os
 import re
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 Warn = Callable[[str], object]
 
@@ -108,6 +110,15 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+@contextlib.contextmanager
+def plain_file(path: Path) -> Iterator[BinaryIO]:
+    """Opens a plain file to read it. To open a pipe would wait for ever, and what a device holds need not end."""
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as stream:
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "It isn't a plain file", str(path))
+        yield stream
+
+
 def seal(file: Path) -> dict[str, Any]:
     sync(file)
     return {"bytes": file.stat().st_size, "sha256": file_sha256(file)}
@@ -115,7 +126,7 @@ def seal(file: Path) -> dict[str, Any]:
 
 def file_sha256(file: Path) -> str:
     digest = hashlib.sha256()
-    with file.open("rb") as stream:
+    with plain_file(file) as stream:
         while block := stream.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import reprlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,11 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from core.checkpoint.files import file_sha256, reason
+from core.checkpoint.files import file_sha256, plain_file, reason
 
 Variables = Mapping[str, tf.Variable]  # by path
 
 MANIFEST = "manifest.json"
+_MOST_BYTES = 1 << 28  # a million variables take 200 MB
 PREFIX = "variables"  # of the TensorFlow checkpoint beside it
 
 
@@ -69,25 +71,57 @@ def _content_sha256(content: Mapping[str, Any]) -> str:
 def verified(path: Path) -> Manifest:
     """Returns the manifest of the checkpoint at `path`, after a look at every byte; raises `DamagedError`."""
     try:
-        content = json.loads((path / MANIFEST).read_bytes())
+        with plain_file(path / MANIFEST) as stream:
+            text = stream.read(_MOST_BYTES + 1)
+        _expect(len(text) <= _MOST_BYTES, "size", f"more than {_MOST_BYTES:,} bytes")
+        content = json.loads(text)
         if not isinstance(content, dict) or content.pop("sha256", None) != _content_sha256(content):
             raise DamagedError(f"`{MANIFEST}` is not as it was written")
+        manifest = _parsed(path, content)
         for name, entry in content["files"].items():
             size = (path / name).stat().st_size
             if size != entry["bytes"]:
                 raise DamagedError(f"`{name}` has {size:,} bytes where {entry['bytes']:,} were written")
             if file_sha256(path / name) != entry["sha256"]:
                 raise DamagedError(f"`{name}` is not as it was written (its SHA-256 differs)")
-        variables = {
-            name: SavedVariable(tuple(entry["shape"]), entry["dtype"], entry["sha256"])
-            for name, entry in content["variables"].items()
-        }
-        return Manifest(path, content["step"], content["examples"], content["config_hash"], variables, content["extra"])
+        return manifest
     except FileNotFoundError as error:
         raise DamagedError(f"`{Path(error.filename).name}` is missing") from error
     except OSError as error:
         raise DamagedError(reason(error)) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DamagedError(f"`{MANIFEST}` is not JSON ({error})") from error
     except (KeyError, TypeError, AttributeError) as error:
         raise DamagedError(f"`{MANIFEST}` is of another version of Tapeloop ({error!r})") from error
+
+
+def _parsed(path: Path, content: Mapping[str, Any]) -> Manifest:
+    """Returns what a manifest says, once each part is found to be of its kind."""
+    for name, entry in content["files"].items():
+        within = name.isprintable() and "/" not in name and name not in ("", ".", "..", MANIFEST)
+        _expect(within, "a name in `files`", name)
+        _expect(_is_count(entry["bytes"]), f"the size of `{name}`", entry["bytes"])
+    _expect(f"{PREFIX}.index" in content["files"], "`files`", list(content["files"]))
+    for name in ("step", "examples"):
+        _expect(_is_count(content[name]), f"`{name}`", content[name])
+    _expect(isinstance(content["config_hash"], str), "`config_hash`", content["config_hash"])
+    _expect(isinstance(content["extra"], dict), "`extra`", content["extra"])
+    for name, entry in content["variables"].items():
+        shape = entry["shape"]
+        _expect(isinstance(shape, list) and all(map(_is_count, shape)), f"the shape of `{name}`", shape)
+        _expect(isinstance(entry["dtype"], str), f"the dtype of `{name}`", entry["dtype"])
+        _expect(isinstance(entry["sha256"], str), f"the SHA-256 of `{name}`", entry["sha256"])
+    variables = {
+        name: SavedVariable(tuple(entry["shape"]), entry["dtype"], entry["sha256"])
+        for name, entry in content["variables"].items()
+    }
+    return Manifest(path, content["step"], content["examples"], content["config_hash"], variables, content["extra"])
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**63
+
+
+def _expect(holds: bool, what: str, value: Any) -> None:
+    if not holds:
+        raise DamagedError(f"`{MANIFEST}` is none of Tapeloop's: {what} is {reprlib.repr(value)}")

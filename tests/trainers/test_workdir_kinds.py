@@ -6,8 +6,11 @@ import subprocess
 import sys
 
 import pytest
+import tensorflow as tf
 
+from core import checkpoint
 from core.errors import CheckpointError, ConfigurationError
+from tests.commands import CONFIGS, refused
 from tests.trainers.trainer_lab import make, train
 from trainers.hooks import Hook
 from trainers.main import main
@@ -107,3 +110,13 @@ def test_a_workdir_that_vanishes_is_noticed_at_the_next_save(tmp_path, again):
     with pytest.raises(CheckpointError, match="was removed or moved"):
         train(trainer)
     assert not trainer.workdir.checkpoints.exists()
+
+
+def test_a_checkpoint_of_a_loop_of_ones_own(tmp_path):
+    w = {"w": tf.Variable([1.0])}
+    checkpoint.save(tmp_path / "run/checkpoints", w, step=5, examples=5, config_hash="mine", extra={"hooks": 3})
+    linear = f"--gin_file={CONFIGS / 'digits_linear.gin'}"
+    refused(linear, "--workdir=run", cwd=tmp_path, exit_code=2, says=["step-000000005", "a loop of your own"])
+    allowed = [linear, "--workdir=run", "--allow_config_change"]
+    refused(*allowed, cwd=tmp_path, exit_code=5, says=["doesn't fit this model"])
+    assert not (tmp_path / "run/config").exists()
