@@ -10,7 +10,7 @@ what had no effect.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from trainers.gin_audit.graph import Graph, Node, check_cycles, covers
 from trainers.gin_audit.identity import config_hash, difference, identity, operative_text
 from trainers.gin_audit.imports import import_module, plain_message
 from trainers.gin_audit.parse import read_all
-from trainers.gin_audit.statements import Binding, Import, Macro, Override, Reference, scoped, settle, text
+from trainers.gin_audit.statements import Binding, Import, Macro, Override, Reference, names_in, scoped, settle, text
 
 __all__ = ["Configuration", "config_hash", "difference", "operative_text", "plain_message", "read"]
 
@@ -39,11 +39,12 @@ class Configuration:
 
     @property
     def given(self) -> str:
-        """Returns a gin file that says the same."""
-        lines = [f"{item.statement.format()}  # {item.place}" for item in self.imports]
+        """Returns a gin file that says the same. What only overridden values use stands there as a comment."""
+        lines = [f"{item.statement.format()}  # {_comment(str(item.place))}" for item in self.imports]
+        idle = self._idle()
         for b in self.bindings:
             before = "".join(f", {override.before}" for override in self.overrides if override.new is b)
-            lines.append(f"{b.name} = {text(b.value)}  # {b.place}{before}")
+            lines.append(f"{'# ' if b in idle else ''}{b.name} = {text(b.value)}  # {_comment(f'{b.place}{before}')}")
         return "\n".join([*lines, ""])
 
     def bind(self, roots: Sequence[Any], *, required: Sequence[Any] = (), scopes: Sequence[str] = ()) -> None:
@@ -68,27 +69,42 @@ class Configuration:
 
     def check_consumed(self) -> None:
         """Refuses, after set-up, a binding that took no effect and would take none in another mode or a later call."""
-        operative = {Node(scope, selector): set(p) for (scope, selector), p in gin_config._OPERATIVE_CONFIG.items()}
-        graph = Graph(self._everything)
-        reachable = {arrival.node for arrival in graph.reach(self._roots, every_binding=True)}
-        for binding in self.bindings:
-            if binding.is_macro:
-                continue
+        operative, reachable = _operative(), self._reachable(self._everything)
+        for binding in self._without_effect(operative, reachable):
             selector = registry.matches(binding.selector)[0]
-
-            def takes(node: Node, selector: str = selector, scope: str = binding.scope) -> bool:
-                return node.selector == selector and covers(scope, node.scope)
-
-            called = [parameters for node, parameters in operative.items() if takes(node)]
-            if any(binding.parameter in parameters for parameters in called):
-                continue
-            if any(takes(node) for node in reachable - set(operative)):
-                continue
-            raise _no_effect(binding, selector, bool(called), {*operative, *reachable})
+            called = any(_takes(binding, node) for node in operative)
+            raise _no_effect(binding, selector, called, {*operative, *reachable})
 
     def identity(self, exclude: Sequence[str] = ()) -> dict[str, str]:
         """Returns, after set-up, what makes two runs the same experiment (see `trainers.gin_audit.identity`)."""
         return identity(exclude)
+
+    def _reachable(self, bindings: Sequence[Binding]) -> set[Node]:
+        return {arrival.node for arrival in Graph(bindings).reach(self._roots, every_binding=True)}
+
+    def _without_effect(self, operative: Mapping[Node, set[str]], reachable: set[Node]) -> list[Binding]:
+        """Returns the bindings that no call has taken, and none of what is reachable could take later."""
+        waiting = reachable - set(operative)
+        return [
+            binding
+            for binding in self.bindings
+            if not binding.is_macro
+            and not any(_takes(binding, node) and binding.parameter in taken for node, taken in operative.items())
+            and not any(_takes(binding, node) for node in waiting)
+        ]
+
+    def _idle(self) -> list[Binding]:
+        """Returns, after set-up, the bindings that would have no effect without the values that were overridden."""
+        if not self._roots:
+            return []
+        idle = self._without_effect(_operative(), self._reachable(self.bindings))
+        while True:
+            rest = [b for b in self.bindings if b not in idle]
+            used = {(name.name, b.name) for b in rest for name in names_in(b.value) if isinstance(name, Macro)}
+            unused = [b for b in rest if b.is_macro and not any(name == b.name != by for name, by in used)]
+            if not unused:
+                return idle
+            idle += unused
 
     @property
     def _everything(self) -> tuple[Binding, ...]:
@@ -111,6 +127,21 @@ def read(files: Sequence[str], params: Sequence[str], search: Sequence[Path]) ->
     bindings, overrides = settle(statements.bindings)
     imports = {item.module: item for item in reversed(statements.imports)}
     return Configuration(bindings, tuple(reversed(imports.values())), overrides)
+
+
+def _operative() -> dict[Node, set[str]]:
+    """Returns what configurables have been called with."""
+    return {Node(scope, selector): set(p) for (scope, selector), p in gin_config._OPERATIVE_CONFIG.items()}
+
+
+def _takes(binding: Binding, node: Node) -> bool:
+    """Says whether a binding is for calls of `node`."""
+    return node.selector == registry.matches(binding.selector)[0] and covers(binding.scope, node.scope)
+
+
+def _comment(words: str) -> str:
+    """Returns what can stand in a comment: a folder's name may hold a line feed, or bytes that aren't UTF-8."""
+    return words if words.isprintable() else repr(words)[1:-1]
 
 
 def _no_effect(binding: Binding, selector: str, called: bool, used: set[Node]) -> ConfigurationError:

@@ -1,5 +1,6 @@
 """What makes two configurations the same: bindings by configurables' own names, wherever their files lie."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import gin
@@ -7,6 +8,7 @@ import pytest
 from config_lab import GOOD, Lab, bound, clean
 
 from trainers.gin_audit.identity import config_hash, difference, identity, operative_text, read_identity
+from trainers.gin_audit.statements import Place
 
 _clean = pytest.fixture(autouse=True)(clean)
 
@@ -180,3 +182,37 @@ def test_two_of_one_name_keep_their_modules_in_an_old_manifest_too() -> None:
         "a.twin.x": "1",
         "b.twin.x": "2",
     }
+
+
+@pytest.mark.parametrize(
+    ("content", "params"),
+    [
+        ("adamw.learning_rate = 1e-3\nadamw.mask = ['a\\n#', \"b'\", '\"']", ["Lab.seed = 3"]),
+        ("adamw.learning_rate = %lr\nlr = %base\nbase = 0.1", ["adamw.learning_rate = 0.30000000000000004"]),
+        ("Digits.anything = (@o/sgd(), [1, ()], {'k': -1e-30})\no/sgd.learning_rate = 0.2", []),
+        ("adamw.learning_rate = @warmup()\nwarmup.steps = %steps\nsteps = 7", ["adamw.learning_rate = 0.5"]),
+    ],
+)
+def test_given_is_the_same_experiment(content: str, params: Sequence[str]) -> None:
+    """Also where a later value has put others out of use: alone, they would be refused as mistakes."""
+    head = "\n".join(line for line in GOOD.splitlines() if line.partition(" =")[0] not in content) + "\n"
+    configuration = bound(head + content, *params)
+    Lab()
+    expected = configuration.identity()
+    configuration.check_consumed()
+    given = configuration.given
+    for _ in range(2):
+        again = bound(given)
+        Lab()
+        assert again.identity() == expected
+        again.check_consumed()
+        given = again.given
+
+
+def test_given_from_a_folder_of_any_name() -> None:
+    configuration = bound(GOOD)
+    place = Place("runs/a\nLab.seed = 99\udce9/given.gin", 3)
+    moved = [dataclasses.replace(binding, place=place) for binding in configuration.bindings]
+    given = dataclasses.replace(configuration, bindings=tuple(moved)).given
+    assert len(given.splitlines()) == len(moved)
+    given.encode()
