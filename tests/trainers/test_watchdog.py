@@ -57,8 +57,12 @@ class Ticks:
         self.ended = True
         self.go.release()
 
+    def settle(self):
+        assert self.looked.acquire(timeout=60)
+        self.looked.release()
+
     def look(self, after):
-        self.looked.acquire()
+        assert self.looked.acquire(timeout=60)
         self.now += after
         self.go.release()
 
@@ -71,13 +75,13 @@ def test_life_and_a_stopped_process_put_off_the_deadline_and_silence_does_not():
             ticks.look(after=10.0)
         for _ in range(5):
             ticks.look(after=10_000.0)  # SIGSTOP, or a closed lid
+        ticks.settle()
         assert ticks.found == []
         ticks.dog.begin("the hook `Mine`")
         for _ in range(7):
             ticks.look(after=10.0)
-        ticks.looked.acquire()
+        ticks.settle()
         assert ticks.found == []
-        ticks.looked.release()
         for _ in range(3):
             ticks.look(after=10.0)
         watching = [thread for thread in threading.enumerate() if thread.name == "watchdog"]
