@@ -1,7 +1,7 @@
 """A full disk, said by the file that there was no room for: an `OSError` of a write knows no name.
 
 >>> import pathlib
->>> with room_for(pathlib.Path("/dev/full")):
+>>> with room_for("/dev/full"):  # doctest: +ELLIPSIS
 ...     pathlib.Path("/dev/full").write_text("figures")
 Traceback (most recent call last):
 ...
@@ -40,7 +40,7 @@ def disk_full(error: OSError, path: os.PathLike[str] | str | None = None) -> NoR
     if remedy is None:
         return None
     name = path or error.filename
-    which = f"`{os.fspath(name)}`" if isinstance(name, str | os.PathLike) else "a file"
+    which = f"`{os.fspath(name)}`" if isinstance(name, str | os.PathLike) else "a file or the standard output"
     return NoRoomError(
         f"{which} can't be written: {os.strerror(error.errno or 0)}. {remedy}; the same command then goes on from the "
         "last checkpoint."

@@ -25,6 +25,10 @@ _SECTIONS = {
     "trainers/evaluator.py": ("evaluating", "Lower `Evaluator.global_batch_size`"),
     "trainers/modes/sample.py": ("sampling", "Ask for fewer images, with `--samples`"),
     "trainers/hooks/": ("a hook was looking at the run", "Let the hook take fewer examples or samples at once"),
+    "trainers/experiment.py": (
+        "making the task and its sources",
+        "Make them smaller, or use a larger device",
+    ),
 }
 
 

@@ -171,7 +171,7 @@ MEMORY = {
     ),
     "numpy": ({"outside": HOOK.format(body="np.zeros(2**46)")}, ["Unable to allocate 512. TiB", "float64"]),
     "python": ({"outside": HOOK.format(body="bytearray(2**60)")}, ["while training", "Python itself finds no room"]),
-    "a constructor": ({"init": "tf.zeros([2**40])"}, ["shape [1099511627776]", "4 TiB"]),
+    "a constructor": ({"init": "tf.zeros([2**40])"}, ["while making the task", "shape [1099511627776]", "4 TiB"]),
 }
 
 
