@@ -43,7 +43,9 @@ def reason_of(error: BaseException) -> str:
     """Returns why a run that `error` ends has ended, as `result.json` keeps it."""
     if isinstance(error, SystemExit):
         return f"`sys.exit({error.code!r})` was called by code of the run, which isn't finished"
-    return plain(_explained(error)) or type(error).__name__
+    message, name = plain(_explained(error)), type(error).__name__
+    own = exit_code_of(error) == TapeloopError.exit_code
+    return f"{name}: {message}" if own and message else message or name
 
 
 def report(error: BaseException, *, verbose: bool) -> int:
