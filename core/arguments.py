@@ -6,7 +6,7 @@ Numbers are checked by name, `check_positive(epsilon=epsilon)`; tensors while tr
 import math
 from collections.abc import Iterable
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, TypeGuard
 
 import tensorflow as tf
 
@@ -20,7 +20,7 @@ def check_size(**sizes: int) -> None:
             raise ValueError(f"`{name}` is {shown(size)}; give a whole number of at least 1.")
 
 
-def is_size(value: object) -> bool:
+def is_size(value: object) -> TypeGuard[int]:
     """Says whether `value` is a whole number of at least one."""
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
 
@@ -79,7 +79,7 @@ def _check_number(name: str, value: object, instead: str = "not a tensor, a stri
             f"`{name}` is {shown(value)}, of type {type(value).__name__}; give a Python number, {instead}."
         )
     if not _is_finite(value):
-        raise ValueError(f"`{name}` is {shown(value)}; give a finite number: an infinite one makes every figure one.")
+        raise ValueError(f"`{name}` is {shown(value)}; give a finite number.")
 
 
 def _is_finite(value: Any) -> bool:

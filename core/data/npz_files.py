@@ -19,7 +19,7 @@ from core.errors import DataError
 
 Array = npt.NDArray[np.generic]
 
-_HEADERS = {b"\1\0": np.lib.format.read_array_header_1_0, b"\2\0": np.lib.format.read_array_header_2_0}
+_HEADERS = {b"\1\0": np.lib.format.read_array_header_1_0, b"\2\0": np.lib.format.read_array_header_2_0}  # by version
 # What the readers of zip and NumPy raise for damage; RuntimeError stands for a password and for unknown compression.
 _DAMAGED = (OSError, EOFError, zlib.error, zipfile.BadZipFile, RuntimeError, ValueError)
 

@@ -6,6 +6,7 @@ import gin
 import tensorflow as tf
 
 from core import initializers, layers
+from core.arguments import check_fraction
 from core.module import Module
 from core.optimizers import Transform
 from core.random import Rng
@@ -27,6 +28,7 @@ class ConvNet(Module):
         rng: Rng,
     ):
         super().__init__()
+        check_fraction(dropout=dropout)
         height, width, in_channels = image_shape
         he = initializers.he_normal()
         self.convolutions = []

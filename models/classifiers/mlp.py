@@ -7,6 +7,7 @@ import gin
 import tensorflow as tf
 
 from core import initializers, layers
+from core.arguments import check_fraction
 from core.module import Module
 from core.optimizers import Transform
 from core.random import Rng
@@ -18,6 +19,7 @@ class Mlp(Module):
 
     def __init__(self, sizes: Sequence[int], *, rng: Rng, dropout: float = 0.0):
         super().__init__()
+        check_fraction(dropout=dropout)
         if len(sizes) < 2:
             raise ValueError(
                 f"`sizes` is {list(sizes)}; name at least the inputs and the outputs, as in `[64, 128, 10]`."

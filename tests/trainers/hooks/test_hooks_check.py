@@ -65,7 +65,6 @@ class Seen(Hook):
         (Reconstructions(), "`MlpClassifier` reconstructs no images"),
         (
             Quality(judge=print),
-            ConfigurationError,
             "`Quality.judge` is <built-in function print>, whose `samples` ",
         ),
     ],

@@ -1,0 +1,73 @@
+"""Whatever number a gin file may bind, infinity is refused by its name: each configurable is asked, none left out."""
+
+import inspect
+import math
+from pathlib import Path
+
+import gin
+import pytest
+
+from core.errors import ConfigurationError
+from core.losses import adversarial
+from core.optimizers import sgd
+from core.random import Rng
+from trainers import configurables, settings  # noqa: F401  # which make themselves known to gin
+from trainers.gin_audit import registry
+
+OURS = ("core.", "models.", "trainers.")
+# What isn't a number: a judge that returns numbers.
+NO_NUMBERS = {("Translations", "judge")}
+# Seconds to wait for other machines, which are met before anything else is looked at.
+ELSEWHERE = {("multi_worker", "meeting_deadline"), ("multi_worker", "peer_timeout")}
+EXAMPLES = {
+    "path": str(Path(inspect.getfile(Rng)).parent / "data" / "embedded" / "digits.npz"),
+    "rng": Rng.from_seed(0),
+    "inner": sgd(0.1),
+    "optimizer": sgd(0.1),
+    "g_optimizer": sgd(0.1),
+    "d_optimizer": sgd(0.1),
+    "networks": lambda **_: (None, None),
+    "game": adversarial.non_saturating(),
+    "image_shape": [256, 256, 3],
+    "sizes": [4, 4],
+    "levels": 2,
+    "rates": [0.1, 0.2],
+    "boundaries": [3],
+    "warmup_steps": 2,
+    "decay_steps": 3,
+    "total_steps": 10,
+    "steps": 10,
+    "period": 5,
+}
+
+
+def floats():
+    """All parameters that are numbers, or may be, with the others that their configurable needs."""
+    for selector, configurable in sorted(registry.configurables().items()):
+        if not selector.startswith(OURS):
+            continue
+        function, name = configurable.wrapped, registry.short(selector)
+        parameters = inspect.signature(function).parameters
+        needed = [n for n, p in parameters.items() if p.default in (inspect.Parameter.empty, gin.REQUIRED)]
+        for parameter, declared in parameters.items():
+            number = "float" in str(declared.annotation) and "bfloat" not in str(declared.annotation)
+            if number and (name, parameter) not in NO_NUMBERS | ELSEWHERE:
+                yield pytest.param(function, parameter, needed, id=f"{name}.{parameter}")
+
+
+@pytest.mark.parametrize(("function", "parameter", "needed"), floats())
+def test_infinity_is_refused_by_name(function, parameter, needed):
+    arguments = {name: EXAMPLES.get(name, 0.1) for name in needed}
+    for value in (math.inf, -math.inf, math.nan):
+        given = [0.1, value] if parameter == "rates" else value
+        with pytest.raises((ValueError, ConfigurationError)) as error:
+            function(**{**arguments, parameter: given})
+        text = str(error.value)
+        assert parameter in text.split("` is ", maxsplit=1)[0]
+        assert repr(value) in text
+
+
+def test_none_was_left_out():
+    names = {parameters.id for parameters in floats()}
+    assert {"sgd.learning_rate", "Gan.r1", "npz.scale", "cosine.final_rate", "SimClr.temperature"} < names
+    assert len(names) > 100
