@@ -25,13 +25,26 @@ class HungError(Exception):
     """A run that didn't end by itself."""
 
 
-@dataclasses.dataclass
 class Tally:
-    """What has come of one part's cases."""
+    """What has come of one part's cases, which run in several threads."""
 
-    tried: int = 0
-    outcomes: Counter[str] = dataclasses.field(default_factory=Counter)
-    failures: list[str] = dataclasses.field(default_factory=list)
+    def __init__(self) -> None:
+        self.tried = 0
+        self.outcomes: Counter[str] = Counter()
+        self.failures: list[str] = []
+        self._lock = threading.Lock()
+
+    def count(self, outcome: str, *, tried: int = 1) -> None:
+        """Counts an outcome, and how many trials it is the end of."""
+        with self._lock:
+            self.tried += tried
+            self.outcomes[outcome] += 1
+
+    def fail(self, text: str) -> None:
+        """Notes a failure, and says it at once: who reads along needn't wait for the table."""
+        with self._lock:
+            self.failures.append(text)
+            print(f"failed: {text}", flush=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,12 +113,11 @@ class Bench:
 
     def count(self, outcome: str) -> None:
         """Counts one trial by how it ended."""
-        self.tally.tried += 1
-        self.tally.outcomes[outcome] += 1
+        self.tally.count(outcome)
 
     def fail(self, text: str) -> None:
         """Notes what should never happen."""
-        self.tally.failures.append(f"{self.case}: {text}\n    {self.repeat}")
+        self.tally.fail(f"{self.case}: {text}\n    {self.repeat}")
 
     def run(self, folder: Path, *flags: str, codes: Sequence[int] = (0,), **mark: Any) -> Done:
         """Runs the subject to its own end, which must be one of `codes`, without a traceback."""
