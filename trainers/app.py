@@ -12,6 +12,8 @@ from typing import NoReturn, TypeVar
 from absl import app, flags, logging
 
 from core.errors import ConfigurationError, PeerLostError, TapeloopError
+from trainers.preemption import INTERRUPTED, STOPPING, InterruptedBySignal
+from trainers.streams import keep_streams
 
 TENSORFLOW = os.path.join("", "tensorflow", "python", "")  # in the path of each of its files
 Parsed = TypeVar("Parsed")
@@ -19,6 +21,7 @@ Parsed = TypeVar("Parsed")
 
 def run_app(parse: Callable[[Sequence[str]], Parsed], run: Callable[[Parsed], int]) -> NoReturn:
     """Parses this process's command line, and ends with the exit code that `run` returns for the flags."""
+    keep_streams()
 
     def flags_parser(arguments: Sequence[str]) -> Parsed:
         flags.FLAGS.mark_as_parsed()  # absl wants it; its own flags keep their defaults
@@ -37,14 +40,15 @@ def _run(run: Callable[[Parsed], int], parsed: Parsed) -> int:
     except Exception:  # a user's own mistake: shown whole, and then the way out is the same
         traceback.print_exc()
         code = TapeloopError.exit_code
-    except KeyboardInterrupt:
-        if not _is_worker():
-            raise
-        code = 128 + signal.SIGINT
+    except KeyboardInterrupt as interruption:
+        code = interruption.exit_code if isinstance(interruption, InterruptedBySignal) else INTERRUPTED
+        print(f"error: {str(interruption) or 'interrupted by Ctrl-C.'}", file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
     if code == PeerLostError.exit_code or _is_worker():
-        sys.stdout.flush()
-        sys.stderr.flush()
         os._exit(code)
+    for number in STOPPING:  # all is said and written, and the code stands: a signal can but hasten the end
+        signal.signal(number, lambda *_: os._exit(code))
     return code
 
 

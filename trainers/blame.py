@@ -8,7 +8,6 @@ package that this line called, is the user's to find: exit code 1, and the whole
 import contextlib
 import itertools
 import os
-import signal
 import sys
 import sysconfig
 import traceback
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from core.errors import ConfigurationError, TapeloopError
 from trainers.no_room import explain_no_room
+from trainers.preemption import INTERRUPTED
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 
@@ -35,7 +35,7 @@ def exit_code_of(error: BaseException) -> int:
     if isinstance(error, TapeloopError):
         return error.exit_code
     if isinstance(error, KeyboardInterrupt):
-        return 128 + signal.SIGINT
+        return getattr(error, "exit_code", INTERRUPTED)
     return ConfigurationError.exit_code if _is_refusal(error) else TapeloopError.exit_code
 
 

@@ -20,6 +20,7 @@ from trainers.app import refuse, run_app, start_logging
 from trainers.blame import CHECKOUT, report
 from trainers.flags import parse_flags
 from trainers.native_stderr import native_stderr_in
+from trainers.preemption import Preemption, without_warnings
 
 MODES = {
     "train": "trains, with evaluation; goes on by itself where an earlier run of the same configuration stopped",
@@ -103,6 +104,12 @@ def _define(flag_values: FlagValues) -> None:
 
 def run(flags: FlagValues) -> int:
     """Runs the mode that the flags name; returns its exit code."""
+    preemption = Preemption()
+    with preemption.heard() if flags.mode == "train" else without_warnings():
+        return _run(flags, preemption)
+
+
+def _run(flags: FlagValues, preemption: Preemption) -> int:
     start_logging(flags.verbosity)
     try:
         _check_packages()
@@ -114,7 +121,7 @@ def run(flags: FlagValues) -> int:
             from trainers.session import Session
 
             with saying_goodbye():
-                session = Session(flags, configuration, workdir)
+                session = Session(flags, configuration, workdir, preemption)
                 return int(importlib.import_module(f"trainers.modes.{flags.mode}").run(session))
     except KeyboardInterrupt:
         raise

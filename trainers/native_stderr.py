@@ -13,6 +13,7 @@ from absl import logging
 
 from core.errors import TapeloopError
 from trainers.blame import exit_code_of
+from trainers.streams import lasting_stream
 
 
 @contextlib.contextmanager
@@ -32,7 +33,8 @@ def native_stderr_in(workdir: Path | None) -> Iterator[None]:
     original = os.dup(2)
     with open(path, "ab") as sink:
         os.dup2(sink.fileno(), 2)
-    visible: TextIO = os.fdopen(os.dup(original), "w", buffering=1)
+    spare = os.dup(original)
+    visible = lasting_stream(spare, like=sys.stderr)
     python_stderr, sys.stderr = sys.stderr, visible
     faulthandler.enable(visible)  # a crash in C++ still says where Python was
     try:
@@ -48,6 +50,7 @@ def native_stderr_in(workdir: Path | None) -> Iterator[None]:
         os.dup2(original, 2)
         os.close(original)
         visible.close()
+        os.close(spare)
 
 
 def log_name() -> str:
@@ -56,13 +59,13 @@ def log_name() -> str:
         config = json.loads(os.environ.get("TF_CONFIG", ""))
         task = config["task"]
         index = str(0 if task["type"] == "chief" else int(task["index"]) + ("chief" in config["cluster"]))
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         rank = os.environ.get("SLURM_PROCID", "0")
         index = "0" if rank == "0" else f"rank_{rank}"  # which place that is among the workers isn't known yet
     return "native_stderr.log" if index == "0" else f"native_stderr_{index}.log"
 
 
 def _show_tail(path: Path, stream: TextIO, lines: int = 20) -> None:
-    tail = path.read_text(errors="replace").splitlines()[-lines:]
+    tail = path.read_text("utf-8", errors="replace").splitlines()[-lines:]
     if tail:
         print(f"--- the last of `{path}` (TensorFlow's own messages)", *tail, "---", sep="\n", file=stream)

@@ -1,33 +1,105 @@
-"""SIGTERM and Ctrl-C as a wish that the loop grants between chunks, instead of an interruption anywhere."""
+"""Signals as wishes that the loop grants between chunks, instead of an interruption anywhere.
+
+| signal | while setting up | once the loop has begun |
+| --- | --- | --- |
+| SIGTERM, SIGHUP | ends at once with 75 | saves, and ends with 75 |
+| SIGINT (Ctrl-C) | ends at once with 130 | the first one as SIGTERM; a second one ends at once with 130 |
+| SIGUSR1 | is remembered | saves, and goes on |
+
+A SIGHUP that was ignored before, as `nohup` does it, is left ignored. On the way out after an interruption the next
+signal, whichever, ends the process there and then. A checkpoint is whole or not there at all in any case.
+"""
 
 import contextlib
+import os
 import signal
 from collections.abc import Iterator
 from types import FrameType
 
+from core.errors import PreemptedError
+
+STOPPING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+INTERRUPTED = 128 + signal.SIGINT
+
+
+class InterruptedBySignal(KeyboardInterrupt):  # no `Exception`: nobody's `except Exception` may keep it
+    """Ends the command at once, with one line and `exit_code`."""
+
+    def __init__(self, text: str, exit_code: int):
+        super().__init__(text)
+        self.exit_code = exit_code
+
 
 class Preemption:
-    """Remembers which signal has asked this process to leave, if any."""
+    """Remembers what signals have asked of this process."""
 
     def __init__(self) -> None:
-        self.signal: int | None = None
+        self.signal: int | None = None  # which one has asked it to leave, if any
+        self._asked_to_save = False
+        self._in_loop = False
+        self._exit_code: int | None = None  # of a process that is on its way out
 
     @property
     def name(self) -> str:
         """Returns the signal's name; where this process got none, another worker did."""
         return signal.Signals(self.signal).name if self.signal else "a signal to another worker"
 
+    def take_wish_to_save(self) -> bool:
+        """Returns whether SIGUSR1 came since this was last called."""
+        asked, self._asked_to_save = self._asked_to_save, False
+        return asked
+
     @contextlib.contextmanager
-    def awaited(self) -> Iterator[None]:
-        """Remembers the first SIGTERM or Ctrl-C; a second one interrupts at once."""
-
-        def remember(number: int, _: FrameType | None) -> None:
-            self.signal = number
-            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-
-        previous = {number: signal.signal(number, remember) for number in (signal.SIGTERM, signal.SIGINT)}
+    def heard(self) -> Iterator[None]:
+        """Hears signals; until `granted` has been entered, those that ask to leave are obeyed at once."""
+        numbers = [*STOPPING, signal.SIGUSR1]
+        if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+            numbers.remove(signal.SIGHUP)
+        previous = {number: signal.signal(number, self._hear) for number in numbers}
         try:
             yield
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
+
+    @contextlib.contextmanager
+    def granted(self) -> Iterator[None]:
+        """Hears signals as wishes; what comes after the loop, when all is saved, finds nothing left to ask for."""
+        self._in_loop = True
+        with self.heard():
+            yield
+
+    def _hear(self, number: int, _: FrameType | None) -> None:
+        if number == signal.SIGUSR1:
+            self._asked_to_save = True
+        elif self._exit_code is not None:
+            os._exit(self._exit_code)
+        elif not self._in_loop:
+            self._leave(
+                number,
+                f"stopped by {signal.Signals(number).name} before the first step: nothing has changed since the last "
+                "checkpoint, if there is one. Run the same command again to go on.",
+            )
+        elif number == self.signal == signal.SIGINT:
+            self._leave(
+                number,
+                "interrupted by a second Ctrl-C: the steps since the last checkpoint are lost. Run the same command "
+                "again to go on from there.",
+            )
+        elif self.signal is None or number == signal.SIGINT:  # a scheduler may say it several times
+            self.signal = number
+
+    def _leave(self, number: int, text: str) -> None:
+        self.signal = number
+        self._exit_code = INTERRUPTED if number == signal.SIGINT else PreemptedError.exit_code
+        raise InterruptedBySignal(text, self._exit_code)
+
+
+@contextlib.contextmanager
+def without_warnings() -> Iterator[None]:
+    """Ignores SIGUSR1, in what has nothing to save: unheard it would kill the process."""
+    previous = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGUSR1, previous)

@@ -20,6 +20,7 @@ from trainers.experiment import Experiment
 from trainers.gin_audit.audit import Configuration
 from trainers.gin_audit.identity import config_hash, difference, identity, operative_text, read_identity
 from trainers.hooks.standard import KillAfter
+from trainers.preemption import Preemption
 from trainers.record import record_start
 from trainers.settings import Settings
 from trainers.trainer import Trainer
@@ -47,8 +48,8 @@ NOT_IDENTITY = (
 class Session:
     """One call of the command."""
 
-    def __init__(self, flags: FlagValues, configuration: Configuration, workdir: Path):
-        self.flags, self.configuration = flags, configuration
+    def __init__(self, flags: FlagValues, configuration: Configuration, workdir: Path, preemption: Preemption):
+        self.flags, self.configuration, self.preemption = flags, configuration, preemption
         self.workdir = Workdir(workdir)
 
     def bind(self, required: Sequence[Any]) -> None:
@@ -62,7 +63,7 @@ class Session:
         self.bind(required=[Experiment, Settings])
         must_agree(checkpoint=self.workdir.newest_name())  # workers in folders of their own would go on from others
         with untraced() if self.flags.eager else contextlib.nullcontext():
-            trainer = Trainer(Experiment(), self.workdir, Settings())
+            trainer = Trainer(Experiment(), self.workdir, Settings(), self.preemption)
         self._check_worker_strategy()
         self.configuration.check_consumed()
         if self.flags.kill_after_step is not None:

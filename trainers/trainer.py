@@ -30,7 +30,9 @@ from trainers.workdir import Workdir
 class Trainer:
     """Trains an experiment's task as the settings say. It is the `Run` that hooks see."""
 
-    def __init__(self, experiment: Experiment, workdir: Workdir, settings: Settings):
+    def __init__(
+        self, experiment: Experiment, workdir: Workdir, settings: Settings, preemption: Preemption | None = None
+    ):
         self.experiment, self.workdir, self.settings = experiment, workdir, settings
         self.input = Input(experiment, settings)
         self.evaluator = Evaluator(experiment, experiment.eval_source) if experiment.eval_source is not None else None
@@ -56,7 +58,7 @@ class Trainer:
         self.watchdog = Watchdog()
         self._run_chunk: Callable[[Batch, tf.Tensor], object] = self.chunk
         self._meter = Meter()
-        self._preemption = Preemption()
+        self._preemption = preemption or Preemption()
         self._stop_reason: str | None = None
         self._evaluated_step: int | None = None
 
@@ -70,7 +72,7 @@ class Trainer:
         for hook in self.hooks:
             hook.check(self)
         chunks = self.input.chunks_from(self.step)
-        with self._preemption.awaited():
+        with self._preemption.granted():
             self.watchdog.begin("the first chunk of data")
             stacked = next(chunks)
             self.warm_up(stacked)
@@ -90,12 +92,16 @@ class Trainer:
         self._take_steps(stacked, self.input.chunk_steps - self.step % self.input.chunk_steps, run=self._run_chunk)
         self.telemetry.progress(self.step)
         due = [hook for hook in self.hooks if hook.due(self.step, self.steps)]
-        preempted = self.agreement.any_worker(self._preemption.signal is not None)
-        if due or preempted:
+        preempted, wanted = self.agreement.any_workers(
+            self._preemption.signal is not None, self._preemption.take_wish_to_save()
+        )
+        if due or preempted or wanted:
             self._refuse_bad_step()
         with self._meter.paused():
             if due:
                 self._call(due)
+            if wanted and not preempted and not self.state.finished:
+                self.telemetry.note(f"a SIGUSR1: saved as `{self.save().name}`, and going on")
         if preempted and not self.state.finished:
             self._leave_for_now()
 

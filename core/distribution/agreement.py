@@ -23,10 +23,14 @@ class Agreement:
 
     def any_worker(self, flag: bool) -> bool:
         """Returns whether any worker called it with true."""
+        return self.any_workers(flag)[0]
+
+    def any_workers(self, *flags: bool) -> tuple[bool, ...]:
+        """Returns of each flag whether any worker called it with true; they are asked together."""
         membership = joined()
         if membership is None or membership.cluster.size == 1:
-            return flag
-        return float(self._total(tf.constant(float(flag)))) > 0.0
+            return flags
+        return tuple(total > 0.0 for total in self._total(tf.constant(flags, tf.float32)).numpy().tolist())
 
     def first_text(self, text: str | None) -> str | None:
         """Returns the text of the first worker that has one, up to `TEXT_BYTES` of it."""

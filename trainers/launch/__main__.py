@@ -106,11 +106,6 @@ def run(launch: Launch) -> int:
         )
     except ConfigurationError as error:
         return refuse(error)
-    except BrokenPipeError:
-        # Python would try to write the rest when it ends, and complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        print("error: nobody reads the output any more, and all workers were killed.", file=sys.stderr)
-        return ConfigurationError.exit_code
     except OSError as error:
         print(f"error: the workers can't be started or heard: {error}", file=sys.stderr)
         return ConfigurationError.exit_code

@@ -43,14 +43,17 @@ class Ending:
 
 
 class Signals:
-    """SIGTERM and SIGINT are kept, not obeyed, inside of `with Signals() as signals:`."""
+    """Signals are kept, not obeyed, inside of `with Signals() as signals:`; `received` are those that ask to stop."""
 
     def __init__(self) -> None:
         self.received: list[int] = []
-        self._passed_on = 0
+        self._to_pass_on: list[int] = []
 
     def __enter__(self) -> "Signals":
-        self._before = {number: signal.signal(number, self._keep) for number in (signal.SIGTERM, signal.SIGINT)}
+        numbers = [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1]
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as `nohup` leaves it
+            numbers.append(signal.SIGHUP)
+        self._before = {number: signal.signal(number, self._keep) for number in numbers}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -58,12 +61,13 @@ class Signals:
             signal.signal(number, handler)
 
     def _keep(self, number: int, frame: FrameType | None) -> None:
-        self.received.append(number)
+        self._to_pass_on.append(number)
+        if number != signal.SIGUSR1:  # by which workers save and go on
+            self.received.append(number)
 
     def new(self) -> list[int]:
         """Returns those that came since this was last called."""
-        found = self.received[self._passed_on :]
-        self._passed_on += len(found)
+        found, self._to_pass_on = self._to_pass_on, []
         return found
 
     @property
@@ -196,6 +200,7 @@ class _Output:
 
 def _die_with(parent: int) -> None:
     """Lets this new process be killed whenever `parent` is."""
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until it has come so far as to hear it
     if LIBC is not None:
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # killed just before
