@@ -25,6 +25,7 @@ from trainers.averaged import averaged_task
 from trainers.bad_data import blamed_feature, unfit_example
 from trainers.diagnosis import WRONG_ROWS, explained
 from trainers.experiment import Experiment
+from trainers.settings import MOST
 
 
 @gin.configurable
@@ -36,9 +37,10 @@ class Evaluator:
     """
 
     def __init__(self, experiment: Experiment, source: Source, *, global_batch_size: int = 256):
-        if not is_size(global_batch_size):
+        if not is_size(global_batch_size) or global_batch_size > MOST:
             raise ConfigurationError(
-                f"`Evaluator.global_batch_size` is {shown(global_batch_size)}; it counts examples: use 1 or more."
+                f"`Evaluator.global_batch_size` is {shown(global_batch_size)}; it counts examples: use 1 or more, and "
+                f"at most {MOST}."
             )
         self.averaged = averaged_task(experiment)
         self.task, self.source, self._global_batch_size = self.averaged.task, source, global_batch_size

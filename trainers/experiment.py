@@ -38,6 +38,8 @@ class Experiment:
         synthetic: bool = False,
         deterministic: bool = False,
     ):
+        if not 0 <= seed < 2**62:
+            raise ConfigurationError(f"`Experiment.seed` is {seed}; it must be at least 0 and less than 2 ** 62.")
         if deterministic:  # before anything is computed; there is no way back for this process
             tf.config.experimental.enable_op_determinism()
         self.deterministic = deterministic

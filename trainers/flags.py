@@ -21,6 +21,7 @@ from absl import flags, logging
 from absl.flags import Flag, FlagValues
 
 from core.errors import ConfigurationError, did_you_mean
+from trainers.gin_audit.text_files import MOST_DEEP, read_text, reason
 
 
 def parse_flags(
@@ -99,12 +100,13 @@ class _Reader:
         """Reads flags from a file as absl does: one a line, without a shell's quotes; `#` begins a comment."""
         if path.resolve() in files:
             raise ConfigurationError(f"`--flagfile={path}` leads back to itself: take it out of the file.")
+        if len(files) >= MOST_DEEP:
+            raise ConfigurationError(f"`--flagfile={path}`: {MOST_DEEP} files lead to each other already; join them.")
         try:
-            lines = [line.strip() for line in path.read_text().splitlines()]
-        except (OSError, UnicodeDecodeError) as error:
+            lines = [line.strip() for line in read_text(path).splitlines()]
+        except (OSError, ValueError) as error:
             raise ConfigurationError(
-                f"`--flagfile={path}` can't be read ({getattr(error, 'strerror', None) or error}); it is looked for "
-                f"in `{Path.cwd()}`."
+                f"`--flagfile={path}` can't be read ({reason(error)}); it is looked for in `{Path.cwd()}`."
             ) from None
         try:
             self.read([line for line in lines if line and not line.startswith(("#", "//"))], (*files, path.resolve()))

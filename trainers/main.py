@@ -36,6 +36,7 @@ ONLY_IN = {  # the one mode in which a flag has an effect
     "samples": "sample",
     "images": "sample",
 }
+MOST_SAMPLES = 65_536
 USAGE = """python -m trainers.main --gin_file=F [--gin_file=G] [--gin_param='a.b=1'] [--workdir=DIR] [--mode=train]
 
 Trains, evaluates and inspects what a gin file describes."""
@@ -76,6 +77,8 @@ def parse(words: Sequence[str]) -> FlagValues:
         raise ConfigurationError("`--samples` has no effect with `--images`, which are all translated: leave it out.")
     if flags.samples < 1:
         raise ConfigurationError(f"`--samples` is {flags.samples}; it counts images: give 1 or more.")
+    if flags.samples > MOST_SAMPLES:
+        raise ConfigurationError(f"`--samples` is {flags.samples}; give at most {MOST_SAMPLES} at a time.")
     return flags
 
 
@@ -113,11 +116,13 @@ def _run(flags: FlagValues, preemption: Preemption) -> int:
     start_logging(flags.verbosity)
     try:
         _check_packages()
+        _import_packages("gin")
         from trainers.gin_audit import audit
 
         configuration = audit.read(flags.gin_file, flags.gin_param, search=[CHECKOUT])
         workdir = Path(flags.workdir or Path("runs") / Path(flags.gin_file[0]).stem)
         with native_stderr_in(workdir if flags.mode == "train" or workdir.is_dir() else None):
+            _import_packages("numpy", "tensorflow", "tensorboard.summary.writer.event_file_writer", "rich.progress")
             from trainers.session import Session
 
             with saying_goodbye():
@@ -139,6 +144,20 @@ def _check_packages() -> None:
                 f"`import {name}` finds `{place or name + '/ in the working directory'}` instead of Tapeloop's own "
                 f"`{CHECKOUT / name}`: rename the folder, or run from another directory."
             )
+
+
+def _import_packages(*modules: str) -> None:
+    """Imports what others have written; names the package where that fails, instead of a traceback through it."""
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except Exception as error:
+            package = {"gin": "gin-config"}.get(module, module.partition(".")[0])
+            why = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
+            raise ConfigurationError(
+                f"the package `{package}` is missing or broken ({' '.join(why.split())}): `pip install -e "
+                f"{CHECKOUT}` installs all that Tapeloop needs, and `python -c 'import {module}'` shows what is wrong."
+            ) from error
 
 
 @contextlib.contextmanager

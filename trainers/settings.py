@@ -11,6 +11,7 @@ from core.arguments import is_size
 from core.errors import ConfigurationError, shown
 from trainers.hooks.base import Hook
 
+MOST = 2**31 - 1  # of anything: steps times examples are then counted in 64 bits
 MAX_CHUNK_STEPS = 50
 MAX_CHUNK_BYTES = 64 * 2**20  # a chunk's batches wait in memory, and so do the prefetched ones
 
@@ -50,6 +51,10 @@ class Settings:
                 raise ConfigurationError(
                     f"`Trainer.{field.name}` is {shown(value)}; it must be at least 1. Give a whole number"
                     f"{', or None' if optional else ''}: 10000, not 1e4."
+                )
+            if counts and value is not None and value > MOST:
+                raise ConfigurationError(
+                    f"`Trainer.{field.name}` is {shown(value)}; it must be at most {MOST} (2 ** 31 - 1)."
                 )
         if not isinstance(self.hooks, list | tuple):
             raise ConfigurationError(f"`Trainer.hooks` is {shown(self.hooks)}; give a list: `[@SampleGrid()]`.")

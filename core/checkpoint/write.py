@@ -63,7 +63,7 @@ def save(
             "versions": versions(),
             "extra": dict(extra),
         }
-        (temporary / MANIFEST).write_text(manifest_text(content))
+        (temporary / MANIFEST).write_text(manifest_text(content), "utf-8")
         sync(temporary / MANIFEST)
         sync(temporary)
         put_in_place(temporary, target, warn)

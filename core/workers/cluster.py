@@ -124,7 +124,7 @@ def _addresses(jobs: Mapping[str, Any], job: str) -> list[str]:
     for i, address in enumerate(addresses):
         host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
         bracketed = host.startswith("[") and host.endswith("]")  # as addresses of version 6 are written before a port
-        known = host and not any(x in "/, \t\n" or (x == ":" and not bracketed) for x in host)
+        known = host.isprintable() and host and not any(x in "/, \t\n" or (x == ":" and not bracketed) for x in host)
         if not known or not (port.isascii() and port.isdigit() and 0 < int(port[:9]) < 65536):
             raise _refused(f"{name}[{i}]", address, 'must be "host:port", with a port from 1 to 65535')
     return addresses

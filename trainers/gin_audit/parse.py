@@ -17,6 +17,7 @@ from gin import config_parser
 
 from core.errors import ConfigurationError, did_you_mean
 from trainers.gin_audit.statements import Binding, Import, Macro, Place, Reference
+from trainers.gin_audit.text_files import MOST_DEEP, read_text, reason, shown
 
 
 @dataclasses.dataclass
@@ -57,17 +58,24 @@ class _Reader(config_parser.ParserDelegate):
     def read_file(self, name: str, place: Place | None = None, inside: tuple[Path, ...] = ()) -> None:
         """Reads the file called `name`; an include is also looked for next to the file that includes it."""
         bases = [Path(), *(path.parent for path in inside[-1:]), *self.search]
-        path = next((base / name for base in bases if (base / name).is_file()), None)
+        found = [base / name for base in bases if (base / name).exists()]
+        path = next((path for path in found if path.is_file()), found[0] if found else None)
         if path is None:
             raise _no_such_file(name, place, bases)
         if path.resolve() in [other.resolve() for other in inside]:
             raise ConfigurationError(
                 f"`include {name!r}` ({place}) comes back to a file that is still being read; remove it."
             )
+        if len(inside) >= MOST_DEEP:
+            raise ConfigurationError(
+                f"`include {name!r}` ({place}): {MOST_DEEP} files include each other already; put them into fewer."
+            )
         try:
-            content = path.read_text("utf-8-sig")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigurationError(f"The gin file `{path}` can't be read: {error}. Check its permissions.") from error
+            content = read_text(path)
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(
+                f"The gin file `{path}` can't be read: {reason(error)}. It has to be a text in UTF-8 that you may read."
+            ) from error
         self.parse(content, os.path.normpath(path), (*inside, path))
 
     def parse(self, content: str, source: str, inside: tuple[Path, ...]) -> None:
@@ -95,12 +103,18 @@ class _Reader(config_parser.ParserDelegate):
 
 
 class _Parser(config_parser.ConfigParser):
-    """Refuses a minus before a name: gin reads it, forgets it, and goes on with the name alone."""
+    """Refuses a minus before a name (gin reads it, forgets it, and goes on with the name alone), and deep nesting."""
+
+    depth = 0
 
     def parse_value(self) -> Any:
         """Returns the next value, an item of a list, tuple or dict as well."""
         minus, place = self.current_token.string == "-", self._current_location()
+        if self.depth > MOST_DEEP:
+            raise SyntaxError(f"more than {MOST_DEEP} brackets stand within each other", place)
+        self.depth += 1
         value = super().parse_value()
+        self.depth -= 1
         if minus and isinstance(value, Reference | Macro):
             where = f"in the definition of `{value}`" if isinstance(value, Macro) else f"in what `{value}` makes"
             raise SyntaxError(f"`-{value}`: gin has no minus for a name; write the sign {where}", place)
@@ -109,30 +123,28 @@ class _Parser(config_parser.ConfigParser):
 
 def _syntax_error(error: Exception, content: str, place_of: Callable[[int], Place]) -> ConfigurationError:
     lines = content.splitlines() or [""]
-    reason, line = str(error.args[0]) if error.args else "unexpected end", len(lines)
+    why, line = str(error.args[0]) if error.args else "unexpected end", len(lines)
     if isinstance(error, SyntaxError):
-        reason, line = error.msg, min(error.lineno or line, line)
+        why, line = error.msg, min(error.lineno or line, line)
     elif isinstance(error, tokenize.TokenError):
         line = min(error.args[1][0], line)
-        if "EOF" in reason or "unterminated" in reason:
-            reason = "a bracket or quote is still open where the text ends"
-    if word := re.search(r"Failed to parse token '(.+)'$", reason, re.DOTALL):
-        token = word[1]
+        if "EOF" in why or "unterminated" in why:
+            why = "a bracket or quote is still open where the text ends"
+    if word := re.search(r"Failed to parse token '(.+)'$", why, re.DOTALL):
+        token = shown(word[1])
         near = {"true": "True", "false": "False", "none": "None", "null": "None"}.get(token.lower())
-        reason = f"`{token}` is not a value"
-        reason += (
+        why = f"`{token}` is not a value"
+        why += (
             f". Did you mean `{near}`?"
             if near
             else f'; put quotes around a string ("{token}"), `%` before a macro and `@` before a configurable'
         )
-    elif reason == "Expected newline.":
-        reason = (
-            "one value was expected, with nothing after it (gin knows literals, `@name`, `%name`, but no arithmetic)"
-        )
-    reason = " ".join(reason.split()).rstrip(".")
-    end = "" if reason.endswith("?") else "."
+    elif why == "Expected newline.":
+        why = "one value was expected, with nothing after it (gin knows literals, `@name`, `%name`, but no arithmetic)"
+    why = " ".join(why.split()).rstrip(".")
+    end = "" if why.endswith("?") else "."
     return ConfigurationError(
-        f"{place_of(line)} can't be read as gin: {reason}{end} The line is `{lines[line - 1].strip()}`."
+        f"{place_of(line)} can't be read as gin: {why}{end} The line is `{shown(lines[line - 1])}`."
     )
 
 

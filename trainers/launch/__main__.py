@@ -25,6 +25,7 @@ from trainers.launch.network import Network, choose_network
 from trainers.launch.processes import Command
 from trainers.launch.supervise import LOST, STOPPED, supervise
 
+MOST_WORKERS = 256
 USAGE = f"""python -m trainers.launch --workers=N [--max_restarts=R] [--deadline=SECONDS] -- <flags of trainers.main>
 
 Runs trainers.main as several workers on this machine. The configuration's strategy has to be multi_worker: add
@@ -62,6 +63,10 @@ def parse(words: Sequence[str]) -> Launch:
         raise ConfigurationError("`--workers` is missing: say how many processes, as `--workers=2`.")
     if flags.workers < 1:
         raise ConfigurationError(f"`--workers` is {flags.workers}; it counts processes: give 1 or more.")
+    if flags.workers > MOST_WORKERS:
+        raise ConfigurationError(
+            f"`--workers` is {flags.workers}; they are to share this machine: give at most {MOST_WORKERS}."
+        )
     if flags.max_restarts < 0:
         raise ConfigurationError(f"`--max_restarts` is {flags.max_restarts}; it counts restarts: give 0 or more.")
     if not 0 < flags.deadline < math.inf:

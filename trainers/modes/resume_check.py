@@ -88,5 +88,5 @@ def list_differences(whole: Path, killed: Path) -> list[str]:
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     return [{key: x for key, x in line.items() if key not in MEASURED} for line in lines]

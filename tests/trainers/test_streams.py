@@ -1,0 +1,88 @@
+"""A command goes on whatever becomes of its streams, and writes to no wrong file."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.commands import CHECKOUT, CONFIGS, environment
+
+LINEAR = f"--gin_file={CONFIGS / 'digits_linear.gin'}"
+SHORT = tuple(
+    f"--gin_param=Trainer.{text}"
+    for text in ("steps = 20", "chunk_steps = 5", "log_every = 5", "evaluate_every = 20", "checkpoint_every = 20")
+)
+
+
+def shell(text, *, cwd, **variables):
+    """Runs a line of bash, where `$python` is this interpreter."""
+    return subprocess.run(
+        ["bash", "-c", text],
+        cwd=cwd, env={**environment(), "python": sys.executable, **variables}, capture_output=True, text=True,
+        timeout=300, check=False,
+    )  # fmt: skip
+
+
+def train(workdir):
+    return f"$python -m trainers.main '{LINEAR}' {' '.join(f'{flag!r}' for flag in SHORT)} --workdir={workdir}"
+
+
+def test_closed_streams_end_up_in_no_file(tmp_path):
+    done = shell(f"{train('closed')} <&- >&- 2>&-", cwd=tmp_path)
+    assert done.returncode == 0
+    workdir = tmp_path / "closed"
+    assert json.loads((workdir / "result.json").read_text())["exit_code"] == 0
+    for line in (workdir / "metrics.jsonl").read_text().splitlines():
+        assert "step" in json.loads(line)
+    assert (workdir / ".lock").read_bytes() == b""
+    assert b"loss" not in (workdir / "native_stderr.log").read_bytes()
+    assert (workdir / "checkpoints" / "step-000000020" / "manifest.json").exists()
+
+
+def test_a_reader_that_leaves_changes_nothing(tmp_path):
+    done = shell(f"{train('piped')} | head -1; echo ${{PIPESTATUS[@]}}", cwd=tmp_path)
+    assert done.stdout.splitlines()[-1] == "0 0"
+    assert done.stderr == ""
+    assert json.loads((tmp_path / "piped" / "result.json").read_text())["step"] == 20
+
+
+@pytest.mark.parametrize("command", ["main", "launch"])
+@pytest.mark.parametrize("streams", [">&- 2>&-", "| true"])
+def test_help_that_nobody_reads_is_no_failure(command, streams, tmp_path):
+    line = f"exec 3>&1; $python -m trainers.{command} --help {streams}; echo ${{PIPESTATUS[0]}} >&3"
+    done = shell(line, cwd=tmp_path)
+    assert done.stdout == "0\n"
+    assert done.stderr == ""
+
+
+def test_letters_that_the_locale_lacks_are_written_as_escapes(tmp_path):
+    ascii_locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
+    (tmp_path / "mine.gin").write_text("Trainer.steps = β\n", "utf-8")
+    done = shell("$python -m trainers.main --gin_file=mine.gin", cwd=tmp_path, **ascii_locale)
+    assert done.returncode == 2
+    assert "`\\u03b2` is not a value" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+VANISHED = """
+import os, pty, sys
+from trainers.streams import keep_streams
+keep_streams()
+here, there = pty.openpty()
+os.dup2(there, 1)
+os.close(there)
+os.close(here)  # the terminal is gone: writing to it is EIO
+print("lost", flush=True)
+print("on", file=sys.stderr)
+"""
+
+
+def test_a_terminal_that_vanishes_is_no_failure(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", VANISHED],
+        cwd=tmp_path, env={**environment(), "PYTHONPATH": os.fspath(CHECKOUT)}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "on\n")
