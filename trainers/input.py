@@ -1,6 +1,7 @@
 """What a run reads: the batches of its steps, as chunks for the loop or one by one for whoever looks closer."""
 
 import functools
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from core.data import PerReplica, position_indices, train_chunks
+from core.errors import ConfigurationError
 from core.task import Batch
 from trainers.diagnosis import explained
 from trainers.experiment import Experiment
@@ -26,6 +28,13 @@ class Input:
         self.global_batch_size = settings.global_batch_size
         row_bytes = sum(spec.dtype.size * spec.shape.num_elements() for spec in self.source.spec.values())
         self.chunk_steps = settings.steps_per_chunk(self.global_batch_size * row_bytes)
+        bytes_of_replica = self.chunk_steps * self.global_batch_size * row_bytes // self.strategy.num_replicas_in_sync
+        if bytes_of_replica > (memory := os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")):
+            raise ConfigurationError(
+                f"`Trainer.global_batch_size` is {self.global_batch_size}, {self.chunk_steps} steps a chunk: one "
+                f"replica's share is {bytes_of_replica / 2**30:,.0f} GiB, and this machine has "
+                f"{memory / 2**30:,.0f}. Use a smaller batch, or a smaller `Trainer.chunk_steps`."
+            )
         self.origin = 0
         self._synthetic, self._seed, self._microbatches = experiment.synthetic, experiment.seed, settings.microbatches
         self._chunks = functools.partial(

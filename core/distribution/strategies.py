@@ -1,6 +1,9 @@
 """Strategies as gin files name them."""
 
-from collections.abc import Sequence
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator, Sequence
 
 import gin
 import tensorflow as tf
@@ -71,9 +74,21 @@ def multi_worker(*, meeting_deadline: float = 300.0, peer_timeout: float = 30.0)
     # Those who watch find a lost peer sooner. This limit is for one that lives and yet doesn't come; it leaves time for
     # the chief to save a large model.
     options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=max(600.0, 10.0 * peer_timeout))
-    strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
+    with _handing_back(signal.SIGTERM):
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
     check_exchange(strategy, deadline=meeting_deadline)
     return strategy
+
+
+@contextlib.contextmanager
+def _handing_back(number: int) -> Iterator[None]:
+    """Gives a signal back to whoever had it: TensorFlow takes SIGTERM for workers, and then does nothing with it."""
+    handler = signal.getsignal(number)
+    try:
+        yield
+    finally:
+        if handler is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(number, handler)
 
 
 @gin.configurable

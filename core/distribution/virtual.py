@@ -11,8 +11,8 @@ def make_virtual_cpus(count: int) -> None:
     """Makes virtual CPU devices until TensorFlow has at least `count`."""
     if count > MOST:
         raise ConfigurationError(
-            f"{count} replicas were asked for, without GPUs; virtual CPU devices are to rehearse with, and there are at "
-            f"most {MOST} of them. Ask for fewer, or run on several machines (`multi_worker`)."
+            f"{count} replicas were asked for, without GPUs; virtual CPU devices are to rehearse with, and there are "
+            f"at most {MOST} of them. Ask for fewer, or run on several machines (`multi_worker`)."
         )
     (cpu,) = tf.config.list_physical_devices("CPU")
     configured = tf.config.get_logical_device_configuration(cpu) or [None]

@@ -252,3 +252,27 @@ def test_under_slurm_logs_are_named_by_rank(rank, name, monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
     monkeypatch.setenv("SLURM_PROCID", rank)
     assert log_name() == name
+
+
+@pytest.mark.parametrize("package", ["rich", "tensorboard", "gin", "numpy"])
+@pytest.mark.parametrize("mistake", ["raise ImportError('torn')", "raise RuntimeError('torn')"])
+def test_a_package_that_cant_be_imported_is_named(package, mistake, tmp_path):
+    (tmp_path / package).mkdir()
+    (tmp_path / package / "__init__.py").write_text(mistake)
+    says = ["the package `" + {"gin": "gin-config"}.get(package, package) + "`", "torn", "pip install"]
+    refused(LINEAR, cwd=tmp_path, exit_code=2, says=says, run=run_process)
+
+
+ABSURD = {
+    "batch": ("Trainer.global_batch_size = 2147483647\nTrainer.log_every = 1", ["Trainer.global_batch_size", "GiB"]),
+    "replicas": ("Experiment.strategy = @mirrored()\nmirrored.replicas = 1000000", ["1000000", "256"]),
+    "seed": ("Experiment.seed = 18446744073709551616", ["`Experiment.seed`", "less than 2 ** 62"]),
+    "infinite steps": ("Trainer.steps = 1e400", ["Trainer.steps", "inf"]),
+    "evaluation": ("Evaluator.global_batch_size = 9223372036854775808", ["`Evaluator.global_batch_size`", "at most"]),
+}
+
+
+@pytest.mark.parametrize("name", ABSURD)
+def test_absurd_numbers_are_refused_before_they_are_tried(name, tmp_path):
+    text, says = ABSURD[name]
+    refused(LINEAR, gin(tmp_path, text), cwd=tmp_path, exit_code=2, says=says)

@@ -1,6 +1,7 @@
 """Flags, in process: what the command line may say, and what it may not."""
 
 import logging as standard_logging
+import os
 import sys
 
 import pytest
@@ -50,6 +51,12 @@ MISTAKES = {
     "mistake in a flag file": (["--flagfile=wrong.flags"], ["in `wrong.flags`", "Did you mean `--workdir`?"]),
     "space in a flag file": (["--flagfile=space.flags"], ["in `space.flags`", "`--workdir x`", "`=`"]),
     "twice in a flag file": (["--flagfile=twice.flags"], ["in `twice.flags`", "a second time"]),
+    "pipe as a flag file": (["--flagfile=pipe.flags"], ["`--flagfile=pipe.flags`", "a pipe or a device"]),
+    "device as a flag file": (["--flagfile=/dev/zero"], ["`--flagfile=/dev/zero`", "a pipe or a device"]),
+    "flag file with a NUL byte": (["--flagfile=nul.flags"], ["`--flagfile=nul.flags`", "NUL"]),
+    "endless flag file": (["--flagfile=endless.flags"], ["`--flagfile=endless.flags`", "bytes, more than"]),
+    "flag files without end": (["--flagfile=0.flags"], ["`--flagfile=50.flags`", "join them"]),
+    "a million million samples": ([FILE, "--mode=sample", f"--samples={10**12}"], ["at most 65536"]),
     "flag file of bytes": (["--flagfile=bytes.flags"], ["`--flagfile=bytes.flags`", "can't decode"]),
 }
 
@@ -69,6 +76,12 @@ def here(tmp_path, monkeypatch):
     }.items():
         (tmp_path / f"{name}.flags").write_text(text)
     (tmp_path / "bytes.flags").write_bytes(b"\xff")
+    (tmp_path / "nul.flags").write_bytes(b"--gin_file=a\0b")
+    os.mkfifo(tmp_path / "pipe.flags")
+    (tmp_path / "endless.flags").touch()
+    os.truncate(tmp_path / "endless.flags", 2**40)
+    for i in range(60):
+        (tmp_path / f"{i}.flags").write_text(f"--flagfile={i + 1}.flags")
     return tmp_path
 
 

@@ -30,6 +30,13 @@ def test_a_count_of_nothing_is_refused(name, value):
         make(**{name: value})
 
 
+@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize("value", [2**31, 2**63, 10**30])
+def test_a_count_beyond_all_counting_is_refused(name, value):
+    with pytest.raises(ConfigurationError, match=rf"^`Trainer\.{name}` is {value}; it must be at most 2147483647 "):
+        make(**{name: value})
+
+
 def test_counts_are_all_there():
     assert {"steps", "global_batch_size", "microbatches", "chunk_steps", "log_every", "keep_checkpoints"} < set(COUNTS)
 

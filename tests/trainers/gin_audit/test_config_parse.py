@@ -1,5 +1,6 @@
 """What is wrong with the text of gin files, with their includes and imports, and what overrides what."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +59,23 @@ def test_a_file_that_is_not_text_is_an_error() -> None:
     says(message(lambda: read(["a.gin"], [], [])), "`a.gin` can't be read")
 
 
+def test_what_is_no_file_of_text_is_an_error(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.gin")
+    (tmp_path / "endless.gin").touch()
+    os.truncate(tmp_path / "endless.gin", 2**40)
+    (tmp_path / "nul.gin").write_bytes(b"Lab.seed = 1\0")
+    for name, why in (("pipe", "a pipe or a device"), ("endless", "bytes, more than"), ("nul", "NUL")):
+        says(message(lambda name=name: read([str(tmp_path / f"{name}.gin")], [], [])), f"{name}.gin", why)
+    says(message(lambda: read(["/dev/zero"], [], [])), "/dev/zero", "a pipe or a device")
+    says(message(lambda: read([str(tmp_path)], [], [])), str(tmp_path), "a directory")
+
+
+def test_files_that_include_each_other_come_to_an_end(tmp_path: Path) -> None:
+    for i in range(60):
+        (tmp_path / f"{i}.gin").write_text(f"include '{i + 1}.gin'")
+    says(message(lambda: read([str(tmp_path / "0.gin")], [], [])), "`include '50.gin'`", "put them into fewer")
+
+
 @pytest.mark.parametrize(
     ("line", "parts"),
     [
@@ -88,6 +106,11 @@ def test_a_file_that_is_not_text_is_an_error() -> None:
         ("Lab:", ["a.gin:2"]),
         ("Lab:\nseed = 3", ["a.gin:3", "indentation"]),
         ("Lab.seed = gin.REQUIRED", ["a.gin:2", "`gin` is not a value"]),
+        ("Lab.list = " + "[" * 10_000 + "]" * 10_000, ["a.gin:2", "more than 50 brackets", "[[[...`"]),
+        ("Lab.list = " + "(" * 60 + "1" + ",)" * 60, ["a.gin:2", "more than 50 brackets"]),
+        ("Lab.dict = " + "{1: " * 60 + "1" + "}" * 60, ["a.gin:2", "more than 50 brackets"]),
+        ("Lab.seed = " + "9" * 5000, ["a.gin:2", "is not a value", "999...`"]),
+        ("Lab.name = \x1b]0;title\x07", ["a.gin:2", r"\x1b]0;title\x07"]),
     ],
 )
 def test_syntax_errors_name_file_line_and_text(line: str, parts: list[str]) -> None:

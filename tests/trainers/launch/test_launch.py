@@ -159,6 +159,7 @@ def test_each_attempt_has_ports_that_are_free():
     ("flags", "says"),
     [
         (["--workers=0", "--", "--gin_file=a"], "`--workers` is 0"),
+        (["--workers=1000000", "--", "--gin_file=a"], "`--workers` is 1000000"),
         (["--workers=two", "--", "--gin_file=a"], "'two'"),
         (["--", "--gin_file=a"], "--workers"),
         (["--workers=2", "--gin_file=a"], "behind a `--`"),
