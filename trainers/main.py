@@ -122,7 +122,7 @@ def _run(flags: FlagValues, preemption: Preemption) -> int:
         configuration = audit.read(flags.gin_file, flags.gin_param, search=[CHECKOUT])
         workdir = Path(flags.workdir or Path("runs") / Path(flags.gin_file[0]).stem)
         with native_stderr_in(workdir if flags.mode == "train" or workdir.is_dir() else None):
-            _import_packages("numpy", "tensorflow", "tensorboard.summary.writer.event_file_writer", "rich.progress")
+            _import_packages("numpy", "rich.progress", "tensorboard.summary.writer.event_file_writer", "tensorflow")
             from trainers.session import Session
 
             with saying_goodbye():

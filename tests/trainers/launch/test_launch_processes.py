@@ -103,7 +103,7 @@ SAVES = """
 def save(number, frame):
     print("saved after", signal.Signals(number).name)
     sys.exit(75)
-for number in (signal.SIGTERM, signal.SIGINT):
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
     signal.signal(number, save)
 print("ready")
 time.sleep(100)
@@ -117,7 +117,7 @@ while True:
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_goes_to_all_and_nothing_starts_again(start, number):
     launcher, workers = start(SAVES, SAVES)
     launcher.send_signal(number)
@@ -127,6 +127,24 @@ def test_a_signal_goes_to_all_and_nothing_starts_again(start, number):
     assert f"error: stopped by {number.name}." in err
     assert "started" not in out
     assert not any(alive(pid) for pid in workers)
+
+
+WARNED = """
+heard = []
+signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))
+print("ready")
+while not heard:
+    time.sleep(0.05)
+print("saved")
+"""
+
+
+def test_a_warning_goes_to_all_and_stops_none(start):
+    launcher, _ = start(WARNED, WARNED)
+    launcher.send_signal(signal.SIGUSR1)
+    out, err = launcher.communicate(timeout=60)
+    assert (launcher.returncode, err) == (0, "")
+    assert {f"[worker {i}] saved" for i in range(2)} <= set(out.splitlines())
 
 
 def test_a_worker_that_was_not_ready_for_the_signal_is_no_other_failure(start):
