@@ -9,8 +9,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
-import gin
-
 from core.errors import ConfigurationError, PeerLostError
 from core.workers.addresses import is_on_loopback
 from core.workers.cluster import Cluster, cluster_from_environment
@@ -75,7 +73,9 @@ def must_agree(**facts: str) -> None:
 
 def join(*, deadline: float) -> Membership:
     """Meets the other workers, who must have the same configuration."""
-    from core.checkpoint.versions import versions  # brings TensorFlow, which who only launches workers needn't wait for
+    import gin  # neither this nor TensorFlow, which comes with the next, is for who only launches workers to wait for
+
+    from core.checkpoint.versions import versions
 
     global _joined
     if _joined is not None:
