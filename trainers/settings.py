@@ -7,7 +7,7 @@ from typing import Literal
 
 import gin
 
-from core.arguments import is_size
+from core.arguments import check_positive, is_size
 from core.errors import ConfigurationError, shown
 from trainers.hooks.base import Hook
 
@@ -56,6 +56,8 @@ class Settings:
                 raise ConfigurationError(
                     f"`Trainer.{field.name}` is {shown(value)}; it must be at most {MOST} (2 ** 31 - 1)."
                 )
+        if self.section_deadline is not None:
+            check_positive(**{"Trainer.section_deadline": self.section_deadline})
         if not isinstance(self.hooks, list | tuple):
             raise ConfigurationError(f"`Trainer.hooks` is {shown(self.hooks)}; give a list: `[@SampleGrid()]`.")
         for hook in self.hooks:

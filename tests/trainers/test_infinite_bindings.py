@@ -37,6 +37,7 @@ EXAMPLES = {
     "decay_steps": 3,
     "total_steps": 10,
     "steps": 10,
+    "global_batch_size": 8,
     "period": 5,
 }
 

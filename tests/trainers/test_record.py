@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from core.errors import NoRoomError
 from tests.commands import run
 from tests.trainers.command_lab import write_task
 from trainers import record
@@ -66,7 +67,7 @@ def test_a_full_disk_leaves_the_files_as_they_were(tmp_path, monkeypatch, full):
         return write(path, text, **options)
 
     monkeypatch.setattr(Path, "write_text", write_some)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(NoRoomError, match="No space left"):
         record.record_start(workdir, step=9, given="a = 2\n", operative="a = 2\n", devices=[])
     monkeypatch.undo()
     now = kept(tmp_path)
