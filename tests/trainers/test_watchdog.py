@@ -3,6 +3,7 @@
 import json
 import threading
 
+import pytest
 from command_lab import write_task
 
 from tests.commands import run_process
@@ -23,6 +24,7 @@ class Hangs(Hook):
 """
 
 
+@pytest.mark.long
 def test_a_hook_that_hangs_ends_the_run_with_6(tmp_path):
     hook = ("--gin_param=Trainer.hooks = [@Hangs()]", "--gin_param=Hangs.every = 10")
     deadline = "--gin_param=Trainer.section_deadline = 30"  # time for a loaded machine to trace
