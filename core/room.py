@@ -40,7 +40,7 @@ def disk_full(error: OSError, path: os.PathLike[str] | str | None = None) -> NoR
     if remedy is None:
         return None
     name = path or error.filename
-    which = f"`{os.fspath(name)}`" if isinstance(name, str | os.PathLike) else "a file or the standard output"
+    which = f"`{os.fspath(name)}`" if isinstance(name, str | os.PathLike) else "a file"
     return NoRoomError(
         f"{which} can't be written: {os.strerror(error.errno or 0)}. {remedy}; the same command then goes on from the "
         "last checkpoint."

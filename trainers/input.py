@@ -10,7 +10,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from core.data import PerReplica, position_indices, train_chunks
-from core.errors import ConfigurationError
+from core.errors import NoRoomError
 from core.task import Batch
 from trainers.diagnosis import explained
 from trainers.experiment import Experiment
@@ -30,7 +30,7 @@ class Input:
         self.chunk_steps = settings.steps_per_chunk(self.global_batch_size * row_bytes)
         bytes_of_replica = self.chunk_steps * self.global_batch_size * row_bytes // self.strategy.num_replicas_in_sync
         if bytes_of_replica > (memory := os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")):
-            raise ConfigurationError(
+            raise NoRoomError(
                 f"`Trainer.global_batch_size` is {self.global_batch_size}, {self.chunk_steps} steps a chunk: one "
                 f"replica's share is {bytes_of_replica / 2**30:,.0f} GiB, and this machine has "
                 f"{memory / 2**30:,.0f}. Use a smaller batch, or a smaller `Trainer.chunk_steps`."

@@ -21,6 +21,7 @@ _TRAINING = (
     "number changes), or keep fewer activations, by `core.layers.recompute`",
 )
 _SECTIONS = {
+    "trainers/gin_audit/imports.py": ("importing a module that the configuration names", "Free memory on this machine"),
     "core/checkpoint/": ("restoring or saving a checkpoint", "Free memory on this machine or device"),
     "trainers/evaluator.py": ("evaluating", "Lower `Evaluator.global_batch_size`"),
     "trainers/modes/sample.py": ("sampling", "Ask for fewer images, with `--samples`"),

@@ -7,7 +7,7 @@ from typing import Literal
 
 import gin
 
-from core.arguments import check_positive, is_size
+from core.arguments import is_size
 from core.errors import ConfigurationError, shown
 from trainers.hooks.base import Hook
 
@@ -56,8 +56,13 @@ class Settings:
                 raise ConfigurationError(
                     f"`Trainer.{field.name}` is {shown(value)}; it must be at most {MOST} (2 ** 31 - 1)."
                 )
-        if self.section_deadline is not None:
-            check_positive(**{"Trainer.section_deadline": self.section_deadline})
+        deadline = self.section_deadline
+        is_number = isinstance(deadline, float | int) and not isinstance(deadline, bool)
+        if deadline is not None and not (is_number and 0 < deadline < math.inf):
+            raise ConfigurationError(
+                f"`Trainer.section_deadline` is {shown(deadline)}; it is a time in seconds: give a number above 0, or "
+                "None, which waits for ever."
+            )
         if not isinstance(self.hooks, list | tuple):
             raise ConfigurationError(f"`Trainer.hooks` is {shown(self.hooks)}; give a list: `[@SampleGrid()]`.")
         for hook in self.hooks:

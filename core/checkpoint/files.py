@@ -17,6 +17,7 @@ Warn = Callable[[str], object]
 TEMPORARY = ".tmp-"  # begins the name of what is being written or removed, and isn't a checkpoint
 _REPLACED = ".replaced"  # ends the name of a checkpoint that another of the same step is about to replace
 _NAME = re.compile(rf"step-(\d{{9,}})({re.escape(_REPLACED)})?")
+_DESCRIPTORS = "/proc/self/fd/"
 _PATTERN = re.compile(r"[\[*?\\\udc80-\udcff]")  # the last are how Python spells bytes that aren't UTF-8
 
 
@@ -39,14 +40,14 @@ def plainly_named(directory: Path) -> Iterator[str]:
     """Lends a directory a name that TensorFlow can read from.
 
     It takes the path of a checkpoint for a pattern of shells, in which `[`, `*`, `?` and `\\` mean something else, and
-    for UTF-8. Such a directory goes by its descriptor.
+    for UTF-8. Such a directory goes by its descriptor, and so do TensorFlow's messages: `reason` names it again.
     """
     if not _PATTERN.search(str(directory)):
         yield str(directory)
         return
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        yield f"/proc/self/fd/{descriptor}"
+        yield f"{_DESCRIPTORS}{descriptor}"
     finally:
         os.close(descriptor)
 
@@ -132,7 +133,9 @@ def file_sha256(file: Path) -> str:
     return digest.hexdigest()
 
 
-def reason(error: Exception) -> str:
+def reason(error: Exception, directory: Path | None = None) -> str:
+    """Returns in short what went wrong; `directory` is what was `plainly_named` at that moment."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror} (`{error.filename}`)" if error.filename else error.strerror
-    return str(error).strip().split("\n")[0].rstrip(".")
+    text = str(error).strip().split("\n")[0].rstrip(".")
+    return text if directory is None else re.sub(rf"{_DESCRIPTORS}\d+", lambda _: str(directory), text)

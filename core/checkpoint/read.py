@@ -60,8 +60,8 @@ def restore(manifest: Manifest, variables: Variables, *, partial: Sequence[str] 
         raise  # nothing is wrong with the checkpoint: there is no memory for it
     except (OSError, ValueError, AssertionError, LookupError, RuntimeError, tf.errors.OpError) as error:
         raise CheckpointError(
-            f"`{manifest.path}` could not be read: {reason(error)}. If it was removed or damaged since the run looked "
-            "for it, run the same command again: it takes the newest good one."
+            f"`{manifest.path}` could not be read: {reason(error, manifest.path)}. If it was removed or damaged "
+            "since the run looked for it, run the same command again: it takes the newest good one."
         ) from error
     wrong = [path for path, variable in wanted.items() if described(variable) != manifest.variables[path]]
     if wrong:

@@ -71,7 +71,8 @@ def save(
     except (OSError, tf.errors.OpError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
         raise CheckpointError(
-            f"The checkpoint of step {step} could not be written to `{directory}`: {reason(error)}. Make room and see "
-            "that you may write there, or choose another `--workdir`; the checkpoints from before are untouched."
+            f"The checkpoint of step {step} could not be written to `{directory}`: {reason(error, temporary)}. Make "
+            "room and see that you may write there, or choose another `--workdir`; the checkpoints from before are "
+            "untouched."
         ) from error
     return target

@@ -1,12 +1,14 @@
 """Checkpoints in folders of any name."""
 
 import os
+import re
 
 import pytest
 import tensorflow as tf
-from checkpoint_lab import model, newest, save, values
+from checkpoint_lab import DATA, model, newest, save, values
 
 from core import checkpoint
+from core.errors import CheckpointError
 
 
 @pytest.mark.parametrize(
@@ -20,6 +22,21 @@ def test_any_folder_is_written_and_read(tmp_path, name):
     checkpoint.restore(newest(tmp_path / name / "checkpoints"), live)
     assert values(live) == values(model(1))
     assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+def test_errors_name_the_folder_as_its_owner_does(tmp_path, monkeypatch):
+    directory = tmp_path / "a[1]" / "checkpoints"
+    save(directory, model(1), 1)
+    manifest = newest(directory)
+    (manifest.path / DATA).unlink()  # another process may, once the manifest was read
+    with pytest.raises(CheckpointError, match=re.escape(f"{manifest.path}/variables.data")) as caught:
+        checkpoint.restore(manifest, model(2))
+    assert "/proc/" not in str(caught.value)
+
+    monkeypatch.setattr(tf.train.Checkpoint, "write", lambda _, prefix: tf.io.read_file(prefix))
+    with pytest.raises(CheckpointError, match=re.escape(f"{directory}/.tmp-step-000000002/variables")) as caught:
+        save(directory, model(1), 2)
+    assert "/proc/" not in str(caught.value)
 
 
 def test_a_neighbour_that_the_name_would_match_is_left_alone(tmp_path):

@@ -264,15 +264,20 @@ def test_a_package_that_cant_be_imported_is_named(package, mistake, tmp_path):
 
 
 ABSURD = {
-    "batch": ("Trainer.global_batch_size = 2147483647\nTrainer.log_every = 1", ["Trainer.global_batch_size", "GiB"]),
-    "replicas": ("Experiment.strategy = @mirrored()\nmirrored.replicas = 1000000", ["1000000", "256"]),
-    "seed": ("Experiment.seed = 18446744073709551616", ["`Experiment.seed`", "less than 2 ** 62"]),
-    "infinite steps": ("Trainer.steps = 1e400", ["Trainer.steps", "inf"]),
-    "evaluation": ("Evaluator.global_batch_size = 9223372036854775808", ["`Evaluator.global_batch_size`", "at most"]),
+    "batch": ("Trainer.global_batch_size = 2147483647\nTrainer.log_every = 1", 8, ["Trainer.global_batch_size", "GiB"]),
+    "replicas": ("Experiment.strategy = @mirrored()\nmirrored.replicas = 1000000", 2, ["1000000", "256"]),
+    "seed": ("Experiment.seed = 18446744073709551616", 2, ["`Experiment.seed`", "less than 2 ** 62"]),
+    "infinite steps": ("Trainer.steps = 1e400", 2, ["Trainer.steps", "inf"]),
+    "evaluation": (
+        "Evaluator.global_batch_size = 9223372036854775808",
+        2,
+        ["`Evaluator.global_batch_size`", "at most"],
+    ),
+    "deadline": ("Trainer.section_deadline = 1e400", 2, ["`Trainer.section_deadline` is inf", "None"]),
 }
 
 
 @pytest.mark.parametrize("name", ABSURD)
 def test_absurd_numbers_are_refused_before_they_are_tried(name, tmp_path):
-    text, says = ABSURD[name]
-    refused(LINEAR, gin(tmp_path, text), cwd=tmp_path, exit_code=2, says=says)
+    text, code, says = ABSURD[name]
+    refused(LINEAR, gin(tmp_path, text), cwd=tmp_path, exit_code=code, says=says)

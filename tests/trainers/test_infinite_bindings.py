@@ -37,7 +37,7 @@ EXAMPLES = {
     "decay_steps": 3,
     "total_steps": 10,
     "steps": 10,
-    "global_batch_size": 8,
+    "global_batch_size": 4,
     "period": 5,
 }
 

@@ -2,11 +2,12 @@
 
 import dataclasses
 import math
+import re
 
 import gin
 import pytest
 
-from core.errors import ConfigurationError
+from core.errors import ConfigurationError, shown
 from trainers.gin_audit import registry
 from trainers.hooks import Hook
 from trainers.settings import MAX_CHUNK_BYTES, Settings
@@ -39,6 +40,18 @@ def test_a_count_beyond_all_counting_is_refused(name, value):
 
 def test_counts_are_all_there():
     assert {"steps", "global_batch_size", "microbatches", "chunk_steps", "log_every", "keep_checkpoints"} < set(COUNTS)
+
+
+@pytest.mark.parametrize("deadline", [math.nan, math.inf, -math.inf, 0, 0.0, -3.5, "60", True, [60.0]])
+def test_a_deadline_that_is_no_time_is_refused(deadline):
+    text = re.escape(f"`Trainer.section_deadline` is {shown(deadline)}; it is a time in seconds: give a number above 0")
+    with pytest.raises(ConfigurationError, match=f"^{text}"):
+        make(section_deadline=deadline)
+
+
+@pytest.mark.parametrize("deadline", [None, 60, 0.5, 1e9])
+def test_a_time_is_a_deadline(deadline):
+    assert make(section_deadline=deadline).section_deadline == deadline
 
 
 @pytest.mark.parametrize("hook", [print, Idle, Idle(0), Idle(-5)])
