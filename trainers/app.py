@@ -12,7 +12,8 @@ from typing import NoReturn, TypeVar
 from absl import app, flags, logging
 
 from core.errors import ConfigurationError, PeerLostError, TapeloopError
-from trainers.preemption import INTERRUPTED, STOPPING, InterruptedBySignal
+from trainers.blame import report
+from trainers.preemption import STOPPING
 from trainers.streams import keep_streams
 
 TENSORFLOW = os.path.join("", "tensorflow", "python", "")  # in the path of each of its files
@@ -41,8 +42,7 @@ def _run(run: Callable[[Parsed], int], parsed: Parsed) -> int:
         traceback.print_exc()
         code = TapeloopError.exit_code
     except KeyboardInterrupt as interruption:
-        code = interruption.exit_code if isinstance(interruption, InterruptedBySignal) else INTERRUPTED
-        print(f"error: {str(interruption) or 'interrupted by Ctrl-C.'}", file=sys.stderr)
+        code = report(interruption, verbose=False)
     sys.stdout.flush()
     sys.stderr.flush()
     if code == PeerLostError.exit_code or _is_worker():

@@ -43,6 +43,8 @@ def reason_of(error: BaseException) -> str:
     """Returns why a run that `error` ends has ended, as `result.json` keeps it."""
     if isinstance(error, SystemExit):
         return f"`sys.exit({error.code!r})` was called by code of the run, which isn't finished"
+    if isinstance(error, KeyboardInterrupt):
+        return str(error) or "interrupted by Ctrl-C."
     message, name = plain(_explained(error)), type(error).__name__
     own = exit_code_of(error) == TapeloopError.exit_code
     return f"{name}: {message}" if own and message else message or name
@@ -55,7 +57,7 @@ def report(error: BaseException, *, verbose: bool) -> int:
     if verbose or own:
         traceback.print_exception(error)
     if not own or isinstance(error, SystemExit):
-        place = "" if isinstance(error, TapeloopError | SystemExit) else _place(error)
+        place = "" if isinstance(error, TapeloopError | SystemExit | KeyboardInterrupt) else _place(error)
         print(f"error: {reason_of(error)}{place}", file=sys.stderr)
     for text in getattr(error, _FURTHER, ()):
         print(f"error, after that: {text}", file=sys.stderr)

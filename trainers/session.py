@@ -51,6 +51,7 @@ class Session:
     def __init__(self, flags: FlagValues, configuration: Configuration, workdir: Path, preemption: Preemption):
         self.flags, self.configuration, self.preemption = flags, configuration, preemption
         self.workdir = Workdir(workdir)
+        self.began = False  # once the first chunk of steps is traced
 
     def bind(self, required: Sequence[Any]) -> None:
         """Hands the bindings to gin, after every check that can be made before anything is built."""
@@ -119,6 +120,7 @@ class Session:
 
     def record(self, step: int) -> None:
         """Records the configuration that goes on from `step`: not before it has come that far."""
+        self.began = True
         if is_chief():
             self.workdir.result.unlink(missing_ok=True)  # it tells of a run that ended; this one goes on
             record_start(
@@ -128,6 +130,12 @@ class Session:
                 operative=operative_text(),
                 devices=[device.name for device in tf.config.list_logical_devices()],
             )
+
+    def record_failed_start(self, *, exit_code: int, reason: str) -> None:
+        """Records why a start came to nothing, where no result of a run stands that began."""
+        cluster = cluster_from_environment()  # which this process may not have come to join
+        if cluster is None or cluster.is_chief:
+            self.workdir.write_failed_start(exit_code=exit_code, reason=reason)
 
     def newest_checkpoint(self) -> checkpoint.Manifest | None:
         """Returns the newest whole checkpoint of the workdir."""

@@ -56,16 +56,22 @@ class Workdir:
 
     def lock(self) -> None:
         """Keeps a second run out until this process ends, and tidies up after those that were killed."""
+        if not self._is_free():
+            raise ConfigurationError(
+                f"another run is writing to the workdir `{self.path}`: wait for it, or name another with "
+                "`--workdir=DIR`."
+            )
+        self._folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)  # held open: its number stays its own
+        self._remove_temporaries()
+
+    def _is_free(self) -> bool:
+        """Takes the lock, unless another run holds it."""
         self._lock = open(self.path / ".lock", "w")  # noqa: SIM115  # held open: closing it would unlock
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ConfigurationError(
-                f"another run is writing to the workdir `{self.path}`: wait for it, or name another with "
-                "`--workdir=DIR`."
-            ) from None
-        self._folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)  # held open: its number stays its own
-        self._remove_temporaries()
+            return False
+        return True
 
     def check_there(self) -> None:
         """Raises a `CheckpointError` where the folder that was locked has been removed, moved or replaced since."""
@@ -97,7 +103,7 @@ class Workdir:
                     print(f"Warning: `{path}` could not be removed: {error.strerror}.", flush=True)
 
     def read_result(self) -> dict[str, Any]:
-        """Returns how the last run ended; empty if it didn't say."""
+        """Returns how the last run that began has ended; empty if it didn't say."""
         try:
             found = json.loads(self.result.read_bytes())
             whole = isinstance(found["evaluation"], dict) and {type(found["step"]), type(found["exit_code"])} == {int}
@@ -107,7 +113,15 @@ class Workdir:
 
     def write_result(self, *, step: int, exit_code: int, reason: str, evaluation: Mapping[str, float]) -> None:
         """Records how the run ended."""
-        result = {"step": step, "exit_code": exit_code, "reason": reason, "evaluation": dict(evaluation)}
+        self._write_result({"step": step, "exit_code": exit_code, "reason": reason, "evaluation": dict(evaluation)})
+
+    def write_failed_start(self, *, exit_code: int, reason: str) -> None:
+        """Records why a start came to nothing, with no step; the result of a run that began stays, or of another's."""
+        if not self.read_result() and (self._folder is not None or self._is_free()):
+            self._write_result({"step": None, "exit_code": exit_code, "reason": reason, "evaluation": {}})
+
+    def _write_result(self, result: Mapping[str, Any]) -> None:
+        self.check_there()
         temporary = self.result.with_name(f".{self.result.name}.{os.getpid()}.tmp")
         with room_for(self.result):
             try:

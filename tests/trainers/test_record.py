@@ -21,6 +21,8 @@ def test_only_a_start_that_succeeds_is_recorded(tmp_path):
     done = run(*flags, "--kill_after_step=10", cwd=tmp_path)
     good = kept(tmp_path / "run")
     assert len(good) == 5, done.stderr
+    result = tmp_path / "run" / "result.json"
+    assert not result.exists()  # it was killed
     longer = "--gin_param=Trainer.steps = 30"
     broken_step = {"loss": "raise ValueError('mine')"}
     other_model = {"init": "self.net.unused = tf.Variable(tf.ones([4]), name='unused')"}
@@ -31,10 +33,18 @@ def test_only_a_start_that_succeeds_is_recorded(tmp_path):
         assert failed.returncode > 0, failed.stdout
         assert says in failed.stderr
         assert kept(tmp_path / "run") == good
+        why = json.loads(result.read_text())
+        assert (why["step"], why["exit_code"]) == (None, failed.returncode)
+        assert says in why["reason"]
     write_task(tmp_path)
     assert run(*flags, longer, cwd=tmp_path).returncode == 0
     again = run("--gin_file=run/config/given.gin", "--workdir=run", cwd=tmp_path)  # says the same as all flags did
     assert "already finished" in again.stdout, again.stderr
+    finished = result.read_bytes()
+    assert (json.loads(finished)["step"], json.loads(finished)["exit_code"]) == (30, 0)
+    write_task(tmp_path, outside="raise ValueError('mine')")
+    assert run(*flags, longer, cwd=tmp_path).returncode == 1
+    assert result.read_bytes() == finished
     config = tmp_path / "run" / "config"
     entries = sorted(path.name for path in (config / "history").iterdir())
     assert entries == ["0001-step-000000000", "0002-step-000000010"]
@@ -42,6 +52,23 @@ def test_only_a_start_that_succeeds_is_recorded(tmp_path):
     for name in ("given.gin", "operative.gin"):
         assert (config / "history" / entries[1] / name).read_bytes() == (config / name).read_bytes()
     assert "Trainer.steps = 30" in (config / "given.gin").read_text()
+
+
+def test_a_failed_start_says_why_where_no_run_has_left_its_result(tmp_path):
+    def failed_start(reason):
+        Workdir(tmp_path).write_failed_start(exit_code=2, reason=reason)
+        return json.loads((tmp_path / "result.json").read_text())
+
+    assert failed_start("one") == {"step": None, "exit_code": 2, "reason": "one", "evaluation": {}}
+    assert failed_start("another")["reason"] == "another"
+    (tmp_path / "result.json").write_text("torn")
+    assert failed_start("third")["reason"] == "third"
+    running = Workdir(tmp_path)
+    running.lock()
+    assert failed_start("in the way")["reason"] == "third"  # it's the run's to write
+    running.write_result(step=3, exit_code=3, reason="not finite", evaluation={})
+    del running
+    assert failed_start("too late")["reason"] == "not finite"
 
 
 def test_a_second_start_of_the_same_adds_nothing(tmp_path):

@@ -20,9 +20,19 @@ LAST_WORDS_SECONDS = 5.0  # for the result of a run that hangs, and for its good
 
 def run(session: Session) -> int:
     """Trains to the last step and leaves a `result.json`, however the run ends."""
-    trainer = session.trainer()
     if session.flags.eager:
-        return _one_eager_step(trainer)
+        return _one_eager_step(session.trainer())
+    trainer = None
+    try:
+        trainer = session.trainer()
+        return _train(session, trainer)
+    except BaseException as error:
+        with after(error):
+            _write_failure(session, trainer, exit_code=exit_code_of(error), reason=reason_of(error))
+        raise
+
+
+def _train(session: Session, trainer: Trainer) -> int:
     manifest = session.claim(trainer)
     workdir = session.workdir
     same_figures = True
@@ -38,20 +48,18 @@ def run(session: Session) -> int:
     membership = joined()
     if membership:
         lost = PeerLostError.exit_code
-        membership.last_words = lambda reason: _write_result(trainer, exit_code=lost, reason=reason)
+        membership.last_words = lambda reason: _write_failure(session, trainer, exit_code=lost, reason=reason)
     try:
-        hung = functools.partial(_end_hung, trainer)
+        hung = functools.partial(_end_hung, session, trainer)
         with trainer.watchdog.awake(trainer.settings.section_deadline, hung), naming_lost_peers():
             trainer.train(telemetry, once_traced=functools.partial(session.record, trainer.step))
     except BaseException as error:
-        with after(error):
-            _write_result(trainer, exit_code=exit_code_of(error), reason=reason_of(error))
         with after(error):
             telemetry.close()
         raise
     telemetry.close()
     workdir.check_there()
-    _write_result(trainer, exit_code=0, reason=trainer.state.outcome)
+    _write_success(trainer)
     trainer.agreement.barrier()  # nobody leaves before all have come to the end
     if is_chief():
         print(f"finished: {_how(trainer)}, in `{workdir.path}`", flush=True)
@@ -69,13 +77,22 @@ def _telemetry(trainer: Trainer) -> Telemetry:
     return Telemetry([console, JsonLines(workdir.metrics, trainer.step), tensorboard])
 
 
-def _write_result(trainer: Trainer, *, exit_code: int, reason: str) -> None:
+def _write_success(trainer: Trainer) -> None:
     if is_chief():
-        evaluation = trainer.evaluation
-        trainer.workdir.write_result(step=trainer.step, exit_code=exit_code, reason=reason, evaluation=evaluation)
+        outcome, evaluation = trainer.state.outcome, trainer.evaluation
+        trainer.workdir.write_result(step=trainer.step, exit_code=0, reason=outcome, evaluation=evaluation)
 
 
-def _end_hung(trainer: Trainer, section: str) -> None:
+def _write_failure(session: Session, trainer: Trainer | None, *, exit_code: int, reason: str) -> None:
+    """Records why a run, or a start that never came to its first chunk of steps, has failed."""
+    if trainer is None or not session.began:
+        session.record_failed_start(exit_code=exit_code, reason=reason)
+    elif is_chief():
+        figures = trainer.evaluation
+        session.workdir.write_result(step=trainer.step, exit_code=exit_code, reason=reason, evaluation=figures)
+
+
+def _end_hung(session: Session, trainer: Trainer, section: str) -> None:
     """Ends the process, in the watching thread: what hangs is deaf to exceptions, and often to signals."""
     error = PeerLostError(
         f"{section} has shown no life for {trainer.settings.section_deadline:g} s (`Trainer.section_deadline`), after "
@@ -85,7 +102,7 @@ def _end_hung(trainer: Trainer, section: str) -> None:
     faulthandler.dump_traceback(all_threads=True)
     print(f"error: {error}", file=sys.stderr, flush=True)
     # The file system may be what hangs, or the network: this thread waits for neither.
-    result = functools.partial(_write_result, trainer, exit_code=error.exit_code, reason=str(error))
+    result = functools.partial(_write_failure, session, trainer, exit_code=error.exit_code, reason=str(error))
     membership = joined()
     goodbye = functools.partial(membership.leave, f"{section} hung") if membership else None
     words = [threading.Thread(target=say, daemon=True) for say in (result, goodbye) if say]
@@ -102,7 +119,7 @@ def _already_finished(trainer: Trainer) -> int:
     if trainer.agreement.any_worker(result.get("exit_code") != 0 or result.get("step") != trainer.step):
         if not trainer.state.complete:  # it was to be longer, or had other hooks
             trainer.report_the_end()
-        _write_result(trainer, exit_code=0, reason=trainer.state.outcome)
+        _write_success(trainer)
         result = trainer.workdir.read_result()
     if is_chief():
         figures = ", ".join(f"{name} {x}" for name, x in result["evaluation"].items()) or "no evaluation"
