@@ -4,8 +4,8 @@ import math
 import re
 import traceback
 
+from core.disk import disk_full
 from core.errors import NoRoomError
-from core.room import disk_full
 
 _TENSOR = re.compile(r"OOM when allocating tensor with shape\[([\d,]*)\] and type (\w+) on (\S+)")
 _BYTES = re.compile(r"Out of memory while trying to allocate (\d+) bytes", re.IGNORECASE)

@@ -4,7 +4,6 @@
 """
 
 import datetime
-import os
 import re
 import shutil
 import subprocess
@@ -13,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from core.checkpoint.versions import versions
-from core.room import room_for
+from core.disk import space_for, unfinished_folder, write_whole
 from trainers.workdir import Workdir, json_text
 
 _ENTRY = re.compile(r"(\d{4,})-step-\d{9,}")
@@ -30,11 +29,16 @@ def record_start(workdir: Workdir, *, step: int, given: str, operative: str, dev
         "config_hash": workdir.config_hash,
     }
     configuration = {"given.gin": given, "operative.gin": operative}
-    with room_for(workdir.configurations):
-        _add_to_history(workdir.configurations / "history", step, configuration)
+    with space_for(workdir.configurations):
+        history = workdir.configurations / "history"
+        before = {name: workdir.configurations / name for name in configuration}
+        if not history.exists() and all(path.is_file() for path in before.values()):
+            # The run began before there was a history: what it began with is its first entry.
+            _add_to_history(history, 0, {name: path.read_text("utf-8") for name, path in before.items()})
+        _add_to_history(history, step, configuration)
     files = {workdir.configurations / name: text for name, text in configuration.items()}
-    with room_for(workdir.path / "run.json"):
-        write_together({**files, workdir.path / "run.json": json_text(run)})
+    files[workdir.path / "run.json"] = json_text(run)
+    write_whole({path: text.encode() for path, text in files.items()})
 
 
 def _add_to_history(history: Path, step: int, configuration: Mapping[str, str]) -> None:
@@ -45,7 +49,7 @@ def _add_to_history(history: Path, step: int, configuration: Mapping[str, str]) 
     operative = last / "operative.gin"
     if operative.is_file() and operative.read_bytes() == configuration["operative.gin"].encode():
         return
-    temporary = history / f".{os.getpid()}.tmp"
+    temporary = unfinished_folder(history)
     try:
         temporary.mkdir()
         for name, text in configuration.items():
@@ -53,20 +57,6 @@ def _add_to_history(history: Path, step: int, configuration: Mapping[str, str]) 
         temporary.rename(history / f"{number + 1:04d}-step-{step:09d}")
     except OSError:
         shutil.rmtree(temporary, ignore_errors=True)
-        raise
-
-
-def write_together(texts: Mapping[Path, str]) -> None:
-    """Writes each file whole, and puts none in its place before all are written."""
-    temporaries = {path: path.with_name(f".{path.name}.{os.getpid()}.tmp") for path in texts}
-    try:
-        for path, text in texts.items():
-            temporaries[path].write_text(text, encoding="utf-8")
-        for path, temporary in temporaries.items():
-            temporary.replace(path)
-    except OSError:
-        for temporary in temporaries.values():
-            temporary.unlink(missing_ok=True)
         raise
 
 

@@ -4,17 +4,12 @@ import fcntl
 import json
 import math
 import os
-import re
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from core.disk import disk_full, remove_unfinished, write_whole
 from core.errors import CheckpointError, ConfigurationError
-from core.room import disk_full, room_for
-
-# The names of unfinished files, with the process that was at it.
-_UNFINISHED = re.compile(r"\.write-(\d+)|.*\.(\d+)\.tmp|\.metrics\.jsonl\.tmp|step-\d+\.tmp", re.DOTALL)
 
 
 class Workdir:
@@ -62,7 +57,8 @@ class Workdir:
                 "`--workdir=DIR`."
             )
         self._folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)  # held open: its number stays its own
-        self._remove_temporaries()
+        # None but this run holds the lock. A folder that is unfinished can only be one of the history.
+        remove_unfinished([self.path, self.configurations, self.configurations / "history", self.path / "samples"])
 
     def _is_free(self) -> bool:
         """Takes the lock, unless another run holds it."""
@@ -87,21 +83,6 @@ class Workdir:
                 "kept in it. Put it back and run the same command again: it goes on from the newest checkpoint."
             )
 
-    def _remove_temporaries(self) -> None:
-        """Removes the unfinished files of runs that are dead: none but this one holds the lock."""
-        for folder in (self.path, self.configurations, self.configurations / "history", self.path / "samples"):
-            for path in folder.iterdir() if folder.is_dir() else ():
-                found = _UNFINISHED.fullmatch(path.name)
-                if found is None or _is_another(found[1] or found[2]):
-                    continue
-                try:
-                    if path.is_dir() and not path.is_symlink():
-                        shutil.rmtree(path)
-                    else:
-                        path.unlink(missing_ok=True)
-                except OSError as error:
-                    print(f"Warning: `{path}` could not be removed: {error.strerror}.", flush=True)
-
     def read_result(self) -> dict[str, Any]:
         """Returns how the last run that began has ended; empty if it didn't say."""
         try:
@@ -122,30 +103,11 @@ class Workdir:
 
     def _write_result(self, result: Mapping[str, Any]) -> None:
         self.check_there()
-        temporary = self.result.with_name(f".{self.result.name}.{os.getpid()}.tmp")
-        with room_for(self.result):
-            try:
-                temporary.write_text(json_text(result), encoding="utf-8")
-                temporary.replace(self.result)
-            finally:
-                temporary.unlink(missing_ok=True)
+        write_whole({self.result: json_text(result).encode()})
 
 
 def _wrong_kind(path: Path, kind: str) -> ConfigurationError:
     return ConfigurationError(f"`{path}` isn't {kind}: move it away, or name another folder with `--workdir=DIR`.")
-
-
-def _is_another(pid: str | None) -> bool:
-    """Says whether a process of this number lives that isn't this one; it may not be ours to ask."""
-    if pid is None or int(pid) == os.getpid():
-        return False
-    try:
-        os.kill(int(pid), 0)
-    except PermissionError:
-        return True
-    except (ProcessLookupError, OverflowError):
-        return False
-    return True
 
 
 def json_text(value: Mapping[str, Any]) -> str:

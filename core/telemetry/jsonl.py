@@ -10,11 +10,10 @@
 
 import json
 import math
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from core.room import room_for
+from core.disk import space_for, write_whole
 
 
 class JsonLines:
@@ -28,10 +27,11 @@ class JsonLines:
     """
 
     def __init__(self, path: Path, first_step: int):
-        with room_for(path):
+        with space_for(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.exists():
-                _rewrite(path, [line for line in path.read_bytes().splitlines(True) if _is_kept(line, first_step)])
+                kept = [line for line in path.read_bytes().splitlines(True) if _is_kept(line, first_step)]
+                write_whole({path: b"".join(kept)})
         self._path, self._stream = path, path.open("ab", buffering=0)  # a line that finds no room isn't kept for later
 
     def write(self, step: int, split: str, figures: Mapping[str, float]) -> None:
@@ -41,7 +41,7 @@ class JsonLines:
             raise ValueError(f"A figure is named `{min(clash)}`, the name of another column: rename the figure.")
         values = {name: float(value) for name, value in figures.items()}
         line = {**row, **{name: value if math.isfinite(value) else None for name, value in values.items()}}
-        with room_for(self._path):
+        with space_for(self._path):
             rest = memoryview((json.dumps(line, allow_nan=False) + "\n").encode())
             while rest:  # what a disk that is nearly full still takes may be less than the line
                 rest = rest[self._stream.write(rest) :]
@@ -58,13 +58,3 @@ def _is_kept(line: bytes, first_step: int) -> bool:
         return bool(json.loads(line)["step"] <= first_step)
     except (ValueError, KeyError, TypeError):  # no line of ours: the tail that a crashed file system left behind
         return False
-
-
-def _rewrite(path: Path, lines: list[bytes]) -> None:
-    """Replaces the file in one move, so that a kill in between leaves the old one."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("wb") as stream:
-        stream.writelines(lines)
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.replace(path)

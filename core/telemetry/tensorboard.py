@@ -11,7 +11,7 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from core.room import room_for
+from core.disk import space_for
 
 _count = itertools.count()
 
@@ -27,7 +27,7 @@ class TensorBoard:
         self._clock = clock
         name = f"events.out.tfevents.{int(time.time()):010}.{socket.gethostname()}.{os.getpid()}.{next(_count)}"
         self._path = directory / name
-        with room_for(self._path):
+        with space_for(self._path):
             directory.mkdir(parents=True, exist_ok=True)
             # TensorBoard's own `EventFileWriter` writes in a thread, where a full disk ends in a traceback.
             self._file = RecordWriter(self._path.open("wb"))
@@ -49,11 +49,11 @@ class TensorBoard:
 
     def close(self) -> None:
         """Closes the event file."""
-        with room_for(self._path):
+        with space_for(self._path):
             self._file.close()
 
     def _write(self, event: Event) -> None:
         event.wall_time = self._clock()
-        with room_for(self._path):
+        with space_for(self._path):
             self._file.write(event.SerializeToString())
             self._file.flush()  # or a kill would take figures with it

@@ -94,7 +94,7 @@ FULL = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (10, resource
 FILES = {
     "figures": (f"{FULL}; run.report('eval', {{{{'x': 1.0}}}})", ["metrics.jsonl` can't be written: File too large"]),
     "a picture": (
-        f"{FULL}; from trainers.hooks.samples import write_file; write_file(run.workdir.path / 'x.png', b'x' * 20)",
+        f"{FULL}; from core.disk import write_whole; write_whole({{{{run.workdir.path / 'x.png': b'x' * 20}}}})",
         ["x.png` can't be written: File too large"],
     ),
     "a file of their own": ("open('/dev/full', 'w').write('x' * 10**6)", ["No space left on device", "mine.py:"]),

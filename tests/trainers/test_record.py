@@ -1,6 +1,7 @@
 """What a workdir keeps of how its run was started, and when."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -82,18 +83,24 @@ def test_a_second_start_of_the_same_adds_nothing(tmp_path):
 
 @pytest.mark.parametrize("full", [1, 2, 3, 4, 5])
 def test_a_full_disk_leaves_the_files_as_they_were(tmp_path, monkeypatch, full):
-    workdir, write, calls = Workdir(tmp_path), Path.write_text, []
+    workdir, calls = Workdir(tmp_path), []
     record.record_start(workdir, step=0, given="a = 1\n", operative="a = 1\n", devices=[])
     good = kept(tmp_path)
 
-    def write_some(path, text, **options):
-        calls.append(path)
-        if len(calls) == full:
-            write(path, text[:3], **options)
-            raise OSError(28, "No space left on device", str(path))
-        return write(path, text, **options)
+    def fill(function):
+        """The disk is full when `full` files have been written, the last of them in part."""
 
-    monkeypatch.setattr(Path, "write_text", write_some)
+        def call(*arguments, **options):
+            result = function(*arguments, **options)
+            calls.append(arguments)
+            if len(calls) == full:
+                raise OSError(28, "No space left on device")
+            return result
+
+        return call
+
+    monkeypatch.setattr(Path, "write_text", fill(Path.write_text))
+    monkeypatch.setattr(os, "fsync", fill(os.fsync))
     with pytest.raises(NoRoomError, match="No space left"):
         record.record_start(workdir, step=9, given="a = 2\n", operative="a = 2\n", devices=[])
     monkeypatch.undo()
@@ -102,3 +109,14 @@ def test_a_full_disk_leaves_the_files_as_they_were(tmp_path, monkeypatch, full):
     assert not [path for path in tmp_path.rglob("*") if path.name.endswith(".tmp")]
     record.record_start(workdir, step=9, given="a = 2\n", operative="a = 2\n", devices=[])
     assert [path.name for path in sorted((tmp_path / "config/history").iterdir())][1:] == ["0002-step-000000009"]
+
+
+def test_what_a_run_from_before_there_was_a_history_began_with_is_its_first_entry(tmp_path):
+    (tmp_path / "config").mkdir()
+    for name in ("given.gin", "operative.gin"):
+        (tmp_path / "config" / name).write_text("a = 1\n")
+    record.record_start(Workdir(tmp_path), step=500, given="a = 2\n", operative="a = 2\n", devices=[])
+    history = tmp_path / "config/history"
+    assert {path.name: (path / "given.gin").read_text() for path in history.iterdir()} == {
+        "0001-step-000000000": "a = 1\n", "0002-step-000000500": "a = 2\n"
+    }  # fmt: skip

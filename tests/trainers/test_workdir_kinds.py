@@ -34,9 +34,12 @@ def test_temporaries_of_dead_processes_go(workdir):
     (workdir.path / f"config/history/.{dead}.tmp/given.gin").touch()
     gone = [
         f".write-{dead}", f"run.{dead}.tmp", f".result.json.{dead}.tmp", f".result.json.{os.getpid()}.tmp",
-        f"config/.given.gin.{dead}.tmp", ".metrics.jsonl.tmp", "samples/step-000000100.tmp",
+        f"config/.given.gin.{dead}.tmp", f".metrics.jsonl.{dead}.tmp", f"samples/.step-000000100.png.{dead}.tmp",
     ]  # fmt: skip
-    kept = [f".write-{alive}", f".result.json.{alive}.tmp", "mine.tmp", "samples/step-000000100.png", "config/a.gin"]
+    theirs = [f"notes.{dead}.tmp", f"data.{dead}.tmp/x", f".data.{dead}.tmp/x", f".{dead}.tmp.txt", "mine.tmp"]
+    (workdir.path / theirs[1]).parent.mkdir()
+    (workdir.path / theirs[2]).parent.mkdir()
+    kept = [f".write-{alive}", f".result.json.{alive}.tmp", "samples/step-000000100.png", "config/a.gin", *theirs]
     for name in (*gone, *kept):
         (workdir.path / name).touch()
     workdir.lock()

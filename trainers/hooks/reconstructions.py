@@ -13,12 +13,13 @@ import gin
 import tensorflow as tf
 
 from core.arguments import is_size
+from core.disk import write_whole
 from core.errors import ConfigurationError, shown
 from core.task import Batch
 from core.workers import is_chief
 from trainers.diagnosis import explained
 from trainers.hooks.base import Hook, Run
-from trainers.hooks.samples import encode_grid, write_file
+from trainers.hooks.samples import encode_grid
 
 
 @gin.configurable
@@ -49,7 +50,7 @@ class Reconstructions(Hook):
         png = encode_grid(tf.concat([made["image"], made["reconstructed"]], axis=2))
         folder = run.workdir.path / "samples"
         folder.mkdir(exist_ok=True)
-        write_file(folder / f"reconstructed-{run.step:09d}.png", png)
+        write_whole({folder / f"reconstructed-{run.step:09d}.png": png})
         run.telemetry.image(run.step, "reconstructions", png)
 
     def _reconstructor(self, run: Run) -> Callable[[], Batch]:

@@ -11,16 +11,15 @@ In a gin file:
 import inspect
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Protocol
 
 import gin
 import tensorflow as tf
 
 from core.arguments import is_size
+from core.disk import write_whole
 from core.errors import ConfigurationError, shown
 from core.random import Rng
-from core.room import room_for
 from core.task import Task
 from core.tracing import no_python_values
 from core.workers import is_chief
@@ -65,7 +64,7 @@ class SampleGrid(Hook):
         png = encode_grid(self._sampler()["image"])
         folder = run.workdir.path / "samples"
         folder.mkdir(exist_ok=True)
-        write_file(folder / f"step-{run.step:09d}.png", png)
+        write_whole({folder / f"step-{run.step:09d}.png": png})
         run.telemetry.image(run.step, "samples", png)
 
 
@@ -161,14 +160,3 @@ def encode_png(image: Any) -> bytes:
     """Returns one image in [-1, 1] as a PNG."""
     levels = tf.cast(tf.clip_by_value((image + 1.0) * 127.5, 0.0, 255.0) + 0.5, tf.uint8)
     return bytes(tf.io.encode_png(levels).numpy())
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Writes a file whole or not at all."""
-    temporary = path.with_suffix(".tmp")
-    with room_for(path):
-        try:
-            temporary.write_bytes(content)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)

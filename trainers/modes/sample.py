@@ -6,10 +6,11 @@ from pathlib import Path
 import tensorflow as tf
 
 from core.data import check_feature, image_folder
+from core.disk import write_whole
 from core.errors import NotFiniteError
 from models.translation.task import checked_translation
 from trainers.diagnosis import explained
-from trainers.hooks.samples import encode_grid, encode_png, make_sampler, write_file
+from trainers.hooks.samples import encode_grid, encode_png, make_sampler
 from trainers.session import Session
 from trainers.trainer import Trainer
 
@@ -35,8 +36,8 @@ def run(session: Session) -> int:
     folder.mkdir(exist_ok=True)
     width = len(str(count - 1))
     for i in range(count):
-        write_file(folder / f"sample-{i:0{width}d}.png", encode_png(image[i]))
-    write_file(folder / "samples.png", encode_grid(image))
+        write_whole({folder / f"sample-{i:0{width}d}.png": encode_png(image[i])})
+    write_whole({folder / "samples.png": encode_grid(image)})
     print(f"{count} samples of step {trainer.step}, in `{folder}`", flush=True)
     return 0
 
@@ -56,6 +57,6 @@ def _translate(trainer: Trainer, images: Path, folder: Path) -> int:
             image = source.gather(tf.constant([i], tf.int64))["image"]
             # `a.jpg` and `a.png` of one folder must not become one file.
             name = path.stem if stems[path.stem] == 1 else path.name
-            write_file(folder / f"{name}.png", encode_png(translate(2.0 * image - 1.0)[0]))
+            write_whole({folder / f"{name}.png": encode_png(translate(2.0 * image - 1.0)[0])})
     print(f"{len(source)} images translated by step {trainer.step}, in `{folder}`", flush=True)
     return 0
