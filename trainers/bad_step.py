@@ -11,21 +11,33 @@ from core.engine.place import cut, shape_of
 from core.errors import NotFiniteError, TapeloopError
 from core.task import Batch, Compute
 from core.task.loss import means
-from trainers.bad_data import blamed_feature, unfit_example, unfit_features
+from trainers.bad_data import blamed_feature, unfit_example
 from trainers.diagnosis import REMEDY
 from trainers.input import Input
 
 
 def explain_bad_step(train_step: TrainStep, input: Input, step: int) -> TapeloopError:
-    """Makes the error of a step that isn't finite: it names the example to blame, or what wasn't finite first."""
+    """Makes the error of a step that isn't finite: it names the example to blame, or what wasn't finite first.
+
+    The step is done again for that, whole and on one device: where that fails for another reason, such as want of
+    memory, nothing but the step is named.
+    """
+    try:
+        return _explain(train_step, input, step)
+    except Exception as error:
+        first = str(error).strip().split("\n")[0]
+        return NotFiniteError(
+            f"step {step} is not finite. Nothing of it was saved. {REMEDY} (Done again to see what went wrong first, "
+            f"it ended in {type(error).__name__}: {first[:200]})"
+        )
+
+
+def _explain(train_step: TrainStep, input: Input, step: int) -> TapeloopError:
     due = [plan for plan in train_step.plans if step % plan.phase.every == 0]
     read = {key for plan in due for key in plan.reads}
     batch = {key: x for key, x in input.batch_of(step).items() if key in read}
-    struck = _struck(train_step)
-    if struck:  # the weights are lost with which the step could be done again
-        feature = next(iter(unfit_features(batch)), None)
-    else:
-        feature = blamed_feature(batch, lambda values: _bad_phase(train_step, values, step) is not None)
+    struck = _mend_struck(train_step)
+    feature = blamed_feature(batch, lambda values: _bad_phase(train_step, values, step) is not None)
     if feature is not None:
         what = f"step {step} is not finite, and nothing of it was saved"
         return unfit_example(what, input.source, feature, batch[feature], input.examples_of(step))
@@ -34,13 +46,21 @@ def explain_bad_step(train_step: TrainStep, input: Input, step: int) -> Tapeloop
     return NotFiniteError(f"step {step} is not finite: {found or overflow}. Nothing of it was saved. {REMEDY}")
 
 
-def _struck(train_step: TrainStep) -> str | None:
-    """Names weights that aren't finite: a finite loss let an update through whose gradients weren't."""
+def _mend_struck(train_step: TrainStep) -> str | None:
+    """Names weights that aren't finite: a finite loss let an update through whose gradients weren't.
+
+    What they were is lost. They become small numbers, with which the step can be done again: a gradient that goes wrong
+    for its data does so with any weights, while one that went wrong where the weights were does so no more.
+    """
+    said = None
     for name, optimizer in train_step.optimizers.items():
         struck = [path for path, v in optimizer.parameters.items() if not tf.reduce_all(tf.math.is_finite(v))]
-        if struck:
-            return f"the loss of phase `{name}` was, but not the gradient of {listed(struck, most=4)}"
-    return None
+        for path in struck:
+            v = optimizer.parameters[path]
+            v.assign(tf.where(tf.math.is_finite(v), v, tf.cast(0.01, v.dtype)))
+        if struck and said is None:
+            said = f"the loss of phase `{name}` was, but not the gradient of {listed(struck, most=4)}"
+    return said
 
 
 def _bad_phase(train_step: TrainStep, values: Batch, index: int) -> str | None:

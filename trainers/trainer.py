@@ -69,8 +69,7 @@ class Trainer:
     ) -> dict[str, float]:
         """Runs to the last step, or until a hook stops the run; returns the last evaluation."""
         self.telemetry = telemetry or self.telemetry
-        for hook in self.hooks:
-            hook.check(self)
+        self._check_hooks()
         chunks = self.input.chunks_from(self.step)
         with self._preemption.granted():
             self.watchdog.begin("the first chunk of data")
@@ -82,6 +81,7 @@ class Trainer:
             while not self.state.finished:
                 self.advance(stacked)
                 if not self.state.finished:
+                    self.watchdog.begin("the next chunk of data")
                     with self._meter.waiting():
                         stacked = next(chunks)
         return self.evaluation
@@ -192,9 +192,10 @@ class Trainer:
 
     def report_the_end(self) -> None:
         """Has everything reported that is reported at the end of a run, without a step taken."""
+        self._check_hooks()
         for hook in self.settings.hooks:
             if hook.due(self.step, self.step):
-                hook(self)
+                self._call_hook(hook)
         if self.evaluator:
             self.evaluate()
 
@@ -217,6 +218,11 @@ class Trainer:
             if hook in due or (saves and ends):
                 self._call_hook(hook)
 
+    def _check_hooks(self) -> None:
+        self.watchdog.begin("checking the hooks")
+        for hook in self.hooks:
+            hook.check(self)
+
     def _call_hook(self, hook: Hook) -> None:
         self.watchdog.begin(f"the hook `{type(hook).__name__}`")
         hook(self)
@@ -226,9 +232,7 @@ class Trainer:
         if bad_step == ALL_WELL:
             return
         self.state.step = bad_step
-        with explained(self.input.source):
-            error = explain_bad_step(self.train_step, self.input, bad_step)
-        raise error
+        raise explain_bad_step(self.train_step, self.input, bad_step)
 
     def _leave_for_now(self) -> None:
         self.watchdog.begin("the last checkpoint")

@@ -70,6 +70,8 @@ def save(
         remove_old(directory, step, keep, warn)
     except (OSError, tf.errors.OpError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
+        if isinstance(error, tf.errors.ResourceExhaustedError) and "OOM" in error.message:
+            raise  # it is memory that there is none of: the disk isn't to blame
         raise CheckpointError(
             f"The checkpoint of step {step} could not be written to `{directory}`: {reason(error, temporary)}. Make "
             "room and see that you may write there, or choose another `--workdir`; the checkpoints from before are "

@@ -51,8 +51,9 @@ def _check_headers(path: Path, archive: zipfile.ZipFile) -> None:
             if content.read(len(np.lib.format.MAGIC_PREFIX)) != np.lib.format.MAGIC_PREFIX:
                 continue  # a stranger, which `_member` names
             header = _HEADERS.get(content.read(2))
-            if header is None:
-                continue  # of structures with names beyond ASCII: NumPy reads it, and no source takes it
+            if header is None:  # of structures with names beyond ASCII, or of no version at all
+                known = "Its header is of a version that plain numbers don't need."
+                raise _unreadable(path, member.filename.removesuffix(".npy"), ValueError(known))
             try:
                 shape, _, dtype = header(content)
             except Exception as error:  # NumPy evaluates the text of a header, which can fail in any way

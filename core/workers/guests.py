@@ -1,5 +1,6 @@
 """Who comes to the chief before a run: its workers, and strangers, who hold up nobody and learn nothing."""
 
+import collections
 import contextlib
 import socket
 import time
@@ -9,6 +10,7 @@ from typing import Any
 from core.workers.channel import ANSWER_SECONDS, Channel
 from core.workers.handshake import TOKEN, drawn, is_same, proof
 
+PATIENCE_SECONDS = 1.0  # in which a worker has answered, from however far away
 STRANGERS = 64  # who may be here at a time without having proven anything: each costs a file descriptor and memory
 
 
@@ -26,8 +28,6 @@ class Guests:
     def look(self) -> bool:
         """Lets in who connects, turns away who proves nothing, and tells whether the guests have changed."""
         before, now = list(self.hellos), time.monotonic()
-        for listener in self.listeners:
-            self._let_in(listener, now)
         for channel, (since, origin, challenge) in list(self.strangers.items()):
             said = next(channel.messages(), None)
             if said is None and not channel.closed and now - since < ANSWER_SECONDS:
@@ -39,6 +39,8 @@ class Guests:
                 channel.close()
             else:
                 self.hellos[channel] = hello
+        for listener in self.listeners:  # after those who are here were heard: who has answered is no stranger
+            self._let_in(listener, now)
         for channel in list(self.hellos):
             channel.flush()
             for _ in channel.messages():
@@ -49,18 +51,27 @@ class Guests:
         return before != list(self.hellos)
 
     def _let_in(self, listener: socket.socket, now: float) -> None:
-        """Takes in some of those who wait at the door; the rest next time, so that no crowd keeps the chief here."""
+        """Takes in those who wait at the door, as long as there is room."""
         with contextlib.suppress(OSError):
-            for _ in range(STRANGERS):
+            while len(self.strangers) < STRANGERS or self._dispensable(now):
                 connection, origin = listener.accept()
+                if len(self.strangers) >= STRANGERS and (leaving := self._dispensable(now)):
+                    del self.strangers[leaving]
+                    leaving.close()
                 channel, challenge = Channel(connection), drawn()
                 channel.send({"challenge": challenge})
                 self.strangers[channel] = now, str(origin[0]), challenge
-                if len(self.strangers) > STRANGERS:
-                    # A worker answers at once: it is through before it has become the oldest, whoever else comes.
-                    oldest = next(iter(self.strangers))
-                    del self.strangers[oldest]
-                    oldest.close()
+
+    def _dispensable(self, now: float) -> Channel | None:
+        """Returns who may make room for another: the first from where most are from who has had the time to answer.
+
+        A worker answers at once, and few come from its address: whoever else comes, it is through before its turn.
+        """
+        crowd, _ = collections.Counter(origin for _, origin, _ in self.strangers.values()).most_common(1)[0]
+        for channel, (since, origin, _) in self.strangers.items():
+            if origin == crowd and now - since > PATIENCE_SECONDS:
+                return channel
+        return None
 
     def _hello(
         self, channel: Channel, origin: str, challenge: str, said: Mapping[str, Any] | None

@@ -106,6 +106,34 @@ def test_values_that_are_not_read_or_are_selected_around_are_not_blamed(tmp_path
         train(trainer)
 
 
+class Root(Line):
+    """Has a loss that is finite where its gradient isn't: at a weight of 0."""
+
+    def loss(self, batch, rng):
+        w = tf.sqrt(self.w[0] - 1.0)
+        return Loss(tf.where(tf.math.is_finite(batch["y"]), w + tf.zeros_like(batch["y"]), 0.0))
+
+
+def test_a_gradient_that_is_lost_to_the_weights_is_not_blamed_on_values_that_were_left_out(tmp_path):
+    settings = {"global_batch_size": 24, "steps": 1, "chunk_steps": 1, "log_every": 1}
+    trainer = make(tmp_path, task=lambda *, rng: Root(rng=rng), source=points(y=(5, np.nan)), **settings)
+    with pytest.raises(NotFiniteError, match="the loss of phase `fit` was, but not the gradient of `w`"):
+        train(trainer)
+
+
+def test_a_step_that_fails_otherwise_when_it_is_done_again_is_still_not_finite(tmp_path):
+    class Traced(Line):
+        def loss(self, batch, rng):
+            if tf.executing_eagerly():
+                raise KeyError("eager")
+            return Loss(super().loss(batch, rng).per_example * np.inf)
+
+    settings = {"global_batch_size": 24, "steps": 1, "chunk_steps": 1, "log_every": 1}
+    trainer = make(tmp_path, task=lambda *, rng: Traced(rng=rng), source=points(), **settings)
+    with pytest.raises(NotFiniteError, match=r"step 0 is not finite.*ended in KeyError: 'eager'"):
+        train(trainer)
+
+
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_the_example_of_a_bad_evaluation_is_named(replicas):
     strategy = mirrored(replicas=replicas) if replicas > 1 else None

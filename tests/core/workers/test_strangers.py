@@ -11,9 +11,10 @@ import pytest
 from peer_lab import Worker, addresses, connected, hear, introduce, is_shown_out, packed
 
 from core.errors import PeerLostError
+from core.workers import guests as guests_module
 from core.workers.channel import Channel, cleaned
 from core.workers.cluster import Cluster
-from core.workers.guests import STRANGERS, Guests
+from core.workers.guests import PATIENCE_SECONDS, STRANGERS, Guests
 from core.workers.handshake import proof
 from core.workers.heartbeat import Heartbeat
 
@@ -77,20 +78,28 @@ def test_a_crowd_of_silent_strangers_fills_nothing_and_locks_nobody_out(start):
         assert open_files < 20  # the strangers are gone with the meeting
 
 
-def test_no_more_strangers_are_in_at_a_time_than_there_is_room_for():
+def test_no_more_strangers_are_in_at_a_time_than_there_is_room_for(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(guests_module.time, "monotonic", lambda: now[0])
     listener = socket.create_server(("127.0.0.1", 0), backlog=4 * STRANGERS)
     guests = Guests([listener], hello_of(["a:1", "b:2"], 0), SECRET)
     with contextlib.ExitStack() as stack, contextlib.closing(guests):
         crowd = [stack.enter_context(socket.create_connection(listener.getsockname())) for _ in range(2 * STRANGERS)]
-        for _ in range(3):
-            guests.look()
-        assert len(guests.strangers) == STRANGERS
         late = stack.enter_context(socket.create_connection(listener.getsockname()))
         guests.look()
+        first = list(guests.strangers)
+        assert len(first) == STRANGERS
+        guests.look()
+        assert list(guests.strangers) == first  # who has just come has yet to answer
+        for _ in range(2):  # the second half of the crowd, and then the worker
+            now[0] += 2 * PATIENCE_SECONDS
+            guests.look()
+        assert len(guests.strangers) == STRANGERS
+        assert is_shown_out(crowd[0])
+        stack.enter_context(socket.create_connection(listener.getsockname()))
         introduce(late, hello_of(["a:1", "b:2"], 1), SECRET)
         assert guests.look()
         assert [hello["index"] for hello in guests.hellos.values()] == [1]
-        assert is_shown_out(crowd[0])
 
 
 def test_a_worker_without_the_token_is_named_as_a_reason_when_the_chief_gives_up(start):
