@@ -1,7 +1,8 @@
 """Standard streams that never end a run: figures go to files as well, so a reader who has left is no failure.
 
-A command may be started with its streams closed, lose the reader of a pipe or its terminal on the way, or have a locale
-without the letters that it prints. `keep_streams` is called before anything is opened.
+A command may be started with its streams closed, lose the reader of a pipe or its terminal on the way, fill the disk
+that its output goes to, or have a locale without the letters that it prints. `keep_streams` is called before anything
+is opened.
 """
 
 import errno
@@ -9,6 +10,8 @@ import io
 import os
 import sys
 from typing import Any, TextIO
+
+from core.room import disk_full
 
 GONE = (errno.EPIPE, errno.EIO)  # nobody reads the pipe any more; the terminal has vanished
 
@@ -36,15 +39,30 @@ def lasting_stream(descriptor: int, *, like: TextIO | None) -> TextIO:
 
 
 class _Lasting(io.FileIO):
-    """A descriptor that leads nowhere from the moment on when nobody reads it."""
+    """A descriptor that leads nowhere from the moment on when nobody reads it, or for as long as its disk is full."""
+
+    _told = False
 
     def write(self, data: Any, /) -> int:
         try:
             return super().write(data)
         except OSError as error:
-            if error.errno not in GONE:
+            if disk_full(error):
+                self._tell(error)
+            elif error.errno in GONE:
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, self.fileno())  # also for what is written by other ways than this
+                os.close(nowhere)
+            else:
                 raise
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self.fileno())  # also for what is written by other ways than this
-            os.close(nowhere)
             return len(data)
+
+    def _tell(self, error: OSError) -> None:
+        """Says once that what is printed is lost; for what is lost of stderr there is no place to say it."""
+        if self.fileno() == 1 and not self._told:
+            self._told = True
+            print(
+                f"Warning: the standard output can't be written: {error.strerror}. What is printed is lost until there "
+                "is room again; the command goes on, and figures are in the folder of the run.",
+                file=sys.stderr,
+            )

@@ -48,8 +48,43 @@ def test_a_reader_that_leaves_changes_nothing(tmp_path):
     assert json.loads((tmp_path / "piped" / "result.json").read_text())["step"] == 20
 
 
+def test_a_full_disk_behind_stdout_is_said_once_and_the_run_goes_on(tmp_path):
+    done = shell(f"{train('full')} > /dev/full", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (warning,) = done.stderr.splitlines()
+    assert warning.startswith("Warning: the standard output can't be written: No space left on device.")
+    assert json.loads((tmp_path / "full" / "result.json").read_text())["step"] == 20
+
+
+@pytest.mark.parametrize("streams", ["2> /dev/full", "> /dev/full 2>&1"])
+def test_a_full_disk_behind_stderr_changes_no_exit_code(streams, tmp_path):
+    done = shell(f"$python -m trainers.main --gin_file=nowhere.gin {streams}", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
+
+
+ROOM_AGAIN = """
+import resource, sys
+from trainers.streams import keep_streams
+keep_streams()
+resource.setrlimit(resource.RLIMIT_FSIZE, (6, resource.RLIM_INFINITY))  # a disk that is all but full
+print("before", "it is full", "twice", sep="\\n", flush=True)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print(" again")
+"""
+
+
+def test_what_is_printed_once_there_is_room_again_is_there(tmp_path):
+    with open(tmp_path / "log", "w") as log:
+        done = subprocess.run(
+            [sys.executable, "-c", ROOM_AGAIN],
+            cwd=CHECKOUT, env=environment(), stdout=log, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert (tmp_path / "log").read_text() == "before again\n"
+    assert (done.returncode, done.stderr.count("Warning: ")) == (0, 1)
+
+
 @pytest.mark.parametrize("command", ["main", "launch"])
-@pytest.mark.parametrize("streams", [">&- 2>&-", "| true"])
+@pytest.mark.parametrize("streams", [">&- 2>&-", "| true", "> /dev/full 2>&-"])
 def test_help_that_nobody_reads_is_no_failure(command, streams, tmp_path):
     line = f"exec 3>&1; $python -m trainers.{command} --help {streams}; echo ${{PIPESTATUS[0]}} >&3"
     done = shell(line, cwd=tmp_path)
