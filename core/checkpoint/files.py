@@ -79,8 +79,11 @@ def remove_leftovers(directory: Path, warn: Warn) -> None:
 
 def remove_old(directory: Path, step: int, keep: int, warn: Warn) -> None:
     """Removes all but the `keep` newest up to `step`: a later one is damaged, or somebody went back on purpose."""
-    for _, path in [found for found in checkpoints_in(directory) if found[0] <= step][keep:]:
-        _remove(path, warn)
+    found = [(of, path) for of, path in checkpoints_in(directory) if of <= step]
+    kept = sorted({of for of, _ in found})[-keep:]  # of one step two may stand there, where one can't be removed
+    for of, path in found:
+        if of not in kept:
+            _remove(path, warn)
 
 
 def _remove(path: Path, warn: Warn) -> None:

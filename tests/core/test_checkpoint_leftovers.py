@@ -2,12 +2,33 @@
 
 import os
 import shutil
+import subprocess
 
 import pytest
 import tensorflow as tf
 from checkpoint_lab import fail, model, names, newest, save
 
 from core.checkpoint import files
+from core.telemetry import Telemetry
+
+
+class Screen:
+    """A writer that keeps what it is to show."""
+
+    def __init__(self):
+        self.notes = []
+
+    def note(self, text):
+        self.notes.append(text)
+
+    def progress(self, step, figures=None):
+        pass
+
+    def write(self, step, split, figures):
+        pass
+
+    def close(self):
+        pass
 
 
 @pytest.fixture
@@ -21,6 +42,54 @@ def stubborn(monkeypatch):
         rmtree(path, *args, **options)
 
     monkeypatch.setattr(files.shutil, "rmtree", remove)
+
+
+@pytest.fixture
+def immovable(request):
+    """Makes a folder that can't be removed: for real, where this user has any means for it."""
+    undo = []
+
+    def make(path):
+        (path / "mount").mkdir()
+        means = [("chattr +i {}", "chattr -i {}"), ("mount --bind {}/mount {}/mount", "umount {}/mount")]
+        if os.geteuid():
+            means = [("chmod 500 {}", "chmod 700 {}")]
+        for do, back in means:
+            if not subprocess.run(do.format(*[path] * 2), shell=True, capture_output=True, check=False).returncode:
+                undo.append((back, path))
+                return
+        request.getfixturevalue("stubborn")
+        (path / ".nfs1").touch()
+
+    yield make
+    for back, path in undo:  # it may have been put aside
+        now = path if path.exists() else path.with_name(f".tmp-removed-{path.name}")
+        subprocess.run(back.format(now), shell=True, check=True)
+
+
+def test_what_can_not_be_removed_for_real_is_told_once_and_the_others_are_counted(tmp_path, immovable):
+    for step in (1, 2, 3):
+        save(tmp_path, model(), step, keep=9)
+    immovable(tmp_path / "step-000000001")
+    for _ in range(2):  # starts
+        screen = Screen()
+        warn = Telemetry([screen]).warn_once
+        for step in (4, 5, 6, 7):
+            save(tmp_path, model(), step, keep=2, warn=warn)
+        assert len(screen.notes) == 1
+        assert "step-000000001` could not be removed" in screen.notes[0]
+        there = names(tmp_path)
+        assert [name for name in there if not name.startswith(".tmp-")][-2:] == ["step-000000006", "step-000000007"]
+        assert len(there) == 3
+        assert newest(tmp_path).step == 7
+
+
+def test_one_that_was_replaced_and_stays_counts_for_nothing(tmp_path):
+    for step in (1, 2, 3):
+        save(tmp_path, model(), step, keep=9)
+    shutil.copytree(tmp_path / "step-000000003", tmp_path / "step-000000003.replaced")
+    files.remove_old(tmp_path, 3, 2, fail)
+    assert names(tmp_path) == ["step-000000002", "step-000000003", "step-000000003.replaced"]
 
 
 def test_leftovers_that_stay_are_told_and_in_no_way(tmp_path, stubborn):
