@@ -85,17 +85,24 @@ def write_whole(contents: Mapping[Path, bytes]) -> None:
 def remove_unfinished(folders: Iterable[Path]) -> None:
     """Removes what processes that are gone have left unfinished in these folders; warns where that fails."""
     for folder in folders:
-        for path in folder.iterdir() if folder.is_dir() else ():
-            found = _UNFINISHED.fullmatch(path.name)
-            if found is None or _is_another(pid := int(next(filter(None, found.groups())))):
-                continue
-            try:
-                if not path.is_dir() or path.is_symlink():
-                    path.unlink(missing_ok=True)
-                elif path.name == unfinished_folder(folder, pid).name:
-                    shutil.rmtree(path)
-            except OSError as error:
-                print(f"Warning: `{path}` could not be removed: {error.strerror}.", flush=True)
+        try:
+            for path in folder.iterdir() if folder.is_dir() else ():
+                found = _UNFINISHED.fullmatch(path.name)
+                if found and not _is_another(pid := int(next(filter(None, found.groups())))):
+                    _remove(path, is_ours=path.name == unfinished_folder(folder, pid).name)
+        except OSError as error:
+            print(f"Warning: `{folder}` could not be searched for leftovers: {error.strerror}.", flush=True)
+
+
+def _remove(path: Path, *, is_ours: bool) -> None:
+    """Removes a file, or a folder that is ours by its whole name."""
+    try:
+        if not path.is_dir() or path.is_symlink():
+            path.unlink(missing_ok=True)
+        elif is_ours:
+            shutil.rmtree(path)
+    except OSError as error:
+        print(f"Warning: `{path}` could not be removed: {error.strerror}.", flush=True)
 
 
 def _is_another(pid: int) -> bool:

@@ -42,8 +42,13 @@ class Workdir:
         for path in (*files, *self.path.glob("native_stderr*.log")):
             if path.exists() and not path.is_file():  # to open a pipe would wait for ever
                 raise _wrong_kind(path, "a plain file")
-        if self.configurations.exists() and not self.configurations.is_dir():
-            raise _wrong_kind(self.configurations, "a folder")
+        for path in self._folders:
+            if path.exists() and not path.is_dir():
+                raise _wrong_kind(path, "a folder")
+
+    @property
+    def _folders(self) -> tuple[Path, ...]:
+        return self.configurations, self.configurations / "history", self.path / "samples"
 
     def newest_name(self) -> str:
         """Returns what the newest checkpoint is called, read or not."""
@@ -57,8 +62,7 @@ class Workdir:
                 "`--workdir=DIR`."
             )
         self._folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)  # held open: its number stays its own
-        # None but this run holds the lock. A folder that is unfinished can only be one of the history.
-        remove_unfinished([self.path, self.configurations, self.configurations / "history", self.path / "samples"])
+        remove_unfinished([self.path, *self._folders])  # none but this run holds the lock
 
     def _is_free(self) -> bool:
         """Takes the lock, unless another run holds it."""

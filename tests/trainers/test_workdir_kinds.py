@@ -48,13 +48,35 @@ def test_temporaries_of_dead_processes_go(workdir):
     assert not list((workdir.path / "config/history").iterdir())
 
 
-@pytest.mark.parametrize("name", ["result.json", "metrics.jsonl", ".lock", "run.json", "native_stderr.log", "config"])
+def test_a_folder_that_can_not_be_read_is_told_once_and_stops_nobody(workdir, capsys, monkeypatch):
+    (workdir.path / "samples").mkdir()
+    (workdir.path / f"run.{2**22 + 1}.tmp").touch()
+    read = type(workdir.path).iterdir
+
+    def iterdir(path):  # root may read anything
+        if path.name == "samples":
+            raise PermissionError(13, "Permission denied", str(path))
+        return read(path)
+
+    monkeypatch.setattr(type(workdir.path), "iterdir", iterdir)
+    workdir.lock()
+    (warning,) = capsys.readouterr().out.splitlines()
+    assert warning.endswith("samples` could not be searched for leftovers: Permission denied.")
+    assert {path.name for path in read(workdir.path)} == {"samples", ".lock"}
+
+
+FILES = ["result.json", "metrics.jsonl", ".lock", "run.json", "native_stderr.log"]
+FOLDERS = ["config", "config/history", "samples"]
+
+
+@pytest.mark.parametrize("name", FILES + FOLDERS)
 @pytest.mark.parametrize("kind", ["pipe", "other"])
 def test_what_is_of_the_wrong_kind_is_named(workdir, name, kind):
     path = workdir.path / name
+    path.parent.mkdir(exist_ok=True)
     if kind == "pipe":
         os.mkfifo(path)
-    elif name == "config":
+    elif name in FOLDERS:
         path.touch()
     else:
         path.mkdir()
