@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 from command_lab import write_task
 
+from core import checkpoint
 from tests.commands import refused, run, run_process
 from trainers.blame import exit_code_of, reason_of, report
 
@@ -123,13 +124,34 @@ def test_a_full_disk_does_not_mask_the_first_error(tmp_path):
     assert not list((tmp_path / "runs" / "mine").glob("*.tmp"))
 
 
+# From here on this process gets 2 GiB more and no further byte, as on a machine whose memory is used up.
+SHORT = (
+    HOOK
+    + """
+    def check(self, run):
+        import resource
+        has = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (has + 2**31, resource.RLIM_INFINITY))
+"""
+)
+TENSOR = "return Loss(tf.square(y) + 0.0 * tf.reduce_sum(tf.random.normal([tf.shape(y)[0], 2**30])))"
+TOO_MUCH = "return Loss(tf.square(y) + tf.reduce_sum(tf.random.normal([2**26 * tf.shape(batch['x'])[0], 2**14])))"
+EVALUATE = "    def evaluate(self, batch):\n        y = self.net(batch['x'])\n"
 MEMORY = {
+    "a machine that is used up": (
+        {"outside": SHORT.format(body="pass"), "loss": TENSOR},
+        ["while training", "shape [4,1073741824] and type float", "takes 16 GiB", "which `CPU:0` hasn't left"],
+    ),
     "a loss": (
-        {"loss": "return Loss(tf.square(y) + tf.reduce_sum(tf.random.normal([2**26 * tf.shape(y)[0], 2**14])))"},
+        {"loss": TOO_MUCH},
         ["while training", "shape [268435456,16384] and type float", "16 TiB", "Trainer.microbatches"],
     ),
     "numpy": ({"outside": HOOK.format(body="np.zeros(2**46)")}, ["Unable to allocate 512. TiB", "float64"]),
     "python": ({"outside": HOOK.format(body="bytearray(2**60)")}, ["while training", "Python itself finds no room"]),
+    "an evaluation": (
+        {"loss": f"return Loss(tf.square(y))\n\n{EVALUATE}        {TOO_MUCH}"},
+        ["while evaluating", "shape [268435456,16384] and type float", "Lower `Evaluator.global_batch_size`"],
+    ),
     "a constructor": ({"init": "tf.zeros([2**40])"}, ["while making the task", "shape [1099511627776]", "4 TiB"]),
 }
 
@@ -137,5 +159,27 @@ MEMORY = {
 @pytest.mark.parametrize("name", MEMORY)
 def test_out_of_memory_names_what_there_was_no_room_for(name, tmp_path):
     parts, says = MEMORY[name]
-    hook = (HOOKED,) if "outside" in parts else ()
-    refused(write_task(tmp_path, **parts), *hook, cwd=tmp_path, exit_code=8, says=["out of memory", *says])
+    flags = [HOOKED] if "outside" in parts else []
+    if name == "an evaluation":
+        flags += ["--gin_param=Experiment.eval_source = @numbers()", "--gin_param=Evaluator.global_batch_size = 4"]
+    refused(write_task(tmp_path, **parts), *flags, cwd=tmp_path, exit_code=8, says=["out of memory", *says])
+
+
+def test_no_memory_to_restore_a_checkpoint_is_no_fault_of_its(tmp_path, monkeypatch):
+    checkpoint.save(tmp_path, {"w": tf.Variable(1.0)}, step=1, examples=1, config_hash="c")
+    manifest = checkpoint.newest(tmp_path, warn=pytest.fail)
+    text = "OOM when allocating tensor with shape[3,5] and type double on /job:x/device:GPU:0 by allocator GPU_0_bfc"
+    for error in (MemoryError(), tf.errors.ResourceExhaustedError(None, None, text)):
+        monkeypatch.setattr(tf.train.Checkpoint, "read", raising(error))
+        with pytest.raises(type(error)) as caught:
+            checkpoint.restore(manifest, {"w": tf.Variable(2.0)})
+        assert exit_code_of(caught.value) == 8
+        assert reason_of(caught.value).startswith("out of memory while restoring or saving a checkpoint: ")
+    assert "shape [3,5] and type double takes 120 bytes, which `GPU:0` hasn't left" in reason_of(caught.value)
+
+
+def raising(error):
+    def call(*_, **__):
+        raise error
+
+    return call

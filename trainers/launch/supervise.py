@@ -8,6 +8,10 @@ from core.errors import EXIT_CODES, PeerLostError, PreemptedError
 from trainers.launch.processes import Command, Ending, Signals, describe_signal, run_together
 
 LOST, STOPPED = PeerLostError.exit_code, PreemptedError.exit_code
+LIKELY: dict[int, str] = {
+    signal.SIGKILL: " (if nobody sent it: for want of memory)",
+    signal.SIGABRT: " (TensorFlow's C++ gave up, for want of memory maybe: its `native_stderr` log says why)",
+}
 GO_ON = "The same command goes on from the last checkpoint."
 
 
@@ -59,8 +63,7 @@ def describe(cause: Ending, deadline: float) -> str:
     if cause.overdue:
         return f"worker {cause.index} hung: it was killed when it hadn't ended {deadline:g} s after another"
     if cause.code < 0:
-        likely = " (if nobody sent it: for want of memory)" if -cause.code == signal.SIGKILL else ""
-        return f"worker {cause.index} was killed by {describe_signal(-cause.code)}{likely}"
+        return f"worker {cause.index} was killed by {describe_signal(-cause.code)}{LIKELY.get(-cause.code, '')}"
     return f"worker {cause.index} ended with {cause.code} ({EXIT_CODES.get(cause.code, 'none of our exit codes')})"
 
 

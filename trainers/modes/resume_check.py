@@ -63,9 +63,8 @@ def _train(flags: list[str], workdir: Path, *, expected: int = 0) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != expected:
         text = done.stderr.strip().removeprefix("error: ") or "it said nothing"
-        raise _RunFailedError(
-            f"a run ended with {done.returncode} instead of {expected}: {text}", max(done.returncode, 1)
-        )
+        code = done.returncode if done.returncode >= 0 else 128 - done.returncode  # by a signal, as a shell says it
+        raise _RunFailedError(f"a run ended with {done.returncode} instead of {expected}: {text}", max(code, 1))
     return done.stdout
 
 

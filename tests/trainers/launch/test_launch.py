@@ -48,6 +48,13 @@ def test_a_killed_worker_is_named_and_makes_exit_code_6():
     assert "`--max_restarts` is 0" in err
 
 
+def test_a_worker_that_aborts_is_told_where_its_last_words_are():
+    code, _, err, _ = launched("os.abort()")
+    assert code == 6
+    assert "worker 0 was killed by SIGABRT (TensorFlow's C++ gave up" in err
+    assert "`native_stderr` log" in err
+
+
 def test_a_killed_worker_starts_all_again():
     dies_once = f"print('attempt', attempt)\nif attempt < 1: {KILL_SELF}"
     loses_it = "print('attempt', attempt); sys.exit(0 if attempt else 6)"
