@@ -267,7 +267,7 @@ ABSURD = {
     "batch": ("Trainer.global_batch_size = 2147483647\nTrainer.log_every = 1", 8, ["Trainer.global_batch_size", "GiB"]),
     "replicas": ("Experiment.strategy = @mirrored()\nmirrored.replicas = 1000000", 2, ["1000000", "256"]),
     "seed": ("Experiment.seed = 18446744073709551616", 2, ["`Experiment.seed`", "less than 2 ** 62"]),
-    "infinite steps": ("Trainer.steps = 1e400", 2, ["Trainer.steps", "inf"]),
+    "infinite steps": ("Trainer.steps = 1e400", 2, ["Trainer.steps", "1e999"]),
     "evaluation": (
         "Evaluator.global_batch_size = 9223372036854775808",
         2,

@@ -5,6 +5,7 @@ file) or an override (of an earlier file), and both places are known.
 """
 
 import dataclasses
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -110,6 +111,8 @@ def text(value: Any) -> str:
         return f"({', '.join(map(text, value))}{',' if len(value) == 1 else ''})"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{text(k)}: {text(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, float) and math.isinf(value):
+        return "1e999" if value > 0 else "-1e999"  # gin's literals are Python's, which has none for infinity
     return repr(value)
 
 

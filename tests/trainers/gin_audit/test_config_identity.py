@@ -188,6 +188,7 @@ def test_two_of_one_name_keep_their_modules_in_an_old_manifest_too() -> None:
     ("content", "params"),
     [
         ("adamw.learning_rate = 1e-3\nadamw.mask = ['a\\n#', \"b'\", '\"']", ["Lab.seed = 3"]),
+        ("Digits.anything = [1e999, -1e999, 1e-999, {2: 'caf\\udce9 ä\\x00'}, b'\\xff']", []),
         ("adamw.learning_rate = %lr\nlr = %base\nbase = 0.1", ["adamw.learning_rate = 0.30000000000000004"]),
         ("Digits.anything = (@o/sgd(), [1, ()], {'k': -1e-30})\no/sgd.learning_rate = 0.2", []),
         ("adamw.learning_rate = @warmup()\nwarmup.steps = %steps\nsteps = 7", ["adamw.learning_rate = 0.5"]),
