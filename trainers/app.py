@@ -23,6 +23,7 @@ Parsed = TypeVar("Parsed")
 def run_app(parse: Callable[[Sequence[str]], Parsed], run: Callable[[Parsed], int]) -> NoReturn:
     """Parses this process's command line, and ends with the exit code that `run` returns for the flags."""
     keep_streams()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # from here on there is somebody to catch it
 
     def flags_parser(arguments: Sequence[str]) -> Parsed:
         flags.FLAGS.mark_as_parsed()  # absl wants it; its own flags keep their defaults

@@ -4,11 +4,16 @@ Flags, then gin, then a mode. Nothing here imports TensorFlow before it has to: 
 once.
 """
 
+if __name__ == "__main__":
+    from trainers.beginning import begin
+
+    begin()
+
 import contextlib
 import functools
 import importlib
-import importlib.util
 import re
+import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -16,10 +21,12 @@ from absl import flags as absl_flags
 from absl.flags import FlagValues
 
 from core.errors import EXIT_CODES, ConfigurationError, PreemptedError, did_you_mean
+from core.signals import held_back
 from trainers.app import refuse, run_app, start_logging
-from trainers.blame import CHECKOUT, report
+from trainers.blame import report
 from trainers.flags import parse_flags
 from trainers.native_stderr import native_stderr_in
+from trainers.packages import CHECKOUT, check_own_packages, import_packages
 from trainers.preemption import Preemption, without_warnings
 
 MODES = {
@@ -115,14 +122,16 @@ def run(flags: FlagValues) -> int:
 def _run(flags: FlagValues, preemption: Preemption) -> int:
     start_logging(flags.verbosity)
     try:
-        _check_packages()
-        _import_packages("gin")
+        check_own_packages()
+        import_packages("gin")
         from trainers.gin_audit import audit
 
         configuration = audit.read(flags.gin_file, flags.gin_param, search=[CHECKOUT])
         workdir = Path(flags.workdir or Path("runs") / Path(flags.gin_file[0]).stem)
         with native_stderr_in(workdir if flags.mode == "train" or workdir.is_dir() else None):
-            _import_packages("numpy", "rich.progress", "tensorboard.summary.writer.event_file_writer", "tensorflow")
+            with held_back(signal.SIGTERM):  # by NumPy's threads for good: what comes is this thread's to hear
+                import_packages("numpy")
+            import_packages("rich.progress", "tensorboard.summary.writer.event_file_writer", "tensorflow")
             from trainers.session import Session
 
             with saying_goodbye():
@@ -134,38 +143,12 @@ def _run(flags: FlagValues, preemption: Preemption) -> int:
         return report(error, verbose=flags.verbose)
 
 
-def _check_packages() -> None:
-    """Refuses a `core/` or `models/` in the working directory, which would be imported instead of ours."""
-    for name in ("core", "models"):
-        found = importlib.util.find_spec(name)
-        place = Path(found.origin).resolve().parent if found and found.origin else None
-        if place != CHECKOUT / name:
-            raise ConfigurationError(
-                f"`import {name}` finds `{place or name + '/ in the working directory'}` instead of Tapeloop's own "
-                f"`{CHECKOUT / name}`: rename the folder, or run from another directory."
-            )
-
-
-def _import_packages(*modules: str) -> None:
-    """Imports what others have written; names the package where that fails, instead of a traceback through it."""
-    for module in modules:
-        try:
-            importlib.import_module(module)
-        except Exception as error:
-            package = {"gin": "gin-config"}.get(module, module.partition(".")[0])
-            why = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
-            raise ConfigurationError(
-                f"the package `{package}` is missing or broken ({' '.join(why.split())}): `pip install -e "
-                f"{CHECKOUT}` installs all that Tapeloop needs, and `python -c 'import {module}'` shows what is wrong."
-            ) from error
-
-
 @contextlib.contextmanager
 def saying_goodbye() -> Iterator[None]:
     """Tells the other workers, if there are any, how this one ended: they needn't guess, nor wait."""
     from core.workers import joined, naming_lost_peers
 
-    reason: str | None = "it was interrupted"
+    reason: str | None = "it was stopped by a signal"
     try:
         with naming_lost_peers():
             yield

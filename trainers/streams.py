@@ -11,7 +11,7 @@ import os
 import sys
 from typing import Any, TextIO
 
-from core.room import disk_full
+from core.disk import disk_full
 
 GONE = (errno.EPIPE, errno.EIO)  # nobody reads the pipe any more; the terminal has vanished
 

@@ -1,16 +1,16 @@
 """Strategies as gin files name them."""
 
-import contextlib
 import signal
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import gin
 import tensorflow as tf
 
+from core.distribution.connecting import CONNECTING_SECONDS, bound_connecting
 from core.distribution.probe import check_exchange
 from core.distribution.virtual import make_virtual_cpus
 from core.errors import ConfigurationError, PeerLostError
+from core.signals import held_back
 from core.workers.fence import fence
 from core.workers.membership import join
 
@@ -69,26 +69,16 @@ def multi_worker(*, meeting_deadline: float = 300.0, peer_timeout: float = 30.0)
         task_id=membership.cluster.index,
         rpc_layer="grpc",
     )
-    membership.watch(timeout=peer_timeout)
-    membership.guards = fence(membership.cluster)
     # Those who watch find a lost peer sooner. This limit is for one that lives and yet doesn't come; it leaves time for
     # the chief to save a large model.
     options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=max(600.0, 10.0 * peer_timeout))
-    with _handing_back(signal.SIGTERM):
+    bound_connecting(membership.cluster.size, seconds=max(peer_timeout, CONNECTING_SECONDS))
+    with held_back(signal.SIGTERM):  # TensorFlow takes it for workers, and then does nothing with it
+        membership.watch(timeout=peer_timeout)
+        membership.guards = fence(membership.cluster)
         strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
     check_exchange(strategy, deadline=meeting_deadline)
     return strategy
-
-
-@contextlib.contextmanager
-def _handing_back(number: int) -> Iterator[None]:
-    """Gives a signal back to whoever had it: TensorFlow takes SIGTERM for workers, and then does nothing with it."""
-    handler = signal.getsignal(number)
-    try:
-        yield
-    finally:
-        if handler is not None and threading.current_thread() is threading.main_thread():
-            signal.signal(number, handler)
 
 
 @gin.configurable

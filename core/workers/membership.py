@@ -73,7 +73,7 @@ def must_agree(**facts: str) -> None:
 
 def join(*, deadline: float) -> Membership:
     """Meets the other workers, who must have the same configuration."""
-    import gin  # neither this nor TensorFlow, which comes with the next, is for who only launches workers to wait for
+    import gin  # here, as who only launches workers needs neither it nor TensorFlow, which the other brings
 
     from core.checkpoint.versions import versions
 

@@ -254,12 +254,16 @@ def test_under_slurm_logs_are_named_by_rank(rank, name, monkeypatch):
     assert log_name() == name
 
 
-@pytest.mark.parametrize("package", ["rich", "tensorboard", "gin", "numpy"])
+@pytest.mark.parametrize("package", ["absl", "rich", "tensorboard", "gin", "numpy"])
 @pytest.mark.parametrize("mistake", ["raise ImportError('torn')", "raise RuntimeError('torn')"])
 def test_a_package_that_cant_be_imported_is_named(package, mistake, tmp_path):
     (tmp_path / package).mkdir()
     (tmp_path / package / "__init__.py").write_text(mistake)
-    says = ["the package `" + {"gin": "gin-config"}.get(package, package) + "`", "torn", "pip install"]
+    says = [
+        "the package `" + {"absl": "absl-py", "gin": "gin-config"}.get(package, package) + "`",
+        "torn",
+        "pip install",
+    ]
     refused(LINEAR, cwd=tmp_path, exit_code=2, says=says, run=run_process)
 
 

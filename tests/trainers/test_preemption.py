@@ -110,6 +110,16 @@ def test_what_has_nothing_to_save_does_not_die_of_the_warning(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("command", ["main", "launch"])
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 75), ("SIGINT", 130)])
+def test_a_signal_while_the_first_package_is_imported(command, name, code, tmp_path):
+    (tmp_path / "absl").mkdir()
+    (tmp_path / "absl" / "__init__.py").write_text(SEND.format(name))
+    line = [sys.executable, "-m", f"trainers.{command}", "--help"]
+    done = subprocess.run(line, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (code, f"error: stopped by {name}. Run the same command again.\n")
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
 def test_a_signal_to_a_process_that_imports_tensorflow(number, code, tmp_path):

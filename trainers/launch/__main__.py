@@ -4,6 +4,11 @@ A cluster on one machine: N processes of `python -m trainers.main`, which find e
 together, and start together again from the last checkpoint. Nothing here imports TensorFlow.
 """
 
+if __name__ == "__main__":
+    from trainers.beginning import begin
+
+    begin()
+
 import dataclasses
 import json
 import math

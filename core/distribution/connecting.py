@@ -1,0 +1,25 @@
+"""Workers' TensorFlow servers connect, and wait for nobody without end.
+
+The constructor of TensorFlow's strategy holds Python's lock until all workers have connected: no other thread runs that
+could see that one of them has gone, and no handler of a signal.
+"""
+
+import tensorflow as tf
+from tensorflow.python.eager import context
+
+CONNECTING_SECONDS = 30.0  # for what takes less than one where all workers live: they have just met
+
+
+def bound_connecting(workers: int, *, seconds: float) -> None:
+    """Lets the strategy that is made next give up, by an error, on workers that don't connect within `seconds`."""
+    config = tf.compat.v1.ConfigProto().experimental.coordination_config
+    config.coordinated_job_list.add(name="worker", num_tasks=workers)
+    # Left to itself the strategy configures the same, without a limit.
+    context.context().configure_coordination_service(
+        service_type="standalone",
+        service_leader="/job:worker/replica:0/task:0",
+        coordinated_jobs=list(config.coordinated_job_list),
+        cluster_register_timeout_in_ms=int(1000 * seconds),
+    )
+    # Without it the first worker connects to itself, and waits for the others where nothing is limited.
+    context.context().coordination_service.cluster_register_with_barrier = True

@@ -1,0 +1,129 @@
+"""Signals to workers while they begin and while they train, at whichever moment: none is swallowed, nobody hangs."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+from test_many_workers import FLAGS, QUICK, SHORT, saved
+
+from core.checkpoint import newest
+from tests import ports
+from tests.commands import environment
+from trainers.launch.__main__ import free_ports
+
+# Another process sends it: TensorFlow holds Python's lock while it waits for workers, and no thread of this one runs.
+MOMENTS = """
+import json, os, subprocess
+import tensorflow as tf
+
+of, number, to, delay = json.loads(os.environ["SENT"])
+if json.loads(os.environ["TF_CONFIG"])["task"]["index"] == of:
+    whole = tf.distribute.MultiWorkerMirroredStrategy
+    def observed(*args, **kwargs):
+        tf.distribute.MultiWorkerMirroredStrategy = whole
+        pid = os.getppid() if to == "launch" else os.getpid()
+        subprocess.Popen(["sh", "-c", f"sleep {delay}; kill -{number} {pid}"])
+        return whole(*args, **kwargs)
+    tf.distribute.MultiWorkerMirroredStrategy = observed
+"""
+
+
+@pytest.fixture
+def begun(tmp_path):
+    """Starts two workers, under `launch` or by themselves, of which one is sent a signal while TensorFlow connects."""
+    (tmp_path / "moments.py").write_text(MOMENTS)
+    (tmp_path / "moments.gin").write_text("import moments\n")
+    flags = [*FLAGS, *SHORT, "--gin_file=moments.gin", "--workdir=run"]
+    processes = []
+
+    def begin(of, number, to, delay):
+        variables = {**environment(), "SENT": json.dumps([of, int(number), to, delay])}
+        if to == "launch":
+            starts = [(["trainers.launch", "--workers=2", *ports.flags(), "--"], {})]
+        else:
+            cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(2)]}
+            config = [{"cluster": cluster, "task": {"type": "worker", "index": i}} for i in range(2)]
+            starts = [(["trainers.main"], {"TF_CONFIG": json.dumps(each)}) for each in config]
+        for module, more in starts:
+            process = subprocess.Popen(
+                [sys.executable, "-m", *module, *flags],
+                cwd=tmp_path, env={**variables, **more}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            )  # fmt: skip
+            processes.append(process)
+        return processes
+
+    yield begin
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def ends(processes):
+    """What all said on stderr, and their exit codes."""
+    said = [process.communicate(timeout=120)[1] for process in processes]
+    assert "Traceback" not in "".join(said)
+    return said, [process.returncode for process in processes]
+
+
+@pytest.mark.long
+def test_a_signal_to_launch_while_workers_begin_ends_them_all_with_75(begun, tmp_path):
+    (said,), codes = ends(begun(0, signal.SIGTERM, "launch", 0.1))
+    assert codes == [75], said
+    assert "error: stopped by SIGTERM. The same command goes on" in said
+    assert "hung" not in said
+    assert newest(tmp_path / "run" / "checkpoints", warn=print) is None
+
+
+@pytest.mark.long
+def test_a_sigterm_while_tensorflow_connects_is_heard_and_the_other_worker_told(begun):
+    said, codes = ends(begun(1, signal.SIGTERM, "itself", 0.1))
+    assert codes == [6, 75], said
+    assert said[1].startswith("error: stopped by SIGTERM before the first step")
+    assert ") ended: it was stopped by a signal. All workers have to start again" in said[0]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_worker_that_dies_while_tensorflow_connects_is_not_waited_for_without_end(lost, begun):
+    said, codes = ends(begun(lost, signal.SIGKILL, "itself", 0.0))
+    assert codes[lost] == -signal.SIGKILL
+    assert codes[1 - lost] == 6, said
+    assert f"worker {lost} (" in said[1 - lost]
+
+
+SAVES = """
+import json, os, signal
+import gin
+from core.workers import joined
+from trainers.hooks import Hook
+
+@gin.configurable
+class Warned(Hook):
+    def __call__(self, run):
+        if run.step == 50 and joined().cluster.index == int(os.environ["WARNED"]):
+            os.kill(os.getpid(), signal.SIGUSR1)
+"""
+
+
+@pytest.mark.long
+def test_slurms_warning_to_one_worker_saves_them_all_and_changes_no_bit(tmp_path):
+    (tmp_path / "warned.py").write_text(SAVES)
+    (tmp_path / "warned.gin").write_text("import warned\nTrainer.hooks = [@Warned()]\nWarned.every = 50\n")
+    flags = [*FLAGS, *QUICK, "--gin_file=warned.gin", "--gin_param=steps = 150"]
+    flags += ["--gin_param=Trainer.checkpoint_every = None", "--gin_param=Trainer.chunk_steps = 50"]
+    command = [sys.executable, "-m", "trainers.launch", "--workers=2", *ports.flags(), "--", *flags]
+    for warned in ("1", "9"):
+        done = subprocess.run(
+            [*command, f"--workdir={warned}"],
+            cwd=tmp_path, env={**environment(), "WARNED": warned}, capture_output=True, text=True, timeout=300,
+            check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.stdout.count("SIGUSR1: saved as `step-000000100`, and going on") == (warned == "1")
+    assert sorted(x.name for x in (tmp_path / "1" / "checkpoints").glob("step-*")) == [
+        "step-000000100",
+        "step-000000150",
+    ]
+    assert saved(tmp_path / "1")[1] == saved(tmp_path / "9")[1]
