@@ -64,7 +64,7 @@ def git_revision() -> str | None:
     """Returns the revision of the working directory's checkout, with `-dirty` if it was changed, or None."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
-        found = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+        found = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=5, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return found.stdout.strip() or None

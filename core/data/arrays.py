@@ -13,13 +13,13 @@ integers when the array is made int32 beforehand.
 
 import functools
 from collections.abc import Mapping
-from pathlib import Path
 
 import gin
 import numpy as np
 import tensorflow as tf
 
 from core.arguments import check_finite
+from core.data.files import path_of
 from core.data.npz_files import Array, read_npz
 from core.data.source import Source, check_feature
 from core.errors import DataError
@@ -91,8 +91,8 @@ class ArraySource(Source):
 @gin.configurable
 def npz(path: str, scale: float = 1.0 / 255.0) -> Source:
     """Reads an `.npz` file of one array a feature; uint8 of rank two or more become float32, times `scale`."""
-    file = Path(path).expanduser()
-    return ArraySource(read_npz(file), name="npz", place=str(file.absolute()), scale=scale)
+    file = path_of(path)
+    return ArraySource(read_npz(file), name="npz", place=str(file), scale=scale)
 
 
 def _checked(name: str, feature: str, values: Array) -> Array:

@@ -21,6 +21,11 @@ _KINDS = {
 }
 
 
+def path_of(name: str | os.PathLike[str]) -> Path:
+    """Returns the path that a configuration means by `name`: it is UTF-8 on the disk, whatever the locale."""
+    return Path(os.fsdecode(os.fspath(name).encode("utf-8", "surrogateescape"))).expanduser().absolute()
+
+
 def open_file(path: Path) -> BinaryIO:
     """Opens a plain file to read bytes; refuses a pipe, which would be waited for without end, and a device.
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from core.data.arrays import ArraySource
-from core.data.files import check_claim, open_file
+from core.data.files import check_claim, open_file, path_of
 from core.data.source import Source, check_split
 from core.errors import DataError
 
@@ -33,7 +33,7 @@ _GZIP = b"\x1f\x8b"
 def mnist(directory: str, split: Literal["train", "test"] = "train") -> Source:
     """Reads `image` float32 [28, 28, 1] in [0, 1] and `label` int32, from the IDX files in `directory`."""
     check_split("mnist", split, list(_FILES))
-    folder = Path(directory).expanduser().absolute()
+    folder = path_of(directory)
     images_file, labels_file = (_find(folder, name) for name in _FILES[split])
     images, labels = read_idx(images_file, axes=3), read_idx(labels_file, axes=1)
     if images.shape[1:] != (28, 28):

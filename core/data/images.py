@@ -24,6 +24,7 @@ import gin
 import tensorflow as tf
 
 from core.arguments import listed
+from core.data.files import path_of
 from core.data.image_files import holdings, list_images, read_images
 from core.data.image_headers import image_size
 from core.data.source import Source, check_feature, check_split
@@ -83,7 +84,7 @@ def unpaired_folders(
     a, b, side = _domains("unpaired_folders", directory, size, load_size, split)
     in_a, in_b = unpaired(len(a), len(b))
     files = {"a": [a[i] for i in in_a], "b": [b[i] for i in in_b]}
-    return ImageFiles(files, name="unpaired_folders", place=str(_absolute(directory)), size=side)
+    return ImageFiles(files, name="unpaired_folders", place=str(path_of(directory)), size=side)
 
 
 @gin.configurable
@@ -102,14 +103,14 @@ def paired_folders(
                 "`unpaired_folders`."
             )
     files = {"a": list(in_a.values()), "b": [in_b[name] for name in in_a]}
-    return ImageFiles(files, name="paired_folders", place=str(_absolute(directory)), size=side)
+    return ImageFiles(files, name="paired_folders", place=str(path_of(directory)), size=side)
 
 
 @gin.configurable
 def image_folder(directory: str, *, size: int) -> ImageFiles:
     """Reads `image` float32 [size, size, 3] in [0, 1]: the files of one folder by name."""
     side = _checked_size("image_folder", size, None, "test")
-    folder = _absolute(directory)
+    folder = path_of(directory)
     images = _images(folder, "give a folder of images as `directory`")
     if not images:
         raise DataError(f"{folder} holds no JPEG or PNG file, but {holdings(folder)}; name a folder that does.")
@@ -122,7 +123,7 @@ def _domains(
     """Lists the images of both domains, and says the size to give them."""
     check_split(name, split, _SPLITS)
     side = _checked_size(name, size, load_size, split)
-    folders = [_absolute(directory) / f"{split}{domain}" for domain in "AB"]
+    folders = [path_of(directory) / f"{split}{domain}" for domain in "AB"]
     layout = f"`directory` of `{name}` holds the two domains as folders `trainA`, `trainB`, `testA`, `testB`"
     domains = [_images(folder, layout) for folder in folders]
     for i, folder in enumerate(folders):
@@ -165,7 +166,3 @@ def _checked_size(name: str, size: int, load_size: int | None, split: str) -> in
             f"`load_size` {size} or more (the papers: 286 for 256), or leave it out."
         )
     return load_size if load_size is not None and split == "train" else size
-
-
-def _absolute(directory: str) -> Path:
-    return Path(directory).expanduser().absolute()

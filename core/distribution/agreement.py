@@ -39,7 +39,7 @@ class Agreement:
             return text
         cluster = membership.cluster
         texts = np.zeros([cluster.size, TEXT_BYTES], np.int32)
-        own = (text or "").encode()[:TEXT_BYTES]
+        own = (text or "").encode(errors="backslashreplace")[:TEXT_BYTES]
         texts[cluster.index, : len(own)] = list(own)
         # Each replica of a worker hands in the same.
         found = self._total(tf.constant(texts)).numpy() // (self._exchange.replicas // cluster.size)

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from tests.commands import CHECKOUT, CONFIGS, environment
@@ -14,6 +15,7 @@ SHORT = tuple(
     f"--gin_param=Trainer.{text}"
     for text in ("steps = 20", "chunk_steps = 5", "log_every = 5", "evaluate_every = 20", "checkpoint_every = 20")
 )
+ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
 
 
 def shell(text, *, cwd, **variables):
@@ -93,12 +95,33 @@ def test_help_that_nobody_reads_is_no_failure(command, streams, tmp_path):
 
 
 def test_letters_that_the_locale_lacks_are_written_as_escapes(tmp_path):
-    ascii_locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
     (tmp_path / "mine.gin").write_text("Trainer.steps = β\n", "utf-8")
-    done = shell("$python -m trainers.main --gin_file=mine.gin", cwd=tmp_path, **ascii_locale)
+    done = shell("$python -m trainers.main --gin_file=mine.gin", cwd=tmp_path, **ASCII)
     assert done.returncode == 2
     assert "`\\u03b2` is not a value" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.long
+def test_a_training_among_names_that_the_locale_lacks(tmp_path):
+    folder = tmp_path / "ä" / os.fsdecode(b"\xe9")  # the latter isn't UTF-8
+    folder.mkdir(parents=True)
+    np.savez(folder.parent / "größe.npz", image=np.ones([20, 8, 8, 1], "float32"), label=np.arange(20) % 10)
+    (folder / "mine.gin").write_text(
+        '# Übung mit β\nExperiment.train_source = @npz()\nnpz.path = "ä/größe.npz"\n', "utf-8"
+    )
+    done = shell(f"{train('ä/β')} --gin_file=ä/$'\\xe9'/mine.gin", cwd=tmp_path, **ASCII)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "finished: 20 steps, in `\\udcc3\\udca4/\\udcce\\udcb2`" in done.stdout
+    workdir = tmp_path / "ä" / "β"
+    assert json.loads((workdir / "result.json").read_text("utf-8"))["exit_code"] == 0
+    assert "größe.npz" in (workdir / "config" / "given.gin").read_text("utf-8")
+    assert (workdir / "checkpoints" / "step-000000020" / "manifest.json").exists()
+    lost = shell(f"{train('ä/β')} --gin_param='npz.path=\"ä/γ.npz\"' --gin_param=Experiment.train_source=@npz\\(\\)",
+                 cwd=tmp_path, **ASCII)  # fmt: skip
+    assert lost.returncode == 4
+    assert lost.stderr.startswith("error: There is no file ")
+    assert "/\\udcc3\\udca4/\\udcce\\udcb3.npz" in lost.stderr
 
 
 VANISHED = """

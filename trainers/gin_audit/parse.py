@@ -15,9 +15,9 @@ from typing import Any
 
 from gin import config_parser
 
-from core.errors import ConfigurationError, did_you_mean
+from core.errors import ConfigurationError, did_you_mean, shown
 from trainers.gin_audit.statements import Binding, Import, Macro, Place, Reference
-from trainers.gin_audit.text_files import MOST_DEEP, read_text, reason, shown
+from trainers.gin_audit.text_files import MOST_DEEP, one_line, read_text, reason
 
 
 @dataclasses.dataclass
@@ -34,8 +34,19 @@ def read_all(files: Sequence[str], params: Sequence[str], search: Sequence[Path]
     for name in files:
         reader.read_file(name)
     for param in params:
-        reader.parse(param, "--gin_param", ())
+        reader.parse(_as_utf8(param), "--gin_param", ())
     return reader.statements
+
+
+def _as_utf8(param: str) -> str:
+    """Returns what the shell has handed over in UTF-8, whatever the locale that Python took it for."""
+    try:
+        return os.fsencode(param).decode()
+    except UnicodeError:
+        raise ConfigurationError(
+            f"`--gin_param` is {shown(param)}, which isn't UTF-8: gin can't read it. Give a file whose name isn't "
+            "another one, or a link to it."
+        ) from None
 
 
 class _Reader(config_parser.ParserDelegate):
@@ -131,7 +142,7 @@ def _syntax_error(error: Exception, content: str, place_of: Callable[[int], Plac
         if "EOF" in why or "unterminated" in why:
             why = "a bracket or quote is still open where the text ends"
     if word := re.search(r"Failed to parse token '(.+)'$", why, re.DOTALL):
-        token = shown(word[1])
+        token = one_line(word[1])
         near = {"true": "True", "false": "False", "none": "None", "null": "None"}.get(token.lower())
         why = f"`{token}` is not a value"
         why += (
@@ -144,7 +155,7 @@ def _syntax_error(error: Exception, content: str, place_of: Callable[[int], Plac
     why = " ".join(why.split()).rstrip(".")
     end = "" if why.endswith("?") else "."
     return ConfigurationError(
-        f"{place_of(line)} can't be read as gin: {why}{end} The line is `{shown(lines[line - 1])}`."
+        f"{place_of(line)} can't be read as gin: {why}{end} The line is `{one_line(lines[line - 1])}`."
     )
 
 

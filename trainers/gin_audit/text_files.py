@@ -25,7 +25,9 @@ def reason(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
-def shown(text: str) -> str:
-    """Returns a line for a message: not too long, and without what would act on a terminal."""
+def one_line(text: str) -> str:
+    """Returns what a file says, for a message: as it stands there, not as a value (`core.errors.shown`), but cut short
+    and without what would act on a terminal.
+    """
     line = "".join(x if x.isprintable() else repr(x)[1:-1] for x in text[: _SHOWN + 1].strip())
     return line if len(text) <= _SHOWN else f"{line[:_SHOWN]}..."

@@ -60,7 +60,7 @@ class _RunFailedError(TapeloopError):
 
 def _train(flags: list[str], workdir: Path, *, expected: int = 0) -> str:
     command = [sys.executable, "-m", "trainers.main", *flags, f"--workdir={workdir}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=False)
     if done.returncode != expected:
         text = done.stderr.strip().removeprefix("error: ") or "it said nothing"
         code = done.returncode if done.returncode >= 0 else 128 - done.returncode  # by a signal, as a shell says it
