@@ -83,6 +83,12 @@ class RunState:
             },
         )
 
+    def tidy(self, *, warn: Callable[[str], None] = print) -> None:
+        """Removes what the last save of a finished run, if it was killed, would have removed: no other one will."""
+        if is_chief():
+            keep = self.settings.keep_checkpoints
+            checkpoint.tidy(self.workdir.checkpoints, step=self.step, keep=keep, warn=warn)
+
     def restore(self, manifest: checkpoint.Manifest) -> bool:
         """Goes on from a checkpoint; returns whether its metric line in flight goes on as well.
 

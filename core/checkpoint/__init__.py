@@ -25,9 +25,9 @@ A directory has one writer at a time, and any number of readers. TensorFlow read
 `plainly_named` lends the directory another name for as long as it takes.
 """
 
-from core.checkpoint.files import path_of, plainly_named
+from core.checkpoint.files import path_of, plainly_named, tidy
 from core.checkpoint.manifest import Manifest, SavedVariable, Variables
 from core.checkpoint.read import newest, restore
 from core.checkpoint.write import save
 
-__all__ = ["Manifest", "SavedVariable", "Variables", "newest", "path_of", "plainly_named", "restore", "save"]
+__all__ = ["Manifest", "SavedVariable", "Variables", "newest", "path_of", "plainly_named", "restore", "save", "tidy"]

@@ -68,6 +68,12 @@ def put_in_place(temporary: Path, target: Path, warn: Warn) -> None:
     _remove(replaced, warn)
 
 
+def tidy(directory: Path, *, step: int, keep: int, warn: Warn) -> None:
+    """Removes what a save that was killed after its checkpoint of `step` was there has left to remove."""
+    remove_leftovers(directory, warn)
+    remove_old(directory, step, keep, warn)
+
+
 def remove_leftovers(directory: Path, warn: Warn) -> None:
     """Removes what a killed run had begun to write or to remove."""
     for path in directory.glob(f"{TEMPORARY}*"):

@@ -1,6 +1,7 @@
 """What a run reports: the same in `result.json`, whenever it was killed."""
 
 import json
+import shutil
 import signal
 
 import pytest
@@ -32,21 +33,32 @@ if os.path.exists("kill"):
 
 
 def test_killed_between_the_last_checkpoint_and_the_result(tmp_path):
-    """Every figure is there, of a hook that reported long before the end as well."""
+    """Every figure is there, of a hook that reported long before the end as well; what the last save left goes."""
     (tmp_path / "kill_hook.py").write_text(KILL)
     (tmp_path / "kill.gin").write_text("import kill_hook\nTrainer.hooks = [@Sketch()]\nSketch.every = 10\n")
-    steps = ("steps = 20", "chunk_steps = 5", "log_every = 10", "evaluate_every = 10", "checkpoint_every = 10")
+    steps = (
+        "steps = 20",
+        "chunk_steps = 5",
+        "log_every = 10",
+        "evaluate_every = 10",
+        "checkpoint_every = 10",
+        "keep_checkpoints = 1",
+    )
     flags = [LINEAR, "--gin_file=kill.gin", *(f"--gin_param=Trainer.{text}" for text in steps)]
     assert run(*flags, "--workdir=whole", cwd=tmp_path).returncode == 0
     (tmp_path / "kill").touch()
     assert run(*flags, "--workdir=killed", cwd=tmp_path).returncode == -signal.SIGKILL
     assert not (tmp_path / "killed" / "result.json").exists()
+    checkpoints = tmp_path / "killed" / "checkpoints"
+    for name in ("step-000000010", ".tmp-removed-step-000000005"):  # the kill came before they were removed
+        shutil.copytree(checkpoints / "step-000000020", checkpoints / name)
     again = run(*flags, "--workdir=killed", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     assert "already finished" in again.stdout
     whole, killed = (json.loads((tmp_path / name / "result.json").read_text()) for name in ("whole", "killed"))
     assert killed == whole
     assert whole["evaluation"]["sketch/third"] == 20 / 3
+    assert [path.name for path in checkpoints.iterdir()] == ["step-000000020"]
 
 
 class Report(Hook):

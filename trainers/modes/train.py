@@ -115,6 +115,7 @@ def _end_hung(session: Session, trainer: Trainer, section: str) -> None:
 
 def _already_finished(trainer: Trainer) -> int:
     """Says so; a run that was killed between its last checkpoint and its result gets the result now."""
+    trainer.state.tidy()
     result = trainer.workdir.read_result()
     if trainer.agreement.any_worker(result.get("exit_code") != 0 or result.get("step") != trainer.step):
         if not trainer.state.complete:  # it was to be longer, or had other hooks
