@@ -39,12 +39,12 @@ def run_process(*arguments: str, cwd: Path, timeout: float = 300) -> Done:
 class ForkServer:
     """A process of `tests.fork_server`, started at the first command and ended with the test runner."""
 
-    def __init__(self) -> None:
+    def __init__(self, stderr: int | None = None) -> None:
         self.environment = environment()
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.fork_server"],
             cwd=CHECKOUT, env=self.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            bufsize=0,
+            stderr=stderr, bufsize=0,
         )  # fmt: skip
         atexit.register(self.process.kill)
 

@@ -5,6 +5,7 @@ checkpoint's). Once the damage is undone, the same command ends in the same bits
 """
 
 import os
+import re
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -27,9 +28,11 @@ def cases(lab: Lab) -> Iterator[Case]:
     _write_result(lab, template)
     names = sorted(str(path.relative_to(template / "run")) for path in (template / "run").rglob("*") if path.is_file())
     pairs = [(name, damage) for name in names for damage in DAMAGES]
-    for name, damage in pairs[:: 17 if lab.short else 1]:
+    for name, damage in pairs[:: 26 if lab.short else 1]:
         yield Case(
-            f"{damage} {name}", lambda bench, name=name, damage=damage: damaged(bench, template, name, DAMAGES[damage])
+            f"{damage} {name}",
+            lambda bench, name=name, damage=damage: damaged(bench, template, name, DAMAGES[damage]),
+            re.sub(r"tfevents.*", "tfevents", name),
         )
 
 
@@ -47,7 +50,7 @@ def damaged(bench: Bench, template: Path, name: str, damage: Callable[[Path, Ran
     refusals = (
         (CheckpointError.exit_code,) if of_checkpoint else (CheckpointError.exit_code, ConfigurationError.exit_code)
     )
-    done = bench.run(folder, codes=(0, *refusals))
+    done = bench.run(folder, codes=(0, *refusals), plain_user=damage is lose_rights)
     if done.returncode in refusals:
         bench.count(f"said {done.returncode}")
         if Path(name).name not in done.stderr and "checkpoint" not in done.stderr:
@@ -65,6 +68,8 @@ def damaged(bench: Bench, template: Path, name: str, damage: Callable[[Path, Ran
         if name != "result.json" and os.path.lexists(victim) and not victim.is_file():  # it may stay there, unused
             _remove(victim)
             shutil.copy(template / "run" / name, victim)
+        if victim.is_file():
+            victim.chmod(0o644)
     bench.same(folder, lost=name)
 
 
@@ -95,10 +100,16 @@ def delete(path: Path, chance: Random) -> None:
 
 
 def take_anothers(path: Path, chance: Random) -> None:
-    """Gives it what another file of the workdir holds."""
+    """Gives it what another file of the workdir holds, the same file of another checkpoint if there is one."""
     root = next(parent for parent in path.parents if parent.name == "run")
-    other = chance.choice(sorted(found for found in root.rglob("*") if found.is_file() and found != path))
+    others = sorted(found for found in root.rglob("*") if found.is_file() and found != path)
+    other = chance.choice([found for found in others if found.name == path.name] or others)
     path.write_bytes(other.read_bytes())
+
+
+def lose_rights(path: Path, chance: Random) -> None:
+    """Lets nobody read or write it; whoever may do so all the same gives that right up before the run."""
+    path.chmod(0)
 
 
 def become_folder(path: Path, chance: Random) -> None:
@@ -119,5 +130,5 @@ def become_device(path: Path, chance: Random) -> None:
 
 DAMAGES: dict[str, Callable[[Path, Random], None]] = {
     damage.__name__: damage
-    for damage in (truncate, flip, empty, delete, take_anothers, become_folder, become_pipe, become_device)
+    for damage in (truncate, flip, empty, delete, take_anothers, lose_rights, become_folder, become_pipe, become_device)
 }

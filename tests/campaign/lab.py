@@ -1,21 +1,22 @@
-"""Where cases are run and counted: a scratch folder, fork servers, the undisturbed run to compare with."""
+"""Where cases are run: a scratch folder, fork servers, the undisturbed run to compare with."""
 
+import contextlib
 import dataclasses
 import json
+import queue
 import random
 import re
 import shutil
 import subprocess
-import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from core import checkpoint
 from core.errors import CheckpointError
 from tests.campaign import subject
+from tests.campaign.report import Tally
 from tests.commands import Done, ForkServer
 
 LIMIT = 120.0  # seconds after which a run hangs, where an undisturbed one takes about two
@@ -25,34 +26,13 @@ class HungError(Exception):
     """A run that didn't end by itself."""
 
 
-class Tally:
-    """What has come of one part's cases, which run in several threads."""
-
-    def __init__(self) -> None:
-        self.tried = 0
-        self.outcomes: Counter[str] = Counter()
-        self.failures: list[str] = []
-        self._lock = threading.Lock()
-
-    def count(self, outcome: str, *, tried: int = 1) -> None:
-        """Counts an outcome, and how many trials it is the end of."""
-        with self._lock:
-            self.tried += tried
-            self.outcomes[outcome] += 1
-
-    def fail(self, text: str) -> None:
-        """Notes a failure, and says it at once: who reads along needn't wait for the table."""
-        with self._lock:
-            self.failures.append(text)
-            print(f"failed: {text}", flush=True)
-
-
 @dataclasses.dataclass(frozen=True)
 class Case:
     """One thing to try, by a name that repeats it: its random numbers come from seed and name alone."""
 
     name: str
     check: Callable[["Bench"], None]
+    row: str  # of the table
 
 
 class Lab:
@@ -64,18 +44,37 @@ class Lab:
         self.marks: list[str] = []
         self.seconds = 0.0  # that the undisturbed run took
         self.limit = LIMIT
-        self._threads = threading.local()
+        self._servers: queue.SimpleQueue[ForkServer] = queue.SimpleQueue()  # those that nobody uses now
 
-    def server(self) -> ForkServer:
-        """Returns this thread's own, which answers one request at a time."""
-        if not hasattr(self._threads, "server"):
-            self._threads.server = ForkServer()
-        return self._threads.server
+    @contextlib.contextmanager
+    def server(self) -> Iterator[ForkServer]:
+        """Lends one that answers nobody else meanwhile; one that breaks isn't lent again."""
+        try:
+            server = self._servers.get_nowait()
+        except queue.Empty:
+            server = ForkServer(stderr=subprocess.DEVNULL)
+        try:
+            yield server
+        except subprocess.TimeoutExpired:
+            self._servers.put(server)
+            raise
+        except BaseException:
+            server.process.kill()
+            raise
+        self._servers.put(server)
+
+    def close(self) -> None:
+        """Ends the servers."""
+        while not self._servers.empty():
+            process = self._servers.get().process
+            process.kill()
+            process.wait()
 
     def prepare(self) -> None:
         """Makes the run that nothing disturbs, and lists its marks."""
         subject.write(self.whole)
-        self.server().run("--help", cwd=self.whole, timeout=LIMIT)  # imports TensorFlow, which is no part of a run
+        with self.server() as server:
+            server.run("--help", cwd=self.whole, timeout=LIMIT)  # imports TensorFlow, which is no part of a run
         began = time.monotonic()
         journal = self.whole / "marks.txt"
         done = self.run(self.whole, journal=str(journal))
@@ -85,20 +84,24 @@ class Lab:
             raise RuntimeError(f"the undisturbed run ended with {done.returncode}:\n{done.stderr}")
         self.marks = journal.read_text().splitlines()
 
-    def run(self, folder: Path, *flags: str, limit: float | None = None, **mark: Any) -> Done:
+    def run(
+        self, folder: Path, *flags: str, workdir: Path | None = None, limit: float | None = None, **mark: Any
+    ) -> Done:
         """Runs the subject in `folder`; raises `subprocess.TimeoutExpired` after `limit` seconds, once it is killed."""
         limit = self.limit if limit is None else limit
-        before = {"module": "tests.campaign.marks", "arguments": {"folder": str(folder / "run"), **mark}}
-        return self.server().run(*subject.FLAGS, *flags, cwd=folder, timeout=limit, before=before)
+        before = {"module": "tests.campaign.marks", "arguments": {"folder": str(workdir or folder / "run"), **mark}}
+        flags = (subject.FLAG, f"--workdir={workdir or 'run'}", *flags)
+        with self.server() as server:
+            return server.run(*flags, cwd=folder, timeout=limit, before=before)
 
 
 class Bench:
     """What one case works with."""
 
-    def __init__(self, lab: Lab, case: str, tally: Tally, repeat: str):
+    def __init__(self, lab: Lab, case: Case, tally: Tally, repeat: str):
         self.lab, self.case, self.tally, self.repeat = lab, case, tally, repeat
-        self.chance = random.Random(f"{lab.seed}/{case}")
-        self.folder = lab.scratch / re.sub(r"\W+", "-", case)
+        self.chance = random.Random(f"{lab.seed}/{case.name}")
+        self.folder = lab.scratch / re.sub(r"\W+", "-", case.name)
         self._number = 0
 
     def new(self, template: Path | None = None) -> Path:
@@ -111,13 +114,13 @@ class Bench:
             shutil.copytree(template, folder, symlinks=True)
         return folder
 
-    def count(self, outcome: str) -> None:
-        """Counts one trial by how it ended."""
-        self.tally.count(outcome)
+    def count(self, outcome: str, *, row: str | None = None, tried: int = 1) -> None:
+        """Counts one trial by how it ended, in the case's row unless another is given."""
+        self.tally.count(row or self.case.row, outcome, tried=tried)
 
     def fail(self, text: str) -> None:
         """Notes what should never happen."""
-        self.tally.fail(f"{self.case}: {text}\n    {self.repeat}")
+        self.tally.fail(self.case.row, f"{self.case.name}: {text}\n    {self.repeat}")
 
     def run(self, folder: Path, *flags: str, codes: Sequence[int] = (0,), **mark: Any) -> Done:
         """Runs the subject to its own end, which must be one of `codes`, without a traceback."""
@@ -131,20 +134,20 @@ class Bench:
             self.fail(f"a traceback: {last_line(done.stderr)}")
         return done
 
-    def readable(self, folder: Path) -> None:
+    def readable(self, folder: Path, workdir: Path | None = None) -> None:
         """Sees that no checkpoint is damaged."""
         warnings: list[str] = []
         try:
-            checkpoint.newest(folder / "run" / "checkpoints", warn=warnings.append)
+            checkpoint.newest((workdir or folder / "run") / "checkpoints", warn=warnings.append)
         except CheckpointError as error:
             warnings.append(str(error))
         for warning in warnings:
             self.fail(warning)
 
-    def same(self, folder: Path, *, lost: str | None = None) -> bool:
+    def same(self, folder: Path, *, workdir: Path | None = None, lost: str | None = None) -> bool:
         """Compares a finished run with the undisturbed one."""
         try:
-            found = subject.differences(self.lab.whole / "run", folder / "run", lost=lost)
+            found = subject.differences(self.lab.whole / "run", workdir or folder / "run", lost=lost)
         except (OSError, json.JSONDecodeError, AssertionError) as error:
             found = [f"the workdir can't be compared: {error!r}"]
         if found:

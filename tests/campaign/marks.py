@@ -5,6 +5,7 @@ event, as in `rename checkpoints/step-000000020 #1`, the first of that name in t
 under test announces by `sys.audit("section", name)`. What TensorFlow's C++ writes has no marks of its own.
 """
 
+import contextlib
 import errno
 import os
 import re
@@ -14,6 +15,8 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
+
+from tests.campaign import rights
 
 MEMORY = 6 << 30  # bytes; a run of the subject takes a tenth of it
 
@@ -36,12 +39,15 @@ def begin(
     act: str = "",
     values: Sequence[Any] = (),
     largest_file: int | None = None,
+    plain_user: bool = False,
 ) -> None:
     """Lists the marks in `journal`, and does `act` with these values before the mark `at`.
 
     The process gets a bound on its memory: one that reads without an end is to fail, not the machine.
     """
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+    if plain_user:
+        rights.give_up()
     if largest_file is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
     out = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND) if journal else None
@@ -127,11 +133,12 @@ def kill_after(seconds: float) -> Callable[[str], None]:
 
 
 def send(*numbers: int) -> Callable[[str], None]:
-    """Makes what sends this process signals, one after the other."""
+    """Makes what sends this process signals, one after the other; what comes of the first stops no other."""
 
     def act(name: str) -> None:
-        for number in numbers:
-            os.kill(os.getpid(), number)
+        with contextlib.ExitStack() as stack:
+            for number in reversed(numbers):
+                stack.callback(os.kill, os.getpid(), number)
 
     return act
 

@@ -4,77 +4,104 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator
+from pathlib import Path
 
 from core import checkpoint
 from core.errors import PreemptedError
 from tests.campaign import subject
-from tests.campaign.lab import Bench, Case, Lab, last_line
+from tests.campaign.lab import Bench, Case, HungError, Lab, last_line
 from tests.commands import environment
+from trainers.preemption import INTERRUPTED
 
 SAVED = PreemptedError.exit_code
-INTERRUPTED = (128 + signal.SIGINT, -signal.SIGINT)
-SENT: dict[str, tuple[Sequence[int], Sequence[int]]] = {  # what is sent, and how the run may end
-    "SIGTERM": ([signal.SIGTERM], [SAVED]),
-    "SIGHUP": ([signal.SIGHUP], [SAVED]),
-    "SIGINT": ([signal.SIGINT], [SAVED]),
-    "SIGINT twice": ([signal.SIGINT] * 2, [SAVED, *INTERRUPTED]),
-    "SIGINT thrice": ([signal.SIGINT] * 3, [SAVED, *INTERRUPTED]),
-    "SIGUSR1": ([signal.SIGUSR1], [0]),
+SENT = {
+    "SIGTERM": [signal.SIGTERM],
+    "SIGHUP": [signal.SIGHUP],
+    "SIGINT": [signal.SIGINT],
+    "SIGINT twice": [signal.SIGINT] * 2,
+    "SIGINT thrice": [signal.SIGINT] * 3,
+    "SIGUSR1": [signal.SIGUSR1],
 }
-IMPORTING = {"SIGTERM": [SAVED, -signal.SIGTERM], "SIGHUP": [SAVED, -signal.SIGHUP], "SIGINT": [SAVED, *INTERRUPTED]}
-TRAINS = ("steps", "evaluation", "hook", "save")  # sections in which there is something to save
+AT_ONCE = dict(zip(SENT, (SAVED, SAVED, INTERRUPTED, INTERRUPTED, INTERRUPTED, 0), strict=True))
+AFTER_THE_CHUNK = dict(zip(SENT, (SAVED, SAVED, SAVED, INTERRUPTED, INTERRUPTED, 0), strict=True))
+NOTHING_LEFT = dict(zip(SENT, (0, 0, 0, INTERRUPTED, INTERRUPTED, 0), strict=True))  # all is saved
+SECTIONS = {  # the mark at which each begins, and how the run has to end
+    "set-up": ("section set-up #1", AT_ONCE),
+    "finding what a step needs": ("section tracing #1", AT_ONCE),
+    "tracing": ("section tracing #3", AFTER_THE_CHUNK),
+    "steps": ("section steps #2", AFTER_THE_CHUNK),
+    "hook": ("section hook #2", AFTER_THE_CHUNK),
+    "evaluation": ("section evaluation #2", AFTER_THE_CHUNK),
+    "save": ("section save #2", AFTER_THE_CHUNK),
+    "the last result": ("open .result.json.PID.tmp #1", NOTHING_LEFT),
+}
+IMPORTING = {"SIGTERM": SAVED, "SIGHUP": SAVED, "SIGINT": INTERRUPTED, "SIGUSR1": 0}
 
 
 def cases(lab: Lab) -> Iterator[Case]:
     """Yields a case for each signal in each section."""
-    last = max((mark for mark in lab.marks if mark.startswith("open result.")), key=lab.marks.index)
-    moments = {
-        **{name: f"section {name} #1" for name in ("set-up", "tracing")},
-        **{name: f"section {name} #2" for name in TRAINS},
-        "the end": last,
-    }
-    pairs = [(name, sent) for name in moments for sent in SENT]
-    for name, sent in pairs[:: 8 if lab.short else 1]:
+    pairs = [(section, sent) for section in SECTIONS for sent in SENT]
+    for section, sent in pairs[:: 11 if lab.short else 1]:
         yield Case(
-            f"{sent} in {name}", lambda bench, name=name, sent=sent: in_section(bench, name, moments[name], sent)
+            f"{sent} in {section}", lambda bench, section=section, sent=sent: in_section(bench, section, sent), section
         )
     for sent in ("SIGINT",) if lab.short else IMPORTING:
-        yield Case(f"{sent} while importing", lambda bench, sent=sent: while_importing(bench, sent))
+        yield Case(f"{sent} while importing", lambda bench, sent=sent: while_importing(bench, sent), "imports")
 
 
-def in_section(bench: Bench, section: str, mark: str, sent: str) -> None:
+def in_section(bench: Bench, section: str, sent: str) -> None:
     """Sends a run signals at a mark, and starts it again."""
     folder = bench.new()
-    numbers, codes = SENT[sent]
-    at_the_end = [0] if section == "the end" else []
-    done = bench.run(folder, codes=[*codes, *at_the_end], at=mark, act="send", values=[int(n) for n in numbers])
-    bench.count(f"ended with {done.returncode}")
-    if done.returncode == SAVED:
-        newest = checkpoint.newest(folder / "run" / "checkpoints", warn=bench.fail)
-        result = json.loads((folder / "run" / "result.json").read_text())
-        if section in TRAINS and (newest is None or newest.step != result["step"]):
-            bench.fail(f"said that it saved step {result['step']}; the newest checkpoint is {newest and newest.step}")
-        if result["exit_code"] != SAVED:
-            bench.fail(f"ended with {SAVED}, and `result.json` says {result['exit_code']}")
+    mark, codes = SECTIONS[section]
+    done = bench.run(folder, codes=[codes[sent]], at=mark, act="send", values=[int(n) for n in SENT[sent]])
+    bench.count(f"{sent} {done.returncode}")
+    if done.returncode == SAVED and codes is AFTER_THE_CHUNK:
+        _check_saved(bench, folder / "run")
+    if sent == "SIGUSR1" and codes is not NOTHING_LEFT and "a SIGUSR1: saved as" not in done.stdout:
+        bench.fail("didn't save at a SIGUSR1")
     bench.run(folder)
     bench.same(folder)
+
+
+def _check_saved(bench: Bench, workdir: Path) -> None:
+    newest = checkpoint.newest(workdir / "checkpoints", warn=bench.fail)
+    result = json.loads((workdir / "result.json").read_text())
+    if newest is None or newest.step != result["step"]:
+        bench.fail(f"said that it saved step {result['step']}; the newest checkpoint is {newest and newest.step}")
+    if result["exit_code"] != SAVED:
+        bench.fail(f"ended with {SAVED}, and `result.json` says {result['exit_code']}")
 
 
 def while_importing(bench: Bench, sent: str) -> None:
     """Signals a new process before it can have come to training."""
     folder = bench.new()
-    command = [sys.executable, "-m", "trainers.main", *subject.FLAGS]
+    command = [sys.executable, "-m", "trainers.main", subject.FLAG, "--workdir=run"]
     process = subprocess.Popen(
         command, cwd=folder, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
+    heard = time.monotonic() + bench.lab.limit
+    while process.poll() is None and not _hears(process.pid):  # until its first lines ran, a process is the kernel's
+        if time.monotonic() > heard:
+            break
+        time.sleep(0.01)
+    time.sleep(bench.chance.uniform(0.0, 1.0))
+    process.send_signal(SENT[sent][0])
     try:
-        process.communicate(timeout=bench.chance.uniform(0.3, 1.5))
+        _, stderr = process.communicate(timeout=bench.lab.limit)
     except subprocess.TimeoutExpired:
-        process.send_signal(SENT[sent][0][0])
-    _, stderr = process.communicate(timeout=bench.lab.limit)
-    bench.count(f"ended with {process.returncode}")
-    if process.returncode not in IMPORTING[sent] or "Traceback" in stderr:
+        process.kill()
+        raise HungError("hangs: a signal while importing") from None
+    bench.count(f"{sent} {process.returncode}")
+    if process.returncode != IMPORTING[sent] or "Traceback" in stderr:
         bench.fail(f"ended with {process.returncode}: {last_line(stderr)}")
     bench.run(folder)
     bench.same(folder)
+
+
+def _hears(pid: int) -> bool:
+    """Returns whether the process has handlers for all that is sent."""
+    with open(f"/proc/{pid}/status") as status:
+        caught = next(int(line.split()[1], 16) for line in status if line.startswith("SigCgt"))
+    return all(caught >> number - 1 & 1 for name in IMPORTING for number in SENT[name])

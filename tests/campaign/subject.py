@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 MODULE = '''
@@ -82,8 +83,19 @@ Trainer.keep_checkpoints = 2
 Trainer.hooks = [@Told()]
 Told.every = 10
 """
-FLAGS = ("--gin_file=watched.gin", "--workdir=run")
+FLAG = "--gin_file=watched.gin"
 SECTIONS = ("set-up", "tracing", "steps", "evaluation", "hook", "save")
+
+
+def section(marks: Sequence[str]) -> str:
+    """Names the section that a run was in after these marks."""
+    last = marks[-1] if marks else ""
+    if "result.json" in last and not last.startswith("remove result.json"):  # which is an earlier one, at the start
+        return "the last result"
+    if ".replaced #" in last or last.startswith("rmdir checkpoints"):  # saved: the next steps are on their way
+        return "steps"
+    found = [mark.removeprefix("section ").partition(" #")[0] for mark in marks if mark.startswith("section ")]
+    return found[-1] if found else "start"
 
 
 def write(folder: Path) -> None:

@@ -4,19 +4,20 @@ import errno
 import json
 import os
 import random
+import signal
 
 import pytest
 
 from core.errors import DataError
-from tests.campaign import marks, mutate, subject
-from tests.campaign.__main__ import PARTS, main
-from tests.campaign.lab import Bench, Lab, Tally
+from tests.campaign import kills, marks, meeting, mutate, mutation, room, signals, small_disk, subject
+from tests.campaign.__main__ import main, run_case, run_part
+from tests.campaign.lab import Bench, Case, Lab
+from tests.campaign.report import Tally, print_table
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("part", PARTS)
-def test_the_short_form_of_each_part_loses_nothing(part, capsys):
-    code = main(["--short", "--parts", part])
+def test_the_short_form_loses_nothing(capsys):
+    code = main(["--short"])
     assert code == 0, capsys.readouterr().out
 
 
@@ -63,15 +64,106 @@ def test_what_differs_in_a_finished_workdir_is_named(tmp_path, monkeypatch):
     assert found[1] == "`.write-7` is left over"
 
 
-def test_a_failure_says_how_it_is_repeated(tmp_path):
-    tally = Tally()
-    Bench(Lab(tmp_path, 3, short=True), "a case", tally, "python -m ...").fail("lost")
-    assert tally.failures == ["a case: lost\n    python -m ..."]
+def test_a_failure_is_a_row_s_and_says_how_it_is_repeated(tmp_path, capsys):
+    def breaks(bench: Bench) -> None:
+        bench.fail("lost")
+        raise KeyError("the case's own fault")
+
+    tally = Tally(["a row"])
+    run_case(Lab(tmp_path, 3, short=True), "kills", Case("a case", breaks, "a row"), tally)
+    again = "\n    python -m tests.campaign --seed=3 --parts kills --only='a case' --short"
+    broke = f"a case: the case itself broke: {KeyError('the case' + chr(39) + 's own fault')!r}"
+    assert tally.failures == [f"a case: lost{again}", broke + again]
+    assert tally.rows["a row"].failures == 2
+    capsys.readouterr()
+    print_table({"kills": tally}, markdown=True)
+    printed = capsys.readouterr().out
+    assert "| kills | a row | 0 |  | 2 |" in printed
+    assert f"failed: a case: lost{again}" in printed
+
+
+def test_a_part_that_tries_too_little_fails(tmp_path, monkeypatch):
+    once = Case("once", lambda bench: bench.count("at random"), "mid-save")
+    monkeypatch.setattr(kills, "cases", lambda lab: [once])
+    whole, short = (run_part(Lab(tmp_path, 0, short=short), "kills", "") for short in (False, True))
+    assert whole.failures == ["kills: 1 tried, and 200 are the least"]
+    assert (short.tried, short.failures) == (1, [])
+
+
+def test_a_part_whose_cases_can_t_be_listed_is_a_failure_and_not_the_end(tmp_path):
+    tally = run_part(Lab(tmp_path, 0, short=True), "damage", "")  # without an undisturbed run to damage
+    assert "can't be listed" in tally.failures[0]
+
+
+@pytest.mark.parametrize(
+    ("seen", "section"),
+    [
+        ([], "start"),
+        (["section set-up #1", "open .write-PID #2"], "set-up"),
+        (["section tracing #3", "remove result.json #1"], "tracing"),
+        (["section save #1", "rename checkpoints/step-000000010 #1"], "save"),
+        (["section save #1", "rename checkpoints/.tmp-removed-step-000000010.replaced #1"], "steps"),
+        (["section save #4", "rmdir checkpoints/.tmp-removed-step-000000020 #1"], "steps"),
+        (["section save #4", "open .result.json.PID.tmp #1"], "the last result"),
+    ],
+)
+def test_the_marks_passed_tell_the_section(seen, section):
+    assert subject.section(seen) == section
+
+
+def test_what_is_sent_thrice_comes_thrice_whatever_comes_of_it():
+    came = []
+
+    def hear(number: int, frame: object) -> None:
+        came.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, hear)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            marks.send(*[signal.SIGINT] * 3)("section save")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert came == [signal.SIGINT] * 3
+
+
+def test_every_signal_is_sent_in_every_section(tmp_path):
+    names = {case.name for case in signals.cases(Lab(tmp_path, 0, short=False))}
+    assert {f"{sent} in {section}" for sent in signals.SENT for section in signals.SECTIONS} <= names
+
+
+def test_a_small_disk_is_full_and_then_has_room_or_the_table_says_that_there_is_none(tmp_path):
+    names = [case.name for case in room.cases(Lab(tmp_path, 0, short=True))]
+    if not small_disk.is_allowed():
+        assert "no small disk" in names
+        return
+    assert "a disk of 1 pages" in names
+    with small_disk.mounted(tmp_path, size=8192, inodes=10) as disk:
+        with pytest.raises(OSError, match="No space left"):
+            (disk.path / "a").write_bytes(bytes(10_000))
+        disk.grow()
+        (disk.path / "a").write_bytes(bytes(10_000))
+        assert not list(tmp_path.iterdir())  # it is nobody else's
+
+
+def test_two_meet_though_a_relay_garbles_what_one_says(tmp_path, monkeypatch):
+    garbled = []
+    monkeypatch.setattr(meeting, "mutated", lambda said, chance: garbled.append(said) or b"nonsense")
+    relays = {bytes([n]): meeting.Relay(random.Random(bytes([n]))) for n in range(99)}
+    content = next(found for found, relay in relays.items() if not relay.from_chief and relay.number == 0)
+    meeting.meet_through_a_relay(content, tmp_path)
+    assert len(garbled) == 1
+    assert b"hello" in garbled[0]
 
 
 @pytest.mark.parametrize(
     ("reader", "says"),
-    [(IndexError("list index"), "wrong: IndexError: 'list index'"), (DataError("damaged"), "refused"), (None, "read")],
+    [
+        (IndexError("list index"), "wrong: IndexError: 'list index'"),
+        (DataError("damaged"), "refused"),
+        (DataError("\x1b[2J"), "wrong: says what a terminal may obey: '\\x1b[2J'"),
+        (None, "read"),
+    ],
 )
 def test_a_reader_that_stumbles_is_told_from_one_that_refuses(reader, says, monkeypatch, capsys):
     calls = []
@@ -87,7 +179,15 @@ def test_a_reader_that_stumbles_is_told_from_one_that_refuses(reader, says, monk
     assert capsys.readouterr().out.splitlines() == ["5", says]
 
 
+def test_a_reader_that_takes_too_much_memory_is_named(monkeypatch, capsys):
+    sizes = iter([1, (mutate.MEMORY >> 20) + 50])  # megabytes
+    monkeypatch.setitem(mutate.KINDS, "probe", (lambda: b"abc", lambda content, folder: bytearray(next(sizes) << 20)))
+    monkeypatch.setattr(mutate.resource, "setrlimit", lambda which, limits: None)
+    mutate.main("probe", 0, 5, 1)
+    assert "wrong: took " in capsys.readouterr().out
+
+
 def test_a_mutant_can_be_made_again():
     content = bytes(range(256))
-    made = [mutate.mutated(content, random.Random(f"0/idx/{n}")) for n in (1, 1, 2)]
+    made = [mutation.mutated(content, random.Random(f"0/idx/{n}")) for n in (1, 1, 2)]
     assert made[0] == made[1] != made[2]

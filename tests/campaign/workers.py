@@ -1,6 +1,10 @@
-"""Two launched workers, of which one is killed or stopped at a random moment; all start again, to the same bits."""
+"""Two launched workers, one of which is sent a signal at a random moment; all end in the bits of an undisturbed launch.
+
+A worker that is killed, stopped or told to leave ends all of them, and the launcher starts all again.
+"""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -9,70 +13,85 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests import ports
 from tests.campaign import subject
 from tests.campaign.lab import Bench, Case, HungError, Lab, last_line
 from tests.commands import CONFIGS, environment
 from tests.trainers.launch.test_many_workers import workers_of
 
-LAUNCH = (sys.executable, "-m", "trainers.launch", "--workers=2", "--max_restarts=3", "--deadline=20", "--")
+LAUNCH = (sys.executable, "-m", "trainers.launch", "--workers=2", "--max_restarts=3", "--deadline=20")
 FLAGS = (
-    "--gin_file=watched.gin",
+    "--",
+    subject.FLAG,
     f"--gin_file={CONFIGS / 'runtime' / 'multi_worker.gin'}",
     "--gin_param=Trainer.steps = 400",
     "--gin_param=multi_worker.peer_timeout = 4.0",
     "--workdir=run",
 )
+STARTING = 6.0  # seconds, of which imports take the first ones and the workers' meeting the last
 ALONE = threading.Lock()  # two launches at once would take each other's time, and lose workers for it
+SIGNALS = ("SIGKILL", "SIGSTOP", "SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1")
 
 
 def cases(lab: Lab) -> Iterator[Case]:
-    """Yields a case for each signal and worker."""
-    kinds = [(name, index) for name in ("SIGKILL", "SIGSTOP") for index in (0, 1)]
-    rounds = 1 if lab.short else 2
-    for number in range(rounds):
-        for name, index in kinds[:1] if lab.short else kinds:
-            yield Case(
-                f"{name} to worker {index}, {number + 1}",
-                lambda bench, name=name, index=index: lost(bench, getattr(signal, name), index),
-            )
+    """Yields a case for each signal and worker, while they train and while they start."""
+    kinds = [(name, index, False) for name in SIGNALS for index in (0, 1)]
+    kinds += [("SIGKILL", index, True) for index in (0, 1)]
+    for name, index, starting in kinds[:1] if lab.short else kinds:
+        when = "while they start" if starting else "while they train"
+        yield Case(
+            f"{name} to worker {index} {when}",
+            lambda bench, name=name, index=index, starting=starting: sent(bench, name, index, starting=starting),
+            f"{'the chief' if index == 0 else 'the other worker'}, {when}",
+        )
 
 
-def lost(bench: Bench, number: int, index: int) -> None:
-    """Loses one worker after a checkpoint, and compares with a launch that nothing disturbs."""
+def sent(bench: Bench, name: str, index: int, *, starting: bool) -> None:
+    """Sends one worker a signal, and compares with a launch that nothing disturbs."""
     with ALONE:
-        whole = bench.lab.scratch / "launched"
-        if not whole.exists():
-            subject.write(whole)
-            done = subprocess.run(
-                [*LAUNCH, *FLAGS], cwd=whole, env=environment(), capture_output=True, text=True, check=False
-            )
-            assert done.returncode == 0, last_line(done.stderr)
+        whole = _undisturbed(bench.lab)
         folder = bench.new()
         process = _launch(folder)
         try:
-            _wait_for_checkpoint(folder, process, bench.lab.limit)
-            time.sleep(bench.chance.uniform(0.0, 0.5))
+            if starting:
+                time.sleep(bench.chance.uniform(1.0, STARTING))
+            else:
+                _wait_for_checkpoint(folder, process, bench.lab.limit)
+                time.sleep(bench.chance.uniform(0.0, 0.5))
             victim = workers_of(process.pid).get(index)
             if victim is not None:
-                os.kill(victim, number)
+                os.kill(victim, getattr(signal, name))
             said, _ = process.communicate(timeout=2 * bench.lab.limit)
         except subprocess.TimeoutExpired:
             raise HungError("the launched run hangs") from None
         finally:
             process.kill()
+            process.communicate()
     if process.returncode:
         bench.fail(f"ended with {process.returncode}: {last_line(said)}")
-    elif "starting all workers again" in said:
-        bench.count("started again")
-    else:
-        bench.count("had finished before")
+    again = "starting all workers again" in said
+    bench.count(f"{name}: {'started again' if again else 'went on' if victim else 'had finished before'}")
+    if re.search(r"a SIGUSR1: saved as", said) is None and name == "SIGUSR1" and victim:
+        bench.fail("didn't save at a SIGUSR1")
     for difference in subject.differences(whole / "run", folder / "run"):
         bench.fail(difference)
 
 
+def _undisturbed(lab: Lab) -> Path:
+    whole = lab.scratch / "launched"
+    if not whole.exists():
+        subject.write(whole)
+        process = _launch(whole)
+        said, _ = process.communicate(timeout=2 * lab.limit)
+        if process.returncode:
+            raise RuntimeError(f"the undisturbed launch ended with {process.returncode}: {last_line(said)}")
+    return whole
+
+
 def _launch(folder: Path) -> "subprocess.Popen[str]":
+    command = [*LAUNCH, *ports.flags(), *FLAGS]
     return subprocess.Popen(
-        [*LAUNCH, *FLAGS], cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command, cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
 
 
@@ -81,4 +100,4 @@ def _wait_for_checkpoint(folder: Path, process: "subprocess.Popen[str]", limit: 
     while process.poll() is None and not list((folder / "run" / "checkpoints").glob("step-*")):
         if time.monotonic() > until:
             raise HungError("the launched run never saves")
-        time.sleep(0.1)
+        time.sleep(0.05)
