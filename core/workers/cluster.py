@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from core.errors import ConfigurationError
+from core.errors import ConfigurationError, shown
 
 EXAMPLE = '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}'
 
@@ -85,7 +85,8 @@ def _from_tf_config(text: str) -> Cluster:
     jobs = _object(config, "cluster")
     for job, addresses in jobs.items():
         if job not in ("chief", "worker"):
-            raise _refused(f"TF_CONFIG.cluster.{job}", addresses, _ELSEWHERE.get(job, "is no job that is known here"))
+            why = _ELSEWHERE.get(job, "is no job that is known here")
+            raise _refused(f"TF_CONFIG.cluster.{shown(job)[1:-1]}", addresses, why)
     chief = _addresses(jobs, "chief")
     if len(chief) > 1:
         raise _refused("TF_CONFIG.cluster.chief", chief, "must name one address: further ones are workers")
@@ -138,8 +139,8 @@ def _object(config: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def _refused(name: str, value: Any, why: str) -> ConfigurationError:
-    shown = "missing" if value is _MISSING else json.dumps(value)[:200]
-    return ConfigurationError(f"`{name}` is {shown}: {why}. A whole `TF_CONFIG` looks like {EXAMPLE}.")
+    said = "missing" if value is _MISSING else json.dumps(value)[:200]
+    return ConfigurationError(f"`{name}` is {said}: {why}. A whole `TF_CONFIG` looks like {EXAMPLE}.")
 
 
 # --- Slurm ------------------------------------------------------------------------------------------------------------

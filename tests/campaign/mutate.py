@@ -55,7 +55,7 @@ def main(kind: str, seed: int, first: int, count: int) -> None:
             printed.truncate(printed.seek(0))
             if taken > MEMORY:
                 outcome = f"wrong: took {taken:,} bytes"
-            elif not said.replace("\n", "").isprintable():
+            elif not said.replace("\n", "").encode(errors="backslashreplace").decode().isprintable():  # as streams do
                 outcome = f"wrong: says what a terminal may obey: {said[:300]!r}"
             print(outcome, file=out, flush=True)
 

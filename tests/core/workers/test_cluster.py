@@ -120,6 +120,7 @@ def test_a_malformed_whole_is_refused(text, says):
         ({"worker": TWO, "ps": ["p:1"]}, 'ps` is ["p:1"]', "`multi_worker` has no parameter servers"),
         ({"worker": TWO, "evaluator": ["e:1"]}, "evaluator` is", "`--mode=evaluate`"),
         ({"worker": TWO, "wroker": ["e:1"]}, "wroker` is", "no job that is known"),
+        ({"worker": TWO, "w\x1b[2J": ["e:1"]}, r"w\x1b[2J` is", "no job that is known"),
     ],
 )
 def test_a_malformed_cluster_is_refused_by_its_field(cluster, field, says):
