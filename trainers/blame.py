@@ -46,6 +46,9 @@ def reason_of(error: BaseException) -> str:
         return str(error) or "interrupted by Ctrl-C."
     message, name = plain(_explained(error)), type(error).__name__
     own = exit_code_of(error) == TapeloopError.exit_code
+    if not own and isinstance(error, OSError) and error.filename and message == str(error):
+        why = f"`{error.filename}` can't be opened, read or written: {error.strerror}"
+        return f"{why}. See what it is and who may use it; the same command then goes on."
     return f"{name}: {message}" if own and message else message or name
 
 

@@ -9,9 +9,11 @@ import pytest
 import tensorflow as tf
 
 from core import checkpoint
+from core.checkpoint.files import sync
 from core.errors import CheckpointError, ConfigurationError
 from tests.commands import CONFIGS, refused
 from tests.trainers.trainer_lab import make, train
+from trainers.blame import exit_code_of, reason_of
 from trainers.hooks import Hook
 from trainers.main import main
 from trainers.workdir import Workdir
@@ -145,3 +147,14 @@ def test_a_checkpoint_of_a_loop_of_ones_own(tmp_path):
     allowed = [linear, "--workdir=run", "--allow_config_change"]
     refused(*allowed, cwd=tmp_path, exit_code=5, says=["doesn't fit this model"])
     assert not (tmp_path / "run/config").exists()
+
+
+def test_a_file_that_the_system_refuses_is_named_with_what_to_do(workdir):
+    path = workdir.path / "gone"
+    with pytest.raises(FileNotFoundError) as caught:
+        sync(path)
+    assert exit_code_of(caught.value) == 2
+    assert reason_of(caught.value) == (
+        f"`{path}` can't be opened, read or written: No such file or directory. See what it is and who may use it; the "
+        "same command then goes on."
+    )
