@@ -65,6 +65,8 @@ class PreemptedError(TapeloopError):
     exit_code = 75
 
 
+INTERRUPTED = 130  # as shells say it of SIGINT: 128 and the number of the signal
+
 EXIT_CODES = {
     0: "finished",
     TapeloopError.exit_code: "an error in your own code",
@@ -76,6 +78,7 @@ EXIT_CODES = {
     DriftError.exit_code: "replicas drifted apart",
     NoRoomError.exit_code: "no room, on disk or in memory",
     PreemptedError.exit_code: "stopped and saved: run it again",
+    INTERRUPTED: "interrupted at once by Ctrl-C",
 }
 
 

@@ -51,7 +51,7 @@ def test_a_slurm_job_runs_main_and_queues_again_what_may_pass(code, restarts, re
 
 
 def test_the_kubernetes_manifest_runs_main_on_files_that_exist():
-    text, _ = TFJOB.read_text().split("\n---\n")
+    _, text = TFJOB.read_text().split("\n---\n")  # after the policy: no worker is ever without it
     assert "\t" not in text
     for line in ("apiVersion: kubeflow.org/v1", "kind: TFJob"):
         assert line in text.splitlines()
@@ -74,11 +74,11 @@ def test_the_kubernetes_manifest_runs_main_on_files_that_exist():
 
 
 def test_the_kubernetes_manifest_lets_only_the_workers_reach_their_port():
-    job, policy = (fields(text) for text in TFJOB.read_text().split("\n---\n"))
+    policy, job = (fields(text) for text in TFJOB.read_text().split("\n---\n"))
     assert policy["kind"] == "NetworkPolicy"
-    app = job["spec/tfReplicaSpecs/Worker/template/metadata/labels/app"]
-    assert policy["spec/podSelector/matchLabels/app"] == app
-    assert policy["spec/ingress/from/podSelector/matchLabels/app"] == app
+    # The label that the operator puts on each pod of a job: another run of the namespace is a stranger, too.
+    for place in ("podSelector", "ingress/from/podSelector"):
+        assert policy[f"spec/{place}/matchLabels/training.kubeflow.org/job-name"] == job["metadata/name"]
     assert json.loads(policy["spec/policyTypes"]) == ["Ingress"]
     port = "spec/tfReplicaSpecs/Worker/template/spec/containers/ports/containerPort"
     assert policy["spec/ingress/ports/port"] == job[port]
@@ -126,7 +126,7 @@ def fields(text):
     """The scalars of a simple YAML text by their paths; of a list's items, those of the first."""
     found, stack = {}, []
     for line in text.splitlines():
-        match = re.fullmatch(r"( *)(- )?(\w+):(?: +([^#]+?))?(?: +#.*)?", line)
+        match = re.fullmatch(r"( *)(- )?([\w./-]+):(?: +([^#]+?))?(?: +#.*)?", line)
         if match:
             indent = len(match[1]) + len(match[2] or "")
             assert indent % 2 == 0, line

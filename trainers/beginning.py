@@ -5,9 +5,9 @@ import signal
 import sys
 from types import FrameType
 
-from core.errors import ConfigurationError, PreemptedError
+from core.errors import INTERRUPTED, ConfigurationError, PreemptedError
 from trainers.packages import import_packages
-from trainers.preemption import INTERRUPTED, STOPPING
+from trainers.preemption import STOPPING
 
 
 def begin() -> None:

@@ -14,10 +14,9 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-from core.errors import ConfigurationError, TapeloopError
+from core.errors import INTERRUPTED, ConfigurationError, TapeloopError
 from trainers.no_room import explain_no_room
 from trainers.packages import CHECKOUT
-from trainers.preemption import INTERRUPTED
 
 _AS_IMPORTED = Path(__file__).absolute().parent.parent  # in tracebacks links aren't followed
 _OURS = tuple(os.path.join(r, name, "") for r in (CHECKOUT, _AS_IMPORTED) for name in ("core", "models", "trainers"))

@@ -44,6 +44,7 @@ class Evaluator:
             )
         self.averaged = averaged_task(experiment)
         self.task, self.source, self._global_batch_size = self.averaged.task, source, global_batch_size
+        self._innocent: set[str] = set()  # figures that weren't finite, though no example was to blame
         self.exchange = Exchange(experiment.strategy)
         replicas = self.exchange.replicas
 
@@ -79,12 +80,13 @@ class Evaluator:
                 sums = tf.nest.map_structure(tf.add, sums, found)
                 alive()
             figures = means(sums)
-            for name in figures:
-                if not math.isfinite(figures[name]):
-                    self._refuse_unfit_example(name, figures[name])
+            for name in sorted(name for name in figures if not math.isfinite(figures[name])):
+                if name not in self._innocent:
+                    self._refuse_unfit_example(name, figures[name], alive)
+                    self._innocent.add(name)
         return figures
 
-    def _refuse_unfit_example(self, name: str, value: float) -> None:
+    def _refuse_unfit_example(self, name: str, value: float, alive: Callable[[], None]) -> None:
         """Raises a `DataError` where the figure `name` has this value for an example that isn't finite itself."""
 
         def goes_wrong(batch: Batch) -> bool:
@@ -93,6 +95,7 @@ class Evaluator:
         for first in range(0, len(self.source), self._global_batch_size):
             indices = tf.range(first, min(first + self._global_batch_size, len(self.source)), dtype=tf.int64)
             batch = self.source.gather(indices)
+            alive()
             feature = blamed_feature(batch, goes_wrong)
             if feature is not None:
                 what = f"evaluation is not finite (`{name}` is {value})"

@@ -27,7 +27,7 @@ from trainers.blame import report
 from trainers.flags import parse_flags
 from trainers.native_stderr import native_stderr_in
 from trainers.packages import CHECKOUT, check_own_packages, import_packages
-from trainers.preemption import Preemption, without_warnings
+from trainers.preemption import Preemption, without_wishes
 
 MODES = {
     "train": "trains, with evaluation; goes on by itself where an earlier run of the same configuration stopped",
@@ -115,7 +115,7 @@ def _define(flag_values: FlagValues) -> None:
 def run(flags: FlagValues) -> int:
     """Runs the mode that the flags name; returns its exit code."""
     preemption = Preemption()
-    with preemption.heard() if flags.mode == "train" else without_warnings():
+    with preemption.heard() if flags.mode == "train" else without_wishes():
         return _run(flags, preemption)
 
 

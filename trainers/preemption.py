@@ -16,10 +16,9 @@ import signal
 from collections.abc import Iterator
 from types import FrameType
 
-from core.errors import PreemptedError
+from core.errors import INTERRUPTED, PreemptedError
 
 STOPPING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
-INTERRUPTED = 128 + signal.SIGINT
 
 
 class InterruptedBySignal(KeyboardInterrupt):  # no `Exception`: nobody's `except Exception` may keep it
@@ -35,7 +34,7 @@ class Preemption:
 
     def __init__(self) -> None:
         self.signal: int | None = None  # which one has asked it to leave, if any
-        self._asked_to_save = False
+        self._wishes_to_save, self._wishes_taken = 0, 0
         self._in_loop = False
         self._exit_code: int | None = None  # of a process that is on its way out
 
@@ -46,8 +45,8 @@ class Preemption:
 
     def take_wish_to_save(self) -> bool:
         """Returns whether SIGUSR1 came since this was last called."""
-        asked, self._asked_to_save = self._asked_to_save, False
-        return asked
+        before, self._wishes_taken = self._wishes_taken, self._wishes_to_save  # one that comes now counts next time
+        return self._wishes_taken > before
 
     @contextlib.contextmanager
     def heard(self) -> Iterator[None]:
@@ -71,7 +70,7 @@ class Preemption:
 
     def _hear(self, number: int, _: FrameType | None) -> None:
         if number == signal.SIGUSR1:
-            self._asked_to_save = True
+            self._wishes_to_save += 1
         elif self._exit_code is not None:
             os._exit(self._exit_code)
         elif not self._in_loop:
@@ -96,8 +95,8 @@ class Preemption:
 
 
 @contextlib.contextmanager
-def without_warnings() -> Iterator[None]:
-    """Ignores SIGUSR1, in what has nothing to save: unheard it would kill the process."""
+def without_wishes() -> Iterator[None]:
+    """Ignores SIGUSR1, the wish to save, in what has nothing to save: unheard it would kill the process."""
     previous = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     try:
         yield

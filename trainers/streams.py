@@ -24,7 +24,7 @@ def keep_streams() -> None:
         except OSError:
             # The lowest free number is handed out: left free, it would be that of the first file that is opened, and
             # what is printed would end up in there.
-            os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # for the programs that this one starts, too
     sys.stdout = lasting_stream(1, like=sys.stdout)
     sys.stderr = lasting_stream(2, like=sys.stderr)
 

@@ -10,12 +10,13 @@ from core.workers.cluster import Cluster
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
+_ONE_LINK = ipaddress.ip_network("fe80::/10")
 _PRIVATE = [
     ipaddress.ip_network(text)
     for text in (
         *("127.0.0.0/8", "::1/128"),  # this machine
         *("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"),  # RFC 1918, RFC 4193
-        *("169.254.0.0/16", "fe80::/10"),  # one link
+        *("169.254.0.0/16", str(_ONE_LINK)),  # one link
         "100.64.0.0/10",  # behind a carrier's translation, RFC 6598
     )
 ]
@@ -52,8 +53,9 @@ def named_here(cluster: Cluster) -> list[Address]:
 
 def is_on_loopback(workers: Sequence[str]) -> bool:
     """Tells whether all of these are named by loopback addresses."""
-    found = [resolved(host) for host in sorted({f"{worker.rpartition(':')[0]}:0" for worker in workers})]
-    return all(addresses and all(address.is_loopback for address in addresses) for addresses in found)
+    hosts = sorted({f"{worker.rpartition(':')[0]}:0" for worker in workers})
+    # The first that isn't is enough: a large cluster's names may take long to be resolved.
+    return all(all(address.is_loopback for address in found) if (found := resolved(host)) else False for host in hosts)
 
 
 def resolved(worker: str) -> list[Address]:
@@ -97,7 +99,7 @@ def local_addresses() -> list[Address]:
                 told = dict(_parts(content[8:], "=HH"))
                 # Where the two differ, `_ADDRESS` is the other end's.
                 address = ipaddress.ip_address(told.get(_LOCAL, told[_ADDRESS]))
-                found.append(ipaddress.ip_address(f"{address}%{link}") if address in _PRIVATE[-2] else address)
+                found.append(ipaddress.ip_address(f"{address}%{link}") if address in _ONE_LINK else address)
 
 
 _GET_ADDRESSES, _DONE, _ERROR = 22, 3, 2  # kinds of messages (linux/rtnetlink.h, linux/netlink.h)

@@ -20,7 +20,7 @@ from core.errors import ConfigurationError
 from core.workers.addresses import Address, at, host_and_port, is_private, local_addresses, named_here
 from core.workers.cluster import Cluster
 
-NOTHING = "whoever reaches one owns its worker, as TensorFlow asks nobody who they are"
+OWNED = "whoever reaches one owns its worker, as TensorFlow asks nobody who they are"
 PROOF_SECONDS = 0.1  # a connection within the machine takes microseconds, if it comes about
 
 _IP_FREEBIND = 15  # linux/in.h: an address that is just coming up or going is no error
@@ -48,9 +48,9 @@ def fence(cluster: Cluster) -> list[socket.socket]:
     except OSError as error:
         here, named, why = [], [], f" ({error.strerror or error})"
     if why:
-        _warn(f"this worker's port, {port}, is open at all addresses of this machine{why}, and {NOTHING}")
+        _warn(f"this worker's port, {port}, is open at all addresses of this machine{why}, and {OWNED}")
     elif public := [str(address) for address in named or here if not is_private(address)]:
-        _warn(f"this worker's port, {port}, is open at {', '.join(public)}, which isn't private, and {NOTHING}")
+        _warn(f"this worker's port, {port}, is open at {', '.join(public)}, which isn't private, and {OWNED}")
     return guards
 
 

@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from core import checkpoint
-from core.errors import PreemptedError
+from core.errors import INTERRUPTED, PreemptedError
 from tests.campaign import subject
 from tests.campaign.lab import Bench, Case, HungError, Lab, last_line
 from tests.commands import environment
-from trainers.preemption import INTERRUPTED
 
 SAVED = PreemptedError.exit_code
 SENT = {

@@ -15,6 +15,7 @@ import math
 import os
 import secrets
 import socket
+import subprocess
 import sys
 from collections.abc import Sequence
 
@@ -116,7 +117,7 @@ def run(launch: Launch) -> int:
         )
     except ConfigurationError as error:
         return refuse(error)
-    except OSError as error:
+    except (OSError, subprocess.SubprocessError) as error:  # the latter for what is refused in the new process
         print(f"error: the workers can't be started or heard: {error}", file=sys.stderr)
         return ConfigurationError.exit_code
 

@@ -8,6 +8,7 @@ kernel refuses that, as in containers without rights, each worker has the guards
 import contextlib
 import ctypes
 import dataclasses
+import errno
 import fcntl
 import os
 import socket
@@ -16,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from core.errors import ConfigurationError
-from core.workers.fence import NOTHING, prove_guards
+from core.workers.fence import OWNED, prove_guards
 from trainers.launch.processes import LIBC
 
 CLONE_NEWUSER, CLONE_NEWNET = 0x1000_0000, 0x4000_0000  # linux/sched.h
@@ -48,9 +49,9 @@ def choose_network(*, open_ports: bool) -> Network:
                 "Linux with user namespaces (`sysctl user.max_user_namespaces`); give a container the capability "
                 "SYS_ADMIN, or `--network=none`; or say `--open_ports` where a firewall closes them."
             ) from None
-        return Network(_stay, f"Warning: the workers' ports are open to all who reach this machine, and {NOTHING}.")
+        return Network(_stay, f"Warning: the workers' ports are open to all who reach this machine, and {OWNED}.")
     if open_ports:
-        return Network(_stay, f"Warning: the workers' ports are open to every user of this machine, and {NOTHING}.")
+        return Network(_stay, f"Warning: the workers' ports are open to every user of this machine, and {OWNED}.")
     return Network(_stay, f"{GUARDED}, as the system refuses the workers a network of their own ({refused})")
 
 
@@ -94,15 +95,17 @@ def _made(kinds: int) -> list[int]:
         os.read(done[0], 1)  # until this process has opened what is to last
         os._exit(0)
     try:
-        code = os.read(ready[0], 1)[0]
-        if code:
+        os.close(ready[1])  # so that the child's end is the last one: if it is killed, nothing comes
+        said = os.read(ready[0], 1)
+        if said != b"\0":
+            code = said[0] if said else errno.EINTR
             raise OSError(code, os.strerror(code))
         if kinds & CLONE_NEWUSER:
             _map_users(pid)
         names = ["user", "net"] if kinds & CLONE_NEWUSER else ["net"]
         return [os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY) for name in names]
     finally:
-        for end in (*ready, *done):
+        for end in (ready[0], *done):
             os.close(end)
         os.waitpid(pid, 0)
 

@@ -4,7 +4,7 @@ import signal
 from collections.abc import Callable, Sequence
 from typing import BinaryIO
 
-from core.errors import EXIT_CODES, PeerLostError, PreemptedError
+from core.errors import EXIT_CODES, INTERRUPTED, PeerLostError, PreemptedError
 from trainers.launch.processes import Command, Ending, Signals, describe_signal, run_together
 
 LOST, STOPPED = PeerLostError.exit_code, PreemptedError.exit_code
@@ -26,7 +26,8 @@ def supervise(
             if not failures:
                 return 0
             if signals.received:
-                failures = [ending for ending in failures if not may_pass(ending)]  # the others did as they were told
+                # The others did as they were told.
+                failures = [ending for ending in failures if not (may_pass(ending) or ending.code == INTERRUPTED)]
                 if not failures:
                     return _fail(err, STOPPED, f"stopped by {describe_signal(signals.received[0])}. {GO_ON}")
             cause = find_cause(failures)

@@ -5,9 +5,7 @@ import functools
 import os
 import sys
 import threading
-from pathlib import Path
 
-from core.checkpoint import plainly_named
 from core.errors import PeerLostError
 from core.telemetry import Console, JsonLines, Telemetry, TensorBoard
 from core.workers import is_chief, joined, naming_lost_peers
@@ -72,9 +70,7 @@ def _telemetry(trainer: Trainer) -> Telemetry:
         return Telemetry([])
     workdir = trainer.workdir
     console = Console(total_steps=trainer.steps)
-    with plainly_named(workdir.path) as name:  # its writer takes names in UTF-8 only
-        tensorboard = TensorBoard(Path(name), trainer.step)
-    return Telemetry([console, JsonLines(workdir.metrics, trainer.step), tensorboard])
+    return Telemetry([console, JsonLines(workdir.metrics, trainer.step), TensorBoard(workdir.path, trainer.step)])
 
 
 def _write_success(trainer: Trainer) -> None:
@@ -99,13 +95,16 @@ def _end_hung(session: Session, trainer: Trainer, section: str) -> None:
         f"step {trainer.step}: the stacks above show where it hangs. Run the same command again to go on from the last "
         "checkpoint; if it was only slow, raise the deadline."
     )
-    faulthandler.dump_traceback(all_threads=True)
-    print(f"error: {error}", file=sys.stderr, flush=True)
-    # The file system may be what hangs, or the network: this thread waits for neither.
+
+    def message() -> None:
+        faulthandler.dump_traceback(all_threads=True)
+        print(f"error: {error}", file=sys.stderr, flush=True)
+
+    # The terminal may be what hangs, or the file system, or the network: this thread waits for none of them.
     result = functools.partial(_write_failure, session, trainer, exit_code=error.exit_code, reason=str(error))
     membership = joined()
     goodbye = functools.partial(membership.leave, f"{section} hung") if membership else None
-    words = [threading.Thread(target=say, daemon=True) for say in (result, goodbye) if say]
+    words = [threading.Thread(target=say, daemon=True) for say in (message, result, goodbye) if say]
     for word in words:
         word.start()
     for word in words:

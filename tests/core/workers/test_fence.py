@@ -54,7 +54,7 @@ def test_a_guarded_port_is_reached_where_the_cluster_names_it_and_nowhere_else(g
         number = trial.getsockname()[1]
     others = [address for address in local_addresses() if not address.is_loopback]
     print(f"from other addresses of this machine: {', '.join(map(str, others)) or 'none, it has but loopback'}")
-    monkeypatch.delenv("TF_GRPC_REUSE_PORT", raising=False)
+    monkeypatch.setenv("TF_GRPC_REUSE_PORT", "0")  # which is put back after the test
     with contextlib.ExitStack() as stack:
         for guard in fence.fence(Cluster((f"127.0.0.1:{number}",), 0)):
             stack.enter_context(guard)
