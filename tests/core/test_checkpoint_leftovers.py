@@ -131,3 +131,15 @@ def test_an_unreadable_leftover(tmp_path):
     assert len(told) == (os.geteuid() != 0)  # root may remove anything
     if told:
         leftover.chmod(0o700)
+
+
+def test_want_of_memory_while_saving_is_no_fault_of_the_disk(tmp_path, monkeypatch):
+    def write(*_):
+        raise tf.errors.ResourceExhaustedError(
+            None, None, "OOM when allocating tensor with shape[9] and type float on x"
+        )
+
+    monkeypatch.setattr(tf.train.Checkpoint, "write", write)
+    with pytest.raises(tf.errors.ResourceExhaustedError):
+        save(tmp_path, model(), 1)
+    assert names(tmp_path) == []

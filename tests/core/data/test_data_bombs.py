@@ -134,6 +134,12 @@ def test_arrays_that_claim_more_than_their_file_holds_are_refused(tmp_path, shap
     refused(lambda: npz(str(path)), rf"`x.npy` of {path} says .* float64 of shape \[{shape[0]}.*but 8 follow its head")
 
 
+def test_a_header_of_a_version_that_numbers_do_not_need_is_refused_unread(tmp_path):
+    content = npy((2**40,), body=bytes(8))
+    path = zip_of(tmp_path / "x.npz", content[:6] + b"\3\0" + content[8:10] + b"\0\0" + content[10:])
+    refused(lambda: npz(str(path)), "The array `x` of .* can't be read: Its header is of a version")
+
+
 def patched(path, offset_there, offset_here, value):
     """Writes `value` into both of a zip's headers of its one member: the directory's, and the one before the data."""
     content = bytearray(path.read_bytes())

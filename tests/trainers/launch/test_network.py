@@ -20,6 +20,7 @@ from core.workers.addresses import at, local_addresses
 from tests import ports
 from tests.commands import CHECKOUT, CONFIGS, environment
 from tests.trainers.launch.launch_lab import PATIENCE, gone
+from trainers.launch import __main__ as command
 from trainers.launch import network
 from trainers.launch.processes import Command
 from trainers.launch.supervise import supervise
@@ -239,3 +240,18 @@ def test_ports_are_opened_by_nobody_s_mistake(monkeypatch):
     with pytest.raises(ConfigurationError, match="`--open_ports` where a firewall closes them"):
         network.choose_network(open_ports=False)
     assert network.choose_network(open_ports=True).line.startswith("Warning: ")
+
+
+def test_a_new_network_whose_maker_is_killed_is_refused_and_not_waited_for(monkeypatch):
+    monkeypatch.setattr(network, "_unshare", lambda kinds: os.kill(os.getpid(), signal.SIGKILL))
+    with pytest.raises(OSError, match=os.strerror(4)):
+        network._made(network.CLONE_NEWNET)
+
+
+def test_a_network_that_workers_may_not_enter_ends_launch_with_a_paragraph(monkeypatch, capsys):
+    def enter():
+        raise OSError(1, "Operation not permitted")
+
+    monkeypatch.setattr(command, "choose_network", lambda **_: network.Network(enter, "ports: as it is"))
+    assert command.main(["--workers=1", "--", f"--gin_file={CONFIGS / 'digits_mlp.gin'}"]) == 2
+    assert "error: the workers can't be started or heard" in capsys.readouterr().err
