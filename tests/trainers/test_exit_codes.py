@@ -1,5 +1,8 @@
 """Who is to blame for what ends a run, and what is said of want of room."""
 
+import signal
+import subprocess
+
 import gin
 import numpy as np
 import pytest
@@ -7,8 +10,10 @@ import tensorflow as tf
 from command_lab import write_task
 
 from core import checkpoint
+from core.errors import TapeloopError
 from tests.commands import refused, run, run_process
 from trainers.blame import exit_code_of, reason_of, report
+from trainers.modes import resume_check
 
 HOOK = """
 from trainers.hooks import Hook
@@ -176,6 +181,15 @@ def test_no_memory_to_restore_a_checkpoint_is_no_fault_of_its(tmp_path, monkeypa
         assert exit_code_of(caught.value) == 8
         assert reason_of(caught.value).startswith("out of memory while restoring or saving a checkpoint: ")
     assert "shape [3,5] and type double takes 120 bytes, which `GPU:0` hasn't left" in reason_of(caught.value)
+
+
+@pytest.mark.parametrize(("ended", "code"), [(1, 1), (4, 4), (8, 8), (-signal.SIGABRT, 134), (-signal.SIGKILL, 137)])
+def test_a_run_that_resume_check_starts_ends_both_alike(ended, code, tmp_path, monkeypatch):
+    done = subprocess.CompletedProcess([], ended, "", "error: torn\n")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
+    with pytest.raises(TapeloopError, match=f"a run ended with {ended} instead of 0: torn") as caught:
+        resume_check._train([], tmp_path)
+    assert exit_code_of(caught.value) == code
 
 
 def raising(error):
