@@ -167,6 +167,9 @@ ROWS = [
     Row("resume_check", "flags", "", 2, "Trainer.stepz", flags=("--gin_param=Trainer.stepz = 1",)),
 ]  # fmt: skip
 
+# Each of these has a test of its own within a process, and the run through the command that it needs takes the longest.
+ELSEWHERE = {("hook", 3), ("data", 4), ("hook", 5), ("hook", 7), ("hook", 75)}
+
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
@@ -184,7 +187,12 @@ def read_result(workdir):
     return json.loads(path.read_text()) if path.exists() else None
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.mode}-{row.place}-{row.code}-{row.says[:12]}")
+def case(row):
+    marks = [pytest.mark.long] if (row.place, row.code) in ELSEWHERE else []
+    return pytest.param(row, marks=marks, id=f"{row.mode}-{row.place}-{row.code}-{row.says[:12]}")
+
+
+@pytest.mark.parametrize("row", map(case, ROWS))
 def test_process_stderr_and_result_agree(row, trained, request):
     before = read_result(trained / "run")
     assert (before["exit_code"], before["step"]) == (0, 30)
