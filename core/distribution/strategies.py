@@ -69,14 +69,13 @@ def multi_worker(*, meeting_deadline: float = 300.0, peer_timeout: float = 30.0)
         task_id=membership.cluster.index,
         rpc_layer="grpc",
     )
-    # Those who watch find a lost peer sooner. This limit is for one that lives and yet doesn't come; it leaves time for
-    # the chief to save a large model.
-    options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=max(600.0, 10.0 * peer_timeout))
+    # No `timeout_seconds` for collectives: TensorFlow starts a thread for each, that sleeps so long. Those who watch
+    # find a lost peer sooner, and one that lives and yet doesn't come is what `Trainer.section_deadline` is for.
     bound_connecting(membership.cluster.size, seconds=max(peer_timeout, CONNECTING_SECONDS))
     with held_back(signal.SIGTERM):  # TensorFlow takes it for workers, and then does nothing with it
         membership.watch(timeout=peer_timeout)
         membership.guards = fence(membership.cluster)
-        strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver)
     check_exchange(strategy, deadline=meeting_deadline)
     return strategy
 

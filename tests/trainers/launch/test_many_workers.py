@@ -193,3 +193,27 @@ def test_a_peer_that_never_comes_is_named(tmp_path):
     said, _ = lone.communicate(timeout=120)
     assert lone.returncode == 6, said
     assert f"error: worker 1 (127.0.0.1:{ports[1]}) didn't come within 2 s" in said
+
+
+COUNTS = """
+import os
+import gin
+from trainers.hooks import Hook
+
+@gin.configurable
+class Threads(Hook):
+    def __call__(self, run):
+        print("threads:", len(os.listdir("/proc/self/task")), flush=True)
+"""
+
+
+@pytest.mark.long
+def test_steps_leave_no_threads_behind(tmp_path):
+    (tmp_path / "counts.py").write_text(COUNTS)
+    (tmp_path / "counts.gin").write_text("import counts\nTrainer.hooks = [@Threads()]\nThreads.every = 100\n")
+    done = launch("--", *FLAGS, "--gin_file=counts.gin", "--gin_param=steps = 400", "--workdir=run", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for worker in range(2):
+        counts = [int(x) for x in re.findall(rf"\[worker {worker}\] threads: (\d+)", done.stdout)]
+        assert len(counts) == 4
+        assert counts[-1] < counts[0] + 50  # 300 steps, of one collective each or more
