@@ -1,7 +1,8 @@
 """All that a run goes on from, saved and restored as one checkpoint."""
 
 import json
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,11 @@ class RunState:
             extra={
                 "configuration": dict(self.workdir.configuration),
                 **self._kept_by_hooks(),
-                "reported": {"figures": self.reported, "complete": self.complete, "hooks": self._given_hooks()},
+                "reported": {
+                    "figures": _finite(self.reported),
+                    "complete": self.complete,
+                    "hooks": self._given_hooks(),
+                },
                 **self._stop_record(),
             },
         )
@@ -112,7 +117,7 @@ class RunState:
         if stop and stop.get("hooks") == self._given_hooks() and stop["steps"] >= self.settings.steps:
             self.stopped = stop["reason"]
         if reported and reported.get("hooks") == self._given_hooks():  # other hooks have yet to report theirs
-            self.reported = dict(reported["figures"])
+            self.reported = {name: math.nan if x is None else x for name, x in reported["figures"].items()}
             self.complete = self.finished and reported["complete"]
         return same
 
@@ -136,6 +141,11 @@ class RunState:
     def _given_hooks(self) -> list[str]:
         bindings = sorted(f"{name} = {value}" for name, value in self.workdir.hooks.items())
         return [*by_name(self.settings.hooks), *bindings]
+
+
+def _finite(figures: Mapping[str, float]) -> dict[str, float | None]:
+    """Returns figures as JSON can hold them: what isn't finite is null, as in `result.json`."""
+    return {name: x if math.isfinite(x) else None for name, x in figures.items()}
 
 
 def _mapping(value: Any) -> dict[str, Any]:

@@ -135,9 +135,7 @@ def test_an_unreadable_leftover(tmp_path):
 
 def test_want_of_memory_while_saving_is_no_fault_of_the_disk(tmp_path, monkeypatch):
     def write(*_):
-        raise tf.errors.ResourceExhaustedError(
-            None, None, "OOM when allocating tensor with shape[9] and type float on x"
-        )
+        raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape[9] and type float")
 
     monkeypatch.setattr(tf.train.Checkpoint, "write", write)
     with pytest.raises(tf.errors.ResourceExhaustedError):
