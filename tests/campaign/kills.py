@@ -22,11 +22,11 @@ THE_END = "each ends in the same bits"
 
 def cases(lab: Lab) -> Iterator[Case]:
     """Yields the cases; a mark is a moment of the undisturbed run."""
-    chosen = lab.marks[:: 20 if lab.short else 1]
+    chosen = lab.marks[:: 34 if lab.short else 1]
     count = -(-len(chosen) // TOGETHER)
     for i in range(count):  # of moments far from each other, so that a run killed at one still comes to the next
         yield Case(f"before marks {i + 1} of {count}", lambda bench, at=chosen[i::count]: at_marks(bench, at), THE_END)
-    for section in list(WITHIN)[:: 4 if lab.short else 1]:
+    for section in list(WITHIN)[:: 6 if lab.short else 1]:
         for i in range(1 if lab.short else 6):
             yield Case(f"within {section} {i + 1}", lambda bench, section=section: within(bench, section), THE_END)
     for i in range(1 if lab.short else 20):
@@ -61,7 +61,7 @@ def within(bench: Bench, section: str) -> None:
 def at_random(bench: Bench) -> None:
     """Kills at any moment, before the first section too."""
     folder = bench.new()
-    for _ in range(3 if bench.lab.short else 6):
+    for _ in range(2 if bench.lab.short else 6):
         journal = _new_journal(folder)
         try:
             bench.lab.run(folder, limit=bench.chance.uniform(0.0, bench.lab.seconds), journal=journal)
