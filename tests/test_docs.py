@@ -96,4 +96,4 @@ def test_each_promise_names_a_test_that_exists():
     assert len(rows) > 10
     for promise, file, name in rows:
         assert f"\ndef {name}(" in (CHECKOUT / file).read_text(), (promise, file, name)
-    assert table.count("\n| ") == len(rows) + 2, "a line of the table names no test"
+    assert table.count("\n| ") == len(rows) + 2 * table.count("\n### "), "a line of a table names no test"

@@ -82,8 +82,8 @@ class Preemption:
         elif number == self.signal == signal.SIGINT:
             self._leave(
                 number,
-                "interrupted by a second Ctrl-C: the steps since the last checkpoint are lost. Run the same command "
-                "again to go on from there.",
+                "interrupted by a second Ctrl-C: steps since the last checkpoint, if any, are lost. Run the same "
+                "command again to go on from there.",
             )
         elif self.signal is None or number == signal.SIGINT:  # a scheduler may say it several times
             self.signal = number
