@@ -9,6 +9,7 @@ import reprlib
 from collections.abc import Iterable
 
 _MOST = 200  # characters of a value in a message
+_MOST_OF_A_LINE = 2000
 
 
 class TapeloopError(Exception):
@@ -84,7 +85,7 @@ EXIT_CODES = {
 
 def did_you_mean(name: str, candidates: Iterable[str]) -> str:
     """Asks for the nearest candidate, with a leading space; empty where nothing is near."""
-    near = difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.6)
+    near = difflib.get_close_matches(name[:_MOST], list(candidates), n=1, cutoff=0.6)
     return f" Did you mean `{near[0]}`?" if near else ""
 
 
@@ -98,8 +99,26 @@ def shown(value: object) -> str:
         text = _REPR.repr(value)
     except Exception:  # a value's own `repr` may fail, and a whole number can have too many digits to be written
         text = f"<a {type(value).__name__} that can't be written out>"
-    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    return text if len(text) <= _MOST else f"{text[: _MOST - 20]}...{text[-17:]}"
+    return _cut(_printable(text), _MOST)
+
+
+def as_said(message: str) -> str:
+    """Returns a whole message as a terminal gets it, whatever was put into it without `shown`.
+
+    No line is endless, and nothing in it is obeyed: names of files and flags come from anywhere.
+
+    >>> as_said("`--mode` is \\x1b[2J"), len(as_said("x" * 10_000_000)) <= 2000
+    ('`--mode` is \\\\x1b[2J', True)
+    """
+    return "\n".join(_printable(_cut(line, _MOST_OF_A_LINE)) for line in message.split("\n"))
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - most // 10]}...{text[3 - most // 10 :]}"
 
 
 class _Repr(reprlib.Repr):

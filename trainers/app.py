@@ -11,7 +11,7 @@ from typing import NoReturn, TypeVar
 
 from absl import app, flags, logging
 
-from core.errors import ConfigurationError, PeerLostError, TapeloopError
+from core.errors import ConfigurationError, PeerLostError, TapeloopError, as_said
 from trainers.blame import report
 from trainers.preemption import STOPPING
 from trainers.streams import keep_streams
@@ -76,5 +76,5 @@ def _is_wanted(record: standard_logging.LogRecord) -> bool:
 
 def refuse(error: ConfigurationError) -> int:
     """Prints what is wrong with the flags; returns the exit code."""
-    print(f"error: {error}", file=sys.stderr)
+    print(f"error: {as_said(str(error))}", file=sys.stderr)
     return error.exit_code

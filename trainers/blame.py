@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-from core.errors import INTERRUPTED, ConfigurationError, TapeloopError
+from core.errors import INTERRUPTED, ConfigurationError, TapeloopError, as_said
 from trainers.no_room import explain_no_room
 from trainers.packages import CHECKOUT
 
@@ -39,6 +39,10 @@ def exit_code_of(error: BaseException) -> int:
 
 def reason_of(error: BaseException) -> str:
     """Returns why a run that `error` ends has ended, as `result.json` keeps it."""
+    return as_said(_reason(error))
+
+
+def _reason(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         return f"`sys.exit({error.code!r})` was called by code of the run, which isn't finished"
     if isinstance(error, KeyboardInterrupt):

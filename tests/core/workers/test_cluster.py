@@ -80,6 +80,8 @@ def test_further_fields_are_others_affair():
         ("{", "`TF_CONFIG` is not JSON (Expecting"),
         ("{", "it is '{'"),
         ("[" * 100_000, "`TF_CONFIG` is not JSON"),
+        ('{"cluster": ' + "[" * 900 + "]" * 900 + "}", "`TF_CONFIG.cluster` is [[["),
+        ('{"cluster": {"worker": ["\\ud800:1"]}, "task": {}}', '`TF_CONFIG.cluster.worker[0]` is "\\ud800:1"'),
         ("[]", "`TF_CONFIG` is []: must be a JSON object"),
         ("3", "`TF_CONFIG` is 3: must be a JSON object"),
         ("{}", "`TF_CONFIG.cluster` is missing: must be a JSON object"),

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from core import checkpoint
+from tests import ports
 from tests.commands import CONFIGS, environment, run
 
 MIXED = """
@@ -94,7 +95,17 @@ def mixed(tmp_path):
 
 def launch(*flags, cwd):
     runtime = f"--gin_file={CONFIGS / 'runtime' / 'multi_worker.gin'}"
-    command = [sys.executable, "-m", "trainers.launch", "--workers=2", "--", "--gin_file=mixed.gin", runtime, *flags]
+    command = [
+        sys.executable,
+        "-m",
+        "trainers.launch",
+        "--workers=2",
+        *ports.flags(),
+        "--",
+        "--gin_file=mixed.gin",
+        runtime,
+        *flags,
+    ]
     done = subprocess.run(command, cwd=cwd, env=environment(), capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
