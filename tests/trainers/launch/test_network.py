@@ -107,6 +107,40 @@ def test_who_is_not_root_makes_a_network_of_their_own_and_stays_who_they_are(alo
     assert said == [str(x) for x in (os.getuid(), os.geteuid(), os.getgid())]
 
 
+AS_NOBODY = """
+import os, socket
+from trainers.launch import network
+enter = network.loopback_alone()
+pid = os.fork()
+if pid == 0:
+    enter()
+    with socket.create_server(("", 0)) as listener, socket.create_connection(("127.0.0.1", listener.getsockname()[1])):
+        print("alone as", os.getuid(), os.geteuid(), os.getgid(), sorted(name for _, name in socket.if_nameindex()))
+else:
+    os.waitpid(pid, 0)
+"""
+
+
+def test_root_who_becomes_somebody_else_makes_a_network_of_their_own(tmp_path):
+    """The same for a user without any right; where this isn't root, every other test here is of such a one."""
+    if os.geteuid() != 0:
+        return
+    nobody = {"user": 65534, "group": 65534, "extra_groups": []}
+    command = [sys.executable, "-S", "-c", AS_NOBODY]
+    try:
+        done = subprocess.run(
+            command, **nobody, cwd=CHECKOUT, env={"PYTHONDONTWRITEBYTECODE": "1"}, capture_output=True, text=True
+        )
+    except PermissionError as error:
+        print(f"others than root may not come here: {error}")
+        return
+    if done.returncode != 0:  # a reason of the system's, or of a checkout that others can't read; none of ours
+        print(done.stderr)
+        assert re.search(r"(PermissionError|OSError|ModuleNotFoundError)", done.stderr.strip().split("\n")[-1])
+        return
+    assert done.stdout == "alone as 65534 65534 65534 ['lo']\n"
+
+
 def test_workers_in_a_network_of_their_own_do_not_outlive_a_launcher_that_is_killed(alone):
     launcher = (
         "import subprocess, sys, time\n"
@@ -177,6 +211,29 @@ with tf.Graph().as_default():
     with tf.compat.v1.Session(f"grpc://{sys.argv[1]}", config=settings) as session:
         session.run(written)
 """
+
+
+SERVER = """
+import sys
+sys.modules["keras"] = None
+import tensorflow as tf
+tf.distribute.Server({"worker": [sys.argv[1]]}, job_name="worker", task_index=0)
+print("serves", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.long
+def test_the_stranger_of_these_tests_gets_in_where_a_port_is_open(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as trial:
+        address = f"127.0.0.1:{trial.getsockname()[1]}"
+    serve = [sys.executable, "-c", SERVER, address]
+    with subprocess.Popen(serve, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout.readline() == "serves\n"
+        stranger = [sys.executable, "-c", STRANGER, address, str(tmp_path / "stranger")]
+        subprocess.run(stranger, env=environment(), capture_output=True, timeout=120, check=True)
+        server.kill()
+    assert (tmp_path / "stranger").read_text() == "written by a stranger"
 
 
 @pytest.mark.long
