@@ -1,6 +1,7 @@
 """`--mode=evaluate`: the newest checkpoint of the workdir on `Experiment.eval_source`."""
 
 from core.telemetry import Console, Telemetry
+from trainers.hung import ending_where_it_hangs
 from trainers.session import Session
 
 
@@ -10,5 +11,7 @@ def run(session: Session) -> int:
     manifest = session.required_checkpoint()
     trainer.state.restore(manifest)
     trainer.telemetry = Telemetry([Console(total_steps=manifest.step)])
-    trainer.evaluate()
+    with ending_where_it_hangs(trainer):
+        trainer.watchdog.begin("the evaluation")
+        trainer.evaluate()
     return 0

@@ -1,19 +1,14 @@
 """`--mode=train`: trains, or goes on training."""
 
-import faulthandler
 import functools
-import os
-import sys
-import threading
 
 from core.errors import PeerLostError
 from core.telemetry import Console, JsonLines, Telemetry, TensorBoard
 from core.workers import is_chief, joined, naming_lost_peers
 from trainers.blame import after, exit_code_of, reason_of
+from trainers.hung import ending_where_it_hangs
 from trainers.session import Session
 from trainers.trainer import Trainer
-
-LAST_WORDS_SECONDS = 5.0  # for the result of a run that hangs, and for its goodbye
 
 
 def run(session: Session) -> int:
@@ -48,8 +43,7 @@ def _train(session: Session, trainer: Trainer) -> int:
         lost = PeerLostError.exit_code
         membership.last_words = lambda reason: _write_failure(session, trainer, exit_code=lost, reason=reason)
     try:
-        hung = functools.partial(_end_hung, session, trainer)
-        with trainer.watchdog.awake(trainer.settings.section_deadline, hung), naming_lost_peers():
+        with ending_where_it_hangs(trainer, functools.partial(_write_failure, session, trainer)), naming_lost_peers():
             trainer.train(telemetry, once_traced=functools.partial(session.record, trainer.step))
     except BaseException as error:
         with after(error):
@@ -86,30 +80,6 @@ def _write_failure(session: Session, trainer: Trainer | None, *, exit_code: int,
     elif is_chief():
         figures = trainer.evaluation
         session.workdir.write_result(step=trainer.step, exit_code=exit_code, reason=reason, evaluation=figures)
-
-
-def _end_hung(session: Session, trainer: Trainer, section: str) -> None:
-    """Ends the process, in the watching thread: what hangs is deaf to exceptions, and often to signals."""
-    error = PeerLostError(
-        f"{section} has shown no life for {trainer.settings.section_deadline:g} s (`Trainer.section_deadline`), after "
-        f"step {trainer.step}: the stacks above show where it hangs. Run the same command again to go on from the last "
-        "checkpoint; if it was only slow, raise the deadline."
-    )
-
-    def message() -> None:
-        faulthandler.dump_traceback(all_threads=True)
-        print(f"error: {error}", file=sys.stderr, flush=True)
-
-    # The terminal may be what hangs, or the file system, or the network: this thread waits for none of them.
-    result = functools.partial(_write_failure, session, trainer, exit_code=error.exit_code, reason=str(error))
-    membership = joined()
-    goodbye = functools.partial(membership.leave, f"{section} hung") if membership else None
-    words = [threading.Thread(target=say, daemon=True) for say in (message, result, goodbye) if say]
-    for word in words:
-        word.start()
-    for word in words:
-        word.join(LAST_WORDS_SECONDS)
-    os._exit(error.exit_code)
 
 
 def _already_finished(trainer: Trainer) -> int:

@@ -2,16 +2,11 @@
 
 import contextlib
 import io
-import json
 import os
-import re
 import signal
 import socket
 import subprocess
 import sys
-import threading
-import time
-from pathlib import Path
 
 import pytest
 
@@ -108,9 +103,16 @@ def test_who_is_not_root_makes_a_network_of_their_own_and_stays_who_they_are(alo
 
 
 AS_NOBODY = """
-import os, socket
+import encodings.idna, os, socket  # all before the change of user, who may not be let into Python's own folders
 from trainers.launch import network
-enter = network.loopback_alone()
+os.setgroups([])
+os.setresgid(65534, 65534, 65534)
+os.setresuid(65534, 65534, 65534)
+network.LIBC.prctl(4, 1)  # PR_SET_DUMPABLE: as in a process that was started by that user
+try:
+    enter = network.loopback_alone()
+except OSError as error:
+    raise SystemExit(print("refused by the system:", error))
 pid = os.fork()
 if pid == 0:
     enter()
@@ -125,19 +127,12 @@ def test_root_who_becomes_somebody_else_makes_a_network_of_their_own(tmp_path):
     """The same for a user without any right; where this isn't root, every other test here is of such a one."""
     if os.geteuid() != 0:
         return
-    nobody = {"user": 65534, "group": 65534, "extra_groups": []}
     command = [sys.executable, "-S", "-c", AS_NOBODY]
-    try:
-        done = subprocess.run(
-            command, **nobody, cwd=CHECKOUT, env={"PYTHONDONTWRITEBYTECODE": "1"}, capture_output=True, text=True
-        )
-    except PermissionError as error:
-        print(f"others than root may not come here: {error}")
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    if "refused by the system" in done.stdout:
+        print(f"this machine makes no user namespaces for others than root: {done.stdout}")
         return
-    if done.returncode != 0:  # a reason of the system's, or of a checkout that others can't read; none of ours
-        print(done.stderr)
-        assert re.search(r"(PermissionError|OSError|ModuleNotFoundError)", done.stderr.strip().split("\n")[-1])
-        return
+    assert done.returncode == 0, done.stderr
     assert done.stdout == "alone as 65534 65534 65534 ['lo']\n"
 
 
@@ -200,80 +195,6 @@ def test_a_machine_that_allows_no_way_is_refused_with_2_before_anything_starts(t
 
 
 # --- a real run, and a real client of TensorFlow's --------------------------------------------------------------------
-
-STRANGER = """
-import sys
-sys.modules["keras"] = None
-import tensorflow as tf
-with tf.Graph().as_default():
-    written = tf.io.write_file(sys.argv[2], "written by a stranger")
-    settings = tf.compat.v1.ConfigProto(operation_timeout_in_ms=5000)
-    with tf.compat.v1.Session(f"grpc://{sys.argv[1]}", config=settings) as session:
-        session.run(written)
-"""
-
-
-SERVER = """
-import sys
-sys.modules["keras"] = None
-import tensorflow as tf
-tf.distribute.Server({"worker": [sys.argv[1]]}, job_name="worker", task_index=0)
-print("serves", flush=True)
-sys.stdin.read()
-"""
-
-
-@pytest.mark.long
-def test_the_stranger_of_these_tests_gets_in_where_a_port_is_open(tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as trial:
-        address = f"127.0.0.1:{trial.getsockname()[1]}"
-    serve = [sys.executable, "-c", SERVER, address]
-    with subprocess.Popen(serve, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout.readline() == "serves\n"
-        stranger = [sys.executable, "-c", STRANGER, address, str(tmp_path / "stranger")]
-        subprocess.run(stranger, env=environment(), capture_output=True, timeout=120, check=True)
-        server.kill()
-    assert (tmp_path / "stranger").read_text() == "written by a stranger"
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("refused", [[], ["namespaces"]], ids=["a network of their own", "guards"])
-def test_a_stranger_s_tensorflow_gets_into_no_launched_worker(refused, tmp_path):
-    others = [address for address in local_addresses() if not address.is_loopback]
-    names = [f"[{each}]" if each.version == 6 else str(each) for each in others if "%" not in str(each)][:1]
-    run = [sys.executable, "-m", "trainers.launch", "--workers=2", *ports.flags(), "--"]
-    run += [f"--gin_file={CONFIGS / name}.gin" for name in ("digits_mlp", "runtime/multi_worker")]
-    run += ["--gin_param=steps = 100000", "--workdir=run"]
-    under = [sys.executable, str(CHECKOUT / "tests" / "refusing.py"), *refused, "--"] if refused else []
-    process = subprocess.Popen(
-        under + run, cwd=tmp_path, env={**environment()}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    try:
-        first = process.stdout.readline()
-        print(f"this run: {first}strangers at: {names}")
-        started = process.stdout.readline()
-        worker = int(re.findall(r"process (\d+)", started)[1])
-        said = threading.Thread(target=process.stdout.read, daemon=True)
-        said.start()
-        until = time.monotonic() + 120
-        while not list((tmp_path / "run" / "checkpoints").glob("step-*")):
-            assert process.poll() is None
-            assert time.monotonic() < until
-            time.sleep(0.1)
-        told = dict(x.split("=", 1) for x in Path(f"/proc/{worker}/environ").read_text().split("\0") if "=" in x)
-        address = json.loads(told["TF_CONFIG"])["cluster"]["worker"][1]
-        port = int(address.rpartition(":")[2])
-        closed_to_all = first.strip() == network.ALONE
-        if ports.way().startswith("ports: "):
-            assert [x for x in reached(port) if closed_to_all or x not in ("127.0.0.1", "::1")] == []
-            for name in names + (["127.0.0.1"] if closed_to_all else []):
-                stranger = [sys.executable, "-c", STRANGER, f"{name}:{port}", str(tmp_path / "stranger")]
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    subprocess.run(stranger, env=environment(), capture_output=True, timeout=60, check=False)
-                assert not (tmp_path / "stranger").exists()
-    finally:
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(120) == 75  # it went on all the time
 
 
 def test_a_worker_is_not_started_where_it_should_not_be(tmp_path):
