@@ -108,7 +108,13 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize("name", FILES)
+def first_and_the_long(names):
+    """The first of these for every run of the tests, the others, a process each, for the long one."""
+    first, *others = names
+    return [first, *(pytest.param(name, marks=pytest.mark.long) for name in others)]
+
+
+@pytest.mark.parametrize("name", first_and_the_long(FILES))
 def test_a_full_disk_names_the_file(name, tmp_path):
     body, says = FILES[name]
     done = run_process(write_task(tmp_path, outside=HOOK.format(body=body.format())), HOOKED, cwd=tmp_path)
@@ -143,13 +149,13 @@ TENSOR = "return Loss(tf.square(y) + 0.0 * tf.reduce_sum(tf.random.normal([tf.sh
 TOO_MUCH = "return Loss(tf.square(y) + tf.reduce_sum(tf.random.normal([2**26 * tf.shape(batch['x'])[0], 2**14])))"
 EVALUATE = "    def evaluate(self, batch):\n        y = self.net(batch['x'])\n"
 MEMORY = {
-    "a machine that is used up": (
-        {"outside": SHORT.format(body="pass"), "loss": TENSOR},
-        ["while training", "shape [4,1073741824] and type float", "takes 16 GiB", "which `CPU:0` hasn't left"],
-    ),
     "a loss": (
         {"loss": TOO_MUCH},
         ["while training", "shape [268435456,16384] and type float", "16 TiB", "Trainer.microbatches"],
+    ),
+    "a machine that is used up": (
+        {"outside": SHORT.format(body="pass"), "loss": TENSOR},
+        ["while training", "shape [4,1073741824] and type float", "takes 16 GiB", "which `CPU:0` hasn't left"],
     ),
     "numpy": ({"outside": HOOK.format(body="np.zeros(2**46)")}, ["Unable to allocate 512. TiB", "float64"]),
     "python": ({"outside": HOOK.format(body="bytearray(2**60)")}, ["while training", "Python itself finds no room"]),
@@ -161,7 +167,7 @@ MEMORY = {
 }
 
 
-@pytest.mark.parametrize("name", MEMORY)
+@pytest.mark.parametrize("name", first_and_the_long(MEMORY))
 def test_out_of_memory_names_what_there_was_no_room_for(name, tmp_path):
     parts, says = MEMORY[name]
     flags = [HOOKED] if "outside" in parts else []
