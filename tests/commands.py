@@ -28,6 +28,13 @@ def environment() -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(CHECKOUT / "tests" / "no_keras")}
 
 
+def let_children_hear() -> None:
+    """Undoes what `nohup` and a shell's background leave to all that is started: that SIGHUP and SIGINT are ignored."""
+    for number in (signal.SIGHUP, signal.SIGINT):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)  # still nothing here; a new process begins with the default
+
+
 def run_process(*arguments: str, cwd: Path, timeout: float = 300) -> Done:
     """Runs `python -m trainers.main ...` in `cwd`."""
     command = [sys.executable, "-m", "trainers.main", *arguments]

@@ -7,10 +7,13 @@ import sys
 import gin
 import pytest
 
+from tests.commands import let_children_hear
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 sys.modules["keras"] = None  # type: ignore[assignment]
 sys.modules["tf_keras"] = None  # type: ignore[assignment]
+let_children_hear()
 
 
 @pytest.fixture(autouse=True)

@@ -22,6 +22,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from tests.campaign.lab import Bench, Case, HungError, Lab
 from tests.campaign.report import Tally, print_table
+from tests.commands import let_children_hear
 
 PARTS = ("kills", "signals", "damage", "room", "nan", "mutants", "workers")
 LEAST = {"kills": 200, "mutants": 2000}  # trials, below which the whole form is none
@@ -32,6 +33,7 @@ TOGETHER = 2  # cases
 def main(arguments: Sequence[str] | None = None) -> int:
     """Tries all out, prints what came of it, and returns 1 if anything failed."""
     flags = _parse(sys.argv[1:] if arguments is None else arguments)
+    let_children_hear()
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))

@@ -6,7 +6,6 @@ python peer_process.py '{"workers": ["127.0.0.1:4321"], "index": 0, "about": {},
 """
 
 import json
-import signal
 import site
 import socket
 import sys
@@ -32,7 +31,6 @@ def say(event: str, text: str | None = None) -> None:
 
 def main(order: dict) -> int:
     cluster = Cluster(tuple(order["workers"]), order["index"])
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests run in a shell's background
     try:
         say("started")
         peers = Heartbeat.meet(cluster, about=order["about"], deadline=order["deadline"], token=order["token"])
