@@ -19,7 +19,7 @@ def test_the_first_change_passes_its_tests(tmp_path):
     (commands,) = re.findall(r"<!-- run -->\n```sh\n(.*?)```", text, re.DOTALL)
     for name in ("core", "tests/conformance"):
         shutil.copytree(CHECKOUT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "tests/__init__.py", "tests/conftest.py", "docs/parts.md"):
+    for name in ("pyproject.toml", "tests/__init__.py", "tests/conftest.py", "tests/commands.py", "docs/parts.md"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(CHECKOUT / name, tmp_path / name)
     copy = {"PYTHONPATH": str(tmp_path), "GIT_CEILING_DIRECTORIES": str(tmp_path.parent), "PYTEST_ADDOPTS": "-n 0"}
