@@ -25,13 +25,14 @@ from core.metrics.generation import ClassCoverage, in_manifold
 from core.metrics.images import psnr, ssim
 from core.metrics.ranking import AUC
 from core.metrics.regression import MAE, R2, RMSE
-from core.metrics.state import Figures, Mean, Perplexity, State, merge
+from core.metrics.state import BitsPerByte, Figures, Mean, Perplexity, State, merge
 
 __all__ = [
     "AUC",
     "MAE",
     "R2",
     "RMSE",
+    "BitsPerByte",
     "ClassCoverage",
     "Confusion",
     "Figures",

@@ -1,5 +1,6 @@
 """What an additive metric is, and the plainest of them: means, and functions of means."""
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
@@ -66,6 +67,25 @@ class Perplexity(NamedTuple):
     def result(self) -> tf.Tensor:
         """Returns exp(Σ weight · cross-entropy / Σ weight)."""
         return tf.exp(ratio(self.total, self.weight))
+
+
+class BitsPerByte(NamedTuple):
+    """Bits that a byte of text costs: like perplexity, but the same measure for every tokenizer."""
+
+    total: tf.Tensor
+    bytes: tf.Tensor
+
+    @classmethod
+    def of(cls, cross_entropies: Any, bytes: Any, weight: Any = None) -> "BitsPerByte":
+        """Counts from one cross-entropy (in nats) per token, the bytes it stands for, and one weight per token."""
+        values = arguments.floats("cross_entropies", cross_entropies)
+        weights = weights_of(values, "cross_entropies", weight)
+        bytes = arguments.targets_like("bytes", bytes, "cross_entropies", values)
+        return cls(weighted_sum(values, weights), weighted_sum(bytes, weights))
+
+    def result(self) -> tf.Tensor:
+        """Returns Σ weight · cross-entropy / (ln 2 · Σ weight · bytes)."""
+        return ratio(self.total / math.log(2.0), self.bytes)
 
 
 def weighted_mean(values: tf.Tensor, name: str, weight: Any) -> tuple[tf.Tensor, tf.Tensor]:

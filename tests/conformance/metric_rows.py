@@ -1,4 +1,4 @@
-"""One row for each public metric."""
+"""A table, long for its rows: one for each public metric."""
 
 import dataclasses
 from collections.abc import Callable
@@ -51,6 +51,11 @@ def numbers(rng: Generator, rows: int) -> Arrays:
 
 def values(rng: Generator, rows: int) -> Arrays:
     return numbers(rng, rows)[:1]
+
+
+def told(rng: Generator, rows: int) -> Arrays:
+    """What each token costs, and for how many bytes it stands: none for some."""
+    return (*values(rng, rows), rng.integers(0, 5, (rows, 2)))
 
 
 def pictures(rng: Generator, rows: int) -> Arrays:
@@ -185,6 +190,15 @@ TABLE: list[tuple[str, Callable[..., Any], Callable[[Generator, int], Arrays], C
         "NumPy, the geometric mean",
         "Jelinek et al., 1977",
         (np.inf,),
+    ),
+    (
+        "BitsPerByte",
+        metrics.BitsPerByte.of,
+        told,
+        lambda x, n, w: (w * np.log2(np.exp(x))).sum() / (w * n).sum(),
+        NUMPY,
+        "",
+        (np.nan, -1),
     ),
     (
         "PrecisionRecall",

@@ -17,7 +17,7 @@ from .battery import RNG
 from .metric_rows import ROWS_OF_METRICS, MetricRow
 
 NOT_METRICS = {"Figures", "State", "merge", "predicted"}  # what metrics are made with
-MEANS = {"Mean", "Perplexity", "MAE", "RMSE", "R2"}  # sums of values; the others' are sums of weights
+MEANS = {"Mean", "BitsPerByte", "Perplexity", "MAE", "RMSE", "R2"}  # sums of values; the others' are sums of weights
 
 every_row = pytest.mark.parametrize("row", ROWS_OF_METRICS, ids=lambda row: row.id)
 every_state = pytest.mark.parametrize("row", [row for row in ROWS_OF_METRICS if row.state], ids=lambda row: row.id)

@@ -125,6 +125,14 @@ def test_perplexity_of_a_uniform_choice_is_the_number_of_choices() -> None:
     assert float(metrics.Perplexity.of(np.full([5], np.log(8.0), np.float32)).result()) == pytest.approx(8.0)
 
 
+def test_a_uniform_choice_of_a_byte_costs_eight_bits_and_of_two_bytes_at_once_sixteen() -> None:
+    costs = np.log([256.0, 65536.0, 2.0]).astype(np.float32)
+    assert float(metrics.BitsPerByte.of(costs[:2], [1, 2]).result()) == pytest.approx(8.0)
+    # An end of text stands for no byte, and has to be told all the same.
+    assert float(metrics.BitsPerByte.of(costs, [1, 2, 0]).result()) == pytest.approx(25.0 / 3.0)
+    assert np.isnan(metrics.BitsPerByte.of([1.0], [0]).result())
+
+
 def test_r2_of_the_mean_is_zero_and_of_equal_targets_undefined() -> None:
     assert float(metrics.R2.of([2.0, 2.0, 2.0], [1.0, 2.0, 3.0]).result()) == pytest.approx(0.0)
     assert float(metrics.R2.of([1.0, 2.0, 3.0], [1.0, 2.0, 3.0]).result()) == 1.0
