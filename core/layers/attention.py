@@ -28,7 +28,7 @@ class MultiHeadAttention(Module):
     With fewer `num_kv_heads` than `num_heads`, several heads share keys and values (Ainslie et al., 2023). `causal`
     hides the future. `rotary_base` turns on rotary positions (10000 in the paper). Sequences of more than `chunk_size`
     queries, where that is known while tracing, are attended to in chunks whose scores are computed again for the
-    gradient (Rabe and Staats, 2021).
+    gradient (Rabe and Staats, 2021). `out_init` makes the last matrix, where it isn't like the others.
 
     `mask` is true where attention may go, and broadcasts to `[batch, heads, queries, keys]`, `[batch, queries, keys]`
     or `[batch, keys]`. A query that may look nowhere gets zeros.
@@ -49,6 +49,7 @@ class MultiHeadAttention(Module):
         bias: bool = True,
         chunk_size: int = 1024,
         w_init: Initializer | None = None,
+        out_init: Initializer | None = None,
     ):
         super().__init__()
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
@@ -70,13 +71,13 @@ class MultiHeadAttention(Module):
         self.causal, self.rotary_base, self.dropout_rate = causal, rotary_base, dropout_rate
         self.chunk_size, self.takes_context = chunk_size, context_size is not None
 
-        def linear(name: str, in_size: int, out_size: int) -> Linear:
+        def linear(name: str, in_size: int, out_size: int, w_init: Initializer | None = w_init) -> Linear:
             return Linear(in_size, out_size, rng=rng.fold(name), bias=bias, w_init=w_init)
 
         self.query = linear("query", size, num_heads * head_size)
         self.key = linear("key", context_size or size, num_kv_heads * head_size)
         self.value = linear("value", context_size or size, num_kv_heads * head_size)
-        self.out = linear("out", num_heads * head_size, size)
+        self.out = linear("out", num_heads * head_size, size, out_init or w_init)
 
     def __call__(
         self, x: tf.Tensor, rng: Rng | None = None, *, context: tf.Tensor | None = None, mask: tf.Tensor | None = None

@@ -9,6 +9,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from core import initializers
 from core.layers import Embedding, LearnedPositions, MultiHeadAttention, attend, rotary
 from core.random import Rng
 
@@ -275,3 +276,11 @@ ONES = tf.ones([2, 5, 4, 8])
 def test_bad_input_is_named(wrong: Callable[[], Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         wrong()
+
+
+def test_the_last_matrix_may_begin_otherwise() -> None:
+    ones, zeros = initializers.ones(), initializers.zeros()
+    alike = MultiHeadAttention(4, 2, rng=RNG, bias=False, w_init=ones).parameters()
+    assert all(tf.reduce_all(w == 1.0) for w in alike.values())
+    other = MultiHeadAttention(4, 2, rng=RNG, bias=False, w_init=ones, out_init=zeros).parameters()
+    assert {path: float(tf.reduce_mean(w)) for path, w in other.items()} == {**dict.fromkeys(other, 1.0), "out/w": 0.0}
