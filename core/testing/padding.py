@@ -1,8 +1,9 @@
 """Does what is padded stay without influence, and does everything else count?
 
-assert_padding(task, batch, "mask")     # [rows, time]: not zero where there is something
-assert_padding(task, batch, "lengths")  # [rows]: how many positions of each row there are
-assert_padding(task, batch, "weight")   # [rows]: zero for rows that are none
+assert_padding(task, batch, "mask")      # [rows, time]: not zero where there is something
+assert_padding(task, batch, "document")  # [rows, time]: a number from 0 on, below it where there is nothing
+assert_padding(task, batch, "lengths")   # [rows]: how many positions of each row there are
+assert_padding(task, batch, "weight")    # [rows]: zero for rows that are none
 """
 
 from collections.abc import Mapping
@@ -53,7 +54,7 @@ def check_padding(step: Step, padding: str) -> None:
         assert time is not None, f"`{padding}` holds lengths, but no feature of the batch is `[rows, time, ...]`."
         real = np.arange(time) < values[:, np.newaxis]
     else:
-        real = values != 0
+        real = values >= 0 if _is_numbers(values) else values != 0
     usable = real.ndim in (1, 2) and 0 < np.count_nonzero(real) < real.size
     assert usable, (
         f"`{padding}` of shape {list(values.shape)} leaves out {'nothing' if real.all() else 'all'}; give a batch of "
@@ -76,12 +77,13 @@ def _check_garbage(step: Step, padding: str, real: np.ndarray, seen: Seen) -> No
         if places is None:
             continue
         other = step({**step.batch, key: _other(x, ~places)})
+        nothing = "below zero" if _is_numbers(named.numpy()) else "zero"
         _assert_same(
             step,
             seen,
             other,
             f"what `{key}` holds {'beyond' if named.shape.rank < real.ndim else 'where'} `{padding}`"
-            f"{'' if named.shape.rank < real.ndim else ' is zero'}",
+            f"{'' if named.shape.rank < real.ndim else f' is {nothing}'}",
             "Padding is read somewhere. Look for a mask that is inverted or off by one, a mean or maximum over all "
             f"positions, and attention without a `mask`; losses are left out by `weight`, made of `{padding}`.",
         )
@@ -192,6 +194,11 @@ def _other(x: tf.Tensor, places: np.ndarray) -> tf.Tensor:
 
 def _is_lengths(values: np.ndarray) -> bool:
     return bool(values.dtype.kind in "iu" and values.max() > 1)
+
+
+def _is_numbers(values: np.ndarray) -> bool:
+    """Says whether `values` count from 0 what each position belongs to, so that only less than that is padding."""
+    return bool(values.dtype.kind == "i" and (values < 0).any())
 
 
 def _time(batch: Mapping[str, tf.Tensor], lengths: np.ndarray) -> int | None:
