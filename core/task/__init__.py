@@ -13,7 +13,7 @@ from core.task.phases import (
     on_one_device,
     when_batch_at_least,
 )
-from core.task.reads import Feature, Image, Label
+from core.task.reads import Feature, Image, Label, Tokens
 from core.task.statistics import Statistics
 from core.task.task import Task
 
@@ -30,6 +30,7 @@ __all__ = [
     "Placement",
     "Statistics",
     "Task",
+    "Tokens",
     "Update",
     "all_rows",
     "on_every_replica",

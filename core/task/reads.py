@@ -9,7 +9,7 @@ A source is held against it before the first step. A feature of another kind is 
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import tensorflow as tf
 
@@ -92,6 +92,47 @@ class Label:
                         else f"`{task}` has {self.num_classes} classes, numbered 0 to {last}: renumber the labels, or "
                         "give the network more outputs."
                     )
+                )
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokens:
+    """One int32 for each of `length` tokens of text and for the one after them; for tokens, below `vocabulary`.
+
+    The length is the task's `context`, the vocabulary its setting of that name.
+    """
+
+    length: int
+    _: dataclasses.KW_ONLY
+    vocabulary: int | None = None
+
+    def check(self, source: Source, feature: str, *, task: str) -> None:
+        """Raises a `DataError` for windows of another length, or tokens that the vocabulary doesn't have."""
+        spec, named = source.spec[feature], f"`{feature}` of source `{source.name}`"
+        if spec.dtype != tf.int32 or spec.shape.rank != 1:
+            raise DataError(
+                f"{named} is {spec.dtype.name} of shape {spec.shape}, but `{task}` reads windows of text, int32 "
+                f"[{self.length + 1}]: give a source of tokens."
+            )
+        if spec.shape[0] != self.length + 1:
+            raise DataError(
+                f"{named} is windows of {spec.shape[0] - 1} tokens and the one after them, but `{task}.context` is "
+                f"{self.length}: give the source that `length`, or the task that `context`."
+            )
+        if self.vocabulary is None:
+            return
+        tokenizer: Any = getattr(source, "tokenizer", None)
+        if tokenizer is not None and tokenizer.vocabulary > self.vocabulary:
+            raise DataError(
+                f"{named} has a vocabulary of {tokenizer.vocabulary}, but `{task}.vocabulary` is {self.vocabulary}: "
+                f"give the task as many."
+            )
+        extremes = source.extremes(feature)
+        for token, example in (extremes[:2], extremes[2:]) if extremes else ():
+            if not 0 <= token < self.vocabulary:
+                raise DataError(
+                    f"`{feature}` of example {example} of source `{source.name}` is {token}, but `{task}.vocabulary` "
+                    f"is {self.vocabulary}: tokens are 0 to {self.vocabulary - 1}; give the task as many as there are."
                 )
 
 

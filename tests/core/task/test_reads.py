@@ -1,12 +1,14 @@
 """What a task reads is held against its sources before the first step."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from core.data import ArraySource, digit_pairs, digits
 from core.data.digit_pairs import CentredImages
 from core.errors import DataError
-from core.task import Image, Label, Task
+from core.task import Image, Label, Task, Tokens
 
 ZEROS = np.zeros([4, 8, 6, 1])
 FLOATS = ArraySource({"image": ZEROS.astype("float32")}, name="floats")
@@ -88,3 +90,36 @@ def test_a_missing_feature_or_a_label_without_a_class_is_refused():
         Reader(label=Label(9)).check_source(digits())
     with pytest.raises(DataError, match=r"is 9, but `Reader\.num_classes` is 9: labels are 0 to 8"):
         Reader(label=Label(9, setting="num_classes")).check_source(digits())
+
+
+def windows(dtype="int32", **tokenizer):
+    """Windows of three tokens and the one after them; 7 is the largest, in the last."""
+    source = ArraySource({"tokens": np.arange(8).reshape(2, 4).astype(dtype)}, name="windows")
+    if tokenizer:
+        source.tokenizer = SimpleNamespace(**tokenizer)
+    return source
+
+
+def test_windows_of_tokens_fit_a_context_and_a_vocabulary():
+    for source in (windows(), windows(vocabulary=8)):
+        Reader(tokens=Tokens(3)).check_source(source)
+        Reader(tokens=Tokens(3, vocabulary=8)).check_source(source)
+        Reader(tokens=Tokens(3, vocabulary=9)).check_source(source)
+
+
+@pytest.mark.parametrize(
+    ("source", "tokens", "says"),
+    [
+        (windows("float32"), Tokens(3), r"`windows` is float32 of shape \(4,\), but `Reader` reads windows of text"),
+        (
+            windows(),
+            Tokens(4),
+            r"windows of 3 tokens and the one after them, but `Reader.context` is 4: give the source",
+        ),
+        (windows(), Tokens(3, vocabulary=7), r"of example 1 of source `windows` is 7, but `Reader.vocabulary` is 7"),
+        (windows(vocabulary=9), Tokens(3, vocabulary=8), r"a vocabulary of 9, but `Reader.vocabulary` is 8: give"),
+    ],
+)
+def test_other_windows_or_tokens_are_refused(source, tokens, says):
+    with pytest.raises(DataError, match=says):
+        Reader(tokens=tokens).check_source(source)
