@@ -11,6 +11,7 @@ from models.classifiers import (
 )
 from models.ddpm import Ddpm
 from models.gan import BatchNormGan, Gan, dcgan_networks, mlp_networks
+from models.language import LanguageModel, Transformer, beam_search, greedy, sampled
 from models.simclr import SimClr
 from models.translation import CycleGan, Pix2Pix, Translation
 from models.vae import Vae
@@ -23,14 +24,19 @@ __all__ = [
     "CycleGan",
     "Ddpm",
     "Gan",
+    "LanguageModel",
     "LinearClassifier",
     "Mlp",
     "MlpClassifier",
     "Pix2Pix",
     "SimClr",
     "SoftmaxRegression",
+    "Transformer",
     "Translation",
     "Vae",
+    "beam_search",
     "dcgan_networks",
+    "greedy",
     "mlp_networks",
+    "sampled",
 ]

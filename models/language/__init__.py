@@ -1,0 +1,7 @@
+"""Language models: the network that predicts tokens, how text is made with it, and the task that trains it."""
+
+from models.language.sampling import beam_search, greedy, sampled
+from models.language.task import LanguageModel
+from models.language.transformer import Transformer
+
+__all__ = ["LanguageModel", "Transformer", "beam_search", "greedy", "sampled"]

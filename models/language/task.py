@@ -1,0 +1,99 @@
+"""The task of a language model: the next token, at each place of a window of text."""
+
+import gin
+import tensorflow as tf
+
+from core import losses, metrics
+from core.optimizers import Transform
+from core.random import Rng
+from core.task import Batch, Feature, Loss, Task, Tokens, Update
+from models.language.sampling import Decoder, sampled
+from models.language.transformer import Transformer
+
+
+@gin.configurable
+class LanguageModel(Task):
+    """Predicts each token of a text from those before it, in windows of `context` tokens and their targets.
+
+    The network is GPT-2's by default; `positions` may be `"rotary"`, `norm` `"rms"` and `feed_forward` `"swiglu"`, with
+    fewer `kv_heads` than `heads`. Text is written by `decoder`, in `text_length` tokens with its prompt (as many as
+    `context`, if not given).
+    """
+
+    def __init__(
+        self,
+        *,
+        rng: Rng,
+        vocabulary: int = gin.REQUIRED,
+        context: int = gin.REQUIRED,
+        layers: int = gin.REQUIRED,
+        size: int = gin.REQUIRED,
+        heads: int = gin.REQUIRED,
+        optimizer: Transform = gin.REQUIRED,
+        kv_heads: int | None = None,
+        hidden: int | None = None,
+        positions: str = "learned",
+        norm: str = "layer",
+        feed_forward: str = "gelu",
+        bias: bool = True,
+        dropout: float = 0.0,
+        recompute: bool = False,
+        decoder: Decoder | None = None,
+        text_length: int | None = None,
+    ):
+        super().__init__()
+        if text_length is not None and not 2 <= text_length <= context:
+            raise ValueError(f"`LanguageModel.text_length` is {text_length}; give 2 to `context` = {context}.")
+        self.optimizer, self.decoder = optimizer, decoder or sampled()
+        self.text_length = text_length or context
+        self.net = Transformer(
+            vocabulary=vocabulary,
+            context=context,
+            layers=layers,
+            size=size,
+            heads=heads,
+            kv_heads=kv_heads,
+            hidden=hidden,
+            positions=positions,
+            norm=norm,
+            feed_forward=feed_forward,
+            bias=bias,
+            dropout=dropout,
+            recompute=recompute,
+            rng=rng.fold("net"),
+        )
+
+    def phases(self) -> list[Update]:
+        return [Update("net", loss=self.loss, trains=self.net, optimizer=self.optimizer)]
+
+    def loss(self, batch: Batch, rng: Rng | None) -> Loss:
+        """Returns the cross-entropy of each token that follows one of its own document; `rng=None` is evaluation."""
+        document = batch["document"]
+        tokens = tf.where(document < 0, 0, batch["tokens"])  # padding may hold anything
+        logits = self.net(tokens[:, :-1], document[:, :-1], rng)
+        cross_entropy = losses.softmax_cross_entropy(logits, tokens[:, 1:])
+        follows = (document[:, 1:] == document[:, :-1]) & (document[:, 1:] >= 0)
+        weight = tf.cast(follows, tf.float32)
+        figures = {
+            "perplexity": metrics.Perplexity.of(cross_entropy, weight),
+            "bits_per_byte": metrics.BitsPerByte.of(cross_entropy, batch["bytes"][:, 1:], weight),
+        }
+        return Loss(cross_entropy, weight=weight, metrics=figures)
+
+    def evaluate(self, batch: Batch) -> Loss:
+        return self.loss(batch, rng=None)
+
+    def write(self, rng: Rng, prompts: tf.Tensor, lengths: tf.Tensor, *, end: int) -> tf.Tensor:
+        """Returns texts [rows, text_length] that begin with `prompts` [rows, time], of these lengths, and end in `end`.
+
+        What is left of a row after its first `end` is filled with it.
+        """
+        return self.decoder(self.net, prompts, lengths, length=self.text_length, end=end, rng=rng)
+
+    def reads(self) -> dict[str, Feature]:
+        context = self.net.context
+        return {
+            "tokens": Tokens(context, vocabulary=self.net.vocabulary),
+            "document": Tokens(context),
+            "bytes": Tokens(context),
+        }

@@ -1,0 +1,193 @@
+"""A decoder-only transformer: predicts each token from those before it (Vaswani et al., 2017; Radford et al., 2019)."""
+
+import math
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from core import initializers
+from core.arguments import check_choice, check_size
+from core.layers import Dropout, Embedding, LayerNorm, Linear, MultiHeadAttention, RMSNorm, recompute
+from core.layers.attention import Cache
+from core.module import Module
+from core.random import Rng
+
+STDDEV = 0.02  # of all matrices and tables, as GPT-2 has it
+EPSILON = 1e-5
+ROTARY_BASE = 10000.0
+
+
+class FeedForward(Module):
+    """`down(gelu(up(x)))`, in GPT-2's approximation by tanh, or SwiGLU: `down(silu(gate(x)) * up(x))` (Shazeer, 2020).
+
+    `hidden` is four times `size` by default; with the third matrix of SwiGLU two thirds of that, so that there are as
+    many parameters.
+    """
+
+    def __init__(
+        self, size: int, *, kind: str, hidden: int | None, bias: bool, out_init: initializers.Initializer, rng: Rng
+    ):
+        super().__init__()
+        check_choice("feed_forward", kind, ("gelu", "swiglu"))
+        hidden = hidden or (4 * size if kind == "gelu" else 8 * size // 3)
+        w_init = initializers.normal(STDDEV)
+        self.gate = None
+        if kind == "swiglu":
+            self.gate = Linear(size, hidden, rng=rng.fold("gate"), bias=bias, w_init=w_init)
+        self.up = Linear(size, hidden, rng=rng.fold("up"), bias=bias, w_init=w_init)
+        self.down = Linear(hidden, size, rng=rng.fold("down"), bias=bias, w_init=out_init)
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        if self.gate is None:
+            return self.down(tf.nn.gelu(self.up(x), approximate=True))
+        return self.down(tf.nn.silu(self.gate(x)) * self.up(x))
+
+
+class Block(Module):
+    """Adds to `x` what attention makes of it, then what a feed-forward layer does; both normalise first."""
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        heads: int,
+        kv_heads: int | None,
+        hidden: int | None,
+        rotary: bool,
+        norm: str,
+        feed_forward: str,
+        bias: bool,
+        dropout: float,
+        out_init: initializers.Initializer,
+        rng: Rng,
+    ):
+        super().__init__()
+        self.norm_1, self.norm_2 = make_norm(norm, size, bias=bias), make_norm(norm, size, bias=bias)
+        self.attention = MultiHeadAttention(
+            size,
+            heads,
+            rng=rng.fold("attention"),
+            num_kv_heads=kv_heads,
+            causal=True,
+            rotary_base=ROTARY_BASE if rotary else None,
+            dropout_rate=dropout,
+            bias=bias,
+            w_init=initializers.normal(STDDEV),
+            out_init=out_init,
+        )
+        self.feed_forward = FeedForward(
+            size, kind=feed_forward, hidden=hidden, bias=bias, out_init=out_init, rng=rng.fold("feed_forward")
+        )
+        self.dropout = Dropout(dropout)
+
+    def __call__(self, x: tf.Tensor, mask: tf.Tensor | None = None, rng: Rng | None = None) -> tf.Tensor:
+        y = self.attention(self.norm_1(x), rng and rng.fold("weights"), mask=mask)
+        x += self.dropout(y, rng and rng.fold("attention"))
+        return x + self.dropout(self.feed_forward(self.norm_2(x)), rng and rng.fold("feed_forward"))
+
+    def decode(self, x: tf.Tensor, cache: Cache) -> tuple[tf.Tensor, Cache]:
+        """Returns what the block makes of the positions after those in `cache`, and the cache with them."""
+        y, cache = self.attention.decode(self.norm_1(x), cache)
+        x += y
+        return x + self.feed_forward(self.norm_2(x)), cache
+
+
+class Transformer(Module):
+    """Computes from `tokens` [rows, time] the logits [rows, time, vocabulary] of the tokens that follow them.
+
+    The table of tokens is that of the output too (Press and Wolf, 2017). Matrices that end a residual branch begin
+    smaller, by the root of how many of them there are (Radford et al., 2019). With `recompute` the gradient keeps only
+    what comes into each block (Chen et al., 2016).
+    """
+
+    def __init__(
+        self,
+        *,
+        vocabulary: int,
+        context: int,
+        layers: int,
+        size: int,
+        heads: int,
+        kv_heads: int | None = None,
+        hidden: int | None = None,
+        positions: str = "learned",
+        norm: str = "layer",
+        feed_forward: str = "gelu",
+        bias: bool = True,
+        dropout: float = 0.0,
+        recompute: bool = False,
+        rng: Rng,
+    ):
+        super().__init__()
+        check_size(vocabulary=vocabulary, context=context, layers=layers, size=size, heads=heads)
+        check_choice("positions", positions, ("learned", "rotary"))
+        self.vocabulary, self.context, self.recompute = vocabulary, context, recompute
+        w_init = initializers.normal(STDDEV)
+        self.tokens = Embedding(vocabulary, size, rng=rng.fold("tokens"), w_init=w_init)
+        self.positions = None
+        if positions == "learned":
+            self.positions = Embedding(context, size, rng=rng.fold("positions"), w_init=w_init)
+        self.blocks = [
+            Block(
+                size,
+                heads=heads,
+                kv_heads=kv_heads,
+                hidden=hidden,
+                rotary=positions == "rotary",
+                norm=norm,
+                feed_forward=feed_forward,
+                bias=bias,
+                dropout=dropout,
+                out_init=initializers.normal(STDDEV / math.sqrt(2 * layers)),
+                rng=rng.fold(i),
+            )
+            for i in range(layers)
+        ]
+        self.norm = make_norm(norm, size, bias=bias)
+        self.dropout = Dropout(dropout)
+
+    def __call__(self, tokens: tf.Tensor, document: tf.Tensor | None = None, rng: Rng | None = None) -> tf.Tensor:
+        """Returns logits; a token sees those before it that are of the same `document` [rows, time], or all of them.
+
+        Positions count from the first token of each document, which therefore gives the same wherever it lies.
+        """
+        if tokens.shape.rank != 2 or (tokens.shape[1] or 0) > self.context:
+            raise ValueError(
+                f"`tokens` has shape {tokens.shape}; give [rows, time], of at most `context={self.context}` tokens."
+            )
+        position, mask = tf.range(tf.shape(tokens)[1])[tf.newaxis], None
+        if document is not None:
+            mask = document[:, :, tf.newaxis] == document[:, tf.newaxis]
+            earlier = mask & (position[0][:, tf.newaxis] > position)
+            position = tf.reduce_sum(tf.cast(earlier, tf.int32), -1)
+        x = self.dropout(self._embed(tokens, position), rng and rng.fold("tokens"))
+        for i, block in enumerate(self.blocks):
+            run = recompute(block) if self.recompute else block
+            x = run(x, mask, rng and rng.fold(i))
+        return self.tokens.logits(self.norm(x))
+
+    def empty_caches(self, rows: int, room: int) -> list[Cache]:
+        """Returns a cache for each block, with room for so many positions."""
+        return [block.attention.empty_cache(rows, room) for block in self.blocks]
+
+    def decode(self, tokens: tf.Tensor, caches: Sequence[Cache]) -> tuple[tf.Tensor, list[Cache]]:
+        """Returns the logits [rows, vocabulary] of what follows `tokens`, and the caches with them.
+
+        `tokens` [rows, time] come after those in `caches`: one or more.
+        """
+        x = self._embed(tokens, (caches[0].length + tf.range(tf.shape(tokens)[1]))[tf.newaxis])
+        after = []
+        for block, cache in zip(self.blocks, caches, strict=True):
+            x, cache = block.decode(x, cache)
+            after.append(cache)
+        return self.tokens.logits(self.norm(x[:, -1])), after
+
+    def _embed(self, tokens: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
+        x = self.tokens(tokens)
+        return x if self.positions is None else x + self.positions(position)
+
+
+def make_norm(kind: str, size: int, *, bias: bool) -> Module:
+    """Makes the norm of that kind; only LayerNorm has an offset, where there are biases."""
+    check_choice("norm", kind, ("layer", "rms"))
+    return LayerNorm(size, epsilon=EPSILON, offset=bias) if kind == "layer" else RMSNorm(size, epsilon=EPSILON)

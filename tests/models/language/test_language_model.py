@@ -1,0 +1,177 @@
+"""The loss of a language model: which tokens count, what they see, and no dependence on how a step is cut up."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from language_lab import CONTEXT, END, VOCABULARY, batch, make_task, packed, source, windows
+
+from core.data import digits
+from core.errors import DataError
+from core.optimizers import adam, adamw, groups, sgd
+from core.random import Rng
+from core.task.loss import means, weighted_sums
+from core.testing import (
+    assemble,
+    assert_accumulation_invariant,
+    assert_collectives,
+    assert_overfits,
+    assert_padding,
+    assert_replica_invariant,
+    assert_task,
+)
+from core.testing.plain import optimizers_of, plain_step
+from models import LanguageModel
+
+RNG = Rng.from_seed(0)
+SHAPES = {
+    "GPT-2's": {},
+    "rotary, RMSNorm, SwiGLU, grouped, without biases": {
+        "positions": "rotary", "norm": "rms", "feed_forward": "swiglu", "size": 16, "heads": 4, "kv_heads": 2,
+        "bias": False,
+    },
+}  # fmt: skip
+
+
+def rows_of(*examples):
+    return {key: tf.constant(np.stack([example[key] for example in examples])) for key in examples[0]}
+
+
+def test_a_token_counts_where_it_follows_one_of_its_document():
+    example = packed([1, 2, END], [3, END])
+    loss = make_task(rng=RNG).loss(rows_of(example), None)
+    np.testing.assert_array_equal(loss.weight, [[1, 1, 0, 1, 0, 0, 0, 0]])
+    figures = means(weighted_sums(loss)[1])
+    counted = loss.per_example.numpy()[0, [0, 1, 3]]
+    assert figures["loss"] == pytest.approx(counted.mean())
+    assert figures["perplexity"] == pytest.approx(np.exp(counted.mean()))
+    assert example["bytes"][[1, 2, 4]].tolist() == [3, 0, 0]
+    assert figures["bits_per_byte"] == pytest.approx(counted.sum() / np.log(2) / 3)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_document_costs_the_same_packed_among_others_as_alone(shape):
+    task = make_task(rng=RNG, **SHAPES[shape])
+    one, two = [1, 7, 4, END], [3, 3, 5, 9, END]
+    together, first, second = (
+        task.loss(rows_of(packed(*texts)), None).per_example for texts in ((one, two), (one,), (two,))
+    )
+    np.testing.assert_allclose(together[0, :3], first[0, :3], atol=1e-5)
+    np.testing.assert_allclose(together[0, 4:8], second[0, :4], atol=1e-5)
+    assert np.ptp(together[0, :3]) > 1e-3  # nor are all the same
+
+
+@pytest.mark.parametrize(
+    "shape", [pytest.param(shape, marks=[pytest.mark.long] if settings else []) for shape, settings in SHAPES.items()]
+)
+def test_all_that_one_batch_can_tell_holds(shape):
+    task = make_task(rng=RNG, layers=1, dropout=0.1, **SHAPES[shape])
+    assert_task(task, batch(), causal="tokens", padding="document", except_for=["bytes"])
+
+
+class PaddingCounts(LanguageModel):
+    """Takes padding for one more document."""
+
+    def loss(self, batch, rng):
+        return super().loss({**batch, "document": batch["document"] + 1}, rng)
+
+
+def test_padding_that_counts_is_found():
+    task = PaddingCounts(rng=RNG, vocabulary=VOCABULARY, context=CONTEXT, layers=1, size=4, heads=1, optimizer=sgd(0.1))
+    with pytest.raises(AssertionError, match="what `tokens` holds where `document` is below zero changes the loss"):
+        assert_padding(task, batch(), "document")
+
+
+def test_padding_may_hold_what_is_no_token():
+    rows, other = windows(), windows()
+    other["tokens"][rows["document"] < 0] = 1 << 20
+    task = make_task(rng=RNG)
+    one, two = (task.loss({key: tf.constant(x) for key, x in each.items()}, None) for each in (rows, other))
+    np.testing.assert_array_equal(one.per_example[one.weight > 0], two.per_example[two.weight > 0])
+
+
+def test_it_can_learn():
+    assert_overfits(make_task(rng=RNG, layers=1, optimizer=adam(3e-2)), batch(), steps=50, to=0.5)
+
+
+@pytest.mark.long
+def test_replicas_and_microbatches_change_nothing():
+    make = functools.partial(make_task, dropout=0.2)
+    assert_replica_invariant(make, batch(), replicas=(1, 2, 4), steps=4)
+    assert_accumulation_invariant(make, batch(), microbatches=(1, 2, 4), steps=4)
+    assert_collectives(make, batch(), {"net": {"gradients": 1}})
+
+
+def test_recomputing_blocks_changes_no_number_and_no_name():
+    def stepped(**settings):
+        task = make_task(rng=RNG, dropout=0.2, **settings)
+        plain_step(task, optimizers_of(task), batch(), RNG)
+        return task.parameters()
+
+    kept, again = stepped(), stepped(recompute=True)
+    assert kept.keys() == again.keys()
+    for path in kept:
+        np.testing.assert_allclose(kept[path], again[path], atol=1e-6, err_msg=path)
+
+
+def test_it_begins_as_gpt_2_does():
+    task = make_task(rng=RNG, size=96, layers=8)
+    spreads = {path: float(tf.math.reduce_std(v)) for path, v in task.net.parameters().items()}
+    for path, spread in spreads.items():
+        if path.endswith("/w"):
+            ends = path.endswith(("out/w", "down/w"))
+            assert spread == pytest.approx(0.02 / np.sqrt(16) if ends else 0.02, rel=0.1), path
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        adamw(0.1, weight_decay=0.5, no_decay=["b", "scale", "offset"]),
+        groups({"w": adamw(0.1, weight_decay=0.5)}, otherwise=adam(0.1)),
+    ],
+)
+def test_matrices_decay_and_norms_and_biases_do_not(optimizer):
+    task = make_task(rng=RNG, optimizer=optimizer)
+    before = {path: v.numpy() for path, v in task.net.parameters().items()}
+    optimizers_of(task)["net"].apply({path: tf.zeros_like(v) for path, v in before.items()})
+    for path, v in task.net.parameters().items():
+        np.testing.assert_allclose(v, before[path] * (0.95 if path.endswith("w") else 1.0), rtol=1e-6, err_msg=path)
+    assert {path.split("/")[-1] for path in before} == {"w", "b", "scale", "offset"}
+
+
+def test_a_source_that_does_not_fit_is_refused():
+    make_task(rng=RNG).check_source(source())
+    for settings, says in (({"context": 9}, "`LanguageModel.context` is 9"), ({"vocabulary": 10}, "vocabulary` is 10")):
+        with pytest.raises(DataError, match=says):
+            make_task(rng=RNG, **settings).check_source(source())
+    with pytest.raises(DataError, match="`digits` has no feature `tokens`"):
+        make_task(rng=RNG).check_source(digits())
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"positions": "sinusoidal"}, "give one of 'learned', 'rotary'"),
+        ({"norm": "batch"}, "give one of 'layer', 'rms'"),
+        ({"feed_forward": "relu"}, "give one of 'gelu', 'swiglu'"),
+        ({"heads": 5}, "doesn't divide `size=12`"),
+        ({"dropout": 1.0}, "give a fraction"),
+        ({"layers": 0}, "`layers` is 0"),
+        ({"text_length": CONTEXT + 1}, "`LanguageModel.text_length` is 9; give 2 to `context` = 8"),
+    ],
+)
+def test_settings_without_sense_are_refused(settings, says):
+    with pytest.raises(ValueError, match=says):
+        make_task(rng=RNG, **settings)
+
+
+def test_a_window_longer_than_the_context_is_refused():
+    with pytest.raises(ValueError, match="at most `context=8` tokens"):
+        make_task(rng=RNG).net(tf.zeros([1, CONTEXT + 1], tf.int32))
+    assert make_task(rng=RNG).net(tf.zeros([1, 3], tf.int32)).shape == [1, 3, VOCABULARY]
+
+
+def test_it_assembles_on_a_strategy():
+    assembly = assemble(make_task, tf.distribute.OneDeviceStrategy("CPU:0"))
+    assert any(path == "task/net/blocks/1/attention/query/w" for path in assembly.variables)

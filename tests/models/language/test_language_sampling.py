@@ -1,0 +1,173 @@
+"""Writing text: cached as uncached, alone as among others, and what each way of choosing promises."""
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from language_lab import CONTEXT, END, VOCABULARY, make_task
+from test_language_model import SHAPES
+
+from core.random import Rng
+from models import beam_search, greedy, sampled
+from models.language.sampling import keep_nucleus, keep_top_k
+
+RNG = Rng.from_seed(0)
+PROMPTS, LENGTHS = [[1, 2, 3, 4], [5, 0, 0, 0], [7, 8, 0, 0]], [4, 1, 2]
+
+
+def lively(**settings):
+    """A task whose predictions hang on all that came before: far larger weights than at the beginning."""
+    task = make_task(**{"rng": RNG, "layers": 1, **settings})
+    for i, variable in enumerate(task.net.parameters().values()):
+        variable.assign(variable + 0.4 * Rng.from_seed(i).normal(variable.shape))
+    return task
+
+
+def write(task, prompts=PROMPTS, lengths=LENGTHS, rng=RNG):
+    return task.write(rng, tf.constant(prompts), tf.constant(lengths), end=END).numpy()
+
+
+def log_p(task, tokens):
+    """Of each next token, by the network without a cache."""
+    return tf.nn.log_softmax(task.net(tf.constant(tokens))).numpy()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_cached_logits_are_those_without(shape):
+    net = lively(**SHAPES[shape]).net
+    tokens = tf.constant(np.random.RandomState(0).randint(0, VOCABULARY, [3, CONTEXT]), tf.int32)
+    whole = net(tokens)
+    for first in (1, 3):  # all after that many one by one
+        logits, caches = net.decode(tokens[:, :first], net.empty_caches(3, CONTEXT))
+        for i in range(first, CONTEXT):
+            np.testing.assert_allclose(logits, whole[:, i - 1], atol=1e-5)
+            logits, caches = net.decode(tokens[:, i : i + 1], caches)
+        np.testing.assert_allclose(logits, whole[:, -1], atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_greedy_is_the_argmax_of_the_whole_network(shape):
+    task = lively(**SHAPES[shape], decoder=greedy())
+    for row, prompt, length in zip(write(task), PROMPTS, LENGTHS, strict=True):
+        expected = prompt[:length]
+        while len(expected) < CONTEXT:
+            expected.append(int(np.argmax(log_p(task, [expected])[0, -1])) if END not in expected[length:] else END)
+        np.testing.assert_array_equal(row, expected)
+
+
+def test_beams_find_the_same_for_a_prompt_alone_as_among_others():
+    task = lively(decoder=beam_search(3))
+    for row, prompt, length in zip(write(task), PROMPTS, LENGTHS, strict=True):
+        np.testing.assert_array_equal(write(task, [prompt[:length]], [length])[0], row)
+
+
+def test_beams_that_hold_everything_find_the_most_probable_text():
+    task = lively(vocabulary=4, context=5, decoder=beam_search(4**3))
+    end, prompt = 3, [1, 2]
+    found = task.write(RNG, tf.constant([prompt]), tf.constant([2]), end=end).numpy()[0]
+
+    def score(text):
+        """Its log-probability up to its end; None where something follows the end."""
+        last = text.index(end) if end in text else len(text) - 1
+        if any(token != end for token in text[last:]) and end in text:
+            return -np.inf
+        steps = log_p(task, [[*prompt, *text]])[0]
+        return sum(steps[len(prompt) - 1 + i, text[i]] for i in range(last + 1))
+
+    best = max(itertools.product(range(4), repeat=3), key=score)
+    np.testing.assert_array_equal(found, [*prompt, *best])
+
+
+@pytest.mark.long
+def test_a_wider_beam_finds_no_less_probable_text():
+    def score(task):
+        text = write(task, [[1, 2]], [2])[0]
+        ended = np.argmax(text == END) if END in text else CONTEXT - 1
+        steps = log_p(task, [text])[0]
+        return sum(steps[i - 1, text[i]] for i in range(2, ended + 1))
+
+    assert score(lively(decoder=beam_search(1))) == pytest.approx(score(lively(decoder=greedy())), rel=1e-5)
+    assert score(lively(decoder=beam_search(64))) >= score(lively(decoder=greedy())) - 1e-5
+
+
+def test_draws_have_the_probabilities_of_the_network():
+    task = lively(text_length=2)
+    count = 4000
+    drawn = write(task, [[3]] * count, [1] * count)[:, 1]
+    expected = np.exp(log_p(task, [[3]])[0, -1])
+    found = np.bincount(drawn, minlength=VOCABULARY) / count
+    assert np.all(np.abs(found - expected) < 4 * np.sqrt(expected * (1 - expected) / count) + 1e-9)
+    assert len(set(write(lively(text_length=2, decoder=sampled(top_k=2)), [[3]] * 200, [1] * 200)[:, 1])) == 2
+    almost = write(lively(text_length=2, decoder=sampled(1e-3)), [[3]] * 50, [1] * 50)[:, 1]
+    assert set(almost) == {int(np.argmax(expected))}
+
+
+def test_draws_repeat_themselves_and_samples_of_one_prompt_differ():
+    task = lively()
+    one, same, other = (write(task, [[1]] * 8, [1] * 8, rng=Rng.from_seed(seed)) for seed in (3, 3, 4))
+    np.testing.assert_array_equal(one, same)
+    assert not np.array_equal(one, other)
+    assert len({tuple(row) for row in one}) > 4
+
+
+def test_the_most_probable_tokens_are_kept():
+    logits = tf.math.log([[0.5, 0.3, 0.15, 0.05], [0.1, 0.2, 0.3, 0.4]])
+    np.testing.assert_array_equal(np.isfinite(keep_top_k(logits, 2)), [[1, 1, 0, 0], [0, 0, 1, 1]])
+    np.testing.assert_array_equal(np.isfinite(keep_top_k(logits, 9)), np.ones([2, 4]))
+    np.testing.assert_array_equal(np.isfinite(keep_nucleus(logits, 0.75)), [[1, 1, 0, 0], [0, 1, 1, 1]])
+    np.testing.assert_array_equal(np.isfinite(keep_nucleus(logits, 0.01)), [[1, 0, 0, 0], [0, 0, 0, 1]])
+    np.testing.assert_array_equal(np.isfinite(keep_nucleus(logits, 1.0)), np.ones([2, 4]))
+
+
+def test_what_follows_the_end_is_the_end():
+    texts = write(lively(decoder=sampled(5.0)), [[1, END]] * 64, [2] * 64)  # an end in the prompt doesn't count
+    ended = [np.flatnonzero(text[2:] == END) for text in texts]
+    assert sum(len(places) > 1 for places in ended) > 5
+    assert any(len(places) == 0 for places in ended)
+    for text, places in zip(texts, ended, strict=True):
+        assert not len(places) or np.all(text[2 + places[0] :] == END)
+
+
+def test_a_new_token_costs_the_network_one_position():
+    task = lively(layers=2, decoder=greedy())
+    seen = []
+    embed = task.net.tokens.__class__.__call__
+
+    def watched(layer, ids, **settings):
+        if layer is task.net.tokens:
+            seen.append(ids.shape.as_list())
+        return embed(layer, ids, **settings)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(task.net.tokens.__class__, "__call__", watched)
+        function = tf.function(task.write, autograph=False).get_concrete_function(
+            RNG, tf.TensorSpec([3, 4], tf.int32), tf.TensorSpec([3], tf.int32), end=END
+        )
+    assert seen == [[3, None], [3, 1]]  # what all prompts have, at once, and then one position in a loop
+    (loop,) = [op for op in function.graph.get_operations() if op.type in ("While", "StatelessWhile")]
+    body = function.graph._get_function(loop.get_attr("body").name).graph
+    products = [op.outputs[0].shape for op in body.get_operations() if op.type == "MatMul"]
+    assert len(products) == 2 * 6 + 1  # of a block: query, key, value, out, up, down; then the logits
+    assert {shape[0] for shape in products} == {3}
+    traced = function(RNG.seed, tf.constant(PROMPTS), tf.constant(LENGTHS))
+    np.testing.assert_array_equal(traced, write(task))
+
+
+def test_a_prompt_that_leaves_no_room_is_refused():
+    with pytest.raises(ValueError, match="a prompt has 8 tokens, but a text has 8 together"):
+        write(lively(), [[1] * 8], [8])
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: sampled(0.0), "`temperature` is 0.0"),
+        (lambda: sampled(top_k=0), "`top_k` is 0"),
+        (lambda: sampled(top_p=1.5), "`top_p` is 1.5"),
+        (lambda: beam_search(0), "`width` is 0"),
+    ],
+)
+def test_choices_without_sense_are_refused(make, says):
+    with pytest.raises(ValueError, match=says):
+        make()
