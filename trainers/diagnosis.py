@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from core.data import Source, unreadable_image
+from core.data import Source, strange_token, unreadable_image
 from core.errors import ConfigurationError, DataError
 
 WRONG_ROWS = "`evaluate` must return one value per row of its batch in `per_example`"
@@ -27,7 +27,7 @@ def explained(source: Source) -> Iterator[None]:
             raise ConfigurationError(
                 f"{WRONG_ROWS}: not a mean over the batch, nor anything else of another length."
             ) from None
-        damaged = unreadable_image(error.message)
+        damaged = unreadable_image(error.message) or strange_token(error.message)
         if damaged is not None:
             raise damaged from error
         found = _LABEL.search(error.message)

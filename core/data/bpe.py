@@ -1,0 +1,125 @@
+"""Byte-level byte-pair encoding (Sennrich et al., 2016; Radford et al., 2019), by the package `tokenizers`.
+
+The file is the package's own `tokenizer.json`, GPT-2's too. Every text is encoded to tokens that give back its very
+bytes, also what isn't UTF-8: bytes that are in no letter become the tokens of single bytes.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import gin
+
+from core.data.files import open_file
+from core.data.tokenizers import Tokenizer
+from core.errors import ConfigurationError, DataError, shown
+from core.room import room_for
+
+END = "<|endoftext|>"  # GPT-2's, and so of most who came later
+_MOST_BYTES = 1 << 28  # of the file; the largest vocabularies have some ten million
+_NOT_UTF8 = re.compile("([\udc80-\udcff]+)")  # what `surrogateescape` makes of such bytes
+_PROBE = "né  A\n\t漢字 don't 1234 \U0001f600 end"
+_ADVICE = "give one that `python -m trainers.tokenize --train_bpe=8192 --bpe=FILE` made, or GPT-2's `tokenizer.json`"
+
+
+class BpeTokenizer(Tokenizer):
+    """Encodes by the merges of a `tokenizer.json`; its identity is the file's SHA-256."""
+
+    def __init__(self, path: Path) -> None:
+        content = _read(path)
+        package = _package()
+        try:
+            self._coder = package.Tokenizer.from_str(content.decode())
+            names = self._coder.get_vocab(with_added_tokens=True)
+            self._coder.encode_special_tokens = True  # `<|endoftext|>` in a text is text, and ends nothing
+            self._coder.no_truncation()
+            self._coder.no_padding()
+        except Exception as error:  # the package raises nothing narrower
+            raise DataError(f"{path} is no file of a tokenizer ({shown(str(error))}); {_ADVICE}.") from error
+        added = self._coder.get_added_tokens_decoder()
+        if sorted(names.values()) != list(range(len(names))) or END not in names:
+            raise DataError(f"{path} has no token `{END}`, or leaves out numbers of tokens; {_ADVICE}.")
+        texts = [b""] * len(names)
+        alphabet = _alphabet()
+        try:
+            for name, number in names.items():
+                texts[number] = b"" if number in added else bytes(alphabet[letter] for letter in name)
+            self._single = [names[letter] for letter, _ in sorted(alphabet.items(), key=lambda item: item[1])]
+        except KeyError as error:
+            raise DataError(f"{path} isn't of bytes ({shown(str(error.args[0]))}); {_ADVICE}.") from error
+        super().__init__(texts, end=names[END], identity=hashlib.sha256(content).hexdigest())
+        if self.decode(self.encode(_PROBE.encode())) != _PROBE.encode():
+            raise DataError(f"{path} changes text: {shown(_PROBE)} doesn't come back as it was; {_ADVICE}.")
+
+    def encode(self, text: bytes) -> list[int]:
+        tokens: list[int] = []
+        for i, part in enumerate(_NOT_UTF8.split(text.decode("utf-8", "surrogateescape"))):
+            if i % 2:
+                tokens += [self._single[ord(letter) - 0xDC00] for letter in part]
+            else:
+                tokens += self._coder.encode(part, add_special_tokens=False).ids
+        return tokens
+
+
+@gin.configurable
+def bpe(path: str) -> Tokenizer:
+    """Reads a tokenizer of byte pairs from a `tokenizer.json`."""
+    return BpeTokenizer(Path(path).expanduser().absolute())
+
+
+def train_bpe(texts: Iterable[bytes], path: Path, *, vocabulary: int) -> None:
+    """Learns at most `vocabulary` tokens from `texts`, and writes them to `path`."""
+    if vocabulary < 257:
+        raise ConfigurationError(
+            f"`vocabulary` is {vocabulary}; 256 bytes and the end of a document are tokens by themselves: give more "
+            "than 257."
+        )
+    package = _package()
+    coder = package.Tokenizer(package.models.BPE())
+    coder.pre_tokenizer = package.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    coder.decoder = package.decoders.ByteLevel()
+    trainer = package.trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        min_frequency=2,
+        special_tokens=[END],
+        initial_alphabet=sorted(_alphabet()),
+        show_progress=False,
+    )
+    coder.train_from_iterator((text.decode("utf-8", "replace") for text in texts), trainer)
+    scratch = path.with_name(f"{path.name}.part")
+    with room_for(path):
+        scratch.write_text(coder.to_str(pretty=True))
+    os.replace(scratch, path)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with open_file(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > _MOST_BYTES:
+                raise DataError(f"{path} has {size:,} bytes, too many for the file of a tokenizer; {_ADVICE}.")
+            return file.read()
+    except OSError as error:
+        raise DataError(f"{path} can't be read: {error.strerror}; {_ADVICE}.") from error
+
+
+def _package() -> Any:
+    """Imports `tokenizers`, which only texts of byte pairs need."""
+    try:
+        import tokenizers
+    except ImportError as error:
+        raise ConfigurationError(
+            f"the package `tokenizers`, which byte pairs need, is missing or broken ({error}): `pip install -e "
+            "'.[text]'` installs it; `byte_tokens` needs nothing."
+        ) from error
+    return tokenizers
+
+
+def _alphabet() -> dict[str, int]:
+    """Returns GPT-2's letters for bytes: those that can be printed are themselves, others come from 256 on."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [value for value in range(256) if value not in printable]
+    return {chr(v): v for v in printable} | {chr(256 + i): v for i, v in enumerate(others)}

@@ -1,0 +1,135 @@
+"""Files of tokens, which `python -m trainers.tokenize` makes: read where they lie, so they may be larger than memory.
+
+A header of 128 bytes, all numbers little-endian; the tokens, one after the other; then, as int64, where each document
+begins. The header:
+
+| bytes | what |
+| --- | --- |
+| 0 to 15 | `TAPELOOP TOKENS` and a line feed |
+| 16 to 19 | the version of the format: 1 |
+| 20 to 23 | bytes a token: 2 (uint16) or 4 (uint32) |
+| 24 to 55 | four of 8 bytes: vocabulary, end token, number of tokens, number of documents |
+| 56 to 119 | the tokenizer's identity, in ASCII, filled up with zeros |
+| 120 to 127 | zeros |
+"""
+
+import dataclasses
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+import gin
+import numpy as np
+import numpy.typing as npt
+
+from core.data.files import open_file
+from core.data.token_windows import Tokens, TokenWindows
+from core.data.tokenizers import ByteTokenizer, Tokenizer
+from core.errors import DataError, shown
+
+HEADER_SIZE = 128
+_HEADER = struct.Struct("<16sIIQQQQ64s8x")
+_MAGIC = b"TAPELOOP TOKENS\n"
+_VERSION = 1
+_MAKE = "make it again with `python -m trainers.tokenize`"
+
+
+def token_dtype(vocabulary: int) -> np.dtype[Any]:
+    """Returns the narrower type that holds all tokens of a vocabulary: uint16 or uint32."""
+    return np.dtype("<u2" if vocabulary <= 1 << 16 else "<u4")
+
+
+@dataclasses.dataclass(frozen=True)
+class Header:
+    """What a file of tokens says of itself."""
+
+    vocabulary: int
+    end: int
+    identity: str  # of the tokenizer
+    count: int  # of tokens
+    documents: int
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Returns the type in which the tokens are written."""
+        return token_dtype(self.vocabulary)
+
+    def packed(self) -> bytes:
+        """Returns the header's bytes."""
+        numbers = (self.vocabulary, self.end, self.count, self.documents)
+        return _HEADER.pack(_MAGIC, _VERSION, self.dtype.itemsize, *numbers, self.identity.encode())
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenFile:
+    """A file of tokens, mapped into memory."""
+
+    header: Header
+    tokens: Tokens
+    starts: npt.NDArray[np.int64]  # of the documents
+
+
+def read_token_file(path: Path) -> TokenFile:
+    """Maps a file of tokens, reading its header alone; refuses what is cut short, too long, or another file."""
+    try:
+        with open_file(path) as file:
+            held = os.fstat(file.fileno()).st_size
+            header = _read_header(path, file.read(HEADER_SIZE), held)
+            tokens = np.memmap(file, header.dtype, "r", HEADER_SIZE, header.count)
+            place = HEADER_SIZE + tokens.nbytes
+            starts = np.memmap(file, np.dtype("<i8"), "r", place, header.documents)
+    except OSError as error:
+        raise DataError(f"{path} can't be read: {error.strerror}; check what it is and who may read it.") from error
+    return TokenFile(header, tokens, starts)
+
+
+def _read_header(path: Path, content: bytes, held: int) -> Header:
+    if not content.startswith(_MAGIC):
+        raise DataError(
+            f"{path} is no file of tokens: it begins with {shown(content[:16])}; give one that `python -m "
+            "trainers.tokenize` made, or read text with `text_files`."
+        )
+    if len(content) < HEADER_SIZE:
+        raise DataError(f"{path} is cut short: {held} bytes, less than its header of {HEADER_SIZE}; {_MAKE}.")
+    _, version, width, vocabulary, end, count, documents, identity = _HEADER.unpack(content)
+    if version != _VERSION:
+        raise DataError(f"{path} is of version {version} of the format, and {_VERSION} is read; {_MAKE}.")
+    header = Header(vocabulary, end, identity.rstrip(b"\0").decode("ascii", "backslashreplace"), count, documents)
+    if not end < vocabulary <= 1 << 31 or width != header.dtype.itemsize or not 1 <= documents <= count:
+        raise DataError(
+            f"The header of {path} contradicts itself: vocabulary {vocabulary}, end token {end}, {width} bytes each, "
+            f"{count} tokens, {documents} documents; {_MAKE}."
+        )
+    expected = HEADER_SIZE + count * width + documents * 8
+    if held != expected:
+        state = "cut short" if held < expected else "damaged"
+        raise DataError(
+            f"{path} is {state}: {count:,} tokens of {documents:,} documents, as it says that it holds, take "
+            f"{expected:,} bytes, but it has {held:,}; {_MAKE}."
+        )
+    return header
+
+
+@gin.configurable
+def token_file(path: str, length: int, *, tokenizer: Tokenizer | None = None) -> TokenWindows:
+    """Reads windows of `length` targets from a file of tokens; `tokenizer` made it, that of bytes if left out."""
+    place, tokenizer = Path(path).expanduser().absolute(), tokenizer or ByteTokenizer()
+    file = read_token_file(place)
+    made_by, given = file.header.identity, tokenizer.identity
+    if made_by != given:
+        raise DataError(
+            f"{place} was made by the tokenizer {_short(made_by)}, but `token_file.tokenizer` is {_short(given)}: bind "
+            "the one that made it (`@bpe()` with its file as `bpe.path`, or `@byte_tokens()`), or make the file again."
+        )
+    if (file.header.vocabulary, file.header.end) != (tokenizer.vocabulary, tokenizer.end):
+        raise DataError(
+            f"The header of {place} says vocabulary {file.header.vocabulary} and end token {file.header.end}, but its "
+            f"tokenizer has {tokenizer.vocabulary} and {tokenizer.end}: it is damaged; {_MAKE}."
+        )
+    return TokenWindows(file.tokens, length=length, tokenizer=tokenizer, name="token_file", place=str(place))
+
+
+def _short(identity: str) -> str:
+    """Returns what is enough of an identity for a person to tell it from another."""
+    return shown(identity[:16])

@@ -1,0 +1,33 @@
+"""Python's documentation of its language, by topic, which ships with the project (`embedded/ATTRIBUTION.md`).
+
+>>> source = topics("test", length=128)
+>>> len(source), source.spec["tokens"].shape, source.tokenizer.vocabulary
+(364, TensorShape([129]), 257)
+"""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Literal
+
+import gin
+import numpy as np
+
+from core.data.source import check_split
+from core.data.token_files import token_dtype
+from core.data.token_windows import TokenWindows
+from core.data.tokenizers import ByteTokenizer, Tokenizer
+
+_FILE = Path(__file__).parent / "embedded" / "topics.json.gz"
+
+
+@gin.configurable
+def topics(split: Literal["train", "test"], length: int, *, tokenizer: Tokenizer | None = None) -> TokenWindows:
+    """Reads windows of `length` targets; each topic is a document. No paragraph of `test` stands in `train`."""
+    check_split("topics", split, ["train", "test"])
+    tokenizer = tokenizer or ByteTokenizer()
+    dtype = token_dtype(tokenizer.vocabulary)
+    with gzip.open(_FILE, "rt", encoding="utf-8") as file:
+        documents = json.load(file)[split]
+    tokens = [np.array([*tokenizer.encode(text.encode()), tokenizer.end], dtype) for text in documents.values()]
+    return TokenWindows(np.concatenate(tokens), length=length, tokenizer=tokenizer, name="topics", place=str(_FILE))

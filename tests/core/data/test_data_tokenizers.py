@@ -1,0 +1,136 @@
+"""Tokenizers: any bytes come back, and the end of a document is no text."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from core.data import bpe, byte_tokens, topics, train_bpe
+from core.data.bpe import END
+from core.errors import ConfigurationError, DataError
+from tests.commands import CHECKOUT
+
+TEXTS = [b"the cat sat on the mat\n" * 20, "né né né, 漢字 漢字\n".encode() * 20]
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("bpe") / "bpe.json"
+    train_bpe(TEXTS, path, vocabulary=300)
+    return path
+
+
+@pytest.fixture(scope="module", params=["bytes", "bpe"])
+def tokenizer(request, file):
+    return byte_tokens() if request.param == "bytes" else bpe(str(file))
+
+
+@settings(max_examples=100, deadline=None)
+@given(text=st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
+def test_every_text_comes_back_as_it_was(tokenizer, text):
+    tokens = tokenizer.encode(text)
+    assert tokenizer.decode(tokens) == text
+    assert tokenizer.end not in tokens
+    assert tokenizer.byte_counts[tokens].sum() == len(text)
+
+
+@pytest.mark.parametrize("text", [b"", END.encode(), f"a{END}b".encode(), bytes(range(256)), b"\xff\xc3", b"\r\n \t"])
+def test_texts_that_look_like_something_else_are_text(tokenizer, text):
+    tokens = tokenizer.encode(text)
+    assert tokenizer.decode(tokens) == text
+    assert tokenizer.end not in tokens
+
+
+def test_the_end_of_a_document_stands_for_no_text(tokenizer):
+    assert tokenizer.decode([tokenizer.end]) == b""
+    assert tokenizer.byte_counts.shape == (tokenizer.vocabulary,)
+    assert tokenizer.byte_counts[tokenizer.end] == 0
+    assert tokenizer.byte_counts.dtype == np.int32
+    with pytest.raises(ValueError, match=f"holds {tokenizer.vocabulary}, but this tokenizer's are 0 to"):
+        tokenizer.decode([0, tokenizer.vocabulary])
+
+
+def test_bytes_are_themselves():
+    tokenizer = byte_tokens()
+    assert (tokenizer.vocabulary, tokenizer.end, tokenizer.identity) == (257, 256, "bytes")
+    assert tokenizer.encode(b"az\xff") == [97, 122, 255]
+
+
+def test_byte_pairs_are_learnt_and_make_text_shorter(file):
+    tokenizer = bpe(str(file))
+    assert 257 < tokenizer.vocabulary <= 300
+    assert len(tokenizer.encode(TEXTS[0])) < len(TEXTS[0]) / 2
+    source = topics("test", 64, tokenizer=tokenizer)
+    assert len(source) < len(topics("test", 64))
+    assert source.tokenizer is tokenizer
+
+
+@pytest.mark.long
+def test_the_same_texts_give_the_same_file_in_every_process(file, tmp_path):
+    script = (
+        "import sys; from pathlib import Path; from core.data import train_bpe; "
+        "train_bpe([bytes.fromhex(x) for x in sys.argv[2:]], Path(sys.argv[1]), vocabulary=300)"
+    )
+    words = [sys.executable, "-c", script, str(tmp_path / "bpe.json"), *(text.hex() for text in TEXTS)]
+    subprocess.run(words, cwd=CHECKOUT, env={**os.environ, "PYTHONHASHSEED": "7"}, check=True, timeout=100)
+    assert (tmp_path / "bpe.json").read_bytes() == file.read_bytes()
+    assert bpe(str(tmp_path / "bpe.json")).identity == bpe(str(file)).identity
+
+
+def test_the_package_s_own_encoding_is_the_same(file):
+    peer = tokenizers.Tokenizer.from_file(str(file))
+    for text in TEXTS:
+        assert bpe(str(file)).encode(text) == peer.encode(text.decode(), add_special_tokens=False).ids
+
+
+def test_without_the_package_a_paragraph_names_the_extra(file, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    for call in (lambda: bpe(str(file)), lambda: train_bpe(TEXTS, file, vocabulary=300)):
+        with pytest.raises(ConfigurationError, match=r"`tokenizers`.*`pip install -e '\.\[text\]'` installs it"):
+            call()
+
+
+def damaged(file, before, after):
+    content = file.read_text()
+    assert before in content
+    return content.replace(before, after).encode()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda file: b"", "no file of a tokenizer"),
+        (lambda file: b"\xff\xfe", "no file of a tokenizer"),
+        (lambda file: file.read_bytes()[:-20], "no file of a tokenizer"),
+        (lambda file: damaged(file, END, "<end>"), r"has no token `<\|endoftext\|>`"),
+        (lambda file: damaged(file, '"A": ', '"漢": '), "isn't of bytes"),
+        (lambda file: damaged(file, '"normalizer": null', '"normalizer": {"type": "Lowercase"}'), "changes text"),
+        (lambda file: damaged(file, '"add_prefix_space": false', '"add_prefix_space": true'), "changes text"),
+    ],
+)
+def test_a_file_that_is_no_tokenizer_of_bytes_is_refused(file, tmp_path, change, says):
+    (tmp_path / "x.json").write_bytes(change(file))
+    with pytest.raises(DataError, match=f"x.json .*{says}"):
+        bpe(str(tmp_path / "x.json"))
+
+
+def test_what_is_no_file_or_too_large_a_file_is_refused(tmp_path):
+    with pytest.raises(DataError, match=r"x.json can't be read: No such file"):
+        bpe(str(tmp_path / "x.json"))
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match="is a pipe"):
+        bpe(str(tmp_path / "pipe"))
+    with (tmp_path / "x.json").open("wb") as large:
+        large.truncate(2**40)
+    with pytest.raises(DataError, match="has 1,099,511,627,776 bytes, too many"):
+        bpe(str(tmp_path / "x.json"))
+
+
+def test_fewer_tokens_than_bytes_are_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match="`vocabulary` is 256"):
+        train_bpe(TEXTS, tmp_path / "x.json", vocabulary=256)
