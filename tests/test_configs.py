@@ -27,6 +27,7 @@ CONFIGURATIONS = {  # how each is tested
         "digits_pix2pix",
         "digits_simclr",
         "digits_vae",
+        "text_tiny",
     },
     "runtime": {"runtime/one_device", "runtime/mirrored", "runtime/multi_worker", "runtime/tpu"},
 }

@@ -8,6 +8,7 @@ import trainers.hooks.digits
 import trainers.hooks.probe
 import trainers.hooks.reconstructions
 import trainers.hooks.samples
+import trainers.hooks.texts
 import trainers.hooks.translations
 
 __all__ = ["core", "models", "trainers"]

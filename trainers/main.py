@@ -32,7 +32,7 @@ from trainers.preemption import Preemption, without_wishes
 MODES = {
     "train": "trains, with evaluation; goes on by itself where an earlier run of the same configuration stopped",
     "evaluate": "evaluates the newest checkpoint of the workdir",
-    "sample": "images from the newest checkpoint, as PNG; with `--images=DIR` those, translated",
+    "sample": "images or texts from the newest checkpoint; with `--images=DIR` those, translated",
     "summary": "prints each variable: its size, the phases that train it, where it lives",
     "resume_check": "trains once without and once with a SIGKILL in the middle, and compares every bit",
 }
@@ -42,6 +42,7 @@ ONLY_IN = {  # the one mode in which a flag has an effect
     "kill_after_step": "train",
     "samples": "sample",
     "images": "sample",
+    "prompt": "sample",
 }
 MOST_SAMPLES = 65_536
 USAGE = """python -m trainers.main --gin_file=F [--gin_file=G] [--gin_param='a.b=1'] [--workdir=DIR] [--mode=train]
@@ -82,8 +83,10 @@ def parse(words: Sequence[str]) -> FlagValues:
             raise ConfigurationError(f"`--{name}` has no effect with `--mode={flags.mode}`: leave it out.")
     if flags["samples"].present and flags.images:
         raise ConfigurationError("`--samples` has no effect with `--images`, which are all translated: leave it out.")
+    if flags.prompt and flags.images:
+        raise ConfigurationError("`--prompt` is for texts and `--images` for images: leave one of them out.")
     if flags.samples < 1:
-        raise ConfigurationError(f"`--samples` is {flags.samples}; it counts images: give 1 or more.")
+        raise ConfigurationError(f"`--samples` is {flags.samples}; it counts images or texts: give 1 or more.")
     if flags.samples > MOST_SAMPLES:
         raise ConfigurationError(f"`--samples` is {flags.samples}; give at most {MOST_SAMPLES} at a time.")
     return flags
@@ -108,7 +111,8 @@ def _define(flag_values: FlagValues) -> None:
     switch("eager", False, "one step without tracing: print and breakpoints work in step functions")
     switch("verbose", False, "show tracebacks with errors")
     number("kill_after_step", None, "rehearse a crash: SIGKILL the process after this step")
-    number("samples", 64, "how many images `--mode=sample` makes")
+    number("samples", 64, "how many images `--mode=sample` makes; of texts, how many for each prompt (1 if left out)")
+    texts("prompt", [], "the beginning of a text for `--mode=sample` to go on from; may be given several times")
     text("images", None, "a folder of images for `--mode=sample` to translate")
 
 

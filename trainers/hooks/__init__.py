@@ -1,10 +1,11 @@
-"""What happens between chunks of steps: the base class, what it sees of a run, and hooks that look at images."""
+"""What happens between chunks of steps: the base class, what it sees of a run, and hooks that look at what is made."""
 
 from trainers.hooks.base import Hook, Run
 from trainers.hooks.digits import DigitQuality, digit_quality, kept_digits
 from trainers.hooks.probe import LinearProbe
 from trainers.hooks.reconstructions import Reconstructions
 from trainers.hooks.samples import Judge, Quality, SampleGrid
+from trainers.hooks.texts import Texts
 from trainers.hooks.translations import Translations
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Reconstructions",
     "Run",
     "SampleGrid",
+    "Texts",
     "Translations",
     "digit_quality",
     "kept_digits",

@@ -1,26 +1,42 @@
-"""`--mode=sample`: images from the newest checkpoint, or images translated by it."""
+"""`--mode=sample`: images or texts from the newest checkpoint, or images translated by it."""
 
 import collections
+from collections.abc import Sequence
 from pathlib import Path
 
 import tensorflow as tf
 
 from core.data import check_feature, image_folder
 from core.disk import write_whole
-from core.errors import NotFiniteError
+from core.errors import ConfigurationError, NotFiniteError
 from models.translation.task import checked_translation
 from trainers.diagnosis import explained
 from trainers.hooks.samples import encode_grid, encode_png, make_sampler
+from trainers.hooks.texts import check_writes, make_writer, readable
 from trainers.session import Session
 from trainers.trainer import Trainer
 
 
 def run(session: Session) -> int:
-    """Writes PNG files below `samples/` in the workdir: new ones, or one for each image of `--images=DIR`."""
+    """Writes files below `samples/` in the workdir: texts that go on from each `--prompt`, or images as PNG.
+
+    The images are new ones, or one for each image of `--images=DIR`.
+    """
     trainer = session.trainer()
+    writes = hasattr(trainer.experiment.task, "write")
+    if session.flags.prompt:
+        check_writes(trainer.experiment.task)
+    elif writes and not session.flags.images:
+        raise ConfigurationError(
+            f"`--prompt` is missing: `{type(trainer.experiment.task).__name__}` goes on from the beginning of a text, "
+            "as in `--prompt='The value of'`."
+        )
     trainer.state.restore(session.required_checkpoint())
     trainer.averaged.update()
     folder = session.workdir.path / "samples"
+    if session.flags.prompt:
+        each = session.flags.samples if session.flags["samples"].present else 1
+        return _write(trainer, [prompt for prompt in session.flags.prompt for _ in range(each)], folder)
     if session.flags.images:
         return _translate(trainer, Path(session.flags.images), folder / "translated")
     count = session.flags.samples
@@ -39,6 +55,18 @@ def run(session: Session) -> int:
         write_whole({folder / f"sample-{i:0{width}d}.png": encode_png(image[i])})
     write_whole({folder / "samples.png": encode_grid(image)})
     print(f"{count} samples of step {trainer.step}, in `{folder}`", flush=True)
+    return 0
+
+
+def _write(trainer: Trainer, prompts: Sequence[str], folder: Path) -> int:
+    write = make_writer(trainer.averaged.task, trainer.experiment.train_source, prompts, trainer.experiment.seed)
+    texts = write()
+    folder.mkdir(exist_ok=True)
+    width = len(str(len(texts) - 1))
+    for i, text in enumerate(texts):
+        write_whole({folder / f"sample-{i:0{width}d}.txt": text})
+        print(f"--- {i + 1} of {len(texts)}\n{readable(text)}", flush=True)
+    print(f"{len(texts)} texts of step {trainer.step}, in `{folder}`", flush=True)
     return 0
 
 

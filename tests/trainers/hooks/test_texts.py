@@ -1,0 +1,113 @@
+"""Texts of a language model: shown while it trains, written on demand, and what is refused."""
+
+from types import SimpleNamespace
+
+import pytest
+import tensorflow as tf
+
+from core.data import digits, topics
+from core.errors import ConfigurationError
+from core.optimizers import sgd
+from core.random import Rng
+from models import LanguageModel
+from models.classifiers import MlpClassifier
+from tests.commands import CONFIGS, refused, run
+from trainers.hooks import Texts
+from trainers.hooks.texts import make_writer, readable
+from trainers.main import parse
+
+TINY = f"--gin_file={CONFIGS / 'text_tiny.gin'}"
+SHORT = [
+    f"--gin_param={text}"
+    for text in (
+        "LanguageModel.layers = 1",
+        "steps = 40",
+        "Trainer.chunk_steps = 20",
+        "Trainer.log_every = 20",
+        "Trainer.evaluate_every = 40",
+        "Texts.every = 20",
+    )
+]
+
+
+def test_texts_are_shown_while_a_model_trains_and_written_on_demand(tmp_path):
+    done = run(TINY, *SHORT, "--workdir=run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    shown = sorted((tmp_path / "run" / "samples").glob("step-*.txt"))
+    assert [path.name for path in shown] == ["step-000000020.txt", "step-000000040.txt"]
+    for path in shown:
+        assert path.read_text().startswith("The ")
+        assert path.read_text().splitlines()[0] in done.stdout
+
+    flags = [TINY, *SHORT, "--workdir=run", "--mode=sample", "--prompt=If a", "--prompt=class B:", "--samples=2"]
+    done = run(*flags, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "4 texts of step 40" in done.stdout
+    texts = [path.read_bytes() for path in sorted((tmp_path / "run" / "samples").glob("sample-*.txt"))]
+    assert [text.startswith(b"If a") for text in texts] == [True, True, False, False]
+    assert [text.startswith(b"class B:") for text in texts] == [False, False, True, True]
+    assert len(set(texts)) == 4
+    assert readable(texts[2]) in done.stdout
+    assert run(*flags, cwd=tmp_path).stdout == done.stdout  # from the same random numbers
+
+
+def test_flags_for_the_other_kind_are_refused(tmp_path):
+    images = [f"--gin_file={CONFIGS / 'digits_linear.gin'}", "--mode=sample", "--prompt=If"]
+    refused(*images, cwd=tmp_path, exit_code=2, says=["`LinearClassifier` writes no text", "`--prompt`"])
+    refused(TINY, "--mode=sample", cwd=tmp_path, exit_code=2, says=["`--prompt` is missing: `LanguageModel` goes on"])
+    with pytest.raises(ConfigurationError, match=r"`--prompt` is for texts and `--images` for images"):
+        parse([TINY, "--mode=sample", "--prompt=If", "--images=pictures"])
+    with pytest.raises(ConfigurationError, match="`--prompt` has no effect with `--mode=train`"):
+        parse([TINY, "--prompt=If"])
+
+
+def model(**settings):
+    sizes = {"vocabulary": 257, "context": 8, "layers": 1, "size": 4, "heads": 1, "optimizer": sgd(0.1)}
+    return LanguageModel(rng=Rng.from_seed(0), **{**sizes, **settings})
+
+
+@pytest.mark.parametrize(
+    ("task", "source", "prompts", "says"),
+    [
+        (model, topics("test", 8), [""], "a prompt is empty"),
+        (model, digits(), ["If"], "the source `digits` has no `tokenizer`"),
+        (
+            lambda: MlpClassifier(sizes=[2, 2], optimizer=sgd(0.1), rng=Rng.from_seed(0)),
+            topics("test", 8),
+            ["If"],
+            "`MlpClassifier` writes no text: it needs `write",
+        ),
+        (
+            lambda: SimpleNamespace(write=lambda rng, prompts, lengths, *, end: tf.zeros([3])),
+            topics("test", 8),
+            ["If"],
+            r"`SimpleNamespace.write` returned .* integers of shape \[1, length\]",
+        ),
+    ],
+)
+def test_what_can_not_go_on_is_refused(task, source, prompts, says):
+    with pytest.raises(ConfigurationError, match=says):
+        make_writer(task(), source, prompts, seed=0)
+
+
+def test_a_prompt_longer_than_a_text_is_refused():
+    with pytest.raises(ValueError, match="a prompt has 10 tokens, but a text has 8 together with its prompt"):
+        make_writer(model(), topics("test", 8), ["If", "0123456789"], seed=0)
+
+
+@pytest.mark.parametrize("prompts", ["The ", [], [1]])
+def test_prompts_are_a_list_of_texts(prompts):
+    with pytest.raises(ConfigurationError, match=r"`Texts.prompts` is .*; give a list of texts"):
+        Texts(prompts=prompts)
+
+
+def test_a_text_ends_where_its_document_does_and_any_bytes_are_a_prompt():
+    def write(rng, prompts, lengths, *, end):
+        return tf.concat([prompts, tf.fill([2, 2], ord("c")), tf.fill([2, 2], end)], 1)
+
+    texts = make_writer(SimpleNamespace(write=write), topics("test", 8), ["\udcffa", "b"], seed=0)()
+    assert texts == [b"\xffacc", b"b"]  # the second goes on with the end, which is what its row is filled with
+
+
+def test_a_screen_is_not_moved_by_a_text():
+    assert readable(b"a\x1b[2J\r\n\xffb\x07\xc2\xa0c") == "a\\x1b[2J\\r\n\\xffb\\x07\\xa0c"
