@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import tensorflow as tf
 
+from core.engine.shapes import made
 from core.errors import ConfigurationError
 from core.module import named_variables
 from core.optimizers import Optimizer
@@ -61,13 +62,11 @@ def assemble_task(
     make_task: Callable[[], Task], strategy: tf.distribute.Strategy, *, one_device: Sequence[str] = ()
 ) -> Task:
     """Makes a task within the strategy's scope, with the networks of `one_device`, its own and these, on one device."""
-    with strategy.scope():
-        task = make_task()
+    task = made(make_task, strategy.scope)
     names = dict.fromkeys((*task.one_device, *one_device))
     if names and strategy.num_replicas_in_sync > 1:
         # The same task once more, outside the scope, to take from it what isn't to be replicated.
-        with tf.device(_device(strategy)):
-            plain = make_task()
+        plain = made(make_task, lambda: tf.device(_device(strategy)))
         for name in names:
             check_unshared(task, name)
             setattr(task, name, one_device_network(plain, name))
@@ -81,15 +80,13 @@ def _optimizer(phase: Update, strategy: tf.distribute.Strategy, one_device_ids: 
     variables = phase.variables()
     apart = [path for path, variable in variables.items() if id(variable) in one_device_ids]
     if not apart:
-        with strategy.scope():
-            return Optimizer(phase.optimizer, variables)
+        return made(lambda: Optimizer(phase.optimizer, variables), strategy.scope)
     if len(apart) < len(variables):
         raise ConfigurationError(
             f"phase `{phase.name}` trains `{apart[0]}`, which the task keeps on one device (`one_device`), together "
             "with variables that it doesn't: make two phases of it, or keep both networks in one place."
         )
-    with tf.device(_device(strategy)):
-        return Optimizer(phase.optimizer, variables)
+    return made(lambda: Optimizer(phase.optimizer, variables), lambda: tf.device(_device(strategy)))
 
 
 def _device(strategy: tf.distribute.Strategy) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
+from core.engine.shapes import shapes_only
 from core.task.standing import Standing, standings
 from trainers.session import Session
 from trainers.trainer import Trainer
@@ -15,7 +16,8 @@ FROZEN, UNTRAINED = "frozen", "untrained"
 
 def run(session: Session) -> int:
     """Prints every variable with its shape and standing, the totals, and how training would go about it."""
-    trainer = session.trainer()
+    with shapes_only():
+        trainer = session.trainer()
     assembly, settings = trainer.experiment.assembly, trainer.settings
     rows = standings(assembly.task, assembly.phases)
     table = Table("variable", "shape", "dtype", "count", "trained by", "lives on", title=type(assembly.task).__name__)

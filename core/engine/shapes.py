@@ -1,0 +1,62 @@
+"""Variables that have a shape but hold nothing: to look at a task without the time and memory that its values take.
+
+    with shapes_only():
+        assembly = assemble(make_task, strategy)
+
+Its steps can be described and traced, but not run.
+"""
+
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
+
+import tensorflow as tf
+from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
+
+T = TypeVar("T")
+
+_asked: contextvars.ContextVar[bool] = contextvars.ContextVar("shapes_only", default=False)
+
+
+@contextlib.contextmanager
+def shapes_only() -> Iterator[None]:
+    """Lets `assemble` make variables without values, within it."""
+    token = _asked.set(True)
+    try:
+        yield
+    finally:
+        _asked.reset(token)
+
+
+def made(make: Callable[[], T], scope: Callable[[], AbstractContextManager[Any]]) -> T:
+    """Returns what `make()` makes in a `scope()`.
+
+    Within `shapes_only` its variables hold nothing, unless it looks at values as well.
+    """
+
+    def in_scope() -> T:
+        with scope():
+            return make()
+
+    if not _asked.get():
+        return in_scope()
+    results: list[T] = []
+    # What asks for a value, or makes a mistake, does so again below. The creator stands around the scope, which makes
+    # of variables what it needs; in a graph that is never run nothing is drawn.
+    with contextlib.suppress(Exception), tf.variable_creator_scope(_without_value):
+        tf.function(lambda: results.append(in_scope()), autograph=False).get_concrete_function()
+    return in_scope() if not results or _keeps_tensors(results[-1]) else results[-1]
+
+
+def _without_value(_: Any, **kwargs: Any) -> tf.Variable:
+    value = kwargs.pop("initial_value")
+    value = tf.convert_to_tensor(value() if callable(value) else value, kwargs.pop("dtype", None))
+    with tf.init_scope():
+        return UninitializedVariable(**{**kwargs, "shape": value.shape, "dtype": value.dtype})
+
+
+def _keeps_tensors(made: object) -> bool:
+    """Says whether a module keeps a tensor of the graph that it was made in, where no other graph can read it."""
+    return isinstance(made, tf.Module) and bool([*made._flatten(predicate=tf.is_symbolic_tensor)])
