@@ -27,8 +27,11 @@ CONFIGURATIONS = {  # how each is tested
         "digits_pix2pix",
         "digits_simclr",
         "digits_vae",
+        "text_markov",
+        "text_nano",
         "text_tiny",
     },
+    "summary in a test of its own": {"text_small"},
     "runtime": {"runtime/one_device", "runtime/mirrored", "runtime/multi_worker", "runtime/tpu"},
 }
 
@@ -99,7 +102,8 @@ def test_replicas_may_send_gradients_in_half_the_bytes(tmp_path):
     refused(*files, wrong, "--mode=summary", cwd=tmp_path, exit_code=2, says=["reduce_gradients_in", "int8"])
 
 
-LARGE = {"digits_cyclegan", "digits_ddpm", "digits_pix2pix"}  # which take as long as all others
+# Which take as long as all others.
+LARGE = {"digits_cyclegan", "digits_ddpm", "digits_pix2pix", "text_markov", "text_nano", "text_tiny"}
 
 
 @pytest.mark.parametrize(

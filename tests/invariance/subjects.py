@@ -30,8 +30,10 @@ STAND_INS: dict[str, Callable[[Path], None]] = {
     "mnist.directory": write_idx,
     "unpaired_folders.directory": write_images,
 }
-# Networks of convolutions on large images, in nine combinations: narrower ones are the same task. And a batch of this
-# campaign's size stays below the threshold of `digits_gan_by_batch_size`, where there is nothing to compare.
+NARROW_TEXT = ("LanguageModel.layers = 2", "LanguageModel.size = 8", "LanguageModel.heads = 2", "context = 8")
+# Networks of convolutions on large images, and of attention to long texts, in nine combinations: narrower ones are the
+# same task. And a batch of this campaign's size stays below the threshold of `digits_gan_by_batch_size`, where there is
+# nothing to compare.
 CHANGES = {
     "digits_gan_by_batch_size": ("when_batch_at_least.rows = 16",),
     "cyclegan": (
@@ -56,6 +58,10 @@ CHANGES = {
         "Pix2Pix.discriminator_channels = [4, 8]",
         "Pix2Pix.l1_weight = 1.0",
     ),
+    "text_markov": NARROW_TEXT,
+    "text_nano": NARROW_TEXT,
+    "text_small": (*NARROW_TEXT, "LanguageModel.vocabulary = 257"),
+    "text_tiny": NARROW_TEXT,
 }
 # Games magnify rounding: Adam makes whole steps of a gradient that is nothing else, and the other player answers. With
 # this much below its root, a step is a smooth function of the gradient.

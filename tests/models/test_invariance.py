@@ -26,7 +26,7 @@ def one_of_each_task():
 
 
 TASKS = one_of_each_task()
-SLOW = {"CycleGan", "Ddpm", "Pix2Pix", "SimClr"}  # whose own tests compare replicas as well
+SLOW = {"CycleGan", "Ddpm", "LanguageModel", "Pix2Pix", "SimClr"}  # whose own tests compare replicas as well
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 Every configuration that ships is trained some steps by the command, on 1 and 2 replicas with 1 and 2 microbatches, by
 the code of either. Equal must be: the hashes of all variables, the optimizers' included; each figure of each line; and
-the collectives of a step. What is read from folders is generated, and the paper's CycleGAN is made narrow.
+the collectives of a step. What is read from folders is generated; the paper's CycleGAN and GPT-2 are made narrow.
 """
 
 import argparse
@@ -36,6 +36,14 @@ CHANGES: Mapping[str, Sequence[str]] = {
         "CycleGan.width = 4",
         "CycleGan.blocks = 1",
         "CycleGan.discriminator_channels = [4, 8]",
+        "Trainer.global_batch_size = 4",
+    ),
+    "text_small": (
+        "LanguageModel.layers = 2",
+        "LanguageModel.size = 16",
+        "LanguageModel.heads = 2",
+        "LanguageModel.vocabulary = 257",
+        "context = 16",
         "Trainer.global_batch_size = 4",
     ),
 }
