@@ -102,18 +102,20 @@ def _below(folder: Path) -> list[Path]:
     return found
 
 
-def text_size(path: Path) -> int:
-    """Returns the bytes of a file of text; refuses what is no plain file, or can't be read."""
+def open_text(path: Path) -> BinaryIO:
+    """Opens a file of text; what is no plain file, or can't be read, is refused."""
     try:
-        with open_file(path) as file:
-            return os.fstat(file.fileno()).st_size
+        return open_file(path)
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise DataError(
+            f"{path} can't be read: {error.strerror}; check what it is and who may read it, or leave it out."
+        ) from error
 
 
-def unreadable(path: Path, error: OSError) -> DataError:
-    """Makes the error of a file of text that can't be read."""
-    return DataError(f"{path} can't be read: {error.strerror}; check what it is and who may read it, or leave it out.")
+def text_size(path: Path) -> int:
+    """Returns the bytes of a file of text."""
+    with open_text(path) as file:
+        return os.fstat(file.fileno()).st_size
 
 
 def warn_of_empty(paths: Iterable[Path]) -> None:
@@ -143,11 +145,8 @@ def text_files(
     dtype = token_dtype(tokenizer.vocabulary)
     parts = [np.empty(0, dtype)]
     for path in sizes:
-        try:
-            with open_file(path) as file:
-                for piece in pieces(file, separator=separator.encode() if separator else None):
-                    parts.append(np.array(piece.tokens(tokenizer), dtype))
-        except OSError as error:
-            raise unreadable(path, error) from error
+        with open_text(path) as file:
+            for piece in pieces(file, separator=separator.encode() if separator else None):
+                parts.append(np.array(piece.tokens(tokenizer), dtype))
     place = listed(map(str, sizes), most=3, quote="")
     return TokenWindows(np.concatenate(parts), length=length, tokenizer=tokenizer, name="text_files", place=place)

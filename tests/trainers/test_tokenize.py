@@ -1,0 +1,259 @@
+"""`python -m trainers.tokenize`: what it writes, what it says, and that nothing stops it for good."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from core.data import bpe, byte_tokens, corpus, token_file
+from core.data.token_files import read_token_file
+from core.data.token_writer import TokenWriter, token_writer
+from core.errors import ConfigurationError
+from tests.commands import environment
+from trainers import tokenize
+from trainers.preemption import Preemption
+from trainers.tokenize import main
+
+TEXTS = {"a.txt": b"one\ntwo\nthree\n", "b.txt": b"", "deep/c.txt": b"four--five\nsix----", "d.txt": b"\xff\x00seven"}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, text in TEXTS.items():
+        (tmp_path / "texts" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "texts" / name).write_bytes(text)
+    return tmp_path
+
+
+WORDS = ["--files=texts", "--out=x.tokens", "--separator=--"]
+
+
+def refused(capfd, words, code, *says):
+    assert main(words) == code
+    error = capfd.readouterr().err
+    (line,) = [line for line in error.splitlines() if not re.match(r"W\d+ .* is empty and left out$", line)]
+    assert line.startswith("error: ")
+    for text in says:
+        assert text in line, error
+
+
+def test_writes_the_documents_of_all_files_and_says_what_it_counted(folder, capfd):
+    assert main(WORDS) == 0
+    file = read_token_file(folder / "x.tokens")
+    documents = np.split(file.tokens, file.starts[1:])
+    expected = [b"one\ntwo\nthree\n", b"\xff\x00seven", b"four", b"five\nsix"]
+    assert [(bytes(document[:-1].astype(np.uint8)), document[-1]) for document in documents] == [
+        (text, 256) for text in expected
+    ]
+    text_bytes = sum(map(len, expected))
+    out, err = capfd.readouterr()
+    assert f"3 files, 4 documents, {text_bytes} bytes of text: {text_bytes + 4} tokens, 1.00 bytes each" in out
+    assert "b.txt is empty and left out" in err
+    assert sorted(os.listdir(folder)) == ["texts", "x.tokens"]
+    assert len(token_file("x.tokens", 16)) == 3
+
+
+def test_learns_byte_pairs_and_writes_by_them(folder, capfd):
+    (folder / "texts" / "e.txt").write_bytes(b"the cat sat on the mat. " * 100)
+    words = ["--files=texts", "--out=x.tokens", "--bpe=b.json", "--train_bpe=270"]
+    assert main(words) == 0
+    tokenizer = bpe("b.json")
+    assert 257 < tokenizer.vocabulary <= 270
+    file = read_token_file(folder / "x.tokens")
+    assert file.header.identity == tokenizer.identity
+    texts = (
+        b"".join(TEXTS[name] for name in ("a.txt", "d.txt")) + TEXTS["deep/c.txt"] + b"the cat sat on the mat. " * 100
+    )
+    assert sorted(tokenizer.decode(file.tokens)) == sorted(texts)
+    assert len(file.tokens) < len(texts)
+    (folder / "x.tokens").unlink()
+    before = (folder / "b.json").read_bytes()
+    assert main(words) == 0
+    assert "exists, and its byte pairs are used" in capfd.readouterr().out
+    assert (folder / "b.json").read_bytes() == before
+
+
+def test_whenever_it_is_killed_the_same_command_ends_in_the_same_bytes(folder, monkeypatch):
+    """What lies on the disk at each moment is kept, and gone on from."""
+    monkeypatch.setattr(corpus, "PIECE", 4)
+    monkeypatch.setattr(tokenize, "SAVE_EVERY", 6)
+    moments = []
+
+    def keeping(name):
+        original = getattr(TokenWriter, name)
+
+        def kept(self, *arguments, **kwargs):
+            original(self, *arguments, **kwargs)
+            if self.folder.exists():
+                moments.append(folder / f"moment {len(moments)}")
+                shutil.copytree(self.folder, moments[-1])
+
+        return kept
+
+    with monkeypatch.context() as patch:
+        for name in ("append", "save"):
+            patch.setattr(TokenWriter, name, keeping(name))
+        assert main(WORDS) == 0
+    whole = (folder / "x.tokens").read_bytes()
+    assert len(moments) > 12
+    for i, moment in enumerate(moments):
+        (folder / "x.tokens").unlink()
+        shutil.move(moment, folder / "x.tokens.partial")
+        if i % 2:  # what was on its way to the disk may have got there, or half of it
+            for name in ("tokens", "starts"):
+                with (folder / "x.tokens.partial" / name).open("ab") as file:
+                    file.write(b"xyz")
+        assert main(WORDS) == 0
+        assert (folder / "x.tokens").read_bytes() == whole
+        assert not (folder / "x.tokens.partial").exists()
+
+
+def test_a_signal_saves_and_asks_to_be_run_again(folder, monkeypatch, capfd):
+    assert main(WORDS) == 0
+    whole = (folder / "x.tokens").read_bytes()
+    (folder / "x.tokens").unlink()
+    monkeypatch.setattr(corpus, "PIECE", 4)
+    original, count = TokenWriter.append, []
+
+    def append(self, *arguments, **kwargs):
+        original(self, *arguments, **kwargs)
+        count.append(1)
+        if len(count) == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(TokenWriter, "append", append)
+    capfd.readouterr()
+    assert main(WORDS) == 75
+    assert "stopped by SIGTERM: 12 of 39 bytes are tokens, and saved. Run the same" in capfd.readouterr().err
+    assert main(WORDS) == 0
+    assert "going on behind 12 tokens of" in capfd.readouterr().out
+    assert (folder / "x.tokens").read_bytes() == whole
+
+
+def test_a_signal_while_byte_pairs_are_learnt_leaves_nothing(folder, monkeypatch, capfd):
+    stopped = Preemption()
+    stopped.signal = signal.SIGTERM
+    monkeypatch.setattr(tokenize, "Preemption", lambda: stopped)
+    assert main([*WORDS, "--bpe=b.json", "--train_bpe=300"]) == 75
+    assert "before it had learnt" in capfd.readouterr().err
+    assert sorted(os.listdir(folder)) == ["texts"]
+
+
+def interrupted(folder, monkeypatch):
+    """Leaves what a run that was interrupted leaves."""
+    with monkeypatch.context() as patch:
+        patch.setattr(TokenWriter, "finish", lambda self: self.save())
+        main(WORDS)
+    return folder / "x.tokens.partial"
+
+
+def test_other_texts_or_settings_are_no_way_to_go_on(folder, monkeypatch, capfd):
+    partial = interrupted(folder, monkeypatch)
+    capfd.readouterr()
+    (folder / "texts" / "b.txt").touch()  # it was empty, and is
+    refused_words = ["--files=texts", "--out=x.tokens"]
+    assert main(refused_words) == 2
+    assert "was begun with another separator: give the same, or remove the folder" in capfd.readouterr().err
+    (folder / "texts" / "b.txt").write_bytes(b"new")
+    refused(capfd, WORDS, 2, "was begun with another set of texts", f"remove the folder {partial}")
+    (partial / "progress.json").write_text("{}")
+    refused(capfd, WORDS, 2, "progress.json can't be read", "remove the folder")
+    shutil.rmtree(partial)
+    assert main(WORDS) == 0
+
+
+def test_what_was_saved_and_is_gone_is_noticed(folder, monkeypatch, capfd):
+    partial = interrupted(folder, monkeypatch)
+    os.truncate(partial / "tokens", 130)
+    capfd.readouterr()
+    assert main(WORDS) == 2
+    assert "tokens is shorter than was saved" in capfd.readouterr().err
+
+
+def test_two_at_once_are_one_too_many(folder):
+    with (
+        token_writer(folder / "x.tokens", byte_tokens(), plan={}),
+        pytest.raises(ConfigurationError, match=r"x.tokens is being made by another process"),
+        token_writer(folder / "x.tokens", byte_tokens(), plan={}),
+    ):
+        pass
+
+
+def test_a_text_that_changes_meanwhile_is_named(folder, monkeypatch, capfd):
+    original = TokenWriter.append
+
+    def append(self, *arguments, **kwargs):
+        original(self, *arguments, **kwargs)
+        (folder / "texts" / "a.txt").open("ab").write(b"more")
+
+    monkeypatch.setattr(TokenWriter, "append", append)
+    monkeypatch.setattr(corpus, "PIECE", 4)
+    monkeypatch.setattr(corpus, "_READ_AHEAD", 1)
+    assert main(WORDS) == 4
+    assert "a.txt had 14 bytes, and now" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["--out=x"], 2, ["`--files` is missing"]),
+        (["--files=texts"], 2, ["`--out` is missing"]),
+        ([*WORDS, "--train_bpe=300"], 2, ["`--train_bpe` has no effect without `--bpe`"]),
+        ([*WORDS, "--bpe=x.json", "--train_bpe=257"], 2, ["`--train_bpe` is 257", "258 or more"]),
+        ([*WORDS, "--file=texts"], 2, ["`--file=texts`", "Did you mean `--files`?"]),
+        (["--files=none*", "--out=x"], 4, ["none* names no file of text"]),
+        (["--files=texts/b.txt", "--out=x"], 4, ["`--files` names 1 texts, and there is nothing in them"]),
+        (["--files=texts/a.txt", "--out=texts"], 2, ["`--out` is 'texts', which exists"]),
+        ([*WORDS, "--bpe=x.json"], 4, ["x.json can't be read: No such file"]),
+        ([*WORDS[1:], "--files=/dev/zero"], 4, ["/dev/zero is a device"]),
+        (["--files=texts/a.txt", "--out=/dev/full/x"], 2, ["Not a directory"]),
+    ],
+)
+def test_mistakes_are_one_paragraph(folder, capfd, words, code, says):
+    refused(capfd, words, code, *says)
+
+
+def test_a_full_disk_is_said_by_name_and_gone_on_from(folder, monkeypatch, capfd):
+    assert main(WORDS) == 0
+    whole = (folder / "x.tokens").read_bytes()
+    (folder / "x.tokens").unlink()
+    with monkeypatch.context() as patch:
+
+        def save(self):
+            raise OSError(28, "No space left on device")
+
+        patch.setattr(TokenWriter, "save", save)
+        assert main(WORDS) == 8
+    assert "x.tokens` can't be written: No space left on device" in capfd.readouterr().err
+    assert main(WORDS) == 0
+    assert (folder / "x.tokens").read_bytes() == whole
+
+
+@pytest.mark.long
+def test_a_process_that_is_killed_and_started_again_ends_in_the_same_bytes(tmp_path):
+    text = b"".join(b"line %d of a long text\n" % i for i in range(3_000_000))
+    (tmp_path / "long.txt").write_bytes(text)
+    command = [sys.executable, "-m", "trainers.tokenize", "--files=long.txt", "--out=x.tokens"]
+    kwargs = {"cwd": tmp_path, "env": environment(), "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    began = subprocess.Popen(command, **kwargs)
+    deadline = time.monotonic() + 100
+    while not (tmp_path / "x.tokens.partial" / "progress.json").exists():
+        assert began.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    began.kill()
+    began.communicate()
+    done = subprocess.run(command, **{**kwargs, "timeout": 200})
+    assert done.returncode == 0, done.stderr
+    assert "going on behind" in done.stdout
+    assert done.stderr == ""
+    file = read_token_file(tmp_path / "x.tokens")
+    assert file.starts.tolist() == [0]
+    assert file.tokens[:-1].astype(np.uint8).tobytes() == text
