@@ -17,6 +17,8 @@ ROWS = {
     "idx_gz": "IDX, gzipped",
     "png": "PNG, its check sums put in order",
     "jpeg": "JPEG",
+    "tokens": "a file of tokens",
+    "tokenizer": "a BPE tokenizer",
     "manifest": "a checkpoint's manifest",
     "sealed_manifest": "a manifest that vouches for itself",
     "message": "messages between workers",

@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import socket
+import tempfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -106,6 +107,24 @@ def read_cluster(content: bytes, folder: Path) -> None:
     cluster_from_environment({"TF_CONFIG": content.replace(b"\0", b"").decode(errors="surrogateescape")})
 
 
+def read_tokens(content: bytes, folder: Path) -> None:
+    from core.data import token_file
+
+    path = folder / "x.tokens"
+    path.write_bytes(content)
+    source = token_file(str(path), 7)
+    source.gather(np.arange(len(source)))
+
+
+def read_tokenizer(content: bytes, folder: Path) -> None:
+    from core.data import bpe
+
+    path = folder / "x.json"
+    path.write_bytes(content)
+    tokenizer = bpe(str(path))
+    tokenizer.decode(tokenizer.encode(b"the cat \xff sat"))
+
+
 def _idx() -> bytes:
     return bytes([0, 0, 8, 3, 0, 0, 0, 5, 0, 0, 0, 4, 0, 0, 0, 4]) + bytes(range(80))
 
@@ -154,6 +173,21 @@ def _cluster() -> bytes:
     return json.dumps({"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1}}).encode()
 
 
+def _tokens() -> bytes:
+    from core.data.token_files import Header
+
+    tokens = np.arange(60, dtype="<u2")
+    return Header(257, 256, "bytes", len(tokens), 2).packed() + tokens.tobytes() + np.array([0, 9], "<i8").tobytes()
+
+
+def _tokenizer() -> bytes:
+    from core.data import train_bpe
+
+    with tempfile.TemporaryDirectory() as folder:
+        train_bpe([b"the cat sat on the mat. " * 30], Path(folder, "x.json"), vocabulary=270)
+        return Path(folder, "x.json").read_bytes()
+
+
 KINDS: dict[str, tuple[Callable[[], bytes], Callable[[bytes, Path], None]]] = {
     "gin": (lambda: subject.GIN.replace("import watched\n", "").encode(), read_gin),
     "idx": (_idx, read_idx),
@@ -161,6 +195,8 @@ KINDS: dict[str, tuple[Callable[[], bytes], Callable[[bytes, Path], None]]] = {
     "npz": (_npz, read_npz),
     "png": (lambda: _image("encode_png"), read_image),
     "jpeg": (lambda: _image("encode_jpeg"), read_image),
+    "tokens": (_tokens, read_tokens),
+    "tokenizer": (_tokenizer, read_tokenizer),
     "manifest": (_manifest, read_manifest),
     "sealed_manifest": (_manifest, read_sealed_manifest),
     "message": (_message, read_message),
