@@ -16,6 +16,7 @@ PAGES = sorted(path.name for path in (CHECKOUT / "docs").glob("*.md"))
 LONG = {
     "gans.md",
     "inner-loops.md",
+    "language-models.md",
     "many-machines.md",
     "running.md",
     "testing-your-step.md",

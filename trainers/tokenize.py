@@ -189,6 +189,8 @@ def _write(writer: "TokenWriter", sizes: Mapping[Path, int], separator: bytes | 
                 if file.tell() != size:
                     raise _changed(path, size)
             place.file, place.offset, place.inside = place.file + 1, 0, False
+        if not place.tokens:
+            raise DataError(f"`--files` names {len(sizes)} texts with nothing but separators in them: give some text.")
         writer.finish()
 
 

@@ -89,7 +89,7 @@ def train_bpe(texts: Iterable[bytes], path: Path, *, vocabulary: int) -> None:
         show_progress=False,
     )
     coder.train_from_iterator((text.decode("utf-8", "replace") for text in texts), trainer)
-    scratch = path.with_name(f"{path.name}.part")
+    scratch = path.with_name(f".{path.name}.part")
     with room_for(path):
         scratch.write_text(coder.to_str(pretty=True))
     os.replace(scratch, path)

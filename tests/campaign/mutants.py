@@ -1,4 +1,4 @@
-"""Mutated gin files, IDX, npz, images, manifests, messages: each is taken, or refused in a sentence for users."""
+"""Mutated gin files, IDX, npz, images, tokens, manifests, messages: each is taken, or refused in a sentence."""
 
 import random
 import subprocess

@@ -210,6 +210,7 @@ def test_a_text_that_changes_meanwhile_is_named(folder, monkeypatch, capfd):
         ([*WORDS, "--file=texts"], 2, ["`--file=texts`", "Did you mean `--files`?"]),
         (["--files=none*", "--out=x"], 4, ["none* names no file of text"]),
         (["--files=texts/b.txt", "--out=x"], 4, ["`--files` names 1 texts, and there is nothing in them"]),
+        (["--files=texts/s.txt", "--out=x", "--separator=--"], 4, ["nothing but separators"]),
         (["--files=texts/a.txt", "--out=texts"], 2, ["`--out` is 'texts', which exists"]),
         ([*WORDS, "--bpe=x.json"], 4, ["x.json can't be read: No such file"]),
         ([*WORDS[1:], "--files=/dev/zero"], 4, ["/dev/zero is a device"]),
@@ -217,6 +218,7 @@ def test_a_text_that_changes_meanwhile_is_named(folder, monkeypatch, capfd):
     ],
 )
 def test_mistakes_are_one_paragraph(folder, capfd, words, code, says):
+    (folder / "texts" / "s.txt").write_bytes(b"----")
     refused(capfd, words, code, *says)
 
 
