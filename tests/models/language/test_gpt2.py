@@ -1,13 +1,17 @@
-"""GPT-2's shape, made a second time in Flax: its weights, taken over by a map of paths, give the same logits."""
+"""GPT-2's shape, made a second time in Flax: with its weights ours gives the same logits, and learns the same."""
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
+import pytest
 import tensorflow as tf
 
+from core.optimizers import adamw, chain, clip_by_global_norm
 from core.random import Rng
-from models import Transformer
+from core.testing.plain import optimizers_of, plain_step
+from models import LanguageModel, Transformer
 
 LAYERS, SIZE, HEADS, CONTEXT, VOCABULARY = 3, 24, 4, 10, 50
 
@@ -64,18 +68,8 @@ PATHS = {
 }
 
 
-def test_a_model_of_gpt_2s_shape_gives_the_same_logits():
-    tokens = np.random.RandomState(0).randint(0, VOCABULARY, [3, CONTEXT])
-    peer = FlaxGpt2()
-    given = peer.init(jax.random.PRNGKey(0), tokens)["params"]
-    leaves, tree = jax.tree_util.tree_flatten(given)
-    random = np.random.RandomState(1)
-    # Larger than at the beginning, and no bias zero: all that is mapped matters.
-    given = jax.tree_util.tree_unflatten(tree, [x + 0.2 * random.randn(*x.shape).astype("float32") for x in leaves])
-
-    net = Transformer(
-        vocabulary=VOCABULARY, context=CONTEXT, layers=LAYERS, size=SIZE, heads=HEADS, rng=Rng.from_seed(0)
-    )
+def take_over(net, given):
+    """Writes the peer's weights into `net`, of which none may be left out."""
     assert PATHS.keys() == net.parameters().keys()
     for path, variable in net.parameters().items():
         its, third = PATHS[path]
@@ -83,6 +77,59 @@ def test_a_model_of_gpt_2s_shape_gives_the_same_logits():
         for part in its.split("/"):
             value = value[part]
         variable.assign(value if third is None else np.split(np.asarray(value), 3, -1)[third])
-    expected = np.asarray(peer.apply({"params": given}, tokens))
+
+
+def begun(tokens):
+    """The peer's weights as it begins, larger, and no bias zero: all that is mapped matters."""
+    given = FlaxGpt2().init(jax.random.PRNGKey(0), tokens)["params"]
+    leaves, tree = jax.tree_util.tree_flatten(given)
+    random = np.random.RandomState(1)
+    return jax.tree_util.tree_unflatten(tree, [x + 0.2 * random.randn(*x.shape).astype("float32") for x in leaves])
+
+
+SIZES = {"vocabulary": VOCABULARY, "context": CONTEXT, "layers": LAYERS, "size": SIZE, "heads": HEADS}
+
+
+def test_a_model_of_gpt_2s_shape_gives_the_same_logits():
+    tokens = np.random.RandomState(0).randint(0, VOCABULARY, [3, CONTEXT])
+    given = begun(tokens)
+    net = Transformer(**SIZES, rng=Rng.from_seed(0))
+    take_over(net, given)
+    expected = np.asarray(FlaxGpt2().apply({"params": given}, tokens))
     np.testing.assert_allclose(net(tf.constant(tokens, tf.int32)), expected, atol=1e-4)
     assert expected.std() > 0.5
+
+
+@pytest.mark.long
+def test_it_learns_as_its_peer_does():
+    steps, rate, decay = 12, 3e-3, 0.1
+    batches = np.random.RandomState(2).randint(0, VOCABULARY, [steps, 4, CONTEXT + 1])
+    batches[:, :, 1::2] = batches[:, :, 0:-1:2] // 2  # every second token can be learnt
+    given = begun(batches[0, :, :-1])
+
+    def loss_of(params, tokens):
+        logits = FlaxGpt2().apply({"params": params}, tokens[:, :-1])
+        return optax.softmax_cross_entropy_with_integer_labels(logits, tokens[:, 1:]).mean()
+
+    def decays(params):
+        return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key in ("kernel", "embedding"), params)
+
+    rule = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(rate, weight_decay=decay, mask=decays))
+    value_and_gradient, params, state, expected = jax.jit(jax.value_and_grad(loss_of)), given, rule.init(given), []
+    for tokens in batches:
+        loss, gradient = value_and_gradient(params, tokens)
+        updates, state = rule.update(gradient, state, params)
+        params = optax.apply_updates(params, updates)
+        expected.append(float(loss))
+
+    no_decay = ["b", "scale", "offset"]
+    rule = chain(clip_by_global_norm(1.0), adamw(rate, weight_decay=decay, no_decay=no_decay))
+    task = LanguageModel(**SIZES, rng=Rng.from_seed(0), optimizer=rule)
+    take_over(task.net, given)
+    optimizers, found = optimizers_of(task), []
+    for i, tokens in enumerate(batches):
+        batch = {"tokens": tf.constant(tokens, tf.int32), "document": tf.zeros(tokens.shape, tf.int32)}
+        batch["bytes"] = tf.ones(tokens.shape, tf.int32)
+        found.append(float(plain_step(task, optimizers, batch, Rng.from_seed(0), index=i)["net"]))
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    assert expected[-1] < expected[0] - 0.1

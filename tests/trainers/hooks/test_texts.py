@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import tensorflow as tf
 
-from core.data import digits, topics
+from core.data import digits, markov, topics
 from core.errors import ConfigurationError
 from core.optimizers import sgd
 from core.random import Rng
@@ -70,6 +70,7 @@ def model(**settings):
     ("task", "source", "prompts", "says"),
     [
         (model, topics("test", 8), [""], "a prompt is empty"),
+        (model, markov("test", 8), ["abZ"], "the text holds b'Z', but `markov` knows the letters abcdefgh alone"),
         (model, digits(), ["If"], "the source `digits` has no `tokenizer`"),
         (
             lambda: MlpClassifier(sizes=[2, 2], optimizer=sgd(0.1), rng=Rng.from_seed(0)),
