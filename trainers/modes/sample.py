@@ -23,13 +23,15 @@ def run(session: Session) -> int:
     The images are new ones, or one for each image of `--images=DIR`.
     """
     trainer = session.trainer()
-    writes = hasattr(trainer.experiment.task, "write")
+    task = trainer.experiment.task
     if session.flags.prompt:
-        check_writes(trainer.experiment.task)
-    elif writes and not session.flags.images:
+        check_writes(task)
+    elif session.flags.images:
+        checked_translation(task)
+    elif hasattr(task, "write"):
         raise ConfigurationError(
-            f"`--prompt` is missing: `{type(trainer.experiment.task).__name__}` goes on from the beginning of a text, "
-            "as in `--prompt='The value of'`."
+            f"`--prompt` is missing: `{type(task).__name__}` goes on from the beginning of a text, as in "
+            "`--prompt='The value of'`."
         )
     trainer.state.restore(session.required_checkpoint())
     trainer.averaged.update()
