@@ -40,7 +40,7 @@ def bigrams(vocabulary=257):
 
 def test_the_losses_are_the_same_on_one_device_and_two_replicas(tmp_path):
     lines = {}
-    for replicas, microbatches in ((1, 1), (2, 1), (1, 2)):
+    for replicas, microbatches in ((1, 1), (2, 2)):
         strategy = mirrored(replicas=replicas) if replicas > 1 else None
         name = f"{replicas} {microbatches}"
         source = topics("train", 32)

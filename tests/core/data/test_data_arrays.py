@@ -203,8 +203,8 @@ def test_a_damaged_npz_file_is_refused(tmp_path, save):
 def test_making_a_source_leaves_tensorflow_free_to_make_devices():
     script = """
         import numpy as np, tensorflow as tf
-        from core.data import ArraySource, digits
-        sources = [digits("test"), ArraySource({"x": np.arange(3)}, name="mine")]
+        from core.data import ArraySource, digits, markov, topics
+        sources = [digits("test"), ArraySource({"x": np.arange(3)}, name="mine"), topics("test", 8), markov("test", 8)]
         [source.spec for source in sources], [source.extremes(next(iter(source.spec))) for source in sources]
         cpu = tf.config.list_physical_devices("CPU")[0]
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
