@@ -40,17 +40,22 @@ class BpeTokenizer(Tokenizer):
         except Exception as error:  # the package raises nothing narrower
             raise DataError(f"{path} is no file of a tokenizer ({shown(str(error))}); {_ADVICE}.") from error
         added = self._coder.get_added_tokens_decoder()
+        if not isinstance(self._coder.model, package.models.BPE):
+            raise DataError(f"{path} is of {type(self._coder.model).__name__}, not of byte pairs; {_ADVICE}.")
         if sorted(names.values()) != list(range(len(names))) or END not in names:
             raise DataError(f"{path} has no token `{END}`, or leaves out numbers of tokens; {_ADVICE}.")
         texts = [b""] * len(names)
         alphabet = _alphabet()
         try:
             for name, number in names.items():
-                texts[number] = b"" if number in added else bytes(alphabet[letter] for letter in name)
+                texts[number] = _text_of(added[number]) if number in added else bytes(alphabet[x] for x in name)
             self._single = [names[letter] for letter, _ in sorted(alphabet.items(), key=lambda item: item[1])]
         except KeyError as error:
             raise DataError(f"{path} isn't of bytes ({shown(str(error.args[0]))}); {_ADVICE}.") from error
         super().__init__(texts, end=names[END], identity=hashlib.sha256(content).hexdigest())
+        swallows = any(not each.special and (each.lstrip or each.rstrip) for each in added.values())
+        if swallows or getattr(self._coder.model, "dropout", None):
+            raise DataError(f"{path} leaves out spaces, or merges by chance (`lstrip`, `dropout`); {_ADVICE}.")
         if self.decode(self.encode(_PROBE.encode())) != _PROBE.encode():
             raise DataError(f"{path} changes text: {shown(_PROBE)} doesn't come back as it was; {_ADVICE}.")
 
@@ -93,6 +98,11 @@ def train_bpe(texts: Iterable[bytes], path: Path, *, vocabulary: int) -> None:
     with room_for(path):
         scratch.write_text(coder.to_str(pretty=True))
     os.replace(scratch, path)
+
+
+def _text_of(added: Any) -> bytes:
+    """Returns the text of a token that the file adds to the byte pairs: special ones stand for none."""
+    return b"" if added.special else bytes(added.content.encode())
 
 
 def _read(path: Path) -> bytes:

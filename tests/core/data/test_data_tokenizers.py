@@ -95,6 +95,48 @@ def test_without_the_package_a_paragraph_names_the_extra(file, monkeypatch):
             call()
 
 
+def varied(file, path, change):
+    coder = tokenizers.Tokenizer.from_file(str(file))
+    change(coder)
+    coder.save(str(path))
+    return str(path)
+
+
+def beginning(coder):
+    coder.add_special_tokens(["<s>"])
+    places = [("<s>", coder.token_to_id("<s>"))]
+    coder.post_processor = tokenizers.processors.TemplateProcessing(single="<s> $A", special_tokens=places)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda coder: coder.add_tokens(["[X]", "né "]),
+        lambda coder: coder.add_special_tokens(["<s>", tokenizers.AddedToken("[X]", lstrip=True, rstrip=True)]),
+        lambda coder: coder.enable_truncation(3),
+        lambda coder: coder.enable_padding(length=50),
+        beginning,
+    ],
+)
+def test_what_others_add_to_their_files_changes_no_text(file, tmp_path, change):
+    tokenizer = bpe(varied(file, tmp_path / "x.json", change))
+    text = "the [X] cat <s>  né  é".encode()
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert tokenizer.byte_counts[tokenizer.encode(text)].sum() == len(text)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda coder: coder.add_tokens([tokenizers.AddedToken("[X]", lstrip=True)]),
+        lambda coder: setattr(coder.model, "dropout", 0.3),
+    ],
+)
+def test_a_file_whose_tokens_leave_out_spaces_or_hang_on_chance_is_refused(file, tmp_path, change):
+    with pytest.raises(DataError, match=r"x.json leaves out spaces, or merges by chance"):
+        bpe(varied(file, tmp_path / "x.json", change))
+
+
 def damaged(file, before, after):
     content = file.read_text()
     assert before in content
@@ -116,6 +158,14 @@ def damaged(file, before, after):
 def test_a_file_that_is_no_tokenizer_of_bytes_is_refused(file, tmp_path, change, says):
     (tmp_path / "x.json").write_bytes(change(file))
     with pytest.raises(DataError, match=f"x.json .*{says}"):
+        bpe(str(tmp_path / "x.json"))
+
+
+def test_words_are_no_byte_pairs(file, tmp_path):
+    coder = tokenizers.Tokenizer.from_file(str(file))
+    coder.model = tokenizers.models.WordLevel(coder.get_vocab(), unk_token="a")
+    coder.save(str(tmp_path / "x.json"))
+    with pytest.raises(DataError, match=r"x.json is of WordLevel, not of byte pairs"):
         bpe(str(tmp_path / "x.json"))
 
 
