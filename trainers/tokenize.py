@@ -4,6 +4,11 @@ Texts become a file of tokens, once, for `token_file` to read. It may be stopped
 goes on, and ends in the same bytes.
 """
 
+if __name__ == "__main__":
+    from trainers.beginning import begin
+
+    begin()
+
 import contextlib
 import functools
 import hashlib
@@ -17,7 +22,7 @@ from typing import TYPE_CHECKING
 from absl import flags as absl_flags
 from absl.flags import FlagValues
 
-from core.errors import EXIT_CODES, ConfigurationError, DataError, PreemptedError
+from core.errors import EXIT_CODES, INTERRUPTED, ConfigurationError, DataError, NoRoomError, PreemptedError
 from trainers.app import refuse, run_app, start_logging
 from trainers.blame import report
 from trainers.flags import parse_flags
@@ -30,7 +35,15 @@ if TYPE_CHECKING:
 
 SAVE_EVERY = 16 << 20  # bytes of text
 LEAST_BPE = 258
-CODES = (0, 1, ConfigurationError.exit_code, DataError.exit_code, 8, PreemptedError.exit_code)
+CODES = (
+    0,
+    1,
+    ConfigurationError.exit_code,
+    DataError.exit_code,
+    NoRoomError.exit_code,
+    PreemptedError.exit_code,
+    INTERRUPTED,
+)
 USAGE = """python -m trainers.tokenize --files=PATTERN --out=FILE [--bpe=FILE [--train_bpe=8192]] [--separator=TEXT]
 
 Makes a file of tokens of texts, for `token_file` to read. The same command goes on where it was stopped.

@@ -15,8 +15,8 @@ import gin
 
 from core.data.files import open_file
 from core.data.tokenizers import Tokenizer
+from core.disk import write_whole
 from core.errors import ConfigurationError, DataError, shown
-from core.room import room_for
 
 END = "<|endoftext|>"  # GPT-2's, and so of most who came later
 _MOST_BYTES = 1 << 28  # of the file; the largest vocabularies have some ten million
@@ -94,10 +94,7 @@ def train_bpe(texts: Iterable[bytes], path: Path, *, vocabulary: int) -> None:
         show_progress=False,
     )
     coder.train_from_iterator((text.decode("utf-8", "replace") for text in texts), trainer)
-    scratch = path.with_name(f".{path.name}.part")
-    with room_for(path):
-        scratch.write_text(coder.to_str(pretty=True))
-    os.replace(scratch, path)
+    write_whole({path: coder.to_str(pretty=True).encode()})
 
 
 def _text_of(added: Any) -> bytes:

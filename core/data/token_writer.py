@@ -17,8 +17,8 @@ import numpy as np
 
 from core.data.token_files import HEADER_SIZE, Header, token_dtype
 from core.data.tokenizers import Tokenizer
+from core.disk import space_for, write_whole
 from core.errors import ConfigurationError
-from core.room import room_for
 
 
 @dataclasses.dataclass
@@ -55,9 +55,8 @@ class TokenWriter:
         for file in (self._tokens, self._starts):
             file.flush()
             os.fsync(file.fileno())
-        scratch = self.folder / "progress.part"
-        scratch.write_text(json.dumps({"plan": self._plan, "place": dataclasses.asdict(self.place)}))
-        os.replace(scratch, self.folder / "progress.json")
+        progress = json.dumps({"plan": self._plan, "place": dataclasses.asdict(self.place)})
+        write_whole({self.folder / "progress.json": progress.encode()})
 
     def finish(self) -> None:
         """Puts the whole file into its place, and takes the folder away."""
@@ -90,7 +89,7 @@ def partial_folder(path: Path) -> Path:
 def token_writer(path: Path, tokenizer: Tokenizer, *, plan: Mapping[str, str]) -> Iterator[TokenWriter]:
     """Begins the file `path`, or goes on with it where it was begun by the same `plan`: what its tokens are made of."""
     folder = partial_folder(path)
-    with room_for(path):
+    with space_for(path):
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / "lock").open("w") as lock:
             try:
