@@ -75,7 +75,7 @@ def train_flax(seed: int, settings: Mapping[str, Any]) -> tuple[float, float]:
     """Returns the same of the peer."""
     began = time.monotonic()
     context, steps, rows = settings["context"], settings["steps"], settings["Trainer.global_batch_size"]
-    names = ("vocabulary", "layers", "size", "heads", "dropout")
+    names = ("vocabulary", "num_layers", "size", "num_heads", "dropout")
     net = FlaxGpt2(context=context, **{name: settings[f"LanguageModel.{name}"] for name in names})
     peak, warmup = settings["warmup_cosine.peak_rate"], settings["warmup_cosine.warmup_steps"]
     rate = optax.warmup_cosine_decay_schedule(0.0, peak, warmup, decay_steps=steps)

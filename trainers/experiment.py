@@ -9,7 +9,7 @@ import tensorflow as tf
 from core.data import Source
 from core.distribution import one_device as default_strategy
 from core.engine import assemble, assemble_task
-from core.errors import ConfigurationError
+from core.errors import ConfigurationError, shown
 from core.random import Rng
 from core.task import Placement, Task
 
@@ -53,6 +53,7 @@ class Experiment:
         self.task = self.assembly.task
         for source in filter(None, (train_source, eval_source)):
             self.task.check_source(source)
+        self._check_tokenizers()
 
     def make_task(self) -> Task:
         """Makes one more task, as it is before the first step."""
@@ -62,6 +63,15 @@ class Experiment:
     def variables(self) -> Mapping[str, tf.Variable]:
         """Returns all that is learnt, by path: the task's variables and the optimizers'."""
         return self.assembly.variables
+
+    def _check_tokenizers(self) -> None:
+        """Refuses to evaluate on tokens that mean something else than those that are trained on."""
+        trained, evaluated = (source and source.tokenizer for source in (self.train_source, self.eval_source))
+        if trained and evaluated and trained.identity != evaluated.identity:
+            raise ConfigurationError(
+                f"`Experiment.eval_source` has tokens of {shown(evaluated.identity[:16])}, but those of "
+                f"`Experiment.train_source` are of {shown(trained.identity[:16])}: give both sources one tokenizer."
+            )
 
     def _make(self) -> Task:
         return _make(self._factory, Rng.from_seed(self.seed).fold("init"))

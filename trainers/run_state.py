@@ -11,7 +11,7 @@ import tensorflow as tf
 from core import checkpoint
 from core.distribution import make_drift_check
 from core.engine import Progress
-from core.errors import ConfigurationError, NotFiniteError
+from core.errors import ConfigurationError, NotFiniteError, shown
 from core.workers import is_chief
 from trainers.diagnosis import REMEDY
 from trainers.experiment import Experiment
@@ -40,6 +40,8 @@ class RunState:
     ):
         self.workdir, self.settings, self.input, self.progress, self.hooks = workdir, settings, input, progress, hooks
         self.variables = experiment.variables
+        tokenizer = experiment.train_source.tokenizer
+        self.tokenizer = tokenizer and tokenizer.identity
         self.check_replicas = make_drift_check(experiment.strategy, self.variables)
         self.step = 0
         self.stopped: str | None = None
@@ -78,6 +80,7 @@ class RunState:
             warn=warn,
             extra={
                 "configuration": dict(self.workdir.configuration),
+                **({"tokenizer": self.tokenizer} if self.tokenizer else {}),
                 **self._kept_by_hooks(),
                 "reported": {
                     "figures": _finite(self.reported),
@@ -99,6 +102,12 @@ class RunState:
 
         A run that a hook has stopped is over, unless it is given more steps or other hooks.
         """
+        learnt = manifest.extra.get("tokenizer", self.tokenizer)
+        if learnt != self.tokenizer:
+            raise ConfigurationError(
+                f"{manifest.path} learnt tokens of {shown(learnt)}, but those of `Experiment.train_source` are of "
+                f"{shown(self.tokenizer)}: give the tokenizer that it was trained with, or another `--workdir`."
+            )
         saved = {path: v for path, v in manifest.variables.items() if path.startswith("figures/")}
         live = self.progress.variables
         same = {path: (tuple(v.shape), v.dtype.name) for path, v in live.items()} == {

@@ -27,11 +27,17 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from core.arguments import listed
+from core.data.tokenizers import Tokenizer
 from core.errors import ConfigurationError, DataError, did_you_mean
 
 
 class Source(abc.ABC):
-    """Holds a fixed number of examples, each a dictionary of features of fixed shape."""
+    """Holds a fixed number of examples, each a dictionary of features of fixed shape.
+
+    A source of text has a `tokenizer`, which says what its tokens mean.
+    """
+
+    tokenizer: Tokenizer | None = None
 
     def __init__(self, name: str, *, size: int, place: str) -> None:
         if size < 1:

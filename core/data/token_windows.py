@@ -37,6 +37,8 @@ class TokenWindows(Source):
     filled up. A document's end token belongs to it. `bytes` says how many bytes of text a token stands for.
     """
 
+    tokenizer: Tokenizer
+
     def __init__(self, tokens: Tokens, *, length: int, tokenizer: Tokenizer, name: str, place: str) -> None:
         check_size(length=length)
         if len(tokens) <= length:

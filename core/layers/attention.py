@@ -62,6 +62,8 @@ class MultiHeadAttention(Module):
             check_groups("num_heads", num_heads, size=size)
             head_size = size // num_heads
         check_size(head_size=head_size)
+        if rotary_base is not None and head_size % 2:
+            raise ValueError(f"`head_size` is {head_size}, but rotary positions turn pairs: make it even.")
         if context_size is not None and (causal or rotary_base is not None):
             raise ValueError(
                 f"`context_size` is {context_size}, but `causal` and `rotary_base` compare positions of one sequence; "

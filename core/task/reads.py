@@ -9,7 +9,7 @@ A source is held against it before the first step. A feature of another kind is 
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import tensorflow as tf
 
@@ -121,11 +121,10 @@ class Tokens:
             )
         if self.vocabulary is None:
             return
-        tokenizer: Any = getattr(source, "tokenizer", None)
-        if tokenizer is not None and tokenizer.vocabulary > self.vocabulary:
+        if source.tokenizer is not None and (known := source.tokenizer.vocabulary) > self.vocabulary:
             raise DataError(
-                f"{named} has a vocabulary of {tokenizer.vocabulary}, but `{task}.vocabulary` is {self.vocabulary}: "
-                f"give the task as many."
+                f"{named} has a vocabulary of {known}, but `{task}.vocabulary` is {self.vocabulary}: give the task as "
+                "many."
             )
         extremes = source.extremes(feature)
         for token, example in (extremes[:2], extremes[2:]) if extremes else ():

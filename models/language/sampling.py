@@ -1,7 +1,8 @@
 """How a network writes: one token after the other, with the keys and values of those before it kept.
 
 Prompts of unlike lengths are gone through together, all rows at the same position: where a prompt isn't over, its next
-token is taken in place of one that is chosen. So nothing is padded, and a row is what it would be alone.
+token is taken in place of one that is chosen. So nothing is padded, and a row is what it would be alone, but for the
+random numbers, which go by its place.
 """
 
 from collections.abc import Callable
@@ -22,11 +23,20 @@ class Decoder(Protocol):
     """Makes text with a network."""
 
     def __call__(
-        self, net: Transformer, prompts: tf.Tensor, lengths: tf.Tensor, *, length: int, end: int, rng: Rng
+        self,
+        net: Transformer,
+        prompts: tf.Tensor,
+        lengths: tf.Tensor,
+        *,
+        length: int,
+        end: int,
+        vocabulary: int,
+        rng: Rng,
     ) -> tf.Tensor:
         """Returns tokens [rows, length] that begin with the `lengths` [rows] first of each of `prompts` [rows, time].
 
-        A row is over after the token `end`, which fills what is left of it.
+        They are below `vocabulary`, of which the network may have more. A row is over after the token `end`, which
+        fills what is left of it.
         """
 
 
@@ -53,8 +63,10 @@ def sampled(temperature: float = 1.0, *, top_k: int | None = None, top_p: float 
         logits /= temperature
         logits = logits if top_k is None else keep_top_k(logits, top_k)
         logits = logits if top_p is None else keep_nucleus(logits, top_p)
-        # The largest of logits with Gumbel's noise is a draw of their softmax (Gumbel, 1954).
-        noise = -tf.math.log(-tf.math.log(rng.rows.uniform(logits.shape[0], logits.shape[1])))
+        # The largest of logits with Gumbel's noise is a draw of their softmax (Gumbel, 1954). A uniform number of zero
+        # would make it minus infinity, as what isn't to be drawn has it.
+        uniform = tf.maximum(rng.rows.uniform(logits.shape[0], logits.shape[1]), 2.0**-25)
+        noise = -tf.math.log(-tf.math.log(uniform))
         return tf.argmax(logits + noise, -1, tf.int32)
 
     return _by_choice(choose)
@@ -66,10 +78,17 @@ def beam_search(width: int = 4) -> Decoder:
     check_size(width=width)
 
     def decode(
-        net: Transformer, prompts: tf.Tensor, lengths: tf.Tensor, *, length: int, end: int, rng: Rng
+        net: Transformer,
+        prompts: tf.Tensor,
+        lengths: tf.Tensor,
+        *,
+        length: int,
+        end: int,
+        vocabulary: int,
+        rng: Rng,
     ) -> tf.Tensor:
-        rows, vocabulary = prompts.shape[0], net.vocabulary
-        i, tokens, logits, caches = _begin(net, prompts, lengths, length, end)
+        rows = prompts.shape[0]
+        i, tokens, logits, caches = _begin(net, prompts, lengths, length, end, vocabulary)
         ids, row = tf.range(vocabulary), tf.range(rows)[:, tf.newaxis]
         # The beams of a row are one and the same as long as its prompt lasts, and only the first may go on.
         score = tf.tile([[0.0] + [-float("inf")] * (width - 1)], [rows, 1])
@@ -88,7 +107,7 @@ def beam_search(width: int = 4) -> Decoder:
             tokens = _write(tf.gather(tokens, parent, batch_dims=1), i, chosen)
             ended = tf.gather(ended, parent, batch_dims=1) | (~given & (chosen == end))
             caches = _rows_of(caches, tf.reshape(row * width + parent, [-1]))
-            logits, caches = net.decode(tf.reshape(chosen, [-1, 1]), caches)
+            logits, caches = _next(net, tf.reshape(chosen, [-1, 1]), caches, vocabulary)
             return i + 1, tokens, ended, score, logits, caches
 
         def goes_on(i: tf.Tensor, tokens: tf.Tensor, ended: tf.Tensor, *_: Any) -> tf.Tensor:
@@ -103,30 +122,40 @@ def beam_search(width: int = 4) -> Decoder:
 
 def keep_top_k(logits: tf.Tensor, k: int) -> tf.Tensor:
     """Returns `logits` [rows, vocabulary], minus infinity but for the `k` largest of each row."""
-    smallest = tf.math.top_k(logits, min(k, logits.shape[-1])).values[:, -1:]
-    return tf.where(logits >= smallest, logits, -float("inf"))
+    return tf.where(_ranks(logits) < k, logits, -float("inf"))
 
 
 def keep_nucleus(logits: tf.Tensor, p: float) -> tf.Tensor:
     """Returns `logits`, minus infinity but for the fewest whose probabilities reach `p` together."""
-    ordered = tf.sort(logits, -1, "DESCENDING")
-    before = tf.cumsum(tf.nn.softmax(ordered), -1, exclusive=True)
-    smallest = tf.reduce_min(tf.where(before < p, ordered, float("inf")), -1, keepdims=True)
-    return tf.where(logits >= smallest, logits, -float("inf"))
+    before = tf.cumsum(tf.nn.softmax(tf.sort(logits, -1, "DESCENDING")), -1, exclusive=True)
+    count = tf.math.count_nonzero(before < p, -1, keepdims=True, dtype=tf.int32)
+    return tf.where(_ranks(logits) < count, logits, -float("inf"))
+
+
+def _ranks(logits: tf.Tensor) -> tf.Tensor:
+    """Returns how many of each row come before each: those that are larger, and of equals those of smaller number."""
+    return tf.argsort(tf.argsort(logits, -1, "DESCENDING", stable=True), -1)
 
 
 def _by_choice(choose: Choice) -> Decoder:
     def decode(
-        net: Transformer, prompts: tf.Tensor, lengths: tf.Tensor, *, length: int, end: int, rng: Rng
+        net: Transformer,
+        prompts: tf.Tensor,
+        lengths: tf.Tensor,
+        *,
+        length: int,
+        end: int,
+        vocabulary: int,
+        rng: Rng,
     ) -> tf.Tensor:
-        i, tokens, logits, caches = _begin(net, prompts, lengths, length, end)
+        i, tokens, logits, caches = _begin(net, prompts, lengths, length, end, vocabulary)
 
         def body(i: tf.Tensor, tokens: tf.Tensor, ended: tf.Tensor, logits: tf.Tensor, caches: Any) -> Any:
             given = i < lengths
             chosen = tf.where(ended, end, choose(logits, rng.fold(i)))
             chosen = tf.where(given, tokens[:, i], chosen)
             ended |= ~given & (chosen == end)
-            logits, caches = net.decode(chosen[:, tf.newaxis], caches)
+            logits, caches = _next(net, chosen[:, tf.newaxis], caches, vocabulary)
             return i + 1, _write(tokens, i, chosen), ended, logits, caches
 
         def goes_on(i: tf.Tensor, tokens: tf.Tensor, ended: tf.Tensor, *_: Any) -> tf.Tensor:
@@ -139,7 +168,7 @@ def _by_choice(choose: Choice) -> Decoder:
 
 
 def _begin(
-    net: Transformer, prompts: tf.Tensor, lengths: tf.Tensor, length: int, end: int
+    net: Transformer, prompts: tf.Tensor, lengths: tf.Tensor, length: int, end: int, vocabulary: int
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, list[Cache]]:
     """Reads what all prompts have, at once.
 
@@ -151,11 +180,21 @@ def _begin(
             f"a prompt has {longest} tokens, but a text has {length} together with its prompt: give a shorter prompt, "
             "or a larger `text_length`, up to the task's `context`."
         )
+    if net.positions is not None and length > net.context:
+        raise ValueError(f"`length` is {length}, but the network has learnt `context={net.context}` positions.")
+    tf.debugging.assert_positive(lengths, "`lengths` holds zero: a prompt has one token or more")
+    tf.debugging.assert_less_equal(lengths, longest, "`lengths` holds more than `prompts` has tokens")
     given = tf.range(length) < lengths[:, tf.newaxis]
     tokens = tf.where(given, tf.pad(prompts, [[0, 0], [0, length - longest]]), end)
     first = tf.reduce_min(lengths)
-    logits, caches = net.decode(prompts[:, :first], net.empty_caches(rows, length))
+    logits, caches = _next(net, prompts[:, :first], net.empty_caches(rows, length), vocabulary)
     return first, tokens, logits, caches
+
+
+def _next(net: Transformer, tokens: tf.Tensor, caches: list[Cache], vocabulary: int) -> tuple[tf.Tensor, list[Cache]]:
+    """Returns the logits of those tokens that may follow, and the caches; raises an error where one isn't finite."""
+    logits, caches = net.decode(tokens, caches)
+    return tf.debugging.check_numerics(logits[:, :vocabulary], "the logits of what comes next"), caches
 
 
 def _write(tokens: tf.Tensor, i: tf.Tensor, chosen: tf.Tensor) -> tf.Tensor:

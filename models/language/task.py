@@ -16,8 +16,8 @@ class LanguageModel(Task):
     """Predicts each token of a text from those before it, in windows of `context` tokens and their targets.
 
     The network is GPT-2's by default; `positions` may be `"rotary"`, `norm` `"rms"` and `feed_forward` `"swiglu"`, with
-    fewer `kv_heads` than `heads`. Text is written by `decoder`, in `text_length` tokens with its prompt (as many as
-    `context`, if not given).
+    fewer `num_kv_heads` than `num_heads`. Text is written by `decoder`, in `text_length` tokens with its prompt (as
+    many as `context`, if not given).
     """
 
     def __init__(
@@ -26,11 +26,11 @@ class LanguageModel(Task):
         rng: Rng,
         vocabulary: int = gin.REQUIRED,
         context: int = gin.REQUIRED,
-        layers: int = gin.REQUIRED,
+        num_layers: int = gin.REQUIRED,
         size: int = gin.REQUIRED,
-        heads: int = gin.REQUIRED,
+        num_heads: int = gin.REQUIRED,
         optimizer: Transform = gin.REQUIRED,
-        kv_heads: int | None = None,
+        num_kv_heads: int | None = None,
         hidden: int | None = None,
         positions: str = "learned",
         norm: str = "layer",
@@ -49,10 +49,10 @@ class LanguageModel(Task):
         self.net = Transformer(
             vocabulary=vocabulary,
             context=context,
-            layers=layers,
+            num_layers=num_layers,
             size=size,
-            heads=heads,
-            kv_heads=kv_heads,
+            num_heads=num_heads,
+            num_kv_heads=num_kv_heads,
             hidden=hidden,
             positions=positions,
             norm=norm,
@@ -83,12 +83,13 @@ class LanguageModel(Task):
     def evaluate(self, batch: Batch) -> Loss:
         return self.loss(batch, rng=None)
 
-    def write(self, rng: Rng, prompts: tf.Tensor, lengths: tf.Tensor, *, end: int) -> tf.Tensor:
+    def write(self, rng: Rng, prompts: tf.Tensor, lengths: tf.Tensor, *, end: int, vocabulary: int) -> tf.Tensor:
         """Returns texts [rows, text_length] that begin with `prompts` [rows, time], of these lengths, and end in `end`.
 
-        What is left of a row after its first `end` is filled with it.
+        Their tokens are below `vocabulary`. What is left of a row after its first `end` is filled with it.
         """
-        return self.decoder(self.net, prompts, lengths, length=self.text_length, end=end, rng=rng)
+        length = self.text_length
+        return self.decoder(self.net, prompts, lengths, length=length, end=end, vocabulary=vocabulary, rng=rng)
 
     def reads(self) -> dict[str, Feature]:
         context = self.net.context

@@ -29,7 +29,9 @@ class FeedForward(Module):
     ):
         super().__init__()
         check_choice("feed_forward", kind, ("gelu", "swiglu"))
-        hidden = hidden or (4 * size if kind == "gelu" else 8 * size // 3)
+        if hidden is None:
+            hidden = 4 * size if kind == "gelu" else 8 * size // 3
+        check_size(hidden=hidden)
         w_init = initializers.normal(STDDEV)
         self.gate = None
         if kind == "swiglu":
@@ -50,8 +52,8 @@ class Block(Module):
         self,
         size: int,
         *,
-        heads: int,
-        kv_heads: int | None,
+        num_heads: int,
+        num_kv_heads: int | None,
         hidden: int | None,
         rotary: bool,
         norm: str,
@@ -65,9 +67,9 @@ class Block(Module):
         self.norm_1, self.norm_2 = make_norm(norm, size, bias=bias), make_norm(norm, size, bias=bias)
         self.attention = MultiHeadAttention(
             size,
-            heads,
+            num_heads,
             rng=rng.fold("attention"),
-            num_kv_heads=kv_heads,
+            num_kv_heads=num_kv_heads,
             causal=True,
             rotary_base=ROTARY_BASE if rotary else None,
             dropout_rate=dropout,
@@ -105,10 +107,10 @@ class Transformer(Module):
         *,
         vocabulary: int,
         context: int,
-        layers: int,
+        num_layers: int,
         size: int,
-        heads: int,
-        kv_heads: int | None = None,
+        num_heads: int,
+        num_kv_heads: int | None = None,
         hidden: int | None = None,
         positions: str = "learned",
         norm: str = "layer",
@@ -119,7 +121,7 @@ class Transformer(Module):
         rng: Rng,
     ):
         super().__init__()
-        check_size(vocabulary=vocabulary, context=context, layers=layers, size=size, heads=heads)
+        check_size(vocabulary=vocabulary, context=context, num_layers=num_layers, size=size, num_heads=num_heads)
         check_choice("positions", positions, ("learned", "rotary"))
         self.vocabulary, self.context, self.recompute = vocabulary, context, recompute
         w_init = initializers.normal(STDDEV)
@@ -130,18 +132,18 @@ class Transformer(Module):
         self.blocks = [
             Block(
                 size,
-                heads=heads,
-                kv_heads=kv_heads,
+                num_heads=num_heads,
+                num_kv_heads=num_kv_heads,
                 hidden=hidden,
                 rotary=positions == "rotary",
                 norm=norm,
                 feed_forward=feed_forward,
                 bias=bias,
                 dropout=dropout,
-                out_init=initializers.normal(STDDEV / math.sqrt(2 * layers)),
+                out_init=initializers.normal(STDDEV / math.sqrt(2 * num_layers)),
                 rng=rng.fold(i),
             )
-            for i in range(layers)
+            for i in range(num_layers)
         ]
         self.norm = make_norm(norm, size, bias=bias)
         self.dropout = Dropout(dropout)

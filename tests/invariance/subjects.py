@@ -30,7 +30,7 @@ STAND_INS: dict[str, Callable[[Path], None]] = {
     "mnist.directory": write_idx,
     "unpaired_folders.directory": write_images,
 }
-NARROW_TEXT = ("LanguageModel.layers = 2", "LanguageModel.size = 8", "LanguageModel.heads = 2", "context = 8")
+NARROW_TEXT = ("LanguageModel.num_layers = 2", "LanguageModel.size = 8", "LanguageModel.num_heads = 2", "context = 8")
 # Networks of convolutions on large images, and of attention to long texts, in nine combinations: narrower ones are the
 # same task. And a batch of this campaign's size stays below the threshold of `digits_gan_by_batch_size`, where there is
 # nothing to compare.

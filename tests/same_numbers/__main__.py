@@ -39,9 +39,9 @@ CHANGES: Mapping[str, Sequence[str]] = {
         "Trainer.global_batch_size = 4",
     ),
     "text_small": (
-        "LanguageModel.layers = 2",
+        "LanguageModel.num_layers = 2",
         "LanguageModel.size = 16",
-        "LanguageModel.heads = 2",
+        "LanguageModel.num_heads = 2",
         "LanguageModel.vocabulary = 257",
         "context = 16",
         "Trainer.global_batch_size = 4",

@@ -7,7 +7,7 @@ In a gin file:
     Texts.prompts = ["The value of"]
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import gin
@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from core.data import Source
 from core.disk import write_whole
-from core.errors import ConfigurationError, shown
+from core.errors import ConfigurationError, NotFiniteError, shown
 from core.random import Rng
 from core.task import Task
 from core.tracing import no_python_values
@@ -25,10 +25,16 @@ from trainers.hooks.base import Hook, Run
 
 Writer = Callable[[], list[bytes]]
 
+LINES = 4  # of a text, on the screen
+TOGETHER = 64  # texts are written at once: their keys and values are kept meanwhile
+
 
 @gin.configurable
 class Texts(Hook):
-    """Writes a text for each of `prompts`, to `samples/` and the screen: always from the same random numbers."""
+    """Writes a text for each of `prompts` to `samples/`, and how it begins to the screen.
+
+    The random numbers are the same each time.
+    """
 
     def __init__(self, every: int | None = None, *, prompts: Sequence[str] = gin.REQUIRED):
         super().__init__(every)
@@ -45,12 +51,14 @@ class Texts(Hook):
         if not is_chief():
             return
         self._write = self._write or self._writer(run)
-        texts = [readable(text) for text in self._write()]
+        texts = self._write()
         folder = run.workdir.path / "samples"
         folder.mkdir(exist_ok=True)
-        write_whole({folder / f"step-{run.step:09d}.txt": "\n\n".join([*texts, ""]).encode()})
+        write_whole({folder / f"step-{run.step:09d}.txt": b"\n\n".join([*texts, b""])})
         for text in texts:
-            run.telemetry.note("\n".join(f"  │ {line}" for line in text.split("\n")))
+            lines = readable(text).split("\n")
+            shown_lines = [*lines[:LINES], *(["…"] if len(lines) > LINES else [])]
+            run.telemetry.note("\n".join(f"  │ {line}" for line in shown_lines))
 
     def _writer(self, run: Run) -> Writer:
         return make_writer(run.averaged.task, run.experiment.train_source, self.prompts, run.experiment.seed)
@@ -60,8 +68,8 @@ def check_writes(task: Task) -> None:
     """Refuses a task that writes no text."""
     if not hasattr(task, "write"):
         raise ConfigurationError(
-            f"`{type(task).__name__}` writes no text: it needs `write(rng, prompts, lengths, *, end)`, as a "
-            "`LanguageModel` has it. Leave out the hook `Texts` and `--prompt`."
+            f"`{type(task).__name__}` writes no text: it needs `write(rng, prompts, lengths, *, end, vocabulary)`, as "
+            "a `LanguageModel` has it. Leave out the hook `Texts` and `--prompt`."
         )
 
 
@@ -71,37 +79,50 @@ def make_writer(task: Any, source: Source, prompts: Sequence[str], seed: int) ->
     Refuses a task that writes none, and prompts that it can't go on from. It is traced for that, but not run.
     """
     check_writes(task)
-    tokenizer: Any = getattr(source, "tokenizer", None)
+    tokenizer = source.tokenizer
     if tokenizer is None:
         raise ConfigurationError(
             f"the source `{source.name}` has no `tokenizer`, and prompts have to be made tokens: train on a source of "
             "text."
         )
+    end, vocabulary = tokenizer.end, tokenizer.vocabulary
     encoded = [_encoded(tokenizer, prompt) for prompt in prompts]
-    lengths = [len(tokens) for tokens in encoded]
-    padded = tf.constant([[*tokens, *[tokenizer.end] * (max(lengths) - len(tokens))] for tokens in encoded])
+    rows, longest = min(len(encoded), TOGETHER), max(map(len, encoded))
     rng = Rng.from_seed(seed).fold("texts")
 
     @tf.function(autograph=False)
-    def write() -> tf.Tensor:
+    def write(first: tf.Tensor, prompts: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
         with no_python_values("`write`"):
-            return task.write(rng, padded, tf.constant(lengths), end=tokenizer.end)
+            return task.write(rng._replace(first_row=first), prompts, lengths, end=end, vocabulary=vocabulary)
 
-    traced = write.get_concrete_function()
+    traced = write.get_concrete_function(
+        tf.TensorSpec([], tf.int64), tf.TensorSpec([rows, longest], tf.int32), tf.TensorSpec([rows], tf.int32)
+    )
     found: Any = traced.structured_outputs
-    fits = tf.is_tensor(found) and found.dtype.is_integer and found.shape.rank == 2 and found.shape[0] == len(prompts)
-    if not fits:
+    if not (tf.is_tensor(found) and found.dtype.is_integer and found.shape.rank == 2 and found.shape[0] == rows):
         raise ConfigurationError(
-            f"`{type(task).__name__}.write` returned {shown(found)}; it makes tokens, integers of shape "
-            f"[{len(prompts)}, length]."
+            f"`{type(task).__name__}.write` returned {shown(found)}; it makes tokens, integers of shape [{rows}, "
+            "length]."
         )
 
-    def texts() -> list[bytes]:
-        rows = traced().numpy()
-        ends = [_end(row, length, tokenizer.end) for row, length in zip(rows, lengths, strict=True)]
-        return [tokenizer.decode(row[:end].tolist()) for row, end in zip(rows, ends, strict=True)]
+    def texts() -> Iterator[bytes]:
+        for first in range(0, len(encoded), rows):
+            group = encoded[first : first + rows]
+            filled = group + group[:1] * (rows - len(group))
+            padded = [[*tokens, *[end] * (longest - len(tokens))] for tokens in filled]
+            try:
+                written = traced(tf.constant(first, tf.int64), tf.constant(padded), tf.constant([*map(len, filled)]))
+            except tf.errors.InvalidArgumentError as error:
+                if "Tensor had" not in error.message:  # as `tf.debugging.check_numerics` says it
+                    raise
+                raise NotFiniteError(
+                    f"`{type(task).__name__}.write` can't choose a token: logits aren't finite, though the weights "
+                    "are. Look in the network for a division, logarithm or root of zero."
+                ) from error
+            for row, tokens in zip(written.numpy(), group, strict=False):
+                yield tokenizer.decode(row[: _end(row, len(tokens), end)].tolist())
 
-    return texts
+    return lambda: [*texts()]
 
 
 def readable(text: bytes) -> str:

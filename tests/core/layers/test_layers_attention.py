@@ -221,7 +221,8 @@ ONES = tf.ones([2, 5, 4, 8])
         (lambda: MultiHeadAttention(8, 4, rng=RNG, num_kv_heads=3), r"`num_kv_heads` is 3, .*`num_heads=4`"),
         (lambda: MultiHeadAttention(8, 4, rng=RNG, dropout_rate=1.0), r"`dropout_rate` is 1.0; give a fraction"),
         (lambda: MultiHeadAttention(8, 4, rng=RNG, context_size=3, causal=True), r"`context_size` is 3, but `causal`"),
-        (lambda: MultiHeadAttention(6, 2, rng=RNG, rotary_base=10.0)(tf.zeros([1, 2, 6])), r"even last axis"),
+        (lambda: MultiHeadAttention(6, 2, rng=RNG, rotary_base=10.0), r"`head_size` is 3, but rotary .* make it even"),
+        (lambda: rotary(ONES[..., :3], tf.range(5)), r"even last axis"),
         (lambda: MultiHeadAttention(8, 2, rng=RNG)(tf.zeros([2, 8])), r"`MultiHeadAttention` .*\[batch, time, size\]"),
         (
             lambda: MultiHeadAttention(8, 2, rng=RNG)(tf.zeros([1, 2, 8]), context=tf.zeros([1, 2, 8])),

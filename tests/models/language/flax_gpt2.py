@@ -36,8 +36,8 @@ OUTSIDE = {
 
 class FlaxBlock(nn.Module):
     size: int
-    heads: int
-    layers: int
+    num_heads: int
+    num_layers: int
     dropout: float
 
     @nn.compact
@@ -45,11 +45,12 @@ class FlaxBlock(nn.Module):
         def dropped(x):
             return nn.Dropout(self.dropout, deterministic=not self.has_rng("dropout"))(x)
 
-        normal, at_the_end = nn.initializers.normal(STDDEV), nn.initializers.normal(STDDEV / (2 * self.layers) ** 0.5)
+        normal = nn.initializers.normal(STDDEV)
+        at_the_end = nn.initializers.normal(STDDEV / (2 * self.num_layers) ** 0.5)
         y = nn.LayerNorm(epsilon=1e-5, name="ln_1")(x)
         y = nn.Dense(3 * self.size, kernel_init=normal, name="c_attn")(y)
-        q, k, v = (a.reshape(*a.shape[:2], self.heads, -1) for a in jnp.split(y, 3, -1))
-        scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) / np.sqrt(self.size // self.heads)
+        q, k, v = (a.reshape(*a.shape[:2], self.num_heads, -1) for a in jnp.split(y, 3, -1))
+        scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) / np.sqrt(self.size // self.num_heads)
         weights = dropped(jax.nn.softmax(jnp.where(mask[:, None], scores, -jnp.inf)))
         y = jnp.einsum("bhqk,bkhd->bqhd", weights, v).reshape(x.shape)
         x += dropped(nn.Dense(self.size, kernel_init=at_the_end, name="c_proj")(y))
@@ -63,9 +64,9 @@ class FlaxGpt2(nn.Module):
 
     vocabulary: int
     context: int
-    layers: int
+    num_layers: int
     size: int
-    heads: int
+    num_heads: int
     dropout: float = 0.0
 
     @nn.compact
@@ -80,8 +81,8 @@ class FlaxGpt2(nn.Module):
         wpe = nn.Embed(self.context, self.size, embedding_init=normal, name="wpe")
         x = wte(tokens) + wpe(position)
         x = nn.Dropout(self.dropout, deterministic=not self.has_rng("dropout"))(x)
-        for i in range(self.layers):
-            x = FlaxBlock(self.size, self.heads, self.layers, self.dropout, name=f"h_{i}")(x, seen)
+        for i in range(self.num_layers):
+            x = FlaxBlock(self.size, self.num_heads, self.num_layers, self.dropout, name=f"h_{i}")(x, seen)
         return wte.attend(nn.LayerNorm(epsilon=1e-5, name="ln_f")(x))
 
 

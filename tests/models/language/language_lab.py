@@ -11,7 +11,7 @@ VOCABULARY, CONTEXT, END = 11, 8, 10
 
 
 def make_task(*, rng, **settings):
-    sizes = {"vocabulary": VOCABULARY, "context": CONTEXT, "layers": 2, "size": 12, "heads": 3}
+    sizes = {"vocabulary": VOCABULARY, "context": CONTEXT, "num_layers": 2, "size": 12, "num_heads": 3}
     return LanguageModel(rng=rng, **{**sizes, "optimizer": sgd(0.1), **settings})
 
 

@@ -15,7 +15,7 @@ from tests.models.language.flax_gpt2 import FlaxGpt2, decays, take_over
 LAYERS, SIZE, HEADS, CONTEXT, VOCABULARY = 3, 24, 4, 10, 50
 
 
-SIZES = {"vocabulary": VOCABULARY, "context": CONTEXT, "layers": LAYERS, "size": SIZE, "heads": HEADS}
+SIZES = {"vocabulary": VOCABULARY, "context": CONTEXT, "num_layers": LAYERS, "size": SIZE, "num_heads": HEADS}
 PEER = FlaxGpt2(**SIZES)
 
 

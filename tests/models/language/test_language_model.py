@@ -28,7 +28,7 @@ RNG = Rng.from_seed(0)
 SHAPES = {
     "GPT-2's": {},
     "rotary, RMSNorm, SwiGLU, grouped, without biases": {
-        "positions": "rotary", "norm": "rms", "feed_forward": "swiglu", "size": 16, "heads": 4, "kv_heads": 2,
+        "positions": "rotary", "norm": "rms", "feed_forward": "swiglu", "size": 16, "num_heads": 4, "num_kv_heads": 2,
         "bias": False,
     },
 }  # fmt: skip
@@ -66,7 +66,7 @@ def test_a_document_costs_the_same_packed_among_others_as_alone(shape):
     "shape", [pytest.param(shape, marks=[pytest.mark.long] if settings else []) for shape, settings in SHAPES.items()]
 )
 def test_all_that_one_batch_can_tell_holds(shape):
-    task = make_task(rng=RNG, layers=1, dropout=0.1, **SHAPES[shape])
+    task = make_task(rng=RNG, num_layers=1, dropout=0.1, **SHAPES[shape])
     assert_task(task, batch(), causal="tokens", padding="document", except_for=["bytes"])
 
 
@@ -78,7 +78,8 @@ class PaddingCounts(LanguageModel):
 
 
 def test_padding_that_counts_is_found():
-    task = PaddingCounts(rng=RNG, vocabulary=VOCABULARY, context=CONTEXT, layers=1, size=4, heads=1, optimizer=sgd(0.1))
+    sizes = {"vocabulary": VOCABULARY, "context": CONTEXT, "num_layers": 1, "size": 4, "num_heads": 1}
+    task = PaddingCounts(rng=RNG, **sizes, optimizer=sgd(0.1))
     with pytest.raises(AssertionError, match="what `tokens` holds where `document` is below zero changes the loss"):
         assert_padding(task, batch(), "document")
 
@@ -92,7 +93,7 @@ def test_padding_may_hold_what_is_no_token():
 
 
 def test_it_can_learn():
-    assert_overfits(make_task(rng=RNG, layers=1, optimizer=adam(3e-2)), batch(), steps=50, to=0.5)
+    assert_overfits(make_task(rng=RNG, num_layers=1, optimizer=adam(3e-2)), batch(), steps=50, to=0.5)
 
 
 @pytest.mark.long
@@ -115,8 +116,24 @@ def test_recomputing_blocks_changes_no_number_and_no_name():
         np.testing.assert_allclose(kept[path], again[path], atol=1e-6, err_msg=path)
 
 
+def test_recomputing_blocks_computes_them_again():
+    def products(**settings):
+        task = make_task(rng=RNG, **settings)
+
+        @tf.function(autograph=False)
+        def gradient(rows):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(task.loss(rows, None).per_example)
+            return tape.gradient(loss, [*task.parameters().values()])
+
+        operations = gradient.get_concrete_function(batch()).graph.get_operations()
+        return sum(op.type == "MatMul" for op in operations)
+
+    assert products(recompute=True) == products() + 2 * 6  # of two blocks: query, key, value, out, up, down
+
+
 def test_it_begins_as_gpt_2_does():
-    task = make_task(rng=RNG, size=96, layers=8)
+    task = make_task(rng=RNG, size=96, num_layers=8)
     spreads = {path: float(tf.math.reduce_std(v)) for path, v in task.net.parameters().items()}
     for path, spread in spreads.items():
         if path.endswith("/w"):
@@ -155,9 +172,9 @@ def test_a_source_that_does_not_fit_is_refused():
         ({"positions": "sinusoidal"}, "give one of 'learned', 'rotary'"),
         ({"norm": "batch"}, "give one of 'layer', 'rms'"),
         ({"feed_forward": "relu"}, "give one of 'gelu', 'swiglu'"),
-        ({"heads": 5}, "doesn't divide `size=12`"),
+        ({"num_heads": 5}, "doesn't divide `size=12`"),
         ({"dropout": 1.0}, "give a fraction"),
-        ({"layers": 0}, "`layers` is 0"),
+        ({"num_layers": 0}, "`num_layers` is 0"),
         ({"text_length": CONTEXT + 1}, "`LanguageModel.text_length` is 9; give 2 to `context` = 8"),
     ],
 )

@@ -8,7 +8,7 @@ import tensorflow as tf
 from language_lab import CONTEXT, END, VOCABULARY, make_task
 from test_language_model import SHAPES
 
-from core.random import Rng
+from core.random import Rng, RowRng
 from models import beam_search, greedy, sampled
 from models.language.sampling import keep_nucleus, keep_top_k
 
@@ -18,14 +18,14 @@ PROMPTS, LENGTHS = [[1, 2, 3, 4], [5, 0, 0, 0], [7, 8, 0, 0]], [4, 1, 2]
 
 def lively(**settings):
     """A task whose predictions hang on all that came before: far larger weights than at the beginning."""
-    task = make_task(**{"rng": RNG, "layers": 1, **settings})
+    task = make_task(**{"rng": RNG, "num_layers": 1, **settings})
     for i, variable in enumerate(task.net.parameters().values()):
         variable.assign(variable + 0.4 * Rng.from_seed(i).normal(variable.shape))
     return task
 
 
 def write(task, prompts=PROMPTS, lengths=LENGTHS, rng=RNG):
-    return task.write(rng, tf.constant(prompts), tf.constant(lengths), end=END).numpy()
+    return task.write(rng, tf.constant(prompts), tf.constant(lengths), end=END, vocabulary=task.net.vocabulary).numpy()
 
 
 def log_p(task, tokens):
@@ -65,7 +65,7 @@ def test_beams_find_the_same_for_a_prompt_alone_as_among_others():
 def test_beams_that_hold_everything_find_the_most_probable_text():
     task = lively(vocabulary=4, context=5, decoder=beam_search(4**3))
     end, prompt = 3, [1, 2]
-    found = task.write(RNG, tf.constant([prompt]), tf.constant([2]), end=end).numpy()[0]
+    found = task.write(RNG, tf.constant([prompt]), tf.constant([2]), end=end, vocabulary=4).numpy()[0]
 
     def score(text):
         """Its log-probability up to its end; None where something follows the end."""
@@ -118,6 +118,30 @@ def test_the_most_probable_tokens_are_kept():
     np.testing.assert_array_equal(np.isfinite(keep_nucleus(logits, 0.75)), [[1, 1, 0, 0], [0, 1, 1, 1]])
     np.testing.assert_array_equal(np.isfinite(keep_nucleus(logits, 0.01)), [[1, 0, 0, 0], [0, 0, 0, 1]])
     np.testing.assert_array_equal(np.isfinite(keep_nucleus(logits, 1.0)), np.ones([2, 4]))
+    np.testing.assert_array_equal(np.isfinite(keep_top_k(tf.zeros([1, 5]), 2)), [[1, 1, 0, 0, 0]])
+    np.testing.assert_array_equal(np.isfinite(keep_nucleus(tf.zeros([1, 5]), 0.3)), [[1, 1, 0, 0, 0]])
+
+
+def test_the_least_uniform_number_draws_nothing_that_was_left_out(monkeypatch):
+    monkeypatch.setattr(RowRng, "uniform", lambda self, *shape: tf.zeros(shape))
+    task = lively(text_length=2, decoder=sampled(top_k=1))
+    assert write(task, [[3]], [1])[0, 1] == np.argmax(log_p(task, [[3]])[0, -1]) != 0
+
+
+@pytest.mark.parametrize("decoder", [greedy(), sampled(), beam_search(3)])
+def test_what_the_tokenizer_does_not_have_is_never_written(decoder):
+    task = lively(decoder=decoder)
+    prompts, lengths = tf.constant([[1]] * 8), tf.constant([1] * 8)
+    texts = task.write(RNG, prompts, lengths, end=1, vocabulary=2).numpy()
+    assert set(texts.flat) <= {0, 1}
+    assert write(task, [[1]] * 8, [1] * 8).max() > 1
+
+
+def test_logits_that_are_not_finite_are_no_text():
+    task = lively(decoder=greedy())
+    task.net.tokens.w.assign(task.net.tokens.w * float("inf"))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="the logits of what comes next : Tensor had"):
+        write(task)
 
 
 def test_what_follows_the_end_is_the_end():
@@ -130,7 +154,7 @@ def test_what_follows_the_end_is_the_end():
 
 
 def test_a_new_token_costs_the_network_one_position():
-    task = lively(layers=2, decoder=greedy())
+    task = lively(num_layers=2, decoder=greedy())
     seen = []
     embed = task.net.tokens.__class__.__call__
 
@@ -142,7 +166,7 @@ def test_a_new_token_costs_the_network_one_position():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(task.net.tokens.__class__, "__call__", watched)
         function = tf.function(task.write, autograph=False).get_concrete_function(
-            RNG, tf.TensorSpec([3, 4], tf.int32), tf.TensorSpec([3], tf.int32), end=END
+            RNG, tf.TensorSpec([3, 4], tf.int32), tf.TensorSpec([3], tf.int32), end=END, vocabulary=VOCABULARY
         )
     assert seen == [[3, None], [3, 1]]  # what all prompts have, at once, and then one position in a loop
     (loop,) = [op for op in function.graph.get_operations() if op.type in ("While", "StatelessWhile")]
@@ -157,6 +181,15 @@ def test_a_new_token_costs_the_network_one_position():
 def test_a_prompt_that_leaves_no_room_is_refused():
     with pytest.raises(ValueError, match="a prompt has 8 tokens, but a text has 8 together"):
         write(lively(), [[1] * 8], [8])
+
+
+def test_lengths_that_can_not_be_are_refused():
+    for length, says in ((0, "holds zero"), (3, "holds more than `prompts` has tokens")):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=says):
+            write(lively(), [[1, 2]], [length])
+    task = lively()
+    with pytest.raises(ValueError, match="`length` is 12, but the network has learnt `context=8` positions"):
+        task.decoder(task.net, tf.constant([[1]]), tf.constant([1]), length=12, end=END, vocabulary=11, rng=RNG)
 
 
 @pytest.mark.parametrize(

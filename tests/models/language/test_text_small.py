@@ -3,14 +3,14 @@
 import subprocess
 import sys
 
-import numpy as np
 import pytest
-import tensorflow as tf
 
-from core.optimizers import adamw
-from core.random import Rng
-from models import LanguageModel
-from tests.commands import CONFIGS, environment
+from tests.commands import CHECKOUT, CONFIGS, environment
+from trainers.evaluator import Evaluator
+from trainers.experiment import Experiment
+from trainers.gin_audit.audit import read
+from trainers.hooks.texts import make_writer
+from trainers.settings import Settings
 
 PARAMETERS = 124_439_808  # as OpenAI's own has
 SUMMARY = """
@@ -34,14 +34,11 @@ def test_its_summary_takes_no_memory_for_weights(tmp_path):
 
 @pytest.mark.long
 def test_it_writes_untrained():
-    task = LanguageModel(
-        rng=Rng.from_seed(0), vocabulary=50257, context=1024, layers=12, size=768, heads=12, text_length=12,
-        optimizer=adamw(1e-3),
-    )  # fmt: skip
-    assert sum(v.shape.num_elements() for v in task.parameters().values()) == PARAMETERS
-    prompts, lengths = tf.constant([[464, 1988, 286], [4871, 0, 0]]), tf.constant([3, 1])
-    texts = tf.function(task.write, autograph=False)(Rng.from_seed(0), prompts, lengths, end=50256).numpy()
-    assert texts.shape == (2, 12)
-    assert texts[0, :3].tolist() == [464, 1988, 286]
-    assert texts[1, 0] == 4871
-    assert len(np.unique(texts)) > 15  # of nearly equal probabilities, hardly any is drawn twice
+    configuration = read([str(CONFIGS / "text_small.gin")], ["LanguageModel.text_length = 24"], search=[CHECKOUT])
+    configuration.bind([Experiment, Settings, Evaluator], required=[Experiment, Settings])
+    experiment = Experiment()
+    assert sum(v.shape.num_elements() for v in experiment.task.parameters().values()) == PARAMETERS
+    one, two = make_writer(experiment.task, experiment.train_source, ["The value", "If"], seed=0)()
+    assert one.startswith(b"The value")
+    assert two.startswith(b"If")
+    assert len(set(one + two)) > 15  # of nearly equal probabilities, hardly any is drawn twice

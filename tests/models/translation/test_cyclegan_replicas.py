@@ -36,7 +36,8 @@ def reference():
     return train(TINY, DATA, 1, 1, steps=STEPS)
 
 
-@pytest.mark.parametrize(("replicas", "microbatches"), [(2, 2), pytest.param(4, 1, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize(("replicas", "microbatches"), [(2, 2), (4, 1)])
 def test_replicas_and_microbatches_change_nothing(replicas, microbatches):
     assert STEPS * ROWS > 2 * POOL  # so that images leave the pool again
     found = train(TINY, DATA, replicas, microbatches, steps=STEPS)

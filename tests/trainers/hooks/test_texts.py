@@ -6,13 +6,14 @@ import pytest
 import tensorflow as tf
 
 from core.data import digits, markov, topics
-from core.errors import ConfigurationError
+from core.errors import ConfigurationError, NotFiniteError
 from core.optimizers import sgd
 from core.random import Rng
 from models import LanguageModel
 from models.classifiers import MlpClassifier
 from tests.commands import CONFIGS, refused, run
 from trainers.hooks import Texts
+from trainers.hooks import texts as hooks_texts
 from trainers.hooks.texts import make_writer, readable
 from trainers.main import parse
 
@@ -20,7 +21,7 @@ TINY = f"--gin_file={CONFIGS / 'text_tiny.gin'}"
 SHORT = [
     f"--gin_param={text}"
     for text in (
-        "LanguageModel.layers = 1",
+        "LanguageModel.num_layers = 1",
         "steps = 40",
         "Trainer.chunk_steps = 20",
         "Trainer.log_every = 20",
@@ -36,8 +37,8 @@ def test_texts_are_shown_while_a_model_trains_and_written_on_demand(tmp_path):
     shown = sorted((tmp_path / "run" / "samples").glob("step-*.txt"))
     assert [path.name for path in shown] == ["step-000000020.txt", "step-000000040.txt"]
     for path in shown:
-        assert path.read_text().startswith("The ")
-        assert path.read_text().splitlines()[0] in done.stdout
+        assert path.read_bytes().startswith(b"The ")
+        assert readable(path.read_bytes()).splitlines()[0] in done.stdout
 
     flags = [TINY, *SHORT, "--workdir=run", "--mode=sample", "--prompt=If a", "--prompt=class B:", "--samples=2"]
     done = run(*flags, cwd=tmp_path)
@@ -49,6 +50,20 @@ def test_texts_are_shown_while_a_model_trains_and_written_on_demand(tmp_path):
     assert len(set(texts)) == 4
     assert readable(texts[2]) in done.stdout
     assert run(*flags, cwd=tmp_path).stdout == done.stdout  # from the same random numbers
+
+
+@pytest.mark.long
+def test_the_averages_write_on_two_replicas_as_on_one_device(tmp_path):
+    params = [*SHORT, "--gin_param=chain.transforms = [@adamw(), @ema()]"]
+    texts = []
+    for name in ("one_device", "mirrored"):
+        done = run(TINY, f"--gin_file={CONFIGS}/runtime/{name}.gin", *params, f"--workdir={name}", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        texts.append((tmp_path / name / "samples" / "step-000000040.txt").read_bytes())
+    assert texts[0] == texts[1]
+    flags = [TINY, *SHORT, *params, "--gin_param=chain.transforms = [@adamw()]", "--workdir=plain"]
+    assert run(*flags, cwd=tmp_path).returncode == 0
+    assert (tmp_path / "plain" / "samples" / "step-000000040.txt").read_bytes() != texts[0]
 
 
 def test_flags_for_the_other_kind_are_refused(tmp_path):
@@ -64,7 +79,7 @@ def test_flags_for_the_other_kind_are_refused(tmp_path):
 
 
 def model(**settings):
-    sizes = {"vocabulary": 257, "context": 8, "layers": 1, "size": 4, "heads": 1, "optimizer": sgd(0.1)}
+    sizes = {"vocabulary": 257, "context": 8, "num_layers": 1, "size": 4, "num_heads": 1, "optimizer": sgd(0.1)}
     return LanguageModel(rng=Rng.from_seed(0), **{**sizes, **settings})
 
 
@@ -81,7 +96,7 @@ def model(**settings):
             "`MlpClassifier` writes no text: it needs `write",
         ),
         (
-            lambda: SimpleNamespace(write=lambda rng, prompts, lengths, *, end: tf.zeros([3])),
+            lambda: SimpleNamespace(write=lambda rng, prompts, lengths, *, end, vocabulary: tf.zeros([3])),
             topics("test", 8),
             ["If"],
             r"`SimpleNamespace.write` returned .* integers of shape \[1, length\]",
@@ -93,9 +108,48 @@ def test_what_can_not_go_on_is_refused(task, source, prompts, says):
         make_writer(task(), source, prompts, seed=0)
 
 
-def test_a_prompt_longer_than_a_text_is_refused():
+def test_a_prompt_longer_than_a_text_is_refused(tmp_path):
     with pytest.raises(ValueError, match="a prompt has 10 tokens, but a text has 8 together with its prompt"):
         make_writer(model(), topics("test", 8), ["If", "0123456789"], seed=0)
+    long = [TINY, "--gin_param=steps = 30", f"--gin_param=Texts.prompts = ['{'x' * 32}']"]
+    refused(*long, cwd=tmp_path, exit_code=2, says=["a prompt has 32 tokens, but a text has 32 together"])
+
+
+def test_texts_are_the_same_in_groups_and_the_tokenizer_has_all_of_their_tokens(monkeypatch):
+    prompts = ["a", "bc", "def", "hi", "g"]
+
+    def texts():
+        return make_writer(model(vocabulary=5000), topics("test", 8), prompts, seed=0)()
+
+    together = texts()
+    monkeypatch.setattr(hooks_texts, "TOGETHER", 2)
+    assert texts() == together
+    assert [text[: len(prompt)].decode() for text, prompt in zip(together, prompts, strict=True)] == prompts
+    assert len({text[len(prompt) :] for text, prompt in zip(together, prompts, strict=True)}) == len(prompts)
+
+
+def test_logits_that_are_not_finite_end_in_an_error():
+    task = model()
+    write = make_writer(task, topics("test", 8), ["If"], seed=0)
+    task.net.tokens.w.assign(task.net.tokens.w * float("nan"))
+    with pytest.raises(NotFiniteError, match=r"`LanguageModel.write` can't choose a token: logits aren't finite"):
+        write()
+
+
+def test_a_screen_shows_how_a_text_begins(tmp_path):
+    notes = []
+    hook = Texts(prompts=["a"])
+    hook._write = lambda: [b"1\n2\n3\n4\n5\xff", b"one"]
+    hook(
+        SimpleNamespace(
+            step=7,
+            averaged=SimpleNamespace(update=lambda: None),
+            telemetry=SimpleNamespace(note=notes.append),
+            workdir=SimpleNamespace(path=tmp_path),
+        )
+    )
+    assert (tmp_path / "samples" / "step-000000007.txt").read_bytes() == b"1\n2\n3\n4\n5\xff\n\none\n\n"
+    assert notes == ["  │ 1\n  │ 2\n  │ 3\n  │ 4\n  │ …", "  │ one"]
 
 
 @pytest.mark.parametrize("prompts", ["The ", [], [1]])
@@ -105,7 +159,7 @@ def test_prompts_are_a_list_of_texts(prompts):
 
 
 def test_a_text_ends_where_its_document_does_and_any_bytes_are_a_prompt():
-    def write(rng, prompts, lengths, *, end):
+    def write(rng, prompts, lengths, *, end, vocabulary):
         return tf.concat([prompts, tf.fill([2, 2], ord("c")), tf.fill([2, 2], end)], 1)
 
     texts = make_writer(SimpleNamespace(write=write), topics("test", 8), ["\udcffa", "b"], seed=0)()
