@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from core.data.tokenizers import Tokenizer
 
 SAVE_EVERY = 16 << 20  # bytes of text
-LEAST_BPE = 258
 CODES = (
     0,
     1,
@@ -70,11 +69,6 @@ def parse(words: Sequence[str]) -> FlagValues:
         raise ConfigurationError("`--out` is missing: say where the tokens go, as `--out=corpus.tokens`.")
     if flags.train_bpe is not None and not flags.bpe:
         raise ConfigurationError("`--train_bpe` has no effect without `--bpe`: say where the byte pairs are kept.")
-    if flags.train_bpe is not None and flags.train_bpe < LEAST_BPE:
-        raise ConfigurationError(
-            f"`--train_bpe` is {flags.train_bpe}; bytes and the end of a document are {LEAST_BPE - 1} tokens by "
-            f"themselves: give {LEAST_BPE} or more."
-        )
     return flags
 
 
@@ -107,10 +101,12 @@ def run(flags: FlagValues) -> int:
 
 
 def _run(flags: FlagValues, preemption: Preemption) -> None:
-    from core.data.bpe import bpe
+    from core.data.bpe import bpe, check_vocabulary
     from core.data.token_writer import token_writer
     from core.data.tokenizers import byte_tokens
 
+    if flags.train_bpe is not None:
+        check_vocabulary(flags.train_bpe, name="--train_bpe")
     out = Path(flags.out).expanduser().absolute()
     if out.exists():
         raise ConfigurationError(f"`--out` is {flags.out!r}, which exists: name another, or remove it to make it anew.")

@@ -19,6 +19,7 @@ from core.disk import write_whole
 from core.errors import ConfigurationError, DataError, shown
 
 END = "<|endoftext|>"  # GPT-2's, and so of most who came later
+LEAST_VOCABULARY = 258  # single bytes, the end of a document, and one pair
 _MOST_BYTES = 1 << 28  # of the file; the largest vocabularies have some ten million
 _NOT_UTF8 = re.compile("([\udc80-\udcff]+)")  # what `surrogateescape` makes of such bytes
 _PROBE = "né  A\n\t漢字 don't 1234 \U0001f600 end"
@@ -44,6 +45,11 @@ class BpeTokenizer(Tokenizer):
             raise DataError(f"{path} is of {type(self._coder.model).__name__}, not of byte pairs; {_ADVICE}.")
         if sorted(names.values()) != list(range(len(names))) or END not in names:
             raise DataError(f"{path} has no token `{END}`, or leaves out numbers of tokens; {_ADVICE}.")
+        if names[END] not in added or not added[names[END]].special:
+            raise DataError(f"{path} takes `{END}` for text: it isn't among its special added tokens; {_ADVICE}.")
+        if self._coder.normalizer is not None:
+            kind = type(self._coder.normalizer).__name__
+            raise DataError(f"{path} changes text before it becomes tokens (`normalizer` is {kind}); {_ADVICE}.")
         texts = [b""] * len(names)
         alphabet = _alphabet()
         try:
@@ -77,11 +83,7 @@ def bpe(path: str) -> Tokenizer:
 
 def train_bpe(texts: Iterable[bytes], path: Path, *, vocabulary: int) -> None:
     """Learns at most `vocabulary` tokens from `texts`, and writes them to `path`."""
-    if vocabulary < 257:
-        raise ConfigurationError(
-            f"`vocabulary` is {vocabulary}; 256 bytes and the end of a document are tokens by themselves: give more "
-            "than 257."
-        )
+    check_vocabulary(vocabulary, name="vocabulary")
     package = _package()
     coder = package.Tokenizer(package.models.BPE())
     coder.pre_tokenizer = package.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -95,6 +97,15 @@ def train_bpe(texts: Iterable[bytes], path: Path, *, vocabulary: int) -> None:
     )
     coder.train_from_iterator((text.decode("utf-8", "replace") for text in texts), trainer)
     write_whole({path: coder.to_str(pretty=True).encode()})
+
+
+def check_vocabulary(vocabulary: int, *, name: str) -> None:
+    """Refuses to learn so few tokens that there is no pair among them; `name` is what the user calls the number."""
+    if vocabulary < LEAST_VOCABULARY:
+        raise ConfigurationError(
+            f"`{name}` is {vocabulary}, but 256 bytes and the end of a document are tokens by themselves: give "
+            f"{LEAST_VOCABULARY} or more."
+        )
 
 
 def _text_of(added: Any) -> bytes:

@@ -20,7 +20,7 @@ from core.data import files as data_files
 from core.data.files import open_file
 from core.data.token_files import token_dtype
 from core.data.token_windows import TokenWindows
-from core.data.tokenizers import ByteTokenizer, Tokenizer
+from core.data.tokenizers import ByteTokenizer, Numbers, Tokenizer
 from core.errors import DataError
 
 PIECE = 1 << 20  # bytes
@@ -36,9 +36,10 @@ class Piece:
     ends_document: bool
     next_offset: int
 
-    def tokens(self, tokenizer: Tokenizer) -> list[int]:
+    def tokens(self, tokenizer: Tokenizer) -> Numbers:
         """Returns the tokens of these bytes, and the end token where the document ends."""
-        return tokenizer.encode(self.text) + [tokenizer.end] * self.ends_document
+        tokens = tokenizer.encode_whole(self.text)
+        return np.append(tokens, np.int32(tokenizer.end)) if self.ends_document else tokens
 
 
 def pieces(file: BinaryIO, *, separator: bytes | None = None, offset: int = 0, inside: bool = False) -> Iterator[Piece]:
@@ -147,6 +148,6 @@ def text_files(
     for path in sizes:
         with open_text(path) as file:
             for piece in pieces(file, separator=separator.encode() if separator else None):
-                parts.append(np.array(piece.tokens(tokenizer), dtype))
+                parts.append(piece.tokens(tokenizer).astype(dtype))
     place = listed(map(str, sizes), most=3, quote="")
     return TokenWindows(np.concatenate(parts), length=length, tokenizer=tokenizer, name="text_files", place=place)

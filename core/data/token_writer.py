@@ -9,14 +9,14 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from core.data.token_files import HEADER_SIZE, Header, token_dtype
-from core.data.tokenizers import Tokenizer
+from core.data.tokenizers import Numbers, Tokenizer
 from core.disk import space_for, write_whole
 from core.errors import ConfigurationError
 
@@ -42,12 +42,12 @@ class TokenWriter:
         self._tokens = _open_behind(folder / "tokens", place.tokens * self._dtype.itemsize, header=HEADER_SIZE)
         self._starts = _open_behind(folder / "starts", place.documents * 8)
 
-    def append(self, tokens: Sequence[int], *, begins_document: bool) -> None:
+    def append(self, tokens: Numbers, *, begins_document: bool) -> None:
         """Writes tokens behind those from before."""
         if begins_document:
             self._starts.write(np.array(self.place.tokens, "<i8").tobytes())
             self.place.documents += 1
-        self._tokens.write(np.array(tokens, self._dtype).tobytes())
+        self._tokens.write(tokens.astype(self._dtype).tobytes())
         self.place.tokens += len(tokens)
 
     def save(self) -> None:

@@ -16,9 +16,10 @@ import gin
 import numpy as np
 import numpy.typing as npt
 
-from core.errors import shown
+from core.errors import DataError, shown
 
-Counts = npt.NDArray[np.int32]
+Numbers = npt.NDArray[np.int32]
+_LONGEST_IDENTITY = 64  # ASCII characters: the room in the header of a file of tokens
 
 
 class Tokenizer(abc.ABC):
@@ -28,13 +29,31 @@ class Tokenizer(abc.ABC):
     """
 
     def __init__(self, texts: Sequence[bytes], *, end: int, identity: str) -> None:
+        if not identity.isascii() or len(identity) > _LONGEST_IDENTITY:
+            raise ValueError(
+                f"`identity` is {shown(identity)}, but a file of tokens has room for {_LONGEST_IDENTITY} ASCII "
+                "characters: give the SHA-256 of what tells this tokenizer from others, in hexadecimal."
+            )
         self._texts = [*texts]
         self.vocabulary, self.end, self.identity = len(self._texts), end, identity
-        self.byte_counts: Counts = np.array([len(text) for text in self._texts], np.int32)
+        self.byte_counts: Numbers = np.array([len(text) for text in self._texts], np.int32)
 
     @abc.abstractmethod
     def encode(self, text: bytes) -> list[int]:
         """Returns the tokens of `text`, whatever bytes it holds; `end` is never among them."""
+
+    def encode_whole(self, text: bytes) -> Numbers:
+        """Returns the tokens of `text`; refuses text that they don't give back, whose bytes no loss would count."""
+        tokens = np.array(self.encode(text), np.int32)
+        if (counted := self.byte_counts[tokens].sum()) != len(text):
+            made = self.decode(tokens.tolist())
+            at = next((i for i, pair in enumerate(zip(text, made, strict=False)) if pair[0] != pair[1]), len(made))
+            raise DataError(
+                f"`tokenizer` ({shown(self.identity[:16])}) makes {counted:,} bytes of {len(text):,}, and "
+                f"{shown(made[at : at + 20])} of {shown(text[at : at + 20])}: take one that changes no text, as "
+                "`byte_tokens`, or byte pairs that `python -m trainers.tokenize --train_bpe=8192` has learnt."
+            )
+        return tokens
 
     def decode(self, tokens: Sequence[int]) -> bytes:
         """Returns the text that `tokens` stand for."""

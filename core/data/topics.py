@@ -26,8 +26,8 @@ def topics(split: Literal["train", "test"], length: int, *, tokenizer: Tokenizer
     """Reads windows of `length` targets; each topic is a document. No paragraph of `test` stands in `train`."""
     check_split("topics", split, ["train", "test"])
     tokenizer = tokenizer or ByteTokenizer()
-    dtype = token_dtype(tokenizer.vocabulary)
     with gzip.open(_FILE, "rt", encoding="utf-8") as file:
         documents = json.load(file)[split]
-    tokens = [np.array([*tokenizer.encode(text.encode()), tokenizer.end], dtype) for text in documents.values()]
-    return TokenWindows(np.concatenate(tokens), length=length, tokenizer=tokenizer, name="topics", place=str(_FILE))
+    parts = [part for text in documents.values() for part in (tokenizer.encode_whole(text.encode()), [tokenizer.end])]
+    tokens = np.concatenate(parts).astype(token_dtype(tokenizer.vocabulary))
+    return TokenWindows(tokens, length=length, tokenizer=tokenizer, name="topics", place=str(_FILE))

@@ -1,5 +1,6 @@
 """Tokenizers: any bytes come back, and the end of a document is no text."""
 
+import json
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.data import bpe, byte_tokens, topics, train_bpe
+from core.data import Tokenizer, bpe, byte_tokens, text_files, topics, train_bpe
 from core.data.bpe import END
 from core.errors import ConfigurationError, DataError
 from tests.commands import CHECKOUT
@@ -143,6 +144,20 @@ def damaged(file, before, after):
     return content.replace(before, after).encode()
 
 
+STRIP = {"type": "Strip", "strip_left": False, "strip_right": True}
+
+
+def normalized(file, normalizer):
+    return damaged(file, '"normalizer": null', f'"normalizer": {json.dumps(normalizer)}')
+
+
+def with_ends(file, **said):
+    """The file, with something else said of the end token, or nothing; it stays in the vocabulary."""
+    content = json.loads(file.read_text())
+    content["added_tokens"] = [{**end, **said} for end in content["added_tokens"] if said]
+    return json.dumps(content).encode()
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -151,7 +166,12 @@ def damaged(file, before, after):
         (lambda file: file.read_bytes()[:-20], "no file of a tokenizer"),
         (lambda file: damaged(file, END, "<end>"), r"has no token `<\|endoftext\|>`"),
         (lambda file: damaged(file, '"A": ', '"漢": '), "isn't of bytes"),
-        (lambda file: damaged(file, '"normalizer": null', '"normalizer": {"type": "Lowercase"}'), "changes text"),
+        (lambda file: with_ends(file), r"takes `<\|endoftext\|>` for text"),
+        (lambda file: with_ends(file, special=False), r"takes `<\|endoftext\|>` for text"),
+        (lambda file: normalized(file, {"type": "Lowercase"}), r"changes text before .*`normalizer` is Lowercase"),
+        (lambda file: normalized(file, {"type": "NFC"}), r"changes text before .*`normalizer` is NFC"),
+        (lambda file: normalized(file, STRIP), r"changes text before .*`normalizer` is Strip"),
+        (lambda file: normalized(file, {"type": "Sequence", "normalizers": [STRIP]}), "`normalizer` is Sequence"),
         (lambda file: damaged(file, '"add_prefix_space": false', '"add_prefix_space": true'), "changes text"),
     ],
 )
@@ -181,6 +201,44 @@ def test_what_is_no_file_or_too_large_a_file_is_refused(tmp_path):
         bpe(str(tmp_path / "x.json"))
 
 
-def test_fewer_tokens_than_bytes_are_refused(tmp_path):
-    with pytest.raises(ConfigurationError, match="`vocabulary` is 256"):
-        train_bpe(TEXTS, tmp_path / "x.json", vocabulary=256)
+def test_so_few_tokens_that_no_pair_is_among_them_are_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"`vocabulary` is 257, but .*: give 258 or more"):
+        train_bpe(TEXTS, tmp_path / "x.json", vocabulary=257)
+    train_bpe(TEXTS, tmp_path / "x.json", vocabulary=258)
+    assert bpe(str(tmp_path / "x.json")).vocabulary == 258
+
+
+def removes(pattern):
+    """What takes out text that the probe doesn't hold."""
+
+    def change(coder):
+        byte_level = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        split = tokenizers.pre_tokenizers.Split(pattern, "removed")
+        coder.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([split, byte_level])
+
+    return change
+
+
+def test_text_that_a_tokenizer_leaves_out_is_named(file, tmp_path):
+    leaving = bpe(varied(file, tmp_path / "x.json", removes("%%")))
+    np.testing.assert_array_equal(leaving.encode_whole(b"the cat"), leaving.encode(b"the cat"))
+    says = rf"`tokenizer` \('{leaving.identity[:16]}'\) makes 6 bytes of 8, and b' cat' of b'%% cat': take one"
+    (tmp_path / "a.txt").write_bytes(b"on%% cat")
+    with pytest.raises(DataError, match=says):
+        text_files(str(tmp_path / "a.txt"), 2, tokenizer=leaving)
+    with pytest.raises(DataError, match=r"makes 6 bytes of 8, and b'' of b'%%'"):
+        leaving.encode_whole(b"on cat%%")
+    with pytest.raises(DataError, match="of b'the "):
+        topics("test", 64, tokenizer=bpe(varied(file, tmp_path / "y.json", removes("the "))))
+
+
+class Named(Tokenizer):
+    def encode(self, text):
+        return [0] * len(text)
+
+
+def test_an_identity_that_a_file_of_tokens_has_no_room_for_is_refused():
+    for identity in ("x" * 65, "né"):
+        with pytest.raises(ValueError, match=rf"`identity` is '{identity[:2]}.* room for 64 ASCII characters"):
+            Named([b"x", b""], end=1, identity=identity)
+    assert Named([b"x", b""], end=1, identity="x" * 64).identity == "x" * 64
