@@ -74,7 +74,6 @@ def written(path: Path, count: int) -> np.ndarray:
     with path.open("wb") as file:
         file.write(Header(257, 256, "bytes", count, 1).packed())
         file.write(tokens.tobytes())
-        file.write(np.zeros(1, "<i8").tobytes())
     return tokens
 
 

@@ -1,7 +1,7 @@
 """Files of tokens, which `python -m trainers.tokenize` makes: read where they lie, so they may be larger than memory.
 
-A header of 128 bytes, all numbers little-endian; the tokens, one after the other; then, as int64, where each document
-begins. The header:
+A header of 128 bytes, then the tokens, one after the other; all numbers are little-endian. A document ends with the end
+token, and what follows begins the next. The header:
 
 | bytes | what |
 | --- | --- |
@@ -21,7 +21,6 @@ from typing import Any
 
 import gin
 import numpy as np
-import numpy.typing as npt
 
 from core.data.files import open_file
 from core.data.token_windows import Tokens, TokenWindows
@@ -67,7 +66,6 @@ class TokenFile:
 
     header: Header
     tokens: Tokens
-    starts: npt.NDArray[np.int64]  # of the documents
 
 
 def read_token_file(path: Path) -> TokenFile:
@@ -77,11 +75,9 @@ def read_token_file(path: Path) -> TokenFile:
             held = os.fstat(file.fileno()).st_size
             header = _read_header(path, file.read(HEADER_SIZE), held)
             tokens = np.memmap(file, header.dtype, "r", HEADER_SIZE, header.count)
-            place = HEADER_SIZE + tokens.nbytes
-            starts = np.memmap(file, np.dtype("<i8"), "r", place, header.documents)
     except OSError as error:
         raise DataError(f"{path} can't be read: {error.strerror}; check what it is and who may read it.") from error
-    return TokenFile(header, tokens, starts)
+    return TokenFile(header, tokens)
 
 
 def _read_header(path: Path, content: bytes, held: int) -> Header:
@@ -101,12 +97,12 @@ def _read_header(path: Path, content: bytes, held: int) -> Header:
             f"The header of {path} contradicts itself: vocabulary {vocabulary}, end token {end}, {width} bytes each, "
             f"{count} tokens, {documents} documents; {_MAKE}."
         )
-    expected = HEADER_SIZE + count * width + documents * 8
+    expected = HEADER_SIZE + count * width
     if held != expected:
         state = "cut short" if held < expected else "damaged"
         raise DataError(
-            f"{path} is {state}: {count:,} tokens of {documents:,} documents, as it says that it holds, take "
-            f"{expected:,} bytes, but it has {held:,}; {_MAKE}."
+            f"{path} is {state}: {count:,} tokens, as it says that it holds, take {expected:,} bytes, but it has "
+            f"{held:,}; {_MAKE}."
         )
     return header
 

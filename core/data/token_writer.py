@@ -1,6 +1,6 @@
 """A file of tokens in the making: what is saved outlives a kill, and the same file comes of it.
 
-Until it is whole it is a folder beside its place, `NAME.partial`: tokens, starts of documents, and how far it got.
+Until it is whole it is a folder beside its place, `NAME.partial`: the tokens, and how far it got.
 """
 
 import contextlib
@@ -12,8 +12,6 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
-
-import numpy as np
 
 from core.data.token_files import HEADER_SIZE, Header, token_dtype
 from core.data.tokenizers import Numbers, Tokenizer
@@ -39,30 +37,24 @@ class TokenWriter:
     def __init__(self, path: Path, folder: Path, tokenizer: Tokenizer, place: Place, plan: Mapping[str, str]) -> None:
         self.path, self.folder, self.tokenizer, self.place, self._plan = path, folder, tokenizer, place, dict(plan)
         self._dtype = token_dtype(tokenizer.vocabulary)
-        self._tokens = _open_behind(folder / "tokens", place.tokens * self._dtype.itemsize, header=HEADER_SIZE)
-        self._starts = _open_behind(folder / "starts", place.documents * 8)
+        self._tokens = _open_behind(folder / "tokens", place.tokens * self._dtype.itemsize)
 
     def append(self, tokens: Numbers, *, begins_document: bool) -> None:
         """Writes tokens behind those from before."""
-        if begins_document:
-            self._starts.write(np.array(self.place.tokens, "<i8").tobytes())
-            self.place.documents += 1
         self._tokens.write(tokens.astype(self._dtype).tobytes())
         self.place.tokens += len(tokens)
+        self.place.documents += begins_document
 
     def save(self) -> None:
         """Makes what was written so far, and `place`, outlive whatever happens next."""
-        for file in (self._tokens, self._starts):
-            file.flush()
-            os.fsync(file.fileno())
+        self._tokens.flush()
+        os.fsync(self._tokens.fileno())
         progress = json.dumps({"plan": self._plan, "place": dataclasses.asdict(self.place)})
         write_whole({self.folder / "progress.json": progress.encode()})
 
     def finish(self) -> None:
         """Puts the whole file into its place, and takes the folder away."""
         self.save()
-        with (self.folder / "starts").open("rb") as starts:
-            shutil.copyfileobj(starts, self._tokens)
         self._tokens.seek(0)
         tokenizer, place = self.tokenizer, self.place
         header = Header(tokenizer.vocabulary, tokenizer.end, tokenizer.identity, place.tokens, place.documents)
@@ -73,11 +65,9 @@ class TokenWriter:
         shutil.rmtree(self.folder)
 
     def close(self) -> None:
-        """Lets go of the files."""
+        """Lets go of the file."""
         with contextlib.suppress(OSError):  # what a full disk didn't take was said before
             self._tokens.close()
-        with contextlib.suppress(OSError):
-            self._starts.close()
 
 
 def partial_folder(path: Path) -> Path:
@@ -119,11 +109,11 @@ def _place(folder: Path, plan: Mapping[str, str]) -> Place:
     return place
 
 
-def _open_behind(path: Path, size: int, *, header: int = 0) -> BinaryIO:
-    """Opens a file behind a header, which may be empty, and `size` bytes; takes away what follows them."""
+def _open_behind(path: Path, size: int) -> BinaryIO:
+    """Opens a file behind room for a header and `size` bytes of tokens; takes away what follows them."""
     file = path.open("r+b" if path.exists() else "w+b")
-    if size and os.fstat(file.fileno()).st_size < header + size:
+    if size and os.fstat(file.fileno()).st_size < HEADER_SIZE + size:
         raise ConfigurationError(f"{path} is shorter than was saved: remove the folder {path.parent} to begin anew.")
-    file.truncate(header + size)
-    file.seek(header + size)
+    file.truncate(HEADER_SIZE + size)
+    file.seek(HEADER_SIZE + size)
     return file

@@ -177,7 +177,7 @@ def _tokens() -> bytes:
     from core.data.token_files import Header
 
     tokens = np.arange(60, dtype="<u2")
-    return Header(257, 256, "bytes", len(tokens), 2).packed() + tokens.tobytes() + np.array([0, 9], "<i8").tobytes()
+    return Header(257, 256, "bytes", len(tokens), 2).packed() + tokens.tobytes()
 
 
 def _tokenizer() -> bytes:

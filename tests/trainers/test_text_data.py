@@ -68,7 +68,7 @@ def test_a_token_beyond_the_vocabulary_ends_the_run_by_the_name_of_its_file(tmp_
     tokens = np.zeros(400, "<u2")
     tokens[333] = 999
     path = tmp_path / "x.tokens"
-    path.write_bytes(Header(257, 256, "bytes", 400, 1).packed() + tokens.tobytes() + bytes(8))
+    path.write_bytes(Header(257, 256, "bytes", 400, 1).packed() + tokens.tobytes())
     trainer = make(tmp_path, task=bigrams(), source=token_file(str(path), 32, tokenizer=byte_tokens()))
     with pytest.raises(DataError, match=rf"{path} holds the token 999 at position 333") as error:
         train(trainer)

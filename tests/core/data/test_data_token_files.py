@@ -9,7 +9,7 @@ import pytest
 from data_lab import everything
 
 from core.data import byte_tokens, token_file
-from core.data.token_files import HEADER_SIZE, Header, read_token_file, token_dtype
+from core.data.token_files import HEADER_SIZE, Header, token_dtype
 from core.errors import DataError
 
 TEXTS = [b"first", b"", b"the third document"]
@@ -17,9 +17,8 @@ TEXTS = [b"first", b"", b"the third document"]
 
 def content(texts=TEXTS, *, vocabulary=257, identity="bytes", end=256):
     tokens = [token for text in texts for token in (*text, end)]
-    starts = np.cumsum([0, *(len(text) + 1 for text in texts)])[:-1]
     header = Header(vocabulary, end, identity, len(tokens), len(texts))
-    return header.packed() + np.array(tokens, header.dtype).tobytes() + starts.astype("<i8").tobytes()
+    return header.packed() + np.array(tokens, header.dtype).tobytes()
 
 
 @pytest.fixture
@@ -35,8 +34,7 @@ def test_the_format_is_the_documented_one(path):
     assert struct.unpack("<IIQQQQ", raw[16:56]) == (1, 2, 257, 256, 26, 3)
     assert raw[56:120] == b"bytes".ljust(64, b"\0")
     assert raw[120:128] == bytes(8)
-    assert np.frombuffer(raw[128:180], "<u2")[:6].tolist() == [*b"first", 256]
-    assert np.frombuffer(raw[180:], "<i8").tolist() == [0, 6, 7]
+    assert np.frombuffer(raw[128:], "<u2").tolist() == [*b"first", 256, 256, *b"the third document", 256]
     assert [token_dtype(2**16), token_dtype(2**16 + 1)] == [np.dtype("<u2"), np.dtype("<u4")]
 
 
@@ -54,7 +52,7 @@ def test_the_tokens_stay_in_the_file(path):
     header = Header(257, 256, "bytes", 2**41, 1)
     with path.open("wb") as file:
         file.write(header.packed())
-        file.truncate(HEADER_SIZE + 2 * 2**41 + 8)
+        file.truncate(HEADER_SIZE + 2 * 2**41)
     source = token_file(str(path), 1023)
     assert len(source) == -(-(2**41 - 1) // 1023)
     assert source.gather(np.array([0, len(source) - 2]))["tokens"].numpy().sum() == 0
@@ -67,7 +65,7 @@ def refused(path, says, length=7, **kwargs):
     assert path.name in str(error.value)
 
 
-@pytest.mark.parametrize("size", [0, 10, 127, 128, 150, 203])
+@pytest.mark.parametrize("size", [0, 10, 127, 128, 150, 179])
 def test_a_file_cut_short_is_refused(path, size):
     os.truncate(path, size)
     refused(path, "cut short" if size >= 16 else "no file of tokens")
@@ -75,7 +73,7 @@ def test_a_file_cut_short_is_refused(path, size):
 
 def test_a_file_that_is_too_long_is_refused(path):
     path.write_bytes(content() + b"x")
-    refused(path, "damaged: 26 tokens of 3 documents, as it says that it holds, take 204 bytes, but it has 205")
+    refused(path, "damaged: 26 tokens, as it says that it holds, take 180 bytes, but it has 181")
 
 
 def test_a_file_of_another_tokenizer_is_refused(path):
@@ -138,7 +136,3 @@ def test_what_is_no_file_of_tokens_is_refused(tmp_path):
     path.unlink()
     path.mkdir()
     refused(path, "can't be read: Is a directory")
-
-
-def test_starts_say_where_documents_begin(path):
-    assert read_token_file(path).starts.tolist() == [0, 6, 7]
