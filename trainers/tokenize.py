@@ -102,14 +102,14 @@ def run(flags: FlagValues) -> int:
 
 def _run(flags: FlagValues, preemption: Preemption) -> None:
     from core.data.bpe import bpe, check_vocabulary
-    from core.data.token_writer import token_writer
+    from core.data.token_writer import finished, partial_folder, there_already, token_writer
     from core.data.tokenizers import byte_tokens
 
     if flags.train_bpe is not None:
         check_vocabulary(flags.train_bpe, name="--train_bpe")
     out = Path(flags.out).expanduser().absolute()
-    if out.exists():
-        raise ConfigurationError(f"`--out` is {flags.out!r}, which exists: name another, or remove it to make it anew.")
+    if out.exists() and not partial_folder(out).exists():
+        raise there_already(out)
     own = [out, *([Path(flags.bpe).expanduser().absolute()] if flags.bpe else [])]
     sizes = _sizes(flags.files, own)
     separator = flags.separator.encode() if flags.separator else None
@@ -117,11 +117,14 @@ def _run(flags: FlagValues, preemption: Preemption) -> None:
         _learn(own[-1], sizes, separator, flags.train_bpe, preemption)
     tokenizer = bpe(str(own[-1])) if flags.bpe else byte_tokens()
     plan = {"tokenizer": tokenizer.identity, "separator": repr(separator), "set of texts": _digest(sizes)}
-    with token_writer(out, tokenizer, plan=plan) as writer:
-        if writer.place.tokens:
-            print(f"going on behind {writer.place.tokens:,} tokens of {out}", flush=True)
-        _write(writer, sizes, separator, preemption)
-    print(_counted(writer.place, tokenizer, len(sizes), out), flush=True)
+    place = finished(out, plan=plan)
+    if place is None:
+        with token_writer(out, tokenizer, plan=plan) as writer:
+            place = writer.place
+            if place.tokens:
+                print(f"going on behind {place.tokens:,} tokens of {out}", flush=True)
+            _write(writer, sizes, separator, preemption)
+    print(_counted(place, tokenizer, len(sizes), out), flush=True)
 
 
 def _sizes(patterns: Sequence[str], own: Sequence[Path]) -> dict[Path, int]:

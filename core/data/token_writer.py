@@ -8,7 +8,6 @@ import dataclasses
 import fcntl
 import json
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -17,6 +16,8 @@ from core.data.token_files import HEADER_SIZE, Header, token_dtype
 from core.data.tokenizers import Numbers, Tokenizer
 from core.disk import space_for, write_whole
 from core.errors import ConfigurationError
+
+_PROGRESS = "progress.json"
 
 
 @dataclasses.dataclass
@@ -50,7 +51,7 @@ class TokenWriter:
         self._tokens.flush()
         os.fsync(self._tokens.fileno())
         progress = json.dumps({"plan": self._plan, "place": dataclasses.asdict(self.place)})
-        write_whole({self.folder / "progress.json": progress.encode()})
+        write_whole({self.folder / _PROGRESS: progress.encode()})
 
     def finish(self) -> None:
         """Puts the whole file into its place, and takes the folder away."""
@@ -62,7 +63,7 @@ class TokenWriter:
         self._tokens.flush()
         os.fsync(self._tokens.fileno())
         os.replace(self.folder / "tokens", self.path)
-        shutil.rmtree(self.folder)
+        _remove(self.folder)
 
     def close(self) -> None:
         """Lets go of the file."""
@@ -79,34 +80,89 @@ def partial_folder(path: Path) -> Path:
 def token_writer(path: Path, tokenizer: Tokenizer, *, plan: Mapping[str, str]) -> Iterator[TokenWriter]:
     """Begins the file `path`, or goes on with it where it was begun by the same `plan`: what its tokens are made of."""
     folder = partial_folder(path)
-    with space_for(path):
+    with _locked(path, folder):
+        writer = TokenWriter(path, folder, tokenizer, _place(folder, plan), plan)
+        try:
+            yield writer
+        finally:
+            writer.close()
+
+
+def finished(path: Path, *, plan: Mapping[str, str]) -> Place | None:
+    """Returns where a run by the same `plan` ended that was killed with `path` in its place, and takes its folder away.
+
+    Returns `None` where there is no such file; one that was made otherwise is refused.
+    """
+    folder = partial_folder(path)
+    if not path.exists():
+        return None
+    with _locked(path, folder):
+        saved = _saved(folder)
+        if saved is None or _differing(saved[1], plan) or (folder / "tokens").exists():
+            raise there_already(path)
+        _remove(folder)
+        return saved[0]
+
+
+def there_already(path: Path) -> ConfigurationError:
+    """Makes what to say of a file that nobody asked to replace."""
+    return ConfigurationError(f"`--out` is '{path}', which exists: name another, or remove it to make it anew.")
+
+
+@contextlib.contextmanager
+def _locked(path: Path, folder: Path) -> Iterator[None]:
+    """Keeps other processes from making `path` meanwhile; refuses it where nothing says that it is to be made."""
+    with space_for(path), contextlib.ExitStack() as stack:
         folder.mkdir(parents=True, exist_ok=True)
-        with (folder / "lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ConfigurationError(f"{path} is being made by another process: wait for it, or stop it.") from None
-            writer = TokenWriter(path, folder, tokenizer, _place(folder, plan), plan)
-            try:
-                yield writer
-            finally:
-                writer.close()
+        try:
+            lock = stack.enter_context((folder / "lock").open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, FileNotFoundError):  # it has the lock, or takes the folder away
+            raise ConfigurationError(f"{path} is being made by another process: wait for it, or stop it.") from None
+        if path.exists() and not (folder / _PROGRESS).exists():  # made meanwhile, or before a kill between two removals
+            _remove(folder)
+            raise there_already(path)
+        yield
+
+
+def _remove(folder: Path) -> None:
+    """Takes a folder away; how far it got goes last, so that a run that is killed here is known to have finished."""
+    for file in sorted(folder.iterdir(), key=lambda file: file.name == _PROGRESS):
+        file.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # another process has come into it: it finds `path`, and takes the folder away
+        folder.rmdir()
 
 
 def _place(folder: Path, plan: Mapping[str, str]) -> Place:
     """Returns how far an interrupted run by the same plan got."""
-    anew = f"remove the folder {folder} to begin anew."
-    try:
-        saved: dict[str, Any] = json.loads((folder / "progress.json").read_text())
-        place, begun = Place(**saved["place"]), saved["plan"]
-    except FileNotFoundError:
+    saved = _saved(folder)
+    if saved is None:
         return Place()
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise ConfigurationError(f"{folder / 'progress.json'} can't be read ({error}): {anew}") from error
-    other = [name for name, value in plan.items() if begun.get(name) != value]
-    if other:
-        raise ConfigurationError(f"{folder} was begun with another {' and '.join(other)}: give the same, or {anew}")
+    place, begun = saved
+    if other := _differing(begun, plan):
+        raise ConfigurationError(
+            f"{folder} was begun with another {' and '.join(other)}: give the same, or {_anew(folder)}"
+        )
     return place
+
+
+def _saved(folder: Path) -> tuple[Place, Mapping[str, str]] | None:
+    """Returns how far an interrupted run got, and its plan."""
+    try:
+        saved: dict[str, Any] = json.loads((folder / _PROGRESS).read_text())
+        return Place(**saved["place"]), dict(saved["plan"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ConfigurationError(f"{folder / _PROGRESS} can't be read ({error}): {_anew(folder)}") from error
+
+
+def _differing(begun: Mapping[str, str], plan: Mapping[str, str]) -> list[str]:
+    return [name for name, value in plan.items() if begun.get(name) != value]
+
+
+def _anew(folder: Path) -> str:
+    return f"remove the folder {folder} to begin anew."
 
 
 def _open_behind(path: Path, size: int) -> BinaryIO:

@@ -1,5 +1,6 @@
 """`python -m trainers.tokenize`: what it writes, what it says, and that nothing stops it for good."""
 
+import fcntl
 import os
 import re
 import shutil
@@ -80,38 +81,75 @@ def test_learns_byte_pairs_and_writes_by_them(folder, capfd):
     assert (folder / "b.json").read_bytes() == before
 
 
-def test_whenever_it_is_killed_the_same_command_ends_in_the_same_bytes(folder, monkeypatch):
+def keeping(original, keep):
+    def kept(*arguments, **kwargs):
+        original(*arguments, **kwargs)
+        keep()
+
+    return kept
+
+
+def test_whenever_it_is_killed_the_same_command_ends_in_the_same_bytes(folder, monkeypatch, capfd):
     """What lies on the disk at each moment is kept, and gone on from."""
     monkeypatch.setattr(corpus, "PIECE", 4)
     monkeypatch.setattr(tokenize, "SAVE_EVERY", 6)
     moments = []
+    out, partial = folder / "x.tokens", folder / "x.tokens.partial"
 
-    def keeping(name):
-        original = getattr(TokenWriter, name)
-
-        def kept(self, *arguments, **kwargs):
-            original(self, *arguments, **kwargs)
-            if self.folder.exists():
-                moments.append(folder / f"moment {len(moments)}")
-                shutil.copytree(self.folder, moments[-1])
-
-        return kept
+    def keep():
+        moments.append(folder / f"moment {len(moments)}")
+        moments[-1].mkdir()
+        if partial.exists():
+            shutil.copytree(partial, moments[-1] / partial.name)
+        if out.exists():
+            shutil.copy(out, moments[-1])
 
     with monkeypatch.context() as patch:
-        for name in ("append", "save"):
-            patch.setattr(TokenWriter, name, keeping(name))
+        for owner, names in ((TokenWriter, ("append", "save")), (os, ("replace", "unlink", "rmdir"))):
+            for name in names:
+                patch.setattr(owner, name, keeping(getattr(owner, name), keep))
         assert main(WORDS) == 0
-    whole = (folder / "x.tokens").read_bytes()
-    assert len(moments) > 12
+    whole = out.read_bytes()
+    finished = [moment for moment in moments if (moment / out.name).exists()]
+    assert (len(moments) - len(finished) > 12, len(finished)) == (True, 4)  # replaced, lock, progress, folder
     for i, moment in enumerate(moments):
-        (folder / "x.tokens").unlink()
-        shutil.move(moment, folder / "x.tokens.partial")
-        if i % 2:  # what was on its way to the disk may have got there, or half of it
-            with (folder / "x.tokens.partial" / "tokens").open("ab") as file:
+        out.unlink(missing_ok=True)
+        for path in moment.iterdir():
+            shutil.move(path, folder)
+        if i % 2 and (partial / "tokens").exists():  # what was on its way to the disk may have got there, or half of it
+            with (partial / "tokens").open("ab") as file:
                 file.write(b"xyz")
-        assert main(WORDS) == 0
-        assert (folder / "x.tokens").read_bytes() == whole
-        assert not (folder / "x.tokens.partial").exists()
+        capfd.readouterr()
+        # The last two know no longer what the file was made of, and have nothing left to do.
+        assert main(WORDS) == (2 if moment in finished[2:] else 0)
+        if moment not in finished[2:]:
+            assert "3 files, 4 documents" in capfd.readouterr().out
+        assert out.read_bytes() == whole
+        assert not partial.exists()
+
+
+def test_a_file_of_something_else_beside_what_was_begun_is_not_taken_for_its_end(folder, monkeypatch, capfd):
+    partial = interrupted(folder, monkeypatch)
+    (folder / "x.tokens").write_bytes(b"mine")
+    capfd.readouterr()
+    refused(capfd, WORDS, 2, "`--out` is", "x.tokens', which exists")
+    (partial / "tokens").unlink()
+    refused(capfd, [*WORDS[:2], "--separator=-"], 2, "`--out` is", "x.tokens', which exists")
+    assert (folder / "x.tokens").read_bytes() == b"mine"
+    assert partial.exists()
+
+
+def test_who_gets_the_lock_when_another_process_has_finished_replaces_nothing(folder, monkeypatch, capfd):
+    flock = fcntl.flock
+
+    def late(*arguments):
+        flock(*arguments)
+        (folder / "x.tokens").write_bytes(b"made by another")
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    refused(capfd, WORDS, 2, "`--out` is", "x.tokens', which exists")
+    assert (folder / "x.tokens").read_bytes() == b"made by another"
+    assert sorted(os.listdir(folder)) == ["texts", "x.tokens"]
 
 
 def test_a_signal_saves_and_asks_to_be_run_again(folder, monkeypatch, capfd):
@@ -210,7 +248,7 @@ def test_a_text_that_changes_meanwhile_is_named(folder, monkeypatch, capfd):
         (["--files=none*", "--out=x"], 4, ["none* names no file of text"]),
         (["--files=texts/b.txt", "--out=x"], 4, ["`--files` names 1 texts, and there is nothing in them"]),
         (["--files=texts/s.txt", "--out=x", "--separator=--"], 4, ["nothing but separators"]),
-        (["--files=texts/a.txt", "--out=texts"], 2, ["`--out` is 'texts', which exists"]),
+        (["--files=texts/a.txt", "--out=texts"], 2, ["`--out` is '", "texts', which exists"]),
         ([*WORDS, "--bpe=x.json"], 4, ["x.json can't be read: No such file"]),
         ([*WORDS[1:], "--files=/dev/zero"], 4, ["/dev/zero is a device"]),
         (["--files=texts/a.txt", "--out=/dev/full/x"], 2, ["Not a directory"]),
