@@ -15,7 +15,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,7 @@ from trainers.native_stderr import native_stderr_in
 from trainers.preemption import Preemption
 
 if TYPE_CHECKING:
+    from core.data.corpus import Text
     from core.data.token_writer import Place, TokenWriter
     from core.data.tokenizers import Tokenizer
 
@@ -62,6 +63,8 @@ def main(words: Sequence[str]) -> int:
 
 def parse(words: Sequence[str]) -> FlagValues:
     """Returns the flags; raises a `ConfigurationError` for a wrong one."""
+    # `path_of` takes names for UTF-8, as they are in a file of flags: so they are here, whatever the locale.
+    words = [os.fsencode(word).decode("utf-8", "surrogateescape") for word in words]
     flags = parse_flags(words, _define, usage=USAGE)
     if not flags.files:
         raise ConfigurationError("`--files` is missing: name texts, as `--files=corpus` or `--files='books/**/*.txt'`.")
@@ -102,53 +105,53 @@ def run(flags: FlagValues) -> int:
 
 def _run(flags: FlagValues, preemption: Preemption) -> None:
     from core.data.bpe import bpe, check_vocabulary
+    from core.data.corpus import separator_of
+    from core.data.files import path_of
     from core.data.token_writer import finished, partial_folder, there_already, token_writer
     from core.data.tokenizers import byte_tokens
 
     if flags.train_bpe is not None:
         check_vocabulary(flags.train_bpe, name="--train_bpe")
-    out = Path(flags.out).expanduser().absolute()
+    out, pairs = path_of(flags.out), path_of(flags.bpe) if flags.bpe else None
     if out.exists() and not partial_folder(out).exists():
         raise there_already(out)
-    own = [out, *([Path(flags.bpe).expanduser().absolute()] if flags.bpe else [])]
-    sizes = _sizes(flags.files, own)
-    separator = flags.separator.encode() if flags.separator else None
-    if flags.train_bpe is not None:
-        _learn(own[-1], sizes, separator, flags.train_bpe, preemption)
-    tokenizer = bpe(str(own[-1])) if flags.bpe else byte_tokens()
-    plan = {"tokenizer": tokenizer.identity, "separator": repr(separator), "set of texts": _digest(sizes)}
+    texts = _texts(flags.files, [path for path in (out, partial_folder(out), pairs) if path])
+    separator = separator_of(flags.separator)
+    if pairs and flags.train_bpe is not None:
+        _learn(pairs, texts, separator, flags.train_bpe, preemption)
+    tokenizer = bpe(flags.bpe) if flags.bpe else byte_tokens()
+    plan = {"tokenizer": tokenizer.identity, "separator": repr(separator), "set of texts": _digest(texts)}
     place = finished(out, plan=plan)
     if place is None:
         with token_writer(out, tokenizer, plan=plan) as writer:
             place = writer.place
             if place.tokens:
                 print(f"going on behind {place.tokens:,} tokens of {out}", flush=True)
-            _write(writer, sizes, separator, preemption)
-    print(_counted(place, tokenizer, len(sizes), out), flush=True)
+            _write(writer, texts, separator, preemption)
+    print(_counted(place, tokenizer, len(texts), out), flush=True)
 
 
-def _sizes(patterns: Sequence[str], own: Sequence[Path]) -> dict[Path, int]:
-    """Returns the texts that aren't empty, with their bytes; those that are empty are named."""
-    from core.data.corpus import list_texts, text_size, warn_of_empty
-    from core.data.token_writer import partial_folder
+def _texts(patterns: Sequence[str], own: Sequence[Path]) -> list["Text"]:
+    """Returns the texts that aren't empty, without what this command makes itself; those that are empty are named."""
+    from core.data.corpus import list_texts, look_at, warn_of_empty
 
-    made = partial_folder(own[0])
-    paths = dict.fromkeys(path for pattern in patterns for path in list_texts(pattern))
-    sizes = {path: text_size(path) for path in paths if path not in own and made not in path.parents}
-    warn_of_empty(path for path, size in sizes.items() if not size)
-    if not any(sizes.values()):
-        raise DataError(f"`--files` names {len(sizes)} texts, and there is nothing in them: give some text.")
-    return {path: size for path, size in sizes.items() if size}
+    made = {Path(os.path.realpath(path)) for path in own}
+    real = {path: Path(os.path.realpath(path)) for path in list_texts(*patterns)}
+    texts = [look_at(path) for path in real if not made & {real[path], *real[path].parents}]
+    warn_of_empty(texts)
+    if not any(text.size for text in texts):
+        raise DataError(f"`--files` names {len(texts)} texts, and there is nothing in them: give some text.")
+    return [text for text in texts if text.size]
 
 
-def _digest(sizes: Mapping[Path, int]) -> str:
+def _digest(texts: Sequence["Text"]) -> str:
     """Returns what changes with the names, sizes and times of the texts."""
-    files = [(os.fsencode(path).hex(), size, path.stat().st_mtime_ns) for path, size in sizes.items()]
+    files = [(os.fsencode(os.path.realpath(text.path)).hex(), text.size, text.modified) for text in texts]
     return hashlib.sha256(json.dumps(files).encode()).hexdigest()
 
 
 def _learn(
-    path: Path, sizes: Mapping[Path, int], separator: bytes | None, vocabulary: int, preemption: Preemption
+    path: Path, texts: Sequence["Text"], separator: bytes | None, vocabulary: int, preemption: Preemption
 ) -> None:
     """Learns byte pairs from all texts, if they aren't there from a run before."""
     from core.data.bpe import train_bpe
@@ -158,32 +161,32 @@ def _learn(
         print(f"{path} exists, and its byte pairs are used; remove it to learn them anew", flush=True)
         return
 
-    def texts() -> Iterator[bytes]:
-        for text in sizes:
-            with open_text(text) as file:
+    def read() -> Iterator[bytes]:
+        for text in texts:
+            with open_text(text.path) as file:
                 for piece in pieces(file, separator=separator):
                     yield piece.text
                     advance(len(piece.text))
                     if preemption.signal:
                         raise PreemptedError(f"stopped by {preemption.name} before it had learnt: run it again.")
 
-    with _bar("learning byte pairs", sum(sizes.values())) as advance:
-        train_bpe(texts(), path, vocabulary=vocabulary)
+    with _bar("learning byte pairs", sum(text.size for text in texts)) as advance:
+        train_bpe(read(), path, vocabulary=vocabulary)
 
 
-def _write(writer: "TokenWriter", sizes: Mapping[Path, int], separator: bytes | None, preemption: Preemption) -> None:
+def _write(writer: "TokenWriter", texts: Sequence["Text"], separator: bytes | None, preemption: Preemption) -> None:
     """Turns texts into tokens from where the writer stands."""
     from core.data.corpus import open_text, pieces
 
-    place, total = writer.place, sum(sizes.values())
-    done = sum(list(sizes.values())[: place.file]) + place.offset
+    place, total = writer.place, sum(text.size for text in texts)
+    done = sum(text.size for text in texts[: place.file]) + place.offset
     saved = done
     with _bar("writing tokens", total, done=done) as advance:
-        for path, size in list(sizes.items())[place.file :]:
-            with open_text(path) as file:
+        for text in texts[place.file :]:
+            with open_text(text.path) as file:
                 for piece in pieces(file, separator=separator, offset=place.offset, inside=place.inside):
-                    if piece.next_offset > size:  # of a text that grows there may be no end
-                        raise _changed(path, size)
+                    if piece.next_offset > text.size:  # of a text that grows there may be no end
+                        text.check_unchanged(file)
                     writer.append(piece.tokens(writer.tokenizer), begins_document=piece.begins_document)
                     read = piece.next_offset - place.offset
                     place.offset, place.inside = piece.next_offset, not piece.ends_document
@@ -198,17 +201,11 @@ def _write(writer: "TokenWriter", sizes: Mapping[Path, int], separator: bytes | 
                             f"stopped by {preemption.name}: {done:,} of {total:,} bytes are tokens, and saved. Run the "
                             "same command again to go on."
                         )
-                if file.tell() != size:
-                    raise _changed(path, size)
+                text.check_unchanged(file)
             place.file, place.offset, place.inside = place.file + 1, 0, False
         if not place.tokens:
-            raise DataError(f"`--files` names {len(sizes)} texts with nothing but separators in them: give some text.")
+            raise DataError(f"`--files` names {len(texts)} texts with nothing but separators in them: give some text.")
         writer.finish()
-
-
-def _changed(path: Path, size: int) -> DataError:
-    now = path.stat().st_size
-    return DataError(f"{path} had {size:,} bytes, and now {now:,}: leave it as it is until its tokens are written.")
 
 
 def _counted(place: "Place", tokenizer: "Tokenizer", files: int, out: Path) -> str:

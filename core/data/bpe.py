@@ -13,7 +13,7 @@ from typing import Any
 
 import gin
 
-from core.data.files import open_file
+from core.data.files import open_file, path_of
 from core.data.tokenizers import Tokenizer
 from core.disk import write_whole
 from core.errors import ConfigurationError, DataError, shown
@@ -78,7 +78,7 @@ class BpeTokenizer(Tokenizer):
 @gin.configurable
 def bpe(path: str) -> Tokenizer:
     """Reads a tokenizer of byte pairs from a `tokenizer.json`."""
-    return BpeTokenizer(Path(path).expanduser().absolute())
+    return BpeTokenizer(path_of(path))
 
 
 def train_bpe(texts: Iterable[bytes], path: Path, *, vocabulary: int) -> None:

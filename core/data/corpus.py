@@ -17,11 +17,11 @@ from absl import logging
 
 from core.arguments import listed
 from core.data import files as data_files
-from core.data.files import open_file
+from core.data.files import open_file, path_of
 from core.data.token_files import token_dtype
 from core.data.token_windows import TokenWindows
 from core.data.tokenizers import ByteTokenizer, Numbers, Tokenizer
-from core.errors import DataError
+from core.errors import ConfigurationError, DataError
 
 PIECE = 1 << 20  # bytes
 _READ_AHEAD = 4  # pieces; what is left of those before is copied each time
@@ -73,32 +73,45 @@ def _cut(buffer: bytes, at: int) -> int:
     return next((stop for stop in range(at + PIECE, at + PIECE - 4, -1) if buffer[stop] & 0xC0 != 0x80), at + PIECE)
 
 
-def list_texts(pattern: str) -> list[Path]:
-    """Lists the files that `pattern` names, sorted: one, all of a folder and those in it, or those of a glob.
+def list_texts(*patterns: str) -> list[Path]:
+    """Lists the files that each of `patterns` names, sorted: one, all of a folder and those in it, or those of a glob.
 
-    What is hidden is left out.
+    What is hidden is left out. Links are followed, and a file that has several names is listed once, by the first.
     """
-    path = Path(pattern).expanduser()
+    found: dict[str, Path] = {}
+    for pattern in patterns:
+        for path in sorted(_named(pattern)):
+            found.setdefault(os.path.realpath(path), path)
+    return [*found.values()]
+
+
+def _named(pattern: str) -> list[Path]:
+    path, here = path_of(pattern), Path.cwd()
     if path.is_dir():
         found = _below(path)
     elif path.exists():
         found = [path]
     else:
-        found = [Path(name) for name in glob.glob(str(path), recursive=True) if not os.path.isdir(name)]
+        root = here if path.is_relative_to(here) else Path(path.anchor)  # whose name is no pattern
+        names = glob.glob(str(path.relative_to(root)), root_dir=root, recursive=True)
+        found = [root / name for name in names if not (root / name).is_dir()]
     if not found:
-        raise DataError(
-            f"{path.absolute()} names no file of text; give a file, a folder, or a pattern such as 'books/**/*.txt'."
-        )
-    return sorted(file.absolute() for file in found)
+        raise DataError(f"{path} names no file of text; give a file, a folder, or a pattern such as 'books/**/*.txt'.")
+    return found
 
 
 def _below(folder: Path) -> list[Path]:
     def refuse(error: OSError) -> None:
         raise DataError(f"{error.filename} can't be read: {error.strerror}; give a folder of text.") from error
 
-    found = []
-    for parent, folders, names in os.walk(folder, onerror=refuse):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+    found, seen = [], {os.path.realpath(folder)}  # a link may lead back
+    for parent, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
+        candidates, folders[:] = sorted(folders), []
+        for name in candidates:
+            place = os.path.realpath(Path(parent, name))
+            if not name.startswith(".") and place not in seen:
+                seen.add(place)
+                folders.append(name)
         found += [Path(parent, name) for name in names if not name.startswith(".")]
     return found
 
@@ -113,16 +126,43 @@ def open_text(path: Path) -> BinaryIO:
         ) from error
 
 
-def text_size(path: Path) -> int:
-    """Returns the bytes of a file of text."""
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """A file of text as it was when it was looked at."""
+
+    path: Path
+    size: int  # bytes
+    modified: int  # nanoseconds
+
+    def check_unchanged(self, file: BinaryIO) -> None:
+        """Refuses `file`, opened later and read to its end, or beyond what it had, where it isn't as it was."""
+        now = os.fstat(file.fileno())
+        if (file.tell(), now.st_size, now.st_mtime_ns) != (self.size, self.size, self.modified):
+            raise DataError(
+                f"{self.path} has changed since it was first looked at: it had {self.size:,} bytes, and now "
+                f"{now.st_size:,}; leave it as it is until its tokens are written."
+            )
+
+
+def look_at(path: Path) -> Text:
+    """Returns what a file of text is now."""
     with open_text(path) as file:
-        return os.fstat(file.fileno()).st_size
+        state = os.fstat(file.fileno())
+    return Text(path, state.st_size, state.st_mtime_ns)
 
 
-def warn_of_empty(paths: Iterable[Path]) -> None:
+def separator_of(text: str | None) -> bytes | None:
+    """Returns the bytes of a separator, which needn't be UTF-8 where a shell has handed them over."""
+    if text == "":
+        raise ConfigurationError("`separator` is '', which stands everywhere: give some text, or leave it out.")
+    return None if text is None else text.encode("utf-8", "surrogateescape")
+
+
+def warn_of_empty(texts: Iterable[Text]) -> None:
     """Names files that hold nothing."""
-    for path in paths:
-        logging.warning("%s is empty and left out", path)
+    for text in texts:
+        if not text.size:
+            logging.warning("%s is empty and left out", text.path)
 
 
 @gin.configurable
@@ -134,20 +174,21 @@ def text_files(
     A file is one document, or several between which `separator` stands. All is turned into tokens as the run begins.
     """
     tokenizer = tokenizer or ByteTokenizer()
-    sizes = {path: text_size(path) for path in list_texts(files)}
-    total, memory = sum(sizes.values()), data_files.machine_memory()
+    between = separator_of(separator)
+    texts = [look_at(path) for path in list_texts(files)]
+    total, memory = sum(text.size for text in texts), data_files.machine_memory()
     if 4 * total > memory:  # two bytes a token, and what is made on the way
         raise DataError(
             f"`text_files.files` names {total:,} bytes of text, which is turned into tokens within the {memory:,} of "
             "this machine's memory: write them to a file once, with `python -m trainers.tokenize`, and read it with "
             "`token_file`."
         )
-    warn_of_empty(path for path, size in sizes.items() if not size)
+    warn_of_empty(texts)
     dtype = token_dtype(tokenizer.vocabulary)
     parts = [np.empty(0, dtype)]
-    for path in sizes:
-        with open_text(path) as file:
-            for piece in pieces(file, separator=separator.encode() if separator else None):
+    for text in texts:
+        with open_text(text.path) as file:
+            for piece in pieces(file, separator=between):
                 parts.append(piece.tokens(tokenizer).astype(dtype))
-    place = listed(map(str, sizes), most=3, quote="")
+    place = listed((str(text.path) for text in texts), most=3, quote="")
     return TokenWindows(np.concatenate(parts), length=length, tokenizer=tokenizer, name="text_files", place=place)

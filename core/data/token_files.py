@@ -22,7 +22,7 @@ from typing import Any
 import gin
 import numpy as np
 
-from core.data.files import open_file
+from core.data.files import open_file, path_of
 from core.data.token_windows import Tokens, TokenWindows
 from core.data.tokenizers import ByteTokenizer, Tokenizer
 from core.errors import DataError, shown
@@ -110,7 +110,7 @@ def _read_header(path: Path, content: bytes, held: int) -> Header:
 @gin.configurable
 def token_file(path: str, length: int, *, tokenizer: Tokenizer | None = None) -> TokenWindows:
     """Reads windows of `length` targets from a file of tokens; `tokenizer` made it, that of bytes if left out."""
-    place, tokenizer = Path(path).expanduser().absolute(), tokenizer or ByteTokenizer()
+    place, tokenizer = path_of(path), tokenizer or ByteTokenizer()
     file = read_token_file(place)
     made_by, given = file.header.identity, tokenizer.identity
     if made_by != given:

@@ -223,20 +223,6 @@ def test_two_at_once_are_one_too_many(folder):
         pass
 
 
-def test_a_text_that_changes_meanwhile_is_named(folder, monkeypatch, capfd):
-    original = TokenWriter.append
-
-    def append(self, *arguments, **kwargs):
-        original(self, *arguments, **kwargs)
-        (folder / "texts" / "a.txt").open("ab").write(b"more")
-
-    monkeypatch.setattr(TokenWriter, "append", append)
-    monkeypatch.setattr(corpus, "PIECE", 4)
-    monkeypatch.setattr(corpus, "_READ_AHEAD", 1)
-    assert main(WORDS) == 4
-    assert "a.txt had 14 bytes, and now" in capfd.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
@@ -244,6 +230,7 @@ def test_a_text_that_changes_meanwhile_is_named(folder, monkeypatch, capfd):
         (["--files=texts"], 2, ["`--out` is missing"]),
         ([*WORDS, "--train_bpe=300"], 2, ["`--train_bpe` has no effect without `--bpe`"]),
         ([*WORDS, "--bpe=x.json", "--train_bpe=257"], 2, ["`--train_bpe` is 257", "258 or more"]),
+        ([*WORDS[:2], "--separator="], 2, ["`--separator=` has an empty value"]),
         ([*WORDS, "--file=texts"], 2, ["`--file=texts`", "Did you mean `--files`?"]),
         (["--files=none*", "--out=x"], 4, ["none* names no file of text"]),
         (["--files=texts/b.txt", "--out=x"], 4, ["`--files` names 1 texts, and there is nothing in them"]),

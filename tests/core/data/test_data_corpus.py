@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from core.data import corpus, text_files
 from core.data.corpus import list_texts, pieces
-from core.errors import DataError
+from core.errors import ConfigurationError, DataError
 
 
 def lay(root, files):
@@ -77,6 +77,35 @@ def test_files_are_found_by_name_by_folder_and_by_pattern(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="empty names no file"):
         found("empty")
+
+
+def test_links_are_followed_and_each_file_is_read_once(tmp_path, monkeypatch):
+    lay(tmp_path, {"texts/a.txt": b"a", "texts/z/b.txt": b"b", "else/where/c.txt": b"c", "[odd]/d.txt": b"d"})
+    (tmp_path / "texts" / "back").symlink_to(tmp_path / "texts")
+    (tmp_path / "texts" / "else").symlink_to(tmp_path / "else")
+    (tmp_path / "texts" / "y").symlink_to("z")
+    (tmp_path / "texts" / "a again.txt").symlink_to("a.txt")
+    (tmp_path / "else" / "back").symlink_to(tmp_path)
+
+    def found(*patterns):
+        return sorted(os.path.realpath(path) for path in list_texts(*map(str, patterns)))
+
+    everything = [str(tmp_path / name) for name in ("[odd]/d.txt", "else/where/c.txt", "texts/a.txt", "texts/z/b.txt")]
+    assert found(tmp_path / "texts") == everything
+    assert found(tmp_path / "texts/*/b.txt", tmp_path / "else/../texts/y/b.txt") == everything[-1:]
+    (first, second) = list_texts(str(tmp_path / "texts/z"), str(tmp_path / "texts/a*"), str(tmp_path / "texts/y"))
+    assert (first, second) == (tmp_path / "texts/z/b.txt", tmp_path / "texts/a again.txt")
+    monkeypatch.chdir(tmp_path / "[odd]")  # the name of the folder is no pattern either
+    assert list_texts("*.txt") == [tmp_path / "[odd]" / "d.txt"]
+    assert list_texts("../te*/a.txt") == [tmp_path / "[odd]/../texts/a.txt"]
+
+
+def test_a_separator_is_bytes_and_some(tmp_path):
+    lay(tmp_path, {"a.txt": b"one\xfftwo"})
+    tokens = everything(text_files(str(tmp_path), 7, separator="\udcff"))["tokens"]
+    assert tokens.tolist() == [[*b"one", 256, *b"two", 256]]
+    with pytest.raises(ConfigurationError, match="`separator` is '', which stands everywhere"):
+        text_files(str(tmp_path), 8, separator="")
 
 
 def test_text_files_are_documents_in_the_order_of_their_names(tmp_path):
