@@ -1,7 +1,8 @@
 """Text of a Markov chain, whose entropy is known: what the best of all models loses.
 
-Each symbol depends on the two before it. A model that reaches `entropy` has learnt all there is, and one below it has
-seen the test.
+Each symbol depends on the two before it. A model that reaches `entropy` has learnt all there is; over many walks none
+loses less on average. On the one walk of a test the true chain itself loses a little more or less, mostly within half a
+percent: 0.07 % less with seed 0, 0.44 % less with seed 3.
 
 >>> source = markov("test", length=64)
 >>> len(source), round(source.entropy_rate, 3), round(source.entropy, 3)
@@ -59,7 +60,7 @@ class MarkovWindows(TokenWindows):
 
     @property
     def entropy(self) -> float:
-        """Returns the least mean loss a target in windows of this length: the first target's past is one symbol."""
+        """Returns the least expected loss a target in windows of this length: the first target's past is one symbol."""
         given_one = self.pairs / self.pairs.sum(axis=1, keepdims=True)
         return (_entropy(self.pairs, given_one) + (self.length - 1) * self.entropy_rate) / self.length
 

@@ -23,7 +23,10 @@ _FILE = Path(__file__).parent / "embedded" / "topics.json.gz"
 
 @gin.configurable
 def topics(split: Literal["train", "test"], length: int, *, tokenizer: Tokenizer | None = None) -> TokenWindows:
-    """Reads windows of `length` targets; each topic is a document. No paragraph of `test` stands in `train`."""
+    """Reads windows of `length` targets; each topic is a document.
+
+    No paragraph of `test` with more than 60 characters stands in `train`.
+    """
     check_split("topics", split, ["train", "test"])
     tokenizer = tokenizer or ByteTokenizer()
     with gzip.open(_FILE, "rt", encoding="utf-8") as file:
