@@ -60,7 +60,7 @@ class _Reader:
                     raise ConfigurationError(f"`{word}` has no value: write `{word}=VALUE`.")
                 word = f"{word}={rest.popleft()}"
             value = word.partition("=")[2]
-            if "=" in word and not value.strip():
+            if "=" in word and not value.strip(" "):
                 raise ConfigurationError(f"`{word}` has an empty value: give it one, or leave the flag out.")
             if flag.name == "flagfile":
                 self._read_file(Path(value).expanduser(), files)

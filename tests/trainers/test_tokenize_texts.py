@@ -44,6 +44,12 @@ def test_a_separator_of_bytes_that_are_no_text_is_one(folder):
     assert read_token_file(folder / "x.tokens").tokens.tolist() == [*b"\x00five", 256]
 
 
+def test_an_empty_line_is_a_separator(folder):
+    (folder / "texts" / "c.txt").write_bytes(b"one\n\ntwo")
+    assert main(["--files=texts/c.txt", "--out=x.tokens", "--separator=\n\n"]) == 0
+    assert read_token_file(folder / "x.tokens").tokens.tolist() == [*b"one", 256, *b"two", 256]
+
+
 def test_a_text_that_changes_meanwhile_is_named(folder, monkeypatch, capfd):
     original = TokenWriter.append
 
