@@ -22,7 +22,8 @@ def matching(patterns: Sequence[str], paths: Iterable[str], *, argument: str) ->
             ends = {path.split("/", i)[-1] for path in paths for i in range(path.count("/") + 1)}
             raise ValueError(
                 f"`{argument}` has the pattern {pattern!r}, which matches no parameter."
-                f"{did_you_mean(pattern, sorted(ends))} The parameters are: {', '.join(sorted(paths))}."
+                f"{did_you_mean(pattern, sorted(ends))} Correct it, or leave it out; the parameters are: "
+                f"{', '.join(sorted(paths))}."
             )
         found |= hits
     return found
