@@ -152,6 +152,6 @@ def test_resume_check_with_histories_of_images_and_averages_of_weights(tmp_path)
     short = ["CycleGan.pool_size = 5", "Trainer.global_batch_size = 2", "Trainer.chunk_steps = 2", "Trainer.hooks = []"]
     averaged = ["CycleGan.g_optimizer = @chain()", "chain.transforms = [@adam(), @ema()]"]
     flags = [f"--gin_param={text}" for text in (*small, *short, *averaged)]
-    done = run(*files, *flags, "--mode=resume_check", cwd=tmp_path)
+    done = run(*files, *flags, "--mode=resume_check", cwd=tmp_path, timeout=900)  # a CycleGAN is traced three times
     assert done.returncode == 0, done.stdout + done.stderr
     assert "resume is exact" in done.stdout
