@@ -1,0 +1,118 @@
+"""How variables lie on a mesh, by the patterns of their paths; nothing here touches TensorFlow or a device.
+
+>>> layouts = Layouts([("*/out/w", "model,-"), ("*/w", "...,model")], {"batch": 1, "model": 2})
+>>> layouts.of("net/out/w", [8, 6]), layouts.local_shape("net/up/w", [8, 6]), layouts.of("net/scale", [8])
+(('model', '-'), (8, 3), ('-',))
+
+A layout has an axis of the mesh for each dimension, or "-" for one that isn't cut; "..." stands for as many "-" as
+there are dimensions left, so that one pattern serves a matrix and its bias.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+
+from core.arguments import listed
+from core.errors import ConfigurationError, did_you_mean, shown
+
+WHOLE = "-"
+_REST = "..."
+
+
+class Layouts:
+    """Which dimensions of a variable are cut, and along which axis of a mesh of these `sizes`.
+
+    The first of the `patterns` that matches a path counts; what none matches is whole on every device.
+    """
+
+    def __init__(self, patterns: Sequence[tuple[str, str]], sizes: Mapping[str, int], *, binding: str = "mesh.layouts"):
+        self.sizes, self.binding = dict(sizes), binding
+        self.patterns = [(pattern, self._axes(pattern, layout)) for pattern, layout in self._pairs(patterns)]
+
+    def of(self, path: str, shape: Sequence[int]) -> tuple[str, ...]:
+        """Returns an axis of the mesh, or "-", for each dimension."""
+        for pattern, axes in self.patterns:
+            if fnmatchcase(path, pattern):
+                return self._fitted(pattern, axes, path, shape)
+        return (WHOLE,) * len(shape)
+
+    def local_shape(self, path: str, shape: Sequence[int]) -> tuple[int, ...]:
+        """Returns the shape of what each device holds."""
+        return tuple(
+            size if axis == WHOLE else size // self.sizes[axis]
+            for axis, size in zip(self.of(path, shape), shape, strict=True)
+        )
+
+    def check(self, shapes: Mapping[str, Sequence[int]]) -> None:
+        """Refuses patterns that lay out none of the variables of these `shapes`, and axes that don't divide them."""
+        first = {path: next((p for p, _ in self.patterns if fnmatchcase(path, p)), None) for path in shapes}
+        for pattern, _ in self.patterns:
+            if pattern not in first.values():
+                raise ConfigurationError(self._without_effect(pattern, list(shapes)))
+        cut = [(axis, n, path) for path, shape in shapes.items() for axis, n in self._cut(path, shape)]
+        for axis, n, path in cut:
+            if n % self.sizes[axis]:
+                common = math.gcd(*(other for name, other, _ in cut if name == axis))
+                raise ConfigurationError(
+                    f"`mesh.{axis}` is {self.sizes[axis]}, which doesn't divide the {n} of `{path}` "
+                    f"{shown(list(shapes[path]))} that `{self.binding}` cuts along it: sizes that divide all that is "
+                    f"cut so are {_divisors(common)}; or leave `{path}` whole, by a pattern of its own before the one "
+                    f"that matches: ({shown(path)}, {shown(','.join(WHOLE * len(shapes[path])))})."
+                )
+
+    def _cut(self, path: str, shape: Sequence[int]) -> list[tuple[str, int]]:
+        return [(axis, n) for axis, n in zip(self.of(path, shape), shape, strict=True) if axis != WHOLE]
+
+    def _pairs(self, patterns: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+        for entry in patterns:
+            if not (isinstance(entry, Sequence) and len(entry) == 2 and all(isinstance(x, str) for x in entry)):
+                raise ConfigurationError(
+                    f"`{self.binding}` has {shown(entry)}; give pairs of a pattern of paths and a layout, such as "
+                    "('*/attention/out/w', 'model,-')."
+                )
+        return list(patterns)
+
+    def _axes(self, pattern: str, layout: str) -> list[str]:
+        axes = [axis.strip() for axis in layout.split(",")]
+        for axis in axes:
+            if axis not in (*self.sizes, WHOLE, _REST):
+                raise ConfigurationError(
+                    f"`{self.binding}` lays out {shown(pattern)} by {shown(layout)}, but {shown(axis)} is no axis of "
+                    f"the mesh.{did_you_mean(axis, self.sizes)} Give {listed(self.sizes)}, or `-` where a dimension "
+                    "isn't cut, for each dimension."
+                )
+        named = [axis for axis in axes if axis != WHOLE]
+        if len(set(named)) < len(named):
+            raise ConfigurationError(
+                f"`{self.binding}` lays out {shown(pattern)} by {shown(layout)}, which names one twice; an axis cuts "
+                "one dimension of a variable: name each once."
+            )
+        return axes
+
+    def _fitted(self, pattern: str, axes: list[str], path: str, shape: Sequence[int]) -> tuple[str, ...]:
+        rank = len(shape)
+        if _REST in axes and len(axes) - 1 <= rank:
+            place = axes.index(_REST)
+            axes = [*axes[:place], *[WHOLE] * (rank + 1 - len(axes)), *axes[place + 1 :]]
+        if len(axes) != rank or _REST in axes:
+            raise ConfigurationError(
+                f"`{self.binding}` lays out {shown(pattern)} by {shown(','.join(axes))}, {len(axes)} dimensions, but "
+                f"`{path}` has the {rank} of {shown(list(shape))}: give as many, or a pattern that doesn't match it."
+            )
+        return tuple(axes)
+
+    def _without_effect(self, pattern: str, paths: Sequence[str]) -> str:
+        matched = [path for path in paths if fnmatchcase(path, pattern)]
+        if matched:
+            return (
+                f"`{self.binding}` has {shown(pattern)}, but the patterns before it match all that it does, "
+                f"{listed(matched, most=4)}: the first that matches counts. Leave it out, or move it to the front."
+            )
+        near = did_you_mean(pattern, paths) or f" Paths are {listed(paths, most=8)}."
+        return f"`{self.binding}` has {shown(pattern)}, which matches no variable.{near} Correct it, or leave it out."
+
+
+def _divisors(number: int) -> str:
+    """Returns the first divisors of a number, for an error's sentence."""
+    found = [n for n in range(1, min(number, 1024) + 1) if number % n == 0]
+    return listed(map(str, found), most=12, quote="")
