@@ -14,8 +14,11 @@ The `Rng` of a step function knows the moment as well: `rng.step`, and `rng.prog
 the course of a run (an annealed weight, say). They are no randomness, and change no draw.
 """
 
+import contextlib
+import contextvars
 import hashlib
 import math
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -23,6 +26,23 @@ import tensorflow as tf
 _PHILOX = 1
 _FOLDS = 1 << 63  # counters from here on are kept for `fold`, which therefore never meets a draw
 _NAMES = 1 << 62  # and above this one for names, which never meet a number
+
+_pin: contextvars.ContextVar[Callable[[tf.Tensor], tf.Tensor]] = contextvars.ContextVar("pin", default=lambda x: x)
+
+
+def pinned(draw: tf.Tensor) -> tf.Tensor:
+    """Returns what was made of a draw as something that engines cut by what reads it, not before."""
+    return _pin.get()(draw)
+
+
+@contextlib.contextmanager
+def pinning(pin: Callable[[tf.Tensor], tf.Tensor]) -> Iterator[None]:
+    """Hands all that is drawn, within it, to `pin`: for engines that cut tensors, and so would cut a draw."""
+    token = _pin.set(pin)
+    try:
+        yield
+    finally:
+        _pin.reset(token)
 
 
 class Moment(NamedTuple):
@@ -129,9 +149,10 @@ class Rng(NamedTuple):
         key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=self.seed)
         counter += tf.stack([offset, tf.constant(0, tf.uint64)])
         # Integers only: TensorFlow's own float draws change when compiled by XLA, its integer draws don't.
-        return tf.raw_ops.StatelessRandomUniformFullIntV2(
+        words = tf.raw_ops.StatelessRandomUniformFullIntV2(
             shape=shape, key=key, counter=counter, alg=_PHILOX, dtype=tf.uint32
         )
+        return pinned(words)
 
 
 class RowRng(NamedTuple):

@@ -118,7 +118,7 @@ class Trainer:
         # Called through its one trace: finding that anew would cost about a millisecond for every chunk.
         self._run_chunk = self.chunk.get_concrete_function()
         with repeatable_or_refused(self.experiment.deterministic):
-            self._run_chunk(stacked, tf.zeros([3], tf.int64))
+            self._run_chunk(stacked, self.train_step.exchange.handed(tf.zeros([3], tf.int64)))
         verb, chunk_steps = "compiled" if self.settings.compile else "traced", self.input.chunk_steps
         self.telemetry.note(f"{verb} in {time.perf_counter() - began:.1f} s; {chunk_steps} steps a chunk")
         if self.settings.chunk_steps is None and chunk_steps < min(10, self.steps):
@@ -130,7 +130,7 @@ class Trainer:
     def _take_steps(self, stacked: Batch, count: int, *, run: Callable[[Batch, tf.Tensor], object]) -> None:
         first, end = self.step - self.step % self.input.chunk_steps, min(self.step + count, self.steps)
         with explained(self.input.source):
-            run(stacked, tf.constant([first, self.step, end], tf.int64))
+            run(stacked, self.train_step.exchange.handed(tf.constant([first, self.step, end], tf.int64)))
         self._meter.steps += end - self.step
         self.state.step = end
 

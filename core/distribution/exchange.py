@@ -3,12 +3,15 @@
 The engine's values are `[microbatches, rows, ...]`, spread over the replicas by rows.
 """
 
+import contextlib
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
 
 from core.distribution.ledger import GRADIENTS, STATISTICS, VALUES, Collective, Ledger
+from core.distribution.mesh_strategy import MeshStrategy
 from core.errors import ConfigurationError
 
 _LARGE = 1 << 14  # numbers
@@ -26,7 +29,7 @@ class Exchange:
     """What the engine asks of a strategy."""
 
     def __init__(self, strategy: tf.distribute.Strategy, *, reduce_in: tf.DType | None = None):
-        self.strategy = strategy
+        self.strategy, self.mesh = strategy, isinstance(strategy, MeshStrategy)
         self.replicas: int = strategy.num_replicas_in_sync
         self.reduce_in = reduce_in  # a narrower dtype for float32 gradients on their way
         self.device: str = strategy.extended.worker_devices[0]  # where what runs once runs
@@ -39,6 +42,22 @@ class Exchange:
                 "`Trainer.reduce_gradients_in` is 'bfloat16', which TensorFlow's NCCL doesn't add up between the GPUs "
                 "of one process: leave it out. It is for workers on a network."
             )
+
+    def handed(self, value: tf.Tensor) -> tf.Tensor:
+        """Returns a value that the host hands to a traced function, which takes it by `taken`."""
+        return self.strategy.handed(value) if self.mesh else value
+
+    def taken(self, value: Any, dtype: tf.DType) -> Any:
+        """Returns, in a traced function, what it was handed."""
+        return self.strategy.taken(value, dtype) if self.mesh else value
+
+    def by_rows(self, value: Any, dtype: tf.DType) -> Any:
+        """Returns `[microbatches, rows, ...]` that were handed over, the rows of each device or replica on it."""
+        return self.strategy.by_rows(self.taken(value, dtype)) if self.mesh else value
+
+    def around(self) -> AbstractContextManager[Any]:
+        """Returns what a loop around `run` is traced in."""
+        return self.strategy.names() if self.mesh else contextlib.nullcontext()
 
     def run(self, fn: Callable[..., Any], *args: Any) -> Any:
         """Calls `fn` on every replica, each with its own component of `args`."""

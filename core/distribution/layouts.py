@@ -29,6 +29,12 @@ class Layouts:
         self.sizes, self.binding = dict(sizes), binding
         self.patterns = [(pattern, self._axes(pattern, layout)) for pattern, layout in self._pairs(patterns)]
 
+    def before(self, others: "Layouts") -> "Layouts":
+        """Returns layouts where the patterns of `others` come after these."""
+        joined = Layouts([], self.sizes, binding=self.binding)
+        joined.patterns = [*self.patterns, *others.patterns]
+        return joined
+
     def of(self, path: str, shape: Sequence[int]) -> tuple[str, ...]:
         """Returns an axis of the mesh, or "-", for each dimension."""
         for pattern, axes in self.patterns:

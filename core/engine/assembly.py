@@ -5,10 +5,13 @@ step = TrainStep(assembly, batch_spec, seed=0)
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import tensorflow as tf
 
+from core.distribution.mesh_plan import MeshPlan
+from core.engine.scopes import AxesById, made_on
 from core.engine.shapes import made
 from core.errors import ConfigurationError
 from core.module import named_variables
@@ -51,7 +54,7 @@ def assemble(
     check_variables(task, phases, strategy, ids)
     check_trained(task, phases)
     updates = [phase for phase in phases if isinstance(phase, Update)]
-    optimizers = {phase.name: _optimizer(phase, strategy, ids) for phase in updates}
+    optimizers = {phase.name: _optimizer(phase, task, strategy, ids) for phase in updates}
     variables = {f"task/{path}": v for path, v in named_variables(task).items()}
     for phase, optimizer in optimizers.items():
         variables |= {f"optimizer/{phase}/{path}": v for path, v in optimizer.variables.items()}
@@ -62,7 +65,7 @@ def assemble_task(
     make_task: Callable[[], Task], strategy: tf.distribute.Strategy, *, one_device: Sequence[str] = ()
 ) -> Task:
     """Makes a task within the strategy's scope, with the networks of `one_device`, its own and these, on one device."""
-    task = made(make_task, strategy.scope)
+    task = made_on(make_task, strategy, _axes_in_task)
     names = dict.fromkeys((*task.one_device, *one_device))
     if names and strategy.num_replicas_in_sync > 1:
         # The same task once more, outside the scope, to take from it what isn't to be replicated.
@@ -75,18 +78,38 @@ def assemble_task(
     return task
 
 
-def _optimizer(phase: Update, strategy: tf.distribute.Strategy, one_device_ids: Collection[int]) -> Optimizer:
+def _optimizer(
+    phase: Update, task: Task, strategy: tf.distribute.Strategy, one_device_ids: Collection[int]
+) -> Optimizer:
     """Makes the optimizer of a phase, its state beside the variables that it trains."""
     variables = phase.variables()
     apart = [path for path, variable in variables.items() if id(variable) in one_device_ids]
     if not apart:
-        return made(lambda: Optimizer(phase.optimizer, variables), strategy.scope)
+        return made_on(lambda: Optimizer(phase.optimizer, variables), strategy, functools.partial(_axes_of_slots, task))
     if len(apart) < len(variables):
         raise ConfigurationError(
             f"phase `{phase.name}` trains `{apart[0]}`, which the task keeps on one device (`one_device`), together "
             "with variables that it doesn't: make two phases of it, or keep both networks in one place."
         )
     return made(lambda: Optimizer(phase.optimizer, variables), lambda: tf.device(_device(strategy)))
+
+
+def _axes_in_task(plan: MeshPlan, task: Task) -> AxesById:
+    """Returns along which axes each variable of the task is cut, once the plan fits all of them."""
+    variables = named_variables(task)
+    plan.check({path: variable.shape for path, variable in variables.items()})
+    return {id(variable): plan.layouts.of(path, variable.shape) for path, variable in variables.items()}
+
+
+def _axes_of_slots(task: Task, plan: MeshPlan, optimizer: Optimizer) -> AxesById:
+    """Returns the same of slots that have the shape of their parameter; one of another shape lies whole."""
+    paths = {id(variable): path for path, variable in named_variables(task).items()}
+    return {
+        id(slot): plan.slots.of(paths[id(parameter)], slot.shape)
+        for slots in optimizer.slots.values()
+        for path, slot in slots.items()
+        if (parameter := optimizer.parameters.get(path)) is not None and parameter.shape == slot.shape
+    }
 
 
 def _device(strategy: tf.distribute.Strategy) -> str:

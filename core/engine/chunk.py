@@ -55,6 +55,7 @@ class Progress:
 
 def make_chunk(train_step: TrainStep, stacked_spec: Mapping[str, tf.TensorSpec], progress: Progress) -> Any:
     """Returns `chunk(stacked, place)`; `place` is three steps: the chunk's first, where to begin, where to end.
+    It is handed over by the step's `exchange`.
 
     A step that isn't finite ends its chunk, and the ones after it do nothing at all: so the host
     needn't wait for the outcome of each chunk.
@@ -62,13 +63,13 @@ def make_chunk(train_step: TrainStep, stacked_spec: Mapping[str, tf.TensorSpec],
     exchange = train_step.exchange
 
     def chunk(stacked: Batch, place: tf.Tensor) -> None:
-        first, begin, end = tf.unstack(place)
+        first, begin, end = tf.unstack(exchange.taken(place, tf.int64))
 
         # The loop counts places in the chunk, not steps: were a place computed from `first`, XLA would take `first` for
         # a constant and compile every chunk anew.
         def body(i: tf.Tensor, _: tf.Tensor, sums: Mapping[str, Sums]) -> Any:
             step = first + i
-            values = exchange.run(lambda batch, i: {key: x[i] for key, x in batch.items()}, stacked, i)
+            values = exchange.run(lambda batch, i: {key: tf.gather(x, i) for key, x in batch.items()}, stacked, i)
             result: StepResult = train_step(values, step)
             added = tf.nest.map_structure(tf.add, sums, dict(result.sums))
             return i + 1, tf.where(result.healthy, tf.constant(ALL_WELL, tf.int64), step), added
@@ -77,12 +78,14 @@ def make_chunk(train_step: TrainStep, stacked_spec: Mapping[str, tf.TensorSpec],
             return (bad_step == ALL_WELL) & (i < end - first)
 
         start = (begin - first, progress.bad_step.read_value(), progress.read_sums())
-        _, bad_step, sums = tf.while_loop(unfinished, body, start)
+        with exchange.around():
+            _, bad_step, sums = tf.while_loop(unfinished, body, start)
         progress.bad_step.assign(bad_step)
         progress.write_sums(sums)
 
     # A signature makes a changed shape an error that names the argument, instead of a silent second trace.
-    signature = (dict(stacked_spec), tf.TensorSpec([3], tf.int64))
+    place_spec = tf.type_spec_from_value(exchange.handed(tf.zeros([3], tf.int64)))
+    signature = (dict(stacked_spec), place_spec)
     # One program has one device: of several replicas, each compiles the arithmetic of its updates (`PhaseRunner`).
     whole = train_step.compile and exchange.replicas == 1
     return tf.function(chunk, input_signature=signature, autograph=False, jit_compile=whole or None)

@@ -30,6 +30,11 @@ def shapes_only() -> Iterator[None]:
         _asked.reset(token)
 
 
+def asked_for_shapes() -> bool:
+    """Says whether this is within `shapes_only`."""
+    return _asked.get()
+
+
 def made(make: Callable[[], T], scope: Callable[[], AbstractContextManager[Any]]) -> T:
     """Returns what `make()` makes in a `scope()`.
 

@@ -49,6 +49,7 @@ class TrainStep:
     ):
         self.optimizers, self.compile = assembly.optimizers, compile
         self.exchange = Exchange(assembly.strategy, reduce_in=reduce_in)
+        self._dtypes = {key: spec.dtype for key, spec in batch.items()}
         planner = Planner(
             batch,
             named_variables(assembly.task),
@@ -79,7 +80,7 @@ class TrainStep:
         """Runs every phase that is due."""
         self.exchange.ledger.clear()
         self._runner.begin()
-        placed = {key: Placed(x, True) for key, x in values.items()}
+        placed = {key: Placed(self.exchange.by_rows(x, self._dtypes[key]), True) for key, x in values.items()}
         sums, healthy = dict[str, Sums](), tf.constant(True)
         for plan in self.plans:
             if plan.phase.every == 1:

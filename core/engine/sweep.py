@@ -102,7 +102,7 @@ class Sweep:
         """Takes one microbatch after the other, in the replica; `rng` stands at the first row of the first one."""
         if self.microbatches == 1:
             added, rows = self._one(values, 0, rng, asked)
-            return added, tf.nest.map_structure(lambda x: x[tf.newaxis], rows)
+            return added, tf.nest.map_structure(lambda x: tf.expand_dims(x, 0), rows)
         slices = self._slice_specs(values, asked)
         inputs = {key: tf.TensorSpec(values[key].shape[1:], values[key].dtype) for key in asked.inputs}
         arrays = tf.nest.map_structure(
@@ -141,7 +141,7 @@ class Sweep:
             return (
                 tf.nest.map_structure(tf.add, so_far[0], added),
                 tf.nest.map_structure(
-                    lambda whole, x: tf.tensor_scatter_nd_update(whole, [[m]], x[tf.newaxis]), so_far[1], rows
+                    lambda whole, x: tf.tensor_scatter_nd_update(whole, [[m]], tf.expand_dims(x, 0)), so_far[1], rows
                 ),
             )
 
@@ -155,7 +155,7 @@ class Sweep:
 
     def _one(self, values: Batch, m: Any, rng: Rng, asked: Asked) -> tuple[Additive, Rows]:
         """Takes microbatch `m`."""
-        values = {key: x[m] for key, x in values.items()}
+        values = {key: tf.gather(x, m) for key, x in values.items()}
         rng = rng._replace(first_row=rng.first_row + m * (self.rows * self.replicas), num_rows=self.rows)
         inputs = {key: values[key] for key in asked.inputs}
         # Declared here, inside the replica: a strategy runs each in a thread of its own, which inherits no context.
@@ -170,7 +170,7 @@ class Sweep:
             along, gradients = None, dict[str, Any]()
             if asked.cotangents is not None:
                 target = [made[key] for key in asked.cotangents]
-                along, outputs = [x[m] for x in asked.cotangents.values()], {}
+                along, outputs = [tf.gather(x, m) for x in asked.cotangents.values()], {}
             if asked.variables:
                 gradients = tape.gradient(target, dict(asked.variables), output_gradients=along)
                 refuse_missing_gradients(gradients, asked.by)

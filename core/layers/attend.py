@@ -47,7 +47,7 @@ def attend(
     ) -> tf.Tensor:
         if not causal:
             return _attend(q, k, v, mask, dropout_rate, rng)
-        seen = first + tf.range(tf.shape(q)[3])[:, tf.newaxis] >= tf.range(tf.shape(k)[2])
+        seen = first + tf.expand_dims(tf.range(tf.shape(q)[3]), 1) >= tf.range(tf.shape(k)[2])
         return _attend(q, k, v, seen if mask is None else mask & seen, dropout_rate, rng)
 
     if chunk_size is None or not isinstance(time, int) or time <= chunk_size:
@@ -140,7 +140,7 @@ def _by_group(mask: tf.Tensor, q: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
     for axis in sorted({0, 1, 2, 3} - set(kept)):
         mask = tf.expand_dims(mask, axis)
     if mask.shape[1] == 1:
-        return mask[:, :, tf.newaxis]
+        return tf.expand_dims(mask, 2)
     batch, _, time, keys = sizes(mask)
     return tf.reshape(mask, [batch, groups, heads // groups, time, keys])
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 from core.arguments import check_fraction
 from core.layers.shapes import sizes
 from core.module import Module
-from core.random import Rng
+from core.random import Rng, pinned
 
 
 class _Dropper(Module):
@@ -63,6 +63,6 @@ def drop(x: tf.Tensor, rng: Rng, rate: float, mask_shape: list[Any]) -> tf.Tenso
     words = rng.rows.bits(rows, -(-width // 2))
     halves = tf.bitwise.bitwise_and(words, 0xFFFF), tf.bitwise.right_shift(words, 16)
     keep = tf.concat([half >= threshold for half in halves], 1)
-    keep = tf.reshape(keep[:, :width], [tf.shape(words)[0], *rest])
+    keep = tf.reshape(pinned(keep[:, :width]), [tf.shape(words)[0], *rest])
     # Selecting, not multiplying: a dropped infinity is gone.
     return tf.where(keep, x * tf.cast(2**16 / (2**16 - threshold), x.dtype), tf.zeros([], x.dtype))

@@ -32,7 +32,7 @@ from core.testing.learning import assert_overfits, assert_updates_only
 from core.testing.padding import assert_padding
 from core.testing.precision import assert_float32
 from core.testing.purity import assert_pure
-from core.testing.replicas import Outcome, Run, assemble, on_virtual_cpus
+from core.testing.replicas import Outcome, Run, assemble, on_virtual_cpus, on_virtual_mesh
 from core.testing.rows import assert_rows
 from core.testing.step_function import assert_step_function
 from core.testing.sums import assert_sums
@@ -64,4 +64,5 @@ __all__ = [
     "assert_traces_once",
     "assert_updates_only",
     "on_virtual_cpus",
+    "on_virtual_mesh",
 ]

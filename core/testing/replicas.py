@@ -15,6 +15,8 @@ import tensorflow as tf
 
 from core import engine
 from core.distribution.ledger import Collective
+from core.distribution.mesh_plan import mesh
+from core.distribution.mesh_strategy import MeshStrategy
 from core.distribution.virtual import make_virtual_cpus
 from core.engine import Assembly, StepResult, TrainStep
 from core.random import Rng
@@ -44,6 +46,13 @@ def on_virtual_cpus(replicas: int) -> tf.distribute.Strategy:
     make_virtual_cpus(replicas)
     devices = [f"CPU:{i}" for i in range(replicas)]
     return tf.distribute.MirroredStrategy(devices, tf.distribute.ReductionToOneDevice())
+
+
+def on_virtual_mesh(
+    batch: int, model: int, layouts: Sequence[tuple[str, str]] = (), slot_layouts: Sequence[tuple[str, str]] = ()
+) -> MeshStrategy:
+    """Makes a mesh of so many rows and columns on this machine's CPU, with variables and slots laid out so."""
+    return MeshStrategy(mesh(batch=batch, model=model, layouts=layouts, slot_layouts=slot_layouts))
 
 
 def assemble(
@@ -85,8 +94,11 @@ class Run:
         self.microbatches = microbatches
         self._values, spec = _spread(batch, self.strategy, microbatches)
         self.step = TrainStep(assembly, spec, seed=seed, steps=steps, **settings)
-        function = tf.function(lambda values, index: self.step(values, index), autograph=False)
-        self._function = function.get_concrete_function(self._values, tf.TensorSpec([], tf.int64))
+        exchange = self.step.exchange
+        function = tf.function(
+            lambda values, index: self.step(values, exchange.taken(index, tf.int64)), autograph=False
+        )
+        self._function = function.get_concrete_function(self._values, exchange.handed(tf.constant(0, tf.int64)))
 
     @property
     def collectives(self) -> Sequence[Collective]:
@@ -95,7 +107,7 @@ class Run:
 
     def __call__(self, i: int) -> StepResult:
         """Runs step `i`."""
-        result: StepResult = self._function(self._values, tf.constant(i, tf.int64))
+        result: StepResult = self._function(self._values, self.step.exchange.handed(tf.constant(i, tf.int64)))
         return result
 
     def train(self, steps: int, *, first: int = 0) -> Outcome:
@@ -117,7 +129,7 @@ class Run:
             self.step.exchange.replicas,
             self.microbatches,
             steps,
-            {path: tf.cast(variable, tf.float64).numpy() for path, variable in self.variables.items()},
+            {path: variable.numpy().astype(np.float64) for path, variable in self.variables.items()},
             {name: np.array([line[name] for line in lines]) for name in lines[0]},
             {name: np.array([norm[name] for norm in norms]) for name in norms[0]},
             self.collectives,

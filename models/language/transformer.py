@@ -157,10 +157,10 @@ class Transformer(Module):
             raise ValueError(
                 f"`tokens` has shape {tokens.shape}; give [rows, time], of at most `context={self.context}` tokens."
             )
-        position, mask = tf.range(tf.shape(tokens)[1])[tf.newaxis], None
+        position, mask = tf.expand_dims(tf.range(tf.shape(tokens)[1]), 0), None
         if document is not None:
-            mask = document[:, :, tf.newaxis] == document[:, tf.newaxis]
-            earlier = mask & (position[0][:, tf.newaxis] > position)
+            mask = tf.expand_dims(document, 2) == tf.expand_dims(document, 1)
+            earlier = mask & (tf.transpose(position) > position)
             position = tf.reduce_sum(tf.cast(earlier, tf.int32), -1)
         x = self.dropout(self._embed(tokens, position), rng and rng.fold("tokens"))
         for i, block in enumerate(self.blocks):
@@ -177,7 +177,7 @@ class Transformer(Module):
 
         `tokens` [rows, time] come after those in `caches`: one or more.
         """
-        x = self._embed(tokens, (caches[0].length + tf.range(tf.shape(tokens)[1]))[tf.newaxis])
+        x = self._embed(tokens, tf.expand_dims(caches[0].length + tf.range(tf.shape(tokens)[1]), 0))
         after = []
         for block, cache in zip(self.blocks, caches, strict=True):
             x, cache = block.decode(x, cache)

@@ -1,0 +1,60 @@
+"""A mesh as gin files name it: sizes and layouts. Nothing is made yet: a plan may be of more devices than exist."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import gin
+
+from core.arguments import is_size
+from core.distribution.layouts import Layouts
+from core.errors import ConfigurationError, shown
+
+BATCH, MODEL = "batch", "model"  # the axes of a mesh: rows of a batch, and parts of a model
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshPlan:
+    """How many devices there are along each axis, and how variables and the optimizers' slots lie on them."""
+
+    sizes: Mapping[str, int]
+    layouts: Layouts
+    slot_layouts: Layouts
+
+    @property
+    def slots(self) -> Layouts:
+        """Returns how slots lie: as their parameters do, unless a pattern of their own matches."""
+        return self.slot_layouts.before(self.layouts)
+
+    @property
+    def devices(self) -> int:
+        """Counts the devices."""
+        return self.sizes[BATCH] * self.sizes[MODEL]
+
+    def check(self, shapes: Mapping[str, Sequence[int]]) -> None:
+        """Refuses patterns that don't fit the variables of a task, of these shapes."""
+        self.layouts.check(shapes)
+        self.slot_layouts.check(shapes)
+
+    def __str__(self) -> str:
+        return f"{self.sizes[BATCH]}x{self.sizes[MODEL]}"
+
+
+@gin.configurable
+def mesh(
+    *,
+    batch: int = 1,
+    model: int = 1,
+    layouts: Sequence[tuple[str, str]] = (),
+    slot_layouts: Sequence[tuple[str, str]] = (),
+) -> MeshPlan:
+    """Cuts a model that no device holds: along `model` its variables by `layouts`, along `batch` the rows.
+
+    `layouts` are pairs of a pattern of paths and an axis for each dimension: `("*/attention/out/w", "model,-")`. The
+    first that matches counts, and what none matches is whole on every device. A slot lies as its parameter does, unless
+    one of `slot_layouts` matches the parameter's path.
+    """
+    for name, size in ((BATCH, batch), (MODEL, model)):
+        if not is_size(size):
+            raise ConfigurationError(f"`mesh.{name}` is {shown(size)}; it counts devices: give 1 or more.")
+    sizes = {BATCH: int(batch), MODEL: int(model)}
+    return MeshPlan(sizes, Layouts(layouts, sizes), Layouts(slot_layouts, sizes, binding="mesh.slot_layouts"))

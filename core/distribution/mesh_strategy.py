@@ -1,0 +1,135 @@
+"""What stands where a strategy of TensorFlow's does, when a model is cut: a mesh of devices, one logical replica.
+
+TensorFlow's DTensor runs one program on all devices: it is traced as if for one, and each operation is then cut as the
+layouts of what it reads ask for. So a step on a mesh is the step on one device, but for what `Exchange` lays out.
+"""
+
+import contextlib
+import itertools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+
+from core.distribution.layouts import WHOLE
+from core.distribution.mesh_plan import BATCH, MODEL, MeshPlan
+from core.distribution.mesh_variable import MeshVariable, laid_out, layout
+from core.distribution.virtual import make_virtual_cpus
+from core.errors import ConfigurationError
+from core.random import pinning
+
+# Says of each variable, by its shape and in the order in which they are made, along which axes it is cut.
+AxesOf = Callable[[Sequence[int]], tuple[str, ...]]
+
+_numbers = itertools.count()
+_CARRIERS = {tf.int32: tf.float64, tf.float32: tf.float64, tf.int64: tf.uint64}
+_FEW = 1024  # values; TensorFlow's own limit is lower
+
+
+class MeshStrategy:
+    """Devices in the rows and columns of a plan."""
+
+    num_replicas_in_sync = 1
+
+    def __init__(self, plan: MeshPlan):
+        # By its all-to-all, a slice that drops a sharded axis' neighbour comes out with wrong numbers, in silence.
+        os.environ["DTENSOR_USE_ALL_TO_ALL_RELAYOUT"] = "0"
+        self.plan, self.devices = plan, _devices(plan)
+        self.mesh = dtensor.create_mesh([(BATCH, plan.sizes[BATCH]), (MODEL, plan.sizes[MODEL])], devices=self.devices)
+
+    @property
+    def extended(self) -> "MeshStrategy":
+        """Returns what TensorFlow's strategies keep apart."""
+        return self
+
+    @property
+    def worker_devices(self) -> tuple[str, ...]:
+        """Returns where what runs once runs: wherever the mesh is."""
+        return ("",)
+
+    def variable_created_in_scope(self, variable: tf.Variable) -> bool:
+        """Says whether a variable is one of this mesh."""
+        return getattr(variable, "strategy_of_mesh", None) is self
+
+    @contextlib.contextmanager
+    def scope(self, axes_of: AxesOf | None = None, *, empty: bool = False) -> Iterator[None]:
+        """Makes of variables, within it, variables of the mesh: whole on each device, unless `axes_of` says otherwise.
+
+        Those that are `empty` are left as whoever stands around makes them.
+        """
+
+        def create(following: Any, **kwargs: Any) -> tf.Variable:
+            if empty:
+                variable = following(**kwargs)
+            else:
+                value = kwargs["initial_value"]
+                value = tf.convert_to_tensor(value() if callable(value) else value, kwargs.get("dtype"))
+                axes = (axes_of or self.whole)(value.shape)
+                trainable = kwargs.get("trainable") is not False
+                variable = MeshVariable(laid_out(value, self.mesh, axes), name=kwargs.get("name"), trainable=trainable)
+            variable.strategy_of_mesh = self
+            return variable
+
+        with tf.variable_creator_scope(create):
+            yield
+
+    def whole(self, shape: Sequence[int]) -> tuple[str, ...]:
+        """Returns the axes of what isn't cut."""
+        return (WHOLE,) * len(shape)
+
+    def run(self, fn: Callable[..., Any], args: Sequence[Any] = ()) -> Any:
+        """Calls `fn`: of all devices together."""
+        with pinning(self._pinned), self.names():
+            return fn(*args)
+
+    def names(self) -> AbstractContextManager[Any]:
+        """Returns a scope of names that no other has: DTensor calls the bodies of loops by name, in the whole process.
+
+        Two of one name are an error where TensorFlow has let go of a third in between.
+        """
+        return tf.name_scope(f"mesh_{next(_numbers)}")
+
+    def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
+        """Returns a value as the one of the one replica."""
+        return (value,)
+
+    def experimental_distribute_values_from_function(self, value_of: Callable[[Any], Any]) -> Any:
+        """Returns what `value_of` makes for the one replica, as `handed` has it."""
+        return tf.nest.map_structure(self.handed, value_of(tf.distribute.get_replica_context()))
+
+    def handed(self, value: tf.Tensor) -> tf.Tensor:
+        """Returns a value of the host, whole on every device, for a traced function that takes it back by `taken`.
+
+        Few numbers of these types would be taken for constants, and the function compiled anew for others, into bodies
+        of loops of the same names.
+        """
+        carrier = _CARRIERS.get(value.dtype) if value.shape.num_elements() < _FEW else None
+        return laid_out(tf.cast(value, carrier) if carrier else value, self.mesh, self.whole(value.shape))
+
+    def taken(self, value: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+        """Returns, in the function, what was handed to it."""
+        return tf.cast(value, dtype)
+
+    def by_rows(self, value: tf.Tensor) -> tf.Tensor:
+        """Cuts a value `[microbatches, rows, ...]` by its rows, along the axis `batch`."""
+        return dtensor.relayout(value, layout(self.mesh, (WHOLE, BATCH, *self.whole(value.shape[2:]))))
+
+    def _pinned(self, value: tf.Tensor) -> tf.Tensor:
+        """Keeps a draw whole: cut as whoever reads it is, each device would draw the first numbers for its part."""
+        return dtensor.relayout(value, dtensor.Layout.replicated(self.mesh, value.shape.rank))
+
+
+def _devices(plan: MeshPlan) -> list[str]:
+    gpus = len(tf.config.list_physical_devices("GPU"))
+    if not gpus:
+        make_virtual_cpus(plan.devices)
+        return [f"CPU:{i}" for i in range(plan.devices)]
+    if plan.devices > gpus:
+        raise ConfigurationError(
+            f"`mesh.batch` x `mesh.model` is {plan}, {plan.devices} devices, but this machine has {gpus} GPUs: make "
+            "one of them smaller."
+        )
+    return [f"GPU:{i}" for i in range(plan.devices)]

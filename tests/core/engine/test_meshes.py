@@ -1,0 +1,91 @@
+"""One training step on a mesh means what it means on one device."""
+
+import numpy as np
+import pytest
+
+from core.distribution.mesh_plan import mesh
+from core.errors import ConfigurationError
+from core.optimizers import adamw, chain, clip_by_global_norm, ema
+from core.testing import Run, assemble, on_virtual_cpus, on_virtual_mesh
+from models.classifiers.mlp import MlpClassifier
+
+MESHES = [(1, 1), (1, 2), (2, 1), (2, 2)]
+LAYOUTS = [("net/layers/0/?", "...,model"), ("net/layers/1/w", "model,-")]
+ROWS = 16
+
+
+def make(*, rng):
+    optimizer = chain(clip_by_global_norm(0.5), adamw(1e-2), ema(0.9))
+    return MlpClassifier(sizes=[64, 32, 10], dropout=0.2, optimizer=optimizer, rng=rng)
+
+
+@pytest.fixture(scope="module")
+def batch():
+    random = np.random.RandomState(0)
+    return {"image": random.rand(ROWS, 8, 8, 1).astype("f4"), "label": random.randint(0, 10, ROWS).astype("i4")}
+
+
+@pytest.fixture(scope="module")
+def expected(batch):
+    return Run(assemble(make, on_virtual_cpus(1)), batch).train(20)
+
+
+def assert_same(outcome, expected):
+    for found, values, tolerance in (
+        (outcome.variables, expected.variables, 1e-5),
+        (outcome.figures, expected.figures, 1e-6),
+        (outcome.norms, expected.norms, 1e-5),
+    ):
+        assert found.keys() == values.keys()
+        for name, value in values.items():
+            np.testing.assert_allclose(found[name], value, rtol=tolerance, atol=tolerance, err_msg=name)
+
+
+@pytest.mark.parametrize("microbatches", [1, 2])
+@pytest.mark.parametrize(("rows", "parts"), MESHES)
+def test_twenty_steps_are_those_of_one_device(rows, parts, microbatches, batch, expected):
+    """With dropout, clipping, AdamW and an average of the weights."""
+    assembly = assemble(make, on_virtual_mesh(rows, parts, LAYOUTS))
+    assert_same(Run(assembly, batch, microbatches=microbatches).train(20), expected)
+
+
+def test_variables_and_slots_lie_as_they_are_told():
+    slots = [("net/layers/0/w", "batch,model")]
+    assembly = assemble(make, on_virtual_mesh(2, 2, LAYOUTS, slots))
+    axes = {path: tuple(v.layout.sharding_specs) for path, v in assembly.variables.items()}
+    whole = "unsharded"
+    assert axes["task/net/layers/0/w"] == (whole, "model")
+    assert axes["task/net/layers/0/b"] == ("model",)
+    assert axes["task/net/layers/1/w"] == ("model", whole)
+    assert axes["task/net/layers/1/b"] == (whole,)
+    for slot in ("adamw/m", "adamw/v", "ema/average"):
+        assert axes[f"optimizer/net/{slot}/layers/0/w"] == ("batch", "model")
+        assert axes[f"optimizer/net/{slot}/layers/0/b"] == ("model",)
+        assert axes[f"optimizer/net/{slot}/layers/1/w"] == ("model", whole)
+    assert axes["optimizer/net/step"] == ()
+
+
+def test_slots_cut_along_the_batch_change_no_number(batch, expected):
+    slots = [("net/layers/0/w", "batch,model"), ("net/layers/1/w", "model,batch")]
+    assembly = assemble(make, on_virtual_mesh(2, 2, LAYOUTS, slots))
+    assert_same(Run(assembly, batch).train(20), expected)
+
+
+@pytest.mark.parametrize(
+    ("layouts", "slots", "says"),
+    [
+        ([("net/layers/2/w", "-,model")], [], "`mesh.layouts` has 'net/layers/2/w', which matches no variable"),
+        ([("net/layers/1/w", "-,model")], [], "`mesh.model` is 3, which doesn't divide the 10 of `net/layers/1/w`"),
+        ([], [("net/layers/0/w", "model")], "`mesh.slot_layouts` lays out 'net/layers/0/w' by 'model'"),
+    ],
+)
+def test_layouts_that_do_not_fit_the_task_are_refused_before_anything_is_drawn(layouts, slots, says, monkeypatch):
+    monkeypatch.setattr("core.distribution.mesh_variable.MeshVariable.__init__", None)
+    with pytest.raises(ConfigurationError, match=says):
+        assemble(make, on_virtual_mesh(1, 3, layouts, slots))
+
+
+@pytest.mark.parametrize("size", [0, -1, 1.5, "2", True])
+def test_sizes_are_counts(size):
+    with pytest.raises(ConfigurationError, match="it counts devices: give 1 or more"):
+        mesh(model=size)
