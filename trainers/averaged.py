@@ -1,7 +1,10 @@
 """The task as evaluation and export read it: with the averages of its weights, where an optimizer keeps them."""
 
+import functools
+
 import tensorflow as tf
 
+from core.distribution import MeshStrategy
 from core.module import named_variables
 from core.task import Task
 from core.task.statistics import commit, refreshed
@@ -12,7 +15,12 @@ class Averaged:
     """A task for reading. `update` brings it to the state of training."""
 
     def __init__(self, task: Task):
-        self.task = task
+        self._task = task
+
+    @property
+    def task(self) -> Task:
+        """Returns the task to read."""
+        return self._task
 
     def update(self) -> None:
         """Does nothing where the weights themselves are read."""
@@ -36,6 +44,30 @@ class AveragedTwin(Averaged):
         for path, variable in named_variables(self.experiment.task).items():
             twins[path].assign(read[id(variable)])
         commit(refreshed(self.task))  # what is derived belongs to the averages, not to the weights it was copied with
+
+
+class HostTwin(Averaged):
+    """The task of a mesh as hooks read it: a copy on the host, in plain variables, made once it is asked for."""
+
+    def __init__(self, experiment: Experiment, averaged: Averaged):
+        self.experiment, self.averaged = experiment, averaged
+
+    @functools.cached_property
+    def task(self) -> Task:
+        """Returns the copy."""
+        return self.experiment.make_host_task()
+
+    def update(self) -> None:
+        """Copies the values of the mesh, each gathered in turn: every process takes part."""
+        self.averaged.update()
+        twins = named_variables(self.task)
+        for path, variable in named_variables(self.averaged.task).items():
+            twins[path].assign(variable.numpy())
+
+
+def readable_task(experiment: Experiment, averaged: Averaged) -> Averaged:
+    """Returns what hooks read: what evaluation does, but for a mesh, where only its own functions can."""
+    return HostTwin(experiment, averaged) if isinstance(experiment.strategy, MeshStrategy) else averaged
 
 
 def averaged_task(experiment: Experiment) -> Averaged:

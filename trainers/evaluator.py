@@ -53,7 +53,7 @@ class Evaluator:
             return eval_chunks(source, global_batch_size=global_batch_size, replicas=replicas, replica=replica)
 
         self._chunks = PerReplica(chunks, experiment.strategy)
-        features, mask = chunks(0).element_spec
+        features, mask = self._element = chunks(0).element_spec
         batches, most = -(-len(source) // global_batch_size), mask.shape[0]
         self._batches_of_chunk = [min(most, batches - first) for first in range(0, batches, most)]
         any_rows = {key: tf.TensorSpec([None, *spec.shape[2:]], spec.dtype) for key, spec in features.items()}
@@ -67,7 +67,8 @@ class Evaluator:
         self._together = replicas > 1 and self._spec.access.mixes
         if replicas > 1 and not self._together and any(phase.mixes_rows for phase in experiment.assembly.phases):
             refuse_mixed_rows(self.task.evaluate, source.gather(tf.range(min(4, len(source)), dtype=tf.int64)))
-        signature = (*self._chunks.element_spec, tf.TensorSpec([], tf.int32))
+        count = tf.type_spec_from_value(self.exchange.handed(tf.constant(0)))
+        signature = (*self._chunks.element_spec, count)
         self._sums_of_chunk = tf.function(self._sum_chunk, input_signature=signature, autograph=False)
 
     def evaluate(self, alive: Callable[[], None] = lambda: None) -> dict[str, float]:
@@ -76,7 +77,7 @@ class Evaluator:
         sums = self._spec.zero_sums()
         with explained(self.source):
             for batches, (features, mask) in zip(self._batches_of_chunk, self._chunks, strict=False):
-                found = self._sums_of_chunk(features, mask, tf.constant(batches))
+                found = self._sums_of_chunk(features, mask, self.exchange.handed(tf.constant(batches)))
                 sums = tf.nest.map_structure(tf.add, sums, found)
                 alive()
             figures = means(sums)
@@ -90,7 +91,8 @@ class Evaluator:
         """Raises a `DataError` where the figure `name` has this value for an example that isn't finite itself."""
 
         def goes_wrong(batch: Batch) -> bool:
-            return not math.isfinite(means(self._sum_batch(batch))[name])
+            handed = {key: self.exchange.taken(self.exchange.handed(x), x.dtype) for key, x in batch.items()}
+            return not math.isfinite(means(self._sum_batch(handed))[name])
 
         for first in range(0, len(self.source), self._global_batch_size):
             indices = tf.range(first, min(first + self._global_batch_size, len(self.source)), dtype=tf.int64)
@@ -102,7 +104,10 @@ class Evaluator:
                 raise unfit_example(what, self.source, feature, batch[feature], indices.numpy())
 
     def _sum_chunk(self, features: Batch, mask: tf.Tensor, batches: tf.Tensor) -> Sums:
-        if self._together:
+        if self.exchange.mesh:
+            with self.exchange.around():
+                sums = self.exchange.run(self._sum_mesh, features, mask, batches)
+        elif self._together:
             sums = self._sum_replicas(features, mask, batches)
         else:
             sums = self.exchange.run(self._sum_replica, features, mask)
@@ -142,8 +147,31 @@ class Evaluator:
         sums = tf.while_loop(lambda i, _: i < mask.shape[0], body, start)[1]
         return dict(sums)
 
+    def _sum_mesh(self, features: Batch, mask: tf.Tensor, batches: tf.Tensor) -> Sums:
+        """Sums over a chunk of batches where every shape has to be known: of whole ones, then of the source's last."""
+        taken = {key: self.exchange.taken(x, self._element[0][key].dtype) for key, x in features.items()}
+        cut = {key: self.exchange.by_rows(x, 1) for key, x in taken.items()}
+        batches = self.exchange.taken(batches, tf.int32)
+        mask = self.exchange.taken(mask, tf.float32)
+        whole = tf.reduce_sum(tf.cast(tf.reduce_sum(mask, 1) > self._global_batch_size - 0.5, tf.int32))
+
+        def body(i: tf.Tensor, sums: Sums) -> Any:
+            found = self._sum_batch({key: tf.gather(x, i) for key, x in cut.items()})
+            return i + 1, tf.nest.map_structure(tf.add, sums, found)
+
+        def rest() -> Sums:
+            rows = len(self.source) % self._global_batch_size
+            return self._sum_batch({key: tf.gather(x, whole)[:rows] for key, x in taken.items()})
+
+        sums = tf.while_loop(lambda i, _: i < whole, body, (tf.constant(0), self._spec.zero_sums()))[1]
+        if len(self.source) % self._global_batch_size:
+            last = tf.cond(batches > whole, rest, self._spec.zero_sums)
+            sums = tf.nest.map_structure(tf.add, sums, last)
+        return dict(sums)
+
     def _sum_batch(self, batch: Mapping[str, tf.Tensor]) -> dict[str, Any]:
-        loss = checked(self.task.evaluate(batch), "evaluate", None)
-        rows = tf.shape(next(iter(batch.values())))[0]
+        first = next(iter(batch.values()))
+        loss = checked(self.task.evaluate(batch), "evaluate", first.shape[0])
+        rows = tf.shape(first)[0]
         tf.debugging.assert_equal(tf.shape(loss.per_example)[0], rows, WRONG_ROWS)
         return weighted_sums(loss)[1]

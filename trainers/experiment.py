@@ -7,6 +7,7 @@ import gin
 import tensorflow as tf
 
 from core.data import Source
+from core.distribution import MeshPlan, MeshStrategy
 from core.distribution import one_device as default_strategy
 from core.engine import assemble, assemble_task
 from core.errors import ConfigurationError, shown
@@ -31,7 +32,7 @@ class Experiment:
         task: Callable[..., Task] = gin.REQUIRED,
         train_source: Source = gin.REQUIRED,
         eval_source: Source | None = None,
-        strategy: tf.distribute.Strategy | None = None,
+        strategy: tf.distribute.Strategy | MeshPlan | None = None,
         placements: Mapping[str, Placement] = {},
         one_device: Sequence[str] = (),
         seed: int = 0,
@@ -45,7 +46,7 @@ class Experiment:
         self.deterministic = deterministic
         self.train_source = train_source
         self.eval_source = eval_source
-        self.strategy = strategy or default_strategy()
+        self.strategy = MeshStrategy(strategy) if isinstance(strategy, MeshPlan) else strategy or default_strategy()
         self.seed = seed
         self.synthetic = synthetic
         self._factory, self._one_device = task, one_device
@@ -58,6 +59,11 @@ class Experiment:
     def make_task(self) -> Task:
         """Makes one more task, as it is before the first step."""
         return assemble_task(self._make, self.strategy, one_device=self._one_device)
+
+    def make_host_task(self) -> Task:
+        """Makes one more task, on the host, where all of it can be read whatever the strategy."""
+        with tf.device("CPU:0"):
+            return self._make()
 
     @property
     def variables(self) -> Mapping[str, tf.Variable]:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from core.data import PerReplica, position_indices, train_chunks
+from core.distribution import MeshStrategy
 from core.errors import NoRoomError
 from core.task import Batch
 from trainers.diagnosis import explained
@@ -35,6 +36,8 @@ class Input:
                 f"replica's share is {bytes_of_replica / 2**30:,.0f} GiB, and this machine has "
                 f"{memory / 2**30:,.0f}. Use a smaller batch, or a smaller `Trainer.chunk_steps`."
             )
+        if isinstance(self.strategy, MeshStrategy):
+            self.strategy.plan.check_rows(self.global_batch_size, settings.microbatches)
         self.origin = 0
         self._synthetic, self._seed, self._microbatches = experiment.synthetic, experiment.seed, settings.microbatches
         self._chunks = functools.partial(

@@ -11,7 +11,7 @@ from core.engine import ALL_WELL, Progress, TrainStep, make_chunk
 from core.errors import ConfigurationError, PreemptedError
 from core.task import Batch
 from core.telemetry import Telemetry
-from trainers.averaged import averaged_task
+from trainers.averaged import averaged_task, readable_task
 from trainers.bad_step import explain_bad_step
 from trainers.diagnosis import explained, repeatable_or_refused
 from trainers.evaluator import Evaluator
@@ -36,7 +36,8 @@ class Trainer:
         self.experiment, self.workdir, self.settings = experiment, workdir, settings
         self.input = Input(experiment, settings)
         self.evaluator = Evaluator(experiment, experiment.eval_source) if experiment.eval_source is not None else None
-        self.averaged = self.evaluator.averaged if self.evaluator else averaged_task(experiment)
+        averaged = self.evaluator.averaged if self.evaluator else averaged_task(experiment)
+        self.averaged = readable_task(experiment, averaged)
         reduce_in = settings.reduce_gradients_in
         self.train_step = TrainStep(
             experiment.assembly,
@@ -48,7 +49,7 @@ class Trainer:
         )
         self.progress = Progress(
             {name: spec.sums_of_update for name, spec in self.train_step.specs.items()},
-            device=experiment.strategy.extended.worker_devices[0],
+            strategy=experiment.strategy,
         )
         self.chunk = make_chunk(self.train_step, self.input.chunk_spec, self.progress)
         self.hooks = standard_hooks(settings, evaluates=self.evaluator is not None)

@@ -4,6 +4,8 @@ from core.distribution.agreement import Agreement
 from core.distribution.drift import make_drift_check
 from core.distribution.exchange import Exchange
 from core.distribution.ledger import Collective, Ledger
+from core.distribution.mesh_plan import MeshPlan, mesh
+from core.distribution.mesh_strategy import MeshStrategy
 from core.distribution.strategies import STRATEGIES, mirrored, multi_worker, one_device, tpu
 
 __all__ = [
@@ -12,7 +14,10 @@ __all__ = [
     "Collective",
     "Exchange",
     "Ledger",
+    "MeshPlan",
+    "MeshStrategy",
     "make_drift_check",
+    "mesh",
     "mirrored",
     "multi_worker",
     "one_device",

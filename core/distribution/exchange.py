@@ -51,9 +51,9 @@ class Exchange:
         """Returns, in a traced function, what it was handed."""
         return self.strategy.taken(value, dtype) if self.mesh else value
 
-    def by_rows(self, value: Any, dtype: tf.DType) -> Any:
-        """Returns `[microbatches, rows, ...]` that were handed over, the rows of each device or replica on it."""
-        return self.strategy.by_rows(self.taken(value, dtype)) if self.mesh else value
+    def by_rows(self, value: Any, axis: int) -> Any:
+        """Returns a value whose axis `axis` are rows, each where it belongs: replicas have theirs already."""
+        return self.strategy.by_rows(value, axis) if self.mesh else value
 
     def around(self) -> AbstractContextManager[Any]:
         """Returns what a loop around `run` is traced in."""

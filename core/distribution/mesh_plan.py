@@ -30,6 +30,16 @@ class MeshPlan:
         """Counts the devices."""
         return self.sizes[BATCH] * self.sizes[MODEL]
 
+    def check_rows(self, global_batch_size: int, microbatches: int) -> None:
+        """Refuses a batch whose microbatches have no equal share for each row of devices."""
+        parts = microbatches * self.sizes[BATCH]
+        if global_batch_size % parts:
+            nearest = max(1, round(global_batch_size / parts)) * parts
+            raise ConfigurationError(
+                f"`Trainer.global_batch_size` is {global_batch_size}, which {microbatches} microbatches x `mesh.batch` "
+                f"= {self.sizes[BATCH]} don't divide evenly; the nearest that fits is {nearest}."
+            )
+
     def check(self, shapes: Mapping[str, Sequence[int]]) -> None:
         """Refuses patterns that don't fit the variables of a task, of these shapes."""
         self.layouts.check(shapes)

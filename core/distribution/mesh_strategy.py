@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
+from absl import logging
 from tensorflow.experimental import dtensor
 
 from core.distribution.layouts import WHOLE
@@ -38,7 +39,9 @@ class MeshStrategy:
         # By its all-to-all, a slice that drops a sharded axis' neighbour comes out with wrong numbers, in silence.
         os.environ["DTENSOR_USE_ALL_TO_ALL_RELAYOUT"] = "0"
         self.plan, self.devices = plan, _devices(plan)
-        self.mesh = dtensor.create_mesh([(BATCH, plan.sizes[BATCH]), (MODEL, plan.sizes[MODEL])], devices=self.devices)
+        axes = [(BATCH, plan.sizes[BATCH]), (MODEL, plan.sizes[MODEL])]
+        with _unannounced():
+            self.mesh = dtensor.create_mesh(axes, devices=self.devices)
 
     @property
     def extended(self) -> "MeshStrategy":
@@ -113,13 +116,27 @@ class MeshStrategy:
         """Returns, in the function, what was handed to it."""
         return tf.cast(value, dtype)
 
-    def by_rows(self, value: tf.Tensor) -> tf.Tensor:
-        """Cuts a value `[microbatches, rows, ...]` by its rows, along the axis `batch`."""
-        return dtensor.relayout(value, layout(self.mesh, (WHOLE, BATCH, *self.whole(value.shape[2:]))))
+    def by_rows(self, value: tf.Tensor, axis: int) -> tf.Tensor:
+        """Cuts a value by its rows, which are its axis `axis`, along the mesh's `batch`, if that divides them."""
+        if value.shape[axis] % self.plan.sizes[BATCH]:
+            return value
+        axes = (*self.whole(value.shape[:axis]), BATCH, *self.whole(value.shape[axis + 1 :]))
+        return dtensor.relayout(value, layout(self.mesh, axes))
 
     def _pinned(self, value: tf.Tensor) -> tf.Tensor:
         """Keeps a draw whole: cut as whoever reads it is, each device would draw the first numbers for its part."""
         return dtensor.relayout(value, dtensor.Layout.replicated(self.mesh, value.shape.rank))
+
+
+@contextlib.contextmanager
+def _unannounced() -> Iterator[None]:
+    """Keeps TensorFlow from telling on stderr which devices a mesh has."""
+    before = logging.get_verbosity()
+    logging.set_verbosity(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
 
 
 def _devices(plan: MeshPlan) -> list[str]:

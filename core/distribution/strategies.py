@@ -96,7 +96,13 @@ def tpu(address: str = "") -> tf.distribute.Strategy:
     return strategy
 
 
-STRATEGIES = ("one_device", "mirrored", "multi_worker", "tpu")  # what a gin file may bind to `Experiment.strategy`
+STRATEGIES = (
+    "one_device",
+    "mirrored",
+    "multi_worker",
+    "tpu",
+    "mesh",
+)  # what a gin file may bind to `Experiment.strategy`
 
 
 def _devices() -> list[str]:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import tensorflow as tf
 
 from core.distribution.mesh_plan import MeshPlan
+from core.distribution.mesh_strategy import MeshStrategy
+from core.engine.mesh_checks import check_phases_on_mesh, check_whole_mesh
 from core.engine.scopes import AxesById, made_on
 from core.engine.shapes import made
 from core.errors import ConfigurationError
@@ -45,6 +47,8 @@ def assemble(
     `placements` replace those of the phases that they name; `one_device` names networks of the task that live on one
     device only, beside those that the task names itself.
     """
+    if isinstance(strategy, MeshStrategy):
+        check_whole_mesh(placements=placements, one_device=one_device)
     task = assemble_task(make_task, strategy, one_device=one_device)
     phases = placed_phases(checked_phases(task), placements)
     ids = set[int]()
@@ -95,7 +99,8 @@ def _optimizer(
 
 
 def _axes_in_task(plan: MeshPlan, task: Task) -> AxesById:
-    """Returns along which axes each variable of the task is cut, once the plan fits all of them."""
+    """Returns along which axes each variable of the task is cut, once the plan fits all of it."""
+    check_phases_on_mesh(task)
     variables = named_variables(task)
     plan.check({path: variable.shape for path, variable in variables.items()})
     return {id(variable): plan.layouts.of(path, variable.shape) for path, variable in variables.items()}

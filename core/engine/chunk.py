@@ -5,12 +5,14 @@ way. Chunks are aligned: one always covers the steps from a multiple of `chunk_s
 in between takes part of it.
 """
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
 
 from core.engine.describe import zeros
+from core.engine.scopes import kept_once
 from core.engine.step import StepResult, TrainStep
 from core.task import Batch
 from core.task.loss import Sums
@@ -21,12 +23,12 @@ ALL_WELL = -1
 class Progress:
     """What one chunk hands on to the next: whether all is well, and the sums of the metric line in flight.
 
-    They are variables, and so stay on the device, whatever the host does in between. All replicas agree on them, so
-    they are kept once, outside the strategy's scope.
+    They are variables, and so stay on the device, whatever the host does in between. All replicas of a `strategy` agree
+    on them, so they are kept once.
     """
 
-    def __init__(self, sums: Mapping[str, Any], *, device: str | None = None):
-        with tf.device(device):
+    def __init__(self, sums: Mapping[str, Any], *, strategy: tf.distribute.Strategy | None = None):
+        with kept_once(strategy) if strategy else contextlib.nullcontext():
             self.bad_step = tf.Variable(ALL_WELL, dtype=tf.int64, trainable=False, name="bad_step")
             self.sums = tf.nest.map_structure(lambda spec: tf.Variable(zeros(spec), trainable=False), dict(sums))
 
@@ -63,6 +65,8 @@ def make_chunk(train_step: TrainStep, stacked_spec: Mapping[str, tf.TensorSpec],
     exchange = train_step.exchange
 
     def chunk(stacked: Batch, place: tf.Tensor) -> None:
+        # Before the loop: what isn't cut by rows can't be gathered into what is.
+        stacked = {key: exchange.by_rows(x, 2) for key, x in stacked.items()}
         first, begin, end = tf.unstack(exchange.taken(place, tf.int64))
 
         # The loop counts places in the chunk, not steps: were a place computed from `first`, XLA would take `first` for

@@ -80,7 +80,8 @@ class TrainStep:
         """Runs every phase that is due."""
         self.exchange.ledger.clear()
         self._runner.begin()
-        placed = {key: Placed(self.exchange.by_rows(x, self._dtypes[key]), True) for key, x in values.items()}
+        taken = {key: self.exchange.taken(x, self._dtypes[key]) for key, x in values.items()}
+        placed = {key: Placed(self.exchange.by_rows(x, 1), True) for key, x in taken.items()}
         sums, healthy = dict[str, Sums](), tf.constant(True)
         for plan in self.plans:
             if plan.phase.every == 1:

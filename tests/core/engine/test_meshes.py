@@ -1,11 +1,15 @@
 """One training step on a mesh means what it means on one device."""
 
+import re
+
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from core.distribution.mesh_plan import mesh
 from core.errors import ConfigurationError
 from core.optimizers import adamw, chain, clip_by_global_norm, ema
+from core.task import ONE_DEVICE, Compute
 from core.testing import Run, assemble, on_virtual_cpus, on_virtual_mesh
 from models.classifiers.mlp import MlpClassifier
 
@@ -83,6 +87,43 @@ def test_layouts_that_do_not_fit_the_task_are_refused_before_anything_is_drawn(l
     monkeypatch.setattr("core.distribution.mesh_variable.MeshVariable.__init__", None)
     with pytest.raises(ConfigurationError, match=says):
         assemble(make, on_virtual_mesh(1, 3, layouts, slots))
+
+
+class History(tf.Module):
+    def __init__(self):
+        super().__init__()
+        self.seen = tf.Variable(tf.zeros([ROWS]), trainable=False)
+
+
+class Remembering(MlpClassifier):
+    def __init__(self, *, rng):
+        super().__init__(sizes=[64, 10], optimizer=adamw(1e-2), rng=rng)
+        self.history = History()
+
+    def phases(self):
+        return [Compute("seen", fn=lambda batch, rng: ({}, {}), state=self.history), *super().phases()]
+
+
+class Apart(MlpClassifier):
+    one_device = ("net",)
+
+    def __init__(self, *, rng):
+        super().__init__(sizes=[64, 10], optimizer=adamw(1e-2), rng=rng)
+
+
+@pytest.mark.parametrize(
+    ("task", "settings", "says"),
+    [
+        (make, {"placements": {"net": ONE_DEVICE}}, "`Experiment.placements` places `net`. On a mesh every device"),
+        (make, {"one_device": ["net"]}, "`Experiment.one_device` names `net`. On a mesh every device"),
+        (Apart, {}, "`Apart.one_device` names `net`. On a mesh every device"),
+        (Remembering, {}, "phase `seen` of `Remembering` keeps history"),
+    ],
+)
+def test_what_wants_one_device_is_refused_before_anything_is_drawn(task, settings, says, monkeypatch):
+    monkeypatch.setattr("core.distribution.mesh_variable.MeshVariable.__init__", None)
+    with pytest.raises(ConfigurationError, match=re.escape(says)):
+        assemble(task, on_virtual_mesh(1, 2), **settings)
 
 
 @pytest.mark.parametrize("size", [0, -1, 1.5, "2", True])
