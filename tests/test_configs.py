@@ -32,7 +32,8 @@ CONFIGURATIONS = {  # how each is tested
         "text_tiny",
     },
     "summary in a test of its own": {"text_small"},
-    "runtime": {"runtime/one_device", "runtime/mirrored", "runtime/multi_worker", "runtime/tpu"},
+    "runtime": {"runtime/one_device", "runtime/mirrored", "runtime/multi_worker", "runtime/tpu", "runtime/mesh"},
+    "a test of its own": {"runtime/mesh_transformer"},
 }
 
 
@@ -85,7 +86,7 @@ def test_runtime_files_say_what_they_miss(name, says, tmp_path):
     refused(*flags, cwd=tmp_path, exit_code=2, says=[says])
 
 
-@pytest.mark.parametrize("name", ["one_device", "mirrored"])
+@pytest.mark.parametrize("name", ["one_device", "mirrored", "mesh"])
 def test_runtime_files_combine_with_any_experiment(name, tmp_path):
     flags = (f"--gin_file={CONFIGS / 'digits_mlp.gin'}", f"--gin_file={CONFIGS / 'runtime' / name}.gin")
     done = run(*flags, "--gin_param=steps = 200", "--gin_param=Trainer.microbatches = 4", cwd=tmp_path)

@@ -115,11 +115,12 @@ class Trainer:
     def warm_up(self, stacked: Batch) -> None:
         """Traces (and compiles) by a chunk that ends where it begins."""
         self.watchdog.begin("tracing")
-        began = time.perf_counter()
+        began, exchange = time.perf_counter(), self.train_step.exchange
         # Called through its one trace: finding that anew would cost about a millisecond for every chunk.
         self._run_chunk = self.chunk.get_concrete_function()
         with repeatable_or_refused(self.experiment.deterministic):
-            self._run_chunk(stacked, self.train_step.exchange.handed(tf.zeros([3], tf.int64)))
+            nowhere = exchange.handed(tf.zeros([3], tf.int64))
+            exchange.noting(lambda: self._run_chunk(stacked, nowhere))
         verb, chunk_steps = "compiled" if self.settings.compile else "traced", self.input.chunk_steps
         self.telemetry.note(f"{verb} in {time.perf_counter() - began:.1f} s; {chunk_steps} steps a chunk")
         if self.settings.chunk_steps is None and chunk_steps < min(10, self.steps):

@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from core.distribution.ledger import GRADIENTS, STATISTICS, VALUES, Collective, Ledger
+from core.distribution.mesh_ledger import collectives_of
 from core.distribution.mesh_strategy import MeshStrategy
 from core.errors import ConfigurationError
 
@@ -58,6 +59,16 @@ class Exchange:
     def around(self) -> AbstractContextManager[Any]:
         """Returns what a loop around `run` is traced in."""
         return self.strategy.names() if self.mesh else contextlib.nullcontext()
+
+    def noting(self, first_run: Callable[[], Any]) -> Any:
+        """Returns `first_run()`; of a mesh, what it makes of collectives is in the ledger then, and not before."""
+        if not self.mesh:
+            return first_run()
+        result, found = collectives_of(first_run, self.strategy.mesh)
+        self.ledger.clear()
+        for entry in found:
+            self.ledger.add(entry)
+        return result
 
     def run(self, fn: Callable[..., Any], *args: Any) -> Any:
         """Calls `fn` on every replica, each with its own component of `args`."""

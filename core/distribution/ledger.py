@@ -20,6 +20,7 @@ class Collective(NamedTuple):
     dtype: str  # several where values of several types go together, or the indices of slices
     bytes: int  # that this replica hands in
     replica: int | None = None  # that notes it, where each does
+    axis: str | None = None  # of a mesh, along which it goes
 
 
 class Ledger:

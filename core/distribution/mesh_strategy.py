@@ -6,10 +6,11 @@ layouts of what it reads ask for. So a step on a mesh is the step on one device,
 
 import contextlib
 import itertools
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from absl import logging
@@ -28,6 +29,13 @@ AxesOf = Callable[[Sequence[int]], tuple[str, ...]]
 _numbers = itertools.count()
 _CARRIERS = {tf.int32: tf.float64, tf.float32: tf.float64, tf.int64: tf.uint64}
 _FEW = 1024  # values; TensorFlow's own limit is lower
+
+
+class OnMesh(NamedTuple):
+    """What a variable of a mesh is told of itself."""
+
+    strategy: "MeshStrategy"
+    axes: tuple[str, ...]
 
 
 class MeshStrategy:
@@ -55,7 +63,18 @@ class MeshStrategy:
 
     def variable_created_in_scope(self, variable: tf.Variable) -> bool:
         """Says whether a variable is one of this mesh."""
-        return getattr(variable, "strategy_of_mesh", None) is self
+        found = getattr(variable, "on_mesh", None)
+        return found is not None and found.strategy is self
+
+    def axes_of(self, variable: tf.Variable) -> tuple[str, ...]:
+        """Returns along which axes one of its variables is cut, and "-" for where it isn't."""
+        axes: tuple[str, ...] = variable.on_mesh.axes
+        return axes
+
+    def bytes_a_device(self, variable: tf.Variable) -> int:
+        """Returns how much of it each device holds."""
+        parts = math.prod(self.plan.sizes.get(axis, 1) for axis in self.axes_of(variable))
+        return int(variable.dtype.size * math.prod(variable.shape) // parts)
 
     @contextlib.contextmanager
     def scope(self, axes_of: AxesOf | None = None, *, empty: bool = False) -> Iterator[None]:
@@ -65,15 +84,15 @@ class MeshStrategy:
         """
 
         def create(following: Any, **kwargs: Any) -> tf.Variable:
+            value = kwargs["initial_value"]
+            value = tf.convert_to_tensor(value() if callable(value) else value, kwargs.get("dtype"))
+            axes = (axes_of or self.whole)(value.shape)
             if empty:
-                variable = following(**kwargs)
+                variable = following(**{**kwargs, "initial_value": value})
             else:
-                value = kwargs["initial_value"]
-                value = tf.convert_to_tensor(value() if callable(value) else value, kwargs.get("dtype"))
-                axes = (axes_of or self.whole)(value.shape)
                 trainable = kwargs.get("trainable") is not False
                 variable = MeshVariable(laid_out(value, self.mesh, axes), name=kwargs.get("name"), trainable=trainable)
-            variable.strategy_of_mesh = self
+            variable.on_mesh = OnMesh(self, axes)
             return variable
 
         with tf.variable_creator_scope(create):

@@ -98,16 +98,21 @@ class Run:
         function = tf.function(
             lambda values, index: self.step(values, exchange.taken(index, tf.int64)), autograph=False
         )
+        self._first = True
         self._function = function.get_concrete_function(self._values, exchange.handed(tf.constant(0, tf.int64)))
 
     @property
     def collectives(self) -> Sequence[Collective]:
-        """Returns those of one step, which needn't be run for it."""
+        """Returns those of one step, which needn't be run for it, but on a mesh."""
         return self.step.exchange.ledger.collectives
 
     def __call__(self, i: int) -> StepResult:
         """Runs step `i`."""
-        result: StepResult = self._function(self._values, self.step.exchange.handed(tf.constant(i, tf.int64)))
+        exchange = self.step.exchange
+        index = exchange.handed(tf.constant(i, tf.int64))
+        first, self._first = self._first, False
+        run = lambda: self._function(self._values, index)  # noqa: E731
+        result: StepResult = exchange.noting(run) if first else run()
         return result
 
     def train(self, steps: int, *, first: int = 0) -> Outcome:

@@ -45,14 +45,21 @@ def assert_same_lines(found, expected):
             assert figures[name] == pytest.approx(x, rel=2e-5, abs=2e-5), (step, split, name)
 
 
-@pytest.mark.parametrize("name", ["2x2", "1x2"])
+@pytest.mark.parametrize("name", ["2x2", pytest.param("1x2", marks=pytest.mark.long)])
 def test_a_run_has_the_figures_of_one_device(name, tmp_path, on_one_device):
     """In chunks and microbatches, with evaluation by averages over a last batch that is smaller."""
     assert_same_lines(train(trainer_on(name, tmp_path)), on_one_device[1])
 
 
 @pytest.mark.parametrize(
-    ("before", "after"), [("2x2", "1x2"), ("2x2", "one device"), ("2 replicas", "2x2"), ("one device", "1x2")]
+    ("before", "after"),
+    [
+        ("2x2", "1x2"),
+        *(
+            pytest.param(*way, marks=pytest.mark.long)
+            for way in (("2x2", "one device"), ("2 replicas", "2x2"), ("one device", "1x2"))
+        ),
+    ],
 )
 def test_a_checkpoint_goes_on_elsewhere(before, after, tmp_path, on_one_device):
     begun = trainer_on(before, tmp_path, "run", steps=20)

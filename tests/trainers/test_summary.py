@@ -1,5 +1,7 @@
 """`--mode=summary`: each variable, who trains it, and where it lives."""
 
+from collections import Counter
+
 import pytest
 from command_lab import write_task
 
@@ -37,3 +39,20 @@ def test_a_network_on_one_device_is_said_to_be_there(tmp_path):
     assert done.returncode == 0, done.stderr
     where = {(row[0].split("/")[0], *row[4:]) for row in cells(done.stdout) if len(row) == 6}
     assert where >= {("g", "g", "one device"), ("d", "d", "every replica")}
+
+
+def test_on_a_mesh_each_variable_has_its_layout_and_each_device_its_bytes(tmp_path):
+    files = [f"--gin_file={CONFIGS / name}.gin" for name in ("text_tiny", "runtime/mesh_transformer")]
+    done = run(*files, "--mode=summary", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    where = Counter(row[5] for row in cells(done.stdout) if len(row) == 6 and row[0].startswith("net/"))
+    # Of each of two blocks: query, key, value and up, with their biases; out and down.
+    assert (where["mesh:"], where["every"]) == (0, 0), "the table is too narrow for this test"
+    assert where["mesh: -,model"] == where["mesh: model"] == 8
+    assert where["mesh: model,-"] == 4
+    size, hidden, parameters = 32, 128, 34_720
+    cut = 2 * (4 * size * size + 3 * size + 2 * size * hidden + hidden)
+    learnt = 4 * (parameters - cut // 2)  # and two slots of each, and the optimizer's step
+    said = " ".join(done.stdout.split())
+    assert f"each holds {learnt:,} bytes of the task's variables and {2 * learnt + 8:,} of the optimizers'" in said
+    assert f"one device alone would hold {3 * 4 * parameters + 8:,}" in said

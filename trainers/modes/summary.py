@@ -1,11 +1,14 @@
 """`--mode=summary`: what is trained, and by which phases, what isn't, and where all of it lives."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import tensorflow as tf
 from rich.console import Console
 from rich.table import Table
 
+from core.distribution import MeshStrategy
+from core.engine import Assembly
 from core.engine.shapes import shapes_only
 from core.task.standing import Standing, standings
 from trainers.session import Session
@@ -24,7 +27,7 @@ def run(session: Session) -> int:
     table.columns[3].justify = "right"
     for row in rows:
         shape = " × ".join(map(str, row.variable.shape)) or "scalar"
-        where = "one device" if id(row.variable) in assembly.one_device_ids else "every replica"
+        where = _where(row, assembly)
         table.add_row(row.path, shape, row.variable.dtype.name, f"{_count([row]):,}", _standing(row), where)
     console = Console()
     console.print(table)
@@ -39,9 +42,31 @@ def run(session: Session) -> int:
         f"{trainer.steps:,} steps of {settings.global_batch_size:,} examples in {settings.microbatches} microbatches, "
         f"{trainer.input.chunk_steps} steps a chunk"
     )
+    if isinstance(assembly.strategy, MeshStrategy):
+        console.print(_bytes_a_device(assembly.strategy, assembly.variables))
     if trainer.train_step.exchange.replicas > 1:
         console.print(_collectives(trainer))
     return 0
+
+
+def _where(row: Standing, assembly: Assembly) -> str:
+    if isinstance(assembly.strategy, MeshStrategy):
+        axes = ",".join(assembly.strategy.axes_of(row.variable))
+        return f"mesh: {axes}" if axes.strip("-,") else "every device"
+    return "one device" if id(row.variable) in assembly.one_device_ids else "every replica"
+
+
+def _bytes_a_device(strategy: MeshStrategy, variables: Mapping[str, tf.Variable]) -> str:
+    """Says how much of what is learnt each device holds."""
+    found = dict[str, int]()
+    for path, variable in variables.items():
+        kind = path.split("/")[0]
+        found[kind] = found.get(kind, 0) + strategy.bytes_a_device(variable)
+    whole = sum(v.dtype.size * math.prod(v.shape) for v in variables.values())
+    return (
+        f"mesh of {strategy.plan} devices: each holds {found['task']:,} bytes of the task's variables and "
+        f"{found['optimizer']:,} of the optimizers'; one device alone would hold {whole:,}"
+    )
 
 
 def _standing(row: Standing) -> str:

@@ -1,11 +1,14 @@
 """The transformer, its matrices cut as Megatron cuts them, trains to the same numbers."""
 
+import json
+
 import numpy as np
 import pytest
 
 from core.optimizers import adamw, chain, clip_by_global_norm
 from core.testing import Run, assemble, on_virtual_cpus, on_virtual_mesh
 from models import LanguageModel
+from tests.commands import CONFIGS, refused, run
 
 MEGATRON = [
     ("*/attention/out/w", "model,-"),
@@ -53,9 +56,77 @@ def test_on_two_by_two_twenty_steps_are_those_of_one_device():
     assert_same_on(2, 2, GPT, MEGATRON, microbatches=2)
 
 
+def collectives(layouts, *, blocks):
+    """Returns what the devices exchange in one step on 1x2, but for the norm of the gradients."""
+
+    def task(*, rng):
+        optimizer = chain(clip_by_global_norm(0.5), adamw(1e-3))
+        sizes = {"vocabulary": VOCABULARY, "context": TIME, "layers": blocks, "size": 64, "heads": 4}
+        return LanguageModel(rng=rng, optimizer=optimizer, **sizes)
+
+    step = Run(assemble(task, on_virtual_mesh(1, 2, layouts)), texts())
+    step(0)
+    assert {entry.axis for entry in step.collectives} == {"model"}
+    return step.collectives
+
+
+ACTIVATIONS = ROWS * TIME * 64 * 4  # bytes
+
+
+def test_the_collectives_of_a_block_are_those_of_megatron():
+    """Two sums of activations in each block forward and two backward: nothing else, where the table is whole."""
+    found = collectives(MEGATRON[:-1], blocks=2)
+    assert [entry.bytes // ACTIVATIONS for entry in found] == [1] * 8
+    assert sum(entry.bytes % ACTIVATIONS for entry in found) <= 4096  # the norm of gradients rides along
+    assert sum("MatMul" in entry.what and "gradient_tape" not in entry.what for entry in found) == 4
+
+
+def test_a_table_that_is_cut_adds_two_sums_of_activations_and_three_of_numbers_a_token():
+    """One where tokens are looked up and one back from the logits; the cross-entropy's are of a number each."""
+    found = collectives(MEGATRON, blocks=1)
+    assert sum(entry.bytes == ACTIVATIONS for entry in found) == 4 + 2
+    assert sum(entry.bytes == ROWS * TIME * 4 for entry in found) == 3
+    assert len(found) == 4 + 2 + 3 + 1  # the last is the norm of the gradients
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("settings", [GPT, LLAMA, {**GPT, "recompute": True}], ids=["gpt", "llama", "recompute"])
 @pytest.mark.parametrize(("rows", "parts"), [(1, 1), (1, 2), (2, 1), (2, 2)])
 @pytest.mark.parametrize("layouts", [MEGATRON, MEGATRON[:-1]], ids=["table cut", "table whole"])
 def test_on_every_mesh(rows, parts, settings, layouts):
     assert_same_on(rows, parts, settings, layouts)
+
+
+@pytest.mark.long
+def test_the_shipped_layouts_train_by_the_command_as_one_device_does(tmp_path):
+    """A GPT, with chunks, microbatches, evaluation and texts; then from its checkpoint on one device."""
+    steps = {"steps": 40, "Trainer.log_every": 20, "Trainer.evaluate_every": 20, "Texts.every": 20}
+    steps |= {"Trainer.checkpoint_every": 20, "Trainer.microbatches": 2}
+    flags = [f"--gin_file={CONFIGS / 'text_tiny.gin'}", *(f"--gin_param={key} = {x}" for key, x in steps.items())]
+    on_mesh = [f"--gin_file={CONFIGS / 'runtime' / 'mesh_transformer.gin'}", "--gin_param=mesh.batch = 2"]
+    plain = run(*flags, "--workdir=plain", cwd=tmp_path)
+    mesh = run(*flags, *on_mesh, "--workdir=mesh", cwd=tmp_path, timeout=600)
+    assert (plain.returncode, mesh.returncode) == (0, 0), mesh.stderr
+    evaluations = [
+        json.loads((tmp_path / name / "result.json").read_text())["evaluation"] for name in ("plain", "mesh")
+    ]
+    assert evaluations[1] == pytest.approx(evaluations[0], rel=1e-4)
+    texts = [(tmp_path / name / "samples" / "step-000000020.txt").read_text() for name in ("plain", "mesh")]
+    assert texts[1] == texts[0]
+
+
+@pytest.mark.parametrize(
+    ("bindings", "says"),
+    [
+        (["mesh.model = 3"], "`mesh.model` is 3, which doesn't divide the 32 of"),
+        (["table_layout = 'model,-'"], "`mesh.model` is 2, which doesn't divide the 257 of `net/tokens/w`"),
+        (["mesh.layouts = [('*/attention/w', '-,model')]"], "'*/attention/w', which matches no variable"),
+        (["mesh.layouts = [('*/tokens/w', 'model')]"], "1 dimensions, but `net/tokens/w` has the 2 of"),
+        (["mesh.batch = 3"], "`Trainer.global_batch_size` is 32, which 1 microbatches x `mesh.batch` = 3"),
+        (["mesh.batch = 1000"], "2000 replicas were asked for"),
+        (["Experiment.one_device = ['net']"], "`Experiment.one_device` names `net`. On a mesh every device takes part"),
+    ],
+)
+def test_a_mesh_that_does_not_fit_is_refused(bindings, says, tmp_path):
+    flags = [f"--gin_file={CONFIGS / name}.gin" for name in ("text_tiny", "runtime/mesh_transformer")]
+    refused(*flags, *(f"--gin_param={binding}" for binding in bindings), cwd=tmp_path, exit_code=2, says=[says])

@@ -1,0 +1,78 @@
+"""Which collectives a function makes on a mesh: along which axis, of how many bytes, for which operation.
+
+DTensor puts them in where layouts ask for them, after tracing. They are read from the graphs that a first run is made
+of, by an interface of TensorFlow's that isn't public.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+from tensorflow.python.eager import context
+from tensorflow.python.framework import tensor_util
+
+from core.distribution.ledger import Collective
+
+STEP = "step"  # the phase of all: what DTensor puts in says for which operation it is, but not of which phase
+_KIND = "Collective"
+
+
+def collectives_of(first_run: Callable[[], Any], mesh: dtensor.Mesh) -> tuple[Any, list[Collective]]:
+    """Returns what `first_run()` does, and the collectives that one device takes part in: a later run compiles none."""
+    eager = context.context()
+    eager.enable_graph_collection()
+    try:
+        result = first_run()
+    finally:
+        graphs = [found.post_optimization_graph for found in context.export_run_metadata().function_graphs]
+        eager.disable_graph_collection()
+    device = tf.DeviceSpec.from_string(mesh.local_devices()[0])
+    found = {}
+    for nodes in _bodies(graphs):
+        by_name = {node.name: node for node in nodes}
+        for node in nodes:
+            if node.op.startswith(_KIND) and tf.DeviceSpec.from_string(node.device) == device:
+                found[node.name] = _collective(node, by_name, mesh)
+    return result, [entry for entry in found.values() if entry.axis]  # others are of a device with itself
+
+
+def _bodies(graphs: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    for graph in graphs:
+        yield graph.node
+        for function in graph.library.function:
+            yield function.node_def
+
+
+def _collective(node: Any, by_name: Mapping[str, Any], mesh: dtensor.Mesh) -> Collective:
+    dtype = tf.dtypes.as_dtype(node.attr["T"].type)
+    shapes = node.attr["_output_shapes"].list.shape
+    size = math.prod(dim.size for dim in shapes[0].dim) * dtype.size if shapes else 0
+    return Collective(STEP, _operation(node.name), dtype.name, size, axis=_axis(node, by_name, mesh))
+
+
+def _operation(name: str) -> str:
+    """Returns the name of the operation that a collective is for; of several that go as one, of the first."""
+    name = name.removeprefix("tf.StatefulPartitionedCall/").split("/DTensor")[0]
+    return re.sub(r"mesh_\d+/|(_\d{6,}_\d+)$", "", name)
+
+
+def _axis(node: Any, by_name: Mapping[str, Any], mesh: dtensor.Mesh) -> str:
+    """Returns the axes along which the group of a collective lies: its key is looked up in a table by device."""
+    seen, ahead = set(), [node.input[2]]
+    while ahead:
+        name = ahead.pop().lstrip("^").split(":")[0]
+        other = by_name.get(name)
+        if other is None or name in seen:
+            continue
+        seen.add(name)
+        ahead += other.input
+        if other.op == "Const":
+            keys = tensor_util.MakeNdarray(other.attr["value"].tensor).reshape(-1)
+            if keys.size == mesh.size > 1:
+                group = np.argwhere((keys == keys[0]).reshape(mesh.shape()))
+                return "+".join(name for i, name in enumerate(mesh.dim_names) if len(set(group[:, i])) > 1)
+    return "?"
