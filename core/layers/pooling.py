@@ -1,6 +1,7 @@
 """Pooling over space, for inputs `[batch, ..., channels]` with one, two or three axes of space."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -103,13 +104,19 @@ def _largest(pool: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor) -> tf.Tensor:
     if not x.dtype.is_floating:
         return y
 
-    def marked() -> tf.Tensor:
+    def marked(y: tf.Tensor) -> tf.Tensor:
         found = pool(tf.cast(tf.math.is_nan(x), x.dtype)) > 0.0
         right = y + tf.where(y <= x.dtype.min, tf.constant(float("-inf"), x.dtype), tf.zeros_like(y))
         return tf.where(found, tf.constant(float("nan"), x.dtype), right)
 
-    # A sum of squares is finite only if each of them is: the second pool is for other cases.
-    return tf.cond(tf.math.is_finite(tf.nn.l2_loss(tf.stop_gradient(x))), lambda: y, marked)
+    # By a gradient of its own: what TensorFlow keeps of a condition for its gradient can't be laid out on a mesh.
+    @tf.custom_gradient
+    def chosen(y: tf.Tensor) -> Any:
+        # A sum of squares is finite only if each of them is: the second pool is for other cases.
+        value = tf.cond(tf.math.is_finite(tf.nn.l2_loss(tf.stop_gradient(x))), lambda: y, lambda: marked(y))
+        return value, lambda dy: tf.where(tf.math.is_nan(value), tf.zeros([], dy.dtype), dy)
+
+    return chosen(y)
 
 
 def _pool(pool: _Pool, x: tf.Tensor, window: Sequence[int], stride: Sequence[int], padding: str) -> tf.Tensor:

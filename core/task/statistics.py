@@ -127,4 +127,6 @@ def commit(values: Values, apply_if: tf.Tensor | None = None) -> None:
     """Assigns each value to its variable; where `apply_if` (a scalar bool) is false, every variable keeps its bits."""
     for reference, value in values.items():
         variable = reference.deref()
-        variable.assign(value if apply_if is None else tf.where(apply_if, value, variable))
+        # One condition for each number: of one for all, a mesh can make nothing.
+        chosen = None if apply_if is None else tf.broadcast_to(apply_if, variable.shape)
+        variable.assign(value if chosen is None else tf.where(chosen, value, variable))
