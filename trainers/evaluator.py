@@ -44,6 +44,7 @@ class Evaluator:
             )
         self.averaged = averaged_task(experiment)
         self.task, self.source, self._global_batch_size = self.averaged.task, source, global_batch_size
+        self._guarded = False
         self._innocent: set[str] = set()  # figures that weren't finite, though no example was to blame
         self.exchange = Exchange(experiment.strategy)
         replicas = self.exchange.replicas
@@ -75,6 +76,9 @@ class Evaluator:
         """Returns the figures of the task's `evaluate` over the whole source; calls `alive` as it gets ahead."""
         self.averaged.update()
         sums = self._spec.zero_sums()
+        if self.exchange.mesh and not self._guarded:
+            self.exchange.guarded(self._sums_of_chunk.get_concrete_function())
+            self._guarded = True
         with explained(self.source):
             for batches, (features, mask) in zip(self._batches_of_chunk, self._chunks, strict=False):
                 found = self._sums_of_chunk(features, mask, self.exchange.handed(tf.constant(batches)))

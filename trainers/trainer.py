@@ -117,7 +117,7 @@ class Trainer:
         self.watchdog.begin("tracing")
         began, exchange = time.perf_counter(), self.train_step.exchange
         # Called through its one trace: finding that anew would cost about a millisecond for every chunk.
-        self._run_chunk = self.chunk.get_concrete_function()
+        self._run_chunk = exchange.guarded(self.chunk.get_concrete_function())
         with repeatable_or_refused(self.experiment.deterministic):
             nowhere = exchange.handed(tf.zeros([3], tf.int64))
             exchange.noting(lambda: self._run_chunk(stacked, nowhere))

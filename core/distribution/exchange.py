@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from core.distribution.ledger import GRADIENTS, STATISTICS, VALUES, Collective, Ledger
+from core.distribution.mesh_guard import explained, refuse_unsafe
 from core.distribution.mesh_ledger import collectives_of
 from core.distribution.mesh_strategy import MeshStrategy
 from core.errors import ConfigurationError
@@ -60,11 +61,20 @@ class Exchange:
         """Returns what a loop around `run` is traced in."""
         return self.strategy.names() if self.mesh else contextlib.nullcontext()
 
+    def guarded(self, function: Any) -> Any:
+        """Returns a concrete function that may run; on a mesh some operations are refused here."""
+        if self.mesh:
+            refuse_unsafe(function)
+        return function
+
     def noting(self, first_run: Callable[[], Any]) -> Any:
         """Returns `first_run()`; of a mesh, what it makes of collectives is in the ledger then, and not before."""
         if not self.mesh:
             return first_run()
-        result, found = collectives_of(first_run, self.strategy.mesh)
+        try:
+            result, found = collectives_of(first_run, self.strategy.mesh)
+        except tf.errors.UnknownError as error:  # as which DTensor says what it can't lay out
+            raise explained(error) from error
         self.ledger.clear()
         for entry in found:
             self.ledger.add(entry)

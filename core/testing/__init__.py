@@ -29,6 +29,7 @@ from core.testing.draws import assert_draws
 from core.testing.gradients import assert_gradients
 from core.testing.invariance import assert_accumulation_invariant, assert_replica_invariant
 from core.testing.learning import assert_overfits, assert_updates_only
+from core.testing.meshes import assert_mesh_invariant
 from core.testing.padding import assert_padding
 from core.testing.precision import assert_float32
 from core.testing.purity import assert_pure
@@ -52,6 +53,7 @@ __all__ = [
     "assert_draws",
     "assert_float32",
     "assert_gradients",
+    "assert_mesh_invariant",
     "assert_overfits",
     "assert_padding",
     "assert_pure",

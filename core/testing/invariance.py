@@ -26,7 +26,7 @@ import numpy as np
 
 from core.engine import Assembly
 from core.task import Batch
-from core.testing.replicas import Factory, Outcome, Run, Values, assemble, describe, on_virtual_cpus
+from core.testing.replicas import Factory, Outcome, Run, Values, assemble, on_virtual_cpus
 
 FIGURES = 0.1  # of the tolerance for variables: losses and metrics haven't gone through an optimizer's root
 
@@ -64,7 +64,7 @@ def assert_replica_invariant(
     """
     _assert_counts("replicas", replicas, steps)
     runs = [_trained(task, batch, count, microbatches, steps=steps, seed=seed) for count in dict.fromkeys(replicas)]
-    _assert_same(runs, tolerance, REPLICA_HINTS)
+    assert_same(runs, tolerance, REPLICA_HINTS)
 
 
 def assert_accumulation_invariant(
@@ -83,7 +83,7 @@ def assert_accumulation_invariant(
         _trained(task, batch, replicas, count, steps=steps, seed=seed, check=_assert_rows_apart)
         for count in dict.fromkeys(microbatches)
     ]
-    _assert_same(runs, tolerance, MICROBATCH_HINTS)
+    assert_same(runs, tolerance, MICROBATCH_HINTS)
 
 
 class Difference(NamedTuple):
@@ -122,7 +122,7 @@ def _trained(
     return Run(assembly, batch, microbatches=microbatches, seed=seed).train(steps)
 
 
-def _assert_same(runs: Sequence[Outcome], tolerance: float, hints: str) -> None:
+def assert_same(runs: Sequence[Outcome], tolerance: float, hints: str) -> None:
     """Asserts that each is the same as the first of them."""
     first = runs[0]
     for run in runs[1:]:
@@ -135,8 +135,8 @@ def _assert_same(runs: Sequence[Outcome], tolerance: float, hints: str) -> None:
         when = f"after {run.steps} steps" if variables else f"in step {worst.place}"
         others = len(variables or figures) - 1
         raise AssertionError(
-            f"`{worst.name}` {when} is {worst.one:.6g} on {describe(first.replicas, first.microbatches)} and "
-            f"{worst.other:.6g} on {describe(run.replicas, run.microbatches)}: a difference of {worst.size:.2g}, where "
+            f"`{worst.name}` {when} is {worst.one:.6g} on {first.where} and "
+            f"{worst.other:.6g} on {run.where}: a difference of {worst.size:.2g}, where "
             f"{allowed:.0e} may be rounding"
             + (f" ({others} other{'s differ' if others > 1 else ' differs'} as well)" if others else "")
             + f". {_began(first, run, tolerance * FIGURES)}{hints} {ROUNDING}"

@@ -39,6 +39,12 @@ class Outcome:
     figures: Values  # of forward passes, by phase and name: one of each step
     norms: Values  # of gradients, by phase: one of each step
     collectives: Sequence[Collective]  # of one step
+    mesh: str = ""  # as "2x2"
+
+    @property
+    def where(self) -> str:
+        """Returns `2 replicas`, or `a mesh of 2x2 devices and 4 microbatches`."""
+        return describe(self.replicas, self.microbatches, self.mesh)
 
 
 def on_virtual_cpus(replicas: int) -> tf.distribute.Strategy:
@@ -99,7 +105,8 @@ class Run:
             lambda values, index: self.step(values, exchange.taken(index, tf.int64)), autograph=False
         )
         self._first = True
-        self._function = function.get_concrete_function(self._values, exchange.handed(tf.constant(0, tf.int64)))
+        traced = function.get_concrete_function(self._values, exchange.handed(tf.constant(0, tf.int64)))
+        self._function = exchange.guarded(traced)
 
     @property
     def collectives(self) -> Sequence[Collective]:
@@ -138,12 +145,13 @@ class Run:
             {name: np.array([line[name] for line in lines]) for name in lines[0]},
             {name: np.array([norm[name] for norm in norms]) for name in norms[0]},
             self.collectives,
+            str(self.strategy.plan) if self.step.exchange.mesh else "",
         )
 
 
-def describe(replicas: int, microbatches: int) -> str:
+def describe(replicas: int, microbatches: int, mesh: str = "") -> str:
     """Returns `2 replicas`, or `1 replica and 4 microbatches`."""
-    text = f"{replicas} replica{'s' if replicas > 1 else ''}"
+    text = f"a mesh of {mesh} devices" if mesh else f"{replicas} replica{'s' if replicas > 1 else ''}"
     return text + (f" and {microbatches} microbatches" if microbatches > 1 else "")
 
 

@@ -1,0 +1,109 @@
+"""Looks through a traced function for what DTensor gets wrong without a word, or ends the process by, before it runs.
+
+Each rule was found by running the operation on four devices beside one; what isn't here is right there, or an error.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+import core
+from core.errors import ConfigurationError
+
+_OWN = str(Path(core.__file__).parent)
+_PACKAGES = str(Path(tf.__file__).parent)
+_DRAWS = ("StatelessRandom", "StatelessTruncated", "StatelessParameterized", "StatelessMultinomial", "StatelessShuffle",
+          "Random", "TruncatedNormal", "Multinomial", "Stateful")  # fmt: skip
+_NO_DRAWS = ("StatelessRandomGet", "StatefulPartitionedCall")
+
+
+def refuse_unsafe(function: Any) -> None:
+    """Raises a `ConfigurationError` where the concrete `function`, or one that it calls, holds such an operation."""
+    for op in _operations(function.graph):
+        for rule in _RULES:
+            said = rule(op)
+            if said is not None:
+                raise ConfigurationError(f"{_place(op)}: {said}")
+
+
+def explained(error: tf.errors.OpError) -> ConfigurationError:
+    """Makes one paragraph of what DTensor says where it can't lay an operation out."""
+    first = str(error.message).split("\n")[0].removesuffix(" ")
+    return ConfigurationError(
+        f"this step can't be laid out on the mesh: {first}. Write it by other operations, leave what it reads whole "
+        "(`mesh.layouts`), or train on replicas (`@mirrored()`)."
+    )
+
+
+def _new_axis(op: tf.Operation) -> str | None:
+    if op.type != "StridedSlice" or not op.get_attr("new_axis_mask"):
+        return None
+    count, new, ellipsis = op.inputs[1].shape[0], op.get_attr("new_axis_mask"), op.get_attr("ellipsis_mask")
+    kinds = ["new" if new >> i & 1 else "..." if ellipsis >> i & 1 else "axis" for i in range(count or 0)]
+    old = [kind for kind in kinds if kind != "new"]
+    complete = "..." in old or len(old) == op.inputs[0].shape.rank
+    if complete and kinds[: len(old)] == old:
+        return None  # at the end it is right
+    return (
+        "a new axis before another one, as `x[tf.newaxis]` and `x[:, tf.newaxis]` make it, ends the process on a mesh: "
+        "write `tf.expand_dims(x, axis)`."
+    )
+
+
+def _scalar_select(op: tf.Operation) -> str | None:
+    if op.type not in ("Select", "SelectV2"):
+        return None
+    condition, x, y = (tensor.shape for tensor in op.inputs)
+    if condition.rank != 0 or x.rank == 0 or not x.is_compatible_with(y):
+        return None
+    return (
+        "`tf.where` of one condition for two tensors ends the process on a mesh: write `tf.cond(condition, lambda: x, "
+        "lambda: y)`."
+    )
+
+
+def _draw(op: tf.Operation) -> str | None:
+    if not op.type.startswith(_DRAWS) or op.type.startswith(_NO_DRAWS):
+        return None
+    if all(reader.type == "Relayout" for output in op.outputs for reader in output.consumers()):
+        return None
+    return f"`{op.type}` would draw the same numbers for each part of a mesh: draw from the step's `rng` instead."
+
+
+def _tensor_list(op: tf.Operation) -> str | None:
+    if op.type != "TensorListSetItem":
+        return None
+    return (
+        "a `tf.TensorArray`, as `tf.map_fn`, `tf.scan` and outputs of a phase in several microbatches use it, can't be "
+        "laid out on a mesh: compute all at once, or write into a tensor by `tf.tensor_scatter_nd_update`; give a "
+        "phase with outputs `microbatches=1`."
+    )
+
+
+_RULES: tuple[Callable[[tf.Operation], str | None], ...] = (_new_axis, _scalar_select, _draw, _tensor_list)
+
+
+def _operations(graph: Any) -> Iterator[tf.Operation]:
+    """Yields the operations of a graph and of the functions that it calls, each function once."""
+    seen, ahead = set[str](), [graph]
+    while ahead:
+        here = ahead.pop()
+        for op in here.get_operations():
+            yield op
+            for value in op.node_def.attr.values():
+                for name in [value.func.name, *(f.name for f in value.list.func)]:
+                    called = here._get_function(name) if name and name not in seen else None
+                    seen.add(name)
+                    if called is not None:
+                        ahead.append(called.graph)
+
+
+def _place(op: tf.Operation) -> str:
+    """Returns the line that made an operation: the innermost one of the user's, or else of the project's."""
+    frames = [frame for frame in op.traceback or () if not frame.filename.startswith((_PACKAGES, "<"))]
+    users = [frame for frame in frames if not frame.filename.startswith(_OWN)]
+    # A loop of the engine stands below whoever called the trainer: what is innermost of all says whose line it is.
+    inner = frames[-1:] if frames and frames[-1] in users else users[-1:] or frames[-1:]
+    return f"{inner[0].filename}:{inner[0].lineno}" if inner else f"the operation `{op.name}`"

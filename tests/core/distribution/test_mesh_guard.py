@@ -1,0 +1,99 @@
+"""What DTensor gets wrong or dies of is refused before it runs, by the line that wrote it."""
+
+import inspect
+import re
+
+import pytest
+import tensorflow as tf
+
+from core.distribution.mesh_guard import refuse_unsafe
+from core.errors import ConfigurationError
+from core.layers import Linear
+from core.optimizers import sgd
+from core.random import Rng
+from core.task import Loss, Task, Update
+from core.testing import Run, assemble, on_virtual_mesh
+
+ROW, MATRIX = tf.TensorSpec([4]), tf.TensorSpec([4, 6])
+
+
+def in_a_loop(x):
+    return tf.while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, y + x[:, tf.newaxis][:, 0]), (0, x))[1]
+
+
+def in_a_condition(x):
+    return tf.cond(tf.reduce_sum(x) > 0, lambda: x[tf.newaxis], lambda: tf.expand_dims(x, 0))
+
+
+UNSAFE = {
+    "a new first axis": (lambda x: x[tf.newaxis], ROW, "tf.expand_dims"),
+    "a new axis in between": (lambda x: x[:, tf.newaxis], MATRIX, "tf.expand_dims"),
+    "before an ellipsis": (lambda x: x[tf.newaxis, ...], MATRIX, "tf.expand_dims"),
+    "in a loop": (in_a_loop, MATRIX, "tf.expand_dims"),
+    "in a condition": (in_a_condition, MATRIX, "tf.expand_dims"),
+    "one condition for all": (lambda x: tf.where(tf.reduce_sum(x) > 0, x, 2 * x), MATRIX, "tf.cond"),
+    "a draw": (lambda x: x + tf.random.stateless_normal([6], [1, 2]), MATRIX, "the step's `rng`"),
+    "a draw with a state": (lambda x: x + tf.random.uniform([6]), MATRIX, "the step's `rng`"),
+    "a list": (lambda x: tf.map_fn(lambda row: 2 * row, x), MATRIX, "tf.tensor_scatter_nd_update"),
+}
+SAFE = {
+    "a new last axis": (lambda x: x[..., tf.newaxis] + x[:, :, tf.newaxis], MATRIX),
+    "a column": (lambda x: x[:, tf.newaxis], ROW),
+    "a condition for each": (lambda x: tf.where(x > 0, x, 2 * x), MATRIX),
+    "one for numbers": (lambda x: tf.where(tf.reduce_sum(x) > 0, 1.0, 2.0), MATRIX),
+    "one against a number": (lambda x: tf.where(tf.reduce_sum(x) > 0, x, 0.0), MATRIX),
+    "slices": (lambda x: x[1:3, 0] + x[2], tf.TensorSpec([4, 2])),
+}
+
+
+def traced(fn, spec):
+    return tf.function(fn, autograph=False).get_concrete_function(spec)
+
+
+@pytest.mark.parametrize("name", UNSAFE)
+def test_what_is_unsafe_is_named_with_its_line_and_its_remedy(name):
+    fn, spec, remedy = UNSAFE[name]
+    with pytest.raises(ConfigurationError, match=re.escape(remedy)) as found:
+        refuse_unsafe(traced(fn, spec))
+    file, line = str(found.value).split(": ")[0].rsplit(":", 1)
+    first = inspect.getsourcelines(fn)[1]
+    assert file == __file__
+    assert first <= int(line) <= first + 1
+
+
+@pytest.mark.parametrize("name", SAFE)
+def test_what_is_right_passes(name):
+    refuse_unsafe(traced(*SAFE[name]))
+
+
+def test_draws_of_an_rng_are_pinned_and_pass():
+    def drawn(x):
+        rng = Rng.from_seed(0)
+        return on_virtual_mesh(1, 2).run(lambda: x + rng.fold("x").normal([6]) + rng.rows.uniform(4, 6))
+
+    refuse_unsafe(traced(drawn, MATRIX))
+
+
+class Line(Task):
+    def __init__(self, write, *, rng):
+        super().__init__()
+        self.net, self.write = Linear(6, 6, rng=rng), write
+
+    def phases(self):
+        return [Update("net", loss=self.loss, trains=self.net, optimizer=sgd(0.1))]
+
+    def loss(self, batch, rng):
+        return Loss(tf.reduce_sum(self.write(self.net(batch["x"])), -1))
+
+
+@pytest.mark.parametrize(
+    ("write", "says"),
+    [
+        (lambda y: tf.where(tf.reduce_sum(y) > 0, y, 2 * y), "test_mesh_guard.py"),
+        (lambda y: tf.roll(y, 1, 0), "can't be laid out on the mesh"),
+    ],
+    ids=["refused by the guard", "refused by DTensor"],
+)
+def test_a_step_is_refused_before_it_runs(write, says):
+    with pytest.raises(ConfigurationError, match=re.escape(says)):
+        Run(assemble(lambda *, rng: Line(write, rng=rng), on_virtual_mesh(2, 2)), {"x": tf.ones([4, 6])})(0)

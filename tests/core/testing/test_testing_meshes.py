@@ -1,0 +1,43 @@
+"""`assert_mesh_invariant` passes what is right on a mesh, and says what isn't."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from core.layers import Linear
+from core.optimizers import adamw, chain, clip_by_global_norm
+from core.task import Loss, Task, Update
+from core.testing import assert_mesh_invariant
+from models.classifiers import ConvNetClassifier
+
+
+class Noisy(Task):
+    """Draws noise of its own; the guard is told to look away."""
+
+    def __init__(self, *, rng):
+        super().__init__()
+        self.net = Linear(6, 4, rng=rng)
+
+    def phases(self):
+        return [Update("net", loss=self.loss, trains=self.net, optimizer=adamw(1e-2))]
+
+    def loss(self, batch, rng):
+        noise = tf.random.stateless_normal([8, 6], [1, 2])
+        return Loss(tf.reduce_sum(tf.square(self.net(batch["x"] + noise)), -1))
+
+
+def test_what_draws_by_itself_differs(monkeypatch):
+    monkeypatch.setattr("core.distribution.exchange.refuse_unsafe", lambda function: None)
+    batch = {"x": np.random.RandomState(0).randn(8, 6).astype("f4")}
+    with pytest.raises(AssertionError, match=r"on 1 replica and .* a mesh of 2x1 devices: .*drawn from anywhere but"):
+        assert_mesh_invariant(Noisy, batch, [(2, 1)], steps=2)
+
+
+def test_a_convolutional_network_is_cut_by_rows():
+    random = np.random.RandomState(0)
+    batch = {"image": random.rand(8, 8, 8, 1).astype("f4"), "label": random.randint(0, 10, 8).astype("i4")}
+    optimizer = chain(clip_by_global_norm(0.5), adamw(1e-3))
+    settings = {"image_shape": [8, 8, 1], "channels": [4], "hidden": 16, "dropout": 0.3, "optimizer": optimizer}
+    assert_mesh_invariant(partial(ConvNetClassifier, **settings), batch, [(2, 2)])
