@@ -20,8 +20,10 @@ def explain_bad_step(train_step: TrainStep, input: Input, step: int) -> Tapeloop
     """Makes the error of a step that isn't finite: it names the example to blame, or what wasn't finite first.
 
     The step is done again for that, whole and on one device: where that fails for another reason, such as want of
-    memory, nothing but the step is named.
+    memory, nothing but the step is named; nor on a mesh, whose variables are on no one device.
     """
+    if train_step.exchange.mesh:
+        return NotFiniteError(f"step {step} is not finite. Nothing of it was saved. {REMEDY}")
     try:
         return _explain(train_step, input, step)
     except Exception as error:

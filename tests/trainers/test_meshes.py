@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from core.data import digits
-from core.errors import ConfigurationError
-from core.optimizers import adamw, chain, ema
+from core.errors import ConfigurationError, NotFiniteError
+from core.optimizers import adamw, chain, ema, sgd
 from core.testing import on_virtual_cpus, on_virtual_mesh
 from models.classifiers.mlp import MlpClassifier
 from tests.trainers.trainer_lab import hashes, make, newest, train
@@ -89,3 +89,13 @@ def test_hooks_read_a_copy_of_the_averages_on_the_host(tmp_path):
 def test_a_batch_that_rows_of_devices_cannot_share_is_refused(tmp_path):
     with pytest.raises(ConfigurationError, match="global_batch_size` is 6, which 2 microbatches x `mesh"):
         trainer_on("2x2", tmp_path, global_batch_size=6)
+
+
+def test_a_step_that_is_not_finite_ends_the_run(tmp_path):
+    def wild(*, rng):
+        return MlpClassifier(rng=rng, sizes=[64, 16, 10], optimizer=sgd(1e30))
+
+    trainer = make(tmp_path, task=wild, strategy=STRATEGIES["1x2"]())
+    with pytest.raises(NotFiniteError, match=r"step 1 is not finite\. Nothing of it was saved\. Lower"):
+        train(trainer)
+    assert trainer.step == 1
