@@ -8,14 +8,30 @@ A kernel's shape is `[..., inputs, outputs]`; the axes before those two are the 
 floats: an initializer refuses a dtype of integers, in which most of what it draws is zero.
 """
 
+import contextlib
+import contextvars
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import tensorflow as tf
 
 from core.arguments import check_choice, check_finite
-from core.random import Rng
+from core.random import Rng, is_undrawn
+
+Announce = Callable[[int], object]
+
+_announce: contextvars.ContextVar[Announce] = contextvars.ContextVar("announce", default=lambda size: None)
+
+
+@contextlib.contextmanager
+def announced(to: Announce) -> Iterator[None]:
+    """Tells `to`, within it, how many bytes a first value will take, before it is made."""
+    token = _announce.set(to)
+    try:
+        yield
+    finally:
+        _announce.reset(token)
 
 
 class Initializer(Protocol):
@@ -185,6 +201,9 @@ def _of_floats(name: str, make: Callable[[Rng, Sequence[int], tf.DType], tf.Tens
             raise ValueError(
                 f"`dtype` of `{name}` is {dtype.name}; parameters are floats: leave it out, or `tf.cast` what it makes."
             )
+        if is_undrawn():
+            return tf.zeros(shape, dtype)
+        _announce.get()(math.prod(shape) * dtype.size)
         return make(rng, shape, dtype)
 
     return checked

@@ -45,6 +45,24 @@ def pinning(pin: Callable[[tf.Tensor], tf.Tensor]) -> Iterator[None]:
         _pin.reset(token)
 
 
+_undrawn: contextvars.ContextVar[bool] = contextvars.ContextVar("undrawn", default=False)
+
+
+@contextlib.contextmanager
+def undrawn() -> Iterator[None]:
+    """Lets first values, within it, be zeros: tracing what draws them would take most of the time where none is run."""
+    token = _undrawn.set(True)
+    try:
+        yield
+    finally:
+        _undrawn.reset(token)
+
+
+def is_undrawn() -> bool:
+    """Says whether this is within `undrawn`."""
+    return _undrawn.get()
+
+
 class Moment(NamedTuple):
     """When a step function is called."""
 
@@ -109,6 +127,8 @@ class Rng(NamedTuple):
 
     def fold(self, data: Any) -> "Rng":
         """Makes an independent `Rng` for one purpose (a name), one step or one item (a number or scalar tensor)."""
+        if _undrawn.get():
+            return self
         if isinstance(data, str):
             digest = hashlib.blake2b(data.encode(), digest_size=8).digest()
             data = _NAMES | int.from_bytes(digest, "big") >> 2

@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 import tensorflow as tf
 from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
 
+from core.random import undrawn
+
 T = TypeVar("T")
 
 _asked: contextvars.ContextVar[bool] = contextvars.ContextVar("shapes_only", default=False)
@@ -50,7 +52,7 @@ def made(make: Callable[[], T], scope: Callable[[], AbstractContextManager[Any]]
     results: list[T] = []
     # What asks for a value, or makes a mistake, does so again below. The creator stands around the scope, which makes
     # of variables what it needs; in a graph that is never run nothing is drawn.
-    with contextlib.suppress(Exception), tf.variable_creator_scope(_without_value):
+    with contextlib.suppress(Exception), undrawn(), tf.variable_creator_scope(_without_value):
         tf.function(lambda: results.append(in_scope()), autograph=False).get_concrete_function()
     return in_scope() if not results or _keeps_tensors(results[-1]) else results[-1]
 
