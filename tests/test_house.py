@@ -21,6 +21,7 @@ FLOORS = [
     ["core.layers", "core.workers"],
     ["core.distribution"],
     ["core.engine"],
+    ["core.estimate"],
     ["core.testing"],
     ["models.classifiers"],
     ["models.*"],
@@ -30,7 +31,15 @@ FLOORS = [
     ["trainers.main"],
     ["trainers.launch"],
 ]
-ABOVE_MODELS = {"core.checkpoint", "core.telemetry", "core.workers", "core.distribution", "core.engine", "core.testing"}
+ABOVE_MODELS = {
+    "core.checkpoint",
+    "core.telemetry",
+    "core.workers",
+    "core.distribution",
+    "core.engine",
+    "core.estimate",
+    "core.testing",
+}
 # What a room may not import though it lies lower.
 BLIND = {
     # A model says what a phase computes; where and how often it runs isn't a model's to know.

@@ -1,0 +1,19 @@
+"""What a step of training takes, found from its trace: nothing is run, so it may be larger than any machine at hand."""
+
+from core.estimate.memory import ACTIVATIONS, GRADIENTS, PARAMETERS, SLOTS, bytes_of, held_in, on_device, standing
+from core.estimate.repeats import Repeats
+from core.estimate.spread import Spread, Taken
+
+__all__ = [
+    "ACTIVATIONS",
+    "GRADIENTS",
+    "PARAMETERS",
+    "SLOTS",
+    "Repeats",
+    "Spread",
+    "Taken",
+    "bytes_of",
+    "held_in",
+    "on_device",
+    "standing",
+]

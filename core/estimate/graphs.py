@@ -1,0 +1,118 @@
+"""What a traced function is made of: its operations, the functions that they call, and how often."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+from tensorflow.python.ops import cond_v2, while_v2
+
+_KEPT = "_functions_that_it_calls"
+_LOOPS = ("While", "StatelessWhile")
+_CHOICES = ("If", "StatelessIf")
+# What hands on the buffer of its first input, or of each of its inputs.
+_SAME_BUFFER = {
+    "Bitcast", "EnsureShape", "ExpandDims", "Identity", "IdentityN", "PreventGradient", "Reshape", "Squeeze",
+    "StopGradient",
+}  # fmt: skip
+
+
+class Called(NamedTuple):
+    """One function that an operation calls."""
+
+    graph: Any
+    first: int  # of the operation's inputs that are its arguments
+    times: int  # that it is called
+
+
+def called_by(op: tf.Operation) -> list[Called]:
+    """Returns the functions that `op` calls: a loop's body, both branches of a condition, or one called as it is.
+
+    They are the same objects each time, which TensorFlow's own would not be.
+    """
+    if not hasattr(op, _KEPT):
+        setattr(op, _KEPT, _called_by(op))
+    found: list[Called] = getattr(op, _KEPT)
+    return found
+
+
+def _called_by(op: tf.Operation) -> list[Called]:
+    if op.type in _LOOPS:
+        return [Called(while_v2._get_graph(op, "body", "_body_graph"), 0, times(op))]
+    if op.type in _CHOICES:
+        return [Called(graph, 1, 1) for graph in cond_v2.get_func_graphs(op)]
+    if op.type in ("PartitionedCall", "StatefulPartitionedCall"):
+        function = op.graph._get_function(op.get_attr("f").name)
+        graph = getattr(function, "graph", None)
+        return [Called(graph, 0, 1)] if graph is not None else []
+    return []
+
+
+def is_loop(op: tf.Operation) -> bool:
+    return op.type in _LOOPS
+
+
+def times(op: tf.Operation) -> int:
+    """Returns how often a loop goes round, where it counts up to a number that is known; else 1."""
+    condition = while_v2._get_graph(op, "cond", "_cond_graph")
+    bounds = [
+        bound
+        for less in condition.get_operations()
+        if less.type == "Less" and (bound := _known(less.inputs[1], condition, op)) is not None
+    ]
+    return max(1, min(bounds, default=1))
+
+
+def _known(tensor: tf.Tensor, graph: Any, op: tf.Operation) -> int | None:
+    """Returns the value of a whole number in a loop's condition, which may have come in as an argument."""
+    while True:
+        value = tf.get_static_value(tensor)
+        if value is not None:
+            return int(value)
+        if tensor.op.type == "Identity":
+            tensor = tensor.op.inputs[0]
+            continue
+        places = [i for i, x in enumerate(graph.inputs) if x.name == tensor.name]
+        if not places or op is None or places[0] >= len(op.inputs):
+            return None
+        tensor, graph, op = op.inputs[places[0]], op.graph, None
+
+
+def same_buffer(op: tf.Operation) -> bool:
+    """Says whether `op` hands on what it is given, without a copy."""
+    return op.type in _SAME_BUFFER
+
+
+def handed_through(graph: Any) -> dict[int, int]:
+    """Returns, by the number of an output, the argument that a function hands back as it came."""
+    places = {x.name: i for i, x in enumerate(graph.inputs)}
+    found = {}
+    for i, tensor in enumerate(graph.outputs):
+        while same_buffer(tensor.op) and tensor.op.type != "IdentityN":
+            tensor = tensor.op.inputs[0]
+        if tensor.name in places:
+            found[i] = places[tensor.name]
+    return found
+
+
+def all_graphs(graph: Any) -> Iterator[Any]:
+    """Yields a traced function's graph, and those of all that it calls."""
+    yield graph
+    for op in graph.get_operations():
+        for called in called_by(op):
+            yield from all_graphs(called.graph)
+
+
+def merged(ops: Sequence[tf.Operation]) -> dict[str, str]:
+    """Returns, by name, the tensors that are the same as another made before: TensorFlow computes such only once."""
+    first: dict[Any, tf.Operation] = {}
+    same: dict[str, str] = {}
+    for op in ops:
+        if op.op_def is None or op.op_def.is_stateful or op.type in ("Placeholder", *_LOOPS, *_CHOICES):
+            continue
+        attributes = op.node_def.attr
+        inputs = tuple(same.get(x.name, x.name) for x in op.inputs)
+        said = tuple(sorted((name, attributes[name].SerializeToString()) for name in attributes if name[0] != "_"))
+        before = first.setdefault((op.type, inputs, op.device, said), op)
+        if before is not op:
+            same |= {x.name: kept.name for x, kept in zip(op.outputs, before.outputs, strict=True)}
+    return same

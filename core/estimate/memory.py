@@ -1,0 +1,51 @@
+"""What a device holds in one step of training, in bytes."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from core.engine import Assembly
+from core.estimate.graphs import called_by, is_loop
+from core.estimate.liveness import fullest, timeline
+
+SizeOf = Callable[[tf.Tensor], int]
+PARAMETERS, SLOTS, GRADIENTS, ACTIVATIONS = "parameters", "slots", "gradients", "activations"
+
+
+def bytes_of(x: Any) -> int:
+    """Returns the bytes of a tensor's or variable's values; 0 where its shape isn't known."""
+    if x.dtype in (tf.resource, tf.variant):
+        return 0
+    return 0 if None in (x.shape.rank, *(x.shape if x.shape.rank else ())) else math.prod(x.shape) * x.dtype.size
+
+
+def standing(assembly: Assembly, local: Callable[[str, tf.Variable], int]) -> dict[str, int]:
+    """Returns the bytes of the task's variables, and of the optimizers'; `local` says how large one is on a device."""
+    found = {PARAMETERS: 0, SLOTS: 0}
+    for path, variable in assembly.variables.items():
+        found[PARAMETERS if path.startswith("task/") else SLOTS] += local(path, variable)
+    return found
+
+
+def held_in(chunk: Any, size_of: SizeOf) -> Mapping[tuple[str, str], int]:
+    """Returns what a step of the traced `chunk` holds besides, by the moment (of `Fullest`) and the kind."""
+    found = fullest(timeline(step_in(chunk), size_of))
+    return {
+        (moment, kind): size
+        for moment, held in found._asdict().items()
+        for kind, size in zip((GRADIENTS, ACTIVATIONS), held, strict=True)
+    }
+
+
+def step_in(chunk: Any) -> Any:
+    """Returns the graph of one step, which is what the loop of a traced chunk goes through."""
+    loop = next(op for op in chunk.graph.get_operations() if is_loop(op))
+    return called_by(loop)[0].graph
+
+
+def on_device(device: str, size_of: SizeOf) -> SizeOf:
+    """Returns `size_of` for what is on one device, or on all of them."""
+    own = device.rpartition("device:")[2]
+    return lambda x: size_of(x) if x.op.device.rpartition("device:")[2] in ("", own) else 0

@@ -1,0 +1,291 @@
+"""How what an operation makes lies on a mesh, by how what it reads does: a rule for each kind of operation.
+
+A tensor has an axis of the mesh for each dimension, "-" where it isn't cut; and it may be a part of a sum along axes,
+which is to be added up over the devices of each before anything but an addition reads it.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import tensorflow as tf
+
+from core.distribution.layouts import WHOLE
+
+Axes = tuple[str, ...]
+
+
+class Lies(NamedTuple):
+    """How a tensor lies."""
+
+    axes: Axes
+    parts_of: frozenset[str] = frozenset()
+
+
+class Reads(Protocol):
+    """What a rule asks for of the inputs of its operation, by number; both may take a collective."""
+
+    def added_up(self, number: int) -> Axes:
+        """Returns the axes of an input that is no part of a sum any more."""
+
+    def added_up_together(self, numbers: Sequence[int]) -> None:
+        """Adds inputs up in one collective for all that are alike, as their sum."""
+
+    def whole_along(self, number: int, dimension: int) -> None:
+        """Has an input that isn't cut along a dimension."""
+
+    def size_of(self, axis: str) -> int:
+        """Returns the number of devices along an axis."""
+
+
+Rule = Callable[[tf.Operation, Reads, Sequence[Lies]], list[Lies]]
+
+
+def whole(x: tf.Tensor) -> Lies:
+    return Lies((WHOLE,) * (x.shape.rank or 0))
+
+
+def elementwise(op: tf.Operation, reads: Reads, lies: Sequence[Lies]) -> list[Lies]:
+    """Cuts the result as its inputs are, aligned at their last dimensions; what is whole is cut at no price."""
+    rank = op.outputs[0].shape.rank or 0
+    found, by = [WHOLE] * rank, dict[int, int]()
+    for i, x in enumerate(op.inputs):
+        for d, axis in enumerate(reads.added_up(i)):
+            place = rank - (x.shape.rank or 0) + d
+            if axis == WHOLE or place < 0:
+                continue
+            if found[place] == axis or (found[place] == WHOLE and axis not in found):
+                found[place], by[place] = axis, i
+            else:
+                reads.whole_along(i, d)
+    return [Lies(tuple(found)) for _ in op.outputs]
+
+
+def additive(op: tf.Operation, reads: Reads, lies: Sequence[Lies]) -> list[Lies]:
+    """Adds parts of sums to each other before they are added up; with what is whole among them, they are by then."""
+    if all(one == lies[0] for one in lies) and lies[0].parts_of:
+        return [lies[0]]
+    reads.added_up_together([i for i, one in enumerate(lies) if one.parts_of])
+    return elementwise(op, reads, lies)
+
+
+def kept(op: tf.Operation, reads: Reads, lies: Sequence[Lies]) -> list[Lies]:
+    return list(lies[: len(op.outputs)])
+
+
+def product(op: tf.Operation, reads: Reads, lies: Sequence[Lies]) -> list[Lies]:
+    """Multiplies matrices, the last two dimensions: cut along the one that is summed, they give parts of a sum."""
+    names = ("transpose_a", "transpose_b") if op.type == "MatMul" else ("adj_x", "adj_y")
+    turned = [bool(op.get_attr(name)) for name in names]
+    a, b = (list(reads.added_up(i)) for i in (0, 1))
+    (a_rows, a_inner), (b_inner, b_columns) = (
+        (len(x) - 1, len(x) - 2) if turn else (len(x) - 2, len(x) - 1) for x, turn in zip((a, b), turned, strict=True)
+    )
+    axis, other = a[a_inner], b[b_inner]
+    if axis != other and WHOLE not in (axis, other):
+        reads.whole_along(1, b_inner)
+        other = WHOLE
+    summed = axis if axis != WHOLE else other  # the other's half is cut at no price
+    batch: list[str] = []
+    for d in range(1, max(len(a), len(b)) - 1):
+        sides = {x[-d - 2] for x in (a, b) if d + 2 <= len(x)} - {WHOLE}
+        batch.insert(0, sides.pop() if len(sides) == 1 else WHOLE)
+    result = [*batch, a[a_rows], b[b_columns]]
+    for place, number, d in ((-1, 1, b_columns), (-2, 0, a_rows)):
+        if result[place] != WHOLE and (result.count(result[place]) > 1 or result[place] == summed):
+            reads.whole_along(number, d)
+            result[place] = WHOLE
+    return [Lies(tuple(result), frozenset({summed} - {WHOLE}))]
+
+
+def reduction(op: tf.Operation, reads: Reads, lies: Sequence[Lies]) -> list[Lies]:
+    """Sums along dimensions: parts of a sum, where one of them is cut."""
+    axes = reads.added_up(0)
+    given = tf.get_static_value(op.inputs[1]) if len(op.inputs) > 1 else list(range(len(axes)))
+    if given is None:
+        return unknown(op, reads, lies)
+    over = {int(d) % max(1, len(axes)) for d in (given.reshape(-1) if hasattr(given, "reshape") else given)}
+    keeps = op.type != "L2Loss" and "keep_dims" in op.node_def.attr and op.get_attr("keep_dims")
+    left = [WHOLE if d in over else axis for d, axis in enumerate(axes) if keeps or d not in over]
+    return [Lies(tuple(left), frozenset(axes[d] for d in over if d < len(axes)) - {WHOLE})]
+
+
+def bias_gradient(op: tf.Operation, reads: Reads, lies: Sequence[Lies]) -> list[Lies]:
+    axes = reads.added_up(0)
+    return [Lies(axes[-1:], frozenset(axes[:-1]) - {WHOLE})]
+
+
+def softmax(op: tf.Operation, reads: Reads, lies: Sequence[Lies]) -> list[Lies]:
+    """Normalises along the last dimension: where that is cut, largest values and sums are small and go round."""
+    axes = reads.added_up(0)
+    return [Lies(axes[: x.shape.rank]) for x in op.outputs]
+
+
+def reshaped(op: tf.Operation, reads: Reads, lies: Sequence[Lies]) -> list[Lies]:
+    """Regroups dimensions: a cut stays where it is along the first of a group, and divides the first of the new one."""
+    x, y = op.inputs[0], op.outputs[0]
+    if x.shape.num_elements() is None or y.shape.num_elements() is None or not y.shape.num_elements():
+        return unknown(op, reads, lies)
+    found = [WHOLE] * y.shape.rank
+    for before, after in _groups(list(x.shape), list(y.shape)):
+        for d in before:
+            axis = lies[0].axes[d]
+            if axis == WHOLE:
+                continue
+            first = next((e for e in after if y.shape[e] > 1), None)
+            leading = all(x.shape[e] == 1 for e in before if e < d)
+            if first is None or not leading or y.shape[first] % reads.size_of(axis):
+                reads.whole_along(0, d)
+            else:
+                found[first] = axis
+    return [Lies(tuple(found), lies[0].parts_of)]
+
+
+def _groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], list[int]]]:
+    """Pairs runs of dimensions that hold equally many values."""
+    groups, i, j = [], 0, 0
+    while i < len(before) or j < len(after):
+        left, right = [i] if i < len(before) else [], [j] if j < len(after) else []
+        i, j = i + len(left), j + len(right)
+        while (a := math.prod(before[k] for k in left)) != (b := math.prod(after[k] for k in right)):
+            if (a < b and i < len(before)) or j >= len(after):
+                left.append(i)
+                i += 1
+            else:
+                right.append(j)
+                j += 1
+        groups.append((left, right))
+    return groups
+
+
+def transposed(op: tf.Operation, reads: Reads, lies: Sequence[Lies]) -> list[Lies]:
+    order = _static(op.inputs[1])
+    if order is None:
+        return unknown(op, reads, lies)
+    return [Lies(tuple(lies[0].axes[int(d)] for d in order), lies[0].parts_of)]
+
+
+def _static(x: tf.Tensor) -> Any:
+    """Returns a tensor's value, if it is known while tracing."""
+    if x.op.type == "InvertPermutation":
+        order = tf.get_static_value(x.op.inputs[0])
+        return None if order is None else order.argsort()
+    return tf.get_static_value(x)
+
+
+def expanded(op: tf.Operation, reads: Reads, lies: Sequence[Lies]) -> list[Lies]:
+    place = int(tf.get_static_value(op.inputs[1])) % (len(lies[0].axes) + 1)
+    axes = lies[0].axes
+    return [Lies((*axes[:place], WHOLE, *axes[place:]), lies[0].parts_of)]
+
+
+def gathered(op: tf.Operation, reads: Reads, lies: Sequence[Lies]) -> list[Lies]:
+    """Looks rows up: of a table that is cut by rows each device has some, and zeros for the others."""
+    table, ids = reads.added_up(0), reads.added_up(1)
+    axis = int(tf.get_static_value(op.inputs[2])) if len(op.inputs) > 2 else 0
+    batch = int(op.get_attr("batch_dims"))
+    if batch:
+        return unknown(op, reads, lies)
+    result = [*table[:axis], *ids, *table[axis + 1 :]]
+    for d, cut in enumerate(result):
+        if cut != WHOLE and (result.count(cut) > 1 or cut == table[axis]):
+            reads.whole_along(1, 0)
+            result[d] = WHOLE
+    return [Lies(tuple(result), frozenset({table[axis]} - {WHOLE}))]
+
+
+def segments(op: tf.Operation, reads: Reads, lies: Sequence[Lies]) -> list[Lies]:
+    """Adds rows up by number: rows that are cut give parts of a sum."""
+    values, ids = reads.added_up(0), reads.added_up(1)
+    rest = values[len(ids) :]
+    return [Lies((WHOLE, *rest), frozenset(values[: len(ids)]) - {WHOLE} - set(rest))]
+
+
+def same_sizes(op: tf.Operation, reads: Reads, lies: Sequence[Lies]) -> list[Lies]:
+    """Keeps a cut along dimensions of unchanged size, for what slices, pads, splits or joins along others."""
+    x, axes = op.inputs[_DATA.get(op.type, 0)], reads.added_up(_DATA.get(op.type, 0))
+    results = []
+    for y in op.outputs:
+        if x.shape.rank != y.shape.rank:
+            return unknown(op, reads, lies)
+        for d, axis in enumerate(axes):
+            if axis != WHOLE and x.shape[d] != y.shape[d]:
+                reads.whole_along(_DATA.get(op.type, 0), d)
+        results.append(Lies(tuple(a if x.shape[d] == y.shape[d] else WHOLE for d, a in enumerate(axes))))
+    return results
+
+
+_DATA = {"Split": 1, "StridedSliceGrad": 4}
+
+
+def sliced(op: tf.Operation, reads: Reads, lies: Sequence[Lies]) -> list[Lies]:
+    """Takes a part along some dimensions, and drops others."""
+    drops, adds = op.get_attr("shrink_axis_mask"), op.get_attr("new_axis_mask")
+    y, axes = op.outputs[0], reads.added_up(0)
+    if not any(axis != WHOLE for axis in axes):
+        return [whole(y)]
+    if adds or op.get_attr("ellipsis_mask"):
+        return unknown(op, reads, lies)
+    left = [(d, axis) for d, axis in enumerate(axes) if not drops >> d & 1]
+    for d, axis in enumerate(axes):
+        if axis != WHOLE and (drops >> d & 1 or op.inputs[0].shape[d] != y.shape[[e for e, _ in left].index(d)]):
+            reads.whole_along(0, d)
+            left = [(e, WHOLE if e == d else a) for e, a in left]
+    return [Lies(tuple(axis for _, axis in left))]
+
+
+def by_rows(op: tf.Operation, reads: Reads, lies: Sequence[Lies]) -> list[Lies]:
+    """Treats each row by itself, as a convolution does its images; of the rest nothing may be cut."""
+    axes = reads.added_up(0)
+    for i, x in enumerate(op.inputs):
+        for d, axis in enumerate(reads.added_up(i)):
+            if axis != WHOLE and not (d == 0 and x.shape[0] == op.inputs[0].shape[0]):
+                reads.whole_along(i, d)
+    return [Lies((axes[0] if axes else WHOLE, *(WHOLE,) * ((y.shape.rank or 1) - 1))) for y in op.outputs]
+
+
+def by_rows_summed(op: tf.Operation, reads: Reads, lies: Sequence[Lies]) -> list[Lies]:
+    """Adds up over rows, as the gradient of a convolution's kernel does."""
+    return [whole(op.outputs[0])._replace(parts_of=frozenset(reads.added_up(0)[:1]) - {WHOLE})]
+
+
+def unknown(op: tf.Operation, reads: Reads, lies: Sequence[Lies]) -> list[Lies]:
+    """Has all that it reads whole, for want of a rule."""
+    for i in range(len(op.inputs)):
+        for d, axis in enumerate(reads.added_up(i)):
+            if axis != WHOLE:
+                reads.whole_along(i, d)
+    return [whole(y) for y in op.outputs]
+
+
+def _all(names: str, rule: Rule) -> dict[str, Rule]:
+    return dict.fromkeys(names.split(), rule)
+
+
+RULES: dict[str, Rule] = {
+    **_all("AddV2 AddN Add", additive),
+    **_all("Identity IdentityN StopGradient PreventGradient EnsureShape Cast Snapshot", kept),
+    **_all(
+        "Abs BiasAdd BitwiseAnd Bitcast Cos DivNoNan Equal Erf Exp Expm1 FloorDiv FloorMod Greater GreaterEqual "
+        "IsFinite IsInf IsNan Less LessEqual Log Log1p LogicalAnd LogicalNot LogicalOr Maximum Minimum Mul Neg "
+        "NotEqual OnesLike Pow RealDiv Relu ReluGrad RightShift Round Rsqrt RsqrtGrad SelectV2 Sigmoid SigmoidGrad "
+        "Sign Sin Sqrt SqrtGrad Square SquaredDifference Sub Tanh TanhGrad LeakyRelu LeakyReluGrad ZerosLike Softplus",
+        elementwise,
+    ),
+    **_all("MatMul BatchMatMulV2", product),
+    **_all("Sum Mean Prod L2Loss Max Min Any All ArgMax ArgMin", reduction),
+    **_all("Softmax LogSoftmax SparseSoftmaxCrossEntropyWithLogits", softmax),
+    **_all("BroadcastTo ConcatV2 Pad Slice Split StridedSliceGrad Tile", same_sizes),
+    **_all("Conv2D Conv2DBackpropInput MaxPool MaxPoolGrad AvgPool AvgPoolGrad ResizeBilinear", by_rows),
+    "Conv2DBackpropFilter": by_rows_summed,
+    "BiasAddGrad": bias_gradient,
+    "ExpandDims": expanded,
+    "GatherV2": gathered,
+    "ResourceGather": gathered,
+    "Reshape": reshaped,
+    "Squeeze": reshaped,
+    "StridedSlice": sliced,
+    "Transpose": transposed,
+    "UnsortedSegmentSum": segments,
+}
+NOT_ADDED_UP_LATER = {"All", "Any", "ArgMax", "ArgMin", "Max", "Min", "Prod"}  # whose parts are those of no sum

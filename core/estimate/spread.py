@@ -1,0 +1,254 @@
+"""How a traced step lies on a mesh, and what its devices then exchange: each tensor followed from what it is made of.
+
+The step is traced as if for one device. Variables lie as their layouts say and batches are cut by rows; a rule for each
+operation (`core/estimate/rules.py`) says the rest. What is a part of a sum is added up when something other than an
+addition reads it, and before it goes round a loop: as DTensor has it, with as few collectives as that allows. What no
+rule knows is taken to read all whole, and is named.
+"""
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from core.distribution.layouts import WHOLE
+from core.estimate.graphs import called_by, is_loop
+from core.estimate.memory import bytes_of
+from core.estimate.rules import NOT_ADDED_UP_LATER, RULES, Axes, Lies, unknown, whole
+
+ADDED, JOINED = "all-reduce", "all-gather"
+FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
+_LISTS = {"TensorListPushBack": 1, "TensorListSetItem": 2}
+_MADE = ("Fill", "Range", "Const", "Placeholder", "Shape", "Size", "Stateless", "BroadcastGradientArgs", "TensorList")
+
+
+@dataclasses.dataclass(frozen=True)
+class Taken:
+    """One kind of collective in a step."""
+
+    axis: str
+    kind: str
+    where: str
+
+
+class Spread:
+    """A traced step on a mesh of these `sizes`; `cut` says along which axes each of the `variables` is, by path."""
+
+    def __init__(self, sizes: Mapping[str, int], variables: Mapping[str, tf.Variable], cut: Mapping[str, Axes]):
+        self.sizes = sizes
+        self._variable_of = {id(v.handle): (cut[path], bytes_of(v)) for path, v in variables.items()}
+        self.counts: Counter[Taken] = Counter()
+        self.bytes: Counter[Taken] = Counter()  # that a device hands in
+        self.unknown: Counter[str] = Counter()
+        self.joined: Counter[str] = Counter()  # the bytes of all-gathers, by what asks for them
+        self._lies: dict[tuple[int, str], Lies] = {}
+        self._variables: dict[tuple[int, str], tuple[Axes, int]] = {}  # with the bytes of the whole
+        self._times, self._where, self._silent = 1, FORWARD, 0
+
+    def follow(self, chunk: Any, batch_axis: str) -> None:
+        """Goes through a traced chunk of steps, of which it counts one."""
+        graph = chunk.graph
+        for outer, inner in graph.captures:
+            if id(outer) in self._variable_of:
+                self._variables[id(graph), inner.name] = self._variable_of[id(outer)]
+        for x in graph.inputs:
+            if x.dtype != tf.resource and (x.shape.rank or 0) >= 3:  # [steps, microbatches, rows, ...]
+                rest = (WHOLE,) * (x.shape.rank - 3)
+                self._lies[id(graph), x.name] = Lies((WHOLE, WHOLE, batch_axis, *rest))
+        self._walk(graph)
+
+    def size_of(self, x: tf.Tensor) -> int:
+        """Returns the bytes of a tensor on one device."""
+        lies = self._lies.get((id(x.graph), x.name))
+        return bytes_of(x) // self._devices(lies.axes) if lies else bytes_of(x)
+
+    def _devices(self, axes: Sequence[str]) -> int:
+        return math.prod(self.sizes[axis] for axis in axes if axis != WHOLE)
+
+    def _walk(self, graph: Any) -> None:
+        where = self._where
+        for op in graph.get_operations():
+            if "gradient" in op.name and self._where == FORWARD:
+                self._where = BACKWARD  # all that is traced after the first gradient, what is computed again included
+            _At(self, op).take()
+        self._where = where
+
+    def note(self, axis: str, kind: str, size: int, *, because: str = "") -> None:
+        """Counts a collective, as often as what it stands in goes round."""
+        if self.sizes.get(axis, 1) > 1 and not self._silent:
+            taken = Taken(axis, kind, self._where)
+            self.counts[taken] += self._times
+            self.bytes[taken] += self._times * size
+            if because:
+                self.joined[because] += self._times * size
+
+
+class _At:
+    """One operation, with how what it reads lies."""
+
+    def __init__(self, spread: Spread, op: tf.Operation):
+        self.spread, self.op, self.graph = spread, op, id(op.graph)
+
+    def take(self) -> None:
+        """Finds how what it makes lies."""
+        op = self.op
+        functions = called_by(op)
+        if functions:
+            self._call(functions)
+        elif op.type == "ReadVariableOp":
+            self._set(op.outputs[0], Lies(self._variable(op.inputs[0])[0]))
+        elif op.type.startswith("ResourceApply") or (op.type.startswith("Assign") and op.inputs):
+            self._write()
+        elif op.type in _LISTS:
+            self._set(op.outputs[0], Lies(self.added_up(_LISTS[op.type])))
+        elif op.type in ("TensorListGetItem", "TensorListPopBack"):
+            self._set(op.outputs[0], self.lies(0))
+            if op.type == "TensorListPopBack":
+                self._set(op.outputs[0], self.lies(0))
+                self._set(op.outputs[1], self._fitted(self.lies(0), op.outputs[1]))
+        elif op.type == "TensorListFromTensor":
+            self._set(op.outputs[0], Lies(self.added_up(0)[1:]))
+        elif op.type == "TensorListStack":
+            self._set(op.outputs[0], self._fitted(Lies((WHOLE, *self.lies(0).axes)), op.outputs[0]))
+        elif op.type == "Pack":
+            place, axes = op.get_attr("axis"), [self.added_up(i) for i in range(len(op.inputs))]
+            joined = tuple(found.pop() if len(found := set(x)) == 1 else WHOLE for x in zip(*axes, strict=True))
+            place %= len(joined) + 1
+            self._set(op.outputs[0], Lies((*joined[:place], WHOLE, *joined[place:])))
+        elif op.type in RULES or not op.type.startswith(_MADE):
+            self._by_rule()
+
+    def _by_rule(self) -> None:
+        op = self.op
+        lies = [self.lies(i) for i in range(len(op.inputs))]
+        if any(x.dtype == tf.variant for x in op.outputs):  # a list, handed on or added to another
+            for x in op.outputs:
+                self._set(x, lies[0])
+            return
+        rule = RULES.get(op.type)
+        if rule is None:
+            if any(axis != WHOLE for one in lies for axis in one.axes):
+                self.spread.unknown[op.type] += 1
+            rule = unknown
+        for x, found in zip(op.outputs, rule(op, self, lies), strict=False):
+            self._set(x, found)
+        if op.type in ("Softmax", "LogSoftmax", "SparseSoftmaxCrossEntropyWithLogits"):
+            axis = lies[0].axes[-1]
+            rows = self.spread.size_of(op.inputs[0]) * self.size_of(axis) // (op.inputs[0].shape[-1] or 1)
+            for _ in range(3 if op.type[0] == "S" and op.type[1] == "p" else 2):
+                self.spread.note(axis, ADDED, rows)
+        if op.type in NOT_ADDED_UP_LATER:
+            for x in op.outputs:
+                self._add_up(x)
+
+    # --- what rules ask for ------------------------------------------------------------------------------------------
+
+    def lies(self, number: int) -> Lies:
+        x = self.op.inputs[number]
+        if x.dtype == tf.resource:
+            return Lies(self._variable(x)[0])
+        found = self.spread._lies.get((self.graph, x.name), whole(x))
+        return found if x.dtype == tf.variant else self._fitted(found, x)
+
+    def added_up(self, number: int) -> Axes:
+        if self.op.inputs[number].dtype != tf.resource:
+            self._add_up(self.op.inputs[number])
+        return self.lies(number).axes
+
+    def added_up_together(self, numbers: Sequence[int]) -> None:
+        seen = set[Lies]()
+        for number in numbers:
+            lies, x = self.lies(number), self.op.inputs[number]
+            if lies in seen:
+                self._set(x, Lies(lies.axes))
+            self._add_up(x)
+            seen.add(lies)
+
+    def whole_along(self, number: int, dimension: int) -> None:
+        axis, x = self.lies(number).axes[dimension], self.op.inputs[number]
+        to = f" to {list(self.op.outputs[0].shape)}" if self.op.outputs else ""
+        because = f"{self.op.type} of {list(x.shape)}{to}, cut along `{axis}` in dimension {dimension}"
+        self.spread.note(axis, JOINED, self.spread.size_of(x), because=because)
+
+    def size_of(self, axis: str) -> int:
+        return self.spread.sizes.get(axis, 1)
+
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def _fitted(self, lies: Lies, x: tf.Tensor) -> Lies:
+        """Returns `lies`, or that a tensor is whole where these are of another rank: of a list nothing is known."""
+        return lies if len(lies.axes) == (x.shape.rank or 0) else whole(x)
+
+    def _set(self, x: tf.Tensor, lies: Lies) -> None:
+        self.spread._lies[self.graph, x.name] = lies
+
+    def _variable(self, handle: tf.Tensor) -> tuple[Axes, int]:
+        return self.spread._variables.get((self.graph, handle.name), ((), 0))
+
+    def _add_up(self, x: tf.Tensor) -> None:
+        lies = self.spread._lies.get((self.graph, x.name))
+        if lies is not None and lies.parts_of:
+            for axis in sorted(lies.parts_of):
+                self.spread.note(axis, ADDED, self.spread.size_of(x))
+            self._set(x, Lies(lies.axes))
+
+    def _write(self) -> None:
+        """Writes variables: what is handed to a variable that is cut is cut at no price, if it is whole."""
+        op = self.op
+        written, size = self._variable(op.inputs[0])
+        gathered = set[str]()
+        for i, x in enumerate(op.inputs):
+            if x.dtype == tf.resource:
+                gathered |= set(self._variable(x)[0]) - set(written)  # slots of which each device has a part
+            elif (x.shape.rank or 0) == len(written):
+                for d, axis in enumerate(self.added_up(i)):
+                    if axis not in (WHOLE, written[d]):
+                        self.whole_along(i, d)
+        for axis in gathered - {WHOLE}:  # the new values of the parameter, of which each device has made a part
+            self.spread.note(axis, JOINED, size // self.spread._devices([*written, axis]))
+
+    def _call(self, functions: Sequence[Any]) -> None:
+        op, spread = self.op, self.spread
+        loop = is_loop(op)
+        updating = not loop and any(
+            x.type.startswith(("Resource", "Assign")) and not x.outputs
+            for called in functions
+            for x in called.graph.get_operations()
+        )
+        given = {i: Lies(self.added_up(i)) for i, x in enumerate(op.inputs) if x.dtype not in (tf.resource, tf.variant)}
+        given |= {i: self.lies(i) for i, x in enumerate(op.inputs) if x.dtype == tf.variant}
+        before = spread._times, spread._where
+        for called in functions:
+            graph = called.graph
+            for i, inner in enumerate(graph.inputs, called.first):
+                if inner.dtype == tf.resource:
+                    spread._variables[id(graph), inner.name] = self._variable(op.inputs[i])
+            if loop:  # how what goes round lies is found by going round
+                spread._silent += 1
+                for _ in range(2):
+                    self._hand(graph, called.first, given)
+                    spread._walk(graph)
+                    for i, inner in enumerate(graph.outputs[: len(op.inputs)]):
+                        if inner.dtype != tf.resource and i in given:
+                            found = spread._lies.get((id(graph), inner.name))
+                            given[i] = Lies(found.axes) if found else given[i]
+                spread._silent -= 1
+            self._hand(graph, called.first, given)
+            spread._times = before[0] * called.times
+            spread._where = UPDATE if updating else before[1]
+            spread._walk(graph)
+            for x, inner in zip(op.outputs, graph.outputs, strict=False):
+                found = spread._lies.get((id(graph), inner.name))
+                if found is not None:
+                    for axis in sorted(found.parts_of):
+                        spread.note(axis, ADDED, spread.size_of(inner))
+                    self._set(x, Lies(found.axes))
+            spread._times, spread._where = before
+
+    def _hand(self, graph: Any, first: int, given: Mapping[int, Lies]) -> None:
+        for i, inner in enumerate(graph.inputs, first):
+            if i in given:
+                self.spread._lies[id(graph), inner.name] = given[i]

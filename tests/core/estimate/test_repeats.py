@@ -1,0 +1,51 @@
+"""A few blocks of many are traced; the figures are those of all of them."""
+
+import pytest
+import tensorflow as tf
+
+from core.engine import Progress, TrainStep, assemble, assemble_task, make_chunk
+from core.engine.shapes import shapes_only
+from core.estimate import Repeats, bytes_of, held_in, standing
+from core.optimizers import adamw, chain, clip_by_global_norm
+from core.random import Rng
+from core.testing import on_virtual_cpus
+from models import LanguageModel
+
+
+def measured(task, strategy, microbatches):
+    with shapes_only():
+        assembly = assemble(lambda: task, strategy)
+    batch = {key: tf.TensorSpec([microbatches, 4, 65], tf.int32) for key in ("tokens", "document", "bytes")}
+    step = TrainStep(assembly, batch, seed=0, steps=10)
+    progress = Progress({name: spec.sums_of_update for name, spec in step.specs.items()})
+    stacked = {key: tf.TensorSpec([1, *x.shape], x.dtype) for key, x in batch.items()}
+    chunk = make_chunk(step, stacked, progress).get_concrete_function()
+    return {**standing(assembly, lambda path, variable: bytes_of(variable)), **held_in(chunk, bytes_of)}
+
+
+def model(**kwargs):
+    return LanguageModel(
+        rng=Rng.from_seed(0), vocabulary=50, context=64, layers=7, size=64, heads=2,
+        optimizer=chain(clip_by_global_norm(1.0), adamw(0.1)), **kwargs,
+    )  # fmt: skip
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("microbatches", [1, 2])
+@pytest.mark.parametrize("recompute", [False, True])
+def test_all_blocks_are_counted(microbatches, recompute):
+    strategy = on_virtual_cpus(1)
+    with shapes_only():
+        task = assemble_task(lambda: model(recompute=recompute), strategy)
+    found = Repeats(task).counted(lambda: measured(task, strategy, microbatches))
+    whole = measured(task, strategy, microbatches)
+    assert len(task.net.blocks) == 7
+    assert {key: found[key] for key in ("parameters", "slots")} == {key: whole[key] for key in ("parameters", "slots")}
+    assert found == pytest.approx(whole, rel=0.02, abs=100_000)
+
+
+def test_blocks_that_differ_or_are_few_are_all_traced():
+    task = model()
+    assert Repeats(task).found
+    task.net.blocks = task.net.blocks[:5]
+    assert not Repeats(task).found

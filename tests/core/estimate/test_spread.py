@@ -1,0 +1,110 @@
+"""How a step lies on a mesh, found from its trace on one device: the collectives of known ways to cut a model."""
+
+import pytest
+import tensorflow as tf
+
+from core.distribution.layouts import Layouts
+from core.engine import Progress, TrainStep, assemble, make_chunk
+from core.engine.shapes import shapes_only
+from core.estimate import Spread, Taken
+from core.optimizers import adamw, sgd
+from core.random import Rng
+from core.testing import on_virtual_cpus
+from models import LanguageModel
+from models.classifiers.mlp import MlpClassifier
+
+ROWS, TIME, SIZE, BLOCKS, VOCABULARY = 8, 16, 32, 2, 64
+MEGATRON = [
+    ("*/attention/out/w", "model,-"),
+    ("*/attention/[qkv]*/?", "...,model"),
+    ("*/feed_forward/down/w", "model,-"),
+    ("*/feed_forward/[gu]*/?", "...,model"),
+]
+
+
+def spread(make, features, layouts, *, microbatches=1, slots=(), **sizes):
+    """Follows one step of the task on a mesh of these sizes."""
+    with shapes_only():
+        assembly = assemble(make, on_virtual_cpus(1))
+    specs = {
+        key: tf.TensorSpec([microbatches, ROWS // microbatches, *shape], dtype) for key, (shape, dtype) in features
+    }
+    step = TrainStep(assembly, specs, seed=0, steps=10)
+    progress = Progress({name: spec.sums_of_update for name, spec in step.specs.items()})
+    stacked = {key: tf.TensorSpec([1, *x.shape], x.dtype) for key, x in specs.items()}
+    chunk = make_chunk(step, stacked, progress).get_concrete_function()
+    own, of_slots = Layouts(layouts, sizes), Layouts([*slots, *layouts], sizes)
+    cut = {
+        path: (own if path.startswith("task/") else of_slots).of(path, variable.shape)
+        for path, variable in assembly.variables.items()
+    }
+    found = Spread(sizes, assembly.variables, cut)
+    found.follow(chunk, "batch")
+    return found
+
+
+def language(optimizer=None, **kwargs):
+    sizes = {"vocabulary": VOCABULARY, "context": TIME, "layers": BLOCKS, "size": SIZE, "heads": 4}
+    return lambda: LanguageModel(rng=Rng.from_seed(0), **sizes, optimizer=optimizer or sgd(0.1), **kwargs)
+
+
+TEXT = [(key, ([TIME + 1], tf.int32)) for key in ("tokens", "document", "bytes")]
+FLOATS = 4 * ROWS * TIME * SIZE  # bytes of what goes through the blocks
+
+
+def large(found, axis, where):
+    """The collectives of the size of activations or more, as how many and how large all are."""
+    taken = [Taken(axis, kind, where) for kind in ("all-reduce", "all-gather")]
+    return {one.kind: (found.counts[one], found.bytes[one]) for one in taken if found.bytes[one] > FLOATS // 8}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "kwargs",
+    [{}, {"positions": "rotary", "norm": "rms", "feed_forward": "swiglu", "bias": False, "kv_heads": 2, "hidden": 64}],
+)
+def test_megatrons_layouts_take_two_sums_a_block_forward_and_two_backward(kwargs):
+    found = spread(language(**kwargs), TEXT, MEGATRON, batch=1, model=2)
+    assert large(found, "model", "forward") == {"all-reduce": (2 * BLOCKS, 2 * BLOCKS * FLOATS)}
+    count, size = large(found, "model", "backward")["all-reduce"]
+    assert size - 2 * BLOCKS * FLOATS < 100  # the gradients' norm
+    assert count - 2 * BLOCKS <= 2
+    assert not found.unknown
+
+
+@pytest.mark.long
+def test_what_recomputes_sums_forward_once_more():
+    found = spread(language(recompute=True), TEXT, MEGATRON, batch=1, model=2)
+    assert large(found, "model", "forward")["all-reduce"][1] == 2 * BLOCKS * FLOATS
+    assert large(found, "model", "backward")["all-reduce"][0] >= 3 * BLOCKS
+
+
+IMAGES = [("image", ([8, 8, 1], tf.float32)), ("label", ([], tf.int32))]
+
+
+def mlp(optimizer=None):
+    return lambda: MlpClassifier(sizes=[64, 32, 10], optimizer=optimizer or sgd(0.1), rng=Rng.from_seed(0))
+
+
+PARAMETERS = 4 * (64 * 32 + 32 + 32 * 10 + 10)
+
+
+@pytest.mark.parametrize("microbatches", [1, 2])
+def test_rows_that_are_cut_take_one_sum_of_all_gradients_a_microbatch(microbatches):
+    found = spread(mlp(), IMAGES, [], microbatches=microbatches, batch=2, model=1)
+    total = sum(size for taken, size in found.bytes.items() if taken.axis == "batch")
+    assert microbatches * PARAMETERS <= total < microbatches * (PARAMETERS + 200)
+    assert {taken.kind for taken in found.counts} == {"all-reduce"}
+    assert not found.unknown
+
+
+def test_slots_that_are_cut_further_gather_the_parameters_they_make():
+    slots = [("*/layers/0/w", "batch,-")]
+    found = spread(mlp(adamw(0.1)), IMAGES, [], slots=slots, batch=2, model=1)
+    joined = {taken.where: size for taken, size in found.bytes.items() if taken.kind == "all-gather"}
+    assert joined in ({}, {"update": 4 * 64 * 32 // 2})
+
+
+def test_heads_that_do_not_divide_are_joined():
+    found = spread(language(), TEXT, MEGATRON, batch=1, model=8)  # four heads
+    assert found.counts[Taken("model", "all-gather", "forward")] >= 3 * BLOCKS
