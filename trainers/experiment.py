@@ -80,10 +80,11 @@ class Experiment:
             )
 
     def _make(self) -> Task:
-        return _make(self._factory, Rng.from_seed(self.seed).fold("init"))
+        return made_by(self._factory, self.seed)
 
 
-def _make(factory: Callable[..., Task], rng: Rng) -> Task:
+def made_by(factory: Callable[..., Task], seed: int) -> Task:
+    """Returns the task that `factory` makes of the run's seed."""
     if isinstance(factory, Task):
         raise ConfigurationError(
             f"`Experiment.task` is a finished `{type(factory).__name__}`; give the class itself (in gin "
@@ -96,7 +97,7 @@ def _make(factory: Callable[..., Task], rng: Rng) -> Task:
             f"`Experiment.task` is `{name}`, which takes no `rng`. Write `def __init__(self, *, rng, ...)` and make "
             "the variables from it: a run's seed is what decides its initial weights."
         )
-    task = factory(rng=rng)
+    task = factory(rng=Rng.from_seed(seed).fold("init"))
     if not isinstance(task, Task):
         raise ConfigurationError(
             f"`Experiment.task` is `{name}`, which made {task!r}; it must make a `core.task.Task`."

@@ -34,6 +34,7 @@ MODES = {
     "evaluate": "evaluates the newest checkpoint of the workdir",
     "sample": "images or texts from the newest checkpoint; with `--images=DIR` those, translated",
     "summary": "prints each variable: its size, the phases that train it, where it lives",
+    "dry_run": "prints what each device would hold in a step, and what would cross between them, from shapes alone",
     "resume_check": "trains once without and once with a SIGKILL in the middle, and compares every bit",
 }
 ONLY_IN = {  # the one mode in which a flag has an effect

@@ -6,6 +6,7 @@ import traceback
 
 from core.disk import disk_full
 from core.errors import NoRoomError
+from trainers.sizes import size
 
 _TENSOR = re.compile(r"OOM when allocating tensor with shape\[([\d,]*)\] and type (\w+) on (\S+)")
 _BYTES = re.compile(r"Out of memory while trying to allocate (\d+) bytes", re.IGNORECASE)
@@ -83,18 +84,10 @@ def _what(text: str) -> str:
         shape, dtype, device = found.groups()
         count = math.prod(map(int, filter(None, shape.split(","))))
         where = device.rpartition("device:")[2]
-        size = _size(count * (1 if dtype.startswith(_NARROW) else _WIDTHS.get(dtype, 4)))
-        return f"a tensor of shape [{shape}] and type {dtype}{made_by} takes {size}, which `{where}` hasn't left"
+        taken = size(count * (1 if dtype.startswith(_NARROW) else _WIDTHS.get(dtype, 4)))
+        return f"a tensor of shape [{shape}] and type {dtype}{made_by} takes {taken}, which `{where}` hasn't left"
     if found := _BYTES.search(text):
-        return f"there is no room for {_size(int(found[1]))}{made_by.rstrip(',')}"
+        return f"there is no room for {size(int(found[1]))}{made_by.rstrip(',')}"
     if found := _PYTHON.search(text):
         text = found[1]
     return text.strip().split("\n")[0].rstrip(".") or "Python itself finds no room"
-
-
-def _size(count: float) -> str:
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.4g} {unit}"
-        count /= 1024
-    return f"{count:,.4g} TiB"

@@ -60,6 +60,12 @@ CHANGES = {
     ),
     "text_markov": NARROW_TEXT,
     "text_nano": NARROW_TEXT,
+    "text_70b": (
+        *NARROW_TEXT,
+        "LanguageModel.vocabulary = 257",
+        "LanguageModel.kv_heads = 1",
+        "LanguageModel.hidden = 32",
+    ),
     "text_small": (*NARROW_TEXT, "LanguageModel.vocabulary = 257"),
     "text_tiny": NARROW_TEXT,
 }

@@ -38,6 +38,16 @@ CHANGES: Mapping[str, Sequence[str]] = {
         "CycleGan.discriminator_channels = [4, 8]",
         "Trainer.global_batch_size = 4",
     ),
+    "text_70b": (
+        "LanguageModel.layers = 2",
+        "LanguageModel.size = 16",
+        "LanguageModel.heads = 2",
+        "LanguageModel.kv_heads = 1",
+        "LanguageModel.hidden = 32",
+        "LanguageModel.vocabulary = 257",
+        "context = 16",
+        "Trainer.global_batch_size = 4",
+    ),
     "text_small": (
         "LanguageModel.num_layers = 2",
         "LanguageModel.size = 16",

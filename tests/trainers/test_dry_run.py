@@ -1,0 +1,98 @@
+"""`--mode=dry_run`: what a device would hold, and what would cross between devices, with neither of them there."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.commands import CONFIGS, environment, refused, run
+
+MEGATRON = f"--gin_file={CONFIGS / 'runtime' / 'mesh_transformer.gin'}"
+UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+
+
+def rows(text):
+    """The cells of the tables' rows by the first ones, numbers of bytes as numbers."""
+    found = [[cell.strip() for cell in line.strip("│").split("│")] for line in text.splitlines() if "│" in line]
+    numbers = [[_number(cell) for cell in row] for row in found]
+    return {
+        tuple(cell for cell, n in zip(row, counts, strict=True) if n is None): [n for n in counts if n is not None]
+        for row, counts in zip(found, numbers, strict=True)
+    }
+
+
+def _number(cell):
+    match = re.fullmatch(r"([\d,.e+]+)(?: (\w+))?", cell)
+    return None if match is None else float(match[1].replace(",", "")) * UNITS[match[2] or "bytes"]
+
+
+def test_it_says_what_a_device_holds(tmp_path):
+    done = run(f"--gin_file={CONFIGS / 'digits_linear.gin'}", "--mode=dry_run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = rows(done.stdout)
+    parameters = 4 * (64 * 10 + 10)
+    assert found["parameters",] == pytest.approx([parameters] * 3, rel=1e-3)
+    assert found["gradients",][1] == pytest.approx(parameters, rel=0.02)
+    sums = [
+        sum(found[name,][i] for name in ("parameters", "slots", "batches", "gradients", "activations"))
+        for i in (0, 1, 2)
+    ]
+    assert found["together",] == pytest.approx(sums, rel=1e-2)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_data_need_not_be_there(tmp_path):
+    narrow = ["CycleGan.width = 4", "CycleGan.blocks = 1", "CycleGan.image_shape = [32, 32, 3]"]
+    flags = [f"--gin_param={text}" for text in (*narrow, "CycleGan.discriminator_channels = [4, 8]")]
+    done = run(f"--gin_file={CONFIGS / 'cyclegan.gin'}", *flags, "--mode=dry_run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "the data isn't there, so batches are as the task reads them" in done.stdout
+    says = ["A dry run could do without, but `LinearClassifier` doesn't say what shape `image` has"]
+    refused(f"--gin_file={CONFIGS / 'mnist_linear.gin'}", "--mode=dry_run", cwd=tmp_path, exit_code=4, says=says)
+
+
+@pytest.mark.long
+def test_a_mesh_is_of_more_devices_than_there_are(tmp_path):
+    sizes = ["--gin_param=mesh.batch = 8", "--gin_param=mesh.model = 2", "--gin_param=mesh.slot_layouts = []"]
+    done = run(f"--gin_file={CONFIGS / 'text_tiny.gin'}", MEGATRON, *sizes, "--mode=dry_run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = rows(done.stdout)
+    activations = 4 * 32 // 8 * 32 * 32  # of a device's rows
+    assert found["model", "all-reduce", "forward"] == [4, 4 * activations]  # two for each block
+    # Once each microbatch, of which there is one: the gradient of each parameter that the device has, and figures.
+    assert found["batch", "all-reduce", "backward"][1] == pytest.approx(found["parameters",][0], rel=0.01)
+
+
+def test_a_mesh_that_does_not_fit_is_refused(tmp_path):
+    file = f"--gin_file={CONFIGS / 'text_tiny.gin'}"
+    wrong = {"mesh.model = 3": "`mesh.model` is 3, which doesn't divide", "mesh.batch = 5": "`mesh.batch` = 5"}
+    for text, says in wrong.items():
+        refused(file, MEGATRON, f"--gin_param={text}", "--mode=dry_run", cwd=tmp_path, exit_code=2, says=[says])
+
+
+COMMAND = """
+import pathlib, re, sys
+from trainers.main import main
+code = main(sys.argv[1:])
+print("kilobytes", re.search(r"VmHWM:\\s*(\\d+)", pathlib.Path("/proc/self/status").read_text())[1])
+sys.exit(code)
+"""
+
+
+@pytest.mark.long
+def test_seventy_billion_parameters_on_128_devices_take_little_memory_to_look_at(tmp_path):
+    sizes = ["--gin_param=mesh.batch = 8", "--gin_param=mesh.model = 16", "--gin_param=table_layout = 'model,-'"]
+    command = [sys.executable, "-c", COMMAND, f"--gin_file={CONFIGS / 'text_70b.gin'}", MEGATRON, *sizes]
+    root = {**environment(), "PYTHONPATH": f"{CONFIGS.parent}:{environment()['PYTHONPATH']}"}
+    done = subprocess.run(
+        [*command, "--mode=dry_run"], cwd=tmp_path, env=root, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = rows(done.stdout)
+    matrices = 80 * (2 * 8192 * 8192 + 2 * 8192 * 1024 + 3 * 8192 * 28672) + 128256 * 8192
+    scales = (2 * 80 + 1) * 8192
+    assert found["parameters",][0] == pytest.approx(4 * (matrices / 16 + scales), rel=1e-3)
+    assert found["slots",][0] == pytest.approx(8 * (matrices / 16 + scales), rel=1e-3)
+    assert f"a checkpoint takes {12 * (matrices + scales) / 2**30:.4g} GiB" in done.stdout.replace("\n", " ")
+    assert int(done.stdout.rpartition("kilobytes")[2]) < 1_400_000
