@@ -13,6 +13,7 @@ from core.engine import assemble, assemble_task
 from core.errors import ConfigurationError, shown
 from core.random import Rng
 from core.task import Placement, Task
+from trainers.room import fitting
 
 
 @gin.configurable
@@ -50,7 +51,11 @@ class Experiment:
         self.seed = seed
         self.synthetic = synthetic
         self._factory, self._one_device = task, one_device
-        self.assembly = assemble(self._make, self.strategy, placements=placements, one_device=one_device)
+        self.assembly = fitting(
+            lambda: assemble(self._make, self.strategy, placements=placements, one_device=one_device),
+            self.make_task,
+            self.strategy,
+        )
         self.task = self.assembly.task
         for source in filter(None, (train_source, eval_source)):
             self.task.check_source(source)

@@ -1,0 +1,76 @@
+"""A task that this machine's memory can't hold is refused before it is made."""
+
+import pytest
+import tensorflow as tf
+
+from core.data import digits
+from core.distribution import one_device
+from core.errors import NoRoomError
+from core.layers import Linear
+from core.losses import softmax_cross_entropy
+from core.optimizers import adam
+from core.task import Loss, Task, Update
+from core.testing import on_virtual_cpus
+from tests.commands import CONFIGS, refused
+from trainers import room
+from trainers.experiment import Experiment
+
+VALUES = 4 * (64 * 10 + 10)  # bytes of the variables below
+
+
+class Small(Task):
+    """Counts how often it is made to hold something."""
+
+    made = 0
+
+    def __init__(self, *, rng):
+        super().__init__()
+        self.net = Linear(64, 10, rng=rng)
+        Small.made += tf.executing_eagerly()
+
+    def phases(self):
+        return [Update("net", loss=self.loss, trains=self.net, optimizer=adam(0.1))]
+
+    def loss(self, batch, rng):
+        logits = self.net(tf.reshape(batch["image"], [-1, 64]))
+        return Loss(softmax_cross_entropy(logits, batch["label"]))
+
+
+@pytest.fixture
+def memory(monkeypatch):
+    Small.made = 0
+    return lambda count: monkeypatch.setattr(room, "machine_memory", lambda: count)
+
+
+def experiment(replicas=1):
+    strategy = one_device("CPU:0") if replicas == 1 else on_virtual_cpus(replicas)
+    return Experiment(task=Small, train_source=digits("train"), strategy=strategy)
+
+
+@pytest.mark.parametrize(
+    ("bytes_there", "replicas", "says"),
+    [
+        (VALUES - 1, 1, "the variables of `Small` take 2.539 KiB, and this machine has 2.538 KiB"),
+        (2 * VALUES - 1, 2, "the variables of `Small` take 5.078 KiB"),
+        (4 * VALUES - 1, 1, "the variables, slots of optimizers and gradients of `Small` take 10.16 KiB"),
+    ],
+)
+def test_it_is_refused_with_what_it_takes(bytes_there, replicas, says, memory):
+    memory(bytes_there)
+    with pytest.raises(NoRoomError, match=says):
+        experiment(replicas)
+    assert Small.made == 0
+
+
+@pytest.mark.parametrize("bytes_there", [4 * VALUES + 16, room.LARGE * VALUES])
+def test_what_fits_is_made_once_whether_it_was_looked_at_or_not(bytes_there, memory):
+    memory(bytes_there)
+    assert len(experiment().variables) == 7
+    assert Small.made == 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mode", ["train", "evaluate", "sample"])
+def test_seventy_billion_parameters_are_refused(mode, tmp_path):
+    says = ["the variables of `LanguageModel` take 258.9 GiB", "--mode=dry_run"]
+    refused(f"--gin_file={CONFIGS / 'text_70b.gin'}", f"--mode={mode}", cwd=tmp_path, exit_code=8, says=says)

@@ -1,0 +1,74 @@
+"""Says that a task doesn't fit into this machine's memory, before it is made there."""
+
+import os
+from collections.abc import Callable
+from typing import TypeVar
+
+import tensorflow as tf
+
+from core.distribution.mesh_strategy import MeshStrategy
+from core.engine import Assembly
+from core.engine.shapes import shapes_only
+from core.errors import NoRoomError
+from core.estimate import bytes_of
+from core.initializers import announced
+from core.module import named_variables
+from core.task import Task
+from trainers.sizes import size
+
+T = TypeVar("T")
+LARGE = 16  # of as many parts of the memory, one makes a task worth to be looked at before it is made
+
+
+class _LargeError(BaseException):
+    """Stops the making of a task: nothing of Tapeloop, TensorFlow or gin catches it on the way."""
+
+
+def fitting(make: Callable[[], Assembly], make_task: Callable[[], Task], strategy: tf.distribute.Strategy) -> Assembly:
+    """Returns what `make` makes; raises a `NoRoomError` where this machine hasn't the memory for it.
+
+    A task that turns out to be large is put aside, and looked at by its shapes. What GPUs hold they say themselves.
+    """
+    memory, so_far = machine_memory(), 0
+
+    def count(values: int) -> None:
+        nonlocal so_far
+        so_far += values
+        if so_far * LARGE > memory:
+            raise _LargeError
+
+    if any("GPU" in str(device) for device in strategy.extended.worker_devices):
+        return make()
+    try:
+        with announced(count):
+            return make()
+    except _LargeError:
+        pass
+    with shapes_only():
+        task = make_task()
+        own = sum(bytes_of(variable) for variable in named_variables(task).values())
+        _refuse(task, own * _copies(strategy), memory, "variables")
+        assembly = make()
+    gradients = sum(bytes_of(v) for optimizer in assembly.optimizers.values() for v in optimizer.parameters.values())
+    together = sum(map(bytes_of, assembly.variables.values())) + gradients
+    _refuse(task, together * _copies(strategy), memory, "variables, slots of optimizers and gradients")
+    return make()
+
+
+def machine_memory() -> int:
+    """Returns the bytes of this machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _copies(strategy: tf.distribute.Strategy) -> int:
+    """Returns how often the memory holds what is learnt: once on each replica here, and of a mesh at least once."""
+    return 1 if isinstance(strategy, MeshStrategy) else len(strategy.extended.worker_devices)
+
+
+def _refuse(task: Task, need: int, memory: int, what: str) -> None:
+    if need > memory:
+        raise NoRoomError(
+            f"the {what} of `{type(task).__name__}` take {size(need)}, and this machine has {size(memory)} of memory. "
+            "Make the task smaller, or train it on a mesh of more devices (docs/model-parallel.md); `--mode=dry_run` "
+            "says what each of them would hold."
+        )
