@@ -1,48 +1,13 @@
-"""How what an operation makes lies on a mesh, by how what it reads does: a rule for each kind of operation.
-
-A tensor has an axis of the mesh for each dimension, "-" where it isn't cut; and it may be a part of a sum along axes,
-which is to be added up over the devices of each before anything but an addition reads it.
-"""
+"""How what an operation makes lies on a mesh, by how what it reads does: a rule for each kind of operation."""
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
 from core.distribution.layouts import WHOLE
-
-Axes = tuple[str, ...]
-
-
-class Lies(NamedTuple):
-    """How a tensor lies."""
-
-    axes: Axes
-    parts_of: frozenset[str] = frozenset()
-
-
-class Reads(Protocol):
-    """What a rule asks for of the inputs of its operation, by number; both may take a collective."""
-
-    def added_up(self, number: int) -> Axes:
-        """Returns the axes of an input that is no part of a sum any more."""
-
-    def added_up_together(self, numbers: Sequence[int]) -> None:
-        """Adds inputs up in one collective for all that are alike, as their sum."""
-
-    def whole_along(self, number: int, dimension: int) -> None:
-        """Has an input that isn't cut along a dimension."""
-
-    def size_of(self, axis: str) -> int:
-        """Returns the number of devices along an axis."""
-
-
-Rule = Callable[[tf.Operation, Reads, Sequence[Lies]], list[Lies]]
-
-
-def whole(x: tf.Tensor) -> Lies:
-    return Lies((WHOLE,) * (x.shape.rank or 0))
+from core.estimate.lies import Lies, Reads, Rule, whole
 
 
 def elementwise(op: tf.Operation, reads: Reads, lies: Sequence[Lies]) -> list[Lies]:
@@ -219,19 +184,36 @@ _DATA = {"Split": 1, "StridedSliceGrad": 4}
 
 
 def sliced(op: tf.Operation, reads: Reads, lies: Sequence[Lies]) -> list[Lies]:
-    """Takes a part along some dimensions, and drops others."""
-    drops, adds = op.get_attr("shrink_axis_mask"), op.get_attr("new_axis_mask")
-    y, axes = op.outputs[0], reads.added_up(0)
-    if not any(axis != WHOLE for axis in axes):
-        return [whole(y)]
-    if adds or op.get_attr("ellipsis_mask"):
-        return unknown(op, reads, lies)
-    left = [(d, axis) for d, axis in enumerate(axes) if not drops >> d & 1]
-    for d, axis in enumerate(axes):
-        if axis != WHOLE and (drops >> d & 1 or op.inputs[0].shape[d] != y.shape[[e for e, _ in left].index(d)]):
+    """Takes a part along some dimensions, drops others and adds some: a cut stays where a dimension keeps its size."""
+    x, y, axes = op.inputs[0], op.outputs[0], reads.added_up(0)
+    found: list[str] = []
+    for d in _kept(op, x.shape.rank, op.inputs[1].shape[0]):
+        if d is not None and axes[d] != WHOLE and x.shape[d] != y.shape[len(found)]:
             reads.whole_along(0, d)
-            left = [(e, WHOLE if e == d else a) for e, a in left]
-    return [Lies(tuple(axis for _, axis in left))]
+            d = None
+        found.append(WHOLE if d is None else axes[d])
+    for d, axis in enumerate(axes):
+        if axis != WHOLE and d not in _kept(op, x.shape.rank, op.inputs[1].shape[0]):
+            reads.whole_along(0, d)
+    return [Lies(tuple(found))]
+
+
+def _kept(op: tf.Operation, rank: int, count: int) -> list[int | None]:
+    """Returns, for each dimension of a slice, the one that it is of; `None` where it is new."""
+    drops, adds, rest = (op.get_attr(f"{name}_mask") for name in ("shrink_axis", "new_axis", "ellipsis"))
+    named = sum(not (adds | rest) >> i & 1 for i in range(count))
+    found: list[int | None] = []
+    d = 0
+    for i in range(count):
+        if rest >> i & 1:
+            found += range(d, d + rank - named)
+            d += rank - named
+        elif adds >> i & 1:
+            found.append(None)
+        else:
+            found += [] if drops >> i & 1 else [d]
+            d += 1
+    return [*found, *range(d, rank)]
 
 
 def by_rows(op: tf.Operation, reads: Reads, lies: Sequence[Lies]) -> list[Lies]:

@@ -16,8 +16,9 @@ import tensorflow as tf
 
 from core.distribution.layouts import WHOLE
 from core.estimate.graphs import called_by, is_loop
+from core.estimate.lies import Axes, Lies, whole
 from core.estimate.memory import bytes_of
-from core.estimate.rules import NOT_ADDED_UP_LATER, RULES, Axes, Lies, unknown, whole
+from core.estimate.rules import NOT_ADDED_UP_LATER, RULES, unknown
 
 ADDED, JOINED = "all-reduce", "all-gather"
 FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"

@@ -73,6 +73,13 @@ def test_megatrons_layouts_take_two_sums_a_block_forward_and_two_backward(kwargs
 
 
 @pytest.mark.long
+def test_rows_of_text_that_are_cut_are_joined_nowhere():
+    found = spread(language(), TEXT, MEGATRON, batch=2, model=1)
+    assert {taken.kind for taken in found.counts} == {"all-reduce"}
+    assert not found.unknown
+
+
+@pytest.mark.long
 def test_what_recomputes_sums_forward_once_more():
     found = spread(language(recompute=True), TEXT, MEGATRON, batch=1, model=2)
     assert large(found, "model", "forward")["all-reduce"][1] == 2 * BLOCKS * FLOATS

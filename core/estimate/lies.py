@@ -1,0 +1,44 @@
+"""How a tensor lies on a mesh, and what a rule for an operation is.
+
+A tensor has an axis of the mesh for each dimension, "-" where it isn't cut; and it may be a part of a sum along axes,
+which is to be added up over the devices of each before anything but an addition reads it.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import tensorflow as tf
+
+from core.distribution.layouts import WHOLE
+
+Axes = tuple[str, ...]
+
+
+class Lies(NamedTuple):
+    """How a tensor lies."""
+
+    axes: Axes
+    parts_of: frozenset[str] = frozenset()
+
+
+class Reads(Protocol):
+    """What a rule asks for of the inputs of its operation, by number; both may take a collective."""
+
+    def added_up(self, number: int) -> Axes:
+        """Returns the axes of an input that is no part of a sum any more."""
+
+    def added_up_together(self, numbers: Sequence[int]) -> None:
+        """Adds inputs up in one collective for all that are alike, as their sum."""
+
+    def whole_along(self, number: int, dimension: int) -> None:
+        """Has an input that isn't cut along a dimension."""
+
+    def size_of(self, axis: str) -> int:
+        """Returns the number of devices along an axis."""
+
+
+Rule = Callable[[tf.Operation, Reads, Sequence[Lies]], list[Lies]]
+
+
+def whole(x: tf.Tensor) -> Lies:
+    return Lies((WHOLE,) * (x.shape.rank or 0))
