@@ -63,7 +63,7 @@ CHANGES = {
     "text_70b": (
         *NARROW_TEXT,
         "LanguageModel.vocabulary = 257",
-        "LanguageModel.kv_heads = 1",
+        "LanguageModel.num_kv_heads = 1",
         "LanguageModel.hidden = 32",
     ),
     "text_small": (*NARROW_TEXT, "LanguageModel.vocabulary = 257"),

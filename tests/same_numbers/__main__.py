@@ -39,10 +39,10 @@ CHANGES: Mapping[str, Sequence[str]] = {
         "Trainer.global_batch_size = 4",
     ),
     "text_70b": (
-        "LanguageModel.layers = 2",
+        "LanguageModel.num_layers = 2",
         "LanguageModel.size = 16",
-        "LanguageModel.heads = 2",
-        "LanguageModel.kv_heads = 1",
+        "LanguageModel.num_heads = 2",
+        "LanguageModel.num_kv_heads = 1",
         "LanguageModel.hidden = 32",
         "LanguageModel.vocabulary = 257",
         "context = 16",

@@ -25,7 +25,7 @@ def measured(task, strategy, microbatches):
 
 def model(**kwargs):
     return LanguageModel(
-        rng=Rng.from_seed(0), vocabulary=50, context=64, layers=7, size=64, heads=2,
+        rng=Rng.from_seed(0), vocabulary=50, context=64, num_layers=7, size=64, num_heads=2,
         optimizer=chain(clip_by_global_norm(1.0), adamw(0.1)), **kwargs,
     )  # fmt: skip
 

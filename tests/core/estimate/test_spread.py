@@ -44,7 +44,7 @@ def spread(make, features, layouts, *, microbatches=1, slots=(), **sizes):
 
 
 def language(optimizer=None, **kwargs):
-    sizes = {"vocabulary": VOCABULARY, "context": TIME, "layers": BLOCKS, "size": SIZE, "heads": 4}
+    sizes = {"vocabulary": VOCABULARY, "context": TIME, "num_layers": BLOCKS, "size": SIZE, "num_heads": 4}
     return lambda: LanguageModel(rng=Rng.from_seed(0), **sizes, optimizer=optimizer or sgd(0.1), **kwargs)
 
 
@@ -61,7 +61,17 @@ def large(found, axis, where):
 @pytest.mark.long
 @pytest.mark.parametrize(
     "kwargs",
-    [{}, {"positions": "rotary", "norm": "rms", "feed_forward": "swiglu", "bias": False, "kv_heads": 2, "hidden": 64}],
+    [
+        {},
+        {
+            "positions": "rotary",
+            "norm": "rms",
+            "feed_forward": "swiglu",
+            "bias": False,
+            "num_kv_heads": 2,
+            "hidden": 64,
+        },
+    ],
 )
 def test_megatrons_layouts_take_two_sums_a_block_forward_and_two_backward(kwargs):
     found = spread(language(**kwargs), TEXT, MEGATRON, batch=1, model=2)

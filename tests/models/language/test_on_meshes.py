@@ -19,14 +19,14 @@ MEGATRON = [
 ]
 # Without rotary positions a bias of the keys has no gradient but rounding, of which AdamW makes steps.
 GPT = {"positions": "rotary"}
-LLAMA = {"positions": "rotary", "norm": "rms", "feed_forward": "swiglu", "bias": False, "kv_heads": 2}
+LLAMA = {"positions": "rotary", "norm": "rms", "feed_forward": "swiglu", "bias": False, "num_kv_heads": 2}
 ROWS, TIME, VOCABULARY = 8, 8, 32
 
 
 def make(settings):
     def task(*, rng):
         optimizer = chain(clip_by_global_norm(0.5), adamw(1e-3))
-        sizes = {"vocabulary": VOCABULARY, "context": TIME, "layers": 2, "size": 16, "heads": 4, "dropout": 0.1}
+        sizes = {"vocabulary": VOCABULARY, "context": TIME, "num_layers": 2, "size": 16, "num_heads": 4, "dropout": 0.1}
         return LanguageModel(rng=rng, optimizer=optimizer, **sizes, **settings)
 
     return task
@@ -61,7 +61,7 @@ def collectives(layouts, *, blocks):
 
     def task(*, rng):
         optimizer = chain(clip_by_global_norm(0.5), adamw(1e-3))
-        sizes = {"vocabulary": VOCABULARY, "context": TIME, "layers": blocks, "size": 64, "heads": 4}
+        sizes = {"vocabulary": VOCABULARY, "context": TIME, "num_layers": blocks, "size": 64, "num_heads": 4}
         return LanguageModel(rng=rng, optimizer=optimizer, **sizes)
 
     step = Run(assemble(task, on_virtual_mesh(1, 2, layouts)), texts())
