@@ -9,7 +9,7 @@ there are dimensions left, so that one pattern serves a matrix and its bias.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from core.arguments import listed
@@ -35,6 +35,10 @@ class Layouts:
         joined.patterns = [*self.patterns, *others.patterns]
         return joined
 
+    def names(self, path: str) -> bool:
+        """Says whether a pattern matches this path."""
+        return any(fnmatchcase(path, pattern) for pattern, _ in self.patterns)
+
     def of(self, path: str, shape: Sequence[int]) -> tuple[str, ...]:
         """Returns an axis of the mesh, or "-", for each dimension."""
         for pattern, axes in self.patterns:
@@ -51,10 +55,18 @@ class Layouts:
 
     def check(self, shapes: Mapping[str, Sequence[int]]) -> None:
         """Refuses patterns that lay out none of the variables of these `shapes`, and axes that don't divide them."""
-        first = {path: next((p for p, _ in self.patterns if fnmatchcase(path, p)), None) for path in shapes}
+        self.check_used(shapes, "variable")
+        self.check_divide(shapes)
+
+    def check_used(self, paths: Collection[str], what: str) -> None:
+        """Refuses patterns that are the first to match none of the `paths`, each of them a `what`."""
+        first = {path: next((p for p, _ in self.patterns if fnmatchcase(path, p)), None) for path in paths}
         for pattern, _ in self.patterns:
             if pattern not in first.values():
-                raise ConfigurationError(self._without_effect(pattern, list(shapes)))
+                raise ConfigurationError(self._without_effect(pattern, list(paths), what))
+
+    def check_divide(self, shapes: Mapping[str, Sequence[int]]) -> None:
+        """Refuses axes that don't divide what they cut."""
         cut = [(axis, n, path) for path, shape in shapes.items() for axis, n in self._cut(path, shape)]
         for axis, n, path in cut:
             if n % self.sizes[axis]:
@@ -107,7 +119,7 @@ class Layouts:
             )
         return tuple(axes)
 
-    def _without_effect(self, pattern: str, paths: Sequence[str]) -> str:
+    def _without_effect(self, pattern: str, paths: Sequence[str], what: str) -> str:
         matched = [path for path in paths if fnmatchcase(path, pattern)]
         if matched:
             return (
@@ -115,7 +127,7 @@ class Layouts:
                 f"{listed(matched, most=4)}: the first that matches counts. Leave it out, or move it to the front."
             )
         near = did_you_mean(pattern, paths) or f" Paths are {listed(paths, most=8)}."
-        return f"`{self.binding}` has {shown(pattern)}, which matches no variable.{near} Correct it, or leave it out."
+        return f"`{self.binding}` has {shown(pattern)}, which matches no {what}.{near} Correct it, or leave it out."
 
 
 def _divisors(number: int) -> str:

@@ -14,11 +14,12 @@ BATCH, MODEL = "batch", "model"  # the axes of a mesh: rows of a batch, and part
 
 @dataclasses.dataclass(frozen=True)
 class MeshPlan:
-    """How many devices there are along each axis, and how variables and the optimizers' slots lie on them."""
+    """How many devices there are along each axis, and how variables, slots and activations lie on them."""
 
     sizes: Mapping[str, int]
     layouts: Layouts
     slot_layouts: Layouts
+    output_layouts: Layouts  # of what modules return, by the modules' paths
 
     @property
     def slots(self) -> Layouts:
@@ -56,15 +57,19 @@ def mesh(
     model: int = 1,
     layouts: Sequence[tuple[str, str]] = (),
     slot_layouts: Sequence[tuple[str, str]] = (),
+    output_layouts: Sequence[tuple[str, str]] = (),
 ) -> MeshPlan:
     """Cuts a model that no device holds: along `model` its variables by `layouts`, along `batch` the rows.
 
     `layouts` are pairs of a pattern of paths and an axis for each dimension: `("*/attention/out/w", "model,-")`. The
     first that matches counts, and what none matches is whole on every device. A slot lies as its parameter does, unless
-    one of `slot_layouts` matches the parameter's path.
+    one of `slot_layouts` matches the parameter's path. Modules return tensors that lie as `output_layouts` say, by
+    patterns of the modules' paths, or else as what they compute falls.
     """
     for name, size in ((BATCH, batch), (MODEL, model)):
         if not is_size(size):
             raise ConfigurationError(f"`mesh.{name}` is {shown(size)}; it counts devices: give 1 or more.")
     sizes = {BATCH: int(batch), MODEL: int(model)}
-    return MeshPlan(sizes, Layouts(layouts, sizes), Layouts(slot_layouts, sizes, binding="mesh.slot_layouts"))
+    slots = Layouts(slot_layouts, sizes, binding="mesh.slot_layouts")
+    outputs = Layouts(output_layouts, sizes, binding="mesh.output_layouts")
+    return MeshPlan(sizes, Layouts(layouts, sizes), slots, outputs)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import tensorflow as tf
 
+from core.distribution.mesh_outputs import check_outputs, lay_out_outputs
 from core.distribution.mesh_plan import MeshPlan
 from core.distribution.mesh_strategy import MeshStrategy
 from core.engine.mesh_checks import check_phases_on_mesh, check_whole_mesh
@@ -70,6 +71,8 @@ def assemble_task(
 ) -> Task:
     """Makes a task within the strategy's scope, with the networks of `one_device`, its own and these, on one device."""
     task = made_on(make_task, strategy, _axes_in_task)
+    if isinstance(strategy, MeshStrategy):
+        lay_out_outputs(task, strategy.plan.output_layouts, strategy.mesh)
     names = dict.fromkeys((*task.one_device, *one_device))
     if names and strategy.num_replicas_in_sync > 1:
         # The same task once more, outside the scope, to take from it what isn't to be replicated.
@@ -103,6 +106,7 @@ def _axes_in_task(plan: MeshPlan, task: Task) -> AxesById:
     check_phases_on_mesh(task)
     variables = named_variables(task)
     plan.check({path: variable.shape for path, variable in variables.items()})
+    check_outputs(task, plan.output_layouts)
     return {id(variable): plan.layouts.of(path, variable.shape) for path, variable in variables.items()}
 
 

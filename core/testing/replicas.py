@@ -55,10 +55,10 @@ def on_virtual_cpus(replicas: int) -> tf.distribute.Strategy:
 
 
 def on_virtual_mesh(
-    batch: int, model: int, layouts: Sequence[tuple[str, str]] = (), slot_layouts: Sequence[tuple[str, str]] = ()
+    batch: int, model: int, layouts: Sequence[tuple[str, str]] = (), **others: Sequence[tuple[str, str]]
 ) -> MeshStrategy:
-    """Makes a mesh of so many rows and columns on this machine's CPU, with variables and slots laid out so."""
-    return MeshStrategy(mesh(batch=batch, model=model, layouts=layouts, slot_layouts=slot_layouts))
+    """Makes a mesh of so many rows and columns on this machine's CPU; `others` are `mesh`'s own: `slot_layouts`, ..."""
+    return MeshStrategy(mesh(batch=batch, model=model, layouts=layouts, **others))
 
 
 def assemble(

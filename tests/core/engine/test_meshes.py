@@ -55,7 +55,7 @@ def test_twenty_steps_are_those_of_one_device(rows, parts, microbatches, batch, 
 
 def test_variables_and_slots_lie_as_they_are_told():
     slots = [("net/layers/0/w", "batch,model")]
-    assembly = assemble(make, on_virtual_mesh(2, 2, LAYOUTS, slots))
+    assembly = assemble(make, on_virtual_mesh(2, 2, LAYOUTS, slot_layouts=slots))
     axes = {path: tuple(v.layout.sharding_specs) for path, v in assembly.variables.items()}
     whole = "unsharded"
     assert axes["task/net/layers/0/w"] == (whole, "model")
@@ -71,7 +71,7 @@ def test_variables_and_slots_lie_as_they_are_told():
 
 def test_slots_cut_along_the_batch_change_no_number(batch, expected):
     slots = [("net/layers/0/w", "batch,model"), ("net/layers/1/w", "model,batch")]
-    assembly = assemble(make, on_virtual_mesh(2, 2, LAYOUTS, slots))
+    assembly = assemble(make, on_virtual_mesh(2, 2, LAYOUTS, slot_layouts=slots))
     assert_same(Run(assembly, batch).train(20), expected)
 
 
@@ -86,7 +86,7 @@ def test_slots_cut_along_the_batch_change_no_number(batch, expected):
 def test_layouts_that_do_not_fit_the_task_are_refused_before_anything_is_drawn(layouts, slots, says, monkeypatch):
     monkeypatch.setattr("core.distribution.mesh_variable.MeshVariable.__init__", None)
     with pytest.raises(ConfigurationError, match=says):
-        assemble(make, on_virtual_mesh(1, 3, layouts, slots))
+        assemble(make, on_virtual_mesh(1, 3, layouts, slot_layouts=slots))
 
 
 class History(tf.Module):

@@ -1,0 +1,59 @@
+"""How what modules return lies on a mesh: so activations are cut where no variable asks for it.
+
+Norms by the sequence (Korthikanti et al., 2022) are two patterns: what leaves a residual branch is cut along its time,
+and with it all that follows, until a norm's output is put together again for the matrices behind it.
+"""
+
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+
+from core.distribution.layouts import WHOLE, Layouts
+from core.distribution.mesh_plan import BATCH
+from core.distribution.mesh_variable import layout
+from core.errors import ConfigurationError
+
+
+def lay_out_outputs(root: tf.Module, layouts: Layouts, mesh: dtensor.Mesh) -> None:
+    """Has the modules of `root` whose path a pattern matches return tensors that lie so."""
+    for path, module in modules_by_path(root).items():
+        if layouts.names(path):
+            # Python looks `__call__` up in the class: an attribute of the module itself would never be called.
+            module.__class__ = _laying(type(module), path, layouts, mesh)
+
+
+def check_outputs(root: tf.Module, layouts: Layouts) -> None:
+    """Refuses patterns that match no module of `root`."""
+    layouts.check_used(modules_by_path(root), "module that can be called")
+
+
+def modules_by_path(root: tf.Module) -> dict[str, tf.Module]:
+    """Returns the modules within `root` that can be called."""
+    found = root._flatten(predicate=lambda x: isinstance(x, tf.Module) and callable(x), with_path=True)
+    paths: dict[int, tuple[str, tf.Module]] = {}
+    for path, module in found:
+        paths.setdefault(id(module), ("/".join(map(str, path)), module))
+    return dict(paths.values())
+
+
+def _laying(cls: type[Any], path: str, layouts: Layouts, mesh: dtensor.Mesh) -> type[Any]:
+    def laid(y: Any) -> Any:
+        if not isinstance(y, tf.Tensor):
+            raise ConfigurationError(
+                f"`{layouts.binding}` lays out what `{path}` returns, which is {type(y).__name__} and no tensor: name "
+                "modules that return one tensor."
+            )
+        axes = layouts.of(path, y.shape)
+        if y.shape.is_fully_defined() and all(
+            n % layouts.sizes[BATCH] == 0 for n, axis in zip(y.shape, axes, strict=True) if axis == BATCH
+        ):
+            layouts.check_divide({path: y.shape})
+        else:  # rows that the mesh's can't share lie whole, as they came in: those of an evaluation's last batch
+            axes = tuple(WHOLE if axis == BATCH else axis for axis in axes)
+        return dtensor.relayout(y, layout(mesh, axes))
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return laid(cls.__call__(self, *args, **kwargs))
+
+    return type(cls.__name__, (cls,), {"__call__": call, "__module__": cls.__module__, "__doc__": cls.__doc__})
