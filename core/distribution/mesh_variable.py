@@ -23,6 +23,14 @@ class MeshVariable(dtensor.DVariable):
         ones = dtensor.relayout(ones, dtensor.Layout([free, by_rows], self.layout.mesh))
         return tf.reshape(tf.matmul(ones, self.read_value()), [*indices.shape, *self.shape[1:]])
 
+    def assign(self, value: Any, *args: Any, **kwargs: Any) -> Any:
+        """Gives it a value: of the mesh, or of the host, of which each device takes its part."""
+        if tf.executing_eagerly() and not dtensor.is_dtensor(value):
+            replicated = dtensor.Layout.replicated(self.layout.mesh, self.layout.rank)
+            value = dtensor.copy_to_mesh(tf.convert_to_tensor(value, self.dtype), replicated)
+            value = dtensor.relayout(value, self.layout)
+        return super().assign(value, *args, **kwargs)
+
     def numpy(self) -> npt.NDArray[Any]:
         """Returns the whole value."""
         return whole(self.read_value())

@@ -1,7 +1,8 @@
-"""`python -m tests.invariance [--configs NAME ...] [--steps 20]`: 1, 2, 4 replicas by 1, 2, 4 microbatches, all nine.
+"""`python -m tests.invariance [--configs NAME ...] [--steps 20]`: 1, 2, 4 replicas by 1, 2, 4 microbatches, and meshes.
 
-Every configuration that ships, and two tasks beside, on a global batch of 16: in all combinations the variables must
-end within 1e-5 of each other, losses and metrics stay within 1e-6, and each update reduce its gradients once.
+Every configuration that ships, and two tasks beside, on a global batch of 16: in all nine combinations, and on meshes
+of 1x2, 2x1, 2x2 and 4x2 devices, the variables must end within 1e-5 of each other, and losses and metrics stay within
+1e-6; replicas reduce the gradients of each update once. A task that can't be on a mesh is refused there by name.
 Dropout is on wherever there can be some; what is changed in a configuration is printed (`subjects.py` says why).
 """
 
@@ -20,7 +21,7 @@ from rich.table import Table
 
 from core.distribution.virtual import make_virtual_cpus
 from core.errors import did_you_mean
-from tests.invariance.campaign import COUNTS, FIGURES, VARIABLES, Row, measure
+from tests.invariance.campaign import COUNTS, FIGURES, MESHES, VARIABLES, Row, measure
 from tests.invariance.subjects import TOYS, config_names, subject
 
 
@@ -28,7 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measures, prints a table, and returns 1 if anything is beyond what is allowed."""
     known = [*config_names(), *TOYS]
     flags = _parse(sys.argv[1:] if arguments is None else arguments, known)
-    make_virtual_cpus(max(COUNTS))  # before anything else touches TensorFlow
+    make_virtual_cpus(
+        max(*COUNTS, *(batch * model for batch, model in MESHES))
+    )  # before anything else touches TensorFlow
     rows = []
     for name in flags.configs or known:
         print(f"{name}: being built", flush=True)  # what can't be built is to be known by name
@@ -36,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             made = subject(name, Path(scratch))
             if made.changes:
                 print(f"{name}: with {'; '.join(made.changes)}", flush=True)
-            rows.append(measure(made, steps=flags.steps, report=functools.partial(print, flush=True)))
+            rows.append(measure(made, meshes=MESHES, steps=flags.steps, report=functools.partial(print, flush=True)))
     print_table(rows)
     problems = [f"{row.name}: {problem}" for row in rows for problem in row.problems]
     print(*problems, sep="\n", end="\n" if problems else "")
@@ -46,15 +49,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def print_table(rows: Sequence[Row]) -> None:
     """One line for each subject."""
-    columns = (f"variables (of {VARIABLES:.0e})", f"figures (of {FIGURES:.0e})", "reductions an update")
+    columns = (f"variables (of {VARIABLES:.0e})", f"figures (of {FIGURES:.0e})", "reductions an update", "meshes")
     table = Table("what", "steps in a row", *columns, "verdict")
     table.caption = "the largest difference after any step (where; replicas x microbatches)"
     for row in rows:
         reductions = ", ".join(f"{name} {' or '.join(map(str, sorted(n)))}" for name, n in row.reductions.items())
         verdict = "differs" if row.problems else "the same"
         in_a_row = f"{row.in_a_row} of {row.steps}" + (f", {len(row.at_edges)} at an edge" if row.at_edges else "")
-        table.add_row(row.name, in_a_row, str(row.variables), str(row.figures), reductions, verdict)
+        table.add_row(row.name, in_a_row, str(row.variables), str(row.figures), reductions, _meshes(row), verdict)
     Console(width=150).print(table)
+
+
+def _meshes(row: Row) -> str:
+    refused = " refused" if len(row.meshes) < len(MESHES) and row.refusal else ""
+    return f"{', '.join(row.meshes)}{', others' if row.meshes and refused else ''}{refused}".strip()
 
 
 def _parse(arguments: Sequence[str], known: Sequence[str]) -> argparse.Namespace:

@@ -1,4 +1,4 @@
-"""Trains one subject in many combinations of replicas and microbatches, and sets the outcomes side by side."""
+"""Trains one subject in many combinations of replicas and microbatches, and on meshes; sets outcomes side by side."""
 
 import dataclasses
 import functools
@@ -9,8 +9,9 @@ import tensorflow as tf
 
 from core.distribution.ledger import GRADIENTS
 from core.engine import Assembly
+from core.errors import ConfigurationError
 from core.task import Update
-from core.testing import Run, on_virtual_cpus
+from core.testing import Run, on_virtual_cpus, on_virtual_mesh
 from core.testing.invariance import differences, mixing
 from core.testing.replicas import Values
 from tests.invariance.rounding import SEEDS, Edges, Reference, reference, shows, steady_run
@@ -18,6 +19,7 @@ from tests.invariance.subjects import Subject
 
 COUNTS = (1, 2, 4)
 COMBINATIONS = [(replicas, microbatches) for microbatches in COUNTS for replicas in COUNTS]
+MESHES = [(1, 2), (2, 1), (2, 2), (4, 2)]
 VARIABLES, FIGURES = 1e-5, 1e-6
 
 
@@ -52,18 +54,24 @@ class Row:
     variables: Worst = dataclasses.field(default_factory=lambda: Worst(VARIABLES))
     figures: Worst = dataclasses.field(default_factory=lambda: Worst(FIGURES))
     reductions: dict[str, set[int]] = dataclasses.field(default_factory=dict)  # of gradients, by update
+    meshes: list[str] = dataclasses.field(default_factory=list)  # on which it is the same
+    refusal: str = ""  # why it is on no other
     problems: list[str] = dataclasses.field(default_factory=list)
 
 
 def measure(
     subject: Subject,
     combinations: Sequence[tuple[int, int]] = COMBINATIONS,
+    meshes: Sequence[tuple[int, int]] = (),
     *,
     steps: int = 20,
     tries: int = len(SEEDS),
     report: Callable[[str], None] = lambda line: None,
 ) -> Row:
-    """Compares each combination with one replica: with its own microbatches where rows are mixed, else with one."""
+    """Compares each combination with one replica: with its own microbatches where rows are mixed, else with one.
+
+    A mesh is one replica, whatever is mixed; a task that can't be on it is no problem where it is refused by name.
+    """
     whole = steady_run(subject, steps, variables=VARIABLES, figures=FIGURES, tries=tries)
     row, references = Row(subject.name, steps, whole.steady), {1: whole}
     for replicas, microbatches in sorted(combinations, key=lambda c: (c[1], c[0])):
@@ -82,10 +90,29 @@ def measure(
             f"{subject.name}: {where}: variables {variables:.1e}, figures {figures:.1e}, reductions {counts} "
             f"({time.perf_counter() - began:.1f} s)"
         )
+    for sizes in meshes:
+        _measure_mesh(subject, sizes, whole, row, report)
     for what, worst in (("variables", row.variables), ("figures", row.figures)):
         if worst.size > worst.allowed:
             row.problems.append(f"{what} differ by {worst}, over {worst.allowed:.0e}")
     return row
+
+
+def _measure_mesh(
+    subject: Subject, sizes: tuple[int, int], whole: Reference, row: Row, report: Callable[[str], None]
+) -> None:
+    began, name = time.perf_counter(), "{}x{}".format(*sizes)
+    try:
+        run = Run(subject.make(on_virtual_mesh(*sizes, subject.layouts)), subject.batch, seed=whole.seed)
+        edges = functools.partial(Edges, subject, 1, whole.seed)
+        variables, figures = _compare(run, whole, row, f"mesh {name}", edges)
+    except ConfigurationError as error:
+        row.refusal = str(error)
+        report(f"{subject.name}: mesh {name}: refused: {error}")
+        return
+    row.meshes.append(name)
+    seconds = time.perf_counter() - began
+    report(f"{subject.name}: mesh {name}: variables {variables:.1e}, figures {figures:.1e} ({seconds:.1f} s)")
 
 
 def _compare(run: Run, reference: Reference, row: Row, where: str, edges: Callable[[], Edges]) -> tuple[float, float]:

@@ -23,6 +23,15 @@ from trainers.gin_audit.statements import Reference, names_in, scoped
 from trainers.settings import Settings
 
 ROWS = 16
+LAYOUTS = {
+    "digits_mlp": [("net/layers/0/?", "...,model"), ("net/layers/1/w", "model,-")],
+    "text_tiny": [
+        ("*/attention/out/w", "model,-"),
+        ("*/attention/[qkv]*/?", "...,model"),
+        ("*/feed_forward/down/w", "model,-"),
+        ("*/feed_forward/[gu]*/?", "...,model"),
+    ],
+}
 DROPOUT = 0.2
 TOYS = {"ragged_dropout": Ragged, "batch_norm_sync": Synchronised}
 # What writes small files in the place of a download, by the parameter that names their folder.
@@ -83,6 +92,7 @@ class Subject:
     make: Callable[[tf.distribute.Strategy], Assembly]
     batch: Batch
     changes: Sequence[str] = ()  # to what the configuration says
+    layouts: Sequence[tuple[str, str]] = ()  # on meshes; elsewhere only rows are cut
 
 
 def config_names() -> list[str]:
@@ -108,9 +118,8 @@ def configured(path: Path, scratch: Path, params: Sequence[str] = ()) -> Subject
         return Experiment(strategy=strategy)
 
     source = make(tf.distribute.OneDeviceStrategy("CPU:0")).train_source
-    return Subject(
-        path.stem, lambda strategy: make(strategy).assembly, source.gather(tf.range(ROWS, dtype=tf.int64)), changes
-    )
+    batch = source.gather(tf.range(ROWS, dtype=tf.int64))
+    return Subject(path.stem, lambda strategy: make(strategy).assembly, batch, changes, LAYOUTS.get(path.stem, ()))
 
 
 def task_name(path: Path) -> str:

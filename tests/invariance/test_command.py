@@ -23,6 +23,12 @@ class SharedNoise(Ragged):
         return Loss(tf.square(self.out(self.hidden(batch["x"] + noise))[..., 0] - batch["y"]), weight=batch["weight"])
 
 
+@pytest.fixture(autouse=True)
+def no_meshes(monkeypatch):
+    """A test's process has devices for four replicas only."""
+    monkeypatch.setattr(command, "MESHES", [])
+
+
 def as_subject(task):
     return Subject("wrong", lambda strategy: assemble(task, strategy), toy_batch(16))
 
@@ -47,6 +53,33 @@ def test_a_second_reduction_is_a_problem(monkeypatch):
     monkeypatch.setattr(Exchange, "sum", twice)
     row = measure(as_subject(Ragged), [(1, 1), (2, 1)], steps=1)
     assert row.problems == ["`net` reduces gradients 2 times on 2 x 1, not 1"]
+
+
+class Listing(Ragged):
+    def loss(self, batch, rng):
+        return super().loss({**batch, "x": tf.map_fn(lambda row: 2.0 * row, batch["x"])}, rng)
+
+
+def test_a_task_that_cannot_be_on_a_mesh_is_refused_there_and_no_problem():
+    lines = []
+    row = measure(as_subject(Listing), [], [(2, 1)], steps=1, tries=1, report=lines.append)
+    assert (row.meshes, row.problems) == ([], [])
+    assert "`tf.TensorArray`" in row.refusal
+    assert lines == [f"wrong: mesh 2x1: refused: {row.refusal}"]
+
+
+def test_what_is_wrong_on_a_mesh_is_found(monkeypatch):
+    monkeypatch.setattr("core.distribution.exchange.refuse_unsafe", lambda function: None)
+
+    class Noisy(Ragged):
+        def loss(self, batch, rng):
+            noise = tf.random.stateless_normal(batch["x"].shape, [1, 2])
+            return super().loss({**batch, "x": batch["x"] + noise}, rng)
+
+    row = measure(as_subject(Noisy), [], [(1, 2), (2, 1)], steps=2, tries=1)
+    assert row.meshes == ["1x2", "2x1"]
+    assert [problem.partition(" by ")[0] for problem in row.problems] == ["variables differ", "figures differ"]
+    assert "mesh 2x1" in row.problems[0]
 
 
 class Kinked(Ragged):
