@@ -69,6 +69,14 @@ def test_variables_and_slots_lie_as_they_are_told():
     assert axes["optimizer/net/step"] == ()
 
 
+def test_a_variable_takes_a_value_of_the_host():
+    assembly = assemble(make, on_virtual_mesh(2, 2, LAYOUTS))
+    variable, value = assembly.variables["task/net/layers/0/w"], np.arange(64 * 32).reshape(64, 32)
+    variable.assign(value)
+    np.testing.assert_array_equal(variable.numpy(), value)
+    assert variable.layout.sharding_specs == ["unsharded", "model"]
+
+
 def test_slots_cut_along_the_batch_change_no_number(batch, expected):
     slots = [("net/layers/0/w", "batch,model"), ("net/layers/1/w", "model,batch")]
     assembly = assemble(make, on_virtual_mesh(2, 2, LAYOUTS, slot_layouts=slots))
