@@ -13,7 +13,7 @@ from tests.commands import CHECKOUT
 FLOORS = [
     ["core"],
     ["core.errors", "core.signals", "core.tracing"],
-    ["core.arguments", "core.random", "core.disk", "core.rows"],
+    ["core.arguments", "core.choice", "core.random", "core.disk", "core.rows"],
     ["core.module", "core.initializers", "core.checkpoint"],
     ["core.data", "core.losses", "core.optimizers", "core.telemetry"],
     ["core.metrics"],

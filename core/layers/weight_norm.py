@@ -9,6 +9,7 @@ from typing import Protocol
 import tensorflow as tf
 
 from core.arguments import check_size
+from core.choice import one_of
 from core.module import Module
 from core.random import Rng
 from core.task.statistics import Values
@@ -55,9 +56,9 @@ class SpectralNorm(Module):
         check_size(iterations=iterations)
         self.layer, self.iterations = layer, iterations
         start = tf.math.l2_normalize(rng.fold("vector").normal([layer.w.shape[-1]]))
-        # A random vector sees far less than the largest singular value, so it begins near where iteration leads it.
-        start = power_iteration(_matrix(layer.w), start, 30)
         self.vector = tf.Variable(start, trainable=False, name="vector")
+        # A random vector sees far less than the largest singular value, so it begins near where iteration leads it.
+        self.vector.assign(power_iteration(_matrix(layer.w), self.vector.read_value(), 30))
 
     def __call__(self, *inputs: tf.Tensor) -> tf.Tensor:
         return self.layer.compute(*inputs, self.kernel())
@@ -70,7 +71,7 @@ class SpectralNorm(Module):
 
     def refresh(self) -> Values:
         """Returns the vector's next value."""
-        return {self.vector.ref(): power_iteration(_matrix(self.layer.w), self.vector, self.iterations)}
+        return {self.vector.ref(): power_iteration(_matrix(self.layer.w), self.vector.read_value(), self.iterations)}
 
 
 def power_iteration(w: tf.Tensor, v: tf.Tensor, iterations: int) -> tf.Tensor:
@@ -79,7 +80,7 @@ def power_iteration(w: tf.Tensor, v: tf.Tensor, iterations: int) -> tf.Tensor:
         u = tf.math.l2_normalize(tf.linalg.matvec(w, v), epsilon=_TINY)
         longer = tf.linalg.matvec(w, u, transpose_a=True)
         # A kernel of zeros has no direction to offer: the vector waits for one that has.
-        v = tf.where(tf.reduce_any(longer != 0.0), tf.math.l2_normalize(longer, epsilon=_TINY), v)
+        v = one_of(tf.reduce_any(longer != 0.0), tf.math.l2_normalize(longer, epsilon=_TINY), v)
     return v
 
 

@@ -4,6 +4,7 @@ import gin
 import tensorflow as tf
 
 from core.arguments import check_count
+from core.choice import one_of
 from core.optimizers.chain import chain
 from core.optimizers.transform import State, Tensors, Transform
 
@@ -30,11 +31,11 @@ def apply_if_finite(inner: Transform, *, max_consecutive_errors: int = 5) -> Tra
         accepted = finite | (errors > max_consecutive_errors)
         rejected = state["rejected"][""]
         updates, new = rule.update(gradients, state, params, step=step - rejected, value=value)
-        return {path: tf.where(accepted, u, tf.negative(tf.zeros_like(u))) for path, u in updates.items()}, {
+        return {path: one_of(accepted, u, tf.negative(tf.zeros_like(u))) for path, u in updates.items()}, {
             "errors_in_a_row": {"": errors},
             "rejected": {"": rejected + tf.cast(~accepted, tf.int64)},
             **{
-                slot: {path: tf.where(accepted, x, state[slot][path]) for path, x in values.items()}
+                slot: {path: one_of(accepted, x, state[slot][path]) for path, x in values.items()}
                 for slot, values in new.items()
             },
         }

@@ -4,6 +4,7 @@ import gin
 import tensorflow as tf
 
 from core.arguments import check_positive, check_size
+from core.choice import one_of
 from core.optimizers.chain import chain
 from core.optimizers.norms import measured_together
 from core.optimizers.rates import as_dtype
@@ -31,8 +32,8 @@ def lookahead(inner: Transform, *, sync_period: int = 5, slow_step_size: float =
         slow, moves = {}, {}
         for path, old in state["slow"].items():
             ahead = params[path] + updates[path] - old
-            slow[path] = tf.where(sync, old + slow_step_size * ahead, old)
-            moves[path] = tf.where(sync, updates[path] - (1.0 - slow_step_size) * ahead, updates[path])
+            slow[path] = one_of(sync, old + slow_step_size * ahead, old)
+            moves[path] = one_of(sync, updates[path] - (1.0 - slow_step_size) * ahead, updates[path])
         return moves, {"slow": slow, **new}
 
     return Transform("lookahead", init, update, shadow=lambda state, params, step: state["slow"])
@@ -58,22 +59,22 @@ def sam(inner: Transform, *, rho: float = 0.05) -> Transform:
         gradients: Tensors, state: State, params: Tensors, *, step: tf.Tensor, value: tf.Tensor | None = None
     ) -> tuple[Tensors, State]:
         climbs = tf.equal(step % 2, 0)
-        centre = {path: tf.where(climbs, p, state["centre"][path]) for path, p in params.items()}
+        centre = {path: one_of(climbs, p, state["centre"][path]) for path, p in params.items()}
         steps, new = rule.update(gradients, state, centre, step=step // 2, value=value)
         over, norm, _ = measured_together(gradients)
         reach = tf.math.divide_no_nan(rho, norm)
         updates = {
-            path: tf.where(climbs, as_dtype(reach, g) * g, centre[path] - params[path] + steps[path])
+            path: one_of(climbs, as_dtype(reach, g) * g, centre[path] - params[path] + steps[path])
             for path, g in over.items()
         }
         kept = {
-            slot: {path: tf.where(climbs, state[slot][path], x) for path, x in values.items()}
+            slot: {path: one_of(climbs, state[slot][path], x) for path, x in values.items()}
             for slot, values in new.items()
         }
         return updates, {"centre": centre, **kept}
 
     def shadow(state: State, params: Tensors, step: tf.Tensor) -> Tensors:
         climbs = tf.equal(step % 2, 0)
-        return {path: tf.where(climbs, p, state["centre"][path]) for path, p in params.items()}
+        return {path: one_of(climbs, p, state["centre"][path]) for path, p in params.items()}
 
     return Transform("sam", init, update, shadow=shadow)

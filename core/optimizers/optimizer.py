@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping
 
 import tensorflow as tf
 
+from core.choice import one_of
 from core.errors import did_you_mean
 from core.optimizers.chain import chain
 from core.optimizers.slots import read, read_all, working_dtype
@@ -150,11 +151,11 @@ def apply_in_place(
         else:
             # Adding a masked update would not do: an addition of zero flushes denormals and turns -0.0 into 0.0.
             new = tf.cast(before[path] + updates[path], variable.dtype)
-            variable.assign(tf.where(apply_if, new, variable.read_value()))
+            variable.assign(one_of(apply_if, new, variable.read_value()))
     for slot, values in slots.items():
         for path, variable in values.items():
             new = new_state[slot][path]
-            variable.assign(new if apply_if is None else tf.where(apply_if, new, state[slot][path]))
+            variable.assign(new if apply_if is None else one_of(apply_if, new, state[slot][path]))
 
 
 def _suits_kernels(variables: Collection[tf.Variable]) -> bool:

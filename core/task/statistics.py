@@ -30,6 +30,7 @@ from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
 
+from core.choice import one_of
 from core.module import original
 
 Values = dict[Any, tf.Tensor]  # by `variable.ref()`, because variables can't be keys of a dict
@@ -127,6 +128,4 @@ def commit(values: Values, apply_if: tf.Tensor | None = None) -> None:
     """Assigns each value to its variable; where `apply_if` (a scalar bool) is false, every variable keeps its bits."""
     for reference, value in values.items():
         variable = reference.deref()
-        # One condition for each number: of one for all, a mesh can make nothing.
-        chosen = None if apply_if is None else tf.broadcast_to(apply_if, variable.shape)
-        variable.assign(value if chosen is None else tf.where(chosen, value, variable))
+        variable.assign(value if apply_if is None else one_of(apply_if, value, variable.read_value()))
