@@ -120,7 +120,7 @@ class Trainer:
         self._run_chunk = exchange.guarded(self.chunk.get_concrete_function())
         with repeatable_or_refused(self.experiment.deterministic):
             nowhere = exchange.handed(tf.zeros([3], tf.int64))
-            exchange.noting(lambda: self._run_chunk(stacked, nowhere))
+            exchange.noting(self._run_chunk, stacked, nowhere)
         verb, chunk_steps = "compiled" if self.settings.compile else "traced", self.input.chunk_steps
         self.telemetry.note(f"{verb} in {time.perf_counter() - began:.1f} s; {chunk_steps} steps a chunk")
         if self.settings.chunk_steps is None and chunk_steps < min(10, self.steps):

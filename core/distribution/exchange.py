@@ -13,6 +13,7 @@ import tensorflow as tf
 from core.distribution.ledger import GRADIENTS, STATISTICS, VALUES, Collective, Ledger
 from core.distribution.mesh_guard import explained, refuse_unsafe
 from core.distribution.mesh_ledger import collectives_of
+from core.distribution.mesh_order import kept_in_order
 from core.distribution.mesh_strategy import MeshStrategy
 from core.errors import ConfigurationError
 
@@ -67,12 +68,13 @@ class Exchange:
             refuse_unsafe(function)
         return function
 
-    def noting(self, first_run: Callable[[], Any]) -> Any:
-        """Returns `first_run()`; of a mesh, what it makes of collectives is in the ledger then, and not before."""
+    def noting(self, function: Any, *args: Any) -> Any:
+        """Returns `function(*args)`, its first run; what it makes of collectives on a mesh is in the ledger then."""
         if not self.mesh:
-            return first_run()
+            return function(*args)
         try:
-            result, found = collectives_of(first_run, self.strategy.mesh)
+            with kept_in_order(function):
+                result, found = collectives_of(lambda: function(*args), self.strategy.mesh)
         except tf.errors.UnknownError as error:  # as which DTensor says what it can't lay out
             raise explained(error) from error
         self.ledger.clear()

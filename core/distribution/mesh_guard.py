@@ -3,6 +3,7 @@
 Each rule was found by running the operation on four devices beside one; what isn't here is right there, or an error.
 """
 
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ _NO_DRAWS = ("StatelessRandomGet", "StatefulPartitionedCall")
 
 def refuse_unsafe(function: Any) -> None:
     """Raises a `ConfigurationError` where the concrete `function`, or one that it calls, holds such an operation."""
-    for op in _operations(function.graph):
+    for op in itertools.chain.from_iterable(graph.get_operations() for graph in graphs_of(function.graph)):
         for rule in _RULES:
             said = rule(op)
             if said is not None:
@@ -85,13 +86,13 @@ def _tensor_list(op: tf.Operation) -> str | None:
 _RULES: tuple[Callable[[tf.Operation], str | None], ...] = (_new_axis, _scalar_select, _draw, _tensor_list)
 
 
-def _operations(graph: Any) -> Iterator[tf.Operation]:
-    """Yields the operations of a graph and of the functions that it calls, each function once."""
+def graphs_of(graph: Any) -> Iterator[Any]:
+    """Yields a graph and those of the functions that it calls, each once."""
     seen, ahead = set[str](), [graph]
     while ahead:
         here = ahead.pop()
+        yield here
         for op in here.get_operations():
-            yield op
             for value in op.node_def.attr.values():
                 for name in [value.func.name, *(f.name for f in value.list.func)]:
                     called = here._get_function(name) if name and name not in seen else None

@@ -118,8 +118,9 @@ class Run:
         exchange = self.step.exchange
         index = exchange.handed(tf.constant(i, tf.int64))
         first, self._first = self._first, False
-        run = lambda: self._function(self._values, index)  # noqa: E731
-        result: StepResult = exchange.noting(run) if first else run()
+        result: StepResult = (
+            exchange.noting(self._function, self._values, index) if first else self._function(self._values, index)
+        )
         return result
 
     def train(self, steps: int, *, first: int = 0) -> Outcome:
