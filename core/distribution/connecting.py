@@ -4,8 +4,19 @@ The constructor of TensorFlow's strategy holds Python's lock until all workers h
 could see that one of them has gone, and no handler of a signal.
 """
 
+import signal
+from collections.abc import Callable
+from typing import TypeVar
+
 import tensorflow as tf
 from tensorflow.python.eager import context
+
+from core.signals import held_back
+from core.workers.cluster import Cluster
+from core.workers.fence import fence
+from core.workers.membership import join
+
+T = TypeVar("T")
 
 CONNECTING_SECONDS = 30.0  # for what takes less than one where all workers live: they have just met
 
@@ -23,3 +34,18 @@ def bound_connecting(workers: int, *, seconds: float) -> None:
     )
     # Without it the first worker connects to itself, and waits for the others where nothing is limited.
     context.context().coordination_service.cluster_register_with_barrier = True
+
+
+def connected(make: Callable[[Cluster], T], *, meeting: float, peer: float) -> T:
+    """Returns what `make` makes of the cluster, once all workers have met, within `meeting` seconds.
+
+    One that is silent for `peer` seconds from then on is lost, and the run ends.
+    """
+    membership = join(deadline=meeting)
+    # No `timeout_seconds` for collectives: TensorFlow starts a thread for each, that sleeps so long. Those who watch
+    # find a lost peer sooner, and one that lives and yet doesn't come is what `Trainer.section_deadline` is for.
+    bound_connecting(membership.cluster.size, seconds=max(peer, CONNECTING_SECONDS))
+    with held_back(signal.SIGTERM):  # TensorFlow takes it for workers, and then does nothing with it
+        membership.watch(timeout=peer)
+        membership.guards = fence(membership.cluster)
+        return make(membership.cluster)

@@ -1,18 +1,15 @@
 """Strategies as gin files name them."""
 
-import signal
 from collections.abc import Sequence
 
 import gin
 import tensorflow as tf
 
-from core.distribution.connecting import CONNECTING_SECONDS, bound_connecting
+from core.distribution.connecting import connected
 from core.distribution.probe import check_exchange
 from core.distribution.virtual import make_virtual_cpus
 from core.errors import ConfigurationError, PeerLostError
-from core.signals import held_back
-from core.workers.fence import fence
-from core.workers.membership import join
+from core.workers.cluster import Cluster
 
 
 @gin.configurable
@@ -62,22 +59,16 @@ def multi_worker(*, meeting_deadline: float = 300.0, peer_timeout: float = 30.0)
     All must come within `meeting_deadline` seconds. One that is silent for `peer_timeout` seconds is lost, and the run
     ends.
     """
-    membership = join(deadline=meeting_deadline)
-    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-        tf.train.ClusterSpec(membership.cluster.spec),
-        task_type="worker",
-        task_id=membership.cluster.index,
-        rpc_layer="grpc",
-    )
-    # No `timeout_seconds` for collectives: TensorFlow starts a thread for each, that sleeps so long. Those who watch
-    # find a lost peer sooner, and one that lives and yet doesn't come is what `Trainer.section_deadline` is for.
-    bound_connecting(membership.cluster.size, seconds=max(peer_timeout, CONNECTING_SECONDS))
-    with held_back(signal.SIGTERM):  # TensorFlow takes it for workers, and then does nothing with it
-        membership.watch(timeout=peer_timeout)
-        membership.guards = fence(membership.cluster)
-        strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver)
+    strategy = connected(_multi_worker, meeting=meeting_deadline, peer=peer_timeout)
     check_exchange(strategy, deadline=meeting_deadline)
     return strategy
+
+
+def _multi_worker(cluster: Cluster) -> tf.distribute.Strategy:
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec(cluster.spec), task_type="worker", task_id=cluster.index, rpc_layer="grpc"
+    )
+    return tf.distribute.MultiWorkerMirroredStrategy(resolver)
 
 
 @gin.configurable
