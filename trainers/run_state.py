@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from core import checkpoint
-from core.distribution import make_drift_check
+from core.distribution import gathered, make_drift_check
 from core.engine import Progress
 from core.errors import ConfigurationError, NotFiniteError, shown
 from core.workers import is_chief
@@ -67,12 +67,13 @@ class RunState:
                     f"after step {self.step}, `{path}` is not finite, though every loss and gradient was: the update "
                     f"itself overflowed. Nothing was saved. {REMEDY}"
                 )
+        variables = gathered({**self.variables, **self.progress.variables}, keep=is_chief())
         if not is_chief():
             return checkpoint.path_of(self.workdir.checkpoints, self.step)
         self.workdir.check_there()
         return checkpoint.save(
             self.workdir.checkpoints,
-            {**self.variables, **self.progress.variables},
+            variables,
             step=self.step,
             examples=self.input.examples_before(self.step),
             config_hash=self.workdir.config_hash,

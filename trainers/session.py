@@ -77,7 +77,7 @@ class Session:
         if joined() is None and cluster is not None and cluster.size > 1:
             raise ConfigurationError(
                 f"this process was started as worker {cluster.index} of {cluster.size}, but its strategy is for one "
-                "process: add `--gin_file=configs/runtime/multi_worker.gin`, or unset `TF_CONFIG`."
+                "process: add `--gin_file=configs/runtime/multi_worker.gin` (or `mesh.gin`), or unset `TF_CONFIG`."
             )
 
     def claim(self, trainer: Trainer) -> checkpoint.Manifest | None:

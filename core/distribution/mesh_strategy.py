@@ -7,20 +7,17 @@ layouts of what it reads ask for. So a step on a mesh is the step on one device,
 import contextlib
 import itertools
 import math
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import tensorflow as tf
-from absl import logging
 from tensorflow.experimental import dtensor
 
 from core.distribution.layouts import WHOLE
+from core.distribution.mesh_devices import make_mesh
 from core.distribution.mesh_plan import BATCH, MODEL, MeshPlan
-from core.distribution.mesh_variable import MeshVariable, laid_out, layout
-from core.distribution.virtual import make_virtual_cpus
-from core.errors import ConfigurationError
+from core.distribution.mesh_variable import MeshVariable, laid_out, layout, whole
 from core.random import pinning
 
 # Says of each variable, by its shape and in the order in which they are made, along which axes it is cut.
@@ -44,12 +41,7 @@ class MeshStrategy:
     num_replicas_in_sync = 1
 
     def __init__(self, plan: MeshPlan):
-        # By its all-to-all, a slice that drops a sharded axis' neighbour comes out with wrong numbers, in silence.
-        os.environ["DTENSOR_USE_ALL_TO_ALL_RELAYOUT"] = "0"
-        self.plan, self.devices = plan, _devices(plan)
-        axes = [(BATCH, plan.sizes[BATCH]), (MODEL, plan.sizes[MODEL])]
-        with _unannounced():
-            self.mesh = dtensor.create_mesh(axes, devices=self.devices)
+        self.plan, self.mesh = plan, make_mesh(plan)
 
     @property
     def extended(self) -> "MeshStrategy":
@@ -142,30 +134,13 @@ class MeshStrategy:
         axes = (*self.whole(value.shape[:axis]), BATCH, *self.whole(value.shape[axis + 1 :]))
         return dtensor.relayout(value, layout(self.mesh, axes))
 
+    def sum_of_processes(self, value: tf.Tensor) -> tf.Tensor:
+        """Adds up what each process hands in: all have to call it, and none within a traced function."""
+        value = tf.convert_to_tensor(value)[tf.newaxis, tf.newaxis]
+        others = [tf.zeros_like(value)] * (self.mesh.num_local_devices() - 1)
+        every = dtensor.pack([value, *others], layout(self.mesh, (BATCH, MODEL, *self.whole(value.shape[2:]))))
+        return tf.convert_to_tensor(whole(tf.reduce_sum(every, [0, 1])))
+
     def _pinned(self, value: tf.Tensor) -> tf.Tensor:
         """Keeps a draw whole: cut as whoever reads it is, each device would draw the first numbers for its part."""
         return dtensor.relayout(value, dtensor.Layout.replicated(self.mesh, value.shape.rank))
-
-
-@contextlib.contextmanager
-def _unannounced() -> Iterator[None]:
-    """Keeps TensorFlow from telling on stderr which devices a mesh has."""
-    before = logging.get_verbosity()
-    logging.set_verbosity(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
-
-
-def _devices(plan: MeshPlan) -> list[str]:
-    gpus = len(tf.config.list_physical_devices("GPU"))
-    if not gpus:
-        make_virtual_cpus(plan.devices)
-        return [f"CPU:{i}" for i in range(plan.devices)]
-    if plan.devices > gpus:
-        raise ConfigurationError(
-            f"`mesh.batch` x `mesh.model` is {plan}, {plan.devices} devices, but this machine has {gpus} GPUs: make "
-            "one of them smaller."
-        )
-    return [f"GPU:{i}" for i in range(plan.devices)]

@@ -1,5 +1,6 @@
 """A variable of a mesh: each device holds its part, the program sees the whole."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,11 @@ from core.distribution.layouts import WHOLE
 
 class MeshVariable(dtensor.DVariable):
     """A `tf.Variable` that is cut along axes of a mesh."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Says whether other processes hold parts or copies of it too."""
+        return bool(self.layout.mesh.num_local_devices() < self.layout.mesh.size)
 
     def sparse_read(self, indices: tf.Tensor, name: str | None = None) -> tf.Tensor:
         """Looks rows up; in a table that is cut by rows by a product with ones, as DTensor can't otherwise."""
@@ -54,3 +60,20 @@ def whole(value: tf.Tensor) -> npt.NDArray[Any]:
     laid = dtensor.fetch_layout(value)
     every = dtensor.relayout(value, dtensor.Layout.replicated(laid.mesh, laid.rank))
     return np.asarray(dtensor.unpack(every)[0].numpy())
+
+
+def gathered(variables: Mapping[str, tf.Variable], *, keep: bool) -> dict[str, tf.Variable]:
+    """Returns variables that this process can save alone: those of a mesh over several as copies on the host.
+
+    All processes call it, as each has parts that the others lack; those that don't `keep` copies return nothing.
+    """
+    found = {}
+    for path, variable in sorted(variables.items()):
+        if not isinstance(variable, MeshVariable) or not variable.is_shared:
+            found[path] = variable
+            continue
+        value = variable.numpy()
+        if keep:
+            with tf.device("CPU:0"):
+                found[path] = tf.Variable(value, trainable=False)
+    return found if keep else {}

@@ -79,7 +79,7 @@ def join(*, deadline: float) -> Membership:
 
     global _joined
     if _joined is not None:
-        raise ConfigurationError("this process belongs to a cluster already: make one `multi_worker` strategy only.")
+        raise ConfigurationError("this process belongs to a cluster already: make one strategy only.")
     cluster = cluster_from_environment()
     if cluster is None:
         raise ConfigurationError(

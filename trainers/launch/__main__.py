@@ -34,8 +34,8 @@ from trainers.launch.supervise import LOST, STOPPED, supervise
 MOST_WORKERS = 256
 USAGE = f"""python -m trainers.launch --workers=N [--max_restarts=R] [--deadline=SECONDS] -- <flags of trainers.main>
 
-Runs trainers.main as several workers on this machine. The configuration's strategy has to be multi_worker: add
---gin_file=configs/runtime/multi_worker.gin.
+Runs trainers.main as several workers on this machine. The configuration's strategy has to be multi_worker or
+mesh: add --gin_file=configs/runtime/multi_worker.gin, or mesh.gin.
 
 exit codes:
   0   finished

@@ -1,0 +1,96 @@
+"""Two workers with two devices each are one mesh: the bits of one process, and clear ends when one of them fails."""
+
+import json
+import os
+import re
+import signal
+import time
+
+import pytest
+
+from core.distribution import MeshStrategy, mesh
+from core.errors import ConfigurationError
+from core.workers import joined
+from tests.commands import CONFIGS, run
+from tests.trainers.launch.test_many_workers import launch, saved, start
+
+FLAGS = [f"--gin_file={CONFIGS / name}.gin" for name in ("digits_mlp", "runtime/mesh")]
+FLAGS += [
+    f"--gin_param={binding}"
+    for binding in (
+        "mesh.layouts = [('net/layers/0/?', '...,model'), ('net/layers/1/w', 'model,-')]",
+        "warmup_cosine.warmup_steps = 10",
+        "Trainer.checkpoint_every = 20",
+        "Trainer.log_every = 20",
+        "Trainer.evaluate_every = 20",
+    )
+]
+
+
+def sizes(batch, model):
+    return [f"--gin_param=mesh.batch = {batch}", f"--gin_param=mesh.model = {model}"]
+
+
+def lines(workdir):
+    """The figures of a run, without what is measured by the clock."""
+    clock = ("examples_per_second", "step_seconds", "data_wait")
+    found = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
+    return [{name: x for name, x in line.items() if name not in clock} for line in found]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("plan", [(2, 2), (1, 4)], ids=["2x2", "1x4, the model cut across processes"])
+def test_two_workers_end_where_one_process_does_and_go_on_there(plan, tmp_path):
+    flags = [*FLAGS, *sizes(*plan), "--gin_param=steps = 40"]
+    two = launch("--", *flags, "--workdir=two", cwd=tmp_path)
+    assert two.returncode == 0, two.stdout + two.stderr
+    one = run(*flags, "--workdir=one", cwd=tmp_path)
+    assert one.returncode == 0, one.stderr
+    found, expected = lines(tmp_path / "two"), lines(tmp_path / "one")
+    assert [line.pop("split") for line in found] == [line.pop("split") for line in expected] == ["train", "eval"] * 2
+    for mine, theirs in zip(found, expected, strict=True):
+        assert mine == pytest.approx(theirs, rel=1e-5)
+    (_, bits), (_, others) = saved(tmp_path / "two"), saved(tmp_path / "one")
+    assert bits == others
+    # The chief alone prints figures, and what it wrote goes on, bit for bit, on one device.
+    assert len(re.findall(r"\[worker 0\] finished", two.stdout)) == 1
+    assert "[worker 1] step" not in two.stdout
+    alone = run("--mode=evaluate", FLAGS[0], *FLAGS[3:], "--gin_param=steps = 40", "--workdir=two", cwd=tmp_path)
+    assert alone.returncode == 0, alone.stderr
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_killed_worker_ends_the_run_and_is_named(lost, tmp_path):
+    process, workers = start(tmp_path, "--", *FLAGS, *sizes(2, 2), "--gin_param=steps = 100000", "--workdir=run")
+    time.sleep(0.5)  # in a chunk of steps, most likely
+    os.kill(workers[lost], signal.SIGKILL)
+    said, _ = process.communicate(timeout=30)
+    assert process.returncode == 6, said
+    errors = [line for line in said.splitlines() if f"[worker {1 - lost}] error: " in line]
+    assert len(errors) == 1, said
+    assert f"worker {lost}" in errors[0]
+    assert "was killed" in errors[0]
+
+
+@pytest.mark.long
+def test_a_signal_stops_both_with_everything_saved_and_they_go_on(tmp_path):
+    flags = ["--", *FLAGS, *sizes(2, 2), "--workdir=run", "--gin_param=Trainer.steps = 100000"]
+    process, _ = start(tmp_path, *flags)
+    process.terminate()
+    said, _ = process.communicate(timeout=30)
+    assert process.returncode == 75, said
+    step = saved(tmp_path / "run")[0].step
+    flags[-1] = f"--gin_param=Trainer.steps = {step + 20}"
+    on = launch(*flags, cwd=tmp_path)
+    assert on.returncode == 0, on.stdout + on.stderr
+    assert f"going on from step {step}" in on.stdout
+    assert saved(tmp_path / "run")[0].step == step + 20
+
+
+def test_devices_that_workers_cannot_have_as_many_each_of_are_refused_before_they_meet(monkeypatch):
+    cluster = {"cluster": {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}, "task": {"type": "worker", "index": 1}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
+    with pytest.raises(ConfigurationError, match="is 3x1, 3 devices, of which 2 workers can't have as many each"):
+        MeshStrategy(mesh(batch=3))
+    assert joined() is None
