@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
@@ -133,6 +134,28 @@ class MeshStrategy:
             return value
         axes = (*self.whole(value.shape[:axis]), BATCH, *self.whole(value.shape[axis + 1 :]))
         return dtensor.relayout(value, layout(self.mesh, axes))
+
+    def first_alike(self, variable: tf.Variable) -> list[int]:
+        """Returns for each device the first that holds the same part of a variable as it does, itself perhaps."""
+        axes, sizes = self.axes_of(variable), (self.plan.sizes[BATCH], self.plan.sizes[MODEL])
+        numbers = np.arange(self.plan.devices).reshape(sizes)
+        for i, axis in enumerate((BATCH, MODEL)):
+            if axis not in axes:
+                numbers = np.broadcast_to(numbers.take([0], axis=i), sizes)
+        return [int(number) for number in numbers.ravel()]
+
+    def local_parts(self, variable: tf.Variable) -> Sequence[tf.Tensor]:
+        """Returns what each device of this process holds of a variable."""
+        # Read as a whole, what is whole on every device would be the first's on all of them.
+        handles = dtensor.unpack(variable.handle)
+        return [tf.raw_ops.ReadVariableOp(resource=handle, dtype=variable.dtype) for handle in handles]
+
+    def rows_of_devices(self, rows: tf.Tensor) -> tf.Tensor:
+        """Returns a row for each device of the mesh, where each process has those of its own."""
+        if len(rows) == self.plan.devices:
+            return rows
+        before = self.mesh.local_device_ids()[0]
+        return self.sum_of_processes(tf.pad(rows, [[before, self.plan.devices - before - len(rows)], [0, 0]]))
 
     def sum_of_processes(self, value: tf.Tensor) -> tf.Tensor:
         """Adds up what each process hands in: all have to call it, and none within a traced function."""

@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.experimental import dtensor
 
 from core.distribution import make_drift_check
 from core.distribution.drift import fingerprint
 from core.errors import DriftError
+from core.testing import on_virtual_mesh
 
 
 def variables(strategy):
@@ -63,3 +65,42 @@ def test_what_lives_on_one_device_is_not_sent_to_the_others():
 
 def test_negative_zero_is_another_zero():
     assert int(fingerprint(tf.constant([0.0]))) != int(fingerprint(-tf.zeros([1])))
+
+
+def plant(strategy, variable, device):
+    """Alters a variable of a mesh on one device alone."""
+    handle, part = dtensor.unpack(variable.handle)[device], strategy.local_parts(variable)[device]
+    with tf.device(handle.device):
+        tf.raw_ops.AssignVariableOp(resource=handle, value=part + 1)
+
+
+@pytest.mark.parametrize(
+    ("axes", "altered", "named"),
+    [
+        (("-", "-"), 2, "device 2"),
+        (("-", "-"), 0, "device 1, device 2, device 3"),  # which of two is right nobody knows: the first counts
+        (("model", "-"), 3, "device 3"),  # beside device 1
+        (("-", "batch"), 3, "device 3"),  # beside device 2
+    ],
+)
+def test_a_copy_on_one_device_of_a_mesh_is_compared_with_those_that_are_to_be_alike(axes, altered, named):
+    strategy = on_virtual_mesh(2, 2)
+    value = tf.reshape(tf.range(32.0), [4, 8])
+    with strategy.scope(lambda _: axes):
+        found = {"net/w": tf.Variable(value)}
+    with strategy.scope():
+        found |= {"count": tf.Variable(7, dtype=tf.int64), "flag": tf.Variable([True, False])}
+    check = make_drift_check(strategy, found)
+    check()
+    plant(strategy, found["net/w"], altered)
+    with pytest.raises(DriftError, match=f"^{named} of 4 no longer hold what others .* `net/w` \\(1 of 3"):
+        check()
+
+
+def test_parts_of_which_there_is_no_copy_may_hold_anything():
+    strategy = on_virtual_mesh(2, 2)
+    with strategy.scope(lambda _: ("model", "batch")):
+        w = tf.Variable(tf.ones([4, 8]))
+    check = make_drift_check(strategy, {"w": w})
+    plant(strategy, w, 1)
+    check()

@@ -88,6 +88,38 @@ def test_a_signal_stops_both_with_everything_saved_and_they_go_on(tmp_path):
     assert saved(tmp_path / "run")[0].step == step + 20
 
 
+PLANTS = """
+import gin
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+
+from core.workers import is_chief
+from trainers.hooks import Hook
+
+
+@gin.configurable
+class Plant(Hook):
+    def __call__(self, run):
+        if not is_chief() and run.step == 40:
+            handle = dtensor.unpack(run.experiment.variables["task/net/layers/1/b"].handle)[1]
+            with tf.device(handle.device):
+                tf.raw_ops.AssignVariableOp(resource=handle, value=tf.ones([10]))
+"""
+
+
+@pytest.mark.long
+def test_a_copy_that_differs_on_one_worker_is_named_by_all(tmp_path):
+    (tmp_path / "plants.py").write_text(PLANTS)
+    (tmp_path / "plants.gin").write_text("import plants\nTrainer.hooks = [@Plant()]\nPlant.every = 20\n")
+    flags = ["--gin_file=plants.gin", "--gin_param=steps = 80", "--workdir=run"]
+    done = launch("--", *FLAGS, *sizes(2, 2), *flags, cwd=tmp_path)
+    assert done.returncode == 7, done.stdout + done.stderr
+    for worker in range(2):
+        assert f"[worker {worker}] error: device 3 of 4 no longer hold what others of the mesh" in done.stderr
+    assert "`task/net/layers/1/b` (1 of " in done.stderr
+    assert saved(tmp_path / "run")[0].step == 20
+
+
 def test_devices_that_workers_cannot_have_as_many_each_of_are_refused_before_they_meet(monkeypatch):
     cluster = {"cluster": {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}, "task": {"type": "worker", "index": 1}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
