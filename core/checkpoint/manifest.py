@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from core.checkpoint import parts
 from core.checkpoint.files import file_sha256, plain_file, reason
+from core.checkpoint.parts import InParts
 
 Variables = Mapping[str, tf.Variable]  # by path
 
@@ -48,6 +50,11 @@ class DamagedError(Exception):
 
 
 def described(variable: tf.Variable) -> SavedVariable:
+    if isinstance(variable, InParts) and variable.dtype != tf.string:
+        digest = hashlib.sha256()
+        for part in variable.parts(parts.MOST_BYTES):
+            digest.update(part.tobytes())
+        return SavedVariable(tuple(variable.shape), variable.dtype.name, digest.hexdigest())
     value = np.asarray(variable.numpy())  # of a mirrored variable, the first replica's
     # A NumPy array of strings holds addresses, so strings go by their serialised form.
     content = tf.io.serialize_tensor(value).numpy() if value.dtype == object else value.tobytes()

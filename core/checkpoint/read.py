@@ -1,5 +1,6 @@
 """Reads a checkpoint: the newest that is whole, every byte verified before and after."""
 
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from core.arguments import listed
 from core.checkpoint.files import checkpoints_in, plainly_named, reason
 from core.checkpoint.fit import check_fit, matching
 from core.checkpoint.manifest import PREFIX, DamagedError, Manifest, Variables, described, verified
+from core.checkpoint.parts import Box, InParts, shape_and_slice
 from core.errors import CheckpointError
 
 
@@ -54,8 +56,12 @@ def restore(manifest: Manifest, variables: Variables, *, partial: Sequence[str] 
     check_fit(manifest, wanted, left_out, partial)
     try:
         with plainly_named(manifest.path) as name:
-            status = tf.train.Checkpoint(variables=wanted).read(f"{name}/{PREFIX}")
+            whole = {path: variable for path, variable in wanted.items() if not isinstance(variable, InParts)}
+            status = tf.train.Checkpoint(variables=whole).read(f"{name}/{PREFIX}")
             status.assert_existing_objects_matched().expect_partial()
+            for path, variable in wanted.items():
+                if isinstance(variable, InParts):
+                    variable.assign_parts(functools.partial(_part, f"{name}/{PREFIX}", path, variable))
     except tf.errors.ResourceExhaustedError:
         raise  # nothing is wrong with the checkpoint: there is no memory for it
     except (OSError, ValueError, AssertionError, LookupError, RuntimeError, tf.errors.OpError) as error:
@@ -69,3 +75,16 @@ def restore(manifest: Manifest, variables: Variables, *, partial: Sequence[str] 
             f"Checkpoint `{manifest.path}` was read, but {listed(wrong, most=3)} came out with other bytes than were "
             "saved. Check this machine's disk and memory, then run the same command again."
         )
+
+
+def _part(prefix: str, path: str, variable: tf.Variable, box: Box) -> tf.Tensor:
+    """Reads a part of a variable, on the host; what was saved whole passes through the host's memory as a whole."""
+    escaped = path.replace(".", "..").replace("/", ".S")
+    with tf.device("CPU:0"):
+        (value,) = tf.raw_ops.RestoreV2(
+            prefix=prefix,
+            tensor_names=[f"variables/{escaped}/.ATTRIBUTES/VARIABLE_VALUE"],
+            shape_and_slices=[shape_and_slice(variable.shape, box)],
+            dtypes=[variable.dtype],
+        )
+    return value

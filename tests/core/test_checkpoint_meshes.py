@@ -1,0 +1,173 @@
+"""Checkpoints of a mesh: part by part, the same hashes and the same bytes wherever they were saved and are restored."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+
+from benchmarks import mesh_checkpoints
+from core import checkpoint
+from core.checkpoint import parts
+from core.checkpoint.manifest import described
+from core.checkpoint.parts import in_order, shape_and_slice
+from core.distribution import mesh_variable
+from core.errors import CheckpointError
+from core.testing import on_virtual_cpus, on_virtual_mesh
+from tests.core.checkpoint_lab import flip_bit, newest, save, values
+
+CUTS = {  # by shape, so that no two are alike
+    "rows": ([6, 5], "float32", ("model", "-")),
+    "columns": ([3, 4], "float32", ("-", "model")),
+    "both": ([4, 3, 10], "float64", ("batch", "-", "model")),
+    "by.batch/first": ([8, 1], "int32", ("batch", "-")),
+    "half": ([2, 6], "bfloat16", ("model", "batch")),
+    "mask": ([2, 2, 3], "bool", ("batch", "model", "-")),
+    "whole": ([7], "float32", ("-",)),
+    "step": ([], "int64", ()),
+    "empty": ([0, 3], "float32", ("-", "-")),
+}
+MESHES, ELSEWHERE = ["1x2", "2x1", "2x2"], ["one device", "2 replicas"]
+WAYS = [
+    *itertools.product(MESHES, [*MESHES, *ELSEWHERE]),
+    *itertools.product(ELSEWHERE, MESHES),
+]
+
+
+def variables_on(place, seed=None):
+    """Makes the same variables anywhere, of zeros where they have no seed."""
+    random = np.random.default_rng(seed)
+
+    def made():
+        return {
+            path: tf.Variable(
+                tf.cast(np.zeros(shape) if seed is None else np.round(random.normal(size=shape)), dtype),
+                trainable=False,
+            )
+            for path, (shape, dtype, _) in CUTS.items()
+        }
+
+    if place in MESHES:
+        axes = {tuple(shape): axes for shape, _, axes in CUTS.values()}
+        with on_virtual_mesh(*map(int, place.split("x"))).scope(lambda shape: axes[tuple(shape)]):
+            return made()
+    with on_virtual_cpus(2 if place == "2 replicas" else 1).scope():
+        return made()
+
+
+@pytest.fixture
+def never_joined(monkeypatch):
+    """Fails whoever lays the whole of a variable out, or is handed a larger part than was stated."""
+
+    def relayout(*args, **kwargs):
+        raise AssertionError("a variable was gathered")
+
+    monkeypatch.setattr(parts, "MOST_BYTES", 16)
+    monkeypatch.setattr(dtensor, "relayout", relayout)
+    together = mesh_variable._put_together
+
+    def put_together(held, wanted, dtype):
+        assert math.prod(last - first for first, last in wanted) * dtype.size <= 16
+        return together(held, wanted, dtype)
+
+    monkeypatch.setattr(mesh_variable, "_put_together", put_together)
+
+
+@pytest.mark.parametrize(("before", "after"), WAYS)
+def test_saved_anywhere_and_restored_anywhere(before, after, tmp_path, request):
+    saved, live, expected = variables_on(before, 0), variables_on(after), values(variables_on("one device", 0))
+    request.getfixturevalue("never_joined")
+    save(tmp_path, saved, 1)
+    checkpoint.restore(newest(tmp_path), live)
+    hashes = newest(tmp_path).variables
+    assert hashes == {path: described(v) for path, v in live.items()}
+    request.getfixturevalue("monkeypatch").undo()
+    assert values(live) == expected
+    assert hashes == {path: described(v) for path, v in variables_on("one device", 0).items()}
+
+
+def test_a_file_of_parts_is_read_whole_by_tensorflow_alone(tmp_path):
+    saved = variables_on("2x2", 0)
+    reader = tf.train.load_checkpoint(save(tmp_path, saved, 1) / "variables")
+    for path, value in values(saved).items():
+        key = f"variables/{path.replace('.', '..').replace('/', '.S')}/.ATTRIBUTES/VARIABLE_VALUE"
+        assert reader.get_tensor(key).tobytes() == value, path
+
+
+def test_variables_stay_cut_as_they_were(tmp_path):
+    save(tmp_path, variables_on("2x2", 0), 1)
+    live = variables_on("2x2")
+    checkpoint.restore(newest(tmp_path), live)
+    held = [x.shape.as_list() for x in dtensor.unpack(live["both"].read_value())]
+    assert held == [[2, 3, 5]] * 4
+
+
+def test_a_part_that_is_damaged_or_missing_is_found(tmp_path):
+    for step in (1, 2, 3):
+        save(tmp_path, variables_on("2x2", step), step)
+    largest = [
+        max(path.glob("variables.data-*-of-0000[2-9]"), key=lambda file: file.stat().st_size)
+        for path in sorted(tmp_path.iterdir())
+    ]
+    flip_bit(largest[2])
+    largest[1].unlink()
+    said = []
+    assert checkpoint.newest(tmp_path, warn=said.append).step == 1
+    assert "is not as it was written (its SHA-256 differs)" in said[0]
+    assert f"`{largest[1].name}` is missing" in said[1]
+
+
+def test_a_part_that_goes_while_it_is_read_is_an_error_that_names_the_checkpoint(tmp_path):
+    save(tmp_path, variables_on("2x2", 0), 1)
+    manifest = newest(tmp_path)
+    for file in manifest.path.glob("variables.data-*"):
+        file.unlink()
+    with pytest.raises(CheckpointError, match=r"step-000000001` could not be read: .*If it was removed or damaged"):
+        checkpoint.restore(manifest, variables_on("1x2"))
+
+
+def test_a_device_that_holds_other_bytes_than_were_read_is_found(tmp_path, monkeypatch):
+    save(tmp_path, variables_on("2x2", 0), 1)
+    take = mesh_variable.MeshVariable.assign_parts
+
+    def wrong(self, read):
+        take(self, read)
+        if self.shape == [3, 4]:
+            self.assign(tf.zeros_like(self.read_value()))
+
+    monkeypatch.setattr(mesh_variable.MeshVariable, "assign_parts", wrong)
+    with pytest.raises(CheckpointError, match="`columns` came out with other bytes than were saved"):
+        checkpoint.restore(newest(tmp_path), variables_on("2x2"))
+
+
+@pytest.mark.parametrize("most", [1, 2, 5, 6, 7, 30, 59, 60, 1000])
+@pytest.mark.parametrize("shape", [(), (1,), (60,), (3, 20), (4, 3, 5), (60, 1), (1, 60), (2, 0, 3), (0,)])
+def test_boxes_are_the_whole_in_row_major_order(shape, most):
+    whole = np.arange(math.prod(shape)).reshape(shape)
+    found = [whole[tuple(slice(*bounds) for bounds in box)] for box in in_order(shape, most)]
+    assert all(part.size <= most for part in found)
+    assert [n for part in found for n in part.reshape(-1)] == list(range(whole.size))
+    assert len(found) <= max(1, 2 * whole.size / most) or whole.ndim > 2
+
+
+@pytest.mark.parametrize(
+    ("shape", "box", "spec"),
+    [
+        ((), (), ""),
+        ((4,), ((0, 4),), ""),
+        ((4, 6), ((0, 4), (3, 6)), "4 6 0,4:3,3"),
+        ((4, 6), ((1, 2), (0, 6)), "4 6 1,1:0,6"),
+    ],
+)
+def test_a_part_goes_by_the_name_that_tensorflow_gives_it(shape, box, spec):
+    assert shape_and_slice(shape, box) == spec
+
+
+@pytest.mark.long
+def test_saving_and_restoring_take_no_memory_for_the_whole(tmp_path):
+    """Twice over: a cut variable of 128 MB fetched in parts of 8, where a gathered one took 1.7 GB either way."""
+    size = 128
+    assert mesh_checkpoints.cost("save", tmp_path, size, 8).megabytes < 0.75 * size
+    assert mesh_checkpoints.cost("restore", tmp_path, size, 8).megabytes < 1.75 * size  # its parts lie beside the old
