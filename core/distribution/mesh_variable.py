@@ -3,7 +3,6 @@
 It is an `InParts` of `core.checkpoint`: what is saved, hashed and restored never is gathered on one host.
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -62,14 +61,11 @@ class MeshVariable(dtensor.DVariable):
         self.assign(dtensor.pack([found[box] for box in boxes], self.layout))
 
     def _held(self) -> Mapping[Box, tf.Tensor]:
-        """Returns the boxes that this process' devices hold, or the whole where some lie with others alone."""
-        value = self.read_value()
-        boxes = boxes_of(self.layout, self.shape)
-        cuts = [self.layout.mesh.dim_size(axis) for axis in self.layout.sharding_specs if axis != dtensor.UNSHARDED]
-        if len(set(boxes)) < math.prod(cuts):  # every process takes part in this
-            value = dtensor.relayout(value, dtensor.Layout.replicated(self.layout.mesh, self.layout.rank))
-            boxes = [tuple((0, size) for size in self.shape)] * len(boxes)
-        return dict(zip(boxes, dtensor.unpack(value), strict=True))
+        """Returns what the devices hold, by its box; where some lie in other processes, the whole: all have to ask."""
+        value, mesh = self.read_value(), self.layout.mesh
+        if mesh.num_local_devices() < mesh.size and not self.layout.is_fully_replicated():
+            return {tuple((0, size) for size in self.shape): tf.convert_to_tensor(whole(value))}
+        return dict(zip(boxes_of(self.layout, self.shape), dtensor.unpack(value), strict=True))
 
 
 def layout(mesh: dtensor.Mesh, axes: tuple[str, ...]) -> dtensor.Layout:
@@ -128,6 +124,13 @@ def gathered(variables: Mapping[str, tf.Variable], *, keep: bool) -> dict[str, t
             with tf.device("CPU:0"):
                 found[path] = tf.Variable(value, trainable=False)
     return found if keep else {}
+
+
+def whole(value: tf.Tensor) -> npt.NDArray[Any]:
+    """Returns a value of a mesh as an array."""
+    laid = dtensor.fetch_layout(value)
+    every = dtensor.relayout(value, dtensor.Layout.replicated(laid.mesh, laid.rank))
+    return np.asarray(dtensor.unpack(every)[0].numpy())
 
 
 def _put_together(held: Mapping[Box, tf.Tensor], wanted: Box, dtype: tf.DType) -> npt.NDArray[Any]:

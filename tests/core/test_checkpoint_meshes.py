@@ -1,6 +1,7 @@
 """Checkpoints of a mesh: part by part, the same hashes and the same bytes wherever they were saved and are restored."""
 
 import itertools
+import json
 import math
 
 import numpy as np
@@ -15,7 +16,9 @@ from core.checkpoint.manifest import described
 from core.checkpoint.parts import in_order, shape_and_slice
 from core.distribution import mesh_variable
 from core.errors import CheckpointError
-from core.testing import on_virtual_cpus, on_virtual_mesh
+from core.optimizers import adamw, chain, ema
+from core.testing import assemble, on_virtual_cpus, on_virtual_mesh
+from models.classifiers.mlp import MlpClassifier
 from tests.core.checkpoint_lab import flip_bit, newest, save, values
 
 CUTS = {  # by shape, so that no two are alike
@@ -163,6 +166,37 @@ def test_boxes_are_the_whole_in_row_major_order(shape, most):
 )
 def test_a_part_goes_by_the_name_that_tensorflow_gives_it(shape, box, spec):
     assert shape_and_slice(shape, box) == spec
+
+
+def averaging_mlp(*, rng):
+    return MlpClassifier(sizes=[64, 32, 10], optimizer=chain(adamw(1e-2), ema(0.9)), rng=rng)
+
+
+def test_slots_that_are_cut_further_go_where_they_are_cut_otherwise(tmp_path):
+    """As in ZeRO-1, from mesh to mesh and back to one device."""
+    layouts = [("net/layers/0/?", "...,model"), ("net/layers/1/w", "model,-")]
+    strategies = [
+        on_virtual_cpus(1),
+        on_virtual_mesh(2, 2, layouts, [("net/layers/0/w", "batch,model"), ("net/layers/1/w", "model,batch")]),
+        on_virtual_mesh(4, 1, [], [("*/0/w", "-,batch"), ("*/0/b", "batch")]),
+        on_virtual_mesh(1, 2, layouts),
+        on_virtual_cpus(1),
+    ]
+    cuts = []
+    for step, strategy in enumerate(strategies):
+        variables = assemble(averaging_mlp, strategy, seed=step).variables
+        if step:
+            checkpoint.restore(newest(tmp_path), variables)
+        else:
+            random = np.random.default_rng(0)
+            for variable in variables.values():
+                variable.assign(tf.cast(100 * random.normal(size=variable.shape), variable.dtype))
+        save(tmp_path, variables, step, keep=9)
+        slot = variables["optimizer/net/adamw/m/layers/0/w"]
+        cuts.append([x.shape.as_list() for x in dtensor.unpack(slot.read_value())] if 0 < step < 4 else None)
+    assert cuts[1:4] == [[[32, 16]] * 4, [[64, 8]] * 4, [[64, 16]] * 2]
+    saved = [json.loads((path / "manifest.json").read_text())["variables"] for path in sorted(tmp_path.iterdir())]
+    assert saved == [saved[0]] * 5
 
 
 @pytest.mark.long
