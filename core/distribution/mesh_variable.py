@@ -104,8 +104,7 @@ def laid(value: tf.Tensor, lies: dtensor.Layout) -> tf.Tensor:
 
 def whole(value: tf.Tensor) -> npt.NDArray[Any]:
     """Returns a value of a mesh as an array."""
-    laid = dtensor.fetch_layout(value)
-    every = dtensor.relayout(value, dtensor.Layout.replicated(laid.mesh, laid.rank))
+    every = dtensor.relayout(value, dtensor.Layout.replicated(dtensor.fetch_layout(value).mesh, value.shape.rank))
     return np.asarray(dtensor.unpack(every)[0].numpy())
 
 
@@ -124,13 +123,6 @@ def gathered(variables: Mapping[str, tf.Variable], *, keep: bool) -> dict[str, t
             with tf.device("CPU:0"):
                 found[path] = tf.Variable(value, trainable=False)
     return found if keep else {}
-
-
-def whole(value: tf.Tensor) -> npt.NDArray[Any]:
-    """Returns a value of a mesh as an array."""
-    laid = dtensor.fetch_layout(value)
-    every = dtensor.relayout(value, dtensor.Layout.replicated(laid.mesh, laid.rank))
-    return np.asarray(dtensor.unpack(every)[0].numpy())
 
 
 def _put_together(held: Mapping[Box, tf.Tensor], wanted: Box, dtype: tf.DType) -> npt.NDArray[Any]:
