@@ -62,17 +62,13 @@ def _operation(name: str) -> str:
 
 def _axis(node: Any, by_name: Mapping[str, Any], mesh: dtensor.Mesh) -> str:
     """Returns the axes along which the group of a collective lies: its key is looked up in a table by device."""
-    seen, ahead = set(), [node.input[2]]
-    while ahead:
-        name = ahead.pop().lstrip("^").split(":")[0]
-        other = by_name.get(name)
-        if other is None or name in seen:
-            continue
-        seen.add(name)
-        ahead += other.input
-        if other.op == "Const":
-            keys = tensor_util.MakeNdarray(other.attr["value"].tensor).reshape(-1)
-            if keys.size == mesh.size > 1:
-                group = np.argwhere((keys == keys[0]).reshape(mesh.shape()))
-                return "+".join(name for i, name in enumerate(mesh.dim_names) if len(set(group[:, i])) > 1)
-    return "?"
+    name = node.input[2]
+    while name in by_name and by_name[name].op != "Const":
+        name = by_name[name].input[0].split(":")[0] if by_name[name].input else ""
+    if name not in by_name:
+        return "?"
+    keys = tensor_util.MakeNdarray(by_name[name].attr["value"].tensor).reshape(-1)
+    if keys.size != mesh.size:
+        return "?"
+    group = np.argwhere((keys == keys[0]).reshape(mesh.shape()))
+    return "+".join(name for i, name in enumerate(mesh.dim_names) if len(set(group[:, i])) > 1)
