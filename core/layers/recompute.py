@@ -75,10 +75,12 @@ def _zero_after(upstream: tf.Tensor) -> tf.Tensor:
     """Returns a zero that can't be known before the gradient arrives.
 
     Added to the arguments, it keeps the second computation from being merged with the first, or done next to it; XLA
-    doesn't look at control dependencies, and neither compiler sees through this.
+    doesn't look at control dependencies, and neither compiler sees through this. Of the last dimension alone a part is
+    taken: on a mesh the others are often cut, and would be gathered for one number.
     """
-    first = tf.reduce_max(tf.reshape(upstream, [-1])[:1])  # minus infinity where there is none
-    return tf.stop_gradient(tf.minimum(tf.abs(tf.cast(first, tf.float32)), 0.0))
+    few = upstream[..., :1] if (upstream.shape.rank or 0) > 1 else upstream
+    largest = tf.reduce_max(tf.cast(few, tf.float32))  # minus infinity where there is none
+    return tf.stop_gradient(tf.minimum(tf.abs(largest), 0.0))
 
 
 def _check_closure(fn: Function) -> None:
