@@ -1,7 +1,7 @@
 """Says that a task doesn't fit into this machine's memory, before it is made there."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 import tensorflow as tf
@@ -37,7 +37,7 @@ def fitting(make: Callable[[], Assembly], make_task: Callable[[], Task], strateg
         if so_far * LARGE > memory:
             raise _LargeError
 
-    if any("GPU" in str(device) for device in strategy.extended.worker_devices):
+    if any("GPU" in str(device) for device in _devices(strategy)):
         return make()
     try:
         with announced(count):
@@ -46,12 +46,11 @@ def fitting(make: Callable[[], Assembly], make_task: Callable[[], Task], strateg
         pass
     with shapes_only():
         task = make_task()
-        own = sum(bytes_of(variable) for variable in named_variables(task).values())
-        _refuse(task, own * _copies(strategy), memory, "variables")
+        _refuse(task, _held(named_variables(task).values(), strategy), memory, "variables")
         assembly = make()
-    gradients = sum(bytes_of(v) for optimizer in assembly.optimizers.values() for v in optimizer.parameters.values())
-    together = sum(map(bytes_of, assembly.variables.values())) + gradients
-    _refuse(task, together * _copies(strategy), memory, "variables, slots of optimizers and gradients")
+    gradients = [v for optimizer in assembly.optimizers.values() for v in optimizer.parameters.values()]
+    together = _held([*assembly.variables.values(), *gradients], strategy)
+    _refuse(task, together, memory, "variables, slots of optimizers and gradients")
     return make()
 
 
@@ -60,9 +59,15 @@ def machine_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _copies(strategy: tf.distribute.Strategy) -> int:
-    """Returns how often the memory holds what is learnt: once on each replica here, and of a mesh at least once."""
-    return 1 if isinstance(strategy, MeshStrategy) else len(strategy.extended.worker_devices)
+def _held(variables: Iterable[tf.Variable], strategy: tf.distribute.Strategy) -> int:
+    """Returns the bytes that this machine's devices hold of variables: all of each, or on a mesh their parts."""
+    size = strategy.bytes_a_device if isinstance(strategy, MeshStrategy) else bytes_of
+    return len(_devices(strategy)) * sum(map(size, variables))
+
+
+def _devices(strategy: tf.distribute.Strategy) -> Sequence[str]:
+    found: Sequence[str] = strategy.devices if isinstance(strategy, MeshStrategy) else strategy.extended.worker_devices
+    return found
 
 
 def _refuse(task: Task, need: int, memory: int, what: str) -> None:

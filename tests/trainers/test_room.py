@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from core.data import digits
 from core.distribution import one_device
+from core.distribution.mesh_plan import mesh
 from core.errors import NoRoomError
 from core.layers import Linear
 from core.losses import softmax_cross_entropy
@@ -14,6 +15,7 @@ from core.testing import on_virtual_cpus
 from tests.commands import CONFIGS, refused
 from trainers import room
 from trainers.experiment import Experiment
+from trainers.sizes import size
 
 VALUES = 4 * (64 * 10 + 10)  # bytes of the variables below
 
@@ -59,6 +61,18 @@ def test_it_is_refused_with_what_it_takes(bytes_there, replicas, says, memory):
     memory(bytes_there)
     with pytest.raises(NoRoomError, match=says):
         experiment(replicas)
+    assert Small.made == 0
+
+
+@pytest.mark.parametrize(
+    ("sizes", "layouts", "held"),
+    [((2, 1), [], 2 * VALUES), ((1, 2), [("net/w", "model,-")], VALUES + 4 * 10)],  # the bias is on both devices
+)
+def test_of_a_mesh_each_device_holds_what_its_layouts_leave_it(sizes, layouts, held, memory):
+    strategy = mesh(batch=sizes[0], model=sizes[1], layouts=layouts)
+    memory(held - 1)
+    with pytest.raises(NoRoomError, match=f"the variables of `Small` take {size(held)}"):
+        Experiment(task=Small, train_source=digits("train"), strategy=strategy)
     assert Small.made == 0
 
 
