@@ -39,6 +39,7 @@ def run(session: Session) -> int:
     """Prints it, from shapes alone: nothing is computed, and neither data nor devices need be there."""
     session.bind(required=[Experiment, Settings])
     build = DryBuild()
+    session.configuration.check_consumed()
     repeats = Repeats(build.task)
 
     def measured() -> Figures:
