@@ -32,7 +32,7 @@ class Block(Module):
 
     def __call__(self, x: tf.Tensor, time: tf.Tensor) -> tf.Tensor:
         h = self.conv_1(tf.nn.silu(self.norm_1(x)))
-        h += self.time(time)[:, tf.newaxis, tf.newaxis]
+        h += tf.expand_dims(tf.expand_dims(self.time(time), 1), 1)
         h = self.conv_2(tf.nn.silu(self.norm_2(h)))
         return h + self.shortcut(x)
 

@@ -76,7 +76,7 @@ class Bilinear(Module):
         (left, leading), (right, _) = merge_leading(left, 1), merge_leading(right, 1)
         halfway = linear(left, tf.reshape(w, [self.left_size, self.right_size * self.out_size]))
         halfway = tf.reshape(halfway, [-1, self.right_size, self.out_size])
-        y = tf.squeeze(tf.matmul(right[:, tf.newaxis], halfway), 1)
+        y = tf.squeeze(tf.matmul(tf.expand_dims(right, 1), halfway), 1)
         return tf.reshape(add_bias(y, self.b), [*leading, self.out_size])
 
 

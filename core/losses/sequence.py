@@ -51,7 +51,7 @@ def ctc(logits: Any, labels: Any, *, logit_lengths: Any, label_lengths: Any, bla
     # A path may skip the blank between two labels, unless they are the same.
     skips = tf.concat([tf.zeros_like(extended[:, :2], tf.bool), extended[:, 2:] != extended[:, :-2]], axis=1)
     # A path ends in the last label or in the blank after it.
-    states = tf.range(tf.shape(extended)[1])[tf.newaxis]
+    states = tf.expand_dims(tf.range(tf.shape(extended)[1]), 0)
     last = 2 * tf.cast(label_lengths, tf.int32)[:, tf.newaxis]
     ends = tf.equal(states, last) | tf.equal(states, last - 1)
     loss = -_log_likelihood(log_p, frames, skips, ends)

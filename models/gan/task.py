@@ -124,8 +124,8 @@ class Gan(Task):
         jury = self.sample(Rng.from_seed(0).fold("jury"), JURY)
         fake_logits = self.d(jury["image"], jury.get("label"))
         pairs = [tf.shape(real_logits)[0], JURY, *real_logits.shape[1:]]
-        real_logits = tf.broadcast_to(real_logits[:, tf.newaxis], pairs)
-        fake_logits = tf.broadcast_to(fake_logits[tf.newaxis], pairs)
+        real_logits = tf.broadcast_to(tf.expand_dims(real_logits, 1), pairs)
+        fake_logits = tf.broadcast_to(tf.expand_dims(fake_logits, 0), pairs)
         metrics = self.game.accuracy(real_logits, fake_logits)
         return Loss(self.game.discriminator(real_logits, fake_logits), metrics=metrics)
 
