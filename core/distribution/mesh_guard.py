@@ -83,7 +83,25 @@ def _tensor_list(op: tf.Operation) -> str | None:
     )
 
 
-_RULES: tuple[Callable[[tf.Operation], str | None], ...] = (_new_axis, _scalar_select, _draw, _tensor_list)
+def _backwards(op: tf.Operation) -> str | None:
+    if op.type != "StridedSlice":
+        return None
+    strides = tf.get_static_value(op.inputs[3])
+    if strides is not None and min(strides, default=1) > 0:
+        return None
+    return (
+        "a slice that goes backwards, as `x[::-1]`, takes the parts of a mesh in the wrong order: write `tf.gather(x, "
+        "tf.range(n - 1, -1, -1), axis=0)`."
+    )
+
+
+_RULES: tuple[Callable[[tf.Operation], str | None], ...] = (
+    _new_axis,
+    _backwards,
+    _scalar_select,
+    _draw,
+    _tensor_list,
+)
 
 
 def graphs_of(graph: Any) -> Iterator[Any]:
