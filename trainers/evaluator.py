@@ -44,7 +44,6 @@ class Evaluator:
             )
         self.averaged = averaged_task(experiment)
         self.task, self.source, self._global_batch_size = self.averaged.task, source, global_batch_size
-        self._guarded = False
         self._innocent: set[str] = set()  # figures that weren't finite, though no example was to blame
         self.exchange = Exchange(experiment.strategy)
         replicas = self.exchange.replicas
@@ -71,14 +70,23 @@ class Evaluator:
         count = tf.type_spec_from_value(self.exchange.handed(tf.constant(0)))
         signature = (*self._chunks.element_spec, count)
         self._sums_of_chunk = tf.function(self._sum_chunk, input_signature=signature, autograph=False)
+        self._traced = False
+
+    def trace(self) -> None:
+        """Compiles what evaluates on a mesh, by a chunk without a batch: what can't be there is refused here."""
+        if self.exchange.mesh and not self._traced:
+            traced = self.exchange.guarded(self._sums_of_chunk.get_concrete_function())
+            empty = tf.nest.map_structure(
+                lambda spec: self.exchange.handed(tf.zeros(spec.shape, spec.dtype)), self._element
+            )
+            self.exchange.noting(traced, *empty, self.exchange.handed(tf.constant(0)))
+            self._traced = True
 
     def evaluate(self, alive: Callable[[], None] = lambda: None) -> dict[str, float]:
         """Returns the figures of the task's `evaluate` over the whole source; calls `alive` as it gets ahead."""
         self.averaged.update()
         sums = self._spec.zero_sums()
-        if self.exchange.mesh and not self._guarded:
-            self.exchange.guarded(self._sums_of_chunk.get_concrete_function())
-            self._guarded = True
+        self.trace()
         with explained(self.source):
             for batches, (features, mask) in zip(self._batches_of_chunk, self._chunks, strict=False):
                 found = self._sums_of_chunk(features, mask, self.exchange.handed(tf.constant(batches)))

@@ -66,8 +66,9 @@ def _held(variables: Iterable[tf.Variable], strategy: tf.distribute.Strategy) ->
 
 
 def _devices(strategy: tf.distribute.Strategy) -> Sequence[str]:
-    found: Sequence[str] = strategy.devices if isinstance(strategy, MeshStrategy) else strategy.extended.worker_devices
-    return found
+    if isinstance(strategy, MeshStrategy):
+        return list(strategy.mesh.local_devices())
+    return list(strategy.extended.worker_devices)
 
 
 def _refuse(task: Task, need: int, memory: int, what: str) -> None:

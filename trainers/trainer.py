@@ -118,6 +118,8 @@ class Trainer:
         began, exchange = time.perf_counter(), self.train_step.exchange
         # Called through its one trace: finding that anew would cost about a millisecond for every chunk.
         self._run_chunk = exchange.guarded(self.chunk.get_concrete_function())
+        if self.evaluator:
+            self.evaluator.trace()
         with repeatable_or_refused(self.experiment.deterministic):
             nowhere = exchange.handed(tf.zeros([3], tf.int64))
             exchange.noting(self._run_chunk, stacked, nowhere)

@@ -24,6 +24,7 @@ from trainers.settings import Settings
 
 ROWS = 16
 LAYOUTS = {
+    "digits_gan": [("g/hidden/0/?", "...,model"), ("d/hidden/0/?", "...,model")],
     "digits_mlp": [("net/layers/0/?", "...,model"), ("net/layers/1/w", "model,-")],
     "text_tiny": [
         ("*/attention/out/w", "model,-"),
@@ -93,6 +94,7 @@ class Subject:
     batch: Batch
     changes: Sequence[str] = ()  # to what the configuration says
     layouts: Sequence[tuple[str, str]] = ()  # on meshes; elsewhere only rows are cut
+    experiment: Callable[[tf.distribute.Strategy], Experiment] | None = None  # a configuration's, around the same task
 
 
 def config_names() -> list[str]:
@@ -119,7 +121,8 @@ def configured(path: Path, scratch: Path, params: Sequence[str] = ()) -> Subject
 
     source = make(tf.distribute.OneDeviceStrategy("CPU:0")).train_source
     batch = source.gather(tf.range(ROWS, dtype=tf.int64))
-    return Subject(path.stem, lambda strategy: make(strategy).assembly, batch, changes, LAYOUTS.get(path.stem, ()))
+    layouts = LAYOUTS.get(path.stem, ())
+    return Subject(path.stem, lambda strategy: make(strategy).assembly, batch, changes, layouts, make)
 
 
 def task_name(path: Path) -> str:
