@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from tensorflow.python.ops import cond_v2, while_v2
 
-_KEPT = "_functions_that_it_calls"
+_KEPT, _NEEDED = "_functions_that_it_calls", "_operations_that_are_needed"
 _LOOPS = ("While", "StatelessWhile")
 _CHOICES = ("If", "StatelessIf")
 # What hands on the buffer of its first input, or of each of its inputs.
@@ -100,6 +100,23 @@ def all_graphs(graph: Any) -> Iterator[Any]:
     for op in graph.get_operations():
         for called in called_by(op):
             yield from all_graphs(called.graph)
+
+
+def needed(graph: Any) -> list[tf.Operation]:
+    """Returns the operations that what a function returns or writes is made of: TensorFlow leaves others out."""
+    if not hasattr(graph, _NEEDED):
+        ops = graph.get_operations()
+        ahead = [op for op in ops if op.op_def is None or op.op_def.is_stateful or op.type == "Placeholder"]
+        ahead += [x.op for x in graph.outputs]
+        found = set[str]()
+        while ahead:
+            op = ahead.pop()
+            if op.name not in found:
+                found.add(op.name)
+                ahead += [*(x.op for x in op.inputs), *op.control_inputs]
+        setattr(graph, _NEEDED, [op for op in ops if op.name in found])
+    kept: list[tf.Operation] = getattr(graph, _NEEDED)
+    return kept
 
 
 def merged(ops: Sequence[tf.Operation]) -> dict[str, str]:

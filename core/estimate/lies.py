@@ -33,6 +33,9 @@ class Reads(Protocol):
     def whole_along(self, number: int, dimension: int) -> None:
         """Has an input that isn't cut along a dimension."""
 
+    def rows_of_table(self, shape: Sequence[int]) -> str:
+        """Returns the axis that cuts the rows of what is looked up in, a variable of this shape."""
+
     def size_of(self, axis: str) -> int:
         """Returns the number of devices along an axis."""
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from core.estimate.graphs import Called, called_by, handed_through, is_loop, merged, same_buffer
+from core.estimate.graphs import Called, called_by, handed_through, is_loop, merged, needed, same_buffer
 
 SizeOf = Callable[[tf.Tensor], int]
 
@@ -118,9 +118,10 @@ class _Simulation:
 
     def __init__(self, graph: Any, size_of: SizeOf, owned: Collection[int], gradients: Collection[str]):
         self.graph, self.size_of = graph, size_of
-        self.same = merged(graph.get_operations())
-        self.ops = [op for op in graph.get_operations() if not any(x.name in self.same for x in op.outputs)]
-        self.gradients = gradients if isinstance(gradients, _All) else gradients_in(graph.get_operations(), gradients)
+        ops = needed(graph)
+        self.same = merged(ops)
+        self.ops = [op for op in ops if not any(x.name in self.same for x in op.outputs)]
+        self.gradients = gradients if isinstance(gradients, _All) else gradients_in(ops, gradients)
         self.readers: dict[str, int] = {}
         self.reading: dict[str, list[tf.Operation]] = {}
         for op in self.ops:

@@ -160,10 +160,11 @@ def gathered(op: tf.Operation, reads: Reads, lies: Sequence[Lies]) -> list[Lies]
 
 
 def segments(op: tf.Operation, reads: Reads, lies: Sequence[Lies]) -> list[Lies]:
-    """Adds rows up by number: rows that are cut give parts of a sum."""
+    """Adds rows up by number: rows that are cut give parts of a sum; of a table that is cut each device has its own."""
     values, ids = reads.added_up(0), reads.added_up(1)
-    rest = values[len(ids) :]
-    return [Lies((WHOLE, *rest), frozenset(values[: len(ids)]) - {WHOLE} - set(rest))]
+    rest, own = values[len(ids) :], reads.rows_of_table(op.outputs[0].shape.as_list())
+    own = WHOLE if own in rest else own
+    return [Lies((own, *rest), frozenset(values[: len(ids)]) - {WHOLE, own} - set(rest))]
 
 
 def same_sizes(op: tf.Operation, reads: Reads, lies: Sequence[Lies]) -> list[Lies]:
@@ -180,7 +181,7 @@ def same_sizes(op: tf.Operation, reads: Reads, lies: Sequence[Lies]) -> list[Lie
     return results
 
 
-_DATA = {"Split": 1, "StridedSliceGrad": 4}
+_DATA = {"AvgPoolGrad": 1, "Conv2DBackpropInput": 2, "Split": 1, "StridedSliceGrad": 4}
 
 
 def sliced(op: tf.Operation, reads: Reads, lies: Sequence[Lies]) -> list[Lies]:
@@ -218,10 +219,11 @@ def _kept(op: tf.Operation, rank: int, count: int) -> list[int | None]:
 
 def by_rows(op: tf.Operation, reads: Reads, lies: Sequence[Lies]) -> list[Lies]:
     """Treats each row by itself, as a convolution does its images; of the rest nothing may be cut."""
-    axes = reads.added_up(0)
+    data = _DATA.get(op.type, 0)
+    axes = reads.added_up(data)
     for i, x in enumerate(op.inputs):
         for d, axis in enumerate(reads.added_up(i)):
-            if axis != WHOLE and not (d == 0 and x.shape[0] == op.inputs[0].shape[0]):
+            if axis != WHOLE and not (d == 0 and x.shape[0] == op.inputs[data].shape[0]):
                 reads.whole_along(i, d)
     return [Lies((axes[0] if axes else WHOLE, *(WHOLE,) * ((y.shape.rank or 1) - 1))) for y in op.outputs]
 
@@ -257,7 +259,7 @@ RULES: dict[str, Rule] = {
     **_all("MatMul BatchMatMulV2", product),
     **_all("Sum Mean Prod L2Loss Max Min Any All ArgMax ArgMin", reduction),
     **_all("Softmax LogSoftmax SparseSoftmaxCrossEntropyWithLogits", softmax),
-    **_all("BroadcastTo ConcatV2 Pad Slice Split StridedSliceGrad Tile", same_sizes),
+    **_all("BroadcastTo ConcatV2 Pad PadV2 Slice Split StridedSliceGrad Tile", same_sizes),
     **_all("Conv2D Conv2DBackpropInput MaxPool MaxPoolGrad AvgPool AvgPoolGrad ResizeBilinear", by_rows),
     "Conv2DBackpropFilter": by_rows_summed,
     "BiasAddGrad": bias_gradient,

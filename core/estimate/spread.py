@@ -2,20 +2,20 @@
 
 The step is traced as if for one device. Variables lie as their layouts say and batches are cut by rows; a rule for each
 operation (`core/estimate/rules.py`) says the rest. What is a part of a sum is added up when something other than an
-addition reads it, and before it goes round a loop: as DTensor has it, with as few collectives as that allows. What no
-rule knows is taken to read all whole, and is named.
+addition reads it, and what a loop adds up once it is over: as DTensor has it, with as few collectives as that allows.
+What no rule knows is taken to read all whole, and is named.
 """
 
 import dataclasses
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from core.distribution.layouts import WHOLE
-from core.estimate.graphs import called_by, is_loop
+from core.estimate.graphs import called_by, is_loop, needed
 from core.estimate.lies import Axes, Lies, whole
 from core.estimate.memory import bytes_of
 from core.estimate.rules import NOT_ADDED_UP_LATER, RULES, unknown
@@ -35,18 +35,31 @@ class Taken:
     where: str
 
 
+class _Cut(NamedTuple):
+    """How a variable lies."""
+
+    axes: Axes
+    shape: tuple[int, ...]
+    size: int  # bytes of the whole
+
+
 class Spread:
     """A traced step on a mesh of these `sizes`; `cut` says along which axes each of the `variables` is, by path."""
 
     def __init__(self, sizes: Mapping[str, int], variables: Mapping[str, tf.Variable], cut: Mapping[str, Axes]):
         self.sizes = sizes
-        self._variable_of = {id(v.handle): (cut[path], bytes_of(v)) for path, v in variables.items()}
+        self._variable_of = {
+            id(variable.handle): _Cut(cut[path], tuple(variable.shape), bytes_of(variable))
+            for path, variable in variables.items()
+        }
         self.counts: Counter[Taken] = Counter()
         self.bytes: Counter[Taken] = Counter()  # that a device hands in
         self.unknown: Counter[str] = Counter()
         self.joined: Counter[str] = Counter()  # the bytes of all-gathers, by what asks for them
         self._lies: dict[tuple[int, str], Lies] = {}
-        self._variables: dict[tuple[int, str], tuple[Axes, int]] = {}  # with the bytes of the whole
+        self._added_up: dict[tuple[int, str], frozenset[str]] = {}  # what was a part of sums, along these axes
+        self._variables: dict[tuple[int, str], _Cut] = {}
+        self._tables: dict[tuple[int, ...], str] = {}  # how rows are cut of what is looked up in, by its shape
         self._times, self._where, self._silent = 1, FORWARD, 0
 
     def follow(self, chunk: Any, batch_axis: str) -> None:
@@ -69,13 +82,15 @@ class Spread:
     def _devices(self, axes: Sequence[str]) -> int:
         return math.prod(self.sizes[axis] for axis in axes if axis != WHOLE)
 
-    def _walk(self, graph: Any) -> None:
+    def _walk(self, graph: Any) -> str:
+        """Goes through a graph; returns in which pass it ends."""
         where = self._where
-        for op in graph.get_operations():
+        for op in needed(graph):
             if "gradient" in op.name and self._where == FORWARD:
                 self._where = BACKWARD  # all that is traced after the first gradient, what is computed again included
             _At(self, op).take()
-        self._where = where
+        ends, self._where = self._where, where
+        return ends
 
     def note(self, axis: str, kind: str, size: int, *, because: str = "") -> None:
         """Counts a collective, as often as what it stands in goes round."""
@@ -100,7 +115,7 @@ class _At:
         if functions:
             self._call(functions)
         elif op.type == "ReadVariableOp":
-            self._set(op.outputs[0], Lies(self._variable(op.inputs[0])[0]))
+            self._set(op.outputs[0], Lies(self._variable(op.inputs[0]).axes))
         elif op.type.startswith("ResourceApply") or (op.type.startswith("Assign") and op.inputs):
             self._write()
         elif op.type in _LISTS:
@@ -129,6 +144,10 @@ class _At:
             for x in op.outputs:
                 self._set(x, lies[0])
             return
+        if op.type in ("GatherV2", "ResourceGather") and lies[0].axes:
+            table = op.inputs[0]
+            shape = self._variable(table).shape if table.dtype == tf.resource else tuple(table.shape)
+            self.spread._tables[shape] = lies[0].axes[0]
         rule = RULES.get(op.type)
         if rule is None:
             if any(axis != WHOLE for one in lies for axis in one.axes):
@@ -150,7 +169,7 @@ class _At:
     def lies(self, number: int) -> Lies:
         x = self.op.inputs[number]
         if x.dtype == tf.resource:
-            return Lies(self._variable(x)[0])
+            return Lies(self._variable(x).axes)
         found = self.spread._lies.get((self.graph, x.name), whole(x))
         return found if x.dtype == tf.variant else self._fitted(found, x)
 
@@ -174,6 +193,9 @@ class _At:
         because = f"{self.op.type} of {list(x.shape)}{to}, cut along `{axis}` in dimension {dimension}"
         self.spread.note(axis, JOINED, self.spread.size_of(x), because=because)
 
+    def rows_of_table(self, shape: Sequence[int]) -> str:
+        return self.spread._tables.get(tuple(shape), WHOLE)
+
     def size_of(self, axis: str) -> int:
         return self.spread.sizes.get(axis, 1)
 
@@ -186,24 +208,25 @@ class _At:
     def _set(self, x: tf.Tensor, lies: Lies) -> None:
         self.spread._lies[self.graph, x.name] = lies
 
-    def _variable(self, handle: tf.Tensor) -> tuple[Axes, int]:
-        return self.spread._variables.get((self.graph, handle.name), ((), 0))
+    def _variable(self, handle: tf.Tensor) -> _Cut:
+        return self.spread._variables.get((self.graph, handle.name), _Cut((), (), 0))
 
     def _add_up(self, x: tf.Tensor) -> None:
         lies = self.spread._lies.get((self.graph, x.name))
         if lies is not None and lies.parts_of:
             for axis in sorted(lies.parts_of):
                 self.spread.note(axis, ADDED, self.spread.size_of(x))
+            self.spread._added_up[self.graph, x.name] = lies.parts_of
             self._set(x, Lies(lies.axes))
 
     def _write(self) -> None:
         """Writes variables: what is handed to a variable that is cut is cut at no price, if it is whole."""
         op = self.op
-        written, size = self._variable(op.inputs[0])
+        written, _, size = self._variable(op.inputs[0])
         gathered = set[str]()
         for i, x in enumerate(op.inputs):
             if x.dtype == tf.resource:
-                gathered |= set(self._variable(x)[0]) - set(written)  # slots of which each device has a part
+                gathered |= set(self._variable(x).axes) - set(written)  # slots of which each device has a part
             elif (x.shape.rank or 0) == len(written):
                 for d, axis in enumerate(self.added_up(i)):
                     if axis not in (WHOLE, written[d]):
@@ -232,24 +255,44 @@ class _At:
                 for _ in range(2):
                     self._hand(graph, called.first, given)
                     spread._walk(graph)
-                    for i, inner in enumerate(graph.outputs[: len(op.inputs)]):
-                        if inner.dtype != tf.resource and i in given:
-                            found = spread._lies.get((id(graph), inner.name))
-                            given[i] = Lies(found.axes) if found else given[i]
+                    given |= self._going_round(graph, given)
                 spread._silent -= 1
             self._hand(graph, called.first, given)
             spread._times = before[0] * called.times
             spread._where = UPDATE if updating else before[1]
-            spread._walk(graph)
-            for x, inner in zip(op.outputs, graph.outputs, strict=False):
+            spread._where = spread._walk(graph)
+            for i, (x, inner) in enumerate(zip(op.outputs, graph.outputs, strict=False)):
                 found = spread._lies.get((id(graph), inner.name))
                 if found is not None:
+                    once = loop and given.get(i) == found  # a sum over the rounds, added up when they are over
+                    spread._times = before[0] * (1 if once else called.times)
                     for axis in sorted(found.parts_of):
                         spread.note(axis, ADDED, spread.size_of(inner))
                     self._set(x, Lies(found.axes))
             spread._times, spread._where = before
 
+    def _going_round(self, graph: Any, given: Mapping[int, Lies]) -> dict[int, Lies]:
+        """Returns how what goes round a loop lies. To a sum over the rounds parts of sums are added as they are."""
+        found = {}
+        for i, inner in enumerate(graph.outputs):
+            lies = self.spread._lies.get((id(graph), inner.name))
+            if lies is not None and i in given and inner.dtype != tf.resource:
+                added = _added(inner, graph.inputs[i])
+                parts = self.spread._added_up.get((id(graph), added.name)) if added is not None else None
+                found[i] = lies._replace(parts_of=parts or frozenset())
+        return found
+
     def _hand(self, graph: Any, first: int, given: Mapping[int, Lies]) -> None:
         for i, inner in enumerate(graph.inputs, first):
             if i in given:
                 self.spread._lies[id(graph), inner.name] = given[i]
+
+
+def _added(total: tf.Tensor, so_far: tf.Tensor) -> tf.Tensor | None:
+    """Returns what a loop adds to what it has `so_far`, if that is how it comes to the `total`."""
+    while total.op.type == "Identity":
+        total = total.op.inputs[0]
+    if total.op.type not in ("Add", "AddV2"):
+        return None
+    first, second = total.op.inputs
+    return second if first.name == so_far.name else first if second.name == so_far.name else None

@@ -25,7 +25,7 @@ MEGATRON = [
 def spread(make, features, layouts, *, microbatches=1, slots=(), **sizes):
     """Follows one step of the task on a mesh of these sizes."""
     with shapes_only():
-        assembly = assemble(make, on_virtual_cpus(1))
+        assembly = assemble(lambda: make(rng=Rng.from_seed(0)), on_virtual_cpus(1))
     specs = {
         key: tf.TensorSpec([microbatches, ROWS // microbatches, *shape], dtype) for key, (shape, dtype) in features
     }
@@ -45,7 +45,7 @@ def spread(make, features, layouts, *, microbatches=1, slots=(), **sizes):
 
 def language(optimizer=None, **kwargs):
     sizes = {"vocabulary": VOCABULARY, "context": TIME, "num_layers": BLOCKS, "size": SIZE, "num_heads": 4}
-    return lambda: LanguageModel(rng=Rng.from_seed(0), **sizes, optimizer=optimizer or sgd(0.1), **kwargs)
+    return lambda rng: LanguageModel(rng=rng, **sizes, optimizer=optimizer or sgd(0.1), **kwargs)
 
 
 TEXT = [(key, ([TIME + 1], tf.int32)) for key in ("tokens", "document", "bytes")]
@@ -90,27 +90,29 @@ def test_rows_of_text_that_are_cut_are_joined_nowhere():
 
 
 @pytest.mark.long
-def test_what_recomputes_sums_forward_once_more():
+def test_what_recomputes_sums_once_more():
     found = spread(language(recompute=True), TEXT, MEGATRON, batch=1, model=2)
     assert large(found, "model", "forward")["all-reduce"][1] == 2 * BLOCKS * FLOATS
-    assert large(found, "model", "backward")["all-reduce"][0] >= 3 * BLOCKS
+    # Of what a block computes again its last sum isn't needed.
+    assert large(found, "model", "backward")["all-reduce"][1] - 3 * BLOCKS * FLOATS < 100
+    assert {taken.kind for taken in found.counts} == {"all-reduce"}
 
 
 IMAGES = [("image", ([8, 8, 1], tf.float32)), ("label", ([], tf.int32))]
 
 
 def mlp(optimizer=None):
-    return lambda: MlpClassifier(sizes=[64, 32, 10], optimizer=optimizer or sgd(0.1), rng=Rng.from_seed(0))
+    return lambda rng: MlpClassifier(sizes=[64, 32, 10], optimizer=optimizer or sgd(0.1), rng=rng)
 
 
 PARAMETERS = 4 * (64 * 32 + 32 + 32 * 10 + 10)
 
 
 @pytest.mark.parametrize("microbatches", [1, 2])
-def test_rows_that_are_cut_take_one_sum_of_all_gradients_a_microbatch(microbatches):
+def test_rows_that_are_cut_take_one_sum_of_all_gradients_a_step(microbatches):
     found = spread(mlp(), IMAGES, [], microbatches=microbatches, batch=2, model=1)
     total = sum(size for taken, size in found.bytes.items() if taken.axis == "batch")
-    assert microbatches * PARAMETERS <= total < microbatches * (PARAMETERS + 200)
+    assert PARAMETERS <= total < PARAMETERS + 200
     assert {taken.kind for taken in found.counts} == {"all-reduce"}
     assert not found.unknown
 

@@ -1,0 +1,130 @@
+"""What is said of a mesh's collectives, beside the ledger of a step on the mesh itself.
+
+They are known to differ in this. DTensor sends many values together, which then take up to 512 bytes more each, and are
+a multiple of 4,096 bytes in all. The ledger has what stands in a loop once, as the graph has it.
+"""
+
+import numpy as np
+import pytest
+
+from core.optimizers import adamw, chain, clip_by_global_norm
+from core.testing import Run, assemble, on_virtual_mesh
+from models import LanguageModel
+from models.classifiers.convnet import ConvNetClassifier
+from models.classifiers.mlp import MlpClassifier
+from tests.core.estimate.test_spread import MEGATRON, spread
+
+ROWS, TIME, SIZE, BLOCKS = 8, 32, 32, 2  # of configs/text_tiny.gin, but for the rows
+PADDED = 4096
+
+
+def text(*, rng):
+    optimizer = chain(clip_by_global_norm(1.0), adamw(1e-3))
+    sizes = {"vocabulary": 257, "context": TIME, "num_layers": BLOCKS, "size": SIZE, "num_heads": 2}
+    return LanguageModel(rng=rng, optimizer=optimizer, **sizes)
+
+
+def recomputing(*, rng):
+    optimizer = chain(clip_by_global_norm(1.0), adamw(1e-3))
+    sizes = {"vocabulary": 256, "context": TIME, "num_layers": BLOCKS, "size": SIZE, "num_heads": 2}
+    return LanguageModel(rng=rng, optimizer=optimizer, recompute=True, **sizes)
+
+
+def mlp(*, rng):
+    return MlpClassifier(sizes=[64, 32, 10], optimizer=adamw(1e-3), rng=rng)
+
+
+def convnet(*, rng):
+    return ConvNetClassifier(image_shape=[8, 8, 1], optimizer=adamw(1e-3), rng=rng)
+
+
+def texts():
+    random = np.random.RandomState(0)
+    shape = ROWS, TIME + 1
+    return {
+        "tokens": random.randint(0, 256, shape).astype("i4"),
+        "document": np.sort(random.randint(-1, 3, shape)).astype("i4"),
+        "bytes": random.randint(1, 3, shape).astype("i4"),
+    }
+
+
+def images():
+    random = np.random.RandomState(0)
+    return {"image": random.rand(ROWS, 8, 8, 1).astype("f4"), "label": random.randint(0, 10, ROWS).astype("i4")}
+
+
+def said_and_found(make, values, layouts, rows, parts, microbatches=1):
+    """Returns how many sums of how many bytes are said to cross, by axis, and the bytes of the ledger's."""
+    features = [(key, (x.shape[1:], x.dtype)) for key, x in values.items()]
+    on_paper = spread(make, features, layouts, microbatches=microbatches, batch=rows, model=parts)
+    assert not on_paper.unknown
+    assert {taken.kind for taken in on_paper.counts} == {"all-reduce"}
+    said = {
+        axis: (
+            sum(count for taken, count in on_paper.counts.items() if taken.axis == axis),
+            sum(size for taken, size in on_paper.bytes.items() if taken.axis == axis),
+        )
+        for axis in ("batch", "model")
+    }
+    run = Run(assemble(make, on_virtual_mesh(rows, parts, layouts)), values, microbatches=microbatches)
+    run(0)
+    found = {axis: [entry.bytes for entry in run.collectives if entry.axis == axis] for axis in said}
+    assert sum(map(len, found.values())) == len(run.collectives)
+    return said, found
+
+
+def assert_gradients_agree(said, found):
+    """All gradients, and what little goes with them: the sums of figures."""
+    count, size = said
+    assert len(found) <= count
+    assert size <= sum(found) <= size + 512 * count
+
+
+@pytest.mark.parametrize("microbatches", [1, 2])
+@pytest.mark.parametrize("make", [mlp, convnet])
+@pytest.mark.parametrize(("rows", "parts"), [(2, 1), (2, 2)])
+def test_of_rows_of_images(rows, parts, make, microbatches):
+    """Once a step, whatever the microbatches: DTensor adds parts of sums up when a loop that adds to them is over."""
+    said, found = said_and_found(make, images(), [], rows, parts, microbatches)
+    assert (said["model"], found["model"]) == ((0, 0), [])
+    assert_gradients_agree(said["batch"], found["batch"])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("parts", [1, 2])
+def test_of_texts_in_microbatches(parts):
+    said, found = said_and_found(text, texts(), MEGATRON, 2, parts, microbatches=2)
+    assert_gradients_agree(said["batch"], found["batch"])
+    activations = 4 * ROWS // 2 // 2 * TIME * SIZE
+    rounds = [size for size in found["model"] if size // activations]
+    assert rounds == [activations] * 4 * BLOCKS * (parts - 1)
+    assert said["model"][1] // activations == 2 * len(rounds)
+
+
+TABLE = ("*/tokens/w", "model,-")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("rows", "parts"), [(1, 2), (2, 1), (2, 2)])
+@pytest.mark.parametrize(
+    ("make", "layouts", "sums"),
+    [
+        (text, MEGATRON, 4 * BLOCKS),
+        (recomputing, MEGATRON, 5 * BLOCKS),
+        (recomputing, [TABLE, *MEGATRON], 5 * BLOCKS + 2),  # of what is looked up, and back from the logits
+    ],
+    ids=["whole", "recomputed", "table"],
+)
+def test_of_texts(make, layouts, sums, rows, parts):
+    said, found = said_and_found(make, texts(), layouts, rows, parts)
+    if rows > 1:
+        assert_gradients_agree(said["batch"], found["batch"])
+    else:
+        assert (said["batch"], found["batch"]) == ((0, 0), [])
+    if parts > 1:
+        activations = 4 * ROWS // rows * TIME * SIZE
+        size = said["model"][1]
+        assert size // activations == sum(x // activations for x in found["model"]) == sums
+        assert 0 <= sum(found["model"]) - size <= 4 * PADDED  # norms of gradients
+    else:
+        assert (said["model"], found["model"]) == ((0, 0), [])
