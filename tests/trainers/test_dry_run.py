@@ -60,7 +60,7 @@ def test_a_mesh_is_of_more_devices_than_there_are(tmp_path):
     found = rows(done.stdout)
     activations = 4 * 32 // 8 * 32 * 32  # of a device's rows
     assert found["model", "all-reduce", "forward"] == [4, 4 * activations]  # two for each block
-    # Once each microbatch, of which there is one: the gradient of each parameter that the device has, and figures.
+    # Once a step: the gradient of each parameter that the device has, and figures.
     assert found["batch", "all-reduce", "backward"][1] == pytest.approx(found["parameters",][0], rel=0.01)
 
 
@@ -82,7 +82,7 @@ sys.exit(code)
 
 @pytest.mark.long
 def test_seventy_billion_parameters_on_128_devices_take_little_memory_to_look_at(tmp_path):
-    sizes = ["--gin_param=mesh.batch = 8", "--gin_param=mesh.model = 16", "--gin_param=table_layout = 'model,-'"]
+    sizes = ["--gin_param=mesh.batch = 16", "--gin_param=mesh.model = 8", "--gin_param=table_layout = 'model,-'"]
     command = [sys.executable, "-c", COMMAND, f"--gin_file={CONFIGS / 'text_70b.gin'}", MEGATRON, *sizes]
     root = {**environment(), "PYTHONPATH": f"{CONFIGS.parent}:{environment()['PYTHONPATH']}"}
     done = subprocess.run(
@@ -92,7 +92,32 @@ def test_seventy_billion_parameters_on_128_devices_take_little_memory_to_look_at
     found = rows(done.stdout)
     matrices = 80 * (2 * 8192 * 8192 + 2 * 8192 * 1024 + 3 * 8192 * 28672) + 128256 * 8192
     scales = (2 * 80 + 1) * 8192
-    assert found["parameters",][0] == pytest.approx(4 * (matrices / 16 + scales), rel=1e-3)
-    assert found["slots",][0] == pytest.approx(8 * (matrices / 16 + scales), rel=1e-3)
+    own, table = 4 * (matrices / 8 + scales), 4 * 128256 * 8192 / 8
+    assert found["parameters",][0] == pytest.approx(own, rel=1e-3)
+    assert found["slots",][0] == pytest.approx(2 * own, rel=1e-3)
+    assert found["gradients",][0] == pytest.approx(own + table, rel=1e-3)  # added up, and one on its way
     assert f"a checkpoint takes {12 * (matrices + scales) / 2**30:.4g} GiB" in done.stdout.replace("\n", " ")
+    # Shoeybi et al., 2019: two sums of activations a block forward and two backward, and of what is computed again the
+    # one that comes before something else; the table's are of what is looked up, and back from the logits.
+    microbatches, activations = 32, 4 * 4096 * 8192  # of one text a device
+    forward, backward = (2 * 80 + 1) * microbatches, (3 * 80 + 1) * microbatches
+    assert found["model", "all-reduce", "forward"][1] == pytest.approx(forward * activations, rel=1e-3)
+    assert found["model", "all-reduce", "backward"][1] == pytest.approx(backward * activations, rel=1e-3)
+    # Of the cross-entropy three numbers a token; and the norm of gradients.
+    assert found["model", "all-reduce", "forward"][0] == forward + 3 * microbatches + 1
+    assert found["batch", "all-reduce", "backward"][1] == pytest.approx(own, rel=1e-3)
+    assert "all-gather" not in done.stdout
     assert int(done.stdout.rpartition("kilobytes")[2]) < 1_400_000
+
+
+@pytest.mark.long
+def test_heads_that_a_mesh_does_not_divide_are_said_to_be_gathered(tmp_path):
+    """Of `text_small` 12 heads by 16."""
+    sizes = ["--gin_param=mesh.batch = 8", "--gin_param=mesh.model = 16"]
+    done = run(f"--gin_file={CONFIGS / 'text_small.gin'}", MEGATRON, *sizes, "--mode=dry_run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    text = " ".join(done.stdout.split())
+    assert "Reshape of [8, 1024, 768] to [8, 1024, 12, 64], cut along `model` in dimension 2" in text
+    gathered = 3 * 12 * 64  # queries, keys and values, in each block of each microbatch
+    own = 4 * 1024 * 768 // 16
+    assert rows(done.stdout)["model", "all-gather", "forward"] == [gathered, gathered * own]
