@@ -151,7 +151,9 @@ class Sweep:
         def body(m: tf.Tensor, so_far: Any) -> Any:
             return m + 1, add(m, so_far)
 
-        return tf.while_loop(lambda m, _: m < self.microbatches, body, (tf.constant(0), start))[1]
+        # One after the other: next to each other they would need the memory that microbatches are there to save.
+        start = (tf.constant(0), start)
+        return tf.while_loop(lambda m, _: m < self.microbatches, body, start, parallel_iterations=1)[1]
 
     def _one(self, values: Batch, m: Any, rng: Rng, asked: Asked) -> tuple[Additive, Rows]:
         """Takes microbatch `m`."""
