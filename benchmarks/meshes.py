@@ -19,6 +19,7 @@ import tensorflow as tf
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.layouts import shipped
 from benchmarks.pairs import interleaved, ratio
 from benchmarks.replicas import run_of
 from core.data import ArraySource
@@ -28,12 +29,7 @@ from core.optimizers import adamw
 from models import LanguageModel
 
 TIME, WORDS, BATCH = 64, 256, 32
-MEGATRON = [
-    ("*/attention/out/w", "model,-"),
-    ("*/attention/[qkv]*/?", "...,model"),
-    ("*/feed_forward/down/w", "model,-"),
-    ("*/feed_forward/[gu]*/?", "...,model"),
-]
+MEGATRON = shipped("mesh_transformer")
 PLACES: dict[str, Callable[[], tf.distribute.Strategy | MeshPlan]] = {
     "one device": lambda: one_device("CPU:0"),
     "2 replicas": lambda: mirrored(replicas=2),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from benchmarks.layouts import shipped
 from core.engine import Assembly
 from core.task import Batch
 from core.testing import assemble
@@ -26,12 +27,7 @@ ROWS = 16
 LAYOUTS = {
     "digits_gan": [("g/hidden/0/?", "...,model"), ("d/hidden/0/?", "...,model")],
     "digits_mlp": [("net/layers/0/?", "...,model"), ("net/layers/1/w", "model,-")],
-    "text_tiny": [
-        ("*/attention/out/w", "model,-"),
-        ("*/attention/[qkv]*/?", "...,model"),
-        ("*/feed_forward/down/w", "model,-"),
-        ("*/feed_forward/[gu]*/?", "...,model"),
-    ],
+    "text_tiny": shipped("mesh_transformer"),
 }
 DROPOUT = 0.2
 TOYS = {"ragged_dropout": Ragged, "batch_norm_sync": Synchronised}

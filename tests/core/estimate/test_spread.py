@@ -3,6 +3,7 @@
 import pytest
 import tensorflow as tf
 
+from benchmarks.layouts import shipped
 from core.distribution.layouts import Layouts
 from core.engine import Progress, TrainStep, assemble, make_chunk
 from core.engine.shapes import shapes_only
@@ -14,12 +15,7 @@ from models import LanguageModel
 from models.classifiers.mlp import MlpClassifier
 
 ROWS, TIME, SIZE, BLOCKS, VOCABULARY = 8, 16, 32, 2, 64
-MEGATRON = [
-    ("*/attention/out/w", "model,-"),
-    ("*/attention/[qkv]*/?", "...,model"),
-    ("*/feed_forward/down/w", "model,-"),
-    ("*/feed_forward/[gu]*/?", "...,model"),
-]
+MEGATRON = shipped("mesh_transformer")
 
 
 def spread(make, features, layouts, *, microbatches=1, slots=(), **sizes):
