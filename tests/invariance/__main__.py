@@ -61,8 +61,8 @@ def print_table(rows: Sequence[Row]) -> None:
 
 
 def _meshes(row: Row) -> str:
-    refused = " refused" if len(row.meshes) < len(MESHES) and row.refusal else ""
-    return f"{', '.join(row.meshes)}{', others' if row.meshes and refused else ''}{refused}".strip()
+    refused = [f"refused: {', '.join(row.refused)}"] if row.refused else []
+    return "; ".join([", ".join(row.meshes), *refused] if row.meshes else refused)
 
 
 def _parse(arguments: Sequence[str], known: Sequence[str]) -> argparse.Namespace:

@@ -15,7 +15,7 @@ from core.testing import Run, on_virtual_cpus, on_virtual_mesh
 from core.testing.invariance import differences, mixing
 from core.testing.replicas import Values
 from tests.invariance.rounding import SEEDS, Edges, Reference, reference, shows, steady_run
-from tests.invariance.subjects import Subject
+from tests.invariance.subjects import REFUSED_ON_MESHES, Subject
 
 COUNTS = (1, 2, 4)
 COMBINATIONS = [(replicas, microbatches) for microbatches in COUNTS for replicas in COUNTS]
@@ -55,7 +55,7 @@ class Row:
     figures: Worst = dataclasses.field(default_factory=lambda: Worst(FIGURES))
     reductions: dict[str, set[int]] = dataclasses.field(default_factory=dict)  # of gradients, by update
     meshes: list[str] = dataclasses.field(default_factory=list)  # on which it is the same
-    refusal: str = ""  # why it is on no other
+    refused: list[str] = dataclasses.field(default_factory=list)
     problems: list[str] = dataclasses.field(default_factory=list)
 
 
@@ -70,7 +70,7 @@ def measure(
 ) -> Row:
     """Compares each combination with one replica: with its own microbatches where rows are mixed, else with one.
 
-    A mesh is one replica, whatever is mixed; a task that can't be on it is no problem where it is refused by name.
+    A mesh is one replica, whatever is mixed; to be refused there is a problem where it isn't known.
     """
     whole = steady_run(subject, steps, variables=VARIABLES, figures=FIGURES, tries=tries)
     row, references = Row(subject.name, steps, whole.steady), {1: whole}
@@ -107,7 +107,9 @@ def _measure_mesh(
         edges = functools.partial(Edges, subject, 1, whole.seed)
         variables, figures = _compare(run, whole, row, f"mesh {name}", edges)
     except ConfigurationError as error:
-        row.refusal = str(error)
+        row.refused.append(name)
+        if subject.name not in REFUSED_ON_MESHES:
+            row.problems.append(f"is refused on a mesh of {name}: {error}")
         report(f"{subject.name}: mesh {name}: refused: {error}")
         return
     row.meshes.append(name)

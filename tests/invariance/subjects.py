@@ -29,6 +29,15 @@ LAYOUTS = {
     "digits_mlp": [("net/layers/0/?", "...,model"), ("net/layers/1/w", "model,-")],
     "text_tiny": shipped("mesh_transformer"),
 }
+# What can't be on a mesh, and why, as the error says it.
+REFUSED_ON_MESHES = {
+    "cyclegan": "`CycleGan.one_device` names `pool_a`, `pool_b`. On a mesh every",
+    "digits_cyclegan": "`CycleGan.one_device` names `pool_a`, `pool_b`. On a mesh every",
+    "digits_ddpm": "can't be laid out on the mesh",  # its evaluation: an error of DTensor's in loops
+    "digits_gan_by_batch_size": "`Experiment.placements` places `sample`, `d`, `g`. On a mesh every",
+    "digits_gan_generator_on_one_device": "`Experiment.placements` places `sample`. On a mesh every",
+    "digits_gan_sampling_on_every_replica": "`Experiment.placements` places `d`, `g`. On a mesh every",
+}
 DROPOUT = 0.2
 TOYS = {"ragged_dropout": Ragged, "batch_norm_sync": Synchronised}
 # What writes small files in the place of a download, by the parameter that names their folder.

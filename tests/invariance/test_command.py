@@ -60,12 +60,14 @@ class Listing(Ragged):
         return super().loss({**batch, "x": tf.map_fn(lambda row: 2.0 * row, batch["x"])}, rng)
 
 
-def test_a_task_that_cannot_be_on_a_mesh_is_refused_there_and_no_problem():
-    lines = []
-    row = measure(as_subject(Listing), [], [(2, 1)], steps=1, tries=1, report=lines.append)
-    assert (row.meshes, row.problems) == ([], [])
-    assert "`tf.TensorArray`" in row.refusal
-    assert lines == [f"wrong: mesh 2x1: refused: {row.refusal}"]
+def test_a_refusal_on_a_mesh_is_a_problem_unless_it_is_known(monkeypatch):
+    row = measure(as_subject(Listing), [], [(2, 1)], steps=1, tries=1)
+    assert (row.meshes, row.refused) == ([], ["2x1"])
+    (problem,) = row.problems
+    assert problem.startswith("is refused on a mesh of 2x1: ")
+    assert "`tf.TensorArray`" in problem
+    monkeypatch.setitem(subjects.REFUSED_ON_MESHES, "wrong", "")
+    assert measure(as_subject(Listing), [], [(2, 1)], steps=1, tries=1).problems == []
 
 
 def test_what_is_wrong_on_a_mesh_is_found(monkeypatch):

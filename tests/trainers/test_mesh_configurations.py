@@ -7,19 +7,10 @@ from core.data import ArraySource
 from core.testing import Run, on_virtual_cpus, on_virtual_mesh
 from tests.commands import CHECKOUT, CONFIGS, refused
 from tests.invariance.stand_ins import write_images
-from tests.invariance.subjects import CHANGES, config_names, configured
+from tests.invariance.subjects import CHANGES, REFUSED_ON_MESHES, config_names, configured
 from tests.models.test_invariance import TINY
 from trainers.evaluator import Evaluator
 
-# Why not, as the error says it.
-REFUSED = {
-    "cyclegan": "`CycleGan.one_device` names `pool_a`, `pool_b`. On a mesh every",
-    "digits_cyclegan": "`CycleGan.one_device` names `pool_a`, `pool_b`. On a mesh every",
-    "digits_ddpm": "can't be laid out on the mesh",  # its evaluation: an error of DTensor's in loops
-    "digits_gan_by_batch_size": "`Experiment.placements` places `sample`, `d`, `g`. On a mesh every",
-    "digits_gan_generator_on_one_device": "`Experiment.placements` places `sample`. On a mesh every",
-    "digits_gan_sampling_on_every_replica": "`Experiment.placements` places `d`, `g`. On a mesh every",
-}
 SMALL = {
     **TINY,
     "digits_conditional_gan": TINY["digits_gan"],
@@ -29,7 +20,7 @@ SMALL = {
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", [name for name in config_names() if name not in REFUSED])
+@pytest.mark.parametrize("name", [name for name in config_names() if name not in REFUSED_ON_MESHES])
 def test_a_configuration_is_the_same_on_a_mesh(name, tmp_path):
     """Two steps, with dropout where there can be some, and an evaluation whose last batch is smaller."""
     subject = configured(CONFIGS / f"{name}.gin", tmp_path, SMALL.get(name, ()))
@@ -53,7 +44,11 @@ def test_a_configuration_is_the_same_on_a_mesh(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.long] if name == "digits_ddpm" else []) for name in sorted(REFUSED)]
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.long] if name == "digits_ddpm" else [])
+        for name in sorted(REFUSED_ON_MESHES)
+    ],
 )
 def test_a_configuration_that_can_not_be_on_a_mesh_is_refused(name, tmp_path):
     flags = [f"--gin_file={CONFIGS / path}.gin" for path in (name, "runtime/mesh")]
@@ -61,9 +56,9 @@ def test_a_configuration_that_can_not_be_on_a_mesh_is_refused(name, tmp_path):
         write_images(tmp_path)
         flags.append(f"--gin_param=directory = '{tmp_path}'")
     flags += [f"--gin_param={change}" for change in {**SMALL, **CHANGES}.get(name, ())]
-    refused(*flags, cwd=tmp_path, exit_code=2, says=[REFUSED[name]])
+    refused(*flags, cwd=tmp_path, exit_code=2, says=[REFUSED_ON_MESHES[name]])
 
 
 def test_the_page_on_meshes_names_what_is_refused():
     page = (CHECKOUT / "docs" / "model-parallel.md").read_text()
-    assert [name for name in REFUSED if f"`{name}`" not in page] == []
+    assert [name for name in REFUSED_ON_MESHES if f"`{name}`" not in page] == []
