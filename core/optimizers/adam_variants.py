@@ -5,6 +5,7 @@ import math
 import gin
 import tensorflow as tf
 
+from core.choice import one_of
 from core.optimizers.kernels import by_dtype, kernel_beta, kernel_scalar, kernels_keep
 from core.optimizers.moments import averages, check_adam, squares, zeros
 from core.optimizers.rates import as_dtype, newest_share, rate_at, updates_after, weight_seen
@@ -123,7 +124,7 @@ def radam(
         updates = {}
         for path, mean in m.items():
             adaptive = as_dtype(numerator, mean) / (tf.sqrt(v[path]) + as_dtype(epsilon_hat, mean))
-            updates[path] = as_dtype(minus_alpha, mean) * mean * tf.where(usable, adaptive, tf.ones_like(adaptive))
+            updates[path] = as_dtype(minus_alpha, mean) * mean * one_of(usable, adaptive, tf.ones_like(adaptive))
         return updates, {"m": m, "v": v}
 
     return stateful("radam", zeros("m", "v"), update)
