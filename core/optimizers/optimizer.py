@@ -160,5 +160,9 @@ def apply_in_place(
 
 def _suits_kernels(variables: Collection[tf.Variable]) -> bool:
     """Says whether TensorFlow's kernels pay: on all cores, 2.5x faster for large variables, 2x slower for small."""
+    if any(hasattr(variable, "on_mesh") for variable in variables):
+        return (
+            False  # a kernel takes a part and a whole gradient, or a slot that is cut otherwise, and ends the process
+        )
     floats = all(variable.dtype in (tf.float32, tf.float64) for variable in variables)
     return floats and max((math.prod(v.shape) for v in variables), default=0) >= KERNELS_FROM

@@ -1,0 +1,72 @@
+"""Every optimizer and transform moves what is cut over a mesh as it moves it on one device, or is an error."""
+
+import contextlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from core.distribution.mesh_guard import refuse_unsafe
+from core.distribution.mesh_order import kept_in_order
+from core.errors import ConfigurationError
+from core.optimizers import Optimizer
+from core.testing import on_virtual_mesh
+
+from .optimizer_rows import OPTIMIZERS, TRANSFORMS
+
+AXES = {"net/0/w": ("-", "model"), "net/0/b": ("model",), "scale": ()}
+SHAPES = {"net/0/w": [4, 6], "net/0/b": [6], "scale": []}
+# Shampoo takes roots of matrices, and noise is drawn of a size that is then cut.
+ERRORS = {"shampoo": ConfigurationError, "gradient_noise": tf.errors.UnknownError}
+
+
+def numbers(seed):
+    random = np.random.RandomState(seed)
+    return {path: np.asarray(random.randn(*shape), "f4") for path, shape in SHAPES.items()}
+
+
+def trained(row, strategy, *, fused):
+    """The parameters and slots after three updates."""
+
+    def variable(path, value):
+        if strategy is None:
+            return tf.Variable(value)
+        with strategy.scope(lambda _: AXES[path]):
+            return tf.Variable(value)
+
+    def slot_axes(shape):
+        return next((AXES[path] for path, x in SHAPES.items() if x == list(shape)), ("-",) * len(shape))
+
+    variables = {path: variable(path, value) for path, value in numbers(0).items()}
+    with strategy.scope(slot_axes) if strategy else contextlib.nullcontext():
+        optimizer = Optimizer(row.make(), variables)
+
+    def step(gradients, value):
+        gradients = {path: tf.cast(x, tf.float32) for path, x in gradients.items()}
+        value = tf.cast(value, tf.float32)
+        optimizer.apply(gradients, value=value, apply_if=tf.math.is_finite(value), fused=fused)
+
+    function = tf.function(lambda *args: strategy.run(step, args) if strategy else step(*args), autograph=False)
+    for i in range(3):
+        handed = strategy.handed if strategy else tf.identity
+        args = {path: handed(tf.constant(x)) for path, x in numbers(i + 1).items()}, handed(tf.constant(1.5))
+        traced = function.get_concrete_function(*args)
+        if strategy:
+            refuse_unsafe(traced)
+        with kept_in_order(traced):
+            function(*args)
+    return {path: v.numpy() for path, v in {**variables, **optimizer.variables}.items()}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("row", [*OPTIMIZERS, *TRANSFORMS], ids=lambda row: f"{row.part} {row.case}".strip())
+def test_an_update_on_a_mesh_is_that_of_one_device(row, fused):
+    strategy = on_virtual_mesh(2, 2)
+    if row.part in ERRORS:
+        with pytest.raises(ERRORS[row.part]):
+            trained(row, strategy, fused=fused)
+        return
+    expected = trained(row, None, fused=fused)
+    for path, value in trained(row, strategy, fused=fused).items():
+        np.testing.assert_allclose(value, expected[path], rtol=1e-5, atol=1e-5, err_msg=path)
