@@ -177,8 +177,10 @@ def test_slots_that_are_cut_further_go_where_they_are_cut_otherwise(tmp_path):
     layouts = [("net/layers/0/?", "...,model"), ("net/layers/1/w", "model,-")]
     strategies = [
         on_virtual_cpus(1),
-        on_virtual_mesh(2, 2, layouts, [("net/layers/0/w", "batch,model"), ("net/layers/1/w", "model,batch")]),
-        on_virtual_mesh(4, 1, [], [("*/0/w", "-,batch"), ("*/0/b", "batch")]),
+        on_virtual_mesh(
+            2, 2, layouts, slot_layouts=[("net/layers/0/w", "batch,model"), ("net/layers/1/w", "model,batch")]
+        ),
+        on_virtual_mesh(4, 1, slot_layouts=[("*/0/w", "-,batch"), ("*/0/b", "batch")]),
         on_virtual_mesh(1, 2, layouts),
         on_virtual_cpus(1),
     ]
