@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 from tensorflow.experimental import dtensor
+from tensorflow.python.eager import context
 
 from core.distribution.layouts import WHOLE
 from core.distribution.mesh_devices import make_mesh
@@ -146,7 +147,9 @@ class MeshStrategy:
 
     def local_parts(self, variable: tf.Variable) -> Sequence[tf.Tensor]:
         """Returns what each device of this process holds of a variable."""
-        # Read as a whole, what is whole on every device would be the first's on all of them.
+        # Read as a whole, what is whole on every device would be the first's on all of them. A read of one device isn't
+        # put behind an assignment on all of them, which may still be under way.
+        context.async_wait()
         handles = dtensor.unpack(variable.handle)
         return [tf.raw_ops.ReadVariableOp(resource=handle, dtype=variable.dtype) for handle in handles]
 

@@ -97,6 +97,24 @@ def test_a_copy_on_one_device_of_a_mesh_is_compared_with_those_that_are_to_be_al
         check()
 
 
+def test_a_write_that_is_under_way_is_waited_for():
+    strategy = on_virtual_mesh(2, 2)
+    with strategy.scope():
+        w, product = tf.Variable(tf.eye(200)), tf.Variable(tf.zeros([200, 200]))
+    check = make_drift_check(strategy, {"w": w, "product": product})
+
+    @tf.function
+    def work():
+        x = w.read_value()
+        for _ in range(30):
+            x = tf.matmul(x, w)
+        product.assign_add(x)
+
+    for _ in range(10):
+        work()
+        check()
+
+
 def test_parts_of_which_there_is_no_copy_may_hold_anything():
     strategy = on_virtual_mesh(2, 2)
     with strategy.scope(lambda _: ("model", "batch")):

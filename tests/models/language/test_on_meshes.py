@@ -47,6 +47,7 @@ def assert_same_on(rows, parts, settings, layouts, *, microbatches=1, outputs=()
             np.testing.assert_allclose(one[name], value, rtol=1e-5, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.long
 def test_on_two_by_two_twenty_steps_are_those_of_one_device():
     """With dropout, clipping and AdamW, and the table of tokens cut by its rows."""
     assert_same_on(2, 2, GPT, TABLE_CUT, microbatches=2)
@@ -76,10 +77,10 @@ ACTIVATIONS = ROWS * TIME * 64 * 4  # bytes
 
 def test_the_collectives_of_a_block_are_those_of_megatron():
     """Two sums of activations in each block forward and two backward: nothing else, where the table is whole."""
-    found = collectives(MEGATRON, blocks=2)
-    assert [entry.bytes // ACTIVATIONS for entry in found] == [1] * 8
+    found = collectives(MEGATRON, blocks=1)
+    assert [entry.bytes // ACTIVATIONS for entry in found] == [1] * 4
     assert sum(entry.bytes % ACTIVATIONS for entry in found) <= 4096  # the norm of gradients rides along
-    assert sum("MatMul" in entry.what and "gradient_tape" not in entry.what for entry in found) == 4
+    assert sum("MatMul" in entry.what and "gradient_tape" not in entry.what for entry in found) == 2
 
 
 def test_norms_cut_by_the_sequence_make_two_exchanges_of_each_sum():
