@@ -9,10 +9,10 @@ from typing import Any
 import tensorflow as tf
 
 from core import checkpoint
-from core.distribution import gathered, make_drift_check
+from core.distribution import Agreement, MeshStrategy, make_drift_check
 from core.engine import Progress
 from core.errors import ConfigurationError, NotFiniteError, shown
-from core.workers import is_chief
+from core.workers import is_chief, joined
 from trainers.diagnosis import REMEDY
 from trainers.experiment import Experiment
 from trainers.hooks.base import Hook, by_name
@@ -43,6 +43,7 @@ class RunState:
         tokenizer = experiment.train_source.tokenizer
         self.tokenizer = tokenizer and tokenizer.identity
         self.check_replicas = make_drift_check(experiment.strategy, self.variables)
+        self.peers = _peers(experiment.strategy)
         self.step = 0
         self.stopped: str | None = None
         self.reported: dict[str, float] = {}
@@ -59,7 +60,7 @@ class RunState:
         return "finished" if self.stopped is None else f"stopped at step {self.step}: {self.stopped}"
 
     def save(self, *, warn: Callable[[str], None] = print) -> Path:
-        """Saves a checkpoint of this moment; returns where. Every worker calls it, the chief writes."""
+        """Saves a checkpoint of this moment; returns where. Every worker calls it; of what is cut each writes parts."""
         self.check_replicas()  # what has drifted apart isn't worth keeping
         for path, variable in self.variables.items():
             if variable.dtype.is_floating and not tf.reduce_all(tf.math.is_finite(variable)):
@@ -67,18 +68,18 @@ class RunState:
                     f"after step {self.step}, `{path}` is not finite, though every loss and gradient was: the update "
                     f"itself overflowed. Nothing was saved. {REMEDY}"
                 )
-        variables = gathered({**self.variables, **self.progress.variables}, keep=is_chief())
-        if not is_chief():
+        if not is_chief() and self.peers.workers == 1:
             return checkpoint.path_of(self.workdir.checkpoints, self.step)
         self.workdir.check_there()
         return checkpoint.save(
             self.workdir.checkpoints,
-            variables,
+            {**self.variables, **self.progress.variables},
             step=self.step,
             examples=self.input.examples_before(self.step),
             config_hash=self.workdir.config_hash,
             keep=self.settings.keep_checkpoints,
             warn=warn,
+            peers=self.peers,
             extra={
                 "configuration": dict(self.workdir.configuration),
                 **({"tokenizer": self.tokenizer} if self.tokenizer else {}),
@@ -151,6 +152,14 @@ class RunState:
     def _given_hooks(self) -> list[str]:
         bindings = sorted(f"{name} = {value}" for name, value in self.workdir.hooks.items())
         return [*by_name(self.settings.hooks), *bindings]
+
+
+def _peers(strategy: tf.distribute.Strategy) -> checkpoint.Peers:
+    """Returns which worker this is among those that have to save together: of replicas the chief holds everything."""
+    membership = joined()
+    if membership is None or not isinstance(strategy, MeshStrategy):
+        return checkpoint.Peers()
+    return checkpoint.Peers(membership.cluster.index, membership.cluster.size, Agreement(strategy).first_text)
 
 
 def _finite(figures: Mapping[str, float]) -> dict[str, float | None]:

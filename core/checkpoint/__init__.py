@@ -28,6 +28,17 @@ A directory has one writer at a time, and any number of readers. TensorFlow read
 from core.checkpoint.files import path_of, plainly_named, tidy
 from core.checkpoint.manifest import Manifest, SavedVariable, Variables
 from core.checkpoint.read import newest, restore
-from core.checkpoint.write import save
+from core.checkpoint.write import Peers, save
 
-__all__ = ["Manifest", "SavedVariable", "Variables", "newest", "path_of", "plainly_named", "restore", "save", "tidy"]
+__all__ = [
+    "Manifest",
+    "Peers",
+    "SavedVariable",
+    "Variables",
+    "newest",
+    "path_of",
+    "plainly_named",
+    "restore",
+    "save",
+    "tidy",
+]

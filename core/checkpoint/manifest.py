@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from core.checkpoint import parts
 from core.checkpoint.files import file_sha256, plain_file, reason
-from core.checkpoint.parts import InParts
+from core.checkpoint.parts import InParts, read_part
 
 Variables = Mapping[str, tf.Variable]  # by path
 
@@ -51,14 +52,24 @@ class DamagedError(Exception):
 
 def described(variable: tf.Variable) -> SavedVariable:
     if isinstance(variable, InParts) and variable.dtype != tf.string:
-        digest = hashlib.sha256()
-        for part in variable.parts(parts.MOST_BYTES):
-            digest.update(part.tobytes())
-        return SavedVariable(tuple(variable.shape), variable.dtype.name, digest.hexdigest())
+        return _of_parts(variable, variable.parts(parts.MOST_BYTES))
     value = np.asarray(variable.numpy())  # of a mirrored variable, the first replica's
     # A NumPy array of strings holds addresses, so strings go by their serialised form.
     content = tf.io.serialize_tensor(value).numpy() if value.dtype == object else value.tobytes()
     return SavedVariable(tuple(value.shape), variable.dtype.name, hashlib.sha256(content).hexdigest())
+
+
+def described_in(prefix: str, path: str, variable: tf.Variable) -> SavedVariable:
+    """Returns the same of a variable as it lies in a file, read part by part: no process need hold all of it."""
+    boxes = parts.in_order(tuple(variable.shape), max(1, parts.MOST_BYTES // variable.dtype.size))
+    return _of_parts(variable, (read_part(prefix, path, variable, box).numpy() for box in boxes))
+
+
+def _of_parts(variable: tf.Variable, values: Iterable[npt.NDArray[Any]]) -> SavedVariable:
+    digest = hashlib.sha256()
+    for value in values:
+        digest.update(value.tobytes())
+    return SavedVariable(tuple(variable.shape), variable.dtype.name, digest.hexdigest())
 
 
 def type_name(dtype: str, shape: Iterable[int]) -> str:

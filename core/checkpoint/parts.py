@@ -1,4 +1,6 @@
-"""A variable that lies cut on many devices is hashed and read part by part: no host need hold the whole.
+"""A variable that lies cut on many devices is written, hashed and read part by part: no host need hold the whole.
+
+The devices may be those of several processes: each writes and reads what its own hold.
 
 A box says which part: of each dimension the first index, and the one behind the last.
 
@@ -10,7 +12,7 @@ A box says which part: of each dimension the first index, and the one behind the
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy.typing as npt
@@ -28,11 +30,23 @@ class InParts(Protocol):
     shape: tf.TensorShape
     dtype: tf.DType
 
+    def is_here(self) -> bool:
+        """Says whether this process holds all of it."""
+
+    def writers(self) -> set[int]:
+        """Returns the numbers of the processes that have slices of it to write."""
+
+    def slices(self) -> dict[Box, tf.Tensor]:
+        """Returns those of this process."""
+
     def parts(self, most_bytes: int) -> Iterator[npt.NDArray[Any]]:
-        """Yields the value in row-major order, in parts of at most so many bytes."""
+        """Yields the value in row-major order, in parts of at most so many bytes, where this process holds all."""
 
     def assign_parts(self, read: Callable[[Box], tf.Tensor]) -> None:
         """Takes the value that `read` returns box by box, each where it belongs."""
+
+    def agrees(self, read: Callable[[Box], tf.Tensor]) -> bool:
+        """Says whether what this process holds is, to the bit, what `read` returns box by box."""
 
 
 def in_order(shape: Sequence[int], most: int) -> Iterator[Box]:
@@ -55,3 +69,50 @@ def shape_and_slice(shape: Sequence[int], box: Box) -> str:
         return ""
     parts = ":".join(f"{first},{last - first}" for first, last in box)
     return f"{' '.join(map(str, shape))} {parts}"
+
+
+def key_of(path: str) -> str:
+    """Returns TensorFlow's key of a variable in a file."""
+    return f"variables/{path.replace('.', '..').replace('/', '.S')}/.ATTRIBUTES/VARIABLE_VALUE"
+
+
+def is_here(variable: tf.Variable) -> bool:
+    """Says whether this process holds all of a variable."""
+    return not isinstance(variable, InParts) or variable.is_here()
+
+
+def writers_of(variables: Mapping[str, tf.Variable]) -> list[int]:
+    """Returns the numbers of the processes that write; the first always does."""
+    cut = (variable for variable in variables.values() if isinstance(variable, InParts))
+    return sorted({0}.union(*(variable.writers() for variable in cut)))
+
+
+def write_slices(prefix: str, variables: Mapping[str, tf.Variable]) -> None:
+    """Writes what this process is to write of variables that are cut."""
+    slices = [
+        (key_of(path), shape_and_slice(variable.shape, box), value)
+        for path, variable in sorted(variables.items())
+        if isinstance(variable, InParts)
+        for box, value in variable.slices().items()
+    ]
+    names, specs, values = zip(*slices, strict=True)
+    with tf.device("CPU:0"):
+        tf.raw_ops.SaveV2(prefix=prefix, tensor_names=names, shape_and_slices=specs, tensors=values)
+
+
+def merge(prefixes: Sequence[str], into: str) -> None:
+    """Makes one file of several, by names: no byte of a value is read."""
+    with tf.device("CPU:0"):
+        tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=prefixes, destination_prefix=into, delete_old_dirs=False)
+
+
+def read_part(prefix: str, path: str, variable: tf.Variable, box: Box) -> tf.Tensor:
+    """Reads a part of a variable, on the host; what was saved whole passes through the host's memory as a whole."""
+    with tf.device("CPU:0"):
+        (value,) = tf.raw_ops.RestoreV2(
+            prefix=prefix,
+            tensor_names=[key_of(path)],
+            shape_and_slices=[shape_and_slice(variable.shape, box)],
+            dtypes=[variable.dtype],
+        )
+    return value

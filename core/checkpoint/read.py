@@ -10,7 +10,7 @@ from core.arguments import listed
 from core.checkpoint.files import checkpoints_in, plainly_named, reason
 from core.checkpoint.fit import check_fit, matching
 from core.checkpoint.manifest import PREFIX, DamagedError, Manifest, Variables, described, verified
-from core.checkpoint.parts import Box, InParts, shape_and_slice
+from core.checkpoint.parts import InParts, is_here, read_part
 from core.errors import CheckpointError
 
 
@@ -59,9 +59,13 @@ def restore(manifest: Manifest, variables: Variables, *, partial: Sequence[str] 
             whole = {path: variable for path, variable in wanted.items() if not isinstance(variable, InParts)}
             status = tf.train.Checkpoint(variables=whole).read(f"{name}/{PREFIX}")
             status.assert_existing_objects_matched().expect_partial()
+            wrong = []
             for path, variable in wanted.items():
                 if isinstance(variable, InParts):
-                    variable.assign_parts(functools.partial(_part, f"{name}/{PREFIX}", path, variable))
+                    read = functools.partial(read_part, f"{name}/{PREFIX}", path, variable)
+                    variable.assign_parts(read)
+                    if not is_here(variable) and not variable.agrees(read):
+                        wrong.append(path)
     except tf.errors.ResourceExhaustedError:
         raise  # nothing is wrong with the checkpoint: there is no memory for it
     except (OSError, ValueError, AssertionError, LookupError, RuntimeError, tf.errors.OpError) as error:
@@ -69,22 +73,9 @@ def restore(manifest: Manifest, variables: Variables, *, partial: Sequence[str] 
             f"`{manifest.path}` could not be read: {reason(error, manifest.path)}. If it was removed or damaged "
             "since the run looked for it, run the same command again: it takes the newest good one."
         ) from error
-    wrong = [path for path, variable in wanted.items() if described(variable) != manifest.variables[path]]
+    wrong += [path for path, v in wanted.items() if is_here(v) and described(v) != manifest.variables[path]]
     if wrong:
         raise CheckpointError(
             f"Checkpoint `{manifest.path}` was read, but {listed(wrong, most=3)} came out with other bytes than were "
             "saved. Check this machine's disk and memory, then run the same command again."
         )
-
-
-def _part(prefix: str, path: str, variable: tf.Variable, box: Box) -> tf.Tensor:
-    """Reads a part of a variable, on the host; what was saved whole passes through the host's memory as a whole."""
-    escaped = path.replace(".", "..").replace("/", ".S")
-    with tf.device("CPU:0"):
-        (value,) = tf.raw_ops.RestoreV2(
-            prefix=prefix,
-            tensor_names=[f"variables/{escaped}/.ATTRIBUTES/VARIABLE_VALUE"],
-            shape_and_slices=[shape_and_slice(variable.shape, box)],
-            dtypes=[variable.dtype],
-        )
-    return value

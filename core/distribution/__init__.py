@@ -6,7 +6,6 @@ from core.distribution.exchange import Exchange
 from core.distribution.ledger import Collective, Ledger
 from core.distribution.mesh_plan import MeshPlan, mesh
 from core.distribution.mesh_strategy import MeshStrategy
-from core.distribution.mesh_variable import gathered
 from core.distribution.strategies import STRATEGIES, mirrored, multi_worker, one_device, tpu
 
 __all__ = [
@@ -17,7 +16,6 @@ __all__ = [
     "Ledger",
     "MeshPlan",
     "MeshStrategy",
-    "gathered",
     "make_drift_check",
     "mesh",
     "mirrored",

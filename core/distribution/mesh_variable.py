@@ -3,7 +3,7 @@
 It is an `InParts` of `core.checkpoint`: what is saved, hashed and restored never is gathered on one host.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,17 +11,12 @@ import numpy.typing as npt
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
-from core.checkpoint.parts import Box, in_order
+from core.checkpoint.parts import Box, in_order, shape_and_slice
 from core.distribution.layouts import WHOLE
 
 
 class MeshVariable(dtensor.DVariable):
     """A `tf.Variable` that is cut along axes of a mesh."""
-
-    @property
-    def is_shared(self) -> bool:
-        """Says whether other processes hold parts or copies of it too."""
-        return bool(self.layout.mesh.num_local_devices() < self.layout.mesh.size)
 
     def sparse_read(self, indices: tf.Tensor, name: str | None = None) -> tf.Tensor:
         """Looks rows up; in a table that is cut by rows by a product with ones, as DTensor can't otherwise."""
@@ -40,12 +35,28 @@ class MeshVariable(dtensor.DVariable):
         return super().assign(value, *args, **kwargs)
 
     def numpy(self) -> npt.NDArray[Any]:
-        """Returns the whole value."""
-        return _put_together(self._held(), tuple((0, size) for size in self.shape), self.dtype)
+        """Returns the whole value; where it lies in several processes, all have to ask."""
+        if not self.is_here():
+            return whole(self.read_value())
+        return _put_together(dict(self._held()), tuple((0, size) for size in self.shape), self.dtype)
+
+    def is_here(self) -> bool:
+        """Says whether the devices of this process hold all of it."""
+        return set(boxes_of(self.layout, self.shape)) == set(self._writers())
+
+    def writers(self) -> set[int]:
+        """Returns the numbers of the processes that have slices of it to write."""
+        return set(self._writers().values())
+
+    def slices(self) -> dict[Box, tf.Tensor]:
+        """Returns what this process is to write: each part is one's, the first's that holds it."""
+        mesh, held = self.layout.mesh, dict(self._held())
+        own = mesh.local_device_ids()[0] // mesh.num_local_devices()
+        return {box: held[box] for box, worker in self._writers().items() if worker == own}
 
     def parts(self, most_bytes: int) -> Iterator[npt.NDArray[Any]]:
-        """Yields the value in row-major order, in parts of at most so many bytes."""
-        held = self._held()
+        """Yields the value in row-major order, in parts of at most so many bytes, where this process holds all."""
+        held = dict(self._held())
         for box in in_order(tuple(self.shape), max(1, most_bytes // self.dtype.size)):
             yield _put_together(held, box, self.dtype)
 
@@ -60,12 +71,33 @@ class MeshVariable(dtensor.DVariable):
                     found[box] = tf.identity(value)
         self.assign(dtensor.pack([found[box] for box in boxes], self.layout))
 
-    def _held(self) -> Mapping[Box, tf.Tensor]:
-        """Returns what the devices hold, by its box; where some lie in other processes, the whole: all have to ask."""
-        value, mesh = self.read_value(), self.layout.mesh
-        if mesh.num_local_devices() < mesh.size and not self.layout.is_fully_replicated():
-            return {tuple((0, size) for size in self.shape): tf.convert_to_tensor(whole(value))}
-        return dict(zip(boxes_of(self.layout, self.shape), dtensor.unpack(value), strict=True))
+    def agrees(self, read: Callable[[Box], tf.Tensor]) -> bool:
+        """Says whether each device of this process holds the very bytes that `read` returns for its box."""
+        held: dict[Box, list[tf.Tensor]] = {}
+        for box, value in self._held():
+            held.setdefault(box, []).append(value)
+        for box, values in held.items():
+            expected = _bytes(read(box))
+            if not all(np.array_equal(_bytes(value), expected) for value in values):
+                return False
+        return True
+
+    def _held(self) -> list[tuple[Box, tf.Tensor]]:
+        """Returns what each device of this process holds, behind its box."""
+        # By its handles on the devices it would be read before a write that is still under way.
+        return list(zip(boxes_of(self.layout, self.shape), dtensor.unpack(self.read_value()), strict=True))
+
+    def _writers(self) -> dict[Box, int]:
+        """Returns of each part which process is the first to hold it: each has as many devices, one after the other."""
+        mesh, found = self.layout.mesh, dict[Box, int]()
+        places = (dict(zip(mesh.dim_names, index, strict=True)) for index in np.ndindex(*mesh.shape()))
+        for device, box in enumerate(_boxes(self.layout, self.shape, places)):
+            found.setdefault(box, device // mesh.num_local_devices())
+        return found
+
+    def _serialize_to_tensors(self) -> dict[str, dict[str, tf.Tensor]]:
+        """Hands `tf.train.Checkpoint` the slices of this process; DTensor's own would have all write one file."""
+        return {"VARIABLE_VALUE": {shape_and_slice(self.shape, box): value for box, value in self.slices().items()}}
 
 
 def layout(mesh: dtensor.Mesh, axes: tuple[str, ...]) -> dtensor.Layout:
@@ -75,6 +107,11 @@ def layout(mesh: dtensor.Mesh, axes: tuple[str, ...]) -> dtensor.Layout:
 
 def boxes_of(lies: dtensor.Layout, shape: tf.TensorShape) -> list[Box]:
     """Returns which part of a tensor each of this process' devices holds."""
+    return _boxes(lies, shape, lies.mesh.local_device_locations())
+
+
+def _boxes(lies: dtensor.Layout, shape: tf.TensorShape, places: Iterable[Mapping[str, int]]) -> list[Box]:
+    """Returns which part of a tensor the devices at these places of the mesh hold."""
 
     def bounds(place: Mapping[str, int], axis: str, size: int) -> tuple[int, int]:
         if axis == dtensor.UNSHARDED:
@@ -84,7 +121,7 @@ def boxes_of(lies: dtensor.Layout, shape: tf.TensorShape) -> list[Box]:
 
     return [
         tuple(bounds(place, axis, size) for axis, size in zip(lies.sharding_specs, shape, strict=True))
-        for place in lies.mesh.local_device_locations()
+        for place in places
     ]
 
 
@@ -108,23 +145,6 @@ def whole(value: tf.Tensor) -> npt.NDArray[Any]:
     return np.asarray(dtensor.unpack(every)[0].numpy())
 
 
-def gathered(variables: Mapping[str, tf.Variable], *, keep: bool) -> dict[str, tf.Variable]:
-    """Returns variables that this process can save alone: those of a mesh over several as copies on the host.
-
-    All processes call it, as each has parts that the others lack; those that don't `keep` copies return nothing.
-    """
-    found = {}
-    for path, variable in sorted(variables.items()):
-        if not isinstance(variable, MeshVariable) or not variable.is_shared:
-            found[path] = variable
-            continue
-        value = variable.numpy()
-        if keep:
-            with tf.device("CPU:0"):
-                found[path] = tf.Variable(value, trainable=False)
-    return found if keep else {}
-
-
 def _put_together(held: Mapping[Box, tf.Tensor], wanted: Box, dtype: tf.DType) -> npt.NDArray[Any]:
     """Returns one box out of others, fetching from each device no more than what is wanted."""
     together = np.empty([last - first for first, last in wanted], dtype.as_numpy_dtype)
@@ -138,6 +158,10 @@ def _put_together(held: Mapping[Box, tf.Tensor], wanted: Box, dtype: tf.DType) -
             return found
         together[_slices(_seen_from(wanted, both))] = found
     return together
+
+
+def _bytes(value: tf.Tensor) -> npt.NDArray[np.uint8]:
+    return np.asarray(value.numpy()).reshape(-1).view(np.uint8)
 
 
 def _seen_from(outer: Box, inner: Box) -> Box:

@@ -19,7 +19,7 @@ from core.errors import CheckpointError
 from core.optimizers import adamw, chain, ema
 from core.testing import assemble, on_virtual_cpus, on_virtual_mesh
 from models.classifiers.mlp import MlpClassifier
-from tests.core.checkpoint_lab import flip_bit, newest, save, values
+from tests.core.checkpoint_lab import DATA, flip_bit, newest, save, values
 
 CUTS = {  # by shape, so that no two are alike
     "rows": ([6, 5], "float32", ("model", "-")),
@@ -91,6 +91,25 @@ def test_saved_anywhere_and_restored_anywhere(before, after, tmp_path, request):
     assert hashes == {path: described(v) for path, v in variables_on("one device", 0).items()}
 
 
+@pytest.fixture
+def elsewhere(monkeypatch):
+    """Lets a process take what it has for a part only, as where others hold the rest."""
+    monkeypatch.setattr(mesh_variable.MeshVariable, "is_here", lambda self: False)
+
+
+@pytest.mark.parametrize("before", [*MESHES, "one device"])
+def test_what_lies_in_other_processes_is_hashed_from_the_file_and_compared_with_it(before, tmp_path, request):
+    saved, live, expected = variables_on(before, 0), variables_on("2x2"), values(variables_on("one device", 0))
+    hashes = {path: described(variable) for path, variable in variables_on("one device", 0).items()}
+    request.getfixturevalue("elsewhere")
+    request.getfixturevalue("never_joined")
+    save(tmp_path, saved, 1)
+    assert newest(tmp_path).variables == hashes
+    checkpoint.restore(newest(tmp_path), live)
+    request.getfixturevalue("monkeypatch").undo()
+    assert values(live) == expected
+
+
 def test_a_file_of_parts_is_read_whole_by_tensorflow_alone(tmp_path):
     saved = variables_on("2x2", 0)
     reader = tf.train.load_checkpoint(save(tmp_path, saved, 1) / "variables")
@@ -110,16 +129,13 @@ def test_variables_stay_cut_as_they_were(tmp_path):
 def test_a_part_that_is_damaged_or_missing_is_found(tmp_path):
     for step in (1, 2, 3):
         save(tmp_path, variables_on("2x2", step), step)
-    largest = [
-        max(path.glob("variables.data-*-of-0000[2-9]"), key=lambda file: file.stat().st_size)
-        for path in sorted(tmp_path.iterdir())
-    ]
-    flip_bit(largest[2])
-    largest[1].unlink()
+    files = [path / DATA for path in sorted(tmp_path.iterdir())]
+    flip_bit(files[2])
+    files[1].unlink()
     said = []
     assert checkpoint.newest(tmp_path, warn=said.append).step == 1
     assert "is not as it was written (its SHA-256 differs)" in said[0]
-    assert f"`{largest[1].name}` is missing" in said[1]
+    assert f"`{DATA}` is missing" in said[1]
 
 
 def test_a_part_that_goes_while_it_is_read_is_an_error_that_names_the_checkpoint(tmp_path):
@@ -131,8 +147,11 @@ def test_a_part_that_goes_while_it_is_read_is_an_error_that_names_the_checkpoint
         checkpoint.restore(manifest, variables_on("1x2"))
 
 
-def test_a_device_that_holds_other_bytes_than_were_read_is_found(tmp_path, monkeypatch):
+@pytest.mark.parametrize("where", ["here", "elsewhere"])
+def test_a_device_that_holds_other_bytes_than_were_read_is_found(where, tmp_path, monkeypatch, request):
     save(tmp_path, variables_on("2x2", 0), 1)
+    if where == "elsewhere":
+        request.getfixturevalue("elsewhere")
     take = mesh_variable.MeshVariable.assign_parts
 
     def wrong(self, read):

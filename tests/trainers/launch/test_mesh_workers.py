@@ -39,11 +39,14 @@ def lines(workdir):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("plan", [(2, 2), (1, 4)], ids=["2x2", "1x4, the model cut across processes"])
-def test_two_workers_end_where_one_process_does_and_go_on_there(plan, tmp_path):
+@pytest.mark.parametrize(
+    ("plan", "files"), [((2, 2), 1), ((1, 4), 2)], ids=["2x2", "1x4, the model cut across processes"]
+)
+def test_two_workers_end_where_one_process_does_and_go_on_there(plan, files, tmp_path):
     flags = [*FLAGS, *sizes(*plan), "--gin_param=steps = 40"]
     two = launch("--", *flags, "--workdir=two", cwd=tmp_path)
     assert two.returncode == 0, two.stdout + two.stderr
+    assert len(list(saved(tmp_path / "two")[0].path.glob("variables.data-*"))) == files  # each wrote what it alone has
     one = run(*flags, "--workdir=one", cwd=tmp_path)
     assert one.returncode == 0, one.stderr
     found, expected = lines(tmp_path / "two"), lines(tmp_path / "one")
@@ -74,8 +77,9 @@ def test_a_killed_worker_ends_the_run_and_is_named(lost, tmp_path):
 
 
 @pytest.mark.long
-def test_a_signal_stops_both_with_everything_saved_and_they_go_on(tmp_path):
-    flags = ["--", *FLAGS, *sizes(2, 2), "--workdir=run", "--gin_param=Trainer.steps = 100000"]
+@pytest.mark.parametrize("plan", [(2, 2), (1, 4)], ids=["2x2", "1x4"])
+def test_a_signal_stops_both_with_everything_saved_and_they_go_on(plan, tmp_path):
+    flags = ["--", *FLAGS, *sizes(*plan), "--workdir=run", "--gin_param=Trainer.steps = 100000"]
     process, _ = start(tmp_path, *flags)
     process.terminate()
     said, _ = process.communicate(timeout=30)
