@@ -124,6 +124,74 @@ def test_a_copy_that_differs_on_one_worker_is_named_by_all(tmp_path):
     assert saved(tmp_path / "run")[0].step == 20
 
 
+TROUBLE = """
+import os
+import resource
+import signal
+
+import gin
+
+from core.checkpoint import write
+from core.workers import joined
+from trainers.hooks import Hook
+
+
+def killed_after(name):
+    real = getattr(write, name)
+
+    def then_killed(*arguments):
+        real(*arguments)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(write, name, then_killed)
+
+
+@gin.configurable
+class Trouble(Hook):
+    def __call__(self, run):
+        if run.step == 40:
+            if joined().cluster.index == WORKER:
+                ACT
+"""
+
+
+def in_trouble(folder, worker, act):
+    """Flags of a run that `act` happens to at one worker before its second checkpoint, of two files."""
+    (folder / "trouble.py").write_text(TROUBLE.replace("WORKER", str(worker)).replace("ACT", act))
+    (folder / "trouble.gin").write_text("import trouble\nTrainer.hooks = [@Trouble()]\nTrouble.every = 20\n")
+    return ["--gin_file=trouble.gin", "--gin_param=steps = 60", "--workdir=run"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("lost", "after"), [(1, "write_slices"), (0, "merge")], ids=["a part written", "all joined"])
+def test_a_worker_that_is_killed_while_saving_leaves_no_checkpoint_and_the_run_goes_on(lost, after, tmp_path):
+    workdir, trouble = tmp_path / "run", in_trouble(tmp_path, lost, f"killed_after({after!r})")
+    done = launch("--", *FLAGS, *sizes(1, 4), *trouble, cwd=tmp_path)
+    assert done.returncode == 6, done.stdout + done.stderr
+    assert f"[worker {1 - lost}] error: worker {lost}" in done.stderr
+    found = sorted(path.name for path in (workdir / "checkpoints").iterdir())
+    assert found == [".tmp-step-000000040", "step-000000020"]
+    on = run(FLAGS[0], *FLAGS[3:], "--gin_param=steps = 60", "--workdir=run", cwd=tmp_path)  # on one device
+    assert on.returncode == 0, on.stdout + on.stderr
+    assert "going on from step 20" in on.stdout
+    assert saved(workdir)[0].step == 60
+    assert not list((workdir / "checkpoints").glob(".tmp-*"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("worker", [0, 1])
+def test_a_disk_that_is_full_for_one_worker_while_it_saves_is_named_by_all(worker, tmp_path):
+    act = "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))"  # no file may grow beyond
+    done = launch("--", *FLAGS, *sizes(1, 4), *in_trouble(tmp_path, worker, act), cwd=tmp_path)
+    assert done.returncode == 5, done.stdout + done.stderr
+    for each in range(2):
+        said = [line for line in done.stderr.splitlines() if line.startswith(f"[worker {each}] error: ")]
+        assert len(said) == 1, done.stderr
+        assert f"could not be written to `run/checkpoints`: worker {worker}: " in said[0]
+        assert "File too large" in said[0]
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-000000020"]
+
+
 def test_devices_that_workers_cannot_have_as_many_each_of_are_refused_before_they_meet(monkeypatch):
     cluster = {"cluster": {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}, "task": {"type": "worker", "index": 1}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
