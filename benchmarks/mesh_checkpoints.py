@@ -1,10 +1,13 @@
-"""What a checkpoint of a cut variable takes: `python -m benchmarks.mesh_checkpoints [--megabytes=512] [--part=32]`
+"""What a checkpoint of a cut variable takes: `python -m benchmarks.mesh_checkpoints [--megabytes=512] [--workers=2]`
 
-A variable lies in four parts on a mesh of 2x2 virtual CPUs. What it takes of this machine's memory to make it, and to
-save and restore it beside what it takes itself, is told by the peaks of processes that do nothing else.
+A variable lies in four parts on a mesh of 2x2 virtual CPUs, of one process or several. What it takes of this machine's
+memory to make it, and to save and restore it beside what it takes itself, is told by the peaks of processes that do
+nothing else; of several by the first, which has the most to do.
 """
 
 import argparse
+import contextlib
+import json
 import multiprocessing
 import os
 import tempfile
@@ -22,9 +25,12 @@ from tensorflow.experimental import dtensor
 
 from core import checkpoint
 from core.checkpoint import parts
+from core.distribution import Agreement
 from core.distribution.mesh_plan import mesh
 from core.distribution.mesh_strategy import MeshStrategy
 from core.distribution.mesh_variable import MeshVariable, layout
+from trainers.launch.__main__ import free_ports
+from trainers.run_state import peers_of
 
 MB = 1 << 20
 COLUMNS = 8192
@@ -37,10 +43,17 @@ class Cost(NamedTuple):
     seconds: float
 
 
-def cost(action: str, directory: Path, megabytes: int, part: int) -> Cost:
-    """Returns what `action` takes, from a process of its own."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_measured, (action, directory, megabytes, part))
+def cost(action: str, directory: Path, megabytes: int, part: int, workers: int = 1) -> Cost:
+    """Returns what `action` takes, from processes of its own."""
+    spawn, addresses = multiprocessing.get_context("spawn"), [f"127.0.0.1:{port}" for port in free_ports(workers)]
+    with contextlib.ExitStack() as pools:
+        found = []
+        for index in range(workers):
+            task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+            pool = pools.enter_context(spawn.Pool(1))
+            found.append(pool.apply_async(_measured, (json.dumps(task), action, directory, megabytes, part)))
+        costs: list[Cost] = [each.get() for each in found]
+    return costs[0]
 
 
 def main() -> None:
@@ -48,45 +61,47 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--megabytes", type=int, default=512, help="of the variable (default: 512)")
     parser.add_argument("--part", type=int, default=32, help="megabytes of the largest part fetched (default: 32)")
+    parser.add_argument("--workers", type=int, default=1, help="processes that share the mesh (default: 1)")
     flags = parser.parse_args()
     table = Table("", "MB at the peak", "seconds")
     with tempfile.TemporaryDirectory() as folder:
         for action in ACTIONS:
-            found = cost(action, Path(folder), flags.megabytes, flags.part)
+            found = cost(action, Path(folder), flags.megabytes, flags.part, flags.workers)
             table.add_row(action, f"{found.megabytes:,.0f}", f"{found.seconds:.1f}")
     Console().print(table)
 
 
-def _measured(action: str, directory: Path, megabytes: int, part: int) -> Cost:
+def _measured(task: str, action: str, directory: Path, megabytes: int, part: int) -> Cost:
+    os.environ["TF_CONFIG"] = task
     parts.MOST_BYTES = part * MB
     strategy = MeshStrategy(mesh(batch=2, model=2))
-    given = (
-        (strategy, megabytes) if action == "make" else (directory, {"w": MeshVariable(_filled(strategy, megabytes))})
-    )
+    given = [strategy, megabytes if action == "make" else {"w": MeshVariable(_filled(strategy, megabytes))}, directory]
     before, began = _peak(), time.monotonic()
     ACTIONS[action](*given)
-    return Cost(_peak() - before, time.monotonic() - began)
+    found = Cost(_peak() - before, time.monotonic() - began)
+    Agreement(strategy).barrier()  # nobody leaves while another works
+    return found
 
 
 def _filled(strategy: MeshStrategy, megabytes: int) -> tf.Tensor:
     """Returns a value whose parts were made where they are: the process has never held more."""
     made = []
-    for i, device in enumerate(strategy.mesh.local_devices()):
+    for i, device in zip(strategy.mesh.local_device_ids(), strategy.mesh.local_devices(), strict=True):
         with tf.device(device):
             made.append(tf.fill([megabytes * MB // 4 // COLUMNS // 2, COLUMNS // 2], float(i)))
     return dtensor.pack(made, layout(strategy.mesh, ("batch", "model")))
 
 
-def _made(strategy: MeshStrategy, megabytes: int) -> tf.Variable:
+def _made(strategy: MeshStrategy, megabytes: int, _: Path) -> tf.Variable:
     with strategy.scope(lambda shape: ("batch", "model")):
         return tf.Variable(tf.zeros([megabytes * MB // 4 // COLUMNS, COLUMNS]))
 
 
-def _save(directory: Path, variables: checkpoint.Variables) -> None:
-    checkpoint.save(directory, variables, step=1, examples=1, config_hash="")
+def _save(strategy: MeshStrategy, variables: checkpoint.Variables, directory: Path) -> None:
+    checkpoint.save(directory, variables, step=1, examples=1, config_hash="", peers=peers_of(strategy))
 
 
-def _restore(directory: Path, variables: checkpoint.Variables) -> None:
+def _restore(strategy: MeshStrategy, variables: checkpoint.Variables, directory: Path) -> None:
     manifest = checkpoint.newest(directory, warn=print)
     assert manifest is not None
     checkpoint.restore(manifest, variables)

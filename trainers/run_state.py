@@ -43,7 +43,7 @@ class RunState:
         tokenizer = experiment.train_source.tokenizer
         self.tokenizer = tokenizer and tokenizer.identity
         self.check_replicas = make_drift_check(experiment.strategy, self.variables)
-        self.peers = _peers(experiment.strategy)
+        self.peers = peers_of(experiment.strategy)
         self.step = 0
         self.stopped: str | None = None
         self.reported: dict[str, float] = {}
@@ -154,7 +154,7 @@ class RunState:
         return [*by_name(self.settings.hooks), *bindings]
 
 
-def _peers(strategy: tf.distribute.Strategy) -> checkpoint.Peers:
+def peers_of(strategy: tf.distribute.Strategy) -> checkpoint.Peers:
     """Returns which worker this is among those that have to save together: of replicas the chief holds everything."""
     membership = joined()
     if membership is None or not isinstance(strategy, MeshStrategy):
