@@ -1,6 +1,6 @@
 """What a traced function is made of: its operations, the functions that they call, and how often."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -92,14 +92,6 @@ def handed_through(graph: Any) -> dict[int, int]:
         if tensor.name in places:
             found[i] = places[tensor.name]
     return found
-
-
-def all_graphs(graph: Any) -> Iterator[Any]:
-    """Yields a traced function's graph, and those of all that it calls."""
-    yield graph
-    for op in graph.get_operations():
-        for called in called_by(op):
-            yield from all_graphs(called.graph)
 
 
 def needed(graph: Any) -> list[tf.Operation]:

@@ -24,7 +24,6 @@ _IN_PLACE = {
     "LogicalOr", "Maximum", "Minimum", "Mul", "Neg", "RealDiv", "Relu", "ReluGrad", "Rsqrt", "RsqrtGrad", "SelectV2",
     "Sigmoid", "SigmoidGrad", "Sin", "Softmax", "Sqrt", "SqrtGrad", "Square", "Sub", "Tanh", "TanhGrad",
 }  # fmt: skip
-_ADDED_UP = ("AddN", "AddV2", "Cast", "Identity", "Mul", "Reshape")  # how gradients come to what writes
 _PUSHES = {"TensorListPushBack": 1, "TensorListSetItem": 2}  # with the number of the input that becomes an element
 _WRITES = ("Resource", "Assign")
 

@@ -7,10 +7,10 @@ from typing import Any
 import tensorflow as tf
 
 from core.distribution.layouts import WHOLE
-from core.estimate.lies import Lies, Reads, Rule, whole
+from core.estimate.sharding import Reads, Rule, Sharding, whole
 
 
-def elementwise(op: tf.Operation, reads: Reads, lies: Sequence[Lies]) -> list[Lies]:
+def elementwise(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
     """Cuts the result as its inputs are, aligned at their last dimensions; what is whole is cut at no price."""
     rank = op.outputs[0].shape.rank or 0
     found, by = [WHOLE] * rank, dict[int, int]()
@@ -23,22 +23,22 @@ def elementwise(op: tf.Operation, reads: Reads, lies: Sequence[Lies]) -> list[Li
                 found[place], by[place] = axis, i
             else:
                 reads.whole_along(i, d)
-    return [Lies(tuple(found)) for _ in op.outputs]
+    return [Sharding(tuple(found)) for _ in op.outputs]
 
 
-def additive(op: tf.Operation, reads: Reads, lies: Sequence[Lies]) -> list[Lies]:
+def additive(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
     """Adds parts of sums to each other before they are added up; with what is whole among them, they are by then."""
-    if all(one == lies[0] for one in lies) and lies[0].parts_of:
-        return [lies[0]]
-    reads.added_up_together([i for i, one in enumerate(lies) if one.parts_of])
-    return elementwise(op, reads, lies)
+    if all(one == shardings[0] for one in shardings) and shardings[0].parts_of:
+        return [shardings[0]]
+    reads.added_up_together([i for i, one in enumerate(shardings) if one.parts_of])
+    return elementwise(op, reads, shardings)
 
 
-def kept(op: tf.Operation, reads: Reads, lies: Sequence[Lies]) -> list[Lies]:
-    return list(lies[: len(op.outputs)])
+def kept(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
+    return list(shardings[: len(op.outputs)])
 
 
-def product(op: tf.Operation, reads: Reads, lies: Sequence[Lies]) -> list[Lies]:
+def product(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
     """Multiplies matrices, the last two dimensions: cut along the one that is summed, they give parts of a sum."""
     names = ("transpose_a", "transpose_b") if op.type == "MatMul" else ("adj_x", "adj_y")
     turned = [bool(op.get_attr(name)) for name in names]
@@ -60,41 +60,41 @@ def product(op: tf.Operation, reads: Reads, lies: Sequence[Lies]) -> list[Lies]:
         if result[place] != WHOLE and (result.count(result[place]) > 1 or result[place] == summed):
             reads.whole_along(number, d)
             result[place] = WHOLE
-    return [Lies(tuple(result), frozenset({summed} - {WHOLE}))]
+    return [Sharding(tuple(result), frozenset({summed} - {WHOLE}))]
 
 
-def reduction(op: tf.Operation, reads: Reads, lies: Sequence[Lies]) -> list[Lies]:
+def reduction(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
     """Sums along dimensions: parts of a sum, where one of them is cut."""
     axes = reads.added_up(0)
     given = tf.get_static_value(op.inputs[1]) if len(op.inputs) > 1 else list(range(len(axes)))
     if given is None:
-        return unknown(op, reads, lies)
+        return unknown(op, reads, shardings)
     over = {int(d) % max(1, len(axes)) for d in (given.reshape(-1) if hasattr(given, "reshape") else given)}
     keeps = op.type != "L2Loss" and "keep_dims" in op.node_def.attr and op.get_attr("keep_dims")
     left = [WHOLE if d in over else axis for d, axis in enumerate(axes) if keeps or d not in over]
-    return [Lies(tuple(left), frozenset(axes[d] for d in over if d < len(axes)) - {WHOLE})]
+    return [Sharding(tuple(left), frozenset(axes[d] for d in over if d < len(axes)) - {WHOLE})]
 
 
-def bias_gradient(op: tf.Operation, reads: Reads, lies: Sequence[Lies]) -> list[Lies]:
+def bias_gradient(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
     axes = reads.added_up(0)
-    return [Lies(axes[-1:], frozenset(axes[:-1]) - {WHOLE})]
+    return [Sharding(axes[-1:], frozenset(axes[:-1]) - {WHOLE})]
 
 
-def softmax(op: tf.Operation, reads: Reads, lies: Sequence[Lies]) -> list[Lies]:
+def softmax(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
     """Normalises along the last dimension: where that is cut, largest values and sums are small and go round."""
     axes = reads.added_up(0)
-    return [Lies(axes[: x.shape.rank]) for x in op.outputs]
+    return [Sharding(axes[: x.shape.rank]) for x in op.outputs]
 
 
-def reshaped(op: tf.Operation, reads: Reads, lies: Sequence[Lies]) -> list[Lies]:
+def reshaped(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
     """Regroups dimensions: a cut stays where it is along the first of a group, and divides the first of the new one."""
     x, y = op.inputs[0], op.outputs[0]
     if x.shape.num_elements() is None or y.shape.num_elements() is None or not y.shape.num_elements():
-        return unknown(op, reads, lies)
+        return unknown(op, reads, shardings)
     found = [WHOLE] * y.shape.rank
     for before, after in _groups(list(x.shape), list(y.shape)):
         for d in before:
-            axis = lies[0].axes[d]
+            axis = shardings[0].axes[d]
             if axis == WHOLE:
                 continue
             first = next((e for e in after if y.shape[e] > 1), None)
@@ -103,7 +103,7 @@ def reshaped(op: tf.Operation, reads: Reads, lies: Sequence[Lies]) -> list[Lies]
                 reads.whole_along(0, d)
             else:
                 found[first] = axis
-    return [Lies(tuple(found), lies[0].parts_of)]
+    return [Sharding(tuple(found), shardings[0].parts_of)]
 
 
 def _groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], list[int]]]:
@@ -123,11 +123,11 @@ def _groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int]
     return groups
 
 
-def transposed(op: tf.Operation, reads: Reads, lies: Sequence[Lies]) -> list[Lies]:
+def transposed(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
     order = _static(op.inputs[1])
     if order is None:
-        return unknown(op, reads, lies)
-    return [Lies(tuple(lies[0].axes[int(d)] for d in order), lies[0].parts_of)]
+        return unknown(op, reads, shardings)
+    return [Sharding(tuple(shardings[0].axes[int(d)] for d in order), shardings[0].parts_of)]
 
 
 def _static(x: tf.Tensor) -> Any:
@@ -138,53 +138,53 @@ def _static(x: tf.Tensor) -> Any:
     return tf.get_static_value(x)
 
 
-def expanded(op: tf.Operation, reads: Reads, lies: Sequence[Lies]) -> list[Lies]:
-    place = int(tf.get_static_value(op.inputs[1])) % (len(lies[0].axes) + 1)
-    axes = lies[0].axes
-    return [Lies((*axes[:place], WHOLE, *axes[place:]), lies[0].parts_of)]
+def expanded(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
+    place = int(tf.get_static_value(op.inputs[1])) % (len(shardings[0].axes) + 1)
+    axes = shardings[0].axes
+    return [Sharding((*axes[:place], WHOLE, *axes[place:]), shardings[0].parts_of)]
 
 
-def gathered(op: tf.Operation, reads: Reads, lies: Sequence[Lies]) -> list[Lies]:
+def gathered(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
     """Looks rows up: of a table that is cut by rows each device has some, and zeros for the others."""
     table, ids = reads.added_up(0), reads.added_up(1)
     axis = int(tf.get_static_value(op.inputs[2])) if len(op.inputs) > 2 else 0
     batch = int(op.get_attr("batch_dims"))
     if batch:
-        return unknown(op, reads, lies)
+        return unknown(op, reads, shardings)
     result = [*table[:axis], *ids, *table[axis + 1 :]]
     for d, cut in enumerate(result):
         if cut != WHOLE and (result.count(cut) > 1 or cut == table[axis]):
             reads.whole_along(1, 0)
             result[d] = WHOLE
-    return [Lies(tuple(result), frozenset({table[axis]} - {WHOLE}))]
+    return [Sharding(tuple(result), frozenset({table[axis]} - {WHOLE}))]
 
 
-def segments(op: tf.Operation, reads: Reads, lies: Sequence[Lies]) -> list[Lies]:
+def segments(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
     """Adds rows up by number: rows that are cut give parts of a sum; of a table that is cut each device has its own."""
     values, ids = reads.added_up(0), reads.added_up(1)
     rest, own = values[len(ids) :], reads.rows_of_table(op.outputs[0].shape.as_list())
     own = WHOLE if own in rest else own
-    return [Lies((own, *rest), frozenset(values[: len(ids)]) - {WHOLE, own} - set(rest))]
+    return [Sharding((own, *rest), frozenset(values[: len(ids)]) - {WHOLE, own} - set(rest))]
 
 
-def same_sizes(op: tf.Operation, reads: Reads, lies: Sequence[Lies]) -> list[Lies]:
+def same_sizes(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
     """Keeps a cut along dimensions of unchanged size, for what slices, pads, splits or joins along others."""
     x, axes = op.inputs[_DATA.get(op.type, 0)], reads.added_up(_DATA.get(op.type, 0))
     results = []
     for y in op.outputs:
         if x.shape.rank != y.shape.rank:
-            return unknown(op, reads, lies)
+            return unknown(op, reads, shardings)
         for d, axis in enumerate(axes):
             if axis != WHOLE and x.shape[d] != y.shape[d]:
                 reads.whole_along(_DATA.get(op.type, 0), d)
-        results.append(Lies(tuple(a if x.shape[d] == y.shape[d] else WHOLE for d, a in enumerate(axes))))
+        results.append(Sharding(tuple(a if x.shape[d] == y.shape[d] else WHOLE for d, a in enumerate(axes))))
     return results
 
 
 _DATA = {"AvgPoolGrad": 1, "Conv2DBackpropInput": 2, "Split": 1, "StridedSliceGrad": 4}
 
 
-def sliced(op: tf.Operation, reads: Reads, lies: Sequence[Lies]) -> list[Lies]:
+def sliced(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
     """Takes a part along some dimensions, drops others and adds some: a cut stays where a dimension keeps its size."""
     x, y, axes = op.inputs[0], op.outputs[0], reads.added_up(0)
     found: list[str] = []
@@ -196,7 +196,7 @@ def sliced(op: tf.Operation, reads: Reads, lies: Sequence[Lies]) -> list[Lies]:
     for d, axis in enumerate(axes):
         if axis != WHOLE and d not in _kept(op, x.shape.rank, op.inputs[1].shape[0]):
             reads.whole_along(0, d)
-    return [Lies(tuple(found))]
+    return [Sharding(tuple(found))]
 
 
 def _kept(op: tf.Operation, rank: int, count: int) -> list[int | None]:
@@ -217,7 +217,7 @@ def _kept(op: tf.Operation, rank: int, count: int) -> list[int | None]:
     return [*found, *range(d, rank)]
 
 
-def by_rows(op: tf.Operation, reads: Reads, lies: Sequence[Lies]) -> list[Lies]:
+def by_rows(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
     """Treats each row by itself, as a convolution does its images; of the rest nothing may be cut."""
     data = _DATA.get(op.type, 0)
     axes = reads.added_up(data)
@@ -225,15 +225,15 @@ def by_rows(op: tf.Operation, reads: Reads, lies: Sequence[Lies]) -> list[Lies]:
         for d, axis in enumerate(reads.added_up(i)):
             if axis != WHOLE and not (d == 0 and x.shape[0] == op.inputs[data].shape[0]):
                 reads.whole_along(i, d)
-    return [Lies((axes[0] if axes else WHOLE, *(WHOLE,) * ((y.shape.rank or 1) - 1))) for y in op.outputs]
+    return [Sharding((axes[0] if axes else WHOLE, *(WHOLE,) * ((y.shape.rank or 1) - 1))) for y in op.outputs]
 
 
-def by_rows_summed(op: tf.Operation, reads: Reads, lies: Sequence[Lies]) -> list[Lies]:
+def by_rows_summed(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
     """Adds up over rows, as the gradient of a convolution's kernel does."""
     return [whole(op.outputs[0])._replace(parts_of=frozenset(reads.added_up(0)[:1]) - {WHOLE})]
 
 
-def unknown(op: tf.Operation, reads: Reads, lies: Sequence[Lies]) -> list[Lies]:
+def unknown(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
     """Has all that it reads whole, for want of a rule."""
     for i in range(len(op.inputs)):
         for d, axis in enumerate(reads.added_up(i)):

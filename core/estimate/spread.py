@@ -16,9 +16,9 @@ import tensorflow as tf
 
 from core.distribution.layouts import WHOLE
 from core.estimate.graphs import called_by, is_loop, needed
-from core.estimate.lies import Axes, Lies, whole
 from core.estimate.memory import bytes_of
 from core.estimate.rules import NOT_ADDED_UP_LATER, RULES, unknown
+from core.estimate.sharding import Axes, Sharding, whole
 
 ADDED, JOINED = "all-reduce", "all-gather"
 FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
@@ -56,7 +56,7 @@ class Spread:
         self.bytes: Counter[Taken] = Counter()  # that a device hands in
         self.unknown: Counter[str] = Counter()
         self.joined: Counter[str] = Counter()  # the bytes of all-gathers, by what asks for them
-        self._lies: dict[tuple[int, str], Lies] = {}
+        self._shardings: dict[tuple[int, str], Sharding] = {}
         self._added_up: dict[tuple[int, str], frozenset[str]] = {}  # what was a part of sums, along these axes
         self._variables: dict[tuple[int, str], _Cut] = {}
         self._tables: dict[tuple[int, ...], str] = {}  # how rows are cut of what is looked up in, by its shape
@@ -71,13 +71,13 @@ class Spread:
         for x in graph.inputs:
             if x.dtype != tf.resource and (x.shape.rank or 0) >= 3:  # [steps, microbatches, rows, ...]
                 rest = (WHOLE,) * (x.shape.rank - 3)
-                self._lies[id(graph), x.name] = Lies((WHOLE, WHOLE, batch_axis, *rest))
+                self._shardings[id(graph), x.name] = Sharding((WHOLE, WHOLE, batch_axis, *rest))
         self._walk(graph)
 
     def size_of(self, x: tf.Tensor) -> int:
         """Returns the bytes of a tensor on one device."""
-        lies = self._lies.get((id(x.graph), x.name))
-        return bytes_of(x) // self._devices(lies.axes) if lies else bytes_of(x)
+        sharding = self._shardings.get((id(x.graph), x.name))
+        return bytes_of(x) // self._devices(sharding.axes) if sharding else bytes_of(x)
 
     def _devices(self, axes: Sequence[str]) -> int:
         return math.prod(self.sizes[axis] for axis in axes if axis != WHOLE)
@@ -115,48 +115,47 @@ class _At:
         if functions:
             self._call(functions)
         elif op.type == "ReadVariableOp":
-            self._set(op.outputs[0], Lies(self._variable(op.inputs[0]).axes))
+            self._set(op.outputs[0], Sharding(self._variable(op.inputs[0]).axes))
         elif op.type.startswith("ResourceApply") or (op.type.startswith("Assign") and op.inputs):
             self._write()
         elif op.type in _LISTS:
-            self._set(op.outputs[0], Lies(self.added_up(_LISTS[op.type])))
+            self._set(op.outputs[0], Sharding(self.added_up(_LISTS[op.type])))
         elif op.type in ("TensorListGetItem", "TensorListPopBack"):
-            self._set(op.outputs[0], self.lies(0))
+            self._set(op.outputs[0], self.sharding(0))
             if op.type == "TensorListPopBack":
-                self._set(op.outputs[0], self.lies(0))
-                self._set(op.outputs[1], self._fitted(self.lies(0), op.outputs[1]))
+                self._set(op.outputs[1], self._fitted(self.sharding(0), op.outputs[1]))
         elif op.type == "TensorListFromTensor":
-            self._set(op.outputs[0], Lies(self.added_up(0)[1:]))
+            self._set(op.outputs[0], Sharding(self.added_up(0)[1:]))
         elif op.type == "TensorListStack":
-            self._set(op.outputs[0], self._fitted(Lies((WHOLE, *self.lies(0).axes)), op.outputs[0]))
+            self._set(op.outputs[0], self._fitted(Sharding((WHOLE, *self.sharding(0).axes)), op.outputs[0]))
         elif op.type == "Pack":
             place, axes = op.get_attr("axis"), [self.added_up(i) for i in range(len(op.inputs))]
             joined = tuple(found.pop() if len(found := set(x)) == 1 else WHOLE for x in zip(*axes, strict=True))
             place %= len(joined) + 1
-            self._set(op.outputs[0], Lies((*joined[:place], WHOLE, *joined[place:])))
+            self._set(op.outputs[0], Sharding((*joined[:place], WHOLE, *joined[place:])))
         elif op.type in RULES or not op.type.startswith(_MADE):
             self._by_rule()
 
     def _by_rule(self) -> None:
         op = self.op
-        lies = [self.lies(i) for i in range(len(op.inputs))]
+        shardings = [self.sharding(i) for i in range(len(op.inputs))]
         if any(x.dtype == tf.variant for x in op.outputs):  # a list, handed on or added to another
             for x in op.outputs:
-                self._set(x, lies[0])
+                self._set(x, shardings[0])
             return
-        if op.type in ("GatherV2", "ResourceGather") and lies[0].axes:
+        if op.type in ("GatherV2", "ResourceGather") and shardings[0].axes:
             table = op.inputs[0]
             shape = self._variable(table).shape if table.dtype == tf.resource else tuple(table.shape)
-            self.spread._tables[shape] = lies[0].axes[0]
+            self.spread._tables[shape] = shardings[0].axes[0]
         rule = RULES.get(op.type)
         if rule is None:
-            if any(axis != WHOLE for one in lies for axis in one.axes):
+            if any(axis != WHOLE for one in shardings for axis in one.axes):
                 self.spread.unknown[op.type] += 1
             rule = unknown
-        for x, found in zip(op.outputs, rule(op, self, lies), strict=False):
+        for x, found in zip(op.outputs, rule(op, self, shardings), strict=False):
             self._set(x, found)
         if op.type in ("Softmax", "LogSoftmax", "SparseSoftmaxCrossEntropyWithLogits"):
-            axis = lies[0].axes[-1]
+            axis = shardings[0].axes[-1]
             rows = self.spread.size_of(op.inputs[0]) * self.size_of(axis) // (op.inputs[0].shape[-1] or 1)
             for _ in range(3 if op.type[0] == "S" and op.type[1] == "p" else 2):
                 self.spread.note(axis, ADDED, rows)
@@ -166,29 +165,29 @@ class _At:
 
     # --- what rules ask for ------------------------------------------------------------------------------------------
 
-    def lies(self, number: int) -> Lies:
+    def sharding(self, number: int) -> Sharding:
         x = self.op.inputs[number]
         if x.dtype == tf.resource:
-            return Lies(self._variable(x).axes)
-        found = self.spread._lies.get((self.graph, x.name), whole(x))
+            return Sharding(self._variable(x).axes)
+        found = self.spread._shardings.get((self.graph, x.name), whole(x))
         return found if x.dtype == tf.variant else self._fitted(found, x)
 
     def added_up(self, number: int) -> Axes:
         if self.op.inputs[number].dtype != tf.resource:
             self._add_up(self.op.inputs[number])
-        return self.lies(number).axes
+        return self.sharding(number).axes
 
     def added_up_together(self, numbers: Sequence[int]) -> None:
-        seen = set[Lies]()
+        seen = set[Sharding]()
         for number in numbers:
-            lies, x = self.lies(number), self.op.inputs[number]
-            if lies in seen:
-                self._set(x, Lies(lies.axes))
+            sharding, x = self.sharding(number), self.op.inputs[number]
+            if sharding in seen:
+                self._set(x, Sharding(sharding.axes))
             self._add_up(x)
-            seen.add(lies)
+            seen.add(sharding)
 
     def whole_along(self, number: int, dimension: int) -> None:
-        axis, x = self.lies(number).axes[dimension], self.op.inputs[number]
+        axis, x = self.sharding(number).axes[dimension], self.op.inputs[number]
         to = f" to {list(self.op.outputs[0].shape)}" if self.op.outputs else ""
         because = f"{self.op.type} of {list(x.shape)}{to}, cut along `{axis}` in dimension {dimension}"
         self.spread.note(axis, JOINED, self.spread.size_of(x), because=because)
@@ -201,23 +200,23 @@ class _At:
 
     # -----------------------------------------------------------------------------------------------------------------
 
-    def _fitted(self, lies: Lies, x: tf.Tensor) -> Lies:
-        """Returns `lies`, or that a tensor is whole where these are of another rank: of a list nothing is known."""
-        return lies if len(lies.axes) == (x.shape.rank or 0) else whole(x)
+    def _fitted(self, sharding: Sharding, x: tf.Tensor) -> Sharding:
+        """Returns `sharding`, or that a tensor is whole where this is of another rank: of a list nothing is known."""
+        return sharding if len(sharding.axes) == (x.shape.rank or 0) else whole(x)
 
-    def _set(self, x: tf.Tensor, lies: Lies) -> None:
-        self.spread._lies[self.graph, x.name] = lies
+    def _set(self, x: tf.Tensor, sharding: Sharding) -> None:
+        self.spread._shardings[self.graph, x.name] = sharding
 
     def _variable(self, handle: tf.Tensor) -> _Cut:
         return self.spread._variables.get((self.graph, handle.name), _Cut((), (), 0))
 
     def _add_up(self, x: tf.Tensor) -> None:
-        lies = self.spread._lies.get((self.graph, x.name))
-        if lies is not None and lies.parts_of:
-            for axis in sorted(lies.parts_of):
+        sharding = self.spread._shardings.get((self.graph, x.name))
+        if sharding is not None and sharding.parts_of:
+            for axis in sorted(sharding.parts_of):
                 self.spread.note(axis, ADDED, self.spread.size_of(x))
-            self.spread._added_up[self.graph, x.name] = lies.parts_of
-            self._set(x, Lies(lies.axes))
+            self.spread._added_up[self.graph, x.name] = sharding.parts_of
+            self._set(x, Sharding(sharding.axes))
 
     def _write(self) -> None:
         """Writes variables: what is handed to a variable that is cut is cut at no price, if it is whole."""
@@ -242,8 +241,10 @@ class _At:
             for called in functions
             for x in called.graph.get_operations()
         )
-        given = {i: Lies(self.added_up(i)) for i, x in enumerate(op.inputs) if x.dtype not in (tf.resource, tf.variant)}
-        given |= {i: self.lies(i) for i, x in enumerate(op.inputs) if x.dtype == tf.variant}
+        given = {
+            i: Sharding(self.added_up(i)) for i, x in enumerate(op.inputs) if x.dtype not in (tf.resource, tf.variant)
+        }
+        given |= {i: self.sharding(i) for i, x in enumerate(op.inputs) if x.dtype == tf.variant}
         before = spread._times, spread._where
         for called in functions:
             graph = called.graph
@@ -262,30 +263,30 @@ class _At:
             spread._where = UPDATE if updating else before[1]
             spread._where = spread._walk(graph)
             for i, (x, inner) in enumerate(zip(op.outputs, graph.outputs, strict=False)):
-                found = spread._lies.get((id(graph), inner.name))
+                found = spread._shardings.get((id(graph), inner.name))
                 if found is not None:
                     once = loop and given.get(i) == found  # a sum over the rounds, added up when they are over
                     spread._times = before[0] * (1 if once else called.times)
                     for axis in sorted(found.parts_of):
                         spread.note(axis, ADDED, spread.size_of(inner))
-                    self._set(x, Lies(found.axes))
+                    self._set(x, Sharding(found.axes))
             spread._times, spread._where = before
 
-    def _going_round(self, graph: Any, given: Mapping[int, Lies]) -> dict[int, Lies]:
+    def _going_round(self, graph: Any, given: Mapping[int, Sharding]) -> dict[int, Sharding]:
         """Returns how what goes round a loop lies. To a sum over the rounds parts of sums are added as they are."""
         found = {}
         for i, inner in enumerate(graph.outputs):
-            lies = self.spread._lies.get((id(graph), inner.name))
-            if lies is not None and i in given and inner.dtype != tf.resource:
+            sharding = self.spread._shardings.get((id(graph), inner.name))
+            if sharding is not None and i in given and inner.dtype != tf.resource:
                 added = _added(inner, graph.inputs[i])
                 parts = self.spread._added_up.get((id(graph), added.name)) if added is not None else None
-                found[i] = lies._replace(parts_of=parts or frozenset())
+                found[i] = sharding._replace(parts_of=parts or frozenset())
         return found
 
-    def _hand(self, graph: Any, first: int, given: Mapping[int, Lies]) -> None:
+    def _hand(self, graph: Any, first: int, given: Mapping[int, Sharding]) -> None:
         for i, inner in enumerate(graph.inputs, first):
             if i in given:
-                self.spread._lies[id(graph), inner.name] = given[i]
+                self.spread._shardings[id(graph), inner.name] = given[i]
 
 
 def _added(total: tf.Tensor, so_far: tf.Tensor) -> tf.Tensor | None:

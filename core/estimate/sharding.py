@@ -14,7 +14,7 @@ from core.distribution.layouts import WHOLE
 Axes = tuple[str, ...]
 
 
-class Lies(NamedTuple):
+class Sharding(NamedTuple):
     """How a tensor lies."""
 
     axes: Axes
@@ -40,8 +40,8 @@ class Reads(Protocol):
         """Returns the number of devices along an axis."""
 
 
-Rule = Callable[[tf.Operation, Reads, Sequence[Lies]], list[Lies]]
+Rule = Callable[[tf.Operation, Reads, Sequence[Sharding]], list[Sharding]]
 
 
-def whole(x: tf.Tensor) -> Lies:
-    return Lies((WHOLE,) * (x.shape.rank or 0))
+def whole(x: tf.Tensor) -> Sharding:
+    return Sharding((WHOLE,) * (x.shape.rank or 0))
