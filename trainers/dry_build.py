@@ -1,22 +1,25 @@
 """What a dry run looks at: a task of shapes alone, on one device, wherever it is to run."""
 
 import copy
-from collections.abc import Mapping
+import inspect
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import gin
 import tensorflow as tf
 
 from core.data import PerReplica, Source, train_chunks
-from core.distribution import one_device
-from core.distribution.mesh_plan import MeshPlan
-from core.engine import Assembly, Progress, TrainStep, assemble, assemble_task, make_chunk
+from core.distribution import MeshPlan, one_device
+from core.distribution.mesh_outputs import lay_out_outputs, modules_by_path
+from core.engine import Progress, assemble, assemble_task, check_on_mesh, make_chunk
 from core.engine.shapes import shapes_only
 from core.errors import DataError
-from core.module import named_variables
+from core.estimate import Figures, Repeats, laid_out, on_mesh, on_replicas
 from core.task import Image, Label, Task, Tokens
+from core.task.checks import checked_phases
+from core.task.standing import standings
 from trainers.blame import plain
-from trainers.experiment import Experiment, made_by
+from trainers.experiment import Experiment, check_seed, made_by
 from trainers.settings import Settings
 
 Spec = dict[str, tf.TensorSpec]
@@ -47,17 +50,25 @@ class DryBuild:
     def __init__(self) -> None:
         """Reads from gin what `Experiment` and `Trainer` would be given."""
         bound: Mapping[str, Any] = gin.get_bindings(Experiment, resolve_references=False)
-        given = {name: copy.deepcopy(bound[name]) for name in bound if not name.endswith("_source")}
-        strategy = given.get("strategy")
+        asked = inspect.signature(Experiment).bind_partial(
+            **{name: copy.deepcopy(bound[name]) for name in bound if not name.endswith("_source")}
+        )
+        asked.apply_defaults()
+        given = asked.arguments
+        strategy = given["strategy"]
         self.plan = strategy if isinstance(strategy, MeshPlan) else None
         self.strategy: tf.distribute.Strategy = strategy if strategy and not self.plan else one_device()
         self.settings = Settings()
-        self._factory, self._seed = given["task"], given.get("seed", 0)
-        self._places = {"placements": given.get("placements", {}), "one_device": given.get("one_device", ())}
+        self._factory, self._seed = given["task"], given["seed"]
+        check_seed(self._seed)
+        self._places = {"placements": given["placements"], "one_device": given["one_device"]}
         with shapes_only():
-            self.task = assemble_task(self._make, self.strategy, one_device=self._places["one_device"])
+            one_device_only = () if self.plan else self._places["one_device"]
+            self.task = assemble_task(self._made, self.strategy, one_device=one_device_only)
         if self.plan:
-            self.plan.check({path: variable.shape for path, variable in named_variables(self.task).items()})
+            check_on_mesh(self.plan, self.task, **self._places)
+        self._repeats = Repeats(self.task, self._marks())
+        self._lay_out(self.task)
         self.missing: str | None = None  # why the data can't be read, if it can't
         try:
             self.source: Source = copy.deepcopy(bound["train_source"])
@@ -70,22 +81,25 @@ class DryBuild:
     def replicas(self) -> int:
         return int(self.strategy.num_replicas_in_sync)
 
-    def assembly(self, *, again: bool) -> Assembly:
-        """Makes what a step is made of: of the task as it stands now, or of one made `again`."""
-        with shapes_only():
-            return assemble(self._make if again else lambda: self.task, self.strategy, **self._places)
-
-    def traced(self, assembly: Assembly) -> tuple[TrainStep, Any]:
-        """Traces a chunk of steps."""
-        stacked = self._chunks(0).element_spec
+    def figures(self) -> Figures:
+        """Measures a step of the whole task."""
         if self.plan:
             self.plan.check_rows(self.settings.global_batch_size, self.settings.microbatches)
+        return self._repeats.counted(self._measured)
+
+    def _measured(self) -> Figures:
+        """Measures a step of the task as it stands now, which may be with fewer blocks."""
+        with shapes_only():
+            make = (lambda: self.task) if self._repeats.found else self._make
+            assembly = assemble(make, self.strategy, **self._places)
+        stacked = self._chunks(0).element_spec
         batch = {key: tf.TensorSpec(x.shape[1:], x.dtype) for key, x in stacked.items()}
-        step = TrainStep(assembly, batch, seed=self._seed, steps=self.settings.steps)
+        step = self.settings.train_step(assembly, batch, seed=self._seed)
         sums = {name: spec.sums_of_update for name, spec in step.specs.items()}
         progress = Progress(sums, strategy=self.strategy)
         spec = PerReplica(self._chunks, self.strategy).element_spec
-        return step, make_chunk(step, spec, progress).get_concrete_function()
+        chunk = make_chunk(step, spec, progress).get_concrete_function()
+        return on_mesh(assembly, chunk, self.plan) if self.plan else on_replicas(assembly, step, chunk)
 
     def _chunks(self, replica: int) -> tf.data.Dataset:
         return train_chunks(
@@ -98,22 +112,6 @@ class DryBuild:
             replica=replica,
         )
 
-    def cut(self, assembly: Assembly) -> dict[str, tuple[str, ...]]:
-        """Returns along which axes of the mesh each variable is cut, a slot as its parameter or as the plan says."""
-        axes = dict.fromkeys(assembly.variables, tuple[str, ...]())
-        paths = {id(variable): path for path, variable in named_variables(assembly.task).items()}
-        if self.plan:
-            for path, variable in named_variables(assembly.task).items():
-                axes[f"task/{path}"] = self.plan.layouts.of(path, variable.shape)
-            for phase, optimizer in assembly.optimizers.items():
-                for slot, variables in optimizer.slots.items():
-                    for path, variable in variables.items():
-                        parameter = optimizer.parameters.get(path)
-                        if parameter is not None and parameter.shape == variable.shape:
-                            of = self.plan.slots.of(paths[id(parameter)], variable.shape)
-                            axes[f"optimizer/{phase}/{slot}/{path}"] = of
-        return axes
-
     @property
     def chunk_steps(self) -> int:
         return self.settings.steps_per_chunk(self.batch_bytes)
@@ -124,7 +122,28 @@ class DryBuild:
         row = sum(spec.dtype.size * spec.shape.num_elements() for spec in self.source.spec.values())
         return self.settings.global_batch_size * row
 
+    def _marks(self) -> Mapping[int, Hashable]:
+        """Returns what the patterns of a configuration say of variables and modules, by their ids."""
+        rows = standings(self.task, checked_phases(self.task))
+        marks: dict[int, Hashable] = {id(row.variable): (row.phases, row.frozen) for row in rows}
+        if plan := self.plan:
+            for row in rows:
+                shape = row.variable.shape
+                lies = plan.layouts.of(row.path, shape), plan.slots.of(row.path, shape)
+                marks[id(row.variable)] = (marks[id(row.variable)], *lies)
+            for path, module in modules_by_path(self.task).items():
+                marks[id(module)] = plan.output_layouts.pattern_of(path)
+        return marks
+
+    def _lay_out(self, task: Task) -> Task:
+        if self.plan:
+            lay_out_outputs(task, self.plan.output_layouts, laid_out)
+        return task
+
     def _make(self) -> Task:
+        return self._lay_out(self._made())
+
+    def _made(self) -> Task:
         return made_by(self._factory, self._seed)
 
 

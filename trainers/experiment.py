@@ -40,8 +40,7 @@ class Experiment:
         synthetic: bool = False,
         deterministic: bool = False,
     ):
-        if not 0 <= seed < 2**62:
-            raise ConfigurationError(f"`Experiment.seed` is {seed}; it must be at least 0 and less than 2 ** 62.")
+        check_seed(seed)
         if deterministic:  # before anything is computed; there is no way back for this process
             tf.config.experimental.enable_op_determinism()
         self.deterministic = deterministic
@@ -86,6 +85,12 @@ class Experiment:
 
     def _make(self) -> Task:
         return made_by(self._factory, self.seed)
+
+
+def check_seed(seed: int) -> None:
+    """Refuses a seed that isn't one."""
+    if not 0 <= seed < 2**62:
+        raise ConfigurationError(f"`Experiment.seed` is {seed}; it must be at least 0 and less than 2 ** 62.")
 
 
 def made_by(factory: Callable[..., Task], seed: int) -> Task:

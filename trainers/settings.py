@@ -2,12 +2,14 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import gin
+import tensorflow as tf
 
 from core.arguments import is_size
+from core.engine import Assembly, TrainStep
 from core.errors import ConfigurationError, shown
 from trainers.hooks.base import Hook
 
@@ -78,6 +80,17 @@ class Settings:
                 )
         if self.chunk_steps is not None:
             self._check_intervals(self.chunk_steps)
+
+    def train_step(self, assembly: Assembly, batch_spec: Mapping[str, tf.TensorSpec], *, seed: int) -> TrainStep:
+        """Makes the step that these settings ask for, of one batch of this spec."""
+        return TrainStep(
+            assembly,
+            batch_spec,
+            seed=seed,
+            steps=self.steps,
+            compile=self.compile,
+            reduce_in=tf.as_dtype(self.reduce_gradients_in) if self.reduce_gradients_in else None,
+        )
 
     @property
     def intervals(self) -> list[tuple[str, int]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from core.distribution import Agreement
-from core.engine import ALL_WELL, Progress, TrainStep, make_chunk
+from core.engine import ALL_WELL, Progress, make_chunk
 from core.errors import ConfigurationError, PreemptedError
 from core.task import Batch
 from core.telemetry import Telemetry
@@ -38,15 +38,7 @@ class Trainer:
         self.evaluator = Evaluator(experiment, experiment.eval_source) if experiment.eval_source is not None else None
         averaged = self.evaluator.averaged if self.evaluator else averaged_task(experiment)
         self.averaged = readable_task(experiment, averaged)
-        reduce_in = settings.reduce_gradients_in
-        self.train_step = TrainStep(
-            experiment.assembly,
-            self.input.batch_spec,
-            seed=experiment.seed,
-            steps=settings.steps,
-            compile=settings.compile,
-            reduce_in=tf.as_dtype(reduce_in) if reduce_in else None,
-        )
+        self.train_step = settings.train_step(experiment.assembly, self.input.batch_spec, seed=experiment.seed)
         self.progress = Progress(
             {name: spec.sums_of_update for name, spec in self.train_step.specs.items()},
             strategy=experiment.strategy,

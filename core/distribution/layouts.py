@@ -35,9 +35,9 @@ class Layouts:
         joined.patterns = [*self.patterns, *others.patterns]
         return joined
 
-    def names(self, path: str) -> bool:
-        """Says whether a pattern matches this path."""
-        return any(fnmatchcase(path, pattern) for pattern, _ in self.patterns)
+    def pattern_of(self, path: str) -> str | None:
+        """Returns the first pattern that matches this path, the one that counts."""
+        return next((pattern for pattern, _ in self.patterns if fnmatchcase(path, pattern)), None)
 
     def of(self, path: str, shape: Sequence[int]) -> tuple[str, ...]:
         """Returns an axis of the mesh, or "-", for each dimension."""
@@ -60,9 +60,9 @@ class Layouts:
 
     def check_used(self, paths: Collection[str], what: str) -> None:
         """Refuses patterns that are the first to match none of the `paths`, each of them a `what`."""
-        first = {path: next((p for p, _ in self.patterns if fnmatchcase(path, p)), None) for path in paths}
+        first = {self.pattern_of(path) for path in paths}
         for pattern, _ in self.patterns:
-            if pattern not in first.values():
+            if pattern not in first:
                 raise ConfigurationError(self._without_effect(pattern, list(paths), what))
 
     def check_divide(self, shapes: Mapping[str, Sequence[int]]) -> None:

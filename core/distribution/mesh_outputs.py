@@ -4,23 +4,24 @@ Norms by the sequence (Korthikanti et al., 2022) are two patterns: what leaves a
 and with it all that follows, until a norm's output is put together again for the matrices behind it.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.experimental import dtensor
 
 from core.distribution.layouts import WHOLE, Layouts
 from core.distribution.mesh_plan import BATCH
-from core.distribution.mesh_variable import layout
 from core.errors import ConfigurationError
 
+Lay = Callable[[tf.Tensor, tuple[str, ...]], tf.Tensor]  # lays a tensor out along these axes
 
-def lay_out_outputs(root: tf.Module, layouts: Layouts, mesh: dtensor.Mesh) -> None:
+
+def lay_out_outputs(root: tf.Module, layouts: Layouts, lay: Lay) -> None:
     """Has the modules of `root` whose path a pattern matches return tensors that lie so."""
     for path, module in modules_by_path(root).items():
-        if layouts.names(path):
+        if layouts.pattern_of(path):
             # Python looks `__call__` up in the class: an attribute of the module itself would never be called.
-            module.__class__ = _laying(type(module), path, layouts, mesh)
+            module.__class__ = _laying(type(module), path, layouts, lay)
 
 
 def check_outputs(root: tf.Module, layouts: Layouts) -> None:
@@ -37,7 +38,7 @@ def modules_by_path(root: tf.Module) -> dict[str, tf.Module]:
     return dict(paths.values())
 
 
-def _laying(cls: type[Any], path: str, layouts: Layouts, mesh: dtensor.Mesh) -> type[Any]:
+def _laying(cls: type[Any], path: str, layouts: Layouts, lay: Lay) -> type[Any]:
     def laid(y: Any) -> Any:
         if not isinstance(y, tf.Tensor):
             raise ConfigurationError(
@@ -51,7 +52,7 @@ def _laying(cls: type[Any], path: str, layouts: Layouts, mesh: dtensor.Mesh) -> 
             layouts.check_divide({path: y.shape})
         else:  # rows that the mesh's can't share lie whole, as they came in: those of an evaluation's last batch
             axes = tuple(WHOLE if axis == BATCH else axis for axis in axes)
-        return dtensor.relayout(y, layout(mesh, axes))
+        return lay(y, axes)
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         return laid(cls.__call__(self, *args, **kwargs))

@@ -1,7 +1,8 @@
 """What runs a task's phases: accumulation, the one reduction, the step, chunks of steps."""
 
-from core.engine.assembly import Assembly, assemble, assemble_task
+from core.engine.assembly import Assembly, assemble, assemble_task, axes_of_slots
 from core.engine.chunk import ALL_WELL, Progress, make_chunk
+from core.engine.mesh_checks import check_on_mesh
 from core.engine.step import StepResult, TrainStep
 from core.engine.sweep import Accumulated, accumulate_gradients, compute
 from core.engine.write import commit_untrained, reduce_over_replicas
@@ -16,6 +17,8 @@ __all__ = [
     "accumulate_gradients",
     "assemble",
     "assemble_task",
+    "axes_of_slots",
+    "check_on_mesh",
     "commit_untrained",
     "compute",
     "make_chunk",

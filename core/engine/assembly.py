@@ -9,11 +9,13 @@ import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import tensorflow as tf
+from tensorflow.experimental import dtensor
 
-from core.distribution.mesh_outputs import check_outputs, lay_out_outputs
+from core.distribution.mesh_outputs import lay_out_outputs
 from core.distribution.mesh_plan import MeshPlan
 from core.distribution.mesh_strategy import MeshStrategy
-from core.engine.mesh_checks import check_phases_on_mesh, check_whole_mesh
+from core.distribution.mesh_variable import layout
+from core.engine.mesh_checks import check_on_mesh
 from core.engine.scopes import AxesById, made_on
 from core.engine.shapes import made
 from core.errors import ConfigurationError
@@ -48,9 +50,7 @@ def assemble(
     `placements` replace those of the phases that they name; `one_device` names networks of the task that live on one
     device only, beside those that the task names itself.
     """
-    if isinstance(strategy, MeshStrategy):
-        check_whole_mesh(placements=placements, one_device=one_device)
-    task = assemble_task(make_task, strategy, one_device=one_device)
+    task = assemble_task(make_task, strategy, placements=placements, one_device=one_device)
     phases = placed_phases(checked_phases(task), placements)
     ids = set[int]()
     if strategy.num_replicas_in_sync > 1:
@@ -67,12 +67,17 @@ def assemble(
 
 
 def assemble_task(
-    make_task: Callable[[], Task], strategy: tf.distribute.Strategy, *, one_device: Sequence[str] = ()
+    make_task: Callable[[], Task],
+    strategy: tf.distribute.Strategy,
+    *,
+    placements: Mapping[str, Placement] = {},
+    one_device: Sequence[str] = (),
 ) -> Task:
     """Makes a task within the strategy's scope, with the networks of `one_device`, its own and these, on one device."""
-    task = made_on(make_task, strategy, _axes_in_task)
+    task = made_on(make_task, strategy, functools.partial(_axes_in_task, placements, one_device))
     if isinstance(strategy, MeshStrategy):
-        lay_out_outputs(task, strategy.plan.output_layouts, strategy.mesh)
+        mesh = strategy.mesh
+        lay_out_outputs(task, strategy.plan.output_layouts, lambda y, axes: dtensor.relayout(y, layout(mesh, axes)))
     names = dict.fromkeys((*task.one_device, *one_device))
     if names and strategy.num_replicas_in_sync > 1:
         # The same task once more, outside the scope, to take from it what isn't to be replicated.
@@ -92,7 +97,7 @@ def _optimizer(
     variables = phase.variables()
     apart = [path for path, variable in variables.items() if id(variable) in one_device_ids]
     if not apart:
-        return made_on(lambda: Optimizer(phase.optimizer, variables), strategy, functools.partial(_axes_of_slots, task))
+        return made_on(lambda: Optimizer(phase.optimizer, variables), strategy, functools.partial(axes_of_slots, task))
     if len(apart) < len(variables):
         raise ConfigurationError(
             f"phase `{phase.name}` trains `{apart[0]}`, which the task keeps on one device (`one_device`), together "
@@ -101,16 +106,16 @@ def _optimizer(
     return made(lambda: Optimizer(phase.optimizer, variables), lambda: tf.device(_device(strategy)))
 
 
-def _axes_in_task(plan: MeshPlan, task: Task) -> AxesById:
+def _axes_in_task(
+    placements: Mapping[str, Placement], one_device: Sequence[str], plan: MeshPlan, task: Task
+) -> AxesById:
     """Returns along which axes each variable of the task is cut, once the plan fits all of it."""
-    check_phases_on_mesh(task)
+    check_on_mesh(plan, task, placements=placements, one_device=one_device)
     variables = named_variables(task)
-    plan.check({path: variable.shape for path, variable in variables.items()})
-    check_outputs(task, plan.output_layouts)
     return {id(variable): plan.layouts.of(path, variable.shape) for path, variable in variables.items()}
 
 
-def _axes_of_slots(task: Task, plan: MeshPlan, optimizer: Optimizer) -> AxesById:
+def axes_of_slots(task: Task, plan: MeshPlan, optimizer: Optimizer) -> AxesById:
     """Returns the same of slots that have the shape of their parameter; one of another shape lies whole."""
     paths = {id(variable): path for path, variable in named_variables(task).items()}
     return {

@@ -4,13 +4,26 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from core.arguments import listed
+from core.distribution.mesh_outputs import check_outputs
+from core.distribution.mesh_plan import MeshPlan
 from core.errors import ConfigurationError
+from core.module import named_variables
 from core.task import ONE_DEVICE, Compute, Placement, Task
 
 _INSTEAD = "On a mesh every device takes part in every phase: leave it out, or train on replicas (`@mirrored()`)."
 
 
-def check_whole_mesh(*, placements: Mapping[str, Placement], one_device: Sequence[str]) -> None:
+def check_on_mesh(
+    plan: MeshPlan, task: Task, *, placements: Mapping[str, Placement], one_device: Sequence[str]
+) -> None:
+    """Refuses what can't be on a mesh: places that an experiment or its task asks for, and patterns that don't fit."""
+    _check_places(placements, one_device)
+    _check_phases(task)
+    plan.check({path: variable.shape for path, variable in named_variables(task).items()})
+    check_outputs(task, plan.output_layouts)
+
+
+def _check_places(placements: Mapping[str, Placement], one_device: Sequence[str]) -> None:
     """Refuses an experiment that asks for something to be on one device of a mesh."""
     if placements:
         raise ConfigurationError(f"`Experiment.placements` places {listed(placements)}. {_INSTEAD}")
@@ -18,7 +31,7 @@ def check_whole_mesh(*, placements: Mapping[str, Placement], one_device: Sequenc
         raise ConfigurationError(f"`Experiment.one_device` names {listed(one_device)}. {_INSTEAD}")
 
 
-def check_phases_on_mesh(task: Task) -> None:
+def _check_phases(task: Task) -> None:
     """Refuses a task that asks for it."""
     name = type(task).__name__
     if task.one_device:

@@ -1,7 +1,9 @@
 """What a step of training takes, found from its trace: nothing is run, so it may be larger than any machine at hand."""
 
+from core.estimate.figures import Figures, on_mesh, on_replicas
 from core.estimate.memory import ACTIVATIONS, GRADIENTS, PARAMETERS, SLOTS, bytes_of, held_in, on_device, standing
 from core.estimate.repeats import Repeats
+from core.estimate.sharding import laid_out
 from core.estimate.spread import Spread, Taken
 
 __all__ = [
@@ -9,11 +11,15 @@ __all__ = [
     "GRADIENTS",
     "PARAMETERS",
     "SLOTS",
+    "Figures",
     "Repeats",
     "Spread",
     "Taken",
     "bytes_of",
     "held_in",
+    "laid_out",
     "on_device",
+    "on_mesh",
+    "on_replicas",
     "standing",
 ]

@@ -82,6 +82,11 @@ def same_buffer(op: tf.Operation) -> bool:
     return op.type in _SAME_BUFFER
 
 
+def read_by(op: tf.Operation) -> Sequence[tf.Tensor]:
+    """Returns what `op` reads: of what another is to lie like it needs no value."""
+    return list(op.inputs)[:1] if op.type == "RelayoutLike" else list(op.inputs)
+
+
 def handed_through(graph: Any) -> dict[int, int]:
     """Returns, by the number of an output, the argument that a function hands back as it came."""
     places = {x.name: i for i, x in enumerate(graph.inputs)}

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from core.estimate.graphs import Called, called_by, handed_through, is_loop, merged, needed, same_buffer
+from core.estimate.graphs import Called, called_by, handed_through, is_loop, merged, needed, read_by, same_buffer
 
 SizeOf = Callable[[tf.Tensor], int]
 
@@ -25,6 +25,7 @@ _IN_PLACE = {
     "Sigmoid", "SigmoidGrad", "Sin", "Softmax", "Sqrt", "SqrtGrad", "Square", "Sub", "Tanh", "TanhGrad",
 }  # fmt: skip
 _PUSHES = {"TensorListPushBack": 1, "TensorListSetItem": 2}  # with the number of the input that becomes an element
+_LAID_OUT = ("Relayout", "RelayoutLike")  # of the same size it lies as it did, or is added up where it is
 _WRITES = ("Resource", "Assign")
 
 
@@ -124,12 +125,12 @@ class _Simulation:
         self.readers: dict[str, int] = {}
         self.reading: dict[str, list[tf.Operation]] = {}
         for op in self.ops:
-            for x in op.inputs:
+            for x in read_by(op):
                 self.readers[self.name(x)] = self.readers.get(self.name(x), 0) + 1
                 self.reading.setdefault(self.name(x), []).append(op)
         for x in graph.outputs:
             self.readers[self.name(x)] = self.readers.get(self.name(x), 0) + 1
-        self.waiting = {id(op): len({self.name(x) for x in op.inputs}) for op in self.ops}
+        self.waiting = {id(op): len({self.name(x) for x in read_by(op)}) for op in self.ops}
         self.buffers: dict[str, _Buffer] = {}
         self.now, self.moments = NOTHING, Timeline()
         self.own = {self.name(x) for i, x in enumerate(graph.inputs) if i in owned}
@@ -167,7 +168,7 @@ class _Simulation:
     def _dying(self, op: tf.Operation) -> list[_Buffer]:
         """Returns the buffers that nobody reads after `op`."""
         found: dict[int, tuple[_Buffer, int]] = {}
-        for x in op.inputs:
+        for x in read_by(op):
             buffer = self.buffers[self.name(x)]
             found[id(buffer)] = (buffer, found.get(id(buffer), (buffer, 0))[1] + 1)
         return [buffer for buffer, count in found.values() if buffer.readers == count]
@@ -191,7 +192,7 @@ class _Simulation:
         if op.type == "Placeholder":
             for x in op.outputs:
                 self._new(x, self.size_of(x) if self.name(x) in self.own else 0)
-        elif same_buffer(op):
+        elif same_buffer(op) or (op.type in _LAID_OUT and self._size(op.inputs[0]) == self._size(op.outputs[0])):
             for x, to in zip(op.outputs, op.inputs, strict=False):
                 self._join(x, to)
         elif op.type in _PUSHES:
@@ -225,7 +226,7 @@ class _Simulation:
         self.now = self.now.plus(buffer.held)
 
     def _give_back(self, op: tf.Operation) -> None:
-        for x in op.inputs:
+        for x in read_by(op):
             buffer = self.buffers[self.name(x)]
             buffer.readers -= 1
             if buffer.readers == 0:

@@ -11,22 +11,24 @@ from typing import Any
 
 import tensorflow as tf
 
+from core.estimate.figures import Figures
 from core.module import named_variables
 
 FEW = 2
 FROM = 6  # blocks; fewer are traced as they are
 
-Figures = Mapping[Hashable, int]
-
 
 class Repeats:
-    """The lists of `task` that hold blocks alike, by how many they hold."""
+    """The lists of `task` that hold blocks alike, by how many they hold.
 
-    def __init__(self, task: tf.Module):
+    `marks` tell apart variables and modules that look the same, by their ids: how they lie on a mesh, say.
+    """
+
+    def __init__(self, task: tf.Module, marks: Mapping[int, Hashable] = {}):
         self._lists: dict[int, list[tuple[tf.Module, str, Any]]] = defaultdict(list)
         for module in (task, *task.submodules):
             for name, value in vars(module).items():
-                if isinstance(value, list) and len(value) >= FROM and _alike(value):
+                if isinstance(value, list) and len(value) >= FROM and _alike(value, marks):
                     self._lists[len(value)].append((module, name, value))
 
     @property
@@ -36,16 +38,19 @@ class Repeats:
 
     def counted(self, measure: Callable[[], Figures]) -> Figures:
         """Returns the figures of the whole task, of what `measure` finds while its lists are short."""
-        if not self._lists:
-            return measure()
+        if self._lists:
+            # What names a block that was left out raises, as a pattern of an optimizer may; a mistake does so again.
+            with contextlib.suppress(Exception):
+                return self._grown(measure)
+        return measure()
+
+    def _grown(self, measure: Callable[[], Figures]) -> Figures:
         few = dict.fromkeys(self._lists, FEW)
         base = self._measured(measure, few)
-        total: dict[Hashable, int] = dict(base)
+        total = base
         for length in self._lists:
             more = self._measured(measure, {**few, length: FEW + 1})
-            for key in {*base, *more}:
-                growth = more.get(key, 0) - base.get(key, 0)
-                total[key] = total.get(key, 0) + (length - FEW) * growth
+            total = total.grown(base, more, length - FEW)
         return total
 
     def _measured(self, measure: Callable[[], Figures], lengths: Mapping[int, int]) -> Figures:
@@ -65,11 +70,17 @@ class Repeats:
                 setattr(module, name, blocks)
 
 
-def _alike(blocks: list[Any]) -> bool:
-    """Says whether these are modules of one kind, each with variables of its own, of the same shapes."""
+def _alike(blocks: list[Any], marks: Mapping[int, Hashable]) -> bool:
+    """Says whether these are modules of one kind, with marks alike, and variables of their own, of the same shapes."""
     if not all(isinstance(block, tf.Module) and type(block) is type(blocks[0]) for block in blocks):
         return False
     found = [named_variables(block) for block in blocks]
-    kinds = [{path: (v.shape, v.dtype, v.trainable) for path, v in variables.items()} for variables in found]
+    kinds = [
+        (
+            {path: (v.shape, v.dtype, v.trainable, marks.get(id(v))) for path, v in variables.items()},
+            [marks.get(id(module)) for module in (block, *block.submodules)],
+        )
+        for block, variables in zip(blocks, found, strict=True)
+    ]
     own = {id(v) for variables in found for v in variables.values()}
     return all(kind == kinds[0] for kind in kinds) and len(own) == sum(map(len, found)) > 0

@@ -233,6 +233,15 @@ def by_rows_summed(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]
     return [whole(op.outputs[0])._replace(parts_of=frozenset(reads.added_up(0)[:1]) - {WHOLE})]
 
 
+def relaid(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
+    """Lies as the operation says, or as its second input does: what is cut anew is cut at no price."""
+    to = shardings[1].axes if op.type == "RelayoutLike" else tuple(op.get_attr("layout").decode().split(","))
+    for d, axis in enumerate(reads.added_up(0)):
+        if axis not in (WHOLE, to[d]):
+            reads.whole_along(0, d)
+    return [Sharding(to)]
+
+
 def unknown(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
     """Has all that it reads whole, for want of a rule."""
     for i in range(len(op.inputs)):
@@ -266,6 +275,8 @@ RULES: dict[str, Rule] = {
     "ExpandDims": expanded,
     "GatherV2": gathered,
     "ResourceGather": gathered,
+    "Relayout": relaid,
+    "RelayoutLike": relaid,
     "Reshape": reshaped,
     "Squeeze": reshaped,
     "StridedSlice": sliced,

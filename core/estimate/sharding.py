@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import tensorflow as tf
+from tensorflow.dtensor.python import gen_dtensor_ops
 
 from core.distribution.layouts import WHOLE
 
@@ -41,6 +42,11 @@ class Reads(Protocol):
 
 
 Rule = Callable[[tf.Operation, Reads, Sequence[Sharding]], list[Sharding]]
+
+
+def laid_out(x: tf.Tensor, axes: Axes) -> tf.Tensor:
+    """Says in a trace that `x` is to lie so, by the operation that DTensor has for it; its gradient is one too."""
+    return gen_dtensor_ops.relayout(x, ",".join(axes))
 
 
 def whole(x: tf.Tensor) -> Sharding:

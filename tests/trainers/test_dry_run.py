@@ -42,6 +42,15 @@ def test_it_says_what_a_device_holds(tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+def test_gradients_cross_in_the_type_that_a_run_would_reduce_them_in(tmp_path):
+    files = [f"--gin_file={CONFIGS / name}" for name in ("digits_linear.gin", "runtime/mirrored.gin")]
+    half = "--gin_param=Trainer.reduce_gradients_in = 'bfloat16'"
+    done = run(*files, half, "--gin_param=mirrored.replicas = 2", "--mode=dry_run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    parameters = 64 * 10 + 10
+    assert rows(done.stdout)["net", "gradients"] == [1, pytest.approx(2 * parameters, rel=0.02)]
+
+
 def test_data_need_not_be_there(tmp_path):
     narrow = ["CycleGan.width = 4", "CycleGan.blocks = 1", "CycleGan.image_shape = [32, 32, 3]"]
     flags = [f"--gin_param={text}" for text in (*narrow, "CycleGan.discriminator_channels = [4, 8]")]
@@ -66,7 +75,13 @@ def test_a_mesh_is_of_more_devices_than_there_are(tmp_path):
 
 def test_a_mesh_that_does_not_fit_is_refused(tmp_path):
     file = f"--gin_file={CONFIGS / 'text_tiny.gin'}"
-    wrong = {"mesh.model = 3": "`mesh.model` is 3, which doesn't divide", "mesh.batch = 5": "`mesh.batch` = 5"}
+    wrong = {
+        "mesh.model = 3": "`mesh.model` is 3, which doesn't divide",
+        "mesh.batch = 5": "`mesh.batch` = 5",
+        "mesh.output_layouts = [('*/norms', '-,model,-')]": "which matches no module that can be called",
+        "Experiment.one_device = ['net']": "`Experiment.one_device` names `net`",
+        "Experiment.seed = -1": "`Experiment.seed` is -1",
+    }
     for text, says in wrong.items():
         refused(file, MEGATRON, f"--gin_param={text}", "--mode=dry_run", cwd=tmp_path, exit_code=2, says=[says])
 

@@ -13,6 +13,7 @@ from models import LanguageModel
 from models.classifiers.convnet import ConvNetClassifier
 from models.classifiers.mlp import MlpClassifier
 from tests.core.estimate.test_spread import MEGATRON, spread
+from tests.models.language.test_on_meshes import SEQUENCE
 
 ROWS, TIME, SIZE, BLOCKS = 8, 32, 32, 2  # of configs/text_tiny.gin, but for the rows
 PADDED = 4096
@@ -53,11 +54,21 @@ def images():
     return {"image": random.rand(ROWS, 8, 8, 1).astype("f4"), "label": random.randint(0, 10, ROWS).astype("i4")}
 
 
+def on_paper_and_found(make, values, layouts, rows, parts, microbatches=1, outputs=()):
+    """Returns what is said to cross, and the ledger's entries."""
+    features = [(key, (x.shape[1:], x.dtype)) for key, x in values.items()]
+    on_paper = spread(make, features, layouts, microbatches=microbatches, outputs=outputs, batch=rows, model=parts)
+    assert not on_paper.unknown
+    run = Run(
+        assemble(make, on_virtual_mesh(rows, parts, layouts, output_layouts=outputs)), values, microbatches=microbatches
+    )
+    run(0)
+    return on_paper, run.collectives
+
+
 def said_and_found(make, values, layouts, rows, parts, microbatches=1):
     """Returns how many sums of how many bytes are said to cross, by axis, and the bytes of the ledger's."""
-    features = [(key, (x.shape[1:], x.dtype)) for key, x in values.items()]
-    on_paper = spread(make, features, layouts, microbatches=microbatches, batch=rows, model=parts)
-    assert not on_paper.unknown
+    on_paper, collectives = on_paper_and_found(make, values, layouts, rows, parts, microbatches)
     assert {taken.kind for taken in on_paper.counts} == {"all-reduce"}
     said = {
         axis: (
@@ -66,10 +77,8 @@ def said_and_found(make, values, layouts, rows, parts, microbatches=1):
         )
         for axis in ("batch", "model")
     }
-    run = Run(assemble(make, on_virtual_mesh(rows, parts, layouts)), values, microbatches=microbatches)
-    run(0)
-    found = {axis: [entry.bytes for entry in run.collectives if entry.axis == axis] for axis in said}
-    assert sum(map(len, found.values())) == len(run.collectives)
+    found = {axis: [entry.bytes for entry in collectives if entry.axis == axis] for axis in said}
+    assert sum(map(len, found.values())) == len(collectives)
     return said, found
 
 
@@ -128,3 +137,19 @@ def test_of_texts(make, layouts, sums, rows, parts):
         assert 0 <= sum(found["model"]) - size <= 4 * PADDED  # norms of gradients
     else:
         assert (said["model"], found["model"]) == ((0, 0), [])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("make", [text, recomputing])
+def test_of_norms_by_the_sequence(make):
+    """CPUs join what is cut by a sum of all of it, each device's part with zeros for the others'."""
+    on_paper, collectives = on_paper_and_found(make, texts(), MEGATRON, 1, 2, outputs=SEQUENCE)
+    activations = 4 * ROWS * TIME * SIZE
+    kinds = {"all-reduce": activations, "all-gather": activations // 2}
+    said = {
+        kind: sum(taken_bytes for taken, taken_bytes in on_paper.bytes.items() if taken.kind == kind) // size
+        for kind, size in kinds.items()
+    }
+    found = sum(entry.bytes // activations for entry in collectives)
+    assert sum(said.values()) == found
+    assert said["all-gather"] > 0

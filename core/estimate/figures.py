@@ -1,0 +1,75 @@
+"""What one step of training takes, as figures that can be added up: of a few blocks, say, for all that there are."""
+
+import dataclasses
+import math
+from collections import Counter
+from typing import Any
+
+from core.distribution import MeshPlan
+from core.distribution.layouts import WHOLE
+from core.distribution.mesh_plan import BATCH
+from core.engine import Assembly, TrainStep, axes_of_slots
+from core.estimate.memory import bytes_of, held_in, on_device, standing
+from core.estimate.sharding import Axes
+from core.estimate.spread import Spread
+from core.module import named_variables
+
+Names = tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Figures:
+    """Counts bytes of a device, and collectives."""
+
+    standing: Counter[str]  # bytes of variables, by their kind
+    held: Counter[tuple[str, str]]  # bytes of tensors, by the moment and the kind
+    checkpoint: Counter[str]  # bytes on disk, by the kind
+    crossing: Counter[Names]  # collectives, by what tells them apart
+    bytes: Counter[Names]  # that a device hands into these
+    joined: Counter[str]  # bytes of all-gathers, by what asks for them
+    unknown: Counter[str]  # operations without a rule, by their kind
+
+    def grown(self, base: "Figures", more: "Figures", times: int) -> "Figures":
+        """Returns these figures, and `times` what `more` has beyond the `base`."""
+        found = {}
+        for field in dataclasses.fields(Figures):
+            so_far, a, b = (getattr(figures, field.name) for figures in (self, base, more))
+            found[field.name] = Counter({x: so_far[x] + times * (b[x] - a[x]) for x in dict.fromkeys([*so_far, *b])})
+        return Figures(**found)
+
+
+def on_replicas(assembly: Assembly, step: TrainStep, chunk: Any) -> Figures:
+    """Measures a traced `chunk` of steps on the replicas of its strategy."""
+    crossing, handed_in = Counter[Names](), Counter[Names]()
+    for entry in step.exchange.ledger.collectives:
+        crossing[entry.phase, entry.what] += 1
+        handed_in[entry.phase, entry.what] += entry.bytes
+    whole = Counter(standing(assembly, lambda _, variable: bytes_of(variable)))
+    held = Counter(held_in(chunk, on_device(step.exchange.device, bytes_of)))
+    return Figures(whole, held, whole, crossing, handed_in, Counter(), Counter())
+
+
+def on_mesh(assembly: Assembly, chunk: Any, plan: MeshPlan) -> Figures:
+    """Measures a `chunk` of steps, traced as for one device, on the devices of a mesh."""
+    axes = cut(assembly, plan)
+    spread = Spread(plan.sizes, assembly.variables, axes)
+    spread.follow(chunk, BATCH)
+    parts = {path: math.prod(plan.sizes[axis] for axis in of if axis != WHOLE) for path, of in axes.items()}
+    return Figures(
+        standing=Counter(standing(assembly, lambda path, variable: bytes_of(variable) // parts[path])),
+        held=Counter(held_in(chunk, spread.size_of)),
+        checkpoint=Counter(standing(assembly, lambda _, variable: bytes_of(variable))),
+        crossing=Counter({dataclasses.astuple(taken): count for taken, count in spread.counts.items()}),
+        bytes=Counter({dataclasses.astuple(taken): count for taken, count in spread.bytes.items()}),
+        joined=spread.joined,
+        unknown=spread.unknown,
+    )
+
+
+def cut(assembly: Assembly, plan: MeshPlan) -> dict[str, Axes]:
+    """Returns along which axes of the mesh each variable is cut, a slot as its parameter or as the plan says."""
+    variables = named_variables(assembly.task)
+    known = {id(variable): plan.layouts.of(path, variable.shape) for path, variable in variables.items()}
+    for optimizer in assembly.optimizers.values():
+        known |= axes_of_slots(assembly.task, plan, optimizer)
+    return {path: known.get(id(v), (WHOLE,) * len(v.shape)) for path, v in assembly.variables.items()}
