@@ -8,7 +8,7 @@ from tensorflow.python.ops import cond_v2, while_v2
 
 _KEPT, _NEEDED = "_functions_that_it_calls", "_operations_that_are_needed"
 _LOOPS = ("While", "StatelessWhile")
-_CHOICES = ("If", "StatelessIf")
+CHOICES = ("If", "StatelessIf", "Case", "StatelessCase")
 # What hands on the buffer of its first input, or of each of its inputs.
 _SAME_BUFFER = {
     "Bitcast", "EnsureShape", "ExpandDims", "Identity", "IdentityN", "PreventGradient", "Reshape", "Squeeze",
@@ -38,7 +38,7 @@ def called_by(op: tf.Operation) -> list[Called]:
 def _called_by(op: tf.Operation) -> list[Called]:
     if op.type in _LOOPS:
         return [Called(while_v2._get_graph(op, "body", "_body_graph"), 0, times(op))]
-    if op.type in _CHOICES:
+    if op.type in CHOICES:
         return [Called(graph, 1, 1) for graph in cond_v2.get_func_graphs(op)]
     if op.type in ("PartitionedCall", "StatefulPartitionedCall"):
         function = op.graph._get_function(op.get_attr("f").name)
@@ -87,6 +87,11 @@ def read_by(op: tf.Operation) -> Sequence[tf.Tensor]:
     return list(op.inputs)[:1] if op.type == "RelayoutLike" else list(op.inputs)
 
 
+def writes(graph: Any) -> bool:
+    """Says whether a traced function writes variables."""
+    return any(op.type.startswith(("Resource", "Assign")) and not op.outputs for op in graph.get_operations())
+
+
 def handed_through(graph: Any) -> dict[int, int]:
     """Returns, by the number of an output, the argument that a function hands back as it came."""
     places = {x.name: i for i, x in enumerate(graph.inputs)}
@@ -121,7 +126,7 @@ def merged(ops: Sequence[tf.Operation]) -> dict[str, str]:
     first: dict[Any, tf.Operation] = {}
     same: dict[str, str] = {}
     for op in ops:
-        if op.op_def is None or op.op_def.is_stateful or op.type in ("Placeholder", *_LOOPS, *_CHOICES):
+        if op.op_def is None or op.op_def.is_stateful or op.type in ("Placeholder", *_LOOPS, *CHOICES):
             continue
         attributes = op.node_def.attr
         inputs = tuple(same.get(x.name, x.name) for x in op.inputs)

@@ -15,7 +15,18 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from core.estimate.graphs import Called, called_by, handed_through, is_loop, merged, needed, read_by, same_buffer
+from core.estimate.graphs import (
+    CHOICES,
+    Called,
+    called_by,
+    handed_through,
+    is_loop,
+    merged,
+    needed,
+    read_by,
+    same_buffer,
+    writes,
+)
 
 SizeOf = Callable[[tf.Tensor], int]
 
@@ -26,7 +37,6 @@ _IN_PLACE = {
 }  # fmt: skip
 _PUSHES = {"TensorListPushBack": 1, "TensorListSetItem": 2}  # with the number of the input that becomes an element
 _LAID_OUT = ("Relayout", "RelayoutLike")  # of the same size it lies as it did, or is added up where it is
-_WRITES = ("Resource", "Assign")
 
 
 class Held(NamedTuple):
@@ -244,7 +254,7 @@ class _Simulation:
         given = {i: buffer for i, buffer in enumerate(buffers) if buffer in dying and buffer.size}
         for buffer in dict.fromkeys(given.values()):
             held = held.plus(buffer.held, -1)
-        updating = any(_writes(called.graph) for called in functions) and not is_loop(op)
+        updating = any(writes(called.graph) for called in functions) and not is_loop(op)
         for called in functions:
             arguments = dict(enumerate(called.graph.inputs, called.first))
             owned = {i - called.first for i in given if i in arguments}
@@ -273,7 +283,7 @@ def gradients_in(ops: Sequence[tf.Operation], known: Collection[str]) -> set[str
     """Returns the names of what is handed to an update, of what is `known` to be, and of what it was added up from."""
     found = set(known)
     for op in reversed(ops):
-        if op.type in ("If", "StatelessIf") and any(_writes(called.graph) for called in called_by(op)):
+        if op.type in CHOICES and any(writes(called.graph) for called in called_by(op)):
             found |= {x.name for x in op.inputs if x.dtype.is_floating}
         if is_loop(op):
             found |= {op.inputs[i].name for i, x in enumerate(op.outputs) if x.name in found}
@@ -282,10 +292,6 @@ def gradients_in(ops: Sequence[tf.Operation], known: Collection[str]) -> set[str
         ):
             found |= {x.name for x in op.inputs if x.shape == op.outputs[0].shape}
     return found
-
-
-def _writes(graph: Any) -> bool:
-    return any(op.type.startswith(_WRITES) and not op.outputs for op in graph.get_operations())
 
 
 def _with(size_of: SizeOf, lists: dict[str, int]) -> SizeOf:

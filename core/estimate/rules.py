@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from core.distribution.layouts import WHOLE
 from core.estimate.sharding import Reads, Rule, Sharding, whole
+from core.estimate.slices import sliced
 
 
 def elementwise(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
@@ -139,18 +140,20 @@ def _static(x: tf.Tensor) -> Any:
 
 
 def expanded(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
-    place = int(tf.get_static_value(op.inputs[1])) % (len(shardings[0].axes) + 1)
-    axes = shardings[0].axes
+    axes, known = shardings[0].axes, tf.get_static_value(op.inputs[1])
+    if known is None:
+        return unknown(op, reads, shardings)
+    place = int(known) % (len(axes) + 1)
     return [Sharding((*axes[:place], WHOLE, *axes[place:]), shardings[0].parts_of)]
 
 
 def gathered(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
     """Looks rows up: of a table that is cut by rows each device has some, and zeros for the others."""
-    table, ids = reads.added_up(0), reads.added_up(1)
-    axis = int(tf.get_static_value(op.inputs[2])) if len(op.inputs) > 2 else 0
-    batch = int(op.get_attr("batch_dims"))
-    if batch:
+    known = tf.get_static_value(op.inputs[2]) if len(op.inputs) > 2 else 0
+    if known is None or op.get_attr("batch_dims"):
         return unknown(op, reads, shardings)
+    table, ids = reads.added_up(0), reads.added_up(1)
+    axis = int(known) % len(table)
     result = [*table[:axis], *ids, *table[axis + 1 :]]
     for d, cut in enumerate(result):
         if cut != WHOLE and (result.count(cut) > 1 or cut == table[axis]):
@@ -181,40 +184,25 @@ def same_sizes(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) ->
     return results
 
 
-_DATA = {"AvgPoolGrad": 1, "Conv2DBackpropInput": 2, "Split": 1, "StridedSliceGrad": 4}
-
-
-def sliced(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
-    """Takes a part along some dimensions, drops others and adds some: a cut stays where a dimension keeps its size."""
-    x, y, axes = op.inputs[0], op.outputs[0], reads.added_up(0)
-    found: list[str] = []
-    for d in _kept(op, x.shape.rank, op.inputs[1].shape[0]):
-        if d is not None and axes[d] != WHOLE and x.shape[d] != y.shape[len(found)]:
-            reads.whole_along(0, d)
-            d = None
-        found.append(WHOLE if d is None else axes[d])
-    for d, axis in enumerate(axes):
-        if axis != WHOLE and d not in _kept(op, x.shape.rank, op.inputs[1].shape[0]):
-            reads.whole_along(0, d)
+def concatenated(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
+    """Joins tensors along a dimension, which none may be cut along; along others all are cut as any of them is."""
+    known = tf.get_static_value(op.inputs[-1])
+    if known is None:
+        return unknown(op, reads, shardings)
+    found = list(whole(op.outputs[0]).axes)
+    along = int(known) % len(found)
+    for i in range(len(op.inputs) - 1):
+        for d, axis in enumerate(reads.added_up(i)):
+            if axis == WHOLE:
+                continue
+            if d != along and (found[d] == axis or (found[d] == WHOLE and axis not in found)):
+                found[d] = axis
+            else:
+                reads.whole_along(i, d)
     return [Sharding(tuple(found))]
 
 
-def _kept(op: tf.Operation, rank: int, count: int) -> list[int | None]:
-    """Returns, for each dimension of a slice, the one that it is of; `None` where it is new."""
-    drops, adds, rest = (op.get_attr(f"{name}_mask") for name in ("shrink_axis", "new_axis", "ellipsis"))
-    named = sum(not (adds | rest) >> i & 1 for i in range(count))
-    found: list[int | None] = []
-    d = 0
-    for i in range(count):
-        if rest >> i & 1:
-            found += range(d, d + rank - named)
-            d += rank - named
-        elif adds >> i & 1:
-            found.append(None)
-        else:
-            found += [] if drops >> i & 1 else [d]
-            d += 1
-    return [*found, *range(d, rank)]
+_DATA = {"AvgPoolGrad": 1, "Conv2DBackpropInput": 2, "Split": 1, "StridedSliceGrad": 4}
 
 
 def by_rows(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
@@ -268,10 +256,11 @@ RULES: dict[str, Rule] = {
     **_all("MatMul BatchMatMulV2", product),
     **_all("Sum Mean Prod L2Loss Max Min Any All ArgMax ArgMin", reduction),
     **_all("Softmax LogSoftmax SparseSoftmaxCrossEntropyWithLogits", softmax),
-    **_all("BroadcastTo ConcatV2 Pad PadV2 Slice Split StridedSliceGrad Tile", same_sizes),
+    **_all("BroadcastTo Pad PadV2 Slice Split StridedSliceGrad Tile", same_sizes),
     **_all("Conv2D Conv2DBackpropInput MaxPool MaxPoolGrad AvgPool AvgPoolGrad ResizeBilinear", by_rows),
     "Conv2DBackpropFilter": by_rows_summed,
     "BiasAddGrad": bias_gradient,
+    "ConcatV2": concatenated,
     "ExpandDims": expanded,
     "GatherV2": gathered,
     "ResourceGather": gathered,

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from core.distribution.layouts import WHOLE
-from core.estimate.graphs import called_by, is_loop, needed
+from core.estimate.graphs import called_by, is_loop, needed, writes
 from core.estimate.memory import bytes_of
 from core.estimate.rules import NOT_ADDED_UP_LATER, RULES, unknown
 from core.estimate.sharding import Axes, Sharding, whole
@@ -188,7 +188,7 @@ class _At:
 
     def whole_along(self, number: int, dimension: int) -> None:
         axis, x = self.sharding(number).axes[dimension], self.op.inputs[number]
-        to = f" to {list(self.op.outputs[0].shape)}" if self.op.outputs else ""
+        to = "".join(f" to {list(y.shape)}" for y in self.op.outputs[:1] if y.shape.rank is not None)
         because = f"{self.op.type} of {list(x.shape)}{to}, cut along `{axis}` in dimension {dimension}"
         self.spread.note(axis, JOINED, self.spread.size_of(x), because=because)
 
@@ -236,11 +236,7 @@ class _At:
     def _call(self, functions: Sequence[Any]) -> None:
         op, spread = self.op, self.spread
         loop = is_loop(op)
-        updating = not loop and any(
-            x.type.startswith(("Resource", "Assign")) and not x.outputs
-            for called in functions
-            for x in called.graph.get_operations()
-        )
+        updating = not loop and any(writes(called.graph) for called in functions)
         given = {
             i: Sharding(self.added_up(i)) for i, x in enumerate(op.inputs) if x.dtype not in (tf.resource, tf.variant)
         }

@@ -55,8 +55,15 @@ def test_a_loops_list_grows_with_its_rounds(rounds):
     assert held(stacked, SQUARE) == pytest.approx(2.0 * rounds, abs=0.1)
 
 
-def test_the_larger_branch_counts():
+@pytest.mark.parametrize(
+    "choose",
+    [
+        lambda x, small, large: tf.cond(x[0, 0] > 0, large, small),
+        lambda x, small, large: tf.switch_case(tf.cast(x[0, 0], tf.int32), [small, large, small]),
+    ],
+)
+def test_the_larger_branch_counts(choose):
     def chosen(x):
-        return tf.cond(x[0, 0] > 0, lambda: tf.matmul(tf.matmul(x, x), x)[:1], lambda: x[:1])
+        return choose(x, lambda: x[:1], lambda: tf.matmul(tf.matmul(x, x), x)[:1])
 
     assert held(chosen, SQUARE) == pytest.approx(2.0, abs=0.01)
