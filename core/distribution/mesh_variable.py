@@ -23,10 +23,15 @@ class MeshVariable(dtensor.DVariable):
         by_rows = self.layout.sharding_specs[0]
         if by_rows == dtensor.UNSHARDED:
             return super().sparse_read(indices, name)
-        ones = tf.one_hot(tf.reshape(indices, [-1]), self.shape[0], dtype=self.dtype)
-        free = next(axis for axis in self.layout.mesh.dim_names if axis != by_rows)
-        ones = dtensor.relayout(ones, dtensor.Layout([free, by_rows], self.layout.mesh))
-        return tf.reshape(tf.matmul(ones, self.read_value()), [*indices.shape, *self.shape[1:]])
+        # A row of zeros would pass for what isn't in the table: the kernel of a lookup says so, as elsewhere.
+        inside = tf.gather(1 + tf.range(self.shape[0]), indices) - 1
+        ones = tf.one_hot(tf.reshape(inside, [-1]), self.shape[0], dtype=self.dtype)
+        mesh = self.layout.mesh
+        free = next(axis for axis in mesh.dim_names if axis != by_rows)
+        rows = free if (ones.shape[0] or 1) % mesh.dim_size(free) == 0 else dtensor.UNSHARDED
+        ones = dtensor.relayout(ones, dtensor.Layout([rows, by_rows], mesh))
+        leading = [-1 if n is None else n for n in indices.shape]
+        return tf.reshape(tf.matmul(ones, self.read_value()), [*leading, *self.shape[1:]])
 
     def assign(self, value: Any, *args: Any, **kwargs: Any) -> Any:
         """Gives it a value: of the mesh, or of the host, of which each device takes its part."""
