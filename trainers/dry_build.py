@@ -84,7 +84,8 @@ class DryBuild:
     def figures(self) -> Figures:
         """Measures a step of the whole task."""
         if self.plan:
-            self.plan.check_rows(self.settings.global_batch_size, self.settings.microbatches)
+            rows, what = self.settings.global_batch_size, "`Trainer.global_batch_size`"
+            self.plan.check_rows(rows, self.settings.microbatches, what=what)
         return self._repeats.counted(self._measured)
 
     def _measured(self) -> Figures:

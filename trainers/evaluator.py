@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from core.arguments import is_size
 from core.data import PerReplica, Source, eval_chunks
-from core.distribution import Exchange
+from core.distribution import Exchange, MeshStrategy
 from core.distribution.ledger import FIGURES
 from core.distribution.shared_rows import mixing_unlike
 from core.engine.describe import describe_loss
@@ -42,6 +42,8 @@ class Evaluator:
                 f"`Evaluator.global_batch_size` is {shown(global_batch_size)}; it counts examples: use 1 or more, and "
                 f"at most {MOST}."
             )
+        if isinstance(experiment.strategy, MeshStrategy):
+            experiment.strategy.plan.check_rows(global_batch_size, what="`Evaluator.global_batch_size`")
         self.averaged = averaged_task(experiment)
         self.task, self.source, self._global_batch_size = self.averaged.task, source, global_batch_size
         self._innocent: set[str] = set()  # figures that weren't finite, though no example was to blame

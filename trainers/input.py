@@ -37,7 +37,8 @@ class Input:
                 f"{memory / 2**30:,.0f}. Use a smaller batch, or a smaller `Trainer.chunk_steps`."
             )
         if isinstance(self.strategy, MeshStrategy):
-            self.strategy.plan.check_rows(self.global_batch_size, settings.microbatches)
+            what = "`Trainer.global_batch_size`"
+            self.strategy.plan.check_rows(self.global_batch_size, settings.microbatches, what=what)
         self.origin = 0
         self._synthetic, self._seed, self._microbatches = experiment.synthetic, experiment.seed, settings.microbatches
         self._chunks = functools.partial(

@@ -31,14 +31,15 @@ class MeshPlan:
         """Counts the devices."""
         return self.sizes[BATCH] * self.sizes[MODEL]
 
-    def check_rows(self, global_batch_size: int, microbatches: int) -> None:
-        """Refuses a batch whose microbatches have no equal share for each row of devices."""
+    def check_rows(self, rows: int, microbatches: int = 1, *, what: str) -> None:
+        """Refuses a batch whose microbatches have no equal share for each row of devices; `what` is its size."""
         parts = microbatches * self.sizes[BATCH]
-        if global_batch_size % parts:
-            nearest = max(1, round(global_batch_size / parts)) * parts
+        if rows % parts:
+            split = f"{microbatches} microbatches x " if microbatches > 1 else ""
+            nearest = max(1, round(rows / parts)) * parts
             raise ConfigurationError(
-                f"`Trainer.global_batch_size` is {global_batch_size}, which {microbatches} microbatches x `mesh.batch` "
-                f"= {self.sizes[BATCH]} don't divide evenly; the nearest that fits is {nearest}."
+                f"{what} is {rows}, which {split}`mesh.batch` = {self.sizes[BATCH]} can't share evenly; the nearest "
+                f"that fits is {nearest}."
             )
 
     def check(self, shapes: Mapping[str, Sequence[int]]) -> None:

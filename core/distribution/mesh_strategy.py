@@ -130,9 +130,9 @@ class MeshStrategy:
         return tf.cast(value, dtype)
 
     def by_rows(self, value: tf.Tensor, axis: int) -> tf.Tensor:
-        """Cuts a value by its rows, which are its axis `axis`, along the mesh's `batch`, if that divides them."""
-        if value.shape[axis] % self.plan.sizes[BATCH]:
-            return value
+        """Cuts a value by its rows, which are its axis `axis`, along the mesh's `batch`."""
+        rows, parts = value.shape[axis], self.plan.sizes[BATCH]
+        assert rows % parts == 0, f"{parts} rows of devices can't share {rows}: `MeshPlan.check_rows` was to say so."
         axes = (*self.whole(value.shape[:axis]), BATCH, *self.whole(value.shape[axis + 1 :]))
         return dtensor.relayout(value, layout(self.mesh, axes))
 

@@ -171,6 +171,8 @@ def _spread(
         f"`batch` has {rows} rows, which {describe(replicas, microbatches)} can't share evenly: give a multiple of "
         f"{replicas * microbatches}."
     )
+    if isinstance(strategy, MeshStrategy):
+        strategy.plan.check_rows(rows, microbatches, what="the number of rows of `batch`")
     own = rows // (replicas * microbatches)
     cut = {key: tf.reshape(x, [microbatches, replicas, own, *x.shape[1:]]) for key, x in tensors.items()}
     spec = {key: tf.TensorSpec([microbatches, own, *x.shape[1:]], x.dtype) for key, x in tensors.items()}

@@ -9,6 +9,7 @@ from core.optimizers import adamw, chain, ema, sgd
 from core.testing import on_virtual_cpus, on_virtual_mesh
 from models.classifiers.mlp import MlpClassifier
 from tests.trainers.trainer_lab import hashes, make, newest, train
+from trainers.evaluator import Evaluator
 
 LAYOUTS = [("net/layers/0/?", "...,model"), ("net/layers/1/w", "model,-")]
 STRATEGIES = {
@@ -89,6 +90,12 @@ def test_hooks_read_a_copy_of_the_averages_on_the_host(tmp_path):
 def test_a_batch_that_rows_of_devices_cannot_share_is_refused(tmp_path):
     with pytest.raises(ConfigurationError, match="global_batch_size` is 6, which 2 microbatches x `mesh"):
         trainer_on("2x2", tmp_path, global_batch_size=6)
+
+
+def test_an_evaluation_s_batch_that_they_cannot_share_is_refused(tmp_path):
+    experiment = make(tmp_path, strategy=STRATEGIES["2x2"]()).experiment
+    with pytest.raises(ConfigurationError, match=r"`Evaluator.global_batch_size` is 101, which `mesh.batch` = 2 can't"):
+        Evaluator(experiment, digits("test"), global_batch_size=101)
 
 
 def test_a_step_that_is_not_finite_ends_the_run(tmp_path):

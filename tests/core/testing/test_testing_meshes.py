@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from core.errors import ConfigurationError
 from core.layers import Linear
 from core.optimizers import adamw, chain, clip_by_global_norm
 from core.task import Loss, Task, Update
-from core.testing import assert_mesh_invariant
+from core.testing import Run, assemble, assert_mesh_invariant, on_virtual_mesh
 from models.classifiers import ConvNetClassifier
 
 
@@ -33,6 +34,11 @@ def test_what_draws_by_itself_differs(monkeypatch):
     batch = {"x": np.random.RandomState(0).randn(8, 6).astype("f4")}
     with pytest.raises(AssertionError, match=r"on 1 replica and .* a mesh of 2x1 devices: .*drawn from anywhere but"):
         assert_mesh_invariant(Noisy, batch, [(2, 1)], steps=2)
+
+
+def test_rows_that_a_mesh_can_not_share_are_refused():
+    with pytest.raises(ConfigurationError, match=r"of `batch` is 9, which `mesh.batch` = 2 can't share.*fits is 8"):
+        Run(assemble(Noisy, on_virtual_mesh(2, 1)), {"x": np.zeros([9, 6], "f4")})
 
 
 def test_a_convolutional_network_is_cut_by_rows():
