@@ -16,7 +16,7 @@ from core.distribution.mesh_plan import MeshPlan
 from core.distribution.mesh_strategy import MeshStrategy
 from core.distribution.mesh_variable import layout
 from core.engine.mesh_checks import check_on_mesh
-from core.engine.scopes import AxesById, made_on
+from core.engine.scopes import AxesByPath, made_on
 from core.engine.shapes import made
 from core.errors import ConfigurationError
 from core.module import named_variables
@@ -108,19 +108,19 @@ def _optimizer(
 
 def _axes_in_task(
     placements: Mapping[str, Placement], one_device: Sequence[str], plan: MeshPlan, task: Task
-) -> AxesById:
+) -> AxesByPath:
     """Returns along which axes each variable of the task is cut, once the plan fits all of it."""
     check_on_mesh(plan, task, placements=placements, one_device=one_device)
     variables = named_variables(task)
-    return {id(variable): plan.layouts.of(path, variable.shape) for path, variable in variables.items()}
+    return {path: (variable, plan.layouts.of(path, variable.shape)) for path, variable in variables.items()}
 
 
-def axes_of_slots(task: Task, plan: MeshPlan, optimizer: Optimizer) -> AxesById:
+def axes_of_slots(task: Task, plan: MeshPlan, optimizer: Optimizer) -> AxesByPath:
     """Returns the same of slots that have the shape of their parameter; one of another shape lies whole."""
     paths = {id(variable): path for path, variable in named_variables(task).items()}
     return {
-        id(slot): plan.slots.of(paths[id(parameter)], slot.shape)
-        for slots in optimizer.slots.values()
+        f"{name}/{path}": (slot, plan.slots.of(paths[id(parameter)], slot.shape))
+        for name, slots in optimizer.slots.items()
         for path, slot in slots.items()
         if (parameter := optimizer.parameters.get(path)) is not None and parameter.shape == slot.shape
     }

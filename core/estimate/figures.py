@@ -71,5 +71,5 @@ def cut(assembly: Assembly, plan: MeshPlan) -> dict[str, Axes]:
     variables = named_variables(assembly.task)
     known = {id(variable): plan.layouts.of(path, variable.shape) for path, variable in variables.items()}
     for optimizer in assembly.optimizers.values():
-        known |= axes_of_slots(assembly.task, plan, optimizer)
+        known |= {id(slot): axes for slot, axes in axes_of_slots(assembly.task, plan, optimizer).values()}
     return {path: known.get(id(v), (WHOLE,) * len(v.shape)) for path, v in assembly.variables.items()}

@@ -1,5 +1,6 @@
 """One training step on a mesh means what it means on one device."""
 
+import itertools
 import re
 
 import numpy as np
@@ -8,6 +9,7 @@ import tensorflow as tf
 
 from core.distribution.mesh_plan import mesh
 from core.errors import ConfigurationError
+from core.layers import Linear
 from core.optimizers import adamw, chain, clip_by_global_norm, ema
 from core.task import ONE_DEVICE, Compute
 from core.testing import Run, assemble, on_virtual_cpus, on_virtual_mesh
@@ -135,6 +137,33 @@ def test_what_wants_one_device_is_refused_before_anything_is_drawn(task, setting
     monkeypatch.setattr("core.distribution.mesh_variable.MeshVariable.__init__", None)
     with pytest.raises(ConfigurationError, match=re.escape(says)):
         assemble(task, on_virtual_mesh(1, 2), **settings)
+
+
+class Changing(MlpClassifier):
+    """Makes its two networks in another order each time."""
+
+    def __init__(self, *, rng, sizes, turns):
+        super().__init__(sizes=[64, 10], optimizer=adamw(1e-2), rng=rng)
+        networks = [("first", sizes[0]), ("second", sizes[1])]
+        for name, size in networks if next(turns) % 2 else reversed(networks):
+            setattr(self, name, Linear(*size, rng=rng))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "says"),
+    [
+        ([(4, 4), (4, 4)], "`Changing` made `first/b` where it made another before. On a mesh all is made twice"),
+        ([(4, 4), (4, 8)], "made a variable of shape [4, 8] where it made `first/w` [4, 4] before. On a mesh all"),
+    ],
+    ids=["equal shapes", "other shapes"],
+)
+def test_a_task_that_is_made_in_another_order_the_second_time_is_refused(sizes, says):
+    def make(*, rng):
+        return Changing(rng=rng, sizes=sizes, turns=turns)
+
+    turns = itertools.count(1)
+    with pytest.raises(ConfigurationError, match=re.escape(says)):
+        assemble(make, on_virtual_mesh(1, 2, [("first/?", "...,model")]))
 
 
 @pytest.mark.parametrize("size", [0, -1, 1.5, "2", True])
