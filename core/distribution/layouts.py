@@ -126,7 +126,8 @@ class Layouts:
                 f"`{self.binding}` has {shown(pattern)}, but the patterns before it match all that it does, "
                 f"{listed(matched, most=4)}: the first that matches counts. Leave it out, or move it to the front."
             )
-        near = did_you_mean(pattern, paths) or f" Paths are {listed(paths, most=8)}."
+        known = f" Paths are {listed(paths, most=8)}." if paths else ""
+        near = did_you_mean(pattern, paths) or known
         return f"`{self.binding}` has {shown(pattern)}, which matches no {what}.{near} Correct it, or leave it out."
 
 

@@ -1,7 +1,7 @@
 """A mesh as gin files name it: sizes and layouts. Nothing is made yet: a plan may be of more devices than exist."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import gin
 
@@ -46,6 +46,10 @@ class MeshPlan:
         """Refuses patterns that don't fit the variables of a task, of these shapes."""
         self.layouts.check(shapes)
         self.slot_layouts.check(shapes)
+
+    def check_slots(self, paths: Collection[str]) -> None:
+        """Refuses patterns of slots that lay out none: the parameters of these `paths` have slots of their shape."""
+        self.slot_layouts.check_used(paths, "variable that has a slot of its own shape")
 
     def __str__(self) -> str:
         return f"{self.sizes[BATCH]}x{self.sizes[MODEL]}"

@@ -6,6 +6,7 @@ step = TrainStep(assembly, batch_spec, seed=0)
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import tensorflow as tf
@@ -60,6 +61,9 @@ def assemble(
     check_trained(task, phases)
     updates = [phase for phase in phases if isinstance(phase, Update)]
     optimizers = {phase.name: _optimizer(phase, task, strategy, ids) for phase in updates}
+    if isinstance(strategy, MeshStrategy):
+        slots = [_slots_of_shape(task, optimizer).values() for optimizer in optimizers.values()]
+        strategy.plan.check_slots({path for path, _ in itertools.chain.from_iterable(slots)})
     variables = {f"task/{path}": v for path, v in named_variables(task).items()}
     for phase, optimizer in optimizers.items():
         variables |= {f"optimizer/{phase}/{path}": v for path, v in optimizer.variables.items()}
@@ -115,15 +119,21 @@ def _axes_in_task(
     return {path: (variable, plan.layouts.of(path, variable.shape)) for path, variable in variables.items()}
 
 
-def axes_of_slots(task: Task, plan: MeshPlan, optimizer: Optimizer) -> AxesByPath:
-    """Returns the same of slots that have the shape of their parameter; one of another shape lies whole."""
+def _slots_of_shape(task: Task, optimizer: Optimizer) -> dict[str, tuple[str, tf.Variable]]:
+    """Returns the slots that have the shape of their parameter by their own path, with the parameter's in the task."""
     paths = {id(variable): path for path, variable in named_variables(task).items()}
     return {
-        f"{name}/{path}": (slot, plan.slots.of(paths[id(parameter)], slot.shape))
+        f"{name}/{path}": (paths[id(parameter)], slot)
         for name, slots in optimizer.slots.items()
         for path, slot in slots.items()
         if (parameter := optimizer.parameters.get(path)) is not None and parameter.shape == slot.shape
     }
+
+
+def axes_of_slots(task: Task, plan: MeshPlan, optimizer: Optimizer) -> AxesByPath:
+    """Returns along which axes these are cut; a slot of another shape lies whole."""
+    slots = _slots_of_shape(task, optimizer).items()
+    return {own: (slot, plan.slots.of(path, slot.shape)) for own, (path, slot) in slots}
 
 
 def _device(strategy: tf.distribute.Strategy) -> str:

@@ -10,7 +10,7 @@ import tensorflow as tf
 from core.distribution.mesh_plan import mesh
 from core.errors import ConfigurationError
 from core.layers import Linear
-from core.optimizers import adamw, chain, clip_by_global_norm, ema
+from core.optimizers import adafactor, adamw, chain, clip_by_global_norm, ema, sgd
 from core.task import ONE_DEVICE, Compute
 from core.testing import Run, assemble, on_virtual_cpus, on_virtual_mesh
 from models.classifiers.mlp import MlpClassifier
@@ -100,6 +100,31 @@ def test_layouts_that_do_not_fit_the_task_are_refused_before_anything_is_drawn(l
     monkeypatch.setattr("core.distribution.mesh_variable.MeshVariable.__init__", None)
     with pytest.raises(ConfigurationError, match=says):
         assemble(make, on_virtual_mesh(1, 3, layouts, slot_layouts=slots))
+
+
+def without_slots(*, rng):
+    return MlpClassifier(sizes=[64, 32, 10], optimizer=sgd(1e-2), rng=rng)
+
+
+def factored(*, rng):
+    return MlpClassifier(sizes=[256, 128, 10], optimizer=adafactor(1e-2), rng=rng)
+
+
+@pytest.mark.parametrize(
+    ("task", "pattern", "layout", "says"),
+    [
+        (
+            without_slots,
+            "net/layers/0/w",
+            "batch,-",
+            "no variable that has a slot of its own shape. Correct it",
+        ),
+        (factored, "net/layers/0/w", "batch,-", "slot of its own shape. Did you mean `net/layers/1/w`?"),
+    ],
+)
+def test_layouts_of_slots_that_lay_out_none_are_refused(task, pattern, layout, says):
+    with pytest.raises(ConfigurationError, match=re.escape(says)):
+        assemble(task, on_virtual_mesh(2, 1, slot_layouts=[(pattern, layout)]))
 
 
 class History(tf.Module):
