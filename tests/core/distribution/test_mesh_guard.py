@@ -6,6 +6,7 @@ import re
 import pytest
 import tensorflow as tf
 
+from core.distribution.exchange import Exchange
 from core.distribution.mesh_guard import refuse_unsafe
 from core.errors import ConfigurationError
 from core.layers import Linear
@@ -97,3 +98,17 @@ class Line(Task):
 def test_a_step_is_refused_before_it_runs(write, says):
     with pytest.raises(ConfigurationError, match=re.escape(says)):
         Run(assemble(lambda *, rng: Line(write, rng=rng), on_virtual_mesh(2, 2)), {"x": tf.ones([4, 6])})(0)
+
+
+class Failing:
+    """A function whose first run fails with TensorFlow's catch-all, for a reason of its own."""
+
+    graph = tf.Graph()
+
+    def __call__(self):
+        raise tf.errors.UnknownError(None, None, "ValueError: no such file")
+
+
+def test_other_errors_than_dtensor_s_stay_as_they_are():
+    with pytest.raises(tf.errors.UnknownError, match="no such file"):
+        Exchange(on_virtual_mesh(1, 2)).noting(Failing())
