@@ -19,7 +19,7 @@ optimizer masks, checkpoints, tables and errors.
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import tensorflow as tf
@@ -47,10 +47,19 @@ def named_variables(module: tf.Module, *, trainable_only: bool = False) -> dict[
     def wanted(value: object) -> bool:
         return isinstance(value, tf.Variable) and (value.trainable or not trainable_only)
 
+    return _first_paths(module, wanted)
+
+
+def named_modules(module: tf.Module) -> dict[str, tf.Module]:
+    """Returns every module within `module` that can be called, by path, each once, in the same order in every run."""
+    return _first_paths(module, lambda x: isinstance(x, tf.Module) and callable(x))
+
+
+def _first_paths(module: tf.Module, wanted: Callable[[object], bool]) -> dict[str, Any]:
     found = module._flatten(predicate=wanted, with_path=True)  # tf.Module's own walk, which `variables` uses too
-    first: dict[int, tuple[str, tf.Variable]] = {}
-    for path, variable in found:  # the walk meets a shared variable (tied weights) wherever it is held
-        first.setdefault(id(variable), ("/".join(str(part) for part in path), variable))
+    first: dict[int, tuple[str, Any]] = {}
+    for path, part in found:  # the walk meets what is shared (tied weights) wherever it is held
+        first.setdefault(id(part), ("/".join(map(str, path)), part))
     return dict(first.values())
 
 

@@ -10,11 +10,12 @@ import tensorflow as tf
 
 from core.data import PerReplica, Source, train_chunks
 from core.distribution import MeshPlan, one_device
-from core.distribution.mesh_outputs import lay_out_outputs, modules_by_path
+from core.distribution.mesh_outputs import lay_out_outputs
 from core.engine import Progress, assemble, assemble_task, check_on_mesh, make_chunk
 from core.engine.shapes import shapes_only
 from core.errors import DataError
 from core.estimate import Figures, Repeats, laid_out, on_mesh, on_replicas
+from core.module import named_modules
 from core.task import Image, Label, Task, Tokens
 from core.task.checks import checked_phases
 from core.task.standing import standings
@@ -132,7 +133,7 @@ class DryBuild:
                 shape = row.variable.shape
                 lies = plan.layouts.of(row.path, shape), plan.slots.of(row.path, shape)
                 marks[id(row.variable)] = (marks[id(row.variable)], *lies)
-            for path, module in modules_by_path(self.task).items():
+            for path, module in named_modules(self.task).items():
                 marks[id(module)] = plan.output_layouts.pattern_of(path)
         return marks
 

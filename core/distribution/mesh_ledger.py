@@ -13,7 +13,6 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 from tensorflow.python.eager import context
-from tensorflow.python.framework import tensor_util
 
 from core.distribution.ledger import Collective
 
@@ -67,7 +66,7 @@ def _axis(node: Any, by_name: Mapping[str, Any], mesh: dtensor.Mesh) -> str:
         name = by_name[name].input[0].split(":")[0] if by_name[name].input else ""
     if name not in by_name:
         return "?"
-    keys = tensor_util.MakeNdarray(by_name[name].attr["value"].tensor).reshape(-1)
+    keys = tf.make_ndarray(by_name[name].attr["value"].tensor).reshape(-1)
     if keys.size != mesh.size:
         return "?"
     group = np.argwhere((keys == keys[0]).reshape(mesh.shape()))

@@ -12,13 +12,14 @@ import tensorflow as tf
 from core.distribution.layouts import WHOLE, Layouts
 from core.distribution.mesh_plan import BATCH
 from core.errors import ConfigurationError
+from core.module import named_modules
 
 Lay = Callable[[tf.Tensor, tuple[str, ...]], tf.Tensor]  # lays a tensor out along these axes
 
 
 def lay_out_outputs(root: tf.Module, layouts: Layouts, lay: Lay) -> None:
     """Has the modules of `root` whose path a pattern matches return tensors that lie so."""
-    for path, module in modules_by_path(root).items():
+    for path, module in named_modules(root).items():
         if layouts.pattern_of(path):
             # Python looks `__call__` up in the class: an attribute of the module itself would never be called.
             module.__class__ = _laying(type(module), path, layouts, lay)
@@ -26,16 +27,7 @@ def lay_out_outputs(root: tf.Module, layouts: Layouts, lay: Lay) -> None:
 
 def check_outputs(root: tf.Module, layouts: Layouts) -> None:
     """Refuses patterns that match no module of `root`."""
-    layouts.check_used(modules_by_path(root), "module that can be called")
-
-
-def modules_by_path(root: tf.Module) -> dict[str, tf.Module]:
-    """Returns the modules within `root` that can be called."""
-    found = root._flatten(predicate=lambda x: isinstance(x, tf.Module) and callable(x), with_path=True)
-    paths: dict[int, tuple[str, tf.Module]] = {}
-    for path, module in found:
-        paths.setdefault(id(module), ("/".join(map(str, path)), module))
-    return dict(paths.values())
+    layouts.check_used(named_modules(root), "module that can be called")
 
 
 def _laying(cls: type[Any], path: str, layouts: Layouts, lay: Lay) -> type[Any]:
