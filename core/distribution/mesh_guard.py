@@ -4,19 +4,24 @@ Each rule was found by running the operation on four devices beside one; what is
 """
 
 import itertools
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import gin
 import tensorflow as tf
 
 import core
 from core.errors import ConfigurationError
 
-_OWN = str(Path(core.__file__).parent)
-_PACKAGES = str(Path(tf.__file__).parent)
+_CHECKOUT = Path(core.__file__).parent.parent
+_OWN = tuple(f"{_CHECKOUT / package}{os.sep}" for package in ("core", "models", "trainers"))
+_ENGINE = f"{_CHECKOUT / 'core' / 'engine'}{os.sep}"
+_BETWEEN = (*(f"{Path(package.__file__).parent}{os.sep}" for package in (tf, gin)), "<")  # nobody's lines
 _DRAWS = ("StatelessRandom", "StatelessTruncated", "StatelessParameterized", "StatelessMultinomial", "StatelessShuffle",
           "Random", "TruncatedNormal", "Multinomial", "Stateful")  # fmt: skip
+Said = tuple[str, str]  # what can't be, and what to write instead
 _NO_DRAWS = ("StatelessRandomGet", "StatefulPartitionedCall")
 
 
@@ -26,7 +31,7 @@ def refuse_unsafe(function: Any) -> None:
         for rule in _RULES:
             said = rule(op)
             if said is not None:
-                raise ConfigurationError(f"{_place(op)}: {said}")
+                raise _refused(op, *said)
 
 
 def explained(error: tf.errors.OpError) -> ConfigurationError:
@@ -38,7 +43,7 @@ def explained(error: tf.errors.OpError) -> ConfigurationError:
     )
 
 
-def _new_axis(op: tf.Operation) -> str | None:
+def _new_axis(op: tf.Operation) -> Said | None:
     if op.type != "StridedSlice" or not op.get_attr("new_axis_mask"):
         return None
     count, new, ellipsis = op.inputs[1].shape[0], op.get_attr("new_axis_mask"), op.get_attr("ellipsis_mask")
@@ -48,54 +53,54 @@ def _new_axis(op: tf.Operation) -> str | None:
     if complete and kinds[: len(old)] == old:
         return None  # at the end it is right
     return (
-        "a new axis before another one, as `x[tf.newaxis]` and `x[:, tf.newaxis]` make it, ends the process on a mesh: "
-        "write `tf.expand_dims(x, axis)`."
+        "a new axis before another one, as `x[tf.newaxis]` and `x[:, tf.newaxis]` make it, ends the process on a mesh",
+        "write `tf.expand_dims(x, axis)`",
     )
 
 
-def _scalar_select(op: tf.Operation) -> str | None:
+def _scalar_select(op: tf.Operation) -> Said | None:
     if op.type not in ("Select", "SelectV2"):
         return None
     condition, x, y = (tensor.shape for tensor in op.inputs)
     if condition.rank != 0 or x.rank == 0 or not x.is_compatible_with(y):
         return None
     return (
-        "`tf.where` of one condition for two tensors ends the process on a mesh: write `tf.cond(condition, lambda: x, "
-        "lambda: y)`."
+        "`tf.where` of one condition for two tensors ends the process on a mesh",
+        "write `tf.cond(condition, lambda: x, lambda: y)`",
     )
 
 
-def _draw(op: tf.Operation) -> str | None:
+def _draw(op: tf.Operation) -> Said | None:
     if not op.type.startswith(_DRAWS) or op.type.startswith(_NO_DRAWS):
         return None
     if all(reader.type == "Relayout" for output in op.outputs for reader in output.consumers()):
         return None
-    return f"`{op.type}` would draw the same numbers for each part of a mesh: draw from the step's `rng` instead."
+    return f"`{op.type}` would draw the same numbers for each part of a mesh", "draw from the step's `rng` instead"
 
 
-def _tensor_list(op: tf.Operation) -> str | None:
+def _tensor_list(op: tf.Operation) -> Said | None:
     if op.type != "TensorListSetItem":
         return None
     return (
-        "a `tf.TensorArray`, as `tf.map_fn`, `tf.scan` and outputs of a phase in several microbatches use it, can't be "
-        "laid out on a mesh: compute all at once, or write into a tensor by `tf.tensor_scatter_nd_update`; give a "
-        "phase with outputs `microbatches=1`."
+        "a `tf.TensorArray`, as `tf.map_fn`, `tf.scan` and a phase with outputs use it, unless that has "
+        "`microbatches=1`, can't be laid out on a mesh",
+        "compute all at once, or write into a tensor by `tf.tensor_scatter_nd_update`",
     )
 
 
-def _backwards(op: tf.Operation) -> str | None:
+def _backwards(op: tf.Operation) -> Said | None:
     if op.type != "StridedSlice":
         return None
     strides = tf.get_static_value(op.inputs[3])
     if strides is not None and min(strides, default=1) > 0:
         return None
     return (
-        "a slice that goes backwards, as `x[::-1]`, takes the parts of a mesh in the wrong order: write `tf.gather(x, "
-        "tf.range(n - 1, -1, -1), axis=0)`."
+        "a slice that goes backwards, as `x[::-1]`, takes the parts of a mesh in the wrong order",
+        "write `tf.gather(x, tf.range(n - 1, -1, -1), axis=0)`",
     )
 
 
-_RULES: tuple[Callable[[tf.Operation], str | None], ...] = (
+_RULES: tuple[Callable[[tf.Operation], Said | None], ...] = (
     _new_axis,
     _backwards,
     _scalar_select,
@@ -119,10 +124,21 @@ def graphs_of(graph: Any) -> Iterator[Any]:
                         ahead.append(called.graph)
 
 
-def _place(op: tf.Operation) -> str:
-    """Returns the line that made an operation: the innermost one of the user's, or else of the project's."""
-    frames = [frame for frame in op.traceback or () if not frame.filename.startswith((_PACKAGES, "<"))]
-    users = [frame for frame in frames if not frame.filename.startswith(_OWN)]
-    # A loop of the engine stands below whoever called the trainer: what is innermost of all says whose line it is.
-    inner = frames[-1:] if frames and frames[-1] in users else users[-1:] or frames[-1:]
-    return f"{inner[0].filename}:{inner[0].lineno}" if inner else f"the operation `{op.name}`"
+def _refused(op: tf.Operation, what: str, instead: str) -> ConfigurationError:
+    """Names the line that made an operation, the user's; or what of the project's did, and who called that."""
+    frames = [frame for frame in op.traceback or () if not frame.filename.startswith(_BETWEEN)]
+    if not frames:
+        return ConfigurationError(f"the operation `{op.name}`: {what}: {instead}.")
+    if not frames[-1].filename.startswith(_OWN):
+        return ConfigurationError(f"{_line(frames[-1])}: {what}: {instead}.")
+    # Below the engine stands whoever called the trainer: only what comes after it is a step's own.
+    engine = max((i for i, frame in enumerate(frames) if frame.filename.startswith(_ENGINE)), default=-1)
+    users = [i for i, frame in enumerate(frames) if i > engine and not frame.filename.startswith(_OWN)]
+    called = f", called at {_line(frames[users[-1]])}" if users else ""
+    ours = frames[users[-1] + 1] if users else frames[-1]
+    package = ".".join(Path(ours.filename).relative_to(_CHECKOUT).with_suffix("").parts[:2])
+    return ConfigurationError(f"`{ours.name}` of `{package}`{called}: {what}: leave it out, or train on replicas.")
+
+
+def _line(frame: Any) -> str:
+    return f"{frame.filename}:{frame.lineno}"

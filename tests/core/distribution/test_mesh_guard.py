@@ -6,13 +6,14 @@ import re
 import pytest
 import tensorflow as tf
 
+from core import losses
 from core.distribution.exchange import Exchange
 from core.distribution.mesh_guard import refuse_unsafe
 from core.errors import ConfigurationError
 from core.layers import Linear
 from core.optimizers import sgd
 from core.random import Rng
-from core.task import Loss, Task, Update
+from core.task import Compute, Loss, Task, Update
 from core.testing import Run, assemble, on_virtual_mesh
 
 ROW, MATRIX = tf.TensorSpec([4]), tf.TensorSpec([4, 6])
@@ -62,6 +63,31 @@ def test_what_is_unsafe_is_named_with_its_line_and_its_remedy(name):
     assert first <= int(line) <= first + 1
 
 
+def test_what_the_project_wrote_is_named_by_its_own_name_and_the_call():
+    """Nobody could rewrite it by the remedy for lines of one's own."""
+    lengths = tf.constant([4, 4])
+
+    def loss(x):
+        return losses.ctc(x, tf.ones([2, 2], tf.int32), logit_lengths=lengths, label_lengths=lengths // 2)
+
+    with pytest.raises(ConfigurationError) as found:
+        refuse_unsafe(traced(loss, tf.TensorSpec([2, 4, 3])))
+    called = inspect.getsourcelines(loss)[1] + 1
+    assert str(found.value).startswith(f"`ctc` of `core.losses`, called at {__file__}:{called}: a ")
+    assert str(found.value).endswith(": leave it out, or train on replicas.")
+
+
+def in_pieces(*, rng):
+    return Pieces(lambda y: y, rng=rng)
+
+
+def test_what_the_engine_wrote_is_named_by_its_own_name():
+    with pytest.raises(ConfigurationError) as found:
+        Run(assemble(in_pieces, on_virtual_mesh(2, 1)), {"x": tf.ones([8, 6])}, microbatches=2)
+    assert str(found.value).startswith("`")
+    assert "` of `core.engine`: a `tf.TensorArray`, as" in str(found.value)
+
+
 @pytest.mark.parametrize("name", SAFE)
 def test_what_is_right_passes(name):
     refuse_unsafe(traced(*SAFE[name]))
@@ -85,6 +111,16 @@ class Line(Task):
 
     def loss(self, batch, rng):
         return Loss(tf.reduce_sum(self.write(self.net(batch["x"])), -1))
+
+
+class Pieces(Line):
+    """Has outputs of several microbatches, which the engine puts together."""
+
+    def phases(self):
+        return [Compute("y", fn=lambda batch, rng: {"y": self.net(batch["x"])}), *super().phases()]
+
+    def loss(self, batch, rng):
+        return Loss(tf.reduce_sum(self.net(batch["x"]) + batch["y"], -1))
 
 
 @pytest.mark.parametrize(
