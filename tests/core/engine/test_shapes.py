@@ -82,6 +82,17 @@ def test_a_task_that_needs_values_has_them(more):
         assert float(assembly.task.scale[0]) == 2.0
 
 
+def test_a_task_that_keeps_random_numbers_has_the_right_ones():
+    rng = Rng.from_seed(0)
+
+    def kept(task):
+        task.rng = rng.fold("kept")
+
+    with shapes_only():
+        assembly = assemble(lambda: Regression(size=3, more=kept), on_virtual_cpus(1))
+    np.testing.assert_array_equal(assembly.task.rng.bits([4]), rng.fold("kept").bits([4]))
+
+
 def test_a_mistake_is_the_same_as_ever():
     def wrong(task):
         raise ConfigurationError("`size` is too small")
