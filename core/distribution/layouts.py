@@ -103,7 +103,7 @@ class Layouts:
         if len(set(named)) < len(named):
             raise ConfigurationError(
                 f"`{self.binding}` lays out {shown(pattern)} by {shown(layout)}, which names one twice; an axis cuts "
-                "one dimension of a variable: name each once."
+                "one dimension of a variable, and `...` stands for all that are left: name each once."
             )
         return axes
 
@@ -113,8 +113,9 @@ class Layouts:
             place = axes.index(_REST)
             axes = [*axes[:place], *[WHOLE] * (rank + 1 - len(axes)), *axes[place + 1 :]]
         if len(axes) != rank or _REST in axes:
+            count = f"{len(axes) - 1} dimensions or more" if _REST in axes else f"{len(axes)} dimensions"
             raise ConfigurationError(
-                f"`{self.binding}` lays out {shown(pattern)} by {shown(','.join(axes))}, {len(axes)} dimensions, but "
+                f"`{self.binding}` lays out {shown(pattern)} by {shown(','.join(axes))}, {count}, but "
                 f"`{path}` has the {rank} of {shown(list(shape))}: give as many, or a pattern that doesn't match it."
             )
         return tuple(axes)

@@ -11,7 +11,7 @@ def make_virtual_cpus(count: int) -> None:
     """Makes virtual CPU devices until TensorFlow has at least `count`."""
     if count > MOST:
         raise ConfigurationError(
-            f"{count} replicas were asked for, without GPUs; virtual CPU devices are to rehearse with, and there are "
+            f"{count} devices were asked for, without GPUs; virtual CPU devices are to rehearse with, and there are "
             f"at most {MOST} of them. Ask for fewer, or run on several machines (`multi_worker`)."
         )
     (cpu,) = tf.config.list_physical_devices("CPU")
@@ -22,7 +22,7 @@ def make_virtual_cpus(count: int) -> None:
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
     except RuntimeError:
         raise ConfigurationError(
-            f"{count} replicas need {count} CPU devices, but TensorFlow has started with {len(configured)}, and can't "
+            f"{count} CPU devices were asked for, but TensorFlow has started with {len(configured)}, and can't "
             "be given more: make the strategy before anything else touches TensorFlow. In tests: `pytest_plugins = "
             '["core.testing.pytest_plugin"]` in `conftest.py`.'
         ) from None

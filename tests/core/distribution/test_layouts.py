@@ -42,7 +42,7 @@ def test_layouts_that_fit_pass():
     ("patterns", "message"),
     [
         ([("*/up/w", "model")], "'*/up/w' by 'model', 1 dimensions, but `net/up/w` has the 2 of [8, 12]"),
-        ([("*/up/b", "-,...,model")], "3 dimensions, but `net/up/b` has the 1 of [12]"),
+        ([("*/up/b", "-,...,model")], "2 dimensions or more, but `net/up/b` has the 1 of [12]"),
         ([("*/sideways/w", "model,-")], "'*/sideways/w', which matches no variable. Paths are `net/up/w`"),
         ([("net/upp/w", "model,-")], "'net/upp/w', which matches no variable. Did you mean `net/up/w`?"),
         (
@@ -71,7 +71,7 @@ def test_an_axis_that_does_not_divide_is_named_with_the_sizes_that_would():
     [
         ([("*/w", "modle,-")], "'modle' is no axis of the mesh. Did you mean `model`? Give `batch`, `model`, or `-`"),
         ([("*/w", "model,model")], "names one twice"),
-        ([("*/w", "...,...")], "names one twice"),
+        ([("*/w", "...,...")], "names one twice; an axis cuts one dimension of a variable, and `...` stands for"),
         ([("*/w", "")], "'' is no axis"),
         (["*/w"], "has '*/w'; give pairs of a pattern of paths and a layout"),
         ([("*/w", ("model", "-"))], "give pairs"),

@@ -24,9 +24,9 @@ def test_two_replicas_by_default():
     ("arguments", "says"),
     [
         ({"replicas": 0}, "`mirrored.replicas` is 0"),
-        ({"replicas": 64}, "64 replicas need 64 CPU devices, but TensorFlow has started with 4"),
-        ({"replicas": 1_000_000}, "1000000 replicas were asked for, .*at most 256"),
-        ({"devices": ["CPU:999999999"]}, "1000000000 replicas were asked for, .*at most 256"),
+        ({"replicas": 64}, "64 CPU devices were asked for, but TensorFlow has started with 4"),
+        ({"replicas": 1_000_000}, "1000000 devices were asked for, .*at most 256"),
+        ({"devices": ["CPU:999999999"]}, "1000000000 devices were asked for, .*at most 256"),
         ({"devices": []}, "name each device once"),
         ({"devices": ["CPU:0", "CPU:0"]}, "name each device once"),
         ({"devices": ["CPU:0"], "replicas": 2}, "leave `replicas` out"),

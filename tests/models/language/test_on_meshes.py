@@ -137,7 +137,7 @@ def test_the_shipped_layouts_train_by_the_command_as_one_device_does(name, tmp_p
         (["mesh.output_layouts = [('*/norm_1', '-,model')]"], "2 dimensions, but `net/blocks/0/norm_1` has the 3"),
         (["mesh.output_layouts = [('net', '-,-,model')]"], "doesn't divide the 257 of `net`"),
         (["mesh.batch = 3"], "`Trainer.global_batch_size` is 32, which `mesh.batch` = 3 can't share"),
-        (["mesh.batch = 1000"], "2000 replicas were asked for"),
+        (["mesh.batch = 1000"], "2000 devices were asked for"),
         (["Experiment.one_device = ['net']"], "`Experiment.one_device` names `net`. On a mesh every device takes part"),
     ],
 )
