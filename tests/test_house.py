@@ -12,7 +12,7 @@ from tests.commands import CHECKOUT
 # rooms of a package that have no line of their own.
 FLOORS = [
     ["core"],
-    ["core.errors", "core.signals", "core.tracing"],
+    ["core.errors", "core.machine", "core.signals", "core.tracing"],
     ["core.arguments", "core.choice", "core.random", "core.disk", "core.rows"],
     ["core.module", "core.initializers", "core.checkpoint"],
     ["core.data", "core.losses", "core.optimizers", "core.telemetry"],

@@ -1,7 +1,6 @@
 """What a run reads: the batches of its steps, as chunks for the loop or one by one for whoever looks closer."""
 
 import functools
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +11,7 @@ import tensorflow as tf
 from core.data import PerReplica, position_indices, train_chunks
 from core.distribution import MeshStrategy
 from core.errors import NoRoomError
+from core.machine import machine_memory
 from core.task import Batch
 from trainers.diagnosis import explained
 from trainers.experiment import Experiment
@@ -30,7 +30,7 @@ class Input:
         row_bytes = sum(spec.dtype.size * spec.shape.num_elements() for spec in self.source.spec.values())
         self.chunk_steps = settings.steps_per_chunk(self.global_batch_size * row_bytes)
         bytes_of_replica = self.chunk_steps * self.global_batch_size * row_bytes // self.strategy.num_replicas_in_sync
-        if bytes_of_replica > (memory := os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")):
+        if bytes_of_replica > (memory := machine_memory()):
             raise NoRoomError(
                 f"`Trainer.global_batch_size` is {self.global_batch_size}, {self.chunk_steps} steps a chunk: one "
                 f"replica's share is {bytes_of_replica / 2**30:,.0f} GiB, and this machine has "

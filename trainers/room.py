@@ -1,6 +1,5 @@
 """Says that a task doesn't fit into this machine's memory, before it is made there."""
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
@@ -12,8 +11,10 @@ from core.engine.shapes import shapes_only
 from core.errors import NoRoomError
 from core.estimate import bytes_of
 from core.initializers import announced
+from core.machine import machine_memory
 from core.module import named_variables
 from core.task import Task
+from core.workers.membership import joined
 from trainers.sizes import size
 
 T = TypeVar("T")
@@ -27,7 +28,8 @@ class _LargeError(BaseException):
 def fitting(make: Callable[[], Assembly], make_task: Callable[[], Task], strategy: tf.distribute.Strategy) -> Assembly:
     """Returns what `make` makes; raises a `NoRoomError` where this machine hasn't the memory for it.
 
-    A task that turns out to be large is put aside, and looked at by its shapes. What GPUs hold they say themselves.
+    A task that turns out to be large is put aside, and looked at by its shapes; several workers look at any task so
+    before it is made. What GPUs hold they say themselves.
     """
     memory, so_far = machine_memory(), 0
 
@@ -39,11 +41,13 @@ def fitting(make: Callable[[], Assembly], make_task: Callable[[], Task], strateg
 
     if any("GPU" in str(device) for device in _devices(strategy)):
         return make()
-    try:
-        with announced(count):
-            return make()
-    except _LargeError:
-        pass
+    membership = joined()
+    if membership is None or membership.cluster.size == 1:  # of several none may stop while others wait for its values
+        try:
+            with announced(count):
+                return make()
+        except _LargeError:
+            pass
     with shapes_only():
         task = make_task()
         _refuse(task, _held(named_variables(task).values(), strategy), memory, "variables")
@@ -52,11 +56,6 @@ def fitting(make: Callable[[], Assembly], make_task: Callable[[], Task], strateg
     together = _held([*assembly.variables.values(), *gradients], strategy)
     _refuse(task, together, memory, "variables, slots of optimizers and gradients")
     return make()
-
-
-def machine_memory() -> int:
-    """Returns the bytes of this machine's memory."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _held(variables: Iterable[tf.Variable], strategy: tf.distribute.Strategy) -> int:
@@ -75,6 +74,6 @@ def _refuse(task: Task, need: int, memory: int, what: str) -> None:
     if need > memory:
         raise NoRoomError(
             f"the {what} of `{type(task).__name__}` take {size(need)}, and this machine has {size(memory)} of memory. "
-            "Make the task smaller, or train it on a mesh of more devices (docs/model-parallel.md); `--mode=dry_run` "
-            "says what each of them would hold."
+            "Make the task smaller, or train it on a mesh over more machines or GPUs (docs/model-parallel.md): virtual "
+            "CPU devices share one memory. `--mode=dry_run` says what each device would hold."
         )

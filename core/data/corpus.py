@@ -16,12 +16,12 @@ import numpy as np
 from absl import logging
 
 from core.arguments import listed
-from core.data import files as data_files
 from core.data.files import open_file, path_of
 from core.data.token_files import token_dtype
 from core.data.token_windows import TokenWindows
 from core.data.tokenizers import ByteTokenizer, Numbers, Tokenizer
 from core.errors import ConfigurationError, DataError
+from core.machine import machine_memory
 
 PIECE = 1 << 20  # bytes
 _READ_AHEAD = 4  # pieces; what is left of those before is copied each time
@@ -176,7 +176,7 @@ def text_files(
     tokenizer = tokenizer or ByteTokenizer()
     between = separator_of(separator)
     texts = [look_at(path) for path in list_texts(files)]
-    total, memory = sum(text.size for text in texts), data_files.machine_memory()
+    total, memory = sum(text.size for text in texts), machine_memory()
     if 4 * total > memory:  # two bytes a token, and what is made on the way
         raise DataError(
             f"`text_files.files` names {total:,} bytes of text, which is turned into tokens within the {memory:,} of "

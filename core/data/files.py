@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from core.errors import DataError
+from core.machine import machine_memory
 
 # zlib's authors: deflate never makes less than one byte of 1032. What claims more is damaged, or made to do harm.
 _MOST_DEFLATED = 1032
@@ -50,8 +51,3 @@ def check_claim(path: Path, claim: str, *, claimed: int, deflated: int | None = 
             f"{path} says that it holds {claim}, {claimed:,} bytes, more than the {memory:,} of this machine's memory; "
             "it is read whole: cut it into smaller files, or download it again if it should be smaller."
         )
-
-
-def machine_memory() -> int:
-    """Returns the bytes of memory that this machine has."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

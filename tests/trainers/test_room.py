@@ -1,5 +1,7 @@
 """A task that this machine's memory can't hold is refused before it is made."""
 
+from types import SimpleNamespace
+
 import pytest
 import tensorflow as tf
 
@@ -24,9 +26,11 @@ class Small(Task):
     """Counts how often it is made to hold something."""
 
     made = 0
+    looked_at = 0
 
     def __init__(self, *, rng):
         super().__init__()
+        Small.looked_at += not (tf.executing_eagerly() or Small.made)
         self.net = Linear(64, 10, rng=rng)
         Small.made += tf.executing_eagerly()
 
@@ -40,7 +44,7 @@ class Small(Task):
 
 @pytest.fixture
 def memory(monkeypatch):
-    Small.made = 0
+    Small.made = Small.looked_at = 0
     return lambda count: monkeypatch.setattr(room, "machine_memory", lambda: count)
 
 
@@ -81,6 +85,14 @@ def test_what_fits_is_made_once_whether_it_was_looked_at_or_not(bytes_there, mem
     memory(bytes_there)
     assert len(experiment().variables) == 7
     assert Small.made == 1
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_several_workers_look_before_they_make_any_of_it(workers, memory, monkeypatch):
+    memory(10 * room.LARGE * VALUES)
+    monkeypatch.setattr(room, "joined", lambda: SimpleNamespace(cluster=SimpleNamespace(size=workers)))
+    assert len(experiment().variables) == 7
+    assert (Small.made, Small.looked_at > 0) == (1, workers > 1)
 
 
 @pytest.mark.long

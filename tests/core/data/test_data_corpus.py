@@ -140,7 +140,7 @@ def test_a_corpus_shorter_than_a_window_is_refused(tmp_path):
 
 def test_more_than_memory_is_refused_and_the_way_out_named(tmp_path, monkeypatch):
     lay(tmp_path, {"a.txt": b"x" * 1000})
-    monkeypatch.setattr(corpus.data_files, "machine_memory", lambda: 3999)
+    monkeypatch.setattr(corpus, "machine_memory", lambda: 3999)
     with pytest.raises(DataError, match=r"1,000 bytes of text.*`python -m trainers.tokenize`"):
         text_files(str(tmp_path), 4)
 
