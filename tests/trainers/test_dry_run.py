@@ -1,4 +1,4 @@
-"""`--mode=dry_run`: what a device would hold, and what would cross between devices, with neither of them there."""
+"""`--mode=dry_run`: what a device would hold, and what would cross between devices."""
 
 import re
 import subprocess
