@@ -62,7 +62,7 @@ def test_blocks_with_marks_of_their_own_are_all_traced(marked):
 def test_a_pattern_may_name_a_block_that_would_be_left_out():
     strategy = on_virtual_cpus(1)
     with shapes_only():
-        task = assemble_task(lambda: model(no_decay=["*/blocks/6/*"]), strategy)
+        task = assemble_task(lambda: model(no_decay=["blocks/6/*"]), strategy)
     repeats = Repeats(task)
     assert repeats.found
     assert repeats.counted(lambda: measured(task, strategy, 1)) == measured(task, strategy, 1)
