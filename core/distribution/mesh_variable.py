@@ -101,7 +101,10 @@ class MeshVariable(dtensor.DVariable):
         return found
 
     def _serialize_to_tensors(self) -> dict[str, dict[str, tf.Tensor]]:
-        """Hands `tf.train.Checkpoint` the slices of this process; DTensor's own would have all write one file."""
+        """Hands `tf.train.Checkpoint` the slices of this process: by DTensor's own all have to write together.
+
+        They would wait in a collective for one that can't.
+        """
         return {"VARIABLE_VALUE": {shape_and_slice(self.shape, box): value for box, value in self.slices().items()}}
 
 
