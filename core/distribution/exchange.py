@@ -65,7 +65,7 @@ class Exchange:
     def guarded(self, function: Any) -> Any:
         """Returns a concrete function that may run; on a mesh some operations are refused here."""
         if self.mesh:
-            refuse_unsafe(function)
+            refuse_unsafe(function, self.strategy.plan.sizes.values())
         return function
 
     def noting(self, function: Any, *args: Any) -> Any:
@@ -78,7 +78,7 @@ class Exchange:
         except tf.errors.UnknownError as error:  # as which DTensor says what it can't lay out
             if "dtensor" not in str(error.message).lower():
                 raise
-            raise explained(error) from error
+            raise explained(error, function) from error
         self.ledger.clear()
         for entry in found:
             self.ledger.add(entry)

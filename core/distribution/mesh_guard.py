@@ -5,7 +5,8 @@ Each rule was found by running the operation on four devices beside one; what is
 
 import itertools
 import os
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,26 +22,41 @@ _ENGINE = f"{_CHECKOUT / 'core' / 'engine'}{os.sep}"
 _BETWEEN = (*(f"{Path(package.__file__).parent}{os.sep}" for package in (tf, gin)), "<")  # nobody's lines
 _DRAWS = ("StatelessRandom", "StatelessTruncated", "StatelessParameterized", "StatelessMultinomial", "StatelessShuffle",
           "Random", "TruncatedNormal", "Multinomial", "Stateful")  # fmt: skip
+_NOISE = re.compile(r"^.*?:\d+:\d+: (error: )?| Please file a feature request.*|\.? ?\(component id: \d+\)")
 Said = tuple[str, str]  # what can't be, and what to write instead
 _NO_DRAWS = ("StatelessRandomGet", "StatefulPartitionedCall")
 
 
-def refuse_unsafe(function: Any) -> None:
-    """Raises a `ConfigurationError` where the concrete `function`, or one that it calls, holds such an operation."""
-    for op in itertools.chain.from_iterable(graph.get_operations() for graph in graphs_of(function.graph)):
+def refuse_unsafe(function: Any, parts: Collection[int]) -> None:
+    """Raises a `ConfigurationError` where the concrete `function`, or one that it calls, holds such an operation.
+
+    A dimension may be cut into as many as each of `parts` says: the sizes of the mesh.
+    """
+    for op in _operations(function):
+        said = _strided(op, parts)
         for rule in _RULES:
-            said = rule(op)
-            if said is not None:
-                raise _refused(op, *said)
+            said = said or rule(op)
+        if said is not None:
+            raise _refused(op, *said)
 
 
-def explained(error: tf.errors.OpError) -> ConfigurationError:
-    """Makes one paragraph of what DTensor says where it can't lay an operation out."""
-    first = str(error.message).split("\n")[0].removesuffix(" ")
+def explained(error: tf.errors.OpError, function: Any) -> ConfigurationError:
+    """Makes one paragraph of what DTensor says where it can't lay an operation of the `function` out."""
+    first = _NOISE.sub("", str(error.message).split("\n")[0]).rstrip(" .")
+    named = re.match(r"'tf\.(\w+)' op", first)
+    # DTensor knows no lines; of several such operations the first is as good a beginning as any.
+    op = next((op for op in _operations(function) if named and op.type == named[1]), None)
+    frames = _frames(op) if op is not None else []
+    users = [frame for frame in frames if not frame.filename.startswith(_OWN)]
+    at = f" (the first such one is at {_line(users[-1])})" if users else ""
     return ConfigurationError(
-        f"this step can't be laid out on the mesh: {first}. Write it by other operations, leave what it reads whole "
-        "(`mesh.layouts`), or train on replicas (`@mirrored()`)."
+        f"this step can't be laid out on the mesh: {first}{at}. Write it by other operations, leave what it reads "
+        "whole (`mesh.layouts`), or train on replicas (`@mirrored()`)."
     )
+
+
+def _operations(function: Any) -> Iterator[tf.Operation]:
+    return itertools.chain.from_iterable(graph.get_operations() for graph in graphs_of(function.graph))
 
 
 def _new_axis(op: tf.Operation) -> Said | None:
@@ -66,7 +82,7 @@ def _scalar_select(op: tf.Operation) -> Said | None:
         return None
     return (
         "`tf.where` of one condition for two tensors ends the process on a mesh",
-        "write `tf.cond(condition, lambda: x, lambda: y)`",
+        "write `tf.where(tf.broadcast_to(condition, x.shape), x, y)`",
     )
 
 
@@ -88,21 +104,58 @@ def _tensor_list(op: tf.Operation) -> Said | None:
     )
 
 
-def _backwards(op: tf.Operation) -> Said | None:
+def _strided(op: tf.Operation, parts: Collection[int]) -> Said | None:
     if op.type != "StridedSlice":
         return None
     strides = tf.get_static_value(op.inputs[3])
-    if strides is not None and min(strides, default=1) > 0:
+    if strides is None or min(strides, default=1) <= 0:
+        return (
+            "a slice that goes backwards, as `x[::-1]`, takes the parts of a mesh in the wrong order",
+            "write `tf.gather(x, tf.range(n - 1, -1, -1), axis=0)`",
+        )
+    for size, stride in zip(_dimensions(op), strides, strict=True):
+        # Each part is counted from its own first: right where that is one of those that the whole would take.
+        if stride > 1 and (size is None or any(n > 1 and size % n == 0 and size // n % stride for n in parts)):
+            return (
+                f"a slice by steps of {stride}, as `x[::{stride}]`, takes wrong ones where they don't divide the parts "
+                "of a mesh",
+                f"write `tf.gather(x, tf.range(0, n, {stride}), axis=0)`",
+            )
+    return None
+
+
+def _dimensions(op: tf.Operation) -> list[int | None]:
+    """Returns the size of what each entry of a slice is of: none for an ellipsis, which has no steps of its own."""
+    shape, new, ellipsis = op.inputs[0].shape, op.get_attr("new_axis_mask"), op.get_attr("ellipsis_mask")
+    count = op.inputs[3].shape[0]
+    taken = sum(not (new | ellipsis) >> i & 1 for i in range(count))
+    found: list[int | None] = []
+    d = 0
+    for i in range(count):
+        if new >> i & 1:
+            found.append(None)
+        elif ellipsis >> i & 1:
+            found.append(None)
+            d += (shape.rank or taken) - taken
+        else:
+            found.append(shape[d] if shape.rank is not None else None)
+            d += 1
+    return found
+
+
+def _scattered(op: tf.Operation) -> Said | None:
+    if op.type != "ScatterNd":
         return None
     return (
-        "a slice that goes backwards, as `x[::-1]`, takes the parts of a mesh in the wrong order",
-        "write `tf.gather(x, tf.range(n - 1, -1, -1), axis=0)`",
+        "`tf.scatter_nd`, and with it the gradients of `tf.gather_nd`, `tf.math.top_k` and `tf.sort`, puts numbers "
+        "where they would be in the whole, and on a mesh into a part",
+        "multiply by `tf.one_hot(indices, n)` and add up",
     )
 
 
 _RULES: tuple[Callable[[tf.Operation], Said | None], ...] = (
     _new_axis,
-    _backwards,
+    _scattered,
     _scalar_select,
     _draw,
     _tensor_list,
@@ -113,7 +166,7 @@ def graphs_of(graph: Any) -> Iterator[Any]:
     """Yields a graph and those of the functions that it calls, each once."""
     seen, ahead = set[str](), [graph]
     while ahead:
-        here = ahead.pop()
+        here = ahead.pop(0)  # what goes forward before its gradient, which is made on another line
         yield here
         for op in here.get_operations():
             for value in op.node_def.attr.values():
@@ -126,7 +179,7 @@ def graphs_of(graph: Any) -> Iterator[Any]:
 
 def _refused(op: tf.Operation, what: str, instead: str) -> ConfigurationError:
     """Names the line that made an operation, the user's; or what of the project's did, and who called that."""
-    frames = [frame for frame in op.traceback or () if not frame.filename.startswith(_BETWEEN)]
+    frames = _frames(op)
     if not frames:
         return ConfigurationError(f"the operation `{op.name}`: {what}: {instead}.")
     if not frames[-1].filename.startswith(_OWN):
@@ -138,6 +191,10 @@ def _refused(op: tf.Operation, what: str, instead: str) -> ConfigurationError:
     ours = frames[users[-1] + 1] if users else frames[-1]
     package = ".".join(Path(ours.filename).relative_to(_CHECKOUT).with_suffix("").parts[:2])
     return ConfigurationError(f"`{ours.name}` of `{package}`{called}: {what}: leave it out, or train on replicas.")
+
+
+def _frames(op: tf.Operation) -> list[Any]:
+    return [frame for frame in op.traceback or () if not frame.filename.startswith(_BETWEEN)]
 
 
 def _line(frame: Any) -> str:

@@ -52,7 +52,7 @@ def trained(row, strategy, *, fused):
         args = {path: handed(tf.constant(x)) for path, x in numbers(i + 1).items()}, handed(tf.constant(1.5))
         traced = function.get_concrete_function(*args)
         if strategy:
-            refuse_unsafe(traced)
+            refuse_unsafe(traced, (2, 2))
         with kept_in_order(traced):
             function(*args)
     return {path: v.numpy() for path, v in {**variables, **optimizer.variables}.items()}

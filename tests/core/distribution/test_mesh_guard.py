@@ -33,7 +33,7 @@ UNSAFE = {
     "before an ellipsis": (lambda x: x[tf.newaxis, ...], MATRIX, "tf.expand_dims"),
     "in a loop": (in_a_loop, MATRIX, "tf.expand_dims"),
     "in a condition": (in_a_condition, MATRIX, "tf.expand_dims"),
-    "one condition for all": (lambda x: tf.where(tf.reduce_sum(x) > 0, x, 2 * x), MATRIX, "tf.cond"),
+    "one condition for all": (lambda x: tf.where(tf.reduce_sum(x) > 0, x, 2 * x), MATRIX, "tf.broadcast_to"),
     "a draw": (lambda x: x + tf.random.stateless_normal([6], [1, 2]), MATRIX, "the step's `rng`"),
     "a draw with a state": (lambda x: x + tf.random.uniform([6]), MATRIX, "the step's `rng`"),
     "a list": (lambda x: tf.map_fn(lambda row: 2 * row, x), MATRIX, "tf.tensor_scatter_nd_update"),
@@ -56,7 +56,7 @@ def traced(fn, spec):
 def test_what_is_unsafe_is_named_with_its_line_and_its_remedy(name):
     fn, spec, remedy = UNSAFE[name]
     with pytest.raises(ConfigurationError, match=re.escape(remedy)) as found:
-        refuse_unsafe(traced(fn, spec))
+        refuse_unsafe(traced(fn, spec), (2, 2))
     file, line = str(found.value).split(": ")[0].rsplit(":", 1)
     first = inspect.getsourcelines(fn)[1]
     assert file == __file__
@@ -71,7 +71,7 @@ def test_what_the_project_wrote_is_named_by_its_own_name_and_the_call():
         return losses.ctc(x, tf.ones([2, 2], tf.int32), logit_lengths=lengths, label_lengths=lengths // 2)
 
     with pytest.raises(ConfigurationError) as found:
-        refuse_unsafe(traced(loss, tf.TensorSpec([2, 4, 3])))
+        refuse_unsafe(traced(loss, tf.TensorSpec([2, 4, 3])), (2, 2))
     called = inspect.getsourcelines(loss)[1] + 1
     assert str(found.value).startswith(f"`ctc` of `core.losses`, called at {__file__}:{called}: a ")
     assert str(found.value).endswith(": leave it out, or train on replicas.")
@@ -90,7 +90,7 @@ def test_what_the_engine_wrote_is_named_by_its_own_name():
 
 @pytest.mark.parametrize("name", SAFE)
 def test_what_is_right_passes(name):
-    refuse_unsafe(traced(*SAFE[name]))
+    refuse_unsafe(traced(*SAFE[name]), (2, 2))
 
 
 def test_draws_of_an_rng_are_pinned_and_pass():
@@ -98,7 +98,7 @@ def test_draws_of_an_rng_are_pinned_and_pass():
         rng = Rng.from_seed(0)
         return on_virtual_mesh(1, 2).run(lambda: x + rng.fold("x").normal([6]) + rng.rows.uniform(4, 6))
 
-    refuse_unsafe(traced(drawn, MATRIX))
+    refuse_unsafe(traced(drawn, MATRIX), (2, 2))
 
 
 class Line(Task):
@@ -123,16 +123,29 @@ class Pieces(Line):
         return Loss(tf.reduce_sum(self.net(batch["x"]) + batch["y"], -1))
 
 
+def chosen(y):
+    return tf.where(tf.reduce_sum(y) > 0, y, 2 * y)
+
+
+def mapped(y):
+    return tf.map_fn(lambda row: 2 * row, y)
+
+
+def rolled(y):
+    return tf.roll(y, 1, 0)
+
+
 @pytest.mark.parametrize(
     ("write", "says"),
     [
-        (lambda y: tf.where(tf.reduce_sum(y) > 0, y, 2 * y), "test_mesh_guard.py"),
-        (lambda y: tf.roll(y, 1, 0), "can't be laid out on the mesh"),
+        (chosen, "{place}: `tf.where` of one"),
+        (mapped, "{place}: a `tf.TensorArray`"),  # and not what the tape made of it
+        (rolled, "the mesh: 'tf.Roll' op does not implement layout propagation (the first such one is at {place}). "),
     ],
-    ids=["refused by the guard", "refused by DTensor"],
 )
-def test_a_step_is_refused_before_it_runs(write, says):
-    with pytest.raises(ConfigurationError, match=re.escape(says)):
+def test_a_step_is_refused_before_it_runs_by_the_line_that_wrote_it(write, says):
+    place = f"{__file__}:{inspect.getsourcelines(write)[1] + 1}"
+    with pytest.raises(ConfigurationError, match=re.escape(says.format(place=place))):
         Run(assemble(lambda *, rng: Line(write, rng=rng), on_virtual_mesh(2, 2)), {"x": tf.ones([4, 6])})(0)
 
 

@@ -21,6 +21,8 @@ RIGHT = {
     "a column": lambda x: x[:, -1],
     "fewer columns": lambda x: x[:, 1:9],
     "every second column": lambda x: x[:, ::2],
+    "steps that divide the parts": lambda x: x[1::4, ::8],
+    "steps where nothing can be cut": lambda x: tf.reshape(x[:7, :15], [105])[::2],
     "a corner": lambda x: x[:4, :8],
     "a slice": lambda x: tf.slice(x, [2, 4], [4, 8]),
     "repeated rows": lambda x: tf.repeat(x, 2, axis=0),
@@ -34,7 +36,6 @@ RIGHT = {
     "gathered rows": lambda x: tf.gather(x, [5, 2, 7, 0]),
     "gathered columns": lambda x: tf.gather(x, [5, 2, 7, 0], axis=1),
     "a gathered number of each row": lambda x: tf.gather(x, tf.range(8) % 3, axis=1, batch_dims=1),
-    "gathered numbers": lambda x: tf.gather_nd(x, [[0, 1], [5, 3]]),
     "an unstacked row": lambda x: tf.unstack(x)[5],
     "an unstacked column": lambda x: tf.unstack(x, axis=1)[5],
     "stacked": lambda x: tf.stack([x, 2 * x], 1),
@@ -43,7 +44,7 @@ RIGHT = {
     "new axes": lambda x: tf.squeeze(tf.expand_dims(tf.expand_dims(x, 1), 0), [0, 2]),
     "broadcast": lambda x: tf.broadcast_to(tf.expand_dims(x, 0), [2, 8, 16]),
     "cumulative sum of rows": lambda x: tf.cumsum(x, 0),
-    "sorted columns": lambda x: tf.sort(x, -1),
+    "numbers gathered by a product": lambda x: tf.reduce_sum(tf.one_hot([1, 3], 16) * tf.gather(x, [0, 5]), -1),
     "means of columns": lambda x: tf.reduce_mean(x, 0),
     "largest rows": lambda x: tf.reduce_max(x, 0),
     "one condition, broadcast": lambda x: tf.where(tf.broadcast_to(tf.reduce_sum(x) > 0, [8, 16]), x, 2 * x),
@@ -60,9 +61,18 @@ ERRORS = {
     "rolled": (lambda x: tf.roll(x, 1, 0), "Roll"),
 }
 REFUSED = {
-    "rows backwards": lambda x: x[::-1],
-    "columns backwards": lambda x: x[:, ::-2],
-    "backwards in a loop": lambda x: tf.while_loop(lambda i, _: i < 2, lambda i, y: (i + 1, y + x[::-1]), (0, x))[1],
+    "rows backwards": (lambda x: x[::-1], "goes backwards"),
+    "columns backwards": (lambda x: x[:, ::-2], "goes backwards"),
+    "backwards in a loop": (
+        lambda x: tf.while_loop(lambda i, _: i < 2, lambda i, y: (i + 1, y + x[::-1]), (0, x))[1],
+        "goes backwards",
+    ),
+    "every third column": (lambda x: x[:, ::3], "steps of 3"),
+    "every third column behind an ellipsis": (lambda x: x[..., ::3], "steps of 3"),
+    "every third of parts of columns": (lambda x: tf.reshape(x, [8, 4, 4])[:, ::3], "steps of 3"),
+    "gathered numbers": (lambda x: tf.gather_nd(x, [[0, 1], [5, 3]]), "tf.one_hot"),
+    "largest columns": (lambda x: tf.math.top_k(x, 3)[0], "tf.one_hot"),
+    "sorted columns": (lambda x: tf.sort(x, -1), "tf.one_hot"),
 }
 X = np.random.RandomState(0).randn(8, 16).astype("f4")
 
@@ -85,7 +95,7 @@ def on_mesh(fn, axes):
     x = laid_out(X, strategy.mesh, axes)
     with strategy.names():
         traced = with_gradient(fn).get_concrete_function(x)
-    refuse_unsafe(traced)
+    refuse_unsafe(traced, (2, 2))
     return [whole(value) for value in traced(x)]
 
 
@@ -106,5 +116,6 @@ def test_what_can_not_be_laid_out_is_an_error(name):
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_would_be_wrong_is_refused(name):
-    with pytest.raises(ConfigurationError, match="goes backwards"):
-        on_mesh(REFUSED[name], ("batch", "-"))
+    fn, says = REFUSED[name]
+    with pytest.raises(ConfigurationError, match=says):
+        on_mesh(fn, ("batch", "-"))
