@@ -72,16 +72,24 @@ class Evaluator:
         count = tf.type_spec_from_value(self.exchange.handed(tf.constant(0)))
         signature = (*self._chunks.element_spec, count)
         self._sums_of_chunk = tf.function(self._sum_chunk, input_signature=signature, autograph=False)
+        self._sums_of_last = tf.function(self._sum_last, input_signature=signature[::2], autograph=False)
+        self._rows_left = len(source) % global_batch_size  # in the last batch, which is smaller then
         self._traced = False
 
     def trace(self) -> None:
         """Compiles what evaluates on a mesh, by a chunk without a batch: what can't be there is refused here."""
         if self.exchange.mesh and not self._traced:
-            traced = self.exchange.guarded(self._sums_of_chunk.get_concrete_function())
-            empty = tf.nest.map_structure(
+            features, mask = tf.nest.map_structure(
                 lambda spec: self.exchange.handed(tf.zeros(spec.shape, spec.dtype)), self._element
             )
-            self.exchange.noting(traced, *empty, self.exchange.handed(tf.constant(0)))
+            nothing = self.exchange.handed(tf.constant(0))
+            self.exchange.noting(
+                self.exchange.guarded(self._sums_of_chunk.get_concrete_function()), features, mask, nothing
+            )
+            if self._rows_left:
+                self.exchange.noting(
+                    self.exchange.guarded(self._sums_of_last.get_concrete_function()), features, nothing
+                )
             self._traced = True
 
     def evaluate(self, alive: Callable[[], None] = lambda: None) -> dict[str, float]:
@@ -94,6 +102,9 @@ class Evaluator:
                 found = self._sums_of_chunk(features, mask, self.exchange.handed(tf.constant(batches)))
                 sums = tf.nest.map_structure(tf.add, sums, found)
                 alive()
+            if self.exchange.mesh and self._rows_left:
+                found = self._sums_of_last(features, self.exchange.handed(tf.constant(batches - 1)))
+                sums = tf.nest.map_structure(tf.add, sums, found)
             figures = means(sums)
             for name in sorted(name for name in figures if not math.isfinite(figures[name])):
                 if name not in self._innocent:
@@ -162,10 +173,8 @@ class Evaluator:
         return dict(sums)
 
     def _sum_mesh(self, features: Batch, mask: tf.Tensor, batches: tf.Tensor) -> Sums:
-        """Sums over a chunk of batches where every shape has to be known: of whole ones, then of the source's last."""
-        taken = {key: self.exchange.taken(x, self._element[0][key].dtype) for key, x in features.items()}
-        cut = {key: self.exchange.by_rows(x, 1) for key, x in taken.items()}
-        batches = self.exchange.taken(batches, tf.int32)
+        """Sums over the batches of a chunk that are whole: on a mesh every shape has to be known."""
+        cut = {key: self.exchange.by_rows(x, 1) for key, x in self._taken(features).items()}
         mask = self.exchange.taken(mask, tf.float32)
         whole = tf.reduce_sum(tf.cast(tf.reduce_sum(mask, 1) > self._global_batch_size - 0.5, tf.int32))
 
@@ -173,15 +182,25 @@ class Evaluator:
             found = self._sum_batch({key: tf.gather(x, i) for key, x in cut.items()})
             return i + 1, tf.nest.map_structure(tf.add, sums, found)
 
-        def rest() -> Sums:
-            rows = len(self.source) % self._global_batch_size
-            return self._sum_batch({key: tf.gather(x, whole)[:rows] for key, x in taken.items()})
+        return dict(tf.while_loop(lambda i, _: i < whole, body, (tf.constant(0), self._spec.zero_sums()))[1])
 
-        sums = tf.while_loop(lambda i, _: i < whole, body, (tf.constant(0), self._spec.zero_sums()))[1]
-        if len(self.source) % self._global_batch_size:
-            last = tf.cond(batches > whole, rest, self._spec.zero_sums)
-            sums = tf.nest.map_structure(tf.add, sums, last)
-        return dict(sums)
+    def _sum_last(self, features: Batch, place: tf.Tensor) -> Sums:
+        """Sums over the source's last batch on a mesh, which stands there in its chunk.
+
+        It is a function of its own: DTensor can't lay out what is computed again for gradients twice in one.
+        """
+
+        def last(features: Batch, place: tf.Tensor) -> Sums:
+            i = self.exchange.taken(place, tf.int32)
+            return self._sum_batch(
+                {key: tf.gather(x, i)[: self._rows_left] for key, x in self._taken(features).items()}
+            )
+
+        with self.exchange.around():
+            return dict(self.exchange.run(last, features, place))
+
+    def _taken(self, features: Batch) -> Batch:
+        return {key: self.exchange.taken(x, self._element[0][key].dtype) for key, x in features.items()}
 
     def _sum_batch(self, batch: Mapping[str, tf.Tensor]) -> dict[str, Any]:
         first = next(iter(batch.values()))
