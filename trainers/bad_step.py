@@ -22,7 +22,7 @@ def explain_bad_step(train_step: TrainStep, input: Input, step: int) -> Tapeloop
     The step is done again for that, whole and on one device: where that fails for another reason, such as want of
     memory, nothing but the step is named; nor on a mesh, whose variables are on no one device.
     """
-    if train_step.exchange.mesh:
+    if train_step.exchange.on_mesh:
         return NotFiniteError(f"step {step} is not finite. Nothing of it was saved. {REMEDY}")
     try:
         return _explain(train_step, input, step)

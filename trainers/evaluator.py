@@ -78,7 +78,7 @@ class Evaluator:
 
     def trace(self) -> None:
         """Compiles what evaluates on a mesh, by a chunk without a batch: what can't be there is refused here."""
-        if self.exchange.mesh and not self._traced:
+        if self.exchange.on_mesh and not self._traced:
             features, mask = tf.nest.map_structure(
                 lambda spec: self.exchange.handed(tf.zeros(spec.shape, spec.dtype)), self._element
             )
@@ -102,7 +102,7 @@ class Evaluator:
                 found = self._sums_of_chunk(features, mask, self.exchange.handed(tf.constant(batches)))
                 sums = tf.nest.map_structure(tf.add, sums, found)
                 alive()
-            if self.exchange.mesh and self._rows_left:
+            if self.exchange.on_mesh and self._rows_left:
                 found = self._sums_of_last(features, self.exchange.handed(tf.constant(batches - 1)))
                 sums = tf.nest.map_structure(tf.add, sums, found)
             figures = means(sums)
@@ -129,7 +129,7 @@ class Evaluator:
                 raise unfit_example(what, self.source, feature, batch[feature], indices.numpy())
 
     def _sum_chunk(self, features: Batch, mask: tf.Tensor, batches: tf.Tensor) -> Sums:
-        if self.exchange.mesh:
+        if self.exchange.on_mesh:
             with self.exchange.around():
                 sums = self.exchange.run(self._sum_mesh, features, mask, batches)
         elif self._together:

@@ -32,7 +32,7 @@ class Exchange:
     """What the engine asks of a strategy."""
 
     def __init__(self, strategy: tf.distribute.Strategy, *, reduce_in: tf.DType | None = None):
-        self.strategy, self.mesh = strategy, isinstance(strategy, MeshStrategy)
+        self.strategy, self.on_mesh = strategy, isinstance(strategy, MeshStrategy)
         self.replicas: int = strategy.num_replicas_in_sync
         self.reduce_in = reduce_in  # a narrower dtype for float32 gradients on their way
         self.device: str = strategy.extended.worker_devices[0]  # where what runs once runs
@@ -48,29 +48,29 @@ class Exchange:
 
     def handed(self, value: tf.Tensor) -> tf.Tensor:
         """Returns a value that the host hands to a traced function, which takes it by `taken`."""
-        return self.strategy.handed(value) if self.mesh else value
+        return self.strategy.handed(value) if self.on_mesh else value
 
     def taken(self, value: Any, dtype: tf.DType) -> Any:
         """Returns, in a traced function, what it was handed."""
-        return self.strategy.taken(value, dtype) if self.mesh else value
+        return self.strategy.taken(value, dtype) if self.on_mesh else value
 
     def by_rows(self, value: Any, axis: int) -> Any:
         """Returns a value whose axis `axis` are rows, each where it belongs: replicas have theirs already."""
-        return self.strategy.by_rows(value, axis) if self.mesh else value
+        return self.strategy.by_rows(value, axis) if self.on_mesh else value
 
     def around(self) -> AbstractContextManager[Any]:
         """Returns what a loop around `run` is traced in."""
-        return self.strategy.names() if self.mesh else contextlib.nullcontext()
+        return self.strategy.names() if self.on_mesh else contextlib.nullcontext()
 
     def guarded(self, function: Any) -> Any:
         """Returns a concrete function that may run; on a mesh some operations are refused here."""
-        if self.mesh:
+        if self.on_mesh:
             refuse_unsafe(function, self.strategy.plan.sizes.values())
         return function
 
     def noting(self, function: Any, *args: Any) -> Any:
         """Returns `function(*args)`, its first run; what it makes of collectives on a mesh is in the ledger then."""
-        if not self.mesh:
+        if not self.on_mesh:
             return function(*args)
         try:
             with kept_in_order(function):

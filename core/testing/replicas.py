@@ -146,7 +146,7 @@ class Run:
             {name: np.array([line[name] for line in lines]) for name in lines[0]},
             {name: np.array([norm[name] for norm in norms]) for name in norms[0]},
             self.collectives,
-            str(self.strategy.plan) if self.step.exchange.mesh else "",
+            str(self.strategy.plan) if self.step.exchange.on_mesh else "",
         )
 
 
