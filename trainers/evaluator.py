@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from core.arguments import is_size
 from core.data import PerReplica, Source, eval_chunks
-from core.distribution import Exchange, MeshStrategy
+from core.distribution import MeshStrategy, exchange_of
 from core.distribution.ledger import FIGURES
 from core.distribution.shared_rows import mixing_unlike
 from core.engine.describe import describe_loss
@@ -47,7 +47,7 @@ class Evaluator:
         self.averaged = averaged_task(experiment)
         self.task, self.source, self._global_batch_size = self.averaged.task, source, global_batch_size
         self._innocent: set[str] = set()  # figures that weren't finite, though no example was to blame
-        self.exchange = Exchange(experiment.strategy)
+        self.exchange = exchange_of(experiment.strategy)
         replicas = self.exchange.replicas
 
         @functools.cache  # one pipeline serves all evaluations: to make it anew is to trace it anew

@@ -1,6 +1,7 @@
 """Where a run computes: strategies built from gin, and the one door between their replicas."""
 
 from core.distribution.agreement import Agreement
+from core.distribution.doors import exchange_of
 from core.distribution.drift import make_drift_check
 from core.distribution.exchange import Exchange
 from core.distribution.ledger import Collective, Ledger
@@ -16,6 +17,7 @@ __all__ = [
     "Ledger",
     "MeshPlan",
     "MeshStrategy",
+    "exchange_of",
     "make_drift_check",
     "mesh",
     "mirrored",

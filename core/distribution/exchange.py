@@ -11,10 +11,6 @@ from typing import Any
 import tensorflow as tf
 
 from core.distribution.ledger import GRADIENTS, STATISTICS, VALUES, Collective, Ledger
-from core.distribution.mesh_guard import explained, refuse_unsafe
-from core.distribution.mesh_ledger import collectives_of
-from core.distribution.mesh_order import kept_in_order
-from core.distribution.mesh_strategy import MeshStrategy
 from core.errors import ConfigurationError
 
 _LARGE = 1 << 14  # numbers
@@ -29,10 +25,12 @@ def replica_here() -> int | None:
 
 
 class Exchange:
-    """What the engine asks of a strategy."""
+    """What the engine asks of a strategy whose replicas hold a whole copy each; for others there are subclasses."""
+
+    on_mesh = False
 
     def __init__(self, strategy: tf.distribute.Strategy, *, reduce_in: tf.DType | None = None):
-        self.strategy, self.on_mesh = strategy, isinstance(strategy, MeshStrategy)
+        self.strategy = strategy
         self.replicas: int = strategy.num_replicas_in_sync
         self.reduce_in = reduce_in  # a narrower dtype for float32 gradients on their way
         self.device: str = strategy.extended.worker_devices[0]  # where what runs once runs
@@ -48,41 +46,27 @@ class Exchange:
 
     def handed(self, value: tf.Tensor) -> tf.Tensor:
         """Returns a value that the host hands to a traced function, which takes it by `taken`."""
-        return self.strategy.handed(value) if self.on_mesh else value
+        return value
 
     def taken(self, value: Any, dtype: tf.DType) -> Any:
-        """Returns, in a traced function, what it was handed."""
-        return self.strategy.taken(value, dtype) if self.on_mesh else value
+        """Returns, in a traced function, what it was handed, which is of `dtype`."""
+        return value
 
     def by_rows(self, value: Any, axis: int) -> Any:
         """Returns a value whose axis `axis` are rows, each where it belongs: replicas have theirs already."""
-        return self.strategy.by_rows(value, axis) if self.on_mesh else value
+        return value
 
     def around(self) -> AbstractContextManager[Any]:
         """Returns what a loop around `run` is traced in."""
-        return self.strategy.names() if self.on_mesh else contextlib.nullcontext()
+        return contextlib.nullcontext()
 
     def guarded(self, function: Any) -> Any:
-        """Returns a concrete function that may run; on a mesh some operations are refused here."""
-        if self.on_mesh:
-            refuse_unsafe(function, self.strategy.plan.sizes.values())
+        """Returns a concrete function that may run; what can't is refused here."""
         return function
 
     def noting(self, function: Any, *args: Any) -> Any:
-        """Returns `function(*args)`, its first run; what it makes of collectives on a mesh is in the ledger then."""
-        if not self.on_mesh:
-            return function(*args)
-        try:
-            with kept_in_order(function):
-                result, found = collectives_of(lambda: function(*args), self.strategy.mesh)
-        except tf.errors.UnknownError as error:  # as which DTensor says what it can't lay out
-            if "dtensor" not in str(error.message).lower():
-                raise
-            raise explained(error, function) from error
-        self.ledger.clear()
-        for entry in found:
-            self.ledger.add(entry)
-        return result
+        """Returns `function(*args)`, its first run; what is known of collectives only then is in the ledger then."""
+        return function(*args)
 
     def run(self, fn: Callable[..., Any], *args: Any) -> Any:
         """Calls `fn` on every replica, each with its own component of `args`."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from core.distribution.exchange import Exchange
+from core.distribution.doors import exchange_of
 from core.engine.assembly import Assembly
 from core.engine.averages import check_averages
 from core.engine.describe import LossSpec, Specs, zeros
@@ -48,7 +48,7 @@ class TrainStep:
         reduce_in: tf.DType | None = None,
     ):
         self.optimizers, self.compile = assembly.optimizers, compile
-        self.exchange = Exchange(assembly.strategy, reduce_in=reduce_in)
+        self.exchange = exchange_of(assembly.strategy, reduce_in=reduce_in)
         self._dtypes = {key: spec.dtype for key, spec in batch.items()}
         planner = Planner(
             batch,

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from core import losses
-from core.distribution.exchange import Exchange
+from core.distribution.doors import exchange_of
 from core.distribution.mesh_guard import refuse_unsafe
 from core.errors import ConfigurationError
 from core.layers import Linear
@@ -160,4 +160,4 @@ class Failing:
 
 def test_other_errors_than_dtensor_s_stay_as_they_are():
     with pytest.raises(tf.errors.UnknownError, match="no such file"):
-        Exchange(on_virtual_mesh(1, 2)).noting(Failing())
+        exchange_of(on_virtual_mesh(1, 2)).noting(Failing())
