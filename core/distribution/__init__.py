@@ -7,6 +7,7 @@ from core.distribution.exchange import Exchange
 from core.distribution.ledger import Collective, Ledger
 from core.distribution.mesh_plan import MeshPlan, mesh
 from core.distribution.mesh_strategy import MeshStrategy
+from core.distribution.served_strategy import ServedStrategy, parameter_server
 from core.distribution.strategies import STRATEGIES, mirrored, multi_worker, one_device, tpu
 
 __all__ = [
@@ -17,11 +18,13 @@ __all__ = [
     "Ledger",
     "MeshPlan",
     "MeshStrategy",
+    "ServedStrategy",
     "exchange_of",
     "make_drift_check",
     "mesh",
     "mirrored",
     "multi_worker",
     "one_device",
+    "parameter_server",
     "tpu",
 ]

@@ -19,7 +19,8 @@ from core.errors import ConfigurationError, shown
 EXAMPLE = '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}'
 
 _ELSEWHERE = {
-    "ps": "`multi_worker` has no parameter servers: leave this job out",
+    "ps": "`multi_worker` has no parameter servers: leave this job out, or train by them "
+    "(`--gin_file=configs/runtime/parameter_server.gin`)",
     "evaluator": "workers evaluate as they train: leave this job out, and to evaluate beside them run "
     "`--mode=evaluate` in a process without `TF_CONFIG`",
 }
@@ -74,6 +75,30 @@ def cluster_from_environment(environment: Mapping[str, str] | None = None) -> Cl
 
 
 def _from_tf_config(text: str) -> Cluster:
+    config = parsed(text)
+    jobs = object_of(config, "cluster")
+    for job, addresses in jobs.items():
+        if job not in ("chief", "worker"):
+            why = _ELSEWHERE.get(job, "is no job that is known here")
+            raise refused(f"TF_CONFIG.cluster.{shown(job)[1:-1]}", addresses, why)
+    chief = addresses_of(jobs, "chief")
+    if len(chief) > 1:
+        raise refused("TF_CONFIG.cluster.chief", chief, "must name one address: further ones are workers")
+    if not chief and not jobs.get("worker", []):
+        raise refused("TF_CONFIG.cluster.worker", jobs.get("worker", _MISSING), "must name at least one address")
+    places: dict[str, str] = {}
+    for job, addresses in (("chief", chief), ("worker", addresses_of(jobs, "worker"))):
+        for i, address in enumerate(addresses):
+            name = f"TF_CONFIG.cluster.{job}[{i}]"
+            if address in places:
+                raise refused(name, address, f"is the same address as `{places[address]}`: each worker needs its own")
+            places[address] = name
+    task = object_of(config, "task")
+    return Cluster(tuple(places), _index(task, jobs, len(chief)))
+
+
+def parsed(text: str) -> dict[str, Any]:
+    """Returns the object that the text of `TF_CONFIG` is."""
     try:
         config = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -81,64 +106,49 @@ def _from_tf_config(text: str) -> Cluster:
             f"`TF_CONFIG` is not JSON ({error}); it is {text[:200]!r}. A whole one looks like {EXAMPLE}."
         ) from None
     if not isinstance(config, dict):
-        raise _refused("TF_CONFIG", config, "must be a JSON object")
-    jobs = _object(config, "cluster")
-    for job, addresses in jobs.items():
-        if job not in ("chief", "worker"):
-            why = _ELSEWHERE.get(job, "is no job that is known here")
-            raise _refused(f"TF_CONFIG.cluster.{shown(job)[1:-1]}", addresses, why)
-    chief = _addresses(jobs, "chief")
-    if len(chief) > 1:
-        raise _refused("TF_CONFIG.cluster.chief", chief, "must name one address: further ones are workers")
-    if not chief and not jobs.get("worker", []):
-        raise _refused("TF_CONFIG.cluster.worker", jobs.get("worker", _MISSING), "must name at least one address")
-    places: dict[str, str] = {}
-    for job, addresses in (("chief", chief), ("worker", _addresses(jobs, "worker"))):
-        for i, address in enumerate(addresses):
-            name = f"TF_CONFIG.cluster.{job}[{i}]"
-            if address in places:
-                raise _refused(name, address, f"is the same address as `{places[address]}`: each worker needs its own")
-            places[address] = name
-    task = _object(config, "task")
-    return Cluster(tuple(places), _index(task, jobs, len(chief)))
+        raise refused("TF_CONFIG", config, "must be a JSON object")
+    return config
 
 
 def _index(task: Mapping[str, Any], jobs: Mapping[str, list[str]], chiefs: int) -> int:
     """Returns the place among all workers of a place in a job."""
     job, index = task.get("type", _MISSING), task.get("index", _MISSING)
     if isinstance(job, str) and job in _ELSEWHERE:
-        raise _refused("TF_CONFIG.task.type", job, _ELSEWHERE[job])
+        raise refused("TF_CONFIG.task.type", job, _ELSEWHERE[job])
     if not isinstance(job, str) or not jobs.get(job):
         known = " or ".join(f'"{name}"' for name in jobs if jobs[name])
-        raise _refused("TF_CONFIG.task.type", job, f"must be {known}, a job of the cluster")
+        raise refused("TF_CONFIG.task.type", job, f"must be {known}, a job of the cluster")
     count = len(jobs[job])
     if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < count:
         allowed = f"a whole number from 0 to {count - 1}" if count > 1 else "0"
-        raise _refused("TF_CONFIG.task.index", index, f"must be {allowed}, a place in `TF_CONFIG.cluster.{job}`")
+        raise refused("TF_CONFIG.task.index", index, f"must be {allowed}, a place in `TF_CONFIG.cluster.{job}`")
     return index + (chiefs if job == "worker" else 0)
 
 
-def _addresses(jobs: Mapping[str, Any], job: str) -> list[str]:
+def addresses_of(jobs: Mapping[str, Any], job: str) -> list[str]:
+    """Returns the addresses of a job, once each is one."""
     name, addresses = f"TF_CONFIG.cluster.{job}", jobs.get(job, [])
     if not isinstance(addresses, list):
-        raise _refused(name, addresses, 'must be a list of "host:port"')
+        raise refused(name, addresses, 'must be a list of "host:port"')
     for i, address in enumerate(addresses):
         host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
         bracketed = host.startswith("[") and host.endswith("]")  # as addresses of version 6 are written before a port
         known = host.isprintable() and host and not any(x in "/, \t\n" or (x == ":" and not bracketed) for x in host)
         if not known or not (port.isascii() and port.isdigit() and 0 < int(port[:9]) < 65536):
-            raise _refused(f"{name}[{i}]", address, 'must be "host:port", with a port from 1 to 65535')
+            raise refused(f"{name}[{i}]", address, 'must be "host:port", with a port from 1 to 65535')
     return addresses
 
 
-def _object(config: Mapping[str, Any], key: str) -> dict[str, Any]:
+def object_of(config: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Returns the JSON object under a key of `TF_CONFIG`."""
     value = config.get(key, _MISSING)
     if not isinstance(value, dict):
-        raise _refused(f"TF_CONFIG.{key}", value, "must be a JSON object")
+        raise refused(f"TF_CONFIG.{key}", value, "must be a JSON object")
     return value
 
 
-def _refused(name: str, value: Any, why: str) -> ConfigurationError:
+def refused(name: str, value: Any, why: str) -> ConfigurationError:
+    """Makes the error of a value that can't be in `TF_CONFIG`."""
     said = "missing" if value is _MISSING else json.dumps(value)[:200]
     return ConfigurationError(f"`{name}` is {said}: {why}. A whole `TF_CONFIG` looks like {EXAMPLE}.")
 

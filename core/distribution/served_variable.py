@@ -1,0 +1,54 @@
+"""A variable on a parameter server, of which whoever takes a step reads the worker's own copy.
+
+Within `at_worker` a variable is the copy: reads, lookups and gradients are the local ones of any variable. The copy is
+a resource that a traced function makes by its name, on whatever worker it runs: one that starts again needs no help.
+"""
+
+import contextlib
+import contextvars
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable  # what `tf.Variable(...)` makes
+
+
+class ServedVariable(ResourceVariable):
+    """A `tf.Variable` that lies whole on one server."""
+
+    def __init__(self, value: Any, *, strategy: Any, server: str, name: str | None, trainable: bool):
+        self.strategy, self.server = strategy, server
+        with tf.device(server):
+            super().__init__(value, name=name, trainable=trainable)
+
+    @property
+    def handle(self) -> tf.Tensor:
+        """Returns the variable's, or within `at_worker` the copy's."""
+        copies = _copies.get()
+        return self._handle if copies is None else copies[id(self)]
+
+    @property
+    def device(self) -> str:
+        """Returns where the variable lies: who reads a copy is at a worker, whichever that is."""
+        return self.server if _copies.get() is None else ""
+
+
+_copies: contextvars.ContextVar[Mapping[int, tf.Tensor] | None] = contextvars.ContextVar("copies", default=None)
+
+
+def copies_of(variables: Iterable[ServedVariable]) -> dict[int, tf.Tensor]:
+    """Makes, in a traced function, the handles of the worker's copies of these."""
+    return {
+        id(variable): tf.raw_ops.VarHandleOp(dtype=variable.dtype, shape=variable.shape, shared_name=f"copy_{i}")
+        for i, variable in enumerate(variables)
+    }
+
+
+@contextlib.contextmanager
+def at_worker(copies: Mapping[int, tf.Tensor] | None) -> Iterator[None]:
+    """Lets variables, within it, be their copies at the worker; with `None` what lies on the servers again."""
+    token = _copies.set(copies)
+    try:
+        yield
+    finally:
+        _copies.reset(token)
