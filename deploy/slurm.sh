@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # One worker a node under Slurm; docs/many-machines.md explains it. Submit it from the checkout, with main's flags:
 #   sbatch --nodes=4 deploy/slurm.sh --gin_file=configs/digits_mlp.gin --workdir=/shared/runs/digits_mlp
+# With --nodes=2-4 it takes the nodes that there are, and after a loss those that are left; below 2 it stays in the queue.
 #SBATCH --job-name=tapeloop
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
@@ -18,10 +19,15 @@ RESTARTS=${RESTARTS:-3} # a lost worker queues the job again only if it has been
 TAPELOOP_TOKEN=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')
 export TAPELOOP_TOKEN
 
+set -- "$@" --gin_file=configs/runtime/multi_worker.gin
+# Of the nodes that the job has got, as many as can share a step; one alone is no cluster to Slurm, so launch makes it one.
+workers=$(python -m trainers.launch.count --workers="$SLURM_JOB_NUM_NODES" -- "$@") || exit
+if [ "$workers" -eq 1 ]; then set -- trainers.launch --workers=1 -- "$@"; else set -- trainers.main "$@"; fi
+echo "$workers workers on $SLURM_JOB_NUM_NODES nodes"
+
 # The multi_worker strategy asks Slurm who is in the step, through TensorFlow's resolver.
 # --wait: seconds until Slurm ends the tasks that are left after the first; they have 45 to find out by themselves.
-srun --export=ALL --wait=120 --kill-on-bad-exit=0 \
-  python -m trainers.main "$@" --gin_file=configs/runtime/multi_worker.gin
+srun --nodes="$workers" --ntasks="$workers" --export=ALL --wait=120 --kill-on-bad-exit=0 python -m "$@"
 code=$? # the highest of all workers': 128 and more is a signal
 
 if [ "$code" -eq 75 ]; then

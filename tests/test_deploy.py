@@ -4,6 +4,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 
 import pytest
 
@@ -19,23 +20,35 @@ def test_the_slurm_file_is_bash():
     subprocess.run(["bash", "-n", str(SLURM)], check=True)
 
 
+def slurm(folder, *flags, code=0, restarts=0, nodes=2):
+    """Runs the Slurm file; `srun` and `scontrol` are stand-ins, which write down how they were called."""
+    writes = 'printf "%s\\n" "$@" > {0}.called; printf %s "$TAPELOOP_TOKEN" > {0}.token; exit {1}'
+    stand_ins = {
+        "srun": writes.format("srun", code),
+        "scontrol": writes.format("scontrol", 0),
+        "python": f'exec {sys.executable} "$@"',
+    }
+    for name, text in stand_ins.items():
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+    told = {
+        "PATH": f"{folder}:{os.environ['PATH']}",
+        "SLURM_JOB_ID": "7",
+        "SLURM_RESTART_COUNT": str(restarts),
+        "SLURM_JOB_NUM_NODES": str(nodes),
+    }
+    return subprocess.run(
+        ["bash", str(SLURM), *flags], cwd=folder, env={**environment(), **told}, capture_output=True, check=False
+    )
+
+
 @pytest.mark.parametrize(
     ("code", "restarts", "requeued"),
     [(0, 0, False), (2, 0, False), (75, 9, True), (6, 0, True), (6, 3, False), (137, 2, True), (137, 3, False)],
 )
 def test_a_slurm_job_runs_main_and_queues_again_what_may_pass(code, restarts, requeued, tmp_path):
-    """`srun` and `scontrol` are stand-ins, which write down how they were called."""
-    for name, end in (("srun", code), ("scontrol", 0)):
-        stand_in = tmp_path / name
-        stand_in.write_text(
-            f'#!/bin/sh\nprintf "%s\\n" "$@" > {name}.called\nprintf %s "$TAPELOOP_TOKEN" > {name}.token\nexit {end}\n'
-        )
-        stand_in.chmod(0o755)
     flags = ["--gin_file=configs/digits_mlp.gin", "--gin_param=digits.split = 'train'"]
-    told = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": str(restarts)}
-    done = subprocess.run(
-        ["bash", str(SLURM), *flags], cwd=tmp_path, env={**environment(), **told}, check=False, stdout=subprocess.PIPE
-    )
+    done = slurm(tmp_path, *flags, code=code, restarts=restarts)
     called = (tmp_path / "srun.called").read_text().splitlines()
     token = (tmp_path / "srun.token").read_text()
     assert re.fullmatch(r"[0-9a-f]{64}", token)
@@ -48,6 +61,27 @@ def test_a_slurm_job_runs_main_and_queues_again_what_may_pass(code, restarts, re
     assert parsed.gin_param == ["digits.split = 'train'"]
     assert (tmp_path / "scontrol.called").exists() == requeued
     assert done.returncode == (0 if requeued else code)
+
+
+@pytest.mark.parametrize(("nodes", "workers"), [(4, 4), (3, 2), (1, 1)])
+def test_a_slurm_job_runs_as_many_workers_as_can_share_a_step(nodes, workers, tmp_path):
+    done = slurm(tmp_path, "--gin_file=configs/digits_mlp.gin", nodes=nodes)
+    assert done.stdout.decode() == f"{workers} workers on {nodes} nodes\n"
+    called = (tmp_path / "srun.called").read_text().splitlines()
+    assert {f"--nodes={workers}", f"--ntasks={workers}"} < set(called)
+    words = called[called.index("-m") + 1 :]
+    if workers == 1:  # a step of one task is no cluster: `launch` makes one
+        assert words[:3] == ["trainers.launch", "--workers=1", "--"]
+    assert (
+        parse_main(words[words.index("trainers.main") + 1 if workers > 1 else 3 :]).gin_file[-1].endswith("worker.gin")
+    )
+
+
+def test_a_slurm_job_whose_flags_are_wrong_ends_before_anything_starts(tmp_path):
+    done = slurm(tmp_path, "--gin_file=configs/nothing.gin")
+    assert done.returncode == 2
+    assert b"no such gin file" in done.stderr
+    assert not (tmp_path / "srun.called").exists()
 
 
 def test_the_kubernetes_manifest_runs_main_on_files_that_exist():

@@ -47,6 +47,17 @@ class Configuration:
             lines.append(f"{'# ' if b in idle else ''}{b.name} = {text(b.value)}  # {_comment(f'{b.place}{before}')}")
         return "\n".join([*lines, ""])
 
+    def bound(self, name: str) -> Any:
+        """Returns what the files bind to `name`, through macros, and `None` for nothing; no import is made for it."""
+        values = {}
+        for b in self.bindings:
+            if not b.scope:
+                values[b.name if b.is_macro else f"{b.selector.rpartition('.')[2]}.{b.parameter}"] = b.value
+        found = values.get(name)
+        for _ in values:  # macros that lead back to each other are another check's
+            found = values.get(found.name) if isinstance(found, Macro) else found
+        return found
+
     def bind(self, roots: Sequence[Any], *, required: Sequence[Any] = (), scopes: Sequence[str] = ()) -> None:
         """Imports what the files name, checks all that can be checked without calling anything, and tells gin.
 

@@ -1,4 +1,4 @@
-"""`python -m trainers.launch --workers=N [--max_restarts=R] [--deadline=SECONDS] -- <the flags of trainers.main>`
+"""`python -m trainers.launch --workers=N [--max_restarts=R] [--min_workers=K] -- <the flags of trainers.main>`
 
 A cluster on one machine: N processes of `python -m trainers.main`, which find each other by `TF_CONFIG`. They end
 together, and start together again from the last checkpoint. Nothing here imports TensorFlow.
@@ -27,12 +27,14 @@ from core.workers.handshake import TOKEN
 from trainers import main as command
 from trainers.app import refuse, run_app, start_logging
 from trainers.flags import parse_flags
+from trainers.launch.elastic import Roster
 from trainers.launch.network import Network, choose_network
 from trainers.launch.processes import Command
+from trainers.launch.sharing import read_sharing
 from trainers.launch.supervise import LOST, STOPPED, supervise
 
 MOST_WORKERS = 256
-USAGE = f"""python -m trainers.launch --workers=N [--max_restarts=R] [--deadline=SECONDS] -- <flags of trainers.main>
+USAGE = f"""python -m trainers.launch --workers=N [--max_restarts=R] [--min_workers=K] -- <flags of trainers.main>
 
 Runs trainers.main as several workers on this machine. The configuration's strategy has to be multi_worker or
 mesh: add --gin_file=configs/runtime/multi_worker.gin, or mesh.gin.
@@ -75,6 +77,8 @@ def parse(words: Sequence[str]) -> Launch:
         )
     if flags.max_restarts < 0:
         raise ConfigurationError(f"`--max_restarts` is {flags.max_restarts}; it counts restarts: give 0 or more.")
+    if flags.min_workers is not None:
+        _check_min_workers(flags)
     if not 0 < flags.deadline < math.inf:
         raise ConfigurationError(f"`--deadline` is {flags.deadline:g}; it is a time in seconds: give more than 0.")
     if place == len(words):
@@ -84,13 +88,32 @@ def parse(words: Sequence[str]) -> Launch:
     return Launch(flags, main_flags)
 
 
+def _check_min_workers(flags: FlagValues) -> None:
+    if not 1 <= flags.min_workers <= flags.workers:
+        raise ConfigurationError(
+            f"`--min_workers` is {flags.min_workers}; so many of the {flags.workers} workers have to be left to start "
+            f"again: give 1 to {flags.workers}."
+        )
+    if flags["max_restarts"].present and flags.max_restarts == 0:
+        raise ConfigurationError(
+            "`--min_workers` has no effect with `--max_restarts=0`, with which nobody starts again: leave one of them "
+            "out."
+        )
+
+
 def _define(flag_values: FlagValues) -> None:
     absl_flags.DEFINE_integer("workers", None, "how many processes; the first is the chief", flag_values=flag_values)
     absl_flags.DEFINE_integer("max_restarts", 0, "how often all start again if one dies", flag_values=flag_values)
+    absl_flags.DEFINE_integer(
+        "min_workers",
+        None,
+        "start again with those that are left, if so many are (if --max_restarts is left out: once for each worker)",
+        flag_values=flag_values,
+    )
     absl_flags.DEFINE_float(
         "deadline",
         60.0,
-        "seconds that the others have to end once one has; then they are killed",
+        "seconds that the others have to end once one has, or too few who are left have to wait for more",
         flag_values=flag_values,
     )
     absl_flags.DEFINE_boolean(
@@ -106,11 +129,15 @@ def run(launch: Launch) -> int:
     flags = launch.flags
     start_logging(flags.verbosity)
     try:
+        roster = make_roster(launch) if flags.min_workers else None
         network = choose_network(open_ports=flags.open_ports)
         print(network.line, flush=True)
+        if roster is not None and roster.count < flags.workers:
+            print(f"starting {roster}", flush=True)
         return supervise(
-            lambda: worker_commands(flags.workers, launch.main_flags, network),
-            max_restarts=flags.max_restarts,
+            lambda: worker_commands(roster.count if roster else flags.workers, launch.main_flags, network),
+            roster=roster,
+            max_restarts=flags.workers if roster and not flags["max_restarts"].present else flags.max_restarts,
             deadline=flags.deadline,
             out=sys.stdout.buffer,
             err=sys.stderr.buffer,
@@ -120,6 +147,12 @@ def run(launch: Launch) -> int:
     except (OSError, subprocess.SubprocessError) as error:  # the latter for what is refused in the new process
         print(f"error: the workers can't be started or heard: {error}", file=sys.stderr)
         return ConfigurationError.exit_code
+
+
+def make_roster(launch: Launch) -> Roster:
+    """Returns who may start, by what their configuration can be shared by."""
+    sharing = read_sharing(command.parse(launch.main_flags))
+    return Roster(launch.flags.workers, fewest=launch.flags.min_workers or 1, sharing=sharing)
 
 
 def worker_commands(workers: int, main_flags: Sequence[str], network: Network) -> list[Command]:

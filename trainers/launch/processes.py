@@ -70,6 +70,15 @@ class Signals:
         found, self._to_pass_on = self._to_pass_on, []
         return found
 
+    def warned_within(self, seconds: float) -> bool:
+        """Waits for a SIGUSR1, which is the caller's own while nothing runs; one that asks to stop ends the wait."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and not self.received:
+            if signal.SIGUSR1 in self.new():
+                return True
+            time.sleep(POLL_SECONDS)
+        return False
+
     @property
     def kill(self) -> bool:
         """Says whether someone pressed Ctrl-C twice."""

@@ -23,19 +23,19 @@ def program(text):
     return head + textwrap.dedent(text)
 
 
-def launched(*texts, max_restarts=0, deadline=PATIENCE, out=None):
-    """The exit code, both outputs, and how often workers with these programs were started."""
+def launched(*texts, roster=None, max_restarts=0, deadline=PATIENCE, out=None):
+    """The exit code, both outputs, and how often workers with these programs (as many as a roster says) started."""
     attempts = []
 
     def make_commands():
         attempts.append(len(attempts))
         return [
             Command([sys.executable, "-S", "-u", "-c", program(text), str(i), str(attempts[-1])], dict(os.environ))
-            for i, text in enumerate(texts)
+            for i, text in enumerate(texts[: roster.count if roster else None])
         ]
 
     out, err = out or io.BytesIO(), io.BytesIO()
-    code = supervise(make_commands, max_restarts=max_restarts, deadline=deadline, out=out, err=err)
+    code = supervise(make_commands, roster=roster, max_restarts=max_restarts, deadline=deadline, out=out, err=err)
     return code, out.getvalue().decode(), err.getvalue().decode(), len(attempts)
 
 

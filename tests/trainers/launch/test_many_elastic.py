@@ -1,0 +1,61 @@
+"""Real workers that are lost, and not replaced: those who are left end where all would have ended."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from tests.commands import CONFIGS
+from tests.trainers.launch.test_many_workers import QUICK, launch, saved, start, values
+from tests.trainers.launch.test_mesh_workers import lines
+
+# Softmax regression has no kinks, on whose two sides last bits would come to more than 1e-5 in so many steps.
+FLAGS = [f"--gin_file={CONFIGS / name}" for name in ("digits_linear.gin", "runtime/multi_worker.gin")]
+FLAGS += [
+    f"--gin_param=Trainer.{binding}"
+    for binding in ("global_batch_size = 48", "checkpoint_every = 50", "evaluate_every = 100")
+]
+
+
+def steps(count):
+    return [f"--gin_param=Trainer.steps = {count}"]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """The workdir of two workers whom nothing befell."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    done = launch("--", *FLAGS, *steps(1000), "--workdir=run", cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "run"
+
+
+def check_same_figures(found, expected):
+    mine, theirs = (values(saved(workdir)[0]) for workdir in (found, expected))
+    assert mine.keys() == theirs.keys()
+    for key, value in theirs.items():
+        np.testing.assert_allclose(mine[key], value, rtol=1e-5, atol=1e-5, err_msg=key)
+    for mine, theirs in zip(lines(found), lines(expected), strict=True):
+        assert mine.pop("split") == theirs.pop("split")
+        assert mine == pytest.approx(theirs, rel=1e-5, abs=1e-5)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("index", [0, 1], ids=["the chief", "another"])
+def test_who_is_left_ends_in_the_figures_of_all(index, undisturbed, tmp_path):
+    flags = ["--min_workers=1", "--deadline=20", "--", *FLAGS, *steps(1000), *QUICK, "--workdir=run"]
+    process, workers = start(tmp_path, *flags)
+    os.kill(workers[index], signal.SIGKILL)
+    said, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, said
+    assert "starting 1 of 2 workers again from the last checkpoint (1 of 2 restarts left)" in said
+    check_same_figures(tmp_path / "run", undisturbed)
+
+
+@pytest.mark.long
+def test_two_then_one_then_four_workers_end_in_the_figures_of_two(undisturbed, tmp_path):
+    for workers, until in ((2, 300), (1, 600), (4, 1000)):
+        done = launch("--", *FLAGS, *steps(until), "--workdir=run", cwd=tmp_path, workers=workers)
+        assert done.returncode == 0, done.stdout + done.stderr
+    check_same_figures(tmp_path / "run", undisturbed)
