@@ -1,6 +1,7 @@
 """What a dry run looks at: a task of shapes alone, on one device, wherever it is to run."""
 
 import copy
+import dataclasses
 import inspect
 from collections.abc import Hashable, Mapping
 from typing import Any
@@ -100,7 +101,11 @@ class DryBuild:
         sums = {name: spec.sums_of_update for name, spec in step.specs.items()}
         progress = Progress(sums, strategy=self.strategy)
         spec = PerReplica(self._chunks, self.strategy).element_spec
-        chunk = make_chunk(step, spec, progress).get_concrete_function()
+        with shapes_only():
+            rounds = self.settings.rounds(step, assembly)
+        if rounds:
+            assembly = dataclasses.replace(assembly, variables={**assembly.variables, **rounds.variables})
+        chunk = make_chunk(step, spec, progress, rounds).get_concrete_function()
         return on_mesh(assembly, chunk, self.plan) if self.plan else on_replicas(assembly, step, chunk)
 
     def _chunks(self, replica: int) -> tf.data.Dataset:

@@ -20,6 +20,9 @@ from trainers.input import Input
 from trainers.settings import Settings
 from trainers.workdir import Workdir
 
+# Under which a checkpoint says how many replicas took local steps: the numbers hang on it.
+REPLICAS = "replicas"
+
 
 class RunState:
     """What is learnt, the metric line in flight, the step, the place in the data, what hooks keep and have reported.
@@ -34,16 +37,18 @@ class RunState:
         workdir: Workdir,
         settings: Settings,
         *,
+        variables: Mapping[str, tf.Variable],
         input: Input,
         progress: Progress,
         hooks: Sequence[Hook],
     ):
         self.workdir, self.settings, self.input, self.progress, self.hooks = workdir, settings, input, progress, hooks
-        self.variables = experiment.variables
+        self.variables = variables
         tokenizer = experiment.train_source.tokenizer
         self.tokenizer = tokenizer and tokenizer.identity
         self.check_replicas = make_drift_check(experiment.strategy, self.variables)
         self.peers = peers_of(experiment.strategy)
+        self.replicas = experiment.strategy.num_replicas_in_sync
         self.step = 0
         self.stopped: str | None = None
         self.reported: dict[str, float] = {}
@@ -83,6 +88,7 @@ class RunState:
             extra={
                 "configuration": dict(self.workdir.configuration),
                 **({"tokenizer": self.tokenizer} if self.tokenizer else {}),
+                **({REPLICAS: self.replicas} if self.settings.local_steps else {}),
                 **self._kept_by_hooks(),
                 "reported": {
                     "figures": _finite(self.reported),
@@ -109,6 +115,12 @@ class RunState:
             raise ConfigurationError(
                 f"{manifest.path} learnt tokens of {shown(learnt)}, but those of `Experiment.train_source` are of "
                 f"{shown(self.tokenizer)}: give the tokenizer that it was trained with, or another `--workdir`."
+            )
+        round_steps = self.settings.local_steps or 1
+        if manifest.step % round_steps:
+            raise ConfigurationError(
+                f"{manifest.path} is of step {manifest.step}, which is within a round of `Trainer.local_steps` = "
+                f"{round_steps}: give a number that divides it."
             )
         saved = {path: v for path, v in manifest.variables.items() if path.startswith("figures/")}
         live = self.progress.variables

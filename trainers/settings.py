@@ -9,8 +9,10 @@ import gin
 import tensorflow as tf
 
 from core.arguments import is_size
-from core.engine import Assembly, TrainStep
+from core.distribution import LocalExchange
+from core.engine import Assembly, Rounds, TrainStep, check_local_steps
 from core.errors import ConfigurationError, shown
+from core.optimizers import Transform
 from trainers.hooks.base import Hook
 
 MOST = 2**31 - 1  # of anything: steps times examples are then counted in 64 bits
@@ -27,7 +29,12 @@ class Settings:
     steps; `None` means only at the end. `chunk_steps` is how many steps run for one call from Python (`None`: as many
     as the intervals and memory allow, up to 50). It changes no number, but for last bits where `compile` makes another
     program of each length. `reduce_gradients_in = "bfloat16"` halves what replicas send each other, and costs the
-    last bits of gradients. Where a section of the run (a chunk of steps, a hook, an evaluation, a checkpoint) shows no
+    last bits of gradients.
+
+    With `local_steps` replicas meet once in so many steps, and in between each trains by its own rows alone. There
+    their weights become the mean, or what the `outer` rule makes of it: docs/local-steps.md.
+
+    Where a section of the run (a chunk of steps, a hook, an evaluation, a checkpoint) shows no
     life for `section_deadline` seconds, the command ends; `None` lets it hang.
     """
 
@@ -40,6 +47,8 @@ class Settings:
     checkpoint_every: int | None = 500
     check_replicas_every: int | None = None
     keep_checkpoints: int = 3
+    local_steps: int | None = None
+    outer: Transform | None = None
     compile: bool = False
     reduce_gradients_in: Literal["bfloat16"] | None = None
     section_deadline: float | None = 3600.0  # no sane tracing, save or chunk of evaluation takes an hour
@@ -78,11 +87,20 @@ class Settings:
                     f"`Trainer.hooks` holds `{type(hook).__name__}`, whose `every` is {shown(hook.every)}; a hook is "
                     "one whose `every` is None or at least 1. Give a whole number of steps: 10000, not 1e4."
                 )
+        if self.local_steps is not None:
+            self._check_rounds(self.local_steps)
+        elif self.outer is not None:
+            raise ConfigurationError(
+                "`Trainer.outer` has no effect without `Trainer.local_steps`, the steps between two of its updates: "
+                "give both, or leave it out."
+            )
         if self.chunk_steps is not None:
             self._check_intervals(self.chunk_steps)
 
     def train_step(self, assembly: Assembly, batch_spec: Mapping[str, tf.TensorSpec], *, seed: int) -> TrainStep:
         """Makes the step that these settings ask for, of one batch of this spec."""
+        if self.local_steps:
+            check_local_steps(assembly, global_batch_size=self.global_batch_size)
         return TrainStep(
             assembly,
             batch_spec,
@@ -90,7 +108,14 @@ class Settings:
             steps=self.steps,
             compile=self.compile,
             reduce_in=tf.as_dtype(self.reduce_gradients_in) if self.reduce_gradients_in else None,
+            exchange=LocalExchange(assembly.strategy) if self.local_steps else None,
         )
+
+    def rounds(self, train_step: TrainStep, assembly: Assembly) -> Rounds | None:
+        """Returns what takes the steps in rounds, if these settings ask for it."""
+        if self.local_steps is None:
+            return None
+        return Rounds(train_step, assembly, local_steps=self.local_steps, outer=self.outer)
 
     @property
     def intervals(self) -> list[tuple[str, int]]:
@@ -101,19 +126,46 @@ class Settings:
         return [(name, steps) for name, steps in every if steps is not None]
 
     def steps_per_chunk(self, step_bytes: int) -> int:
-        """Returns `chunk_steps`, or else the longest chunk that divides all intervals and fits into memory."""
+        """Returns `chunk_steps`, or else the longest chunk that divides all intervals and fits into memory.
+
+        A chunk holds whole rounds of `local_steps`, and so one of them at least.
+        """
         if self.chunk_steps is not None:
             return self.chunk_steps
-        common = math.gcd(*(every for _, every in self.intervals)) or MAX_CHUNK_STEPS
-        allowed = max(1, min(MAX_CHUNK_STEPS, MAX_CHUNK_BYTES // max(1, step_bytes)))
-        return max(n for n in range(1, allowed + 1) if common % n == 0)
+        unit = self.local_steps or 1
+        common = math.gcd(*(every for _, every in self.intervals)) or unit * max(1, MAX_CHUNK_STEPS // unit)
+        allowed = max(unit, min(MAX_CHUNK_STEPS, MAX_CHUNK_BYTES // max(1, step_bytes)))
+        return max(n for n in range(unit, allowed + 1, unit) if common % n == 0)
 
     def _check_intervals(self, chunk_steps: int) -> None:
         for name, every in self.intervals:
             if every % chunk_steps:
-                nearest = max(1, round(every / chunk_steps)) * chunk_steps
                 raise ConfigurationError(
                     f"`{name}` is {every}, which isn't a multiple of `Trainer.chunk_steps` = {chunk_steps}; things "
-                    f"happen between chunks only. Use {nearest}, or leave `chunk_steps` out to have one chosen that "
-                    "fits."
+                    f"happen between chunks only. Use {_nearest(every, chunk_steps)}, or leave `chunk_steps` out to "
+                    "have one chosen that fits."
                 )
+
+    def _check_rounds(self, local_steps: int) -> None:
+        if not isinstance(self.outer, Transform | None):
+            raise ConfigurationError(
+                f"`Trainer.outer` is {shown(self.outer)}; give an optimizer, made by a call: `@outer/sgd()`, or None, "
+                "which averages the weights."
+            )
+        if self.reduce_gradients_in is not None:
+            raise ConfigurationError(
+                f"`Trainer.reduce_gradients_in` is {shown(self.reduce_gradients_in)}, but with `Trainer.local_steps` "
+                "no gradients are sent: leave it out."
+            )
+        whole = [("Trainer.steps", self.steps), *self.intervals]
+        for name, steps in [*whole, ("Trainer.chunk_steps", self.chunk_steps or local_steps)]:
+            if steps % local_steps:
+                raise ConfigurationError(
+                    f"`{name}` is {steps}, which isn't a multiple of `Trainer.local_steps` = {local_steps}; only where "
+                    f"a round of local steps ends do replicas hold the same. Use {_nearest(steps, local_steps)}."
+                )
+
+
+def _nearest(steps: int, unit: int) -> int:
+    """Returns the multiple of `unit` that is nearest to `steps`, and at least one."""
+    return max(1, round(steps / unit)) * unit

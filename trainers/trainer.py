@@ -43,9 +43,18 @@ class Trainer:
             {name: spec.sums_of_update for name, spec in self.train_step.specs.items()},
             strategy=experiment.strategy,
         )
-        self.chunk = make_chunk(self.train_step, self.input.chunk_spec, self.progress)
+        rounds = settings.rounds(self.train_step, experiment.assembly)
+        self.chunk = make_chunk(self.train_step, self.input.chunk_spec, self.progress, rounds)
         self.hooks = standard_hooks(settings, evaluates=self.evaluator is not None)
-        self.state = RunState(experiment, workdir, settings, input=self.input, progress=self.progress, hooks=self.hooks)
+        self.state = RunState(
+            experiment,
+            workdir,
+            settings,
+            variables={**experiment.variables, **(rounds.variables if rounds else {})},
+            input=self.input,
+            progress=self.progress,
+            hooks=self.hooks,
+        )
         self.agreement = Agreement(experiment.strategy)
         self.telemetry = Telemetry([])
         self.watchdog = Watchdog()
@@ -99,8 +108,9 @@ class Trainer:
             self._leave_for_now()
 
     def eager_step(self) -> dict[str, float]:
-        """Takes one step without tracing, for debugging: `print` and breakpoints work inside step functions."""
-        self._take_steps(next(self.input.chunks_from(self.step)), 1, run=self.chunk.python_function)
+        """Takes one step (or round) without tracing, for debugging: `print` and breakpoints work in step functions."""
+        one = self.settings.local_steps or 1
+        self._take_steps(next(self.input.chunks_from(self.step)), one, run=self.chunk.python_function)
         self._refuse_bad_step()
         return self.figures()
 

@@ -5,6 +5,7 @@ from core.distribution.doors import exchange_of
 from core.distribution.drift import make_drift_check
 from core.distribution.exchange import Exchange
 from core.distribution.ledger import Collective, Ledger
+from core.distribution.local_exchange import LocalExchange
 from core.distribution.mesh_plan import MeshPlan, mesh
 from core.distribution.mesh_strategy import MeshStrategy
 from core.distribution.served_strategy import ServedStrategy, parameter_server
@@ -16,6 +17,7 @@ __all__ = [
     "Collective",
     "Exchange",
     "Ledger",
+    "LocalExchange",
     "MeshPlan",
     "MeshStrategy",
     "ServedStrategy",

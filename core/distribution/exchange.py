@@ -28,6 +28,7 @@ class Exchange:
     """What the engine asks of a strategy whose replicas hold a whole copy each; for others there are subclasses."""
 
     on_mesh = False
+    apart = False  # whether each replica takes steps by its own rows alone
 
     def __init__(self, strategy: tf.distribute.Strategy, *, reduce_in: tf.DType | None = None):
         self.strategy = strategy
@@ -55,6 +56,10 @@ class Exchange:
     def by_rows(self, value: Any, axis: int) -> Any:
         """Returns a value whose axis `axis` are rows, each where it belongs: replicas have theirs already."""
         return value
+
+    def begin(self) -> None:
+        """Forgets an earlier trace of the step, which is about to be traced."""
+        self.ledger.clear()
 
     def around(self) -> AbstractContextManager[Any]:
         """Returns what a loop around `run` is traced in."""

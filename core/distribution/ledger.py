@@ -10,13 +10,14 @@
 from typing import NamedTuple
 
 GRADIENTS, FIGURES, STATISTICS, ROWS, VALUES = "gradients", "figures", "statistics", "rows", "values"
+VARIABLES = "variables"
 
 
 class Collective(NamedTuple):
     """One exchange between replicas, as one of them takes part in it."""
 
     phase: str
-    what: str  # "gradients" and what rides along, "statistics" of synchronised layers, "rows" of all, "values" moved
+    what: str  # "gradients" or "variables" with what rides along, "statistics" of layers, "rows" of all, "values" moved
     dtype: str  # several where values of several types go together, or the indices of slices
     bytes: int  # that this replica hands in
     replica: int | None = None  # that notes it, where each does

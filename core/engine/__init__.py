@@ -2,7 +2,9 @@
 
 from core.engine.assembly import Assembly, assemble, assemble_task, axes_of_slots
 from core.engine.chunk import ALL_WELL, Progress, make_chunk
+from core.engine.local_checks import check_local_steps
 from core.engine.mesh_checks import check_on_mesh
+from core.engine.rounds import Rounds
 from core.engine.step import StepResult, TrainStep
 from core.engine.sweep import Accumulated, accumulate_gradients, compute
 from core.engine.write import commit_untrained, reduce_over_replicas
@@ -12,12 +14,14 @@ __all__ = [
     "Accumulated",
     "Assembly",
     "Progress",
+    "Rounds",
     "StepResult",
     "TrainStep",
     "accumulate_gradients",
     "assemble",
     "assemble_task",
     "axes_of_slots",
+    "check_local_steps",
     "check_on_mesh",
     "commit_untrained",
     "compute",

@@ -10,9 +10,10 @@ from core.module import named_variables
 from core.task import Update
 
 
-def check_averages(plans: Sequence[Plan], variables: Mapping[str, tf.Variable]) -> None:
+def check_averages(plans: Sequence[Plan], variables: Mapping[str, tf.Variable], *, apart: bool) -> None:
     """Refuses averages that no update moves, and layers that see the rows of one replica of several.
 
+    These are as they should be where replicas take steps `apart`.
     Several phases may normalise by the batch through one layer, but an update moves the averages only of what it
     trains, and only by the `Statistics` that its loss returns; a `Compute` with `state` moves what it returns for it.
     """
@@ -30,7 +31,7 @@ def check_averages(plans: Sequence[Plan], variables: Mapping[str, tf.Variable]) 
                     "then normalises by its averages. A network that no update trains, as a teacher, is called in a "
                     "`Compute(..., state=teacher)` that returns `statistics.averages()` with its other history."
                 )
-            if plan.replicas > 1 and not layer.sync:
+            if plan.replicas > 1 and not layer.sync and not apart:
                 raise ConfigurationError(
                     f"phase `{plan.name}` runs on {plan.replicas} replicas, and the layer of `{path}` would normalise "
                     "by the rows of each of them alone: other numbers than on one. Give the layer `sync=True` and the "

@@ -6,7 +6,8 @@ in between takes part of it.
 """
 
 import contextlib
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -55,35 +56,29 @@ class Progress:
         }
 
 
-def make_chunk(train_step: TrainStep, stacked_spec: Mapping[str, tf.TensorSpec], progress: Progress) -> Any:
+Taken = tuple[tf.Tensor, Mapping[str, Sums]]  # the step that isn't finite, or `ALL_WELL`; the sums so far
+# (the chunk's batches, its first step, where to begin, where to end, what came before) -> what it is then
+TakeSteps = Callable[[Batch, tf.Tensor, tf.Tensor, tf.Tensor, Taken], Taken]
+
+
+def make_chunk(
+    train_step: TrainStep, stacked_spec: Mapping[str, tf.TensorSpec], progress: Progress, take: TakeSteps | None = None
+) -> Any:
     """Returns `chunk(stacked, place)`; `place` is three steps: the chunk's first, where to begin, where to end.
     It is handed over by the step's `exchange`.
 
-    A step that isn't finite ends its chunk, and the ones after it do nothing at all: so the host
-    needn't wait for the outcome of each chunk.
+    Its steps are taken one by one, unless `take` takes them otherwise. A step that isn't finite ends its chunk, and the
+    ones after it do nothing at all: so the host needn't wait for the outcome of each chunk.
     """
     exchange = train_step.exchange
+    take = take or functools.partial(take_steps, train_step)
 
     def chunk(stacked: Batch, place: tf.Tensor) -> None:
         # Before the loop: what isn't cut by rows can't be gathered into what is.
         stacked = {key: exchange.by_rows(x, 2) for key, x in stacked.items()}
         first, begin, end = tf.unstack(exchange.taken(place, tf.int64))
-
-        # The loop counts places in the chunk, not steps: were a place computed from `first`, XLA would take `first` for
-        # a constant and compile every chunk anew.
-        def body(i: tf.Tensor, _: tf.Tensor, sums: Mapping[str, Sums]) -> Any:
-            step = first + i
-            values = exchange.run(lambda batch, i: {key: tf.gather(x, i) for key, x in batch.items()}, stacked, i)
-            result: StepResult = train_step(values, step)
-            added = tf.nest.map_structure(tf.add, sums, dict(result.sums))
-            return i + 1, tf.where(result.healthy, tf.constant(ALL_WELL, tf.int64), step), added
-
-        def unfinished(i: tf.Tensor, bad_step: tf.Tensor, _: Any) -> tf.Tensor:
-            return (bad_step == ALL_WELL) & (i < end - first)
-
-        start = (begin - first, progress.bad_step.read_value(), progress.read_sums())
-        with exchange.around():
-            _, bad_step, sums = tf.while_loop(unfinished, body, start)
+        before = (progress.bad_step.read_value(), progress.read_sums())
+        bad_step, sums = take(stacked, first, begin, end, before)
         progress.bad_step.assign(bad_step)
         progress.write_sums(sums)
 
@@ -93,3 +88,26 @@ def make_chunk(train_step: TrainStep, stacked_spec: Mapping[str, tf.TensorSpec],
     # One program has one device: of several replicas, each compiles the arithmetic of its updates (`PhaseRunner`).
     whole = train_step.compile and exchange.replicas == 1
     return tf.function(chunk, input_signature=signature, autograph=False, jit_compile=whole or None)
+
+
+def take_steps(
+    train_step: TrainStep, stacked: Batch, first: tf.Tensor, begin: tf.Tensor, end: tf.Tensor, before: Taken
+) -> Taken:
+    """Takes the steps from `begin` to `end` of a chunk, one after the other, or up to one that isn't finite."""
+    exchange = train_step.exchange
+
+    # The loop counts places in the chunk, not steps: were a place computed from `first`, XLA would take `first` for
+    # a constant and compile every chunk anew.
+    def body(i: tf.Tensor, _: tf.Tensor, sums: Mapping[str, Sums]) -> Any:
+        step = first + i
+        values = exchange.run(lambda batch, i: {key: tf.gather(x, i) for key, x in batch.items()}, stacked, i)
+        result: StepResult = train_step(values, step)
+        added = tf.nest.map_structure(tf.add, sums, dict(result.sums))
+        return i + 1, tf.where(result.healthy, tf.constant(ALL_WELL, tf.int64), step), added
+
+    def unfinished(i: tf.Tensor, bad_step: tf.Tensor, _: Any) -> tf.Tensor:
+        return (bad_step == ALL_WELL) & (i < end - first)
+
+    with exchange.around():
+        _, bad_step, sums = tf.while_loop(unfinished, body, (begin - first, *before))
+    return bad_step, sums

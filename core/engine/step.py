@@ -10,6 +10,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from core.distribution.doors import exchange_of
+from core.distribution.exchange import Exchange
 from core.engine.assembly import Assembly
 from core.engine.averages import check_averages
 from core.engine.describe import LossSpec, Specs, zeros
@@ -33,6 +34,7 @@ class StepResult(NamedTuple):
 class TrainStep:
     """`step(values, index) -> StepResult`: the phases of one training step, for use in cross-replica context.
 
+    By another `exchange` than the strategy's own, that of local steps, each replica takes it in its own context.
     `values` are `[microbatches, rows, ...]` on each replica, as `batch` says; `index` is the step's number, from 0.
     Of how many `steps` it is one has to be known where a step function asks for `rng.progress`.
     """
@@ -46,9 +48,10 @@ class TrainStep:
         steps: int | None = None,
         compile: bool = False,
         reduce_in: tf.DType | None = None,
+        exchange: Exchange | None = None,
     ):
         self.optimizers, self.compile = assembly.optimizers, compile
-        self.exchange = exchange_of(assembly.strategy, reduce_in=reduce_in)
+        self.exchange = exchange or exchange_of(assembly.strategy, reduce_in=reduce_in)
         self._dtypes = {key: spec.dtype for key, spec in batch.items()}
         planner = Planner(
             batch,
@@ -57,7 +60,7 @@ class TrainStep:
             one_device_ids=assembly.one_device_ids,
         )
         self.plans = [planner.add(phase) for phase in assembly.phases]
-        check_averages(self.plans, assembly.variables)
+        check_averages(self.plans, assembly.variables, apart=self.exchange.apart)
         self.asks_progress = [plan.name for plan in self.plans if plan.access.progress]
         if self.asks_progress and steps is None:
             raise ConfigurationError(
@@ -78,7 +81,7 @@ class TrainStep:
 
     def __call__(self, values: Batch, index: tf.Tensor) -> StepResult:
         """Runs every phase that is due."""
-        self.exchange.ledger.clear()
+        self.exchange.begin()
         self._runner.begin()
         taken = {key: self.exchange.taken(x, self._dtypes[key]) for key, x in values.items()}
         placed = {key: Placed(self.exchange.by_rows(x, 1), True) for key, x in taken.items()}

@@ -9,7 +9,7 @@ from core.distribution import MeshPlan
 from core.distribution.layouts import WHOLE
 from core.distribution.mesh_plan import BATCH
 from core.engine import Assembly, TrainStep, axes_of_slots
-from core.estimate.memory import bytes_of, held_in, on_device, standing
+from core.estimate.memory import SLOTS, bytes_of, held_in, on_device, standing
 from core.estimate.sharding import Axes
 from core.estimate.spread import Spread
 from core.module import named_variables
@@ -45,8 +45,11 @@ def on_replicas(assembly: Assembly, step: TrainStep, chunk: Any) -> Figures:
         crossing[entry.phase, entry.what] += 1
         handed_in[entry.phase, entry.what] += entry.bytes
     whole = Counter(standing(assembly, lambda _, variable: bytes_of(variable)))
-    held = Counter(held_in(chunk, on_device(step.exchange.device, bytes_of)))
-    return Figures(whole, held, whole, crossing, handed_in, Counter(), Counter())
+    in_rounds = step.exchange.apart
+    held = Counter(held_in(chunk, on_device(step.exchange.device, bytes_of), in_rounds=in_rounds))
+    weights = [v for optimizer in assembly.optimizers.values() for v in optimizer.parameters.values()]
+    kept = Counter({SLOTS: sum(map(bytes_of, weights)) if in_rounds else 0})  # as they were when the round began
+    return Figures(whole + kept, held, whole, crossing, handed_in, Counter(), Counter())
 
 
 def on_mesh(assembly: Assembly, chunk: Any, plan: MeshPlan) -> Figures:

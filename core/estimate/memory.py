@@ -29,9 +29,13 @@ def standing(assembly: Assembly, local: Callable[[str, tf.Variable], int]) -> di
     return found
 
 
-def held_in(chunk: Any, size_of: SizeOf) -> Mapping[tuple[str, str], int]:
-    """Returns what a step of the traced `chunk` holds besides, by the moment (of `Fullest`) and the kind."""
-    found = fullest(timeline(step_in(chunk), size_of))
+def held_in(chunk: Any, size_of: SizeOf, *, in_rounds: bool = False) -> Mapping[tuple[str, str], int]:
+    """Returns what a step of the traced `chunk` holds besides, by the moment (of `Fullest`) and the kind.
+
+    Where it is `in_rounds`, the loop over these stands around the one over their steps.
+    """
+    graph = step_in(chunk.graph)
+    found = fullest(timeline(step_in(graph) if in_rounds else graph, size_of))
     return {
         (moment, kind): size
         for moment, held in found._asdict().items()
@@ -39,9 +43,9 @@ def held_in(chunk: Any, size_of: SizeOf) -> Mapping[tuple[str, str], int]:
     }
 
 
-def step_in(chunk: Any) -> Any:
-    """Returns the graph of one step, which is what the loop of a traced chunk goes through."""
-    loop = next(op for op in chunk.graph.get_operations() if is_loop(op))
+def step_in(graph: Any) -> Any:
+    """Returns the graph of one step, which is what the first loop in the graph of a chunk goes through."""
+    loop = next(op for op in graph.get_operations() if is_loop(op))
     return called_by(loop)[0].graph
 
 

@@ -8,6 +8,7 @@ import gin
 import pytest
 
 from core.errors import ConfigurationError, shown
+from core.optimizers import sgd
 from trainers.gin_audit import registry
 from trainers.hooks import Hook
 from trainers.settings import MAX_CHUNK_BYTES, Settings
@@ -83,6 +84,34 @@ def test_a_chunk_fits_into_memory_unless_it_is_given():
     assert make(**none).steps_per_chunk(MAX_CHUNK_BYTES // 20) == 10
     assert make(**none).steps_per_chunk(2 * MAX_CHUNK_BYTES) == 1
     assert make(**none, chunk_steps=30).steps_per_chunk(2 * MAX_CHUNK_BYTES) == 30
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"steps": 90}, r"`Trainer\.steps` is 90, .*`Trainer\.local_steps` = 20; .* Use 80\."),
+        ({"log_every": 50}, r"`Trainer\.log_every` is 50, .* Use 40\."),
+        ({"hooks": [Idle(5)]}, r"`Idle\.every` is 5, .* Use 20\."),
+        ({"chunk_steps": 10}, r"`Trainer\.chunk_steps` is 10, .* Use 20\."),
+        ({"reduce_gradients_in": "bfloat16"}, r"`Trainer\.reduce_gradients_in` is 'bfloat16', but .* leave it out\."),
+        ({"outer": sgd}, r"`Trainer\.outer` is .*; give an optimizer, made by a call: `@outer/sgd\(\)`, or None"),
+    ],
+)
+def test_what_does_not_fit_rounds_of_local_steps_is_refused(settings, says):
+    with pytest.raises(ConfigurationError, match=f"^{says}"):
+        make(local_steps=20, **settings)
+
+
+def test_an_outer_rule_without_local_steps_is_refused():
+    with pytest.raises(ConfigurationError, match=r"^`Trainer\.outer` has no effect without `Trainer\.local_steps`"):
+        make(outer=sgd(0.7))
+
+
+@pytest.mark.parametrize(("local_steps", "length"), [(20, 40), (25, 50), (50, 50), (100, 100)])
+def test_a_chunk_holds_whole_rounds(local_steps, length):
+    without = {"log_every": None, "evaluate_every": None, "checkpoint_every": None}
+    assert make(steps=1000, local_steps=local_steps, **without).steps_per_chunk(1) == length
+    assert make(steps=1000, local_steps=local_steps, **without).steps_per_chunk(MAX_CHUNK_BYTES) == local_steps
 
 
 def test_settings_stay_as_they_were_checked():

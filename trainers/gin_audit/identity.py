@@ -70,7 +70,8 @@ def read_identity(saved: Mapping[str, str], own: Mapping[str, str], exclude: Seq
     """Returns the identity that a manifest holds, as a run of today would write it; `own` is that of this run.
 
     Old manifests hold complete selectors. They hold the parameters of what excluded ones refer to as well (a hook's,
-    say), which show by this: nothing in the manifest refers to them, and this run has none of that name.
+    say), which show by this: nothing in the manifest refers to them, and this run has none of that name. A parameter
+    that has come since was what it is where nobody gives it.
     """
     everything = [_parsed(key, value) for key, value in saved.items()]
     if _by_own_names(everything) != dict(saved):
@@ -81,7 +82,16 @@ def read_identity(saved: Mapping[str, str], own: Mapping[str, str], exclude: Seq
             if _own_name(b.selector) not in names and not any(other.refers_to(b) for other in everything)
         }
         exclude = [*exclude, *(f"{_own_name(selector)}.*" for selector in orphans)]
-    return _by_own_names(_essential(everything, exclude))
+    found = _by_own_names(_essential(everything, exclude))
+    calls = {key.rpartition(".")[0] for key in found}
+    come_since = {key: x for key, x in own.items() if key not in found and key.rpartition(".")[0] in calls}
+    return dict(sorted({**{key: x for key, x in come_since.items() if _is_default(_parsed(key, x))}, **found}.items()))
+
+
+def _is_default(b: _Bound) -> bool:
+    """Tells whether the value is what the parameter has where nothing is bound to it."""
+    known = [registry.signature(complete).find(b.parameter) for complete in registry.matches(b.selector)]
+    return any(parameter is not None and text(_canonical(parameter.default)) == b.value for parameter in known)
 
 
 def config_hash(identity: Mapping[str, str]) -> str:

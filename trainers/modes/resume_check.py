@@ -1,6 +1,7 @@
 """`--mode=resume_check`: shows that a killed run, started again, is the run that was never killed, bit for bit."""
 
 import json
+import math
 import random
 import signal
 import subprocess
@@ -25,7 +26,9 @@ def run(session: Session) -> int:
     """Trains eight units of steps, and again with a kill somewhere on the way; compares variables and metric lines."""
     # Nothing is built here: a GPU is for the runs that are compared.
     session.bind(required=[Experiment, Settings])
-    unit = gin.get_bindings(Settings).get("chunk_steps") or UNIT
+    bound = gin.get_bindings(Settings)
+    rounds = bound.get("local_steps") or 1
+    unit = bound.get("chunk_steps") or rounds * math.ceil(UNIT / rounds)
     kill_after = unit * random.SystemRandom().randint(4, 7)  # with a checkpoint to go on from
     # The checkpoint falls in the middle of a metric line, so that the sums in flight are put to the test as well.
     intervals = {"steps": 8 * unit, "checkpoint_every": 4 * unit, "evaluate_every": 4 * unit, "log_every": 3 * unit}

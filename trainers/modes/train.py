@@ -7,6 +7,7 @@ from core.telemetry import Console, JsonLines, Telemetry, TensorBoard
 from core.workers import is_chief, joined, naming_lost_peers
 from trainers.blame import after, exit_code_of, reason_of
 from trainers.hung import ending_where_it_hangs
+from trainers.run_state import REPLICAS
 from trainers.session import Session
 from trainers.trainer import Trainer
 
@@ -36,6 +37,12 @@ def _train(session: Session, trainer: Trainer) -> int:
     telemetry = _telemetry(trainer)
     if manifest is not None:
         telemetry.note(f"going on from step {trainer.step} (`{manifest.path.name}`)")
+        before, now = manifest.extra.get(REPLICAS), trainer.train_step.exchange.replicas
+        if before not in (None, now):
+            telemetry.note(
+                f"{before} replicas took its local steps, and now {now} do: what was learnt is the same to the bit, "
+                "but the numbers change from here"
+            )
     if not same_figures:
         telemetry.note("the figures of the task have changed: the metric line in flight starts anew")
     membership = joined()

@@ -136,7 +136,9 @@ def test_methods_go_by_their_class() -> None:
     found = identity()
     assert found["Schedules.flat.rate"] == "0.5"
     old = {"old.place.Lab.evaluator": "@old.place.Schedules.flat", "old.place.Schedules.flat.rate": "0.5"}
-    assert read_identity(old, found) == {"Lab.evaluator": "@Schedules.flat", "Schedules.flat.rate": "0.5"}
+    read = read_identity(old, found)
+    assert (read["Lab.evaluator"], read["Schedules.flat.rate"]) == ("@Schedules.flat", "0.5")
+    assert read.keys() <= found.keys()
 
 
 def test_an_old_manifest_is_read_as_today() -> None:
@@ -173,6 +175,14 @@ def test_an_old_manifest_is_read_as_today() -> None:
     assert read_identity({**saved, **placement}, own, ["Digits.placement"]) == own
     changed = {**saved, "old.rules.adamw.decay": "0.5"}
     assert difference(read_identity(changed, own), own).splitlines() == ["- adamw.decay = 0.5", "+ adamw.decay = 0.0"]
+
+
+def test_a_parameter_that_has_come_since_is_what_it_was_without() -> None:
+    own = identity_of(GOOD)
+    before = {key: x for key, x in own.items() if key not in ("adamw.decay", "adamw.mask")}
+    assert read_identity(before, own) == own
+    bound = identity_of(GOOD + "adamw.decay = 0.5")
+    assert difference(read_identity(before, bound), bound).splitlines() == ["+ adamw.decay = 0.5"]
 
 
 def test_two_of_one_name_keep_their_modules_in_an_old_manifest_too() -> None:

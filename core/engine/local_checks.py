@@ -1,0 +1,45 @@
+"""What local steps can't have is refused by name, before the first step: between meetings replicas send nothing."""
+
+from core.arguments import listed
+from core.distribution.mesh_strategy import MeshStrategy
+from core.engine.assembly import Assembly
+from core.errors import ConfigurationError
+from core.task import Compute
+
+_OR = "or leave `Trainer.local_steps` out."
+
+
+def check_local_steps(assembly: Assembly, *, global_batch_size: int) -> None:
+    """Refuses a mesh, and on several replicas all that one of them can't compute by itself."""
+    if isinstance(assembly.strategy, MeshStrategy):
+        raise ConfigurationError(
+            "`Trainer.local_steps` is for replicas that hold a whole copy each, but `Experiment.strategy` is a mesh, "
+            f"which is one replica: train on replicas (`@mirrored()`), {_OR}"
+        )
+    if assembly.strategy.num_replicas_in_sync == 1:
+        return
+    alone = [path for path, v in assembly.variables.items() if id(v) in assembly.one_device_ids]
+    if alone:
+        raise ConfigurationError(
+            f"with `Trainer.local_steps` each replica has weights of its own for a while, but {listed(alone, most=3)} "
+            f"live on one device (`one_device`): let that network be on every replica, {_OR}"
+        )
+    for phase in assembly.phases:
+        if phase.mixes_rows:
+            raise ConfigurationError(
+                f"phase `{phase.name}` says `mixes_rows=True`: its layers synchronise (`sync=True`) or it gathers rows "
+                "(`all_rows`), but with `Trainer.local_steps` a replica sees its own rows only. Leave `mixes_rows` out "
+                "and give normalisations over the batch `sync=False`, which then normalise by a replica's own rows: "
+                f"another model; {_OR}"
+            )
+        if isinstance(phase, Compute) and phase.state is not None:
+            raise ConfigurationError(
+                f"phase `{phase.name}` keeps history (`Compute(state=...)`), which sees the rows of all replicas in "
+                f"every step; with `Trainer.local_steps` nothing is sent within a round: train without it, {_OR}"
+            )
+        if not phase.placement.on_every_replica(global_batch_size):
+            raise ConfigurationError(
+                f"phase `{phase.name}` runs on one device (`placement=ONE_DEVICE`, or `when_batch_at_least` of a "
+                "larger batch); with `Trainer.local_steps` nothing is sent within a round: let it run on every replica "
+                f"(`Experiment.placements = {{'{phase.name}': @on_every_replica()}}`), {_OR}"
+            )

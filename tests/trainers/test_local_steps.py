@@ -1,0 +1,72 @@
+"""Local steps as users have them: the command, its checkpoints, and what it refuses."""
+
+import signal
+
+import pytest
+
+from core.data import digits
+from core.optimizers import adamw, chain, ema, sgd
+from core.testing import on_virtual_cpus
+from models.classifiers.mlp import MlpClassifier
+from tests.commands import CONFIGS, refused, run
+from tests.trainers.test_resume import outcome
+from tests.trainers.trainer_lab import Crash, hashes, make, newest, train
+
+FILES = [f"--gin_file={CONFIGS / name}.gin" for name in ("digits_linear", "runtime/mirrored", "runtime/local_steps")]
+INTERVALS = {"steps": 80, "log_every": 60, "checkpoint_every": 20, "evaluate_every": 40}
+FLAGS = [*FILES, *(f"--gin_param=Trainer.{name} = {steps}" for name, steps in INTERVALS.items())]
+
+
+def averaging_mlp(*, rng):
+    return MlpClassifier(rng=rng, sizes=[64, 16, 10], dropout=0.1, optimizer=chain(adamw(3e-3), ema(0.9)))
+
+
+def local(tmp_path, name="run", replicas=2, **settings):
+    settings = {"local_steps": 5, "outer": sgd(0.9, momentum=0.5), "microbatches": 2, **settings}
+    return make(
+        tmp_path, name, task=averaging_mlp, eval_source=digits("test"), strategy=on_virtual_cpus(replicas), **settings
+    )
+
+
+def test_a_run_killed_in_the_middle_of_a_metric_line_goes_on_with_the_same_bits(tmp_path):
+    """With averages of the weights, microbatches, and chunks of two rounds."""
+    intervals = {"log_every": 30, "checkpoint_every": 20, "evaluate_every": 20, "check_replicas_every": 10}
+    whole = local(tmp_path, "whole", **intervals)
+    lines = train(whole)
+    assert [line[:2] for line in lines] == [(20, "eval"), (30, "train"), (40, "train"), (40, "eval")]
+    with pytest.raises(RuntimeError, match="crash"):
+        train(local(tmp_path, "killed", hooks=[Crash(30)], **intervals))
+    resumed = local(tmp_path, "killed", **intervals)
+    assert resumed.state.restore(newest(resumed))
+    assert train(resumed) == lines[1:]
+    assert hashes(resumed) == hashes(whole)
+    assert any(path.startswith("outer/sgd/momentum/net") for path in hashes(whole))
+
+
+def test_the_command_goes_on_and_says_where_the_numbers_change(tmp_path):
+    assert run(*FLAGS, "--workdir=whole", cwd=tmp_path).returncode == 0
+    killed = run(*FLAGS, "--workdir=killed", "--kill_after_step=60", cwd=tmp_path)
+    assert killed.returncode == -signal.SIGKILL
+    done = run(*FLAGS, "--workdir=killed", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "numbers change" not in done.stdout
+    assert outcome(tmp_path / "killed") == outcome(tmp_path / "whole")
+    on_four = ["--workdir=whole", "--gin_param=mirrored.replicas = 4", "--gin_param=Trainer.steps = 120"]
+    done = run(*FLAGS, *on_four, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "2 replicas took its local steps, and now 4 do" in done.stdout
+    other = refused(*FLAGS, "--workdir=killed", "--gin_param=Trainer.outer = None", cwd=tmp_path, exit_code=2, says=[])
+    assert "- Trainer.outer = @outer/sgd()\n+ Trainer.outer = None" in other
+
+
+def test_rounds_within_intervals_are_refused_by_the_command(tmp_path):
+    says = ["`Trainer.log_every` is 70", "`Trainer.local_steps` = 20", "Use 80"]
+    refused(*FLAGS, "--gin_param=Trainer.log_every = 70", cwd=tmp_path, exit_code=2, says=says)
+
+
+def test_a_dry_run_and_one_eager_round(tmp_path):
+    done = run(*FLAGS, "--mode=dry_run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "between replicas, in a round of 20 steps" in done.stdout
+    done = run(*FLAGS, "--eager", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
