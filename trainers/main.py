@@ -28,6 +28,7 @@ from trainers.flags import parse_flags
 from trainers.native_stderr import native_stderr_in
 from trainers.packages import CHECKOUT, check_own_packages, import_packages
 from trainers.preemption import Preemption, without_wishes
+from trainers.serving import serve, served_place
 
 MODES = {
     "train": "trains, with evaluation; goes on by itself where an earlier run of the same configuration stopped",
@@ -118,7 +119,14 @@ def _define(flag_values: FlagValues) -> None:
 
 
 def run(flags: FlagValues) -> int:
-    """Runs the mode that the flags name; returns its exit code."""
+    """Runs the mode that the flags name, or serves the process that does; returns the exit code."""
+    try:
+        place = served_place()
+    except ConfigurationError as error:
+        return refuse(error)
+    if place is not None:
+        start_logging(flags.verbosity)
+        serve(place)
     preemption = Preemption()
     with preemption.heard() if flags.mode == "train" else without_wishes():
         return _run(flags, preemption)

@@ -9,12 +9,11 @@ import tensorflow as tf
 from absl.flags import FlagValues
 
 from core import checkpoint
-from core.distribution import STRATEGIES, ServedStrategy
+from core.distribution import STRATEGIES
 from core.engine.describe import untraced
 from core.errors import CheckpointError, ConfigurationError
 from core.workers import is_chief, joined, must_agree
-from core.workers.cluster import cluster_from_environment
-from core.workers.crew import crew_from_environment
+from core.workers.cluster import ServedCluster, cluster_from_environment
 from trainers import configurables as configurables  # registers them
 from trainers.evaluator import Evaluator
 from trainers.experiment import Experiment
@@ -66,21 +65,21 @@ class Session:
         must_agree(checkpoint=self.workdir.newest_name())  # workers in folders of their own would go on from others
         with untraced() if self.flags.eager else contextlib.nullcontext():
             trainer = Trainer(Experiment(), self.workdir, Settings(), self.preemption)
-        self._check_worker_strategy(trainer.experiment.strategy)
+        self._check_worker_strategy()
         self.configuration.check_consumed()
         if self.flags.kill_after_step is not None:
             trainer.hooks.append(KillAfter(self.flags.kill_after_step))
         return trainer
 
-    def _check_worker_strategy(self, strategy: tf.distribute.Strategy) -> None:
-        """Refuses workers that don't know of each other: all would be chief of the one workdir."""
-        if isinstance(strategy, ServedStrategy):
-            return
+    def _check_worker_strategy(self) -> None:
+        """Refuses a strategy that doesn't know of the other processes: each would be chief of the one workdir."""
         cluster = cluster_from_environment()
-        if joined() is None and cluster is not None and cluster.size > 1:
+        if joined() is None and cluster is not None and len(cluster.workers) > 1:
+            served = isinstance(cluster, ServedCluster)
             raise ConfigurationError(
-                f"this process was started as worker {cluster.index} of {cluster.size}, but its strategy is for one "
-                "process: add `--gin_file=configs/runtime/multi_worker.gin` (or `mesh.gin`), or unset `TF_CONFIG`."
+                f"this process was started as {cluster.name(cluster.index)} of {len(cluster.workers)} processes, but "
+                "its strategy is for one: add `--gin_file=configs/runtime/"
+                f"{'parameter_server.gin`' if served else 'multi_worker.gin` (or `mesh.gin`)'}, or unset `TF_CONFIG`."
             )
 
     def claim(self, trainer: Trainer) -> checkpoint.Manifest | None:
@@ -136,9 +135,8 @@ class Session:
 
     def record_failed_start(self, *, exit_code: int, reason: str) -> None:
         """Records why a start came to nothing, where no result of a run stands that began."""
-        crew = crew_from_environment()
-        cluster = cluster_from_environment() if crew is None else None  # which this process may not have come to join
-        if crew.is_chief if crew else cluster is None or cluster.is_chief:
+        cluster = cluster_from_environment()  # which this process may not have come to join
+        if cluster is None or cluster.is_chief:
             self.workdir.write_failed_start(exit_code=exit_code, reason=reason)
 
     def newest_checkpoint(self) -> checkpoint.Manifest | None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import select
 import socket
 import struct
 import time
@@ -61,6 +62,11 @@ class Channel:
                 self.closed, self._incoming = True, b""
                 return
             yield message
+
+    def wait(self, seconds: float) -> None:
+        """Waits until the other end says something, or closes; at most so long."""
+        if not self.closed:
+            select.select([self._connection], [], [], seconds)
 
     def shutdown_write(self) -> None:
         """Tells the other end that nothing more will be sent."""

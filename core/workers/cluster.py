@@ -18,9 +18,8 @@ from core.errors import ConfigurationError, shown
 
 EXAMPLE = '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}'
 
+JOBS = ("chief", "ps", "worker")  # in the order of `Cluster.workers`
 _ELSEWHERE = {
-    "ps": "`multi_worker` has no parameter servers: leave this job out, or train by them "
-    "(`--gin_file=configs/runtime/parameter_server.gin`)",
     "evaluator": "workers evaluate as they train: leave this job out, and to evaluate beside them run "
     "`--mode=evaluate` in a process without `TF_CONFIG`",
 }
@@ -59,6 +58,38 @@ class Cluster:
         return {"worker": list(self.workers)}
 
 
+@dataclasses.dataclass(frozen=True)
+class ServedCluster(Cluster):
+    """Holds a cluster with servers (`ps`), which keep the variables; its chief hands out steps to its workers."""
+
+    jobs: tuple[str, ...]  # of each address
+
+    @property
+    def size(self) -> int:
+        """Returns 1: the others do as the chief says, none takes a step at its side."""
+        return 1
+
+    @property
+    def job(self) -> str:
+        return self.jobs[self.index]
+
+    @property
+    def place(self) -> int:
+        """Returns the place of this process in its job."""
+        return self.index - self.jobs.index(self.job)
+
+    def name(self, index: int) -> str:
+        """Returns what messages call a process."""
+        job = self.jobs[index]
+        return f"{'the chief' if job == 'chief' else f'{job} {index - self.jobs.index(job)}'} ({self.workers[index]})"
+
+    @property
+    def spec(self) -> dict[str, list[str]]:
+        """Returns the cluster as TensorFlow wants it."""
+        pairs = list(zip(self.workers, self.jobs, strict=True))
+        return {job: [address for address, its in pairs if its == job] for job in JOBS}
+
+
 def cluster_from_environment(environment: Mapping[str, str] | None = None) -> Cluster | None:
     """Returns the cluster that this process was started in; `None` where it stands alone."""
     environment = os.environ if environment is None else environment
@@ -75,30 +106,6 @@ def cluster_from_environment(environment: Mapping[str, str] | None = None) -> Cl
 
 
 def _from_tf_config(text: str) -> Cluster:
-    config = parsed(text)
-    jobs = object_of(config, "cluster")
-    for job, addresses in jobs.items():
-        if job not in ("chief", "worker"):
-            why = _ELSEWHERE.get(job, "is no job that is known here")
-            raise refused(f"TF_CONFIG.cluster.{shown(job)[1:-1]}", addresses, why)
-    chief = addresses_of(jobs, "chief")
-    if len(chief) > 1:
-        raise refused("TF_CONFIG.cluster.chief", chief, "must name one address: further ones are workers")
-    if not chief and not jobs.get("worker", []):
-        raise refused("TF_CONFIG.cluster.worker", jobs.get("worker", _MISSING), "must name at least one address")
-    places: dict[str, str] = {}
-    for job, addresses in (("chief", chief), ("worker", addresses_of(jobs, "worker"))):
-        for i, address in enumerate(addresses):
-            name = f"TF_CONFIG.cluster.{job}[{i}]"
-            if address in places:
-                raise refused(name, address, f"is the same address as `{places[address]}`: each worker needs its own")
-            places[address] = name
-    task = object_of(config, "task")
-    return Cluster(tuple(places), _index(task, jobs, len(chief)))
-
-
-def parsed(text: str) -> dict[str, Any]:
-    """Returns the object that the text of `TF_CONFIG` is."""
     try:
         config = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -106,49 +113,68 @@ def parsed(text: str) -> dict[str, Any]:
             f"`TF_CONFIG` is not JSON ({error}); it is {text[:200]!r}. A whole one looks like {EXAMPLE}."
         ) from None
     if not isinstance(config, dict):
-        raise refused("TF_CONFIG", config, "must be a JSON object")
-    return config
+        raise _refused("TF_CONFIG", config, "must be a JSON object")
+    jobs = _object(config, "cluster")
+    for job, addresses in jobs.items():
+        if job not in JOBS:
+            why = _ELSEWHERE.get(job, "is no job that is known here")
+            raise _refused(f"TF_CONFIG.cluster.{shown(job)[1:-1]}", addresses, why)
+    lists = {job: _addresses(jobs, job) for job in JOBS}
+    if len(lists["chief"]) > 1:
+        raise _refused("TF_CONFIG.cluster.chief", lists["chief"], "must name one address: further ones are workers")
+    if lists["ps"] and not lists["chief"]:
+        raise _refused("TF_CONFIG.cluster.chief", jobs.get("chief", _MISSING), "must name who hands out the steps")
+    if not lists["worker"] and (lists["ps"] or not lists["chief"]):
+        raise _refused("TF_CONFIG.cluster.worker", jobs.get("worker", _MISSING), "must name at least one address")
+    places: dict[str, str] = {}
+    for job in JOBS:
+        for i, address in enumerate(lists[job]):
+            name = f"TF_CONFIG.cluster.{job}[{i}]"
+            if address in places:
+                raise _refused(name, address, f"is the same address as `{places[address]}`: each process needs its own")
+            places[address] = name
+    index = _index(_object(config, "task"), lists)
+    if not lists["ps"]:
+        return Cluster(tuple(places), index)
+    return ServedCluster(tuple(places), index, tuple(job for job in JOBS for _ in lists[job]))
 
 
-def _index(task: Mapping[str, Any], jobs: Mapping[str, list[str]], chiefs: int) -> int:
-    """Returns the place among all workers of a place in a job."""
+def _index(task: Mapping[str, Any], lists: Mapping[str, list[str]]) -> int:
+    """Returns the place among all of a place in a job."""
     job, index = task.get("type", _MISSING), task.get("index", _MISSING)
     if isinstance(job, str) and job in _ELSEWHERE:
-        raise refused("TF_CONFIG.task.type", job, _ELSEWHERE[job])
-    if not isinstance(job, str) or not jobs.get(job):
-        known = " or ".join(f'"{name}"' for name in jobs if jobs[name])
-        raise refused("TF_CONFIG.task.type", job, f"must be {known}, a job of the cluster")
-    count = len(jobs[job])
+        raise _refused("TF_CONFIG.task.type", job, _ELSEWHERE[job])
+    if not isinstance(job, str) or not lists.get(job):
+        known = " or ".join(f'"{name}"' for name, addresses in lists.items() if addresses)
+        raise _refused("TF_CONFIG.task.type", job, f"must be {known}, a job of the cluster")
+    count = len(lists[job])
     if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < count:
         allowed = f"a whole number from 0 to {count - 1}" if count > 1 else "0"
-        raise refused("TF_CONFIG.task.index", index, f"must be {allowed}, a place in `TF_CONFIG.cluster.{job}`")
-    return index + (chiefs if job == "worker" else 0)
+        raise _refused("TF_CONFIG.task.index", index, f"must be {allowed}, a place in `TF_CONFIG.cluster.{job}`")
+    return index + sum(len(lists[before]) for before in JOBS[: JOBS.index(job)])
 
 
-def addresses_of(jobs: Mapping[str, Any], job: str) -> list[str]:
-    """Returns the addresses of a job, once each is one."""
+def _addresses(jobs: Mapping[str, Any], job: str) -> list[str]:
     name, addresses = f"TF_CONFIG.cluster.{job}", jobs.get(job, [])
     if not isinstance(addresses, list):
-        raise refused(name, addresses, 'must be a list of "host:port"')
+        raise _refused(name, addresses, 'must be a list of "host:port"')
     for i, address in enumerate(addresses):
         host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
         bracketed = host.startswith("[") and host.endswith("]")  # as addresses of version 6 are written before a port
         known = host.isprintable() and host and not any(x in "/, \t\n" or (x == ":" and not bracketed) for x in host)
         if not known or not (port.isascii() and port.isdigit() and 0 < int(port[:9]) < 65536):
-            raise refused(f"{name}[{i}]", address, 'must be "host:port", with a port from 1 to 65535')
+            raise _refused(f"{name}[{i}]", address, 'must be "host:port", with a port from 1 to 65535')
     return addresses
 
 
-def object_of(config: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """Returns the JSON object under a key of `TF_CONFIG`."""
+def _object(config: Mapping[str, Any], key: str) -> dict[str, Any]:
     value = config.get(key, _MISSING)
     if not isinstance(value, dict):
-        raise refused(f"TF_CONFIG.{key}", value, "must be a JSON object")
+        raise _refused(f"TF_CONFIG.{key}", value, "must be a JSON object")
     return value
 
 
-def refused(name: str, value: Any, why: str) -> ConfigurationError:
-    """Makes the error of a value that can't be in `TF_CONFIG`."""
+def _refused(name: str, value: Any, why: str) -> ConfigurationError:
     said = "missing" if value is _MISSING else json.dumps(value)[:200]
     return ConfigurationError(f"`{name}` is {said}: {why}. A whole `TF_CONFIG` looks like {EXAMPLE}.")
 

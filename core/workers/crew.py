@@ -1,98 +1,207 @@
-"""Who this process is in asynchronous training: the chief, who hands out steps; a worker; or a server of variables.
+"""The chief's side of a cluster with servers: it comes to all of them, and holds a line to each as long as it runs.
 
->>> cluster = '{"chief": ["a:2222"], "worker": ["b:2222"], "ps": ["c:2222"]}'
->>> crew_from_environment({"TF_CONFIG": '{"cluster": %s, "task": {"type": "ps", "index": 0}}' % cluster}).task
-('ps', 0)
+Who keeps variables (`ps`) can't be lost: the run ends, and starts again from the last checkpoint. Workers may come and
+go. TensorFlow tells the chief of neither: it waits for whoever is missing, for minutes and deaf to everything.
 """
 
-import contextlib
-import dataclasses
+import math
 import os
-import socket
+import signal
+import threading
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
+from core.checkpoint.versions import versions
 from core.errors import ConfigurationError, PeerLostError
-from core.workers.addresses import host_and_port
-from core.workers.cluster import addresses_of, object_of, parsed, refused
+from core.workers.channel import ANSWER_SECONDS, POLL_SECONDS, Channel, broadcast_and_close, cleaned
+from core.workers.cluster import ServedCluster, cluster_from_environment
+from core.workers.door import knock
+from core.workers.fence import fence
+from core.workers.line import SILENT_SECONDS, LineLostError, heard
+from core.workers.membership import become
+from core.workers.rendezvous import ask
 
 if TYPE_CHECKING:
     import tensorflow as tf  # whoever only launches needn't wait for it
 
-JOBS = ("chief", "worker", "ps")
-_BETWEEN_CALLS_SECONDS = 0.1
 
-
-@dataclasses.dataclass(frozen=True)
 class Crew:
-    """Holds the addresses of all processes by their job, and which of them is this one."""
+    """Holds the chief's lines to all who serve it, each in a thread of its own."""
 
-    addresses: Mapping[str, tuple[str, ...]]
-    task: tuple[str, int]
+    def __init__(self, cluster: ServedCluster, hello: Mapping[str, Any], *, deadline: float, token: str):
+        self.cluster = cluster
+        self.lost: str | None = None
+        self._hello, self._deadline, self._token = hello, deadline, token
+        self._changed = threading.Condition()  # of what follows
+        self._here: set[int] = set()
+        self._troubles: dict[int, str] = {}  # why who isn't here didn't answer
+        self._refusal: ConfigurationError | None = None
+        self._last_worker = time.monotonic()  # when one was last here
+        self._timeout = math.inf
+        self._on_lost: Callable[[str], None] | None = None
+        self._over, self._bye = threading.Event(), dict[str, Any]()
+        self._threads = [
+            threading.Thread(target=self._attend, args=(i,), daemon=True, name=f"line to {cluster.name(i)}")
+            for i in range(1, len(cluster.workers))
+        ]
 
-    @property
-    def is_chief(self) -> bool:
-        """Says whether this process hands out the steps."""
-        return self.task[0] == "chief"
+    @classmethod
+    def meet(cls, cluster: ServedCluster, *, about: Mapping[str, str], deadline: float, token: str = "") -> "Crew":
+        """Waits at most `deadline` seconds for all; they must know the token, and agree in cluster and `about`."""
+        crew = cls(cluster, cleaned({"workers": list(cluster.workers), "about": about}), deadline=deadline, token=token)
+        try:
+            crew._wait_for_all()
+        except BaseException:
+            crew.leave("it ended before the first step")
+            raise
+        return crew
 
-    @property
-    def spec(self) -> dict[str, list[str]]:
-        """Returns the crew as TensorFlow wants it."""
-        return {job: list(found) for job, found in self.addresses.items()}
+    def _wait_for_all(self) -> None:
+        for thread in self._threads:
+            thread.start()
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self.lost or self._refusal or len(self._here) == len(self._threads), self._deadline
+            )
+            if self._refusal:
+                raise self._refusal
+            missing = [
+                f"{self.cluster.name(index)} didn't come within {self._deadline:g} s ({self._troubles.get(index)})"
+                for index in range(1, len(self.cluster.workers))
+                if index not in self._here
+            ]
+        if missing:
+            raise PeerLostError(f"{self.lost or ', '.join(missing)}. Look at its log, and start all processes again.")
 
+    def watch(self, *, timeout: float, on_lost: Callable[[str], None]) -> None:
+        """Ends the run, from now on, where one is lost without whom it can't go on: calls `on_lost` with a sentence.
 
-def crew_from_environment(environment: Mapping[str, str] | None = None) -> Crew | None:
-    """Returns the crew that this process belongs to; `None` where `TF_CONFIG` names no parameter server."""
-    text = (os.environ if environment is None else environment).get("TF_CONFIG")
-    if not text:
+        Who is silent for `timeout` seconds is lost.
+        """
+        self._timeout = timeout
+        with self._changed:
+            self._on_lost = on_lost
+            lost = self.lost
+        if lost:
+            on_lost(lost)
+
+    def wait_for_word(self, seconds: float) -> str | None:
+        """Returns who was lost, as soon as it is known; `None` if nobody is after some time."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.lost, seconds)
+        return self.lost
+
+    def leave(self, reason: str | None = None) -> None:
+        """Dismisses all who are here."""
+        self._bye = {"bye": reason}
+        self._over.set()
+        for thread in self._threads:
+            if thread.is_alive() and thread is not threading.current_thread():
+                thread.join(2 * ANSWER_SECONDS)
+
+    # --- in the thread of one line ------------------------------------------------------------------------------------
+
+    def _attend(self, index: int) -> None:
+        """Holds the line to one process; a worker that is lost may come again."""
+        name, came_before = self.cluster.name(index), False
+        while channel := self._reach(index):
+            self._set_here(index, True)
+            if came_before:
+                print(f"{name} is here again.", flush=True)
+            came_before = True
+            try:
+                how = self._listen(index, channel)
+            except LineLostError as error:
+                how = str(error)
+            finally:
+                channel.close()
+            if self._over.is_set():
+                return
+            self._set_here(index, False)
+            if self.cluster.jobs[index] == "ps":
+                self._lose(f"{name} {how}")
+                return
+            print(f"Warning: {name} {how}. Its steps go to the other workers until it comes again.", flush=True)
+
+    def _reach(self, index: int) -> Channel | None:
+        """Knocks until the process answers; returns nothing where all is over before."""
+        while not self._over.wait(4 * POLL_SECONDS):
+            if self._on_lost and self._is_alone_for() > self._deadline:
+                self._lose(f"all workers are gone, and none has come again within {self._deadline:g} s")
+            try:
+                channel = Channel(knock(self.cluster.workers[index]))
+            except OSError as error:
+                trouble = error.strerror or str(error)
+            else:
+                until = time.monotonic() + ANSWER_SECONDS
+                try:
+                    trouble = ask(channel, self._hello, self._token, until, until)
+                except ConfigurationError as refusal:
+                    trouble, self._refusal = str(refusal), refusal
+                if not trouble:
+                    return channel
+                channel.close()
+            with self._changed:
+                self._troubles[index] = trouble
+                self._changed.notify_all()
         return None
-    config = parsed(text)
-    jobs = object_of(config, "cluster")
-    if not addresses_of(jobs, "ps"):
-        return None
-    for job in JOBS:
-        found = addresses_of(jobs, job)
-        if not found or (job == "chief" and len(found) > 1):
-            why = "beside parameter servers there must be one chief, and at least one worker"
-            raise refused(f"TF_CONFIG.cluster.{job}", found, why)
-    task = object_of(config, "task")
-    own, index = task.get("type"), task.get("index")
-    if own not in JOBS:
-        raise refused("TF_CONFIG.task.type", own, f"must be one of {', '.join(JOBS)}")
-    if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < len(jobs[own]):
-        raise refused("TF_CONFIG.task.index", index, f"must be a place in `TF_CONFIG.cluster.{own}`")
-    return Crew({job: tuple(jobs[job]) for job in JOBS}, (own, index))
+
+    def _listen(self, index: int, channel: Channel) -> str:
+        """Hears one process until all is over, or it leaves; returns how it left."""
+        for message in heard(channel, patience=lambda: self._timeout):
+            if self._over.is_set():
+                broadcast_and_close([channel], self._bye)
+                return "was dismissed"
+            if "leaving" in message:
+                if self.cluster.jobs[index] == "ps":
+                    print(f"{self.cluster.name(index)} is to stop, and all with it.", flush=True)
+                    os.kill(os.getpid(), signal.SIGTERM)  # the chief saves, and then dismisses all
+                else:
+                    broadcast_and_close([channel], {"leave": True})
+                    return "was told to stop"
+        raise AssertionError("a line ends by an error")
+
+    def _set_here(self, index: int, here: bool) -> None:
+        with self._changed:
+            if self.cluster.jobs[index] == "worker":
+                self._last_worker = time.monotonic()
+            (self._here.add if here else self._here.discard)(index)
+            self._changed.notify_all()
+
+    def _is_alone_for(self) -> float:
+        """Returns for how many seconds no worker has been here."""
+        with self._changed:
+            if any(self.cluster.jobs[index] == "worker" for index in self._here):
+                return 0.0
+            return time.monotonic() - self._last_worker
+
+    def _lose(self, sentence: str) -> None:
+        """Ends the run. The first loss is the one that counts."""
+        with self._changed:
+            if self.lost:
+                return
+            self.lost = sentence
+            self._changed.notify_all()
+            on_lost = self._on_lost
+        if on_lost:
+            on_lost(sentence)
 
 
 def connect_servers(deadline: float) -> "tf.train.ClusterSpec":
-    """Waits, in the chief, until all workers and servers answer; returns where everybody is.
+    """Waits, in the chief, until all workers and servers are up, and has an eye on them from then on.
 
-    Who doesn't within `deadline` seconds is named: TensorFlow itself would wait for them without end.
+    Who doesn't come within `deadline` seconds is named: TensorFlow itself would wait for them without end.
     """
     import tensorflow as tf
 
-    crew = crew_from_environment()
-    if crew is None or not crew.is_chief:
+    cluster = cluster_from_environment()
+    if not isinstance(cluster, ServedCluster):
         raise ConfigurationError(
-            "`parameter_server` finds no servers: `TF_CONFIG` names no `ps`, or this process isn't the `chief`. Start "
-            "all of them by `python -m trainers.launch --workers=2 --ps=1 -- ...`."
+            "`parameter_server` finds no servers: `TF_CONFIG` names no `ps`. Start all processes by `python -m "
+            "trainers.launch --workers=2 --ps=1 -- ...`."
         )
-    until = time.monotonic() + deadline
-    missing = [(job, i) for job in ("ps", "worker") for i in range(len(crew.addresses[job]))]
-    while missing := [(job, i) for job, i in missing if not _answers(crew.addresses[job][i])]:
-        if time.monotonic() > until:
-            names = ", ".join(f"{job} {i} ({crew.addresses[job][i]})" for job, i in missing)
-            raise PeerLostError(
-                f"{names} didn't answer within `parameter_server.meeting_deadline` = {deadline:g} s. See why not in "
-                "what it printed, and start all of them again."
-            )
-        time.sleep(_BETWEEN_CALLS_SECONDS)
-    return tf.train.ClusterSpec(crew.spec)
-
-
-def _answers(address: str) -> bool:
-    with contextlib.suppress(OSError):
-        socket.create_connection(host_and_port(address), timeout=1.0).close()
-        return True
-    return False
+    membership = become(cluster, lambda token: Crew.meet(cluster, about=versions(), deadline=deadline, token=token))
+    membership.watch(timeout=SILENT_SECONDS)
+    membership.guards = fence(cluster)
+    return tf.train.ClusterSpec(cluster.spec)

@@ -8,20 +8,29 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 from core.errors import ConfigurationError, PeerLostError
 from core.workers.addresses import is_on_loopback
-from core.workers.cluster import Cluster, cluster_from_environment
+from core.workers.cluster import Cluster, ServedCluster, cluster_from_environment
 from core.workers.handshake import TOKEN, token_from_environment
 from core.workers.heartbeat import Heartbeat
 
 REPORT_SECONDS = 15.0  # that TensorFlow has to report a lost peer by itself
 
 
+class Watch(Protocol):
+    """What knows of the others whether they are there."""
+
+    def watch(self, *, timeout: float, on_lost: Callable[[str], None]) -> None: ...
+    def wait_for_word(self, seconds: float) -> str | None: ...
+    def leave(self, reason: str | None = None) -> None: ...
+
+
 class Membership:
     """Says who this process is among its peers, and ends it when one of them is lost."""
 
-    def __init__(self, cluster: Cluster, heartbeat: Heartbeat):
+    def __init__(self, cluster: Cluster, heartbeat: Watch):
         self.cluster, self.heartbeat = cluster, heartbeat
         self.last_words: Callable[[str], None] = lambda reason: None  # called before the process is ended from outside
         self.guards: Sequence[socket.socket] = ()  # closed with the process
@@ -77,24 +86,34 @@ def join(*, deadline: float) -> Membership:
 
     from core.checkpoint.versions import versions
 
-    global _joined
-    if _joined is not None:
-        raise ConfigurationError("this process belongs to a cluster already: make one strategy only.")
     cluster = cluster_from_environment()
     if cluster is None:
         raise ConfigurationError(
             "`multi_worker` finds no cluster: `TF_CONFIG` isn't set, and this is no Slurm step of several tasks. Start "
             "a local cluster with `python -m trainers.launch --workers=2 -- ...`, or use `mirrored` in one process."
         )
+    if isinstance(cluster, ServedCluster):
+        raise ConfigurationError(
+            "`multi_worker` has no parameter servers: leave `ps` out of `TF_CONFIG.cluster`, or train by them with "
+            "`--gin_file=configs/runtime/parameter_server.gin`."
+        )
     about = {"configuration": hashlib.sha256(gin.config_str().encode()).hexdigest()[:16], **versions(), **_facts}
+    return become(cluster, lambda token: Heartbeat.meet(cluster, about=about, deadline=deadline, token=token))
+
+
+def become(cluster: Cluster, meet: Callable[[str], Watch]) -> Membership:
+    """Makes this process one of a cluster, once it has met the others, with the run's token."""
+    global _joined
+    if _joined is not None:
+        raise ConfigurationError("this process belongs to a cluster already: make one strategy only.")
     token = token_from_environment()
-    if not token and cluster.size > 1 and cluster.is_chief and not is_on_loopback(cluster.workers):
+    if not token and len(cluster.workers) > 1 and cluster.is_chief and not is_on_loopback(cluster.workers):
         print(
             f"Warning: `{TOKEN}` isn't set: anyone who reaches {cluster.address} can come to the workers' meeting, and "
             "end it. Give all workers the same secret in it.",
             flush=True,
         )
-    _joined = Membership(cluster, Heartbeat.meet(cluster, about=about, deadline=deadline, token=token))
+    _joined = Membership(cluster, meet(token))
     return _joined
 
 
@@ -113,7 +132,7 @@ def naming_lost_peers() -> Iterator[None]:
         tf.errors.InternalError,
         tf.errors.FailedPreconditionError,
     ) as error:
-        if _joined is None or _joined.cluster.size == 1:
+        if _joined is None or len(_joined.cluster.workers) == 1:
             raise
         found = _joined.heartbeat.wait_for_word(_joined.timeout + REPORT_SECONDS / 3)
         if found is None and isinstance(error, tf.errors.InternalError | tf.errors.FailedPreconditionError):

@@ -9,13 +9,13 @@ import errno
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from core.errors import ConfigurationError, PeerLostError
-from core.workers.addresses import at, host_and_port, named_here
 from core.workers.channel import ANSWER_SECONDS, POLL_SECONDS, Channel, broadcast, broadcast_and_close
 from core.workers.cluster import Cluster
+from core.workers.door import knock, opened
 from core.workers.guests import STRANGERS, Guests
 from core.workers.handshake import TOKEN, drawn, is_same, proof
 
@@ -92,13 +92,13 @@ def join(cluster: Cluster, hello: Mapping[str, Any], token: str, deadline: float
     while time.monotonic() < until:
         with contextlib.ExitStack() as stack:
             try:
-                channel = Channel(_connect(cluster.workers[0]))
+                channel = Channel(knock(cluster.workers[0]))
             except OSError as error:
                 trouble = error.strerror or str(error)
             else:
                 stack.callback(channel.close)
                 # Without a token nothing tells a chief from an impostor, who must not hold anybody for ever.
-                said = _ask(channel, hello, token, until, float("inf") if token else until)
+                said = ask(channel, hello, token, until, float("inf") if token else until)
                 trouble = _STRANGER if trouble == _STRANGER else said
                 if not said:
                     stack.pop_all()
@@ -110,7 +110,7 @@ def join(cluster: Cluster, hello: Mapping[str, Any], token: str, deadline: float
     )
 
 
-def _ask(channel: Channel, hello: Mapping[str, Any], token: str, until: float, limit: float) -> str:
+def ask(channel: Channel, hello: Mapping[str, Any], token: str, until: float, limit: float) -> str:
     """Returns why the chief didn't say go, or nothing if it did; raises what it refuses.
 
     As long as the chief says that it waits, so does this worker: all hear the same reason. But not beyond the limit.
@@ -146,46 +146,18 @@ _STRANGER = f"who listens there knows another `{TOKEN}`, or none"
 _OTHER = "what listens there isn't waiting for workers: another run, or another program"
 
 
-def _connect(address: str) -> socket.socket:
-    connection = socket.create_connection(host_and_port(address), timeout=ANSWER_SECONDS)
-    if connection.getsockname() == connection.getpeername():
-        # Where nobody listens at a port that the system may give to this very connection, it can be its own other end.
-        connection.close()
-        raise OSError("nobody listens there")
-    return connection
-
-
 def _listening(cluster: Cluster, hello: Mapping[str, Any], token: str) -> list[socket.socket]:
-    """Opens the chief's port where the cluster names it, or everywhere if that isn't known."""
-    _, port = host_and_port(cluster.address)
-    places = [at(address, port) for address in named_here(cluster)]
-    dual = not places and socket.has_dualstack_ipv6()
-    places = places or [(socket.AF_INET6 if dual else socket.AF_INET, ("", port))]
-    until = time.monotonic() + 2.0  # seconds in which a process that is just ending frees the port
-    while True:
-        try:
-            return _opened(places, backlog=cluster.size + STRANGERS, dual=dual)
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE and time.monotonic() > until:
-                # Is it another chief that waits, it should hear of this one, and refuse both.
-                with contextlib.suppress(OSError), contextlib.closing(Channel(_connect(cluster.address))) as channel:
-                    now = time.monotonic()
-                    _ask(channel, hello, token, now + 1.0, now + 2 * ANSWER_SECONDS)
-            if error.errno != errno.EADDRINUSE or time.monotonic() > until:
-                raise ConfigurationError(
-                    f"worker 0 can't listen at {cluster.address} ({os.strerror(error.errno or 0)}): another process of "
-                    "the cluster, a second one with the index 0 perhaps, or something else has this port. End it, or "
-                    "choose another port in `TF_CONFIG.cluster`."
-                ) from None
-            time.sleep(POLL_SECONDS)
-
-
-def _opened(places: Sequence[tuple[socket.AddressFamily, Any]], *, backlog: int, dual: bool) -> list[socket.socket]:
-    """Listens at all these places. `create_server` lets them be taken again while connections made here stay open."""
-    with contextlib.ExitStack() as stack:
-        opened = [
-            stack.enter_context(socket.create_server(place, family=family, backlog=backlog, dualstack_ipv6=dual))
-            for family, place in places
-        ]
-        stack.pop_all()
-        return opened
+    """Opens the chief's door."""
+    try:
+        return opened(cluster, backlog=cluster.size + STRANGERS)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            # Is it another chief that waits, it should hear of this one, and refuse both.
+            with contextlib.suppress(OSError), contextlib.closing(Channel(knock(cluster.address))) as channel:
+                now = time.monotonic()
+                ask(channel, hello, token, now + 1.0, now + 2 * ANSWER_SECONDS)
+        raise ConfigurationError(
+            f"worker 0 can't listen at {cluster.address} ({os.strerror(error.errno or 0)}): another process of the "
+            "cluster, a second one with the index 0 perhaps, or something else has this port. End it, or choose "
+            "another port in `TF_CONFIG.cluster`."
+        ) from None

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from core.errors import ConfigurationError
+from core.workers import membership
 from core.workers.cluster import Cluster, cluster_from_environment
 
 TWO = ["a:1000", "b:2000"]
@@ -53,6 +54,27 @@ def test_a_chief_comes_first():
     chief = cluster_from_environment(config(cluster, {"type": "chief", "index": 0}))
     assert chief.is_chief
     assert chief.spec == {"worker": ["c:1", *TWO]}
+
+
+SERVED = {"chief": ["c:1"], "worker": TWO, "ps": ["p:1"]}
+
+
+@pytest.mark.parametrize(
+    ("task", "index", "name"),
+    [(("chief", 0), 0, "the chief (c:1)"), (("ps", 0), 1, "ps 0 (p:1)"), (("worker", 1), 3, "worker 1 (b:2000)")],
+)
+def test_servers_make_it_a_cluster_of_another_kind(task, index, name):
+    cluster = cluster_from_environment(config(SERVED, dict(zip(("type", "index"), task, strict=True))))
+    assert (cluster.workers, cluster.index, cluster.name(index)) == (("c:1", "p:1", *TWO), index, name)
+    assert (cluster.job, cluster.place) == task
+    assert (cluster.is_chief, cluster.size) == (index == 0, 1)
+    assert cluster.spec == SERVED
+
+
+def test_equal_workers_have_no_servers(monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", config(SERVED)["TF_CONFIG"])
+    with pytest.raises(ConfigurationError, match=r"`multi_worker` has no parameter servers.*parameter_server\.gin"):
+        membership.join(deadline=1.0)
 
 
 @pytest.mark.parametrize("job", ["worker", "chief"])
@@ -119,7 +141,9 @@ def test_a_malformed_whole_is_refused(text, says):
         ({"worker": ["a:1", "b:1", "a:1"]}, 'worker[2]` is "a:1"', "the same address as `TF_CONFIG.cluster.worker[0]`"),
         ({"worker": TWO, "chief": ["b:2000"]}, 'worker[1]` is "b:2000"', "as `TF_CONFIG.cluster.chief[0]`"),
         ({"worker": TWO, "chief": ["c:1", "d:1"]}, 'chief` is ["c:1", "d:1"]', "further ones are workers"),
-        ({"worker": TWO, "ps": ["p:1"]}, 'ps` is ["p:1"]', "`multi_worker` has no parameter servers"),
+        ({"worker": TWO, "ps": ["p:1"]}, "chief` is missing", "must name who hands out the steps"),
+        ({"chief": ["c:1"], "ps": ["p:1"]}, "worker` is missing", "must name at least one address"),
+        ({"chief": ["c:1"], "worker": TWO, "ps": ["a:1000"]}, 'worker[0]` is "a:1000"', "TF_CONFIG.cluster.ps[0]`"),
         ({"worker": TWO, "evaluator": ["e:1"]}, "evaluator` is", "`--mode=evaluate`"),
         ({"worker": TWO, "wroker": ["e:1"]}, "wroker` is", "no job that is known"),
         ({"worker": TWO, "w\x1b[2J": ["e:1"]}, r"w\x1b[2J` is", "no job that is known"),
@@ -135,7 +159,7 @@ def test_a_malformed_cluster_is_refused_by_its_field(cluster, field, says):
 @pytest.mark.parametrize(
     ("task", "field", "says"),
     [
-        ({"type": "ps", "index": 0}, 'type` is "ps"', "`multi_worker` has no parameter servers"),
+        ({"type": "ps", "index": 0}, 'type` is "ps"', 'must be "worker", a job of the cluster'),
         ({"type": "evaluator", "index": 0}, 'type` is "evaluator"', "`--mode=evaluate`"),
         ({"type": "chief", "index": 0}, 'type` is "chief"', 'must be "worker", a job of the cluster'),
         ({"type": "master", "index": 0}, 'type` is "master"', 'must be "worker"'),

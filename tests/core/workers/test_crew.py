@@ -1,61 +1,254 @@
-"""Who hands out steps, who takes them, who serves; and a chief that doesn't wait for ever."""
+"""A chief comes to all who serve it, sees who is there, and dismisses them; they see whether it is."""
 
-import json
+import contextlib
+import signal
 import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from peer_lab import LONG, addresses, connected, is_shown_out, packed
 
 from core.errors import ConfigurationError, PeerLostError
-from core.workers.crew import connect_servers, crew_from_environment
+from core.workers.channel import Channel
+from core.workers.cluster import ServedCluster
+from core.workers.crew import Crew, connect_servers
+from core.workers.door import knock
+from core.workers.duty import Duty
+from core.workers.rendezvous import ask
 
-CREW = {"chief": ["a:1"], "worker": ["b:1", "c:1"], "ps": ["d:1"]}
+JOBS = ("chief", "ps", "worker", "worker")
+CHIEF, PS, WORKER, OTHER = range(4)
+SECRET = "the run's own"
+SHORT = 0.4  # seconds of a silence that some test has to wait for
 
 
-def config(cluster=CREW, job="chief", index=0):
-    return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": job, "index": index}})}
+class KilledError(Exception):
+    """Ends one who serves as a signal would."""
 
 
-def test_without_servers_there_is_no_crew():
-    assert crew_from_environment({}) is None
-    assert crew_from_environment(config({"worker": ["a:1"]}, "worker")) is None
+class Lab:
+    """Those who serve, in threads, and a chief for them."""
+
+    def __init__(self, pool):
+        self.places, self._pool = tuple(addresses(len(JOBS))), pool
+        self.stop, self.kill = ({i: threading.Event() for i in range(len(JOBS))} for _ in range(2))
+
+    def serve(self, index, *, places=None, about="2", token=SECRET, timeout=LONG, deadline=LONG):
+        """Starts one who serves; its future says whether it was dismissed."""
+
+        def told_to_stop():
+            if self.kill[index].is_set():
+                raise KilledError
+            return self.stop[index].is_set()
+
+        def run():
+            place = ServedCluster(places or self.places, index, JOBS)
+            duty = Duty.awaited(place, about={"tensorflow": about}, deadline=deadline, token=token)
+            duty.begin()
+            return duty.stay(told_to_stop=told_to_stop, timeout=timeout)
+
+        return self._pool.submit(run)
+
+    def serve_all(self):
+        return {index: self.serve(index) for index in (PS, WORKER, OTHER)}
+
+    def meet(self, *, deadline=LONG):
+        return Crew.meet(self.place, about={"tensorflow": "2"}, deadline=deadline, token=SECRET)
+
+    @property
+    def place(self):
+        return ServedCluster(self.places, CHIEF, JOBS)
 
 
-def test_each_knows_its_task():
-    crew = crew_from_environment(config(job="worker", index=1))
-    assert (crew.task, crew.is_chief, crew.spec) == (("worker", 1), False, CREW)
-    assert crew_from_environment(config()).is_chief
+@pytest.fixture
+def lab():
+    with ThreadPoolExecutor(8) as pool:
+        made = Lab(pool)
+        yield made
+        for event in made.kill.values():
+            event.set()
+
+
+@pytest.fixture
+def met(lab):
+    """A crew, and the futures of who serves it."""
+    ends = lab.serve_all()
+    crew = lab.meet()
+    yield crew, ends
+    crew.leave()
+
+
+def until(said, capsys):
+    """Waits for a line of the chief's."""
+    found, end = "", time.monotonic() + LONG
+    while said not in found:
+        assert time.monotonic() < end, found
+        time.sleep(0.05)
+        found += capsys.readouterr().out
+
+
+# --- the meeting ------------------------------------------------------------------------------------------------------
+
+
+def test_all_meet_and_are_dismissed(met):
+    crew, ends = met
+    assert not any(end.done() for end in ends.values())
+    crew.leave("ConfigurationError: a reason of the chief's own")
+    assert [end.result(LONG) for end in ends.values()] == [True] * 3
+
+
+def test_who_does_not_come_is_named_and_the_others_are_dismissed(lab):
+    ps = lab.serve(PS)
+    with pytest.raises(PeerLostError) as caught:
+        lab.meet(deadline=1.0)
+    assert f"worker 0 ({lab.places[WORKER]}) didn't come within 1 s (Connection refused)" in str(caught.value)
+    assert f"worker 1 ({lab.places[OTHER]})" in str(caught.value)
+    assert "ps 0" not in str(caught.value)
+    assert ps.result(LONG)
+
+
+def test_who_is_never_called_for_gives_up(lab):
+    with pytest.raises(PeerLostError, match=r"the chief .* didn't come within 0.2 s"):
+        lab.serve(WORKER, deadline=0.2).result(LONG)
 
 
 @pytest.mark.parametrize(
-    ("environment", "says"),
+    ("changes", "says"),
     [
-        (config({**CREW, "worker": []}), "`TF_CONFIG.cluster.worker` is []"),
-        (config({**CREW, "chief": []}), "`TF_CONFIG.cluster.chief` is []"),
-        (config({**CREW, "chief": ["a:1", "b:2"]}), "one chief"),
-        (config({**CREW, "ps": ["a"]}), "`TF_CONFIG.cluster.ps[0]`"),
-        (config(job="evaluator"), '`TF_CONFIG.task.type` is "evaluator"'),
-        (config(job="ps", index=1), "`TF_CONFIG.task.index` is 1"),
-        (config(index=True), "`TF_CONFIG.task.index` is true"),
+        ({"about": "1"}, "`tensorflow` is 1 for worker 0 .* and 2 for the chief"),
+        ({"places": 0}, r"worker 0 .* was given the cluster .*'a:1'.*, the chief"),
     ],
 )
-def test_what_is_no_crew_is_refused(environment, says):
-    with pytest.raises(ConfigurationError) as caught:
-        crew_from_environment(environment)
-    assert says in str(caught.value)
+def test_who_differs_is_refused_on_both_sides(lab, changes, says):
+    if "places" in changes:
+        changes = {"places": (*lab.places[:-1], "a:1")}
+    worker = lab.serve(WORKER, **changes)
+    with pytest.raises(ConfigurationError, match=says):
+        lab.meet()
+    with pytest.raises(ConfigurationError, match=says):
+        worker.result(LONG)
 
 
-def test_who_does_not_come_is_named(monkeypatch):
-    with socket.create_server(("127.0.0.1", 0)) as there, socket.create_server(("127.0.0.1", 0)) as gone:
-        here, missing = (f"127.0.0.1:{each.getsockname()[1]}" for each in (there, gone))
-        gone.close()
-        cluster = {"chief": ["127.0.0.1:1"], "worker": [here], "ps": [here, missing]}
-        monkeypatch.setenv("TF_CONFIG", config(cluster)["TF_CONFIG"])
-        with pytest.raises(PeerLostError, match=rf"^ps 1 \({missing}\) didn't answer within .* = 0.3 s"):
-            connect_servers(0.3)
+def test_only_who_knows_the_token_is_served(lab):
+    lab.serve(PS, token="a guess", deadline=3.0)
+    with pytest.raises(PeerLostError, match=r"ps 0 .* knows another `TAPELOOP_TOKEN`, or none"):
+        lab.meet(deadline=1.0)
 
 
-@pytest.mark.parametrize("environment", [{}, config(job="worker")])
-def test_only_a_chief_connects(monkeypatch, environment):
-    monkeypatch.setenv("TF_CONFIG", environment.get("TF_CONFIG", ""))
-    with pytest.raises(ConfigurationError, match="`parameter_server` finds no servers"):
+def test_strangers_at_the_door_hold_up_nobody(lab):
+    ends = lab.serve_all()
+    with contextlib.ExitStack() as stack:
+        strangers = [stack.enter_context(connected(lab.places[PS])) for _ in range(3)]
+        strangers[0].sendall(packed({"hello": {"workers": list(lab.places), "about": {}}, "answer": "", "proof": ""}))
+        strangers[1].sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")  # as TensorFlow looks for a server that isn't up yet
+        crew = lab.meet()
+        assert all(is_shown_out(each) for each in strangers)
+    crew.leave()
+    assert [end.result(LONG) for end in ends.values()] == [True] * 3
+
+
+def test_a_port_that_is_taken_is_named(lab):
+    host, port = lab.places[PS].split(":")
+    with socket.create_server((host, int(port))), pytest.raises(ConfigurationError) as caught:
+        lab.serve(PS).result(LONG)
+    assert f"ps 0 ({lab.places[PS]}) can't listen (Address already in use)" in str(caught.value)
+
+
+@pytest.mark.parametrize("config", ["", '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}'])
+def test_without_servers_the_strategy_says_how_to_start_them(monkeypatch, config):
+    monkeypatch.setenv("TF_CONFIG", config)
+    with pytest.raises(ConfigurationError, match=r"finds no servers.* trainers.launch --workers=2 --ps=1"):
         connect_servers(1.0)
+
+
+# --- losses -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_is_lost_may_come_again(met, lab, capsys):
+    crew, ends = met
+    crew.watch(timeout=LONG, on_lost=pytest.fail)
+    lab.kill[WORKER].set()
+    until("worker 0 (127.0.0.1", capsys)
+    assert isinstance(ends[WORKER].exception(LONG), KilledError)
+    lab.kill[WORKER].clear()
+    again = lab.serve(WORKER)
+    until("is here again", capsys)
+    crew.leave()
+    assert [end.result(LONG) for end in (ends[PS], again, ends[OTHER])] == [True] * 3
+
+
+def test_without_a_server_the_run_is_over(met, lab):
+    crew, _ = met
+    lost = []
+    crew.watch(timeout=LONG, on_lost=lost.append)
+    lab.kill[PS].set()
+    assert crew.wait_for_word(LONG).startswith(f"ps 0 ({lab.places[PS]}) was killed")
+    crew.leave()
+    assert lost == [crew.lost]
+
+
+def test_without_any_worker_the_run_is_over_after_the_deadline(lab):
+    ends = lab.serve_all()
+    crew = lab.meet(deadline=2.0)
+    crew.watch(timeout=LONG, on_lost=lambda sentence: None)
+    lab.kill[WORKER].set()
+    assert crew.wait_for_word(SHORT) is None
+    lab.kill[OTHER].set()
+    assert crew.wait_for_word(LONG) == "all workers are gone, and none has come again within 2 s"
+    crew.leave()
+    assert ends[PS].result(LONG)
+
+
+def test_who_is_silent_is_lost(lab, capsys):
+    """The worker answers and then says nothing, as one that is stopped."""
+    ends = {index: lab.serve(index) for index in (PS, OTHER)}
+    silent = lab._pool.submit(
+        Duty.awaited, ServedCluster(lab.places, WORKER, JOBS), about={"tensorflow": "2"}, deadline=LONG, token=SECRET
+    )
+    threading.Thread(target=lambda: silent.result(LONG).begin(), daemon=True).start()
+    crew = lab.meet()
+    crew.watch(timeout=2.0, on_lost=pytest.fail)
+    until(f"worker 0 ({lab.places[WORKER]}) hasn't been heard of for 2 s: it hangs or is stopped", capsys)
+    crew.leave()
+    assert all(end.result(LONG) for end in ends.values())
+
+
+@pytest.mark.parametrize(
+    ("closed", "says"), [(True, "its connection closed"), (False, "hasn't been heard of for 0.4 s")]
+)
+def test_who_serves_notices_that_its_chief_is_gone(lab, closed, says):
+    worker = lab.serve(WORKER, timeout=SHORT)
+    connected(lab.places[WORKER]).close()  # it listens
+    with contextlib.closing(Channel(knock(lab.places[WORKER]))) as chief:
+        hello = {"workers": list(lab.places), "about": {"tensorflow": "2"}}
+        assert ask(chief, hello, SECRET, time.monotonic() + LONG, LONG) == ""
+        if closed:
+            chief.close()
+        with pytest.raises(PeerLostError, match=rf"the chief .*{says}.*--max_restarts"):
+            worker.result(LONG)
+
+
+# --- who is told to stop ----------------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_is_told_to_stop_asks_first(met, lab, capsys):
+    crew, ends = met
+    crew.watch(timeout=LONG, on_lost=pytest.fail)
+    lab.stop[WORKER].set()
+    assert ends[WORKER].result(LONG) is False
+    until("worker 0 (", capsys)
+    assert not ends[OTHER].done()
+
+
+def test_a_server_that_is_told_to_stop_stops_the_chief(met, lab):
+    _, ends = met
+    heard = threading.Event()
+    before = signal.signal(signal.SIGTERM, lambda *_: heard.set())
+    try:
+        lab.stop[PS].set()
+        assert heard.wait(LONG)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert not ends[PS].done()  # before the chief has saved

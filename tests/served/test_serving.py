@@ -1,0 +1,65 @@
+"""The command as one who serves: it comes up for its chief, and ends with it."""
+
+import contextlib
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from core.checkpoint.versions import versions
+from core.workers.channel import Channel
+from core.workers.door import knock
+from core.workers.rendezvous import ask
+from tests.commands import fork_server
+from trainers.launch.__main__ import free_ports
+
+TOKEN = "between us"
+LONG = 60.0
+
+
+@pytest.fixture
+def cluster():
+    jobs = ("chief", "ps", "worker")
+    return {job: [f"127.0.0.1:{port}"] for job, port in zip(jobs, free_ports(3), strict=True)}
+
+
+def serve(cluster, *, cwd):
+    """Runs the command as a server; what its chief is to train is none of its business."""
+    arguments = {"cluster": cluster, "job": "ps", "index": 0, "token": TOKEN}
+    before = {"module": "tests.served.role", "arguments": arguments}
+    return fork_server().run("--gin_file=not_there.gin", cwd=cwd, timeout=LONG, before=before)
+
+
+def called(cluster):
+    """Comes to the server as its chief does."""
+    hello = {"workers": [address for places in cluster.values() for address in places], "about": versions()}
+    until = time.monotonic() + LONG
+    while True:
+        with contextlib.suppress(OSError):
+            channel = Channel(knock(cluster["ps"][0]))
+            assert ask(channel, hello, TOKEN, until, until) == ""
+            return channel
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(("goodbye", "code"), [({"bye": None}, 0), (None, 6)])
+def test_it_serves_until_its_chief_says_goodbye_or_is_gone(cluster, goodbye, code, tmp_path):
+    with ThreadPoolExecutor() as pool:
+        end = pool.submit(serve, cluster, cwd=tmp_path)
+        chief = called(cluster)
+        with contextlib.closing(knock(cluster["ps"][0])) as other:
+            assert other.recv(9)[3] == 4  # a frame of SETTINGS: TensorFlow's server speaks HTTP/2 there
+        if goodbye:
+            chief.send(goodbye)
+        chief.shutdown_write()
+        done = end.result(LONG)
+    assert done.returncode == code, done.stderr
+    assert f"ps 0 ({cluster['ps'][0]}) serves the chief ({cluster['chief'][0]})\n" in done.stdout
+    assert ("error: the chief" in done.stderr) == (goodbye is None)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_place_that_is_none_is_refused(cluster, tmp_path):
+    done = serve({**cluster, "ps": ["p"]}, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith('error: `TF_CONFIG.cluster.ps[0]` is "p"')
