@@ -1,0 +1,41 @@
+"""What pays when, from a few measurements: `python -m benchmarks.simulate [--measure] [--out=docs]`
+
+Prints what a small model of a step says of replicas, local steps, asynchronous training and meshes up to 1,024 devices,
+what it was fitted to, and how far off it was wherever it could be checked. With `--out` the pages of that folder get
+these tables, and its pictures are drawn anew. Nothing here needs TensorFlow, but the trainings that `--measure` starts.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from benchmarks import pages
+from benchmarks.simulate import report
+from benchmarks.simulate.measure import measure
+
+MEASURED = Path(__file__).with_name("measured.json")
+
+
+def main() -> None:
+    """Measures, where that is asked for; prints, or writes pages."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--measure", action="store_true", help="measure on this machine first, 4 minutes a round")
+    parser.add_argument("--rounds", type=int, default=3, help="of everything that is measured (default: 3)")
+    parser.add_argument("--measured", type=Path, default=MEASURED, help="file of what was measured")
+    parser.add_argument("--out", type=Path, help="folder of the pages to bring up to date")
+    flags = parser.parse_args()
+    if flags.measure:
+        # Beside the file until all is there: one that was interrupted goes on.
+        begun = flags.measured.with_suffix(".begun")
+        measure(begun, rounds=flags.rounds)
+        begun.replace(flags.measured)
+    measured = json.loads(flags.measured.read_text())
+    tables = report.tables(measured)
+    if flags.out:
+        pages.write(flags.out, tables, report.pictures(measured))
+    else:
+        print("\n".join(f"{name}\n\n{rows}" for name, rows in tables.items()))
+
+
+if __name__ == "__main__":
+    main()
