@@ -19,6 +19,7 @@ LONG = {
     "language-models.md",
     "many-machines.md",
     "running.md",
+    "runs.md",
     "testing-your-step.md",
     "your-own-architecture.md",
 }

@@ -25,17 +25,18 @@ from trainers.gin_audit.text_files import MOST_DEEP, read_text, reason
 
 
 def parse_flags(
-    words: Sequence[str], define: Callable[[FlagValues], None], *, usage: str, hint: str = ""
+    words: Sequence[str], define: Callable[[FlagValues], None], *, usage: str, hint: str = "", bare: str = ""
 ) -> FlagValues:
     """Returns the flags that a command line gives; raises a `ConfigurationError` for a mistake in it.
 
-    `usage` heads the help, and `hint` is added to what is said of a flag that doesn't exist.
+    `usage` heads the help, and `hint` is added to what is said of a flag that doesn't exist. `bare` names the flag that
+    a word without one gives a value to.
     """
     flag_values = FlagValues()
     define(flag_values)
     _define_common_flags(flag_values, usage)
     flag_values.mark_as_parsed()
-    _Reader(flag_values, hint).read(words)
+    _Reader(flag_values, hint, bare).read(words)
     return flag_values
 
 
@@ -45,12 +46,15 @@ class _Reader:
 
     flag_values: FlagValues
     hint: str
+    bare: str
 
     def read(self, words: Sequence[str], files: tuple[Path, ...] = ()) -> None:
         """Reads a command line, or the lines of the last of `files`, which are open."""
         rest, given = collections.deque(words), set()
         while rest:
             word = rest.popleft()
+            if self.bare and not word.startswith("-"):
+                word = f"--{self.bare}={word}"
             flag = self._find(word)
             if flag.name in given and not isinstance(flag, flags.MultiFlag):
                 raise ConfigurationError(f"`--{flag.name}` is given a second time, as `{word}`: keep one of them.")

@@ -1,0 +1,148 @@
+"""`python -m trainers.runs [--run=]FOLDER ... [--figure=eval/loss] [--json]`
+
+Lists runs by reading their folders; nothing here imports TensorFlow, or touches a run that is at work.
+"""
+
+if __name__ == "__main__":
+    from trainers.beginning import begin
+
+    begin()
+
+import functools
+import json
+import math
+import sys
+import time
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from absl import flags as absl_flags
+from absl.flags import FlagValues
+
+from core.errors import ConfigurationError
+from trainers.app import refuse, run_app
+from trainers.flags import parse_flags
+from trainers.packages import import_packages
+from trainers.runs.compare import differences
+from trainers.runs.figures import RULE, best, main_figures, sign
+from trainers.runs.find import check_figures, find_runs
+from trainers.runs.read import Run, is_run, read_run
+
+MOST_COMPARED = 8
+USAGE = f"""python -m trainers.runs [FOLDER ...] [--figure=eval/loss] [--json]
+
+Lists the runs below folders, `runs` if none is named: state, step, last and best figures, and how long ago each was
+heard of. Where the folders are those of runs themselves, up to {MOST_COMPARED}, it shows what differs between them, and
+their curves. With --figure the best run comes first.
+
+{RULE}"""
+
+
+def main(words: Sequence[str]) -> int:
+    """Runs the command with these words behind its name; returns its exit code."""
+    try:
+        flags = parse(words)
+    except ConfigurationError as error:
+        return refuse(error)
+    return run(flags)
+
+
+def parse(words: Sequence[str]) -> FlagValues:
+    """Returns the flags; raises a `ConfigurationError` for a wrong one."""
+    return parse_flags(words, _define, usage=USAGE, bare="run")
+
+
+def _define(flag_values: FlagValues) -> None:
+    texts = functools.partial(absl_flags.DEFINE_multi_string, flag_values=flag_values)
+    texts("run", [], "the folder of a run, or one with runs below it; `--run=` may be left out")
+    texts("figure", [], "a figure to list and draw, by its split and name; again for more")
+    absl_flags.DEFINE_boolean("json", False, "print all of it as JSON", flag_values=flag_values)
+
+
+def run(flags: FlagValues) -> int:
+    """Lists and compares the runs that the flags name; returns the exit code."""
+    try:
+        import_packages("gin", "rich.table", "tensorboard.summary.writer.record_writer")
+        paths = find_runs(flags.run)
+        runs = sorted(map(read_run, paths), key=lambda each: each.heard)
+        check_figures(flags.figure, runs)
+    except ConfigurationError as error:
+        return refuse(error)
+    if flags.figure and sign(flags.figure[0]):
+        runs.sort(key=functools.partial(_rank, flags.figure[0]))
+    named = bool(flags.run) and len(runs) <= MOST_COMPARED and all(is_run(Path(name)) for name in flags.run)
+    if flags.json:
+        print(json.dumps({"runs": [*map(_as_json, runs)], "differences": differences(runs)}, indent=2))
+    else:
+        _show(runs, flags.figure, compared=named)
+    return 0
+
+
+def _rank(name: str, run: Run) -> float:
+    """Returns what is smallest for the best run."""
+    found = best(name, run.figures[name]) if name in run.figures else None
+    return math.inf if found is None else -sign(name) * found[1]
+
+
+def _show(runs: Sequence[Run], chosen: Sequence[str], *, compared: bool) -> None:
+    from rich.console import Console
+
+    from trainers.runs.curves import LETTERS, chart
+    from trainers.runs.listing import comparison, listing
+
+    # A pipe has no width, and nothing is to be cut off for one.
+    console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 10_000)
+    ascii_only = not console.encoding.startswith("utf")
+    figures = list(dict.fromkeys(chosen)) or main_figures(run.figures for run in runs)
+    letters = LETTERS[: len(runs)] if compared else ""
+    console.print(listing(runs, figures, now=time.time(), ascii_only=ascii_only, letters=letters))
+    for each in runs:
+        for text in [*([each.reason] if each.exit_code != 0 and each.reason else []), *each.damage]:
+            print(f"{each.name}: {text}")
+    if not compared:
+        return
+    if len(runs) > 1:
+        rows = differences(runs)
+        console.print()
+        if rows:
+            console.print(comparison(runs, rows, ascii_only=ascii_only, letters=letters))
+        else:
+            console.print("Nothing differs between what they were started with.")
+    for name in figures:
+        curves = {
+            letter: each.figures[name] for letter, each in zip(letters, runs, strict=True) if name in each.figures
+        }
+        if any(curve.finite for curve in curves.values()):
+            console.print()
+            for line in chart(name, curves, width=min(console.width, 100), ascii_only=ascii_only):
+                console.print(line)
+
+
+def _as_json(run: Run) -> dict[str, Any]:
+    figures = {}
+    for name, curve in run.figures.items():
+        values = [value for _, value in curve.finite]
+        found, last = best(name, curve), curve.last
+        figures[name] = {
+            "last": {"step": last[0], "value": last[1] if math.isfinite(last[1]) else None},
+            "best": found and {"step": found[0], "value": found[1]},
+            "smallest": min(values, default=None),
+            "largest": max(values, default=None),
+        }
+    return {
+        "run": str(run.path),
+        "state": run.state,
+        "exit_code": run.exit_code,
+        "reason": run.reason,
+        "step": run.step,
+        "steps": run.steps,
+        "heard": datetime.fromtimestamp(run.heard, timezone.utc).isoformat(timespec="seconds"),
+        "figures": figures,
+        "damage": run.damage,
+    }
+
+
+if __name__ == "__main__":
+    run_app(parse, run)

@@ -1,0 +1,34 @@
+"""What differs between runs: bindings in effect, revision, versions, devices."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trainers.runs.read import Run
+
+MISSING = "–"  # what a run hasn't, or doesn't say
+
+
+def differences(runs: Sequence[Run]) -> dict[str, list[str]]:
+    """Returns, by name, the values of all runs where two differ; those of what a run was started with come last."""
+    bindings = _differing([run.configuration for run in runs])
+    return bindings | _differing([_started_with(run.record) for run in runs])
+
+
+def _differing(tables: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
+    """Compares tables; an empty one, of a run that left none, differs from none."""
+    rows = {}
+    for name in sorted({name for table in tables for name in table}):
+        if len({table.get(name) for table in tables if table}) > 1:
+            rows[name] = [table.get(name, MISSING) for table in tables]
+    return rows
+
+
+def _started_with(record: Mapping[str, Any]) -> dict[str, str]:
+    """Returns revision, devices and versions as a table."""
+    versions, devices = record.get("versions"), record.get("devices")
+    found = {"git revision": record.get("git")}
+    if isinstance(devices, list):
+        found["devices"] = ", ".join(map(str, devices))
+    if isinstance(versions, dict):
+        found |= {f"version of {name}": version for name, version in versions.items()}
+    return {name: str(value) for name, value in found.items() if value is not None}

@@ -1,0 +1,72 @@
+"""Figures of a run over its steps, and which of two values is the better one, as far as a name tells.
+
+>>> curve = Curve((100, 200, 300), (0.5, 0.2, 0.3))
+>>> curve.last, best("eval/loss", curve), best("eval/accuracy", curve)
+((300, 0.3), (200, 0.2), (100, 0.5))
+>>> best("eval/temperature", curve) is None
+True
+"""
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+SMALLER = {
+    *("loss", "error", "perplexity", "bits", "entropy", "frechet", "fid", "kid", "mae", "mse", "rmse", "wer", "cer"),
+}
+LARGER = {
+    *("accuracy", "auc", "bleu", "bound", "coverage", "diversity", "f1", "iou", "precision", "psnr", "r2", "recall"),
+    *("ssim",),
+}
+RULE = """best of a figure: the smallest where a word of its name is one of
+  {smaller};
+the largest where it is one of
+  {larger};
+none for the losses of a step of several updates (d/loss), which work against each other, or any other name.""".format(
+    smaller=", ".join(sorted(SMALLER)), larger=", ".join(sorted(LARGER))
+)
+MOST_COLUMNS = 4
+Point = tuple[int, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """One figure at the steps where it was measured: nan where it wasn't finite."""
+
+    steps: tuple[int, ...]
+    values: tuple[float, ...]
+
+    @property
+    def last(self) -> Point:
+        """Returns the last step and its value."""
+        return self.steps[-1], self.values[-1]
+
+    @property
+    def finite(self) -> list[Point]:
+        """Returns the points that are numbers."""
+        return [point for point in zip(self.steps, self.values, strict=True) if math.isfinite(point[1])]
+
+
+def sign(name: str) -> int:
+    """Returns 1 for a figure that is better larger, -1 for one that is better smaller, 0 where its name doesn't say."""
+    _, *phase, own = name.split("/")
+    words = {*own.lower().split("_")}
+    if phase and "loss" in words:
+        return 0
+    return bool(words & LARGER) - bool(words & SMALLER)
+
+
+def best(name: str, curve: Curve) -> Point | None:
+    """Returns the step and value where the figure was best first; None if no value is, or the name doesn't say."""
+    better = sign(name)
+    return max(curve.finite, key=lambda point: better * point[1], default=None) if better else None
+
+
+def main_figures(runs: Iterable[Mapping[str, Curve]]) -> list[str]:
+    """Returns the figures that tell most of these runs: what is held out, and has a best; the most common first."""
+    counts: Counter[str] = Counter()
+    for figures in runs:
+        good = [name for name in figures if sign(name)]
+        counts.update([name for name in good if not name.startswith("train/")][:2] or good[:1])
+    return [name for name, _ in counts.most_common(MOST_COLUMNS)]

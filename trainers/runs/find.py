@@ -1,0 +1,64 @@
+"""Which runs and figures a command is about, by the names that it was given."""
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from core.errors import ConfigurationError, did_you_mean, shown
+from trainers.runs.read import Run, is_run
+
+DEPTH = 3  # folders below the one that is named
+
+
+def find_runs(folders: Sequence[str]) -> list[Path]:
+    """Returns the folders of runs that are, or lie below, `folders`: by default `runs`. Each once."""
+    found: dict[str, Path] = {}
+    for name in folders or ["runs"]:
+        path = Path(name)
+        if not path.is_dir():
+            raise _no_such_folder(name, named=bool(folders))
+        below = list(_below(path, DEPTH))
+        if not below:
+            raise ConfigurationError(
+                f"{shown(name)} is no run, and none lies in it: a run's folder has a `run.json` or `metrics.jsonl`. "
+                "Name the `--workdir` of a run, or the folder of several."
+            )
+        for each in below:
+            found.setdefault(os.path.realpath(each), each)
+    return list(found.values())
+
+
+def check_figures(figures: Sequence[str], runs: Sequence[Run]) -> None:
+    """Refuses a figure that no run has."""
+    known = list(dict.fromkeys(name for run in runs for name in run.figures))
+    for figure in figures:
+        if figure not in known:
+            near = did_you_mean(figure, known) or next((f" Did you mean `{x}`?" for x in known if figure in x), "")
+            there = f"They have {', '.join(f'`{name}`' for name in known)}" if known else "They have none yet"
+            raise ConfigurationError(f"`--figure` is {shown(figure)}, which none of these runs has.{near} {there}.")
+
+
+def _below(path: Path, depth: int) -> Iterator[Path]:
+    if is_run(path):
+        yield path
+    elif depth:
+        try:
+            folders = sorted(each for each in path.iterdir() if each.is_dir() and not each.name.startswith("."))
+        except OSError:  # somebody else's
+            return
+        for folder in folders:
+            yield from _below(folder, depth - 1)
+
+
+def _no_such_folder(name: str, *, named: bool) -> ConfigurationError:
+    if not named:
+        return ConfigurationError(
+            f"there is no folder `runs` in `{Path.cwd()}`: name that of a run, or of several, as "
+            "`python -m trainers.runs FOLDER`."
+        )
+    path = Path(name)
+    siblings = [str(each) for each in path.parent.iterdir() if each.is_dir()] if path.parent.is_dir() else []
+    what = "is no folder" if path.exists() else "doesn't exist"
+    return ConfigurationError(
+        f"{shown(name)} {what}: name the folder of a run, or of several.{did_you_mean(name, siblings)}"
+    )

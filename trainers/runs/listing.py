@@ -1,0 +1,69 @@
+"""Tables of runs: how each is doing, and what differs between them."""
+
+from collections.abc import Mapping, Sequence
+
+from rich.box import ASCII, SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from core.errors import as_said
+from core.telemetry.console import format_figure
+from trainers.runs.compare import MISSING
+from trainers.runs.figures import best
+from trainers.runs.read import FAILED, FINISHED, NEVER_BEGAN, RUNNING, Run
+
+STYLES = {FINISHED: "green", RUNNING: "bold cyan", FAILED: "bold red", NEVER_BEGAN: "red"}
+UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+
+
+def table(columns: Sequence[str], *, ascii_only: bool) -> Table:
+    """Returns a table without rows."""
+    made = Table(box=ASCII if ascii_only else SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for column in columns:
+        made.add_column(Text(column), overflow="fold")
+    return made
+
+
+def listing(runs: Sequence[Run], figures: Sequence[str], *, now: float, ascii_only: bool, letters: str = "") -> Table:
+    """Returns a row for each run, headed by its letter where it has one."""
+    made = table(["run", "state", "step", *figures, "heard"], ascii_only=ascii_only)
+    for i, run in enumerate(runs):
+        step = f"{run.step:,}" + (f" of {run.steps:,}" if run.steps not in (None, run.step) else "")
+        made.add_row(
+            Text(f"{letters[i]}  {run.name}" if letters else run.name),
+            Text(run.ending, STYLES.get(run.state, "yellow")),
+            Text(step),
+            *(Text(_figure(run, name)) for name in figures),
+            Text(f"{age(now - run.heard)} ago" if run.heard else MISSING),
+        )
+    return made
+
+
+def _figure(run: Run, name: str) -> str:
+    """Returns the last value and, where that isn't the best, the best."""
+    if name not in run.figures:
+        return MISSING
+    curve = run.figures[name]
+    found, (step, value) = best(name, curve), curve.last
+    told = format_figure(name, value)
+    if found is None or found[0] == step:
+        return told
+    return f"{told} (best {format_figure(name, found[1])} at {found[0]:,})"
+
+
+def comparison(runs: Sequence[Run], rows: Mapping[str, Sequence[str]], *, ascii_only: bool, letters: str) -> Table:
+    """Returns a column for each run, a row for each name whose values differ."""
+    made = table(["", *(letters or [run.name for run in runs])], ascii_only=ascii_only)
+    for name, values in rows.items():
+        made.add_row(Text(name), *(Text(as_said(value)) for value in values))
+    return made
+
+
+def age(seconds: float) -> str:
+    """Returns a time span as people say it.
+
+    >>> age(3), age(200), age(86400 * 2.4), age(-5)
+    ('3 s', '3 min', '2 d', '0 s')
+    """
+    name, size = next((unit for unit in UNITS if seconds >= unit[1]), UNITS[-1])
+    return f"{max(int(seconds // size), 0)} {name}"

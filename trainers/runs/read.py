@@ -1,0 +1,194 @@
+"""A run as it lies in its folder, for those who only look: nothing is written, locked or waited for.
+
+A run may be at work meanwhile, or have been killed at any moment: what can't be read is named in `Run.damage`, and the
+rest is there.
+"""
+
+import dataclasses
+import json
+import math
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from core.errors import EXIT_CODES, INTERRUPTED, ConfigurationError, PreemptedError, as_said
+from trainers.gin_audit.parse import read_all
+from trainers.gin_audit.statements import Macro, text
+from trainers.runs.figures import Curve
+from trainers.runs.lock import is_locked
+
+SIGNS = (".lock", "run.json", "result.json", "metrics.jsonl")  # by one of which a folder is known for a run's
+RUNNING, FINISHED, STOPPED, FAILED, NEVER_BEGAN = "running", "finished", "stopped", "failed", "never began"
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What a folder tells of its run; `heard` is when it last wrote, in seconds since 1970."""
+
+    path: Path
+    state: str
+    exit_code: int | None
+    reason: str
+    step: int
+    steps: int | None
+    heard: float
+    figures: Mapping[str, Curve]
+    configuration: Mapping[str, str]
+    record: Mapping[str, Any]
+    damage: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Returns its path as a screen may show it."""
+        return as_said(str(self.path)).replace("\n", "\\n")
+
+    @property
+    def ending(self) -> str:
+        """Says its state in a few words."""
+        if self.state in (FAILED, NEVER_BEGAN) and self.exit_code is not None:
+            return f"{self.state} ({self.exit_code}: {EXIT_CODES.get(self.exit_code, 'none of our exit codes')})"
+        return self.state
+
+
+def is_run(path: Path) -> bool:
+    """Tells whether a folder is that of a run."""
+    return any((path / name).is_file() for name in SIGNS)
+
+
+def read_run(path: Path) -> Run:
+    """Returns the run of a folder, of which anything may be missing."""
+    damage: list[str] = []
+    configuration = _configuration(path / "config" / "operative.gin", damage)
+    figures = _figures(path / "metrics.jsonl", damage)
+    record, result = _object(path / "run.json", damage), _object(path / "result.json", damage)
+    state, exit_code, reason = _state(path, result, began=bool(record))
+    measured = max((curve.steps[-1] for curve in figures.values()), default=0)
+    saved = max((_step_of(each.name) for each in (path / "checkpoints").glob("step-*")), default=0)
+    ended = result.get("step") if state != RUNNING else None
+    steps = configuration.get("Trainer.steps", "")
+    return Run(
+        path=path,
+        state=state,
+        exit_code=exit_code,
+        reason=reason,
+        step=ended if type(ended) is int else max(measured, saved),
+        steps=int(steps) if steps.isdecimal() else None,
+        heard=max(_modified(path / name) for name in SIGNS),
+        figures=figures,
+        configuration=configuration,
+        record=record,
+        damage=tuple(damage),
+    )
+
+
+def _state(path: Path, result: Mapping[str, Any], *, began: bool) -> tuple[str, int | None, str]:
+    """Returns the state, the exit code where there is one, and why."""
+    if is_locked(path / ".lock"):
+        return RUNNING, None, ""
+    code, reason = result.get("exit_code"), str(result.get("reason", ""))
+    if type(code) is not int:
+        if not began:
+            return NEVER_BEGAN, None, "it was stopped before its first step"
+        return STOPPED, None, "it left no result: it was killed, or is running where its lock can't be seen from here"
+    if code == 0:
+        return FINISHED, code, reason
+    if type(result.get("step")) is not int:
+        return NEVER_BEGAN, code, reason
+    return STOPPED if code in (PreemptedError.exit_code, INTERRUPTED) else FAILED, code, reason
+
+
+def _figures(path: Path, damage: list[str]) -> dict[str, Curve]:
+    """Returns each figure by `split/name`, in the order in which they first appear."""
+    points: dict[str, dict[int, float]] = {}
+    unread = []
+    for number, line in enumerate((_bytes(path, damage) or b"").splitlines(True), 1):
+        try:
+            row = json.loads(line)
+            step, split = row.pop("step"), str(row.pop("split"))
+            if type(step) is not int or not 0 <= step < 2**63:
+                raise TypeError
+            values = {f"{split}/{name}": _number(value) for name, value in row.items()}
+        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError):
+            if line.endswith(b"\n"):  # one without is being written, or was when the run was killed
+                unread.append(number)
+            continue
+        for name, value in values.items():
+            points.setdefault(name, {})[step] = value
+    if unread:
+        damage.append(f"{len(unread)} lines of `metrics.jsonl` can't be read, the first is line {unread[0]}")
+    ordered = {name: sorted(values.items()) for name, values in points.items()}
+    return {name: Curve(*map(tuple, zip(*values, strict=True))) for name, values in ordered.items()}
+
+
+def _number(value: Any) -> float:
+    """Returns a figure; nan for what isn't finite, which is written as null."""
+    x = math.nan if value is None else float(value)
+    return x if math.isfinite(x) else math.nan
+
+
+def _configuration(path: Path, damage: list[str]) -> dict[str, str]:
+    """Returns each parameter that was in effect as gin would write it, macros by their values."""
+    if not path.exists():
+        return {}
+    try:
+        bindings = read_all([str(path)], [], []).bindings
+    except ConfigurationError as error:
+        damage.append(str(error))
+        return {}
+    macros = {b.name: b.value for b in bindings if b.is_macro}
+    return {b.name: text(_without_macros(b.value, macros)) for b in bindings if not b.is_macro}
+
+
+def _without_macros(value: Any, macros: Mapping[str, Any]) -> Any:
+    """Puts values in place of macros; one that leads to itself stays."""
+    if isinstance(value, Macro) and value.name in macros:
+        rest = {name: x for name, x in macros.items() if name != value.name}
+        return _without_macros(macros[value.name], rest)
+    if isinstance(value, list | tuple):
+        return type(value)(_without_macros(item, macros) for item in value)
+    if isinstance(value, dict):
+        return {key: _without_macros(item, macros) for key, item in value.items()}
+    return value
+
+
+def _object(path: Path, damage: list[str]) -> dict[str, Any]:
+    """Returns what a JSON file holds; empty, with a word on it, if that is no object."""
+    content = _bytes(path, damage)
+    if content is None:
+        return {}
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError):
+        found = None
+    if isinstance(found, dict):
+        return found
+    damage.append(f"`{path.name}` holds no JSON object")
+    return {}
+
+
+def _bytes(path: Path, damage: list[str]) -> bytes | None:
+    """Returns what a file holds; None, with a word on it unless it isn't there, if it can't be read."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # to open a pipe would wait for ever
+            damage.append(f"`{path.name}` isn't a plain file")
+            return None
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        damage.append(f"`{path.name}` can't be read: {error.strerror}")
+        return None
+
+
+def _step_of(checkpoint: str) -> int:
+    number = checkpoint.removeprefix("step-")
+    return int(number) if number.isdecimal() and number.isascii() else 0
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
