@@ -23,7 +23,7 @@ Done = subprocess.CompletedProcess[str]
 
 def environment() -> dict[str, str]:
     """As the user's, but without Keras, and nothing of the test runner's leaks in but its choice of kernels."""
-    ours = {key for key in os.environ if key.startswith(("TF_", "PYTEST"))} - {"TF_ENABLE_ONEDNN_OPTS"}
+    ours = {key for key in os.environ if key.startswith(("TF_", "DTENSOR_", "PYTEST"))} - {"TF_ENABLE_ONEDNN_OPTS"}
     kept = {key: x for key, x in os.environ.items() if key not in ours}
     return {**kept, "PYTHONPATH": str(CHECKOUT / "tests" / "no_keras")}
 

@@ -7,7 +7,9 @@ import time
 
 import pytest
 
-from tests.commands import CONFIGS, ForkServer, fork_server, run, run_process
+from core.distribution import mesh
+from core.distribution.mesh_devices import make_mesh
+from tests.commands import CONFIGS, ForkServer, environment, fork_server, run, run_process
 
 ENDINGS = {
     "returns": "",
@@ -53,6 +55,13 @@ def test_other_settings_of_tensorflow_have_a_process_of_their_own(tmp_path, monk
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "1" if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0" else "0")
     monkeypatch.setattr(ForkServer, "run", None)
     assert run("--mode=trian", cwd=tmp_path).returncode == 2
+
+
+def test_a_mesh_of_this_process_is_no_other_setting(monkeypatch):
+    monkeypatch.delenv("DTENSOR_USE_ALL_TO_ALL_RELAYOUT", raising=False)
+    before = environment()
+    make_mesh(mesh(batch=1))
+    assert environment() == before
 
 
 def test_the_server_ends_with_whoever_asks_it(tmp_path):
