@@ -29,7 +29,7 @@ from core.distribution import Agreement
 from core.distribution.mesh_plan import mesh
 from core.distribution.mesh_strategy import MeshStrategy
 from core.distribution.mesh_variable import MeshVariable, layout
-from trainers.launch.__main__ import free_ports
+from trainers.launch.commands import free_ports
 from trainers.run_state import peers_of
 
 MB = 1 << 20

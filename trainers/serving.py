@@ -17,6 +17,7 @@ from core.workers.duty import Duty
 from core.workers.fence import fence
 from core.workers.handshake import token_from_environment
 from trainers.blame import report
+from trainers.native_stderr import native_stderr_in
 from trainers.packages import check_own_packages, import_packages
 from trainers.preemption import STOPPING, Preemption
 
@@ -37,26 +38,31 @@ def served_place() -> ServedCluster | None:
 def serve(cluster: ServedCluster) -> NoReturn:
     """Serves the chief of this cluster until it has no more use for it, and ends the process."""
     try:
-        for number in STOPPING:
-            signal.signal(number, _leave_quietly)
-        check_own_packages()
-        import_packages("tensorflow")
-        from core.checkpoint.versions import versions
-
-        duty = Duty.awaited(cluster, about=versions(), deadline=MEETING_SECONDS, token=token_from_environment())
-        with held_back(signal.SIGTERM):  # TensorFlow takes it for its own, and then does nothing with it
-            _held = fence(cluster), _started(cluster)  # open as long as somebody holds them
-        preemption = Preemption()
-        with preemption.granted():
-            duty.begin()
-            print(f"{cluster.name(cluster.index)} serves {cluster.name(0)}", flush=True)
-            dismissed = duty.stay(told_to_stop=lambda: preemption.signal is not None)
-        code = 0 if dismissed else PreemptedError.exit_code
+        with native_stderr_in(None):
+            code = _serve(cluster)
     except BaseException as error:
         code = report(error, verbose=False)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # TensorFlow knows no other end of a server
+
+
+def _serve(cluster: ServedCluster) -> int:
+    for number in STOPPING:
+        signal.signal(number, _leave_quietly)
+    check_own_packages()
+    import_packages("tensorflow")
+    from core.checkpoint.versions import versions
+
+    duty = Duty.awaited(cluster, about=versions(), deadline=MEETING_SECONDS, token=token_from_environment())
+    with held_back(signal.SIGTERM):  # TensorFlow takes it for its own, and then does nothing with it
+        _held = fence(cluster), _started(cluster)  # open as long as somebody holds them
+    preemption = Preemption()
+    with preemption.granted():
+        duty.begin()
+        print(f"{cluster.name(cluster.index)} serves {cluster.name(0)}", flush=True)
+        dismissed = duty.stay(told_to_stop=lambda: preemption.signal is not None)
+    return 0 if dismissed else PreemptedError.exit_code
 
 
 def _started(cluster: ServedCluster) -> "tf.distribute.Server":

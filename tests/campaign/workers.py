@@ -69,7 +69,7 @@ def sent(bench: Bench, name: str, index: int, *, starting: bool) -> None:
             process.communicate()
     if process.returncode:
         bench.fail(f"ended with {process.returncode}: {last_line(said)}")
-    again = "starting all workers again" in said
+    again = "starting all again" in said
     bench.count(f"{name}: {'started again' if again else 'went on' if victim else 'had finished before'}")
     if re.search(r"a SIGUSR1: saved as", said) is None and name == "SIGUSR1" and victim:
         bench.fail("didn't save at a SIGUSR1")

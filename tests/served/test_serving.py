@@ -11,7 +11,7 @@ from core.workers.channel import Channel
 from core.workers.door import knock
 from core.workers.rendezvous import ask
 from tests.commands import fork_server
-from trainers.launch.__main__ import free_ports
+from trainers.launch.commands import free_ports
 
 TOKEN = "between us"
 LONG = 60.0

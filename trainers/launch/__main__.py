@@ -1,7 +1,8 @@
-"""`python -m trainers.launch --workers=N [--max_restarts=R] [--min_workers=K] -- <the flags of trainers.main>`
+"""`python -m trainers.launch --workers=N [--ps=M] [--max_restarts=R] [--min_workers=K] -- <flags of trainers.main>`
 
 A cluster on one machine: N processes of `python -m trainers.main`, which find each other by `TF_CONFIG`. They end
-together, and start together again from the last checkpoint. Nothing here imports TensorFlow.
+together, and start together again from the last checkpoint. With M servers there is a chief as well, who trains through
+the workers, and a worker starts again alone. Nothing here imports TensorFlow.
 """
 
 if __name__ == "__main__":
@@ -10,11 +11,7 @@ if __name__ == "__main__":
     begin()
 
 import dataclasses
-import json
 import math
-import os
-import secrets
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -23,21 +20,24 @@ from absl import flags as absl_flags
 from absl.flags import FlagValues
 
 from core.errors import ConfigurationError
-from core.workers.handshake import TOKEN
 from trainers import main as command
 from trainers.app import refuse, run_app, start_logging
 from trainers.flags import parse_flags
+from trainers.launch.commands import served_commands, worker_commands
 from trainers.launch.elastic import Roster
-from trainers.launch.network import Network, choose_network
+from trainers.launch.endings import LOST, STOPPED
+from trainers.launch.network import choose_network
 from trainers.launch.processes import Command
 from trainers.launch.sharing import read_sharing
-from trainers.launch.supervise import LOST, STOPPED, supervise
+from trainers.launch.supervise import supervise
 
 MOST_WORKERS = 256
-USAGE = f"""python -m trainers.launch --workers=N [--max_restarts=R] [--min_workers=K] -- <flags of trainers.main>
+USAGE = f"""python -m trainers.launch --workers=N [--ps=M] [--max_restarts=R] [--min_workers=K] -- <flags>
 
-Runs trainers.main as several workers on this machine. The configuration's strategy has to be multi_worker or
-mesh: add --gin_file=configs/runtime/multi_worker.gin, or mesh.gin.
+Runs trainers.main, with the flags behind the --, as several workers on this machine. The configuration's strategy
+has to be multi_worker or mesh: add --gin_file=configs/runtime/multi_worker.gin, or mesh.gin. With --ps it has to be
+parameter_server: beside the N workers a chief and M servers are started; add
+--gin_file=configs/runtime/parameter_server.gin.
 
 exit codes:
   0   finished
@@ -67,14 +67,17 @@ def parse(words: Sequence[str]) -> Launch:
     """Returns what to launch; the flags of `trainers.main` are checked as well."""
     place = words.index("--") if "--" in words else len(words)
     flags = parse_flags(words[:place], _define, usage=USAGE, hint=" Flags of `trainers.main` come behind a `--`.")
+    if flags.ps is not None:
+        _check_servers(flags)
     if flags.workers is None:
         raise ConfigurationError("`--workers` is missing: say how many processes, as `--workers=2`.")
     if flags.workers < 1:
         raise ConfigurationError(f"`--workers` is {flags.workers}; it counts processes: give 1 or more.")
-    if flags.workers > MOST_WORKERS:
-        raise ConfigurationError(
-            f"`--workers` is {flags.workers}; they are to share this machine: give at most {MOST_WORKERS}."
-        )
+    for name in ("workers", "ps"):
+        if (flags[name].value or 0) > MOST_WORKERS:
+            raise ConfigurationError(
+                f"`--{name}` is {flags[name].value}; they are to share this machine: give at most {MOST_WORKERS}."
+            )
     if flags.max_restarts < 0:
         raise ConfigurationError(f"`--max_restarts` is {flags.max_restarts}; it counts restarts: give 0 or more.")
     if flags.min_workers is not None:
@@ -86,6 +89,23 @@ def parse(words: Sequence[str]) -> Launch:
     main_flags = words[place + 1 :]
     command.parse(main_flags)  # here a mistake is shown once, not by every worker
     return Launch(flags, main_flags)
+
+
+def _check_servers(flags: FlagValues) -> None:
+    if flags.ps < 1:
+        raise ConfigurationError(
+            f"`--ps` is {flags.ps}; it counts the servers that keep the variables: give 1 or more, or leave it out."
+        )
+    if flags.workers is None:
+        raise ConfigurationError(
+            f"`--ps` is {flags.ps}, but `--workers` is missing: servers only keep the variables; say how many "
+            "processes compute, as `--workers=2`."
+        )
+    if flags.min_workers is not None:
+        raise ConfigurationError(
+            "`--min_workers` has no effect with `--ps`, where the run goes on with any worker that is left: leave it "
+            "out."
+        )
 
 
 def _check_min_workers(flags: FlagValues) -> None:
@@ -103,7 +123,12 @@ def _check_min_workers(flags: FlagValues) -> None:
 
 def _define(flag_values: FlagValues) -> None:
     absl_flags.DEFINE_integer("workers", None, "how many processes; the first is the chief", flag_values=flag_values)
-    absl_flags.DEFINE_integer("max_restarts", 0, "how often all start again if one dies", flag_values=flag_values)
+    absl_flags.DEFINE_integer(
+        "ps", None, "how many servers keep the variables, beside a chief and the workers", flag_values=flag_values
+    )
+    absl_flags.DEFINE_integer(
+        "max_restarts", 0, "how often all start again if one dies; with --ps, also a worker", flag_values=flag_values
+    )
     absl_flags.DEFINE_integer(
         "min_workers",
         None,
@@ -134,8 +159,14 @@ def run(launch: Launch) -> int:
         print(network.line, flush=True)
         if roster is not None and roster.count < flags.workers:
             print(f"starting {roster}", flush=True)
+
+        def make_commands() -> list[Command]:
+            if flags.ps:
+                return served_commands(flags.workers, flags.ps, launch.main_flags, network)
+            return worker_commands(roster.count if roster else flags.workers, launch.main_flags, network)
+
         return supervise(
-            lambda: worker_commands(roster.count if roster else flags.workers, launch.main_flags, network),
+            make_commands,
             roster=roster,
             max_restarts=flags.workers if roster and not flags["max_restarts"].present else flags.max_restarts,
             deadline=flags.deadline,
@@ -153,37 +184,6 @@ def make_roster(launch: Launch) -> Roster:
     """Returns who may start, by what their configuration can be shared by."""
     sharing = read_sharing(command.parse(launch.main_flags))
     return Roster(launch.flags.workers, fewest=launch.flags.min_workers or 1, sharing=sharing)
-
-
-def worker_commands(workers: int, main_flags: Sequence[str], network: Network) -> list[Command]:
-    """Returns one for each worker, in a new cluster on 127.0.0.1, which has a new token."""
-    token = secrets.token_hex(32)
-    cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(workers)]}
-    return [
-        Command(
-            [sys.executable, "-m", "trainers.main", *main_flags],
-            {
-                **os.environ,
-                "TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": i}}),
-                TOKEN: token,
-                "PYTHONUNBUFFERED": "1",  # lines appear when they are printed, and a killed worker's aren't lost
-            },
-            network.enter,
-        )
-        for i in range(workers)
-    ]
-
-
-def free_ports(count: int) -> list[int]:
-    """Finds different ports that nobody listens on now, at whichever address."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ for one, would take it once more. The others share its part of each step.
 from collections.abc import Sequence
 
 from core.errors import ConfigurationError
-from trainers.launch.processes import Ending
+from trainers.launch.endings import Ending
 from trainers.launch.sharing import Sharing
 
 

@@ -1,12 +1,8 @@
-"""Processes that live and die together: started, listened to, signalled, and none left behind.
-
-All of it happens in one thread, so lines never mix, and a signal finds everything between two looks at the processes.
-"""
+"""A process that is started, listened to and signalled, and leaves nothing behind."""
 
 import contextlib
 import ctypes
 import dataclasses
-import math
 import os
 import selectors
 import signal
@@ -26,20 +22,14 @@ PR_SET_PDEATHSIG = 1
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """What to start: the program with its arguments, the whole environment, and what to call in the process before."""
+    """What to start, and what to call it: its name stands before each of its lines."""
 
-    arguments: Sequence[str]
-    environment: Mapping[str, str]
-    enter: Callable[[], None] = lambda: None
-
-
-@dataclasses.dataclass(frozen=True)
-class Ending:
-    """How a worker ended. A negative code is the signal that killed it."""
-
-    index: int
-    code: int
-    overdue: bool = False  # it didn't end when the others had, and was killed for it
+    name: str
+    arguments: Sequence[str]  # the program's first
+    environment: Mapping[str, str]  # the whole
+    enter: Callable[[], None] = lambda: None  # called in the process before
+    follows: bool = False  # another, who hears signals for it, and tells it when all is over
+    spare: bool = False  # the others go on without it, until it has started again
 
 
 class Signals:
@@ -85,59 +75,18 @@ class Signals:
         return self.received.count(signal.SIGINT) > 1
 
 
-def run_together(
-    commands: Sequence[Command], *, deadline: float, signals: Signals, out: BinaryIO, err: BinaryIO
-) -> list[Ending]:
-    """Runs all to their ends, which it returns in the order they came.
-
-    Once one has failed, or all that ended have finished, the others have `deadline` seconds left.
-    """
-    endings: list[Ending] = []
-    with contextlib.ExitStack() as stack:
-        selector = stack.enter_context(selectors.DefaultSelector())
-        running = []
-        for i, command in enumerate(commands):
-            running.append(_Worker(i, command, selector, out, err))
-            stack.callback(running[-1].end)
-        started = ", ".join(f"worker {worker.index} (process {worker.process.pid})" for worker in running)
-        out.write(f"started {started}\n".encode())
-        out.flush()
-        until = math.inf
-        while running:
-            for key, _ in selector.select(POLL_SECONDS):
-                key.data.pass_on()
-            overdue = time.monotonic() > until
-            for worker in list(running):
-                code = worker.process.poll()
-                if code is None:
-                    continue
-                worker.end()
-                running.remove(worker)
-                if all(ending.code == 0 for ending in endings):
-                    until = time.monotonic() + deadline
-                endings.append(Ending(worker.index, code, worker.overdue and code == -signal.SIGKILL))
-            for number in signals.new():
-                for worker in running:
-                    worker.process.send_signal(number)
-            if overdue or signals.kill:
-                for worker in running:
-                    worker.overdue = overdue
-                    worker.kill()
-    return endings
-
-
-class _Worker:
+class Process:
     """A process in a session of its own: a Ctrl-C in the terminal doesn't reach it, and its children die with it."""
 
     def __init__(self, index: int, command: Command, selector: selectors.BaseSelector, out: BinaryIO, err: BinaryIO):
-        self.index, self.overdue, self.ended = index, False, False
+        self.index, self.overdue, self._ended = index, False, False
         parent = os.getpid()
 
         def begin() -> None:  # there is but one thread here to trip over
             command.enter()
             _die_with(parent)  # only now: to enter another namespace would undo it
 
-        self.process = subprocess.Popen(
+        self._popen = subprocess.Popen(
             command.arguments,
             env=command.environment,
             stdin=subprocess.DEVNULL,
@@ -146,25 +95,37 @@ class _Worker:
             start_new_session=True,
             preexec_fn=begin,
         )
-        assert self.process.stdout is not None
-        assert self.process.stderr is not None
-        prefix = f"[worker {index}] ".encode()
-        pipes = [(self.process.stdout, out), (self.process.stderr, err)]
-        self.outputs = [_Output(pipe, sink, prefix, selector) for pipe, sink in pipes]
+        assert self._popen.stdout is not None
+        assert self._popen.stderr is not None
+        prefix = f"[{command.name}] ".encode()
+        pipes = [(self._popen.stdout, out), (self._popen.stderr, err)]
+        self._outputs = [_Output(pipe, sink, prefix, selector) for pipe, sink in pipes]
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    def poll(self) -> int | None:
+        """Returns how it has ended, if it has."""
+        return self._popen.poll()
+
+    def send(self, number: int) -> None:
+        """Sends it a signal."""
+        self._popen.send_signal(number)
 
     def kill(self) -> None:
         """Kills it with its children, also if it is stopped or deaf to everything else."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+            os.killpg(self._popen.pid, signal.SIGKILL)
 
     def end(self) -> None:
         """Leaves nothing of it: no child, no unread line, no pipe."""
-        if self.ended:  # its number may be another's by now
+        if self._ended:  # its number may be another's by now
             return
         self.kill()
-        self.process.wait()
-        self.ended = True
-        for output in self.outputs:
+        self._popen.wait()
+        self._ended = True
+        for output in self._outputs:
             output.close()
 
 
@@ -214,10 +175,3 @@ def _die_with(parent: int) -> None:
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # killed just before
             os._exit(1)
-
-
-def describe_signal(number: int) -> str:
-    """Returns `SIGKILL` for 9."""
-    with contextlib.suppress(ValueError):
-        return signal.Signals(number).name
-    return f"signal {number}"

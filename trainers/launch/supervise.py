@@ -1,18 +1,15 @@
-"""Workers as one: who is to blame when they fail, and whether all start again."""
+"""Workers as one: when they fail, all start again where that may help."""
 
-import signal
 from collections.abc import Callable, Sequence
 from typing import BinaryIO
 
-from core.errors import EXIT_CODES, INTERRUPTED, PeerLostError, PreemptedError
+from core.errors import INTERRUPTED
 from trainers.launch.elastic import Roster
-from trainers.launch.processes import Command, Ending, Signals, describe_signal, run_together
+from trainers.launch.endings import LOST, STOPPED, describe, describe_signal, find_cause, may_pass
+from trainers.launch.processes import Command, Signals
+from trainers.launch.restarts import Restarts
+from trainers.launch.together import run_together
 
-LOST, STOPPED = PeerLostError.exit_code, PreemptedError.exit_code
-LIKELY: dict[int, str] = {
-    signal.SIGKILL: " (if nobody sent it: for want of memory)",
-    signal.SIGABRT: " (TensorFlow's C++ gave up, for want of memory maybe: its `native_stderr` log says why)",
-}
 GO_ON = "The same command goes on from the last checkpoint."
 
 
@@ -29,9 +26,11 @@ def supervise(
 
     A `roster` is told who was lost, so that `make_commands` can go by those who are left.
     """
+    restarts = Restarts(max_restarts)
     with Signals() as signals:
-        for left in range(max_restarts, -1, -1):
-            endings = run_together(make_commands(), deadline=deadline, signals=signals, out=out, err=err)
+        while True:
+            commands = make_commands()
+            endings = run_together(commands, restarts=restarts, deadline=deadline, signals=signals, out=out, err=err)
             failures = [ending for ending in endings if ending.code != 0]
             if not failures:
                 return 0
@@ -41,24 +40,19 @@ def supervise(
                 if not failures:
                     return _stopped(err, signals)
             cause = find_cause(failures)
+            told = describe(commands[cause.index].name, cause, deadline)
             if not may_pass(cause):
-                return _fail(err, cause.code, f"{describe(cause, deadline)}. Its own words are above.")
-            if left:
-                told = describe(cause, deadline)
-                if roster is not None:
-                    roster.lose(failures)
-                    if not (roster.enough or _are_put_back(roster, told, deadline, signals, out)):
-                        if signals.received:
-                            return _stopped(err, signals)
-                        return _fail(err, LOST, f"{told}, and {roster.shortage}. {GO_ON}")
-                _say(
-                    out,
-                    f"{told}: starting {roster or 'all workers'} again from the last checkpoint "
-                    f"({left - 1} of {max_restarts} restarts left)",
-                )
-    code = cause.code if cause.code > 0 else LOST
-    none_left = f"none of its {max_restarts} restarts is left" if max_restarts else "`--max_restarts` is 0"
-    return _fail(err, code, f"{describe(cause, deadline)}, and {none_left}. {GO_ON}")
+                return _fail(err, cause.code, f"{told}. Its own words are above.")
+            if not restarts.take():
+                none_left = f"none of its {max_restarts} restarts is left" if max_restarts else "`--max_restarts` is 0"
+                return _fail(err, cause.code if cause.code > 0 else LOST, f"{told}, and {none_left}. {GO_ON}")
+            if roster is not None:
+                roster.lose(failures)
+                if not (roster.enough or _are_put_back(roster, told, deadline, signals, out)):
+                    if signals.received:
+                        return _stopped(err, signals)
+                    return _fail(err, LOST, f"{told}, and {roster.shortage}. {GO_ON}")
+            _say(out, f"{told}: starting {roster or 'all'} again from the last checkpoint ({restarts})")
 
 
 def _are_put_back(roster: Roster, told: str, deadline: float, signals: Signals, out: BinaryIO) -> bool:
@@ -69,30 +63,6 @@ def _are_put_back(roster: Roster, told: str, deadline: float, signals: Signals, 
     if came:
         roster.restore()
     return came
-
-
-def find_cause(failures: Sequence[Ending]) -> Ending:
-    """Returns why all failed: the first that didn't do so only because another had."""
-    for not_yet in ((LOST, STOPPED), (LOST,)):  # to stop is no failure, and all do it together
-        for ending in failures:
-            if ending.code not in not_yet and not ending.overdue:
-                return ending
-    # All have lost somebody: who was killed in the end had been hanging all the time.
-    return next((ending for ending in failures if ending.overdue), failures[0])
-
-
-def may_pass(cause: Ending) -> bool:
-    """Says if a new start can end better: the machine's failures pass, those of code, configuration and data don't."""
-    return cause.code < 0 or cause.code in (LOST, STOPPED)
-
-
-def describe(cause: Ending, deadline: float) -> str:
-    """Says in one line, without a full stop, how the cause ended."""
-    if cause.overdue:
-        return f"worker {cause.index} hung: it was killed when it hadn't ended {deadline:g} s after another"
-    if cause.code < 0:
-        return f"worker {cause.index} was killed by {describe_signal(-cause.code)}{LIKELY.get(-cause.code, '')}"
-    return f"worker {cause.index} ended with {cause.code} ({EXIT_CODES.get(cause.code, 'none of our exit codes')})"
 
 
 def _stopped(err: BinaryIO, signals: Signals) -> int:

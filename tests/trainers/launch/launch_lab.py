@@ -23,14 +23,24 @@ def program(text):
     return head + textwrap.dedent(text)
 
 
-def launched(*texts, roster=None, max_restarts=0, deadline=PATIENCE, out=None):
-    """The exit code, both outputs, and how often workers with these programs (as many as a roster says) started."""
+def launched(*texts, max_restarts=0, deadline=PATIENCE, out=None, roster=None, led=False):
+    """The exit code, both outputs, and how often workers with these programs (as many as a roster says) started.
+
+    If `led`, the first is the chief of the second, a server, and of the others, its workers.
+    """
     attempts = []
 
     def make_commands():
         attempts.append(len(attempts))
+        python = [sys.executable, "-S", "-u", "-c"]
         return [
-            Command([sys.executable, "-S", "-u", "-c", program(text), str(i), str(attempts[-1])], dict(os.environ))
+            Command(
+                ("chief", "ps 0", "worker 0", "worker 1")[i] if led else f"worker {i}",
+                [*python, program(text), str(i), str(attempts[-1])],
+                dict(os.environ),
+                follows=led and i > 0,
+                spare=led and i > 1,
+            )
             for i, text in enumerate(texts[: roster.count if roster else None])
         ]
 

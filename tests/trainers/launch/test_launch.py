@@ -11,10 +11,10 @@ import pytest
 from tests import ports
 from tests.commands import CONFIGS, environment
 from tests.trainers.launch.launch_lab import HANG, HASTE, KILL_SELF, alive, launched, pids
-from trainers.launch.__main__ import free_ports, main, parse, worker_commands
+from trainers.launch.__main__ import main, parse
+from trainers.launch.commands import free_ports, worker_commands
+from trainers.launch.endings import Ending, find_cause, may_pass
 from trainers.launch.network import choose_network
-from trainers.launch.processes import Ending
-from trainers.launch.supervise import find_cause, may_pass
 
 # --- endings ----------------------------------------------------------------------------------------------------------
 
@@ -61,7 +61,7 @@ def test_a_killed_worker_starts_all_again():
     code, out, err, attempts = launched(loses_it, dies_once, max_restarts=2)
     assert (code, err, attempts) == (0, "", 2)
     killed = "worker 1 was killed by SIGKILL (if nobody sent it: for want of memory)"
-    again = f"{killed}: starting all workers again from the last checkpoint (1 of 2 restarts left)"
+    again = f"{killed}: starting all again from the last checkpoint (1 of 2 restarts left)"
     assert again in out.splitlines()
     assert [line for line in out.splitlines() if "worker 0] attempt" in line] == [
         "[worker 0] attempt 0",

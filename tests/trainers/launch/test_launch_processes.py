@@ -69,7 +69,8 @@ from trainers.launch.supervise import supervise
 from trainers.launch.processes import Command
 texts = sys.argv[2:]
 def make_commands():
-    return [Command([sys.executable, "-S", "-u", "-c", t, str(i), "0"], dict(os.environ)) for i, t in enumerate(texts)]
+    python = [sys.executable, "-S", "-u", "-c"]
+    return [Command(f"worker {i}", [*python, text, str(i), "0"], dict(os.environ)) for i, text in enumerate(texts)]
 deadline = float(sys.argv[1])
 sys.exit(supervise(make_commands, max_restarts=3, deadline=deadline, out=sys.stdout.buffer, err=sys.stderr.buffer))
 """

@@ -142,11 +142,11 @@ def test_workers_in_a_network_of_their_own_do_not_outlive_a_launcher_that_is_kil
         "from trainers.launch.processes import *\n"
         "from trainers.launch.network import choose_network\n"
         "enter = choose_network(open_ports=False).enter\n"
-        "command = Command([sys.executable, '-S', '-c', 'import time; time.sleep(100)'], {}, enter)\n"
+        "command = Command('worker 0', [sys.executable, '-S', '-c', 'import time; time.sleep(100)'], {}, enter)\n"
         "with selectors.DefaultSelector() as selector:\n"
-        "    print(_Worker(0, command, selector, sys.stdout.buffer, sys.stderr.buffer).process.pid, flush=True)\n"
+        "    print(Process(0, command, selector, sys.stdout.buffer, sys.stderr.buffer).pid, flush=True)\n"
         "    time.sleep(100)\n"
-    ).replace("import *", "import _Worker, Command, selectors")
+    ).replace("import *", "import Process, Command, selectors")
     process = subprocess.Popen([sys.executable, "-c", launcher], cwd=CHECKOUT, stdout=subprocess.PIPE, text=True)
     pid = int(process.stdout.readline())
     process.kill()
@@ -203,7 +203,7 @@ def test_a_worker_is_not_started_where_it_should_not_be(tmp_path):
     def enter():
         raise OSError(1, "Operation not permitted")
 
-    command = Command([sys.executable, "-S", "-c", f"open({str(tmp_path / 'started')!r}, 'w')"], {}, enter)
+    command = Command("worker 0", [sys.executable, "-S", "-c", f"open({str(tmp_path / 'started')!r}, 'w')"], {}, enter)
     with pytest.raises(subprocess.SubprocessError):
         supervise(lambda: [command], max_restarts=0, deadline=PATIENCE, out=io.BytesIO(), err=io.BytesIO())
     assert not (tmp_path / "started").exists()

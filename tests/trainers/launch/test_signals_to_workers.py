@@ -11,7 +11,7 @@ from test_many_workers import FLAGS, QUICK, SHORT, saved
 from core.checkpoint import newest
 from tests import ports
 from tests.commands import environment
-from trainers.launch.__main__ import free_ports
+from trainers.launch.commands import free_ports
 
 # Another process sends it: TensorFlow holds Python's lock while it waits for workers, and no thread of this one runs.
 MOMENTS = """

@@ -1,0 +1,159 @@
+"""A chief, a server and workers under `launch`: whose end is the end of all, and who starts again alone."""
+
+import itertools
+import json
+import subprocess
+import sys
+
+import pytest
+
+from core.errors import ConfigurationError
+from tests import ports
+from tests.commands import CONFIGS, environment
+from tests.trainers.launch.launch_lab import HANG, HASTE, KILL_SELF, alive, launched, pids
+from trainers.launch.__main__ import parse
+from trainers.launch.commands import served_commands
+from trainers.launch.network import choose_network
+from trainers.launch.restarts import Restarts
+
+SERVES = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n" + HANG
+STOPS = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))\n" + HANG
+SEES_A_RESTART = """
+open(f"{here}/chief", "w")
+while not os.path.exists(f"{here}/worker"):
+    time.sleep(0.05)
+"""
+DIES_ONCE = """
+while not os.path.exists(f"{here}/chief"):
+    time.sleep(0.05)
+if os.path.exists(f"{here}/died"):
+    open(f"{here}/worker", "w")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    time.sleep(100)
+open(f"{here}/died", "w")
+"""
+
+
+def led(*texts, **settings):
+    return launched(*texts, led=True, **settings)
+
+
+def test_when_the_chief_has_finished_all_are_told_and_what_they_say_does_not_matter():
+    code, out, err, _ = led("time.sleep(0.3); print('done')", SERVES, STOPS, HANG)
+    assert (code, err) == (0, "")
+    assert "[chief] done" in out.splitlines()
+    assert not any(alive(pid) for pid in pids(out))
+
+
+@pytest.mark.parametrize("number", [2, 3, 75])
+def test_how_the_chief_ends_is_how_all_end(number):
+    code, _, err, attempts = led(f"time.sleep(0.3); sys.exit({number})", STOPS, SERVES)
+    assert (code, attempts) == (number, 1)
+    assert err.startswith(f"error: chief ended with {number} (")
+
+
+@pytest.mark.parametrize(
+    ("chief", "ps", "name"),
+    [("time.sleep(0.5)\n" + KILL_SELF, SERVES, "chief"), (STOPS, "time.sleep(0.5)\n" + KILL_SELF, "ps 0")],
+)
+def test_without_chief_or_server_all_start_again(chief, ps, name):
+    once = "if attempt: sys.exit(0)\n"
+    code, out, err, attempts = led(once + chief, ps, STOPS, max_restarts=1)
+    assert (code, err, attempts) == (0, "", 2)
+    assert f"{name} was killed by SIGKILL (if nobody sent it: for want of memory): starting all again" in out
+    assert "(0 of 1 restarts left)" in out
+    assert not any(alive(pid) for pid in pids(out))
+
+
+@pytest.mark.parametrize("end", [KILL_SELF, "sys.exit(75)", "sys.exit(6)"])
+def test_a_worker_starts_again_alone_while_the_others_go_on(end, tmp_path):
+    here = f"here = {str(tmp_path)!r}\n"
+    code, out, err, attempts = led(here + SEES_A_RESTART, SERVES, here + DIES_ONCE + end, SERVES, max_restarts=2)
+    assert (code, err, attempts) == (0, "", 1)
+    assert "the others go on, and it starts again in 1 s" in out
+    assert "starting worker 0 again (1 of 2 restarts left)" in out
+    assert [line.count("(process") for line in out.splitlines() if line.startswith("started")] == [4, 1]
+    assert not any(alive(pid) for pid in pids(out))
+
+
+def test_a_worker_for_whom_no_restart_is_left_is_done_without():
+    code, out, err, _ = led("time.sleep(1.5)", SERVES, KILL_SELF, SERVES)
+    assert (code, err) == (0, "")
+    assert "worker 0 was killed by SIGKILL" in out
+    assert "and no restart is left for it: the others go on" in out
+
+
+def test_without_any_worker_the_run_ends():
+    code, out, err, _ = led(STOPS, SERVES, KILL_SELF, "time.sleep(0.5)\n" + KILL_SELF)
+    assert code == 6
+    assert "the others go on" in out
+    assert "was killed by SIGKILL" in err
+    assert "`--max_restarts` is 0" in err
+
+
+def test_a_worker_whose_failure_would_come_again_ends_all():
+    code, _, err, attempts = led(STOPS, SERVES, "sys.exit(2)", SERVES, max_restarts=3)
+    assert (code, attempts) == (2, 1)
+    assert "worker 0 ended with 2 (configuration)" in err
+
+
+def test_a_worker_that_hangs_in_the_end_is_killed_and_no_failure():
+    code, out, err, _ = led("time.sleep(0.3)", SERVES, "os.kill(os.getpid(), signal.SIGSTOP)", deadline=HASTE)
+    assert (code, err) == (0, "")
+    assert not any(alive(pid) for pid in pids(out))
+
+
+def test_a_server_that_hangs_is_named_though_the_chief_ended_first():
+    code, _, err, _ = led(
+        "time.sleep(0.3); sys.exit(6)", "os.kill(os.getpid(), signal.SIGSTOP)", SERVES, deadline=HASTE
+    )
+    assert code == 6
+    assert "ps 0 hung" in err
+
+
+def test_restarts_alone_and_together_are_counted_as_one():
+    restarts = Restarts(2)
+    assert list(itertools.islice(iter(restarts.take, None), 3)) == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--ps=1"], "`--ps` is 1, but `--workers` is missing"),
+        (["--workers=2", "--ps=0"], "`--ps` is 0"),
+        (["--workers=2", "--ps=300"], "`--ps` is 300"),
+        (["--workers=2", "--ps=1", "--min_workers=1"], "`--min_workers` has no effect with `--ps`"),
+    ],
+)
+def test_wrong_flags_are_refused(flags, says):
+    with pytest.raises(ConfigurationError) as caught:
+        parse([*flags, "--", "--gin_file=a"])
+    assert says in str(caught.value)
+
+
+def test_each_is_told_the_same_cluster_and_its_own_place():
+    commands = served_commands(2, 1, ["--gin_file=a.gin"], choose_network(open_ports=True))
+    assert [each.name for each in commands] == ["chief", "ps 0", "worker 0", "worker 1"]
+    assert [(each.follows, each.spare) for each in commands] == [(False, False), (True, False), *2 * [(True, True)]]
+    configs = [json.loads(each.environment["TF_CONFIG"]) for each in commands]
+    places = [f"{task['type']} {task['index']}" for task in (config["task"] for config in configs)]
+    assert places == ["chief 0", "ps 0", "worker 0", "worker 1"]
+    assert {job: len(found) for job, found in configs[0]["cluster"].items()} == {"chief": 1, "ps": 1, "worker": 2}
+    assert all(config["cluster"] == configs[0]["cluster"] for config in configs)
+    assert len({each.environment["TAPELOOP_TOKEN"] for each in commands}) == 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("strategy", ["one_device", "multi_worker"])
+def test_servers_end_quietly_where_the_strategy_has_no_use_for_them(strategy, tmp_path):
+    flags = [f"--gin_file={CONFIGS / name}.gin" for name in ("digits_linear", f"runtime/{strategy}")]
+    command = [sys.executable, "-m", "trainers.launch", "--workers=1", "--ps=1", *ports.flags(), "--", *flags]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    chief, launcher = done.stderr.splitlines()
+    assert chief.startswith("[chief] error: ")
+    assert "--gin_file=configs/runtime/parameter_server.gin`" in chief
+    assert launcher == "error: chief ended with 2 (configuration). Its own words are above."
+    assert not any(alive(pid) for pid in pids(done.stdout))
