@@ -34,7 +34,12 @@ CONFIGURATIONS = {  # how each is tested
     "summary in a test of its own": {"text_small"},
     "dry run": {"text_70b"},  # in tests/trainers/test_dry_run.py: no machine of ours holds it
     "runtime": {"runtime/one_device", "runtime/mirrored", "runtime/multi_worker", "runtime/tpu", "runtime/mesh"},
-    "a test of its own": {"runtime/mesh_transformer", "runtime/mesh_sequence", "runtime/local_steps"},
+    "a test of its own": {
+        "runtime/mesh_transformer",
+        "runtime/mesh_sequence",
+        "runtime/local_steps",
+        "runtime/parameter_server",
+    },
 }
 
 

@@ -4,7 +4,7 @@ import functools
 
 import tensorflow as tf
 
-from core.distribution import MeshStrategy
+from core.distribution import MeshStrategy, ServedStrategy
 from core.module import named_variables
 from core.task import Task
 from core.task.statistics import commit, refreshed
@@ -27,10 +27,14 @@ class Averaged:
 
 
 class AveragedTwin(Averaged):
-    """A second task that takes the averages, so that nothing is ever swapped in the one that is trained."""
+    """A second task that takes the averages, so that nothing is ever swapped in the one that is trained.
+
+    Of variables on servers it is made on the host: reading them one by one would take a message each.
+    """
 
     def __init__(self, experiment: Experiment):
-        super().__init__(experiment.make_task())
+        served = isinstance(experiment.strategy, ServedStrategy)
+        super().__init__(experiment.make_host_task() if served else experiment.make_task())
         self.experiment = experiment
 
     @tf.function(autograph=False)
@@ -73,4 +77,5 @@ def readable_task(experiment: Experiment, averaged: Averaged) -> Averaged:
 def averaged_task(experiment: Experiment) -> Averaged:
     """Returns the task to read: itself, or a twin if an optimizer averages."""
     averages = any(optimizer.transform.shadow for optimizer in experiment.assembly.optimizers.values())
-    return AveragedTwin(experiment) if averages else Averaged(experiment.task)
+    served = isinstance(experiment.strategy, ServedStrategy)
+    return AveragedTwin(experiment) if averages or served else Averaged(experiment.task)

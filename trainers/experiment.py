@@ -7,7 +7,7 @@ import gin
 import tensorflow as tf
 
 from core.data import Source
-from core.distribution import MeshPlan, MeshStrategy
+from core.distribution import MeshPlan, MeshStrategy, ServedStrategy
 from core.distribution import one_device as default_strategy
 from core.engine import assemble, assemble_task
 from core.errors import ConfigurationError, shown
@@ -33,7 +33,7 @@ class Experiment:
         task: Callable[..., Task] = gin.REQUIRED,
         train_source: Source = gin.REQUIRED,
         eval_source: Source | None = None,
-        strategy: tf.distribute.Strategy | MeshPlan | None = None,
+        strategy: tf.distribute.Strategy | MeshPlan | ServedStrategy | None = None,
         placements: Mapping[str, Placement] = {},
         one_device: Sequence[str] = (),
         seed: int = 0,

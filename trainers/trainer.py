@@ -98,6 +98,7 @@ class Trainer:
             self._preemption.signal is not None, self._preemption.take_wish_to_save()
         )
         if due or preempted or wanted:
+            self.train_step.exchange.settle()
             self._refuse_bad_step()
         with self._meter.paused():
             if due:
@@ -165,7 +166,7 @@ class Trainer:
         """Returns the figures of a metric line, speed included; the next line starts from nothing."""
         figures = self.figures()
         self.progress.clear_sums()
-        return {**figures, **self._meter.take(self.settings.global_batch_size)}
+        return {**figures, **self.train_step.exchange.figures(), **self._meter.take(self.settings.global_batch_size)}
 
     def evaluate(self) -> dict[str, float]:
         """Evaluates on the experiment's `eval_source` and writes the figures."""

@@ -4,7 +4,7 @@ The engine's values are `[microbatches, rows, ...]`, spread over the replicas by
 """
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -77,6 +77,29 @@ class Exchange:
         """Calls `fn` on every replica, each with its own component of `args`."""
         return self.strategy.run(fn, args=args)
 
+    def refresh(self) -> None:
+        """Has the weights as they are now read from here on: replicas hold them."""
+
+    def at_variables(
+        self,
+        write: Callable[..., Any],
+        gradients: Mapping[str, tf.Tensor],
+        values: Any,
+        healthy: tf.Tensor,
+        *,
+        phase: str,
+        parameters: Mapping[str, tf.Variable],
+    ) -> Any:
+        """Returns what `write(gradients, values, healthy)` does where the `parameters` of `phase` are."""
+        return self.first(self.run(write, gradients, values, healthy))
+
+    def settle(self) -> None:
+        """Waits until all steps that were handed out are done: replicas take them in their order."""
+
+    def figures(self) -> dict[str, float]:
+        """Returns what is to be said of the exchange since the last time."""
+        return {}
+
     def first(self, values: Any) -> Any:
         """Returns the component of this process's first replica of each value."""
         return tf.nest.map_structure(lambda x: self.strategy.experimental_local_results(x)[0], values)
@@ -86,7 +109,7 @@ class Exchange:
         if self.replicas == 1:
             return values
         flat = tf.nest.flatten(values)
-        messages = _Messages(flat)
+        messages = Messages(flat)
         summed = self._all_reduce(messages.pack(flat), phase, what)
         return tf.nest.pack_sequence_as(values, messages.unpack(summed))
 
@@ -95,7 +118,7 @@ class Exchange:
         if self.replicas == 1:
             return self.first(values)
         flat = tf.nest.flatten(values)
-        messages = _Messages(self.first(flat))
+        messages = Messages(self.first(flat))
         summed = []
         for message in self.run(lambda *parts: messages.pack(parts), *flat):
             part = self.first(message)
@@ -182,7 +205,7 @@ class Exchange:
         )
 
 
-class _Messages:
+class Messages:
     """How values travel: small ones of a type as one message, as each would wait for its turn; large ones uncopied."""
 
     def __init__(self, flat: Sequence[Any]):

@@ -50,8 +50,8 @@ class ServedStrategy:
 
     @property
     def worker_devices(self) -> tuple[str, ...]:
-        """Returns where what runs once runs: wherever it is traced for."""
-        return ("",)
+        """Returns where what is kept once is kept."""
+        return (self.servers[0],)
 
     def variable_created_in_scope(self, variable: tf.Variable) -> bool:
         """Says whether a variable is one of these servers'."""

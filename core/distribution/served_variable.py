@@ -6,6 +6,7 @@ a resource that a traced function makes by its name, on whatever worker it runs:
 
 import contextlib
 import contextvars
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -20,6 +21,16 @@ class ServedVariable(ResourceVariable):
         self.strategy, self.server = strategy, server
         with tf.device(server):
             super().__init__(value, name=name, trainable=trainable)
+
+    def _read_variable_op(self, no_copy: bool = False) -> tf.Tensor:
+        """Reads where the variable lies, which says to what is made of the value where that is."""
+        with tf.device(self.device):
+            return super()._read_variable_op(no_copy)
+
+    def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:
+        """Hands `tf.train.Checkpoint` the value on the host: of what lies on a server it would let the server write."""
+        with tf.device("/job:chief/CPU:0"):
+            return {"VARIABLE_VALUE": tf.identity(self.read_value())}
 
     @property
     def handle(self) -> tf.Tensor:
@@ -38,8 +49,9 @@ _copies: contextvars.ContextVar[Mapping[int, tf.Tensor] | None] = contextvars.Co
 
 def copies_of(variables: Iterable[ServedVariable]) -> dict[int, tf.Tensor]:
     """Makes, in a traced function, the handles of the worker's copies of these."""
+    trace = uuid.uuid4().hex  # a worker may have served another chief before
     return {
-        id(variable): tf.raw_ops.VarHandleOp(dtype=variable.dtype, shape=variable.shape, shared_name=f"copy_{i}")
+        id(variable): tf.raw_ops.VarHandleOp(dtype=variable.dtype, shape=variable.shape, shared_name=f"{trace}_{i}")
         for i, variable in enumerate(variables)
     }
 

@@ -93,6 +93,7 @@ STRATEGIES = (
     "multi_worker",
     "tpu",
     "mesh",
+    "parameter_server",
 )  # what a gin file may bind to `Experiment.strategy`
 
 

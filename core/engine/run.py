@@ -75,13 +75,15 @@ class PhaseRunner:
         asked = Asked(plan.name, self.optimizers[plan.name].parameters)
         added, rows, layers = self._sweep(plan, values, index, asked)
 
-        def write(added: Additive, healthy: tf.Tensor) -> Any:
-            found = Accumulated(added, not plan.weighted, layers)
+        def write(gradients: Mapping[str, Any], added: Additive, healthy: tf.Tensor) -> Any:
+            found = Accumulated(added._replace(gradients=gradients), not plan.weighted, layers)
             if plan.replicated:
                 found = reduce_over_replicas(found, self.exchange, plan.name)
             return self._written(plan, found, healthy)
 
-        return *self._run_at_variables(plan, write, added, healthy, replicated=plan.replicated), rows.outputs
+        gradients, others = added.gradients, added._replace(gradients={})
+        written = self._run_at_variables(plan, write, gradients, others, healthy, replicated=plan.replicated)
+        return *written, rows.outputs
 
     def _update_through(
         self,
@@ -231,18 +233,27 @@ class PhaseRunner:
         with tf.device(self.exchange.device):
             return fn(*args)
 
-    def _run_at_variables(self, plan: Plan, write: Callable[..., Any], *args: Any, replicated: bool) -> Any:
+    def _run_at_variables(
+        self,
+        plan: Plan,
+        write: Callable[..., Any],
+        gradients: Mapping[str, Any],
+        added: Additive,
+        healthy: tf.Tensor,
+        *,
+        replicated: bool,
+    ) -> Any:
         """Calls `write` where the phase's variables are: on every replica, or on the one device that they live on.
 
         Unless they are `replicated`, its arguments are on one device.
         """
-        parameters = self.optimizers[plan.name].parameters.values()
-        if not replicated and any(id(variable) in self.one_device_ids for variable in parameters):
+        parameters = self.optimizers[plan.name].parameters
+        if not replicated and any(id(variable) in self.one_device_ids for variable in parameters.values()):
             with tf.device(self.exchange.device):
-                return write(*args)
+                return write(gradients, added, healthy)
         if not replicated:
-            self.exchange.note_broadcast(args, plan.name)
-        return self.exchange.first(self.exchange.run(write, *args))
+            self.exchange.note_broadcast((gradients, added, healthy), plan.name)
+        return self.exchange.at_variables(write, gradients, added, healthy, phase=plan.name, parameters=parameters)
 
     def _written(self, plan: Plan, reduced: Accumulated, healthy: tf.Tensor) -> Any:
         assert isinstance(plan.phase, Update)

@@ -53,9 +53,10 @@ class TrainStep:
         self.optimizers, self.compile = assembly.optimizers, compile
         self.exchange = exchange or exchange_of(assembly.strategy, reduce_in=reduce_in)
         self._dtypes = {key: spec.dtype for key, spec in batch.items()}
+        self.variables = named_variables(assembly.task)
         planner = Planner(
             batch,
-            named_variables(assembly.task),
+            self.variables,
             replicas=self.exchange.replicas,
             one_device_ids=assembly.one_device_ids,
         )
@@ -87,6 +88,7 @@ class TrainStep:
         placed = {key: Placed(self.exchange.by_rows(x, 1), True) for key, x in taken.items()}
         sums, healthy = dict[str, Sums](), tf.constant(True)
         for plan in self.plans:
+            self.exchange.refresh()
             if plan.phase.every == 1:
                 healthy, sums[plan.name], outputs = self._runner.run(plan, placed, index, healthy)
             else:

@@ -1,0 +1,102 @@
+"""What the servers write down: which steps are done, how old gradients were, whether a push broke off.
+
+All of it lies on the first server, and is read and written under the one lock.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+WINDOW = 1 << 12  # steps that may be under way at once
+NOBODY = -1
+
+
+class Book:
+    """The books of one run, by the names of its updates and how often each is due."""
+
+    def __init__(
+        self,
+        every: Mapping[str, int],
+        bad_step: tf.Variable,
+        sums: Mapping[str, Any],
+        *,
+        server: str,
+        max_staleness: int | None,
+    ):
+        self.every, self.bad_step, self.sums, self.max_staleness = every, bad_step, sums, max_staleness
+        with tf.device(server):
+            # A push of a step that is done is refused: so it may be handed out any number of times, and counts once.
+            self.done = {name: _number([WINDOW], NOBODY) for name in every}
+            self.clocks = {name: _number([], 0) for name in every}  # updates so far
+            self.pushing = _number([], NOBODY)  # the step whose push is under way
+            self.ages = {name: _number([], 0) for name in ("sum", "max", "pushes", "refused")}
+
+    def look(self, steps: tf.Tensor) -> tf.Tensor:
+        """Returns the step that isn't finite, the one whose push broke off, and whether each of `steps` is done."""
+        done = [
+            (tf.gather(table.read_value(), steps % WINDOW) >= steps) | (steps % self.every[name] != 0)
+            for name, table in self.done.items()
+        ]
+        each = tf.cast(tf.reduce_all(tf.stack(done), 0), tf.int64)
+        return tf.concat([[self.bad_step.read_value(), self.pushing.read_value()], each], 0)
+
+    def enter(
+        self,
+        phase: str,
+        step: tf.Tensor,
+        seen: tf.Tensor,
+        healthy: tf.Tensor,
+        write: Callable[[tf.Tensor, tf.Tensor], Any],
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Lets a push write, all or nothing, and says whether the step may go on, and whether it has to begin again.
+
+        `seen` is the phase's clock when its weights were read. `write(take, age)` writes where `take`, and returns
+        whether all was finite, and the figures.
+        """
+        slot, age = step % WINDOW, self.clocks[phase].read_value() - seen
+        new = self.done[phase].sparse_read(slot) < step
+        well = healthy & (self.pushing.read_value() == NOBODY) & (self.bad_step.read_value() < 0)
+        fresh = tf.constant(True) if self.max_staleness is None else age <= self.max_staleness
+        take = well & new & fresh
+        # Should the worker die in the midst of it, what it leaves says so.
+        begun = self.pushing.assign(tf.where(take, step, self.pushing.read_value()))
+        with tf.control_dependencies([begun]):
+            finite, sums = tf.function(write, autograph=False)(take, age)
+        with tf.control_dependencies([finite, *tf.nest.flatten(sums)]):
+            applied = take & finite
+            written = self._write_down(phase, step, age, applied, bad=take & ~finite)
+            written.append(self.ages["refused"].assign_add(tf.cast(well & new & ~fresh, tf.int64)))
+            for own, x in zip(tf.nest.flatten(self.sums[phase]), tf.nest.flatten(sums), strict=True):
+                written.append(own.assign_add(tf.where(applied, x, tf.zeros_like(x))))
+        with tf.control_dependencies(written):
+            ended = self.pushing.assign(tf.where(take, tf.constant(NOBODY, tf.int64), self.pushing.read_value()))
+        with tf.control_dependencies([ended]):
+            return tf.where(new, applied, well), well & new & ~fresh
+
+    def figures(self) -> dict[str, float]:
+        """Returns how old gradients were since the last time, and begins anew."""
+        ages = {name: int(variable) for name, variable in self.ages.items()}
+        for variable in self.ages.values():
+            variable.assign(0)
+        mean = ages["sum"] / max(1, ages["pushes"])
+        refused = {} if self.max_staleness is None else {"refused": float(ages["refused"])}
+        return {"staleness": mean, "staleness_max": float(ages["max"]), **refused}
+
+    def _write_down(
+        self, phase: str, step: tf.Tensor, age: tf.Tensor, applied: tf.Tensor, bad: tf.Tensor
+    ) -> list[tf.Tensor]:
+        slot, counted, done = step % WINDOW, tf.cast(applied, tf.int64), self.done[phase]
+        mark = tf.where(applied, step, done.sparse_read(slot))
+        return [
+            done.scatter_nd_update([[slot]], [mark]),
+            self.bad_step.assign(tf.where(bad, step, self.bad_step.read_value())),
+            self.clocks[phase].assign_add(counted),
+            self.ages["sum"].assign_add(age * counted),
+            self.ages["max"].assign(tf.maximum(self.ages["max"].read_value(), age * counted)),
+            self.ages["pushes"].assign_add(counted),
+        ]
+
+
+def _number(shape: list[int], value: int) -> tf.Variable:
+    return tf.Variable(tf.fill(shape, tf.constant(value, tf.int64)), trainable=False)

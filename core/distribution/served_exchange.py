@@ -1,0 +1,142 @@
+"""The door of asynchronous training: a worker pulls one snapshot of all weights, and pushes under one lock."""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import tensorflow as tf
+
+from core.distribution.exchange import Exchange, Messages
+from core.distribution.handout import Handout
+from core.distribution.served_book import Book
+from core.distribution.served_strategy import ServedStrategy
+from core.distribution.served_variable import ServedVariable, at_worker, copies_of
+
+T = TypeVar("T")
+
+
+class ServedExchange(Exchange):
+    """What the engine asks of servers, in the trace of a step that some worker takes."""
+
+    def __init__(self, strategy: ServedStrategy, *, reduce_in: tf.DType | None = None):
+        super().__init__(strategy, reduce_in=reduce_in)
+        self.served = strategy
+        with tf.device(self.device):  # where it is made it is let go of
+            self._section = tf.CriticalSection(name="servers")
+        self.book: Book
+        self.handout: Handout
+        self._variables: Sequence[ServedVariable] = ()
+        self._step: tf.Tensor
+        self._clocks: Mapping[str, tf.Tensor] | None = None  # when the weights at hand were pulled
+        self._again: list[tf.Tensor] = []
+
+    @contextlib.contextmanager
+    def taking(self, step: tf.Tensor, variables: Sequence[ServedVariable]) -> Iterator[None]:
+        """Takes `step`, within it, at a worker: variables are copies, which `refresh` fills."""
+        self._step, self._variables, self._clocks, self._again = step, variables, None, []
+        with at_worker(copies_of(variables)):
+            yield
+
+    def settle(self) -> None:
+        """Waits until all steps that were handed out are done."""
+        self.handout.settle()
+
+    def figures(self) -> dict[str, float]:
+        """Returns how old gradients were since the last time."""
+        return self.book.figures()
+
+    @property
+    def again(self) -> tf.Tensor:
+        """Says whether a gradient of the step was refused because its weights had become too old."""
+        return tf.reduce_any(tf.stack(self._again))
+
+    def refresh(self) -> None:
+        """Pulls one consistent snapshot, if the one at hand is from before a push."""
+        if self._clocks is not None:
+            return
+        by_server = _by(self._variables, lambda variable: variable.server)
+        messages = {server: Messages(found) for server, found in by_server.items()}
+
+        def read() -> Any:
+            parcels = {}
+            for server, found in by_server.items():
+                with tf.device(server):
+                    parcels[server] = messages[server].pack([variable.read_value() for variable in found])
+            return {name: clock.read_value() for name, clock in self.book.clocks.items()}, parcels
+
+        self._clocks, parcels = self.locked(read)
+        for server, found in by_server.items():
+            for variable, value in zip(found, messages[server].unpack(parcels[server]), strict=True):
+                variable.assign(value)
+
+    def at_variables(
+        self,
+        write: Callable[..., Any],
+        gradients: Mapping[str, tf.Tensor],
+        values: Any,
+        healthy: tf.Tensor,
+        *,
+        phase: str,
+        parameters: Mapping[str, tf.Variable],
+    ) -> Any:
+        """Calls `write` on the servers, under the lock, where the step hasn't been counted yet."""
+        assert self._clocks is not None
+        seen, self._clocks = self._clocks[phase], None
+        # What is pushed lies on the servers before the lock is asked for: nobody holds it and waits for a worker.
+        gradients = self._sent(gradients, {path: parameters[path].server for path in gradients})
+        values, healthy = self._sent((values, healthy))
+
+        def section() -> Any:
+            def apply(take: tf.Tensor, age: tf.Tensor) -> Any:
+                given = gradients
+                if self.served.divide_by_staleness:  # Zhang et al., 2016: Staleness-aware Async-SGD
+                    given = {path: x / tf.cast(tf.maximum(age, 1), x.dtype) for path, x in gradients.items()}
+                with tf.compat.v1.device(beside_variables):
+                    return write(given, values, take)
+
+            return self.book.enter(phase, self._step, seen, healthy, apply)
+
+        well, again = self.locked(section)
+        self._again.append(again)
+        # The figures stay on the server, which adds them up.
+        return well, tf.nest.map_structure(lambda own: tf.zeros(own.shape, own.dtype), self.book.sums[phase])
+
+    def locked(self, fn: Callable[[], Any]) -> Any:
+        """Returns what `fn` does on the first server, alone; it ends when its last write has."""
+        traced = tf.function(fn, autograph=False)
+
+        def held() -> Any:
+            with at_worker(None), tf.device(self.device):
+                result = traced()
+                with tf.control_dependencies(tf.nest.flatten(result)):
+                    return tf.nest.map_structure(tf.identity, result)
+
+        return self._section.execute(held)
+
+    def _sent(self, nest: Any, servers: Any = None) -> Any:
+        """Returns values as they lie on the servers, one message of each type to each; on the first unless `servers`
+        says otherwise.
+        """
+        flat = tf.nest.flatten(nest)
+        places = [self.device] * len(flat) if servers is None else tf.nest.flatten(servers)
+        found: dict[int, tf.Tensor] = {}
+        for server, numbers in _by(range(len(flat)), places.__getitem__).items():
+            messages = Messages([flat[i] for i in numbers])
+            parcels = messages.pack([flat[i] for i in numbers])
+            with tf.device(server):
+                arrived = messages.unpack([tf.identity(parcel) for parcel in parcels])
+            found |= zip(numbers, arrived, strict=True)
+        return tf.nest.pack_sequence_as(nest, [found[i] for i in range(len(flat))])
+
+
+def beside_variables(op: tf.Operation) -> str:
+    """Places arithmetic where the first value of a server's lies that it reads: so slots never travel."""
+    return next((x.device for x in op.inputs if "/job:ps" in x.device), op.device)
+
+
+def _by(values: Iterable[T], server_of: Callable[[T], str]) -> dict[str, list[T]]:
+    """Sorts values by their server."""
+    found: dict[str, list[T]] = {}
+    for value in values:
+        found.setdefault(server_of(value), []).append(value)
+    return found

@@ -1,0 +1,66 @@
+"""A chunk of steps in asynchronous training: it hands them out to workers, and doesn't wait for them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from core.distribution.handout import Handout
+from core.distribution.served_book import Book
+from core.distribution.served_exchange import ServedExchange
+from core.engine.step import TrainStep
+from core.task import Batch, Update
+
+
+class ServedChunk:
+    """`chunk(stacked, place)`, where `place` is three steps: the chunk's first, where to begin, where to end.
+
+    Those after a step that isn't finite write nothing, as elsewhere.
+    """
+
+    def __init__(
+        self,
+        train_step: TrainStep,
+        exchange: ServedExchange,
+        stacked_spec: Mapping[str, tf.TensorSpec],
+        *,
+        bad_step: tf.Variable,
+        sums: Mapping[str, Any],
+    ):
+        every = {plan.name: plan.phase.every for plan in train_step.plans if isinstance(plan.phase, Update)}
+        exchange.book = Book(every, bad_step, sums, server=exchange.device, max_staleness=exchange.served.max_staleness)
+        self._train_step, self._exchange = train_step, exchange
+        self._variables = list(train_step.variables.values())
+        batch = {key: tf.TensorSpec(x.shape[1:], x.dtype) for key, x in stacked_spec.items()}
+        number = tf.TensorSpec([], tf.int64)
+        self._take = tf.function(self._take_step, input_signature=(batch, number), autograph=False)
+        self._look = tf.function(self._look_up, input_signature=(tf.TensorSpec([None], tf.int64),), autograph=False)
+
+    def get_concrete_function(self) -> "ServedChunk":
+        """Traces what workers and chief run; returns what to call."""
+        exchange = self._exchange
+        look = self._look.get_concrete_function()
+        exchange.handout = Handout(exchange.served, self._take.get_concrete_function(), look)
+        return self
+
+    def __call__(self, stacked: Batch, place: tf.Tensor) -> None:
+        """Hands out the steps; without any it looks, so that TensorFlow has what that takes while all workers live."""
+        first, begin, end = place.numpy().tolist()
+        if begin == end:
+            self._exchange.handout.look()
+        for step in range(begin, end):
+            self._exchange.handout.hand_out(step, {key: x[step - first] for key, x in stacked.items()})
+
+    def _take_step(self, batch: Batch, step: tf.Tensor) -> None:
+        def attempt(_: tf.Tensor) -> tuple[tf.Tensor]:
+            self._train_step(batch, step)
+            return (self._exchange.again,)
+
+        with self._exchange.taking(step, self._variables):
+            if self._exchange.served.max_staleness is None:
+                attempt(tf.constant(True))
+            else:
+                tf.while_loop(lambda again: again, attempt, (tf.constant(True),), parallel_iterations=1)
+
+    def _look_up(self, steps: tf.Tensor) -> tf.Tensor:
+        return self._exchange.locked(lambda: self._exchange.book.look(steps))
