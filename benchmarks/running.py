@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parent.parent
+WIDTH = 256  # of the rows and of the matrix of `benchmarks/work.py`
 LINE_SECONDS = 120.0  # of the first start; any other line comes sooner
 POLL_SECONDS = 0.002
 
@@ -22,7 +23,7 @@ class Running:
     """A run of `benchmarks/work.gin` that goes on until it is ended."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", folder: Path):
-        self._process, self._folder = process, folder
+        self.process, self._folder = process, folder
 
     def pid(self, name: str) -> int:
         """Returns the number of the process that `trainers.launch` calls so."""
@@ -52,7 +53,7 @@ class Running:
         before = self._lines()
         until = time.perf_counter() + LINE_SECONDS
         while len(lines := self._lines()) == len(before):
-            if self._process.poll() is not None or time.perf_counter() > until:
+            if self.process.poll() is not None or time.perf_counter() > until:
                 raise SystemExit(f"error: the run shows no life:\n{self.output()}")
             time.sleep(POLL_SECONDS)
         return json.loads(lines[-1])["step"], time.perf_counter()

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-PERIOD_SECONDS = 0.02
+RUN_SECONDS = 0.004
 
 
 @contextlib.contextmanager
@@ -18,14 +18,13 @@ def slowed(pid: int, factor: float) -> Iterator[None]:
     def stop_and_go() -> None:
         began, ran = time.monotonic(), 0.0
         while not over.is_set():
-            # A sleep is never as short as it was asked to be: what came before is made up for.
-            behind = factor * ran - (time.monotonic() - began)
-            os.kill(pid, signal.SIGSTOP)
-            over.wait(max(behind, PERIOD_SECONDS * (1 - 1 / factor)))
-            os.kill(pid, signal.SIGCONT)
             resumed = time.monotonic()
-            over.wait(PERIOD_SECONDS / factor)
-            ran += time.monotonic() - resumed
+            over.wait(RUN_SECONDS)
+            os.kill(pid, signal.SIGSTOP)
+            now = time.monotonic()
+            ran += now - resumed
+            over.wait(due(ran, now - began, factor))
+            os.kill(pid, signal.SIGCONT)
 
     thread = threading.Thread(target=stop_and_go, daemon=True, name="stop and go")
     thread.start()
@@ -34,4 +33,8 @@ def slowed(pid: int, factor: float) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
-        os.kill(pid, signal.SIGCONT)
+
+
+def due(ran: float, elapsed: float, factor: float) -> float:
+    """Returns how long to stop what `ran` for so long; sleeps that came out longer than asked for are made up for."""
+    return max(0.0, factor * ran - elapsed)

@@ -4,12 +4,11 @@ import gin
 import numpy as np
 import tensorflow as tf
 
+from benchmarks.running import WIDTH
 from core.data import ArraySource
 from core.optimizers import sgd
 from core.random import Rng
 from core.task import Batch, Loss, Task, Update
-
-WIDTH = 256
 
 
 @gin.configurable

@@ -1,4 +1,4 @@
-"""What pays when, from a few measurements: `python -m benchmarks.simulate [--measure] [--out=docs]`
+"""What pays when: `python -m benchmarks.simulate [--measure] [--stragglers=stragglers.json] [--out=docs]`
 
 Prints what a small model of a step says of replicas, local steps, asynchronous training and meshes up to 1,024 devices,
 what it was fitted to, and how far off it was wherever it could be checked. With `--out` the pages of that folder get
@@ -19,17 +19,25 @@ MEASURED = Path(__file__).with_name("measured.json")
 def main() -> None:
     """Measures, where that is asked for; prints, or writes pages."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--measure", action="store_true", help="measure on this machine first, 4 minutes a round")
+    parser.add_argument("--measure", action="store_true", help="measure on this machine first, 5 minutes a round")
+    parser.add_argument(
+        "--stragglers", type=Path, help="file that `benchmarks.stragglers` wrote, to take into the other"
+    )
     parser.add_argument("--rounds", type=int, default=3, help="of everything that is measured (default: 3)")
     parser.add_argument("--measured", type=Path, default=MEASURED, help="file of what was measured")
     parser.add_argument("--out", type=Path, help="folder of the pages to bring up to date")
     flags = parser.parse_args()
+    measured = json.loads(flags.measured.read_text()) if flags.measured.exists() else {}
     if flags.measure:
         # Beside the file until all is there: one that was interrupted goes on.
         begun = flags.measured.with_suffix(".begun")
-        measure(begun, rounds=flags.rounds)
-        begun.replace(flags.measured)
-    measured = json.loads(flags.measured.read_text())
+        measured |= measure(begun, rounds=flags.rounds)
+    if flags.stragglers:
+        measured["stragglers"] = json.loads(flags.stragglers.read_text())
+    if flags.measure or flags.stragglers:
+        flags.measured.write_text(json.dumps(measured, indent=1) + "\n")
+    if flags.measure:
+        begun.unlink()
     tables = report.tables(measured)
     if flags.out:
         pages.write(flags.out, tables, report.pictures(measured))

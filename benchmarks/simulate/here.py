@@ -1,12 +1,14 @@
 """The model fitted to what was measured on this machine, and its error against all that it was not fitted to."""
 
+import dataclasses
 import statistics
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from benchmarks.running import WIDTH
 from benchmarks.simulate.fit import line
-from benchmarks.simulate.measure import CHECKED, FITTED, UNEQUAL, Measured, Size, name
-from benchmarks.simulate.model import Job, Link, Network, step_seconds
+from benchmarks.simulate.measure import CHECKED, CUT, FITTED, ROWS, UNEQUAL, Measured, Size, name
+from benchmarks.simulate.model import Job, Link, Network, slowest, step_seconds
 
 NOISE_SECONDS = 1e-4  # of a difference between two runs: what is below may as well be that
 
@@ -24,7 +26,7 @@ class Here(NamedTuple):
 
 
 class Check(NamedTuple):
-    """Seconds of a step that were measured, and the model's."""
+    """What was measured, and the model's."""
 
     what: str
     measured: float
@@ -54,13 +56,38 @@ def job(measured: Measured, size: Size) -> Job:
     return Job(seconds(measured, "apart", size), size.gradients, spread=seconds(measured, "unequal", UNEQUAL))
 
 
+def cut(measured: Measured, size: Size) -> Job:
+    """Returns what each of two workers does of the same rows, where the matrix is cut by its rows.
+
+    As the ledger of a step says: each product is summed on the way there, and half as much on the way back.
+    """
+    whole = job(measured, size)
+    sent = 4 * ROWS * WIDTH
+    return dataclasses.replace(
+        whole, compute=whole.compute / 2, cut=2, sums=2 * size.products, activations=(sent + sent / 2) / 2
+    )
+
+
+def mesh_network(measured: Measured) -> Network:
+    """Returns what the mesh cuts within: its shortest steps say what latency DTensor's sums have."""
+    fastest, link = CUT[0], fitted(measured).link
+    whole = cut(measured, fastest)
+    waited = seconds(measured, "mesh", fastest) - whole.compute * slowest(2, whole.spread)
+    latency = max(0.0, waited / whole.sums / 2 - whole.activations / 2 / link.bandwidth)
+    return Network(Link(latency, link.bandwidth), link, per_machine=2)
+
+
 def checks(measured: Measured) -> Iterator[Check]:
-    """Goes through all that the model wasn't fitted to."""
-    here = fitted(measured)
+    """Goes through all runs that the model wasn't fitted to, in milliseconds a step."""
+    network = fitted(measured).network
     for size in CHECKED:
-        what = f"2 replicas, {size.products} products, {size.gradients / 1e6:.2f} MB of gradients"
-        model = step_seconds(job(measured, size), here.network, 2)
-        yield Check(what, seconds(measured, "replicas", size), model)
+        what = f"2 replicas, {size.products} products, {size.gradients / 1e6:.2f} MB of gradients: ms a step"
+        model = step_seconds(job(measured, size), network, 2)
+        yield Check(what, 1e3 * seconds(measured, "replicas", size), 1e3 * model)
+    for size in CUT[1:]:
+        what = f"mesh of 1x2, {size.products} products: ms a step"
+        model = step_seconds(cut(measured, size), mesh_network(measured), 2)
+        yield Check(what, 1e3 * seconds(measured, "mesh", size), 1e3 * model)
 
 
 def _talking(measured: Measured, size: Size) -> float:

@@ -5,21 +5,19 @@ in two that `trainers.launch` has joined. What one costs more than the other is 
 """
 
 import json
-import os
-import platform
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.running import running
+from benchmarks.machine import load, machine
+from benchmarks.running import WIDTH, running
 
 ROWS = 512  # of a worker
 SECONDS = 3.0  # that a speed is watched
 MULTI_WORKER = "configs/runtime/multi_worker.gin"
-LOCAL_STEPS = 10
+MESH = "configs/runtime/mesh.gin"
 
 Measured = dict[str, Any]
 
@@ -33,12 +31,13 @@ class Size(NamedTuple):
     @property
     def gradients(self) -> int:
         """Returns bytes."""
-        return 4 * (256 * 256 + max(1, self.ballast))
+        return 4 * (WIDTH * WIDTH + max(1, self.ballast))
 
 
 FITTED = (Size(1, 0), Size(1, 1 << 18), Size(1, 1 << 20), Size(1, 1 << 22))
-CHECKED = (Size(3, 1 << 18), Size(30, 0), Size(30, 1 << 20), Size(100, 0))
+CHECKED = (Size(3, 0), Size(30, 0), Size(30, 1 << 20), Size(100, 0))
 UNEQUAL = Size(30, 0)
+CUT = (Size(3, 0), Size(30, 0))
 
 
 def apart(size: Size) -> float:
@@ -55,6 +54,12 @@ def replicas(size: Size) -> float:
     return _launched(["--workers=2"], settings(size, 2 * ROWS), MULTI_WORKER)
 
 
+def mesh(size: Size) -> float:
+    """Returns the seconds of a step of one worker's rows, whose matrix is cut over two workers by its rows."""
+    cut = {"mesh.batch": 1, "mesh.model": 2, "mesh.layouts": [("w", "model,-")]}
+    return _launched(["--workers=2"], {**settings(size, ROWS), **cut}, MESH)
+
+
 def unequal(size: Size) -> float:
     """Returns the standard deviation of the times of steps in one of two processes, as a part of their mean."""
     every_step = {**settings(size, ROWS), "Trainer.log_every": 1}
@@ -65,9 +70,10 @@ def unequal(size: Size) -> float:
     return statistics.stdev(times) / statistics.mean(times)
 
 
-HOW: dict[str, Callable[[Size], float]] = {"apart": apart, "replicas": replicas, "unequal": unequal}
+HOW: dict[str, Callable[[Size], float]] = {"apart": apart, "replicas": replicas, "mesh": mesh, "unequal": unequal}
 POINTS = (
     *((how, size) for size in (*FITTED, *CHECKED) for how in ("apart", "replicas")),
+    *(("mesh", size) for size in CUT),
     ("unequal", UNEQUAL),
 )
 
@@ -92,23 +98,6 @@ def measure(path: Path, *, rounds: int) -> Measured:
     return measured
 
 
-def machine() -> dict[str, Any]:
-    """Returns what it was measured on, and how busy that was before."""
-    return {
-        "processor": next(iter(_processors()), platform.machine()),
-        "cores": os.cpu_count(),
-        "load_before": load(),
-        "highest_load": load(),
-        "python": platform.python_version(),
-        "tensorflow": version("tensorflow"),
-    }
-
-
-def load() -> float:
-    """Returns how many processes wanted to compute, on average over the last minute."""
-    return round(os.getloadavg()[0], 1)
-
-
 def settings(size: Size, rows: int) -> dict[str, Any]:
     """Returns what a run of such steps binds; a line of metrics every tenth of a second or so."""
     return {
@@ -123,9 +112,3 @@ def _launched(launch: list[str], bound: dict[str, Any], gin_file: str) -> float:
     with running(launch, bound, gin_files=[gin_file]) as run:
         run.speed(0.0)
         return 1 / run.speed(SECONDS)
-
-
-def _processors() -> Iterator[str]:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            yield line.partition(":")[2].strip()

@@ -3,9 +3,10 @@
 import statistics
 from collections.abc import Mapping, Sequence
 
+from benchmarks import stragglers
 from benchmarks.chart import Panel, svg
 from benchmarks.pages import table
-from benchmarks.simulate import here, published
+from benchmarks.simulate import here, published, straggling
 from benchmarks.simulate.measure import Measured, Size
 from benchmarks.simulate.model import (
     Job,
@@ -34,6 +35,7 @@ def tables(measured: Measured) -> dict[str, str]:
         "constants": _constants(measured),
         "errors": _errors(measured),
         "published": _published(),
+        "stragglers": stragglers.rows_of(measured["stragglers"]),
         "drawn here": _drawn(_here(measured)),
         "drawn gpus": _drawn(_gpus()),
     }
@@ -45,7 +47,10 @@ def pictures(measured: Measured) -> dict[str, str]:
         Panel("This machine's processes, each on a core of its own", _here(measured), COUNTS[::2], "replicas"),
         Panel("P100 in machines of 8, 25 Gbit/s; V100 for the mesh", _gpus(), COUNTS[::2], "GPUs"),
     ]
-    return {"scaling.svg": svg(panels, upright="part of the devices' computing that is left")}
+    return {
+        "scaling.svg": svg(panels, upright="part of the devices' computing that is left"),
+        "stragglers.svg": stragglers.picture(measured["stragglers"]),
+    }
 
 
 def lines(job: Job, network: Network, servers: Servers, *, state: float) -> Lines:
@@ -83,10 +88,13 @@ def _gpus() -> Lines:
 
 
 def _machine(measured: Measured) -> str:
-    m = measured["machine"]
-    loads = f"{m['load_before']:g}, {m['highest_load']:g}"
-    row = [m["processor"], str(m["cores"]), m["tensorflow"], m["python"], loads]
-    return table(["processor", "cores", "TensorFlow", "Python", "load before, highest"], [row])
+    rows, note = [], ""
+    for what, m in (("the fit", measured["machine"]), ("slow workers", measured["stragglers"]["machine"])):
+        loads = f"{m['load_before']:g}, {m['highest_load']:g}"
+        rows.append([what, m["processor"], str(m["cores"]), m["tensorflow"], m["python"], loads])
+        if m["highest_load"] > 2 * m["cores"]:
+            note = "\nMeasured beside other work that wanted the same cores: most of the errors below are of that.\n"
+    return table(["measured for", "processor", "cores", "TensorFlow", "Python", "load before, highest"], rows) + note
 
 
 def _constants(measured: Measured) -> str:
@@ -106,9 +114,13 @@ def _link(what: str, latency: float, bandwidth: float, spread: float) -> list[st
 
 
 def _errors(measured: Measured) -> str:
-    found = list(here.checks(measured))
-    rows = [[x.what, f"{1e3 * x.measured:.2f}", f"{1e3 * x.model:.2f}", f"{x.error:+.0%}"] for x in found]
-    return table(["what", "measured, ms a step", "model", "error"], [*rows, _summary([x.error for x in found])])
+    found = [*here.checks(measured), *straggling.checks(measured["stragglers"], here.fitted(measured))]
+    rows = [[x.what, _figure(x.measured), _figure(x.model), f"{x.error:+.0%}"] for x in found]
+    return table(["what", "measured", "model", "error"], [*rows, _summary([x.error for x in found])])
+
+
+def _figure(x: float) -> str:
+    return f"{x:,.0f}" if x >= 100 else f"{x:.3g}"
 
 
 def _published() -> str:

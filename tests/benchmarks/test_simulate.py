@@ -120,14 +120,18 @@ def test_what_was_published_is_within_a_tenth_but_for_what_the_page_names():
 def test_processes_are_found_again_in_what_would_have_been_measured():
     true = here.Here(Link(1e-3, 1e9), spread=0.05)
     points = {measuring.name("unequal", measuring.UNEQUAL): [0.05]}
-    for size in (*measuring.FITTED, *measuring.CHECKED):
-        alone = 1e-3 * size.products
-        job = Job(alone, size.gradients, spread=0.05 if size in measuring.CHECKED else 0.0)
-        points[measuring.name("apart", size)] = [alone]
+    for size in (*measuring.FITTED, *measuring.CHECKED, *measuring.CUT):
+        points[measuring.name("apart", size)] = [1e-3 * size.products]
+        job = Job(1e-3 * size.products, size.gradients, spread=0.0 if size in measuring.FITTED else 0.05)
         points[measuring.name("replicas", size)] = [step_seconds(job, true.network, 2)]
+    slower = Link(3e-3, 1e9)  # as DTensor's sums are
+    for size in measuring.CUT:  # half of the computing, and two messages for each sum
+        sums = size.products * (2 * slower.seconds(512 * 1024 / 2) + 2 * slower.seconds(256 * 1024 / 2))
+        points[measuring.name("mesh", size)] = [1e-3 * size.products / 2 * slowest(2, 0.05) + sums]
     found = here.fitted({"points": points})
     assert (found.link.latency, found.link.bandwidth) == pytest.approx((1e-3, 1e9))
-    assert [check.error for check in here.checks({"points": points})] == pytest.approx([0.0] * len(measuring.CHECKED))
+    assert here.mesh_network({"points": points}).within.latency == pytest.approx(3e-3)
+    assert [check.error for check in here.checks({"points": points})] == pytest.approx([0.0] * 5)
 
 
 def test_pages_and_pictures_hold_what_was_measured():

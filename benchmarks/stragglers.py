@@ -1,0 +1,143 @@
+"""What one slow worker of two costs: `python -m benchmarks.stragglers [--rounds=3] [--json=stragglers.json]`
+
+Synchronous training, local steps and asynchronous training by the real commands, at steps of 3, 30 and 300 ms. In each
+run the second worker is let go and slowed by turns: stopped for four fifths of the time in whatever it does, as on a
+machine that others use (`benchmarks/slowed.py`). What is kept is the rate with it slowed over the rate just before; one
+process alone shows how slow that was. What is in the file isn't measured again.
+"""
+
+import argparse
+import json
+import statistics
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.chart import Panel, svg
+from benchmarks.machine import load, machine
+from benchmarks.pages import table
+from benchmarks.running import running
+from benchmarks.slowed import slowed
+
+ROWS = 512  # of a worker's step
+SLOWER = 5.0
+MILLISECONDS = (3, 30, 300)
+TRIED = 20  # products, to see how long one takes
+LOCAL_STEPS = 10
+MULTI_WORKER = "configs/runtime/multi_worker.gin"
+PARAMETER_SERVER = "configs/runtime/parameter_server.gin"
+
+Found = dict[str, Any]
+
+
+class Mode(NamedTuple):
+    """A way to train, and the process that is slowed."""
+
+    slowed: str | None = "worker 1"  # `None`: there is but one
+    launch: tuple[str, ...] = ("--workers=2",)
+    gin_files: tuple[str, ...] = (MULTI_WORKER,)
+    rows: int = 2 * ROWS  # of a step as it is counted
+    local_steps: int | None = None
+
+
+MODES = {
+    "one process": Mode(slowed=None, launch=(), gin_files=(), rows=ROWS),
+    "synchronous": Mode(),
+    f"local steps, {LOCAL_STEPS} a round": Mode(local_steps=LOCAL_STEPS),
+    "asynchronous": Mode(launch=("--workers=2", "--ps=1"), gin_files=(PARAMETER_SERVER,), rows=ROWS),
+}
+
+
+def main() -> None:
+    """Measures what isn't in the file, and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each run (default: 3)")
+    parser.add_argument("--json", type=Path, default=Path("stragglers.json"), help="file of what was found")
+    parser.add_argument("--picture", type=Path, help="file to draw it into, as SVG")
+    parser.add_argument("--only", nargs="+", choices=MODES, default=list(MODES), help="ways to train (default: all)")
+    parser.add_argument(
+        "--ms", nargs="+", type=int, choices=MILLISECONDS, default=MILLISECONDS, help="of a step (default: all)"
+    )
+    flags = parser.parse_args()
+    found = measure(flags.json, modes=flags.only, milliseconds=flags.ms, rounds=flags.rounds)
+    print(rows_of(found))
+    if flags.picture:
+        flags.picture.write_text(picture(found))
+
+
+def measure(path: Path, *, modes: list[str], milliseconds: list[int], rounds: int) -> Found:
+    """Returns what `path` holds, once all of these are in it."""
+    found: Found = json.loads(path.read_text()) if path.exists() else {"machine": machine(), "runs": {}}
+    if "products_per_ms" not in found:
+        found["products_per_ms"] = TRIED / (1e3 * _seconds_of(TRIED))
+    for ms in milliseconds:
+        for name in modes:
+            if f"{name}, {ms} ms" in found["runs"]:
+                continue
+            found["runs"][f"{name}, {ms} ms"] = run = turns(MODES[name], ms, found["products_per_ms"], rounds)
+            found["machine"]["highest_load"] = max(found["machine"]["highest_load"], load())
+            path.write_text(json.dumps(found, indent=1) + "\n")
+            print(f"{name}, {ms} ms: {statistics.median(kept(run)):.2f} kept", flush=True)
+    return found
+
+
+def turns(mode: Mode, ms: int, products_per_ms: float, rounds: int) -> Found:
+    """Returns rates without and with a slow worker, in steps of `ROWS` rows a second, and how much a step computes."""
+    products = max(1, round(ms * products_per_ms))
+    settings = {
+        "Work.products": products,
+        "Trainer.global_batch_size": mode.rows,
+        "Trainer.log_every": max(1, 300 // ms, mode.local_steps or 1),  # a line costs a millisecond or so
+    }
+    if mode.local_steps:
+        settings["Trainer.local_steps"] = mode.local_steps
+    seconds = max(3.0, 0.02 * ms)
+    even, slow = [], []
+    with running(mode.launch, settings, gin_files=mode.gin_files) as run:
+        run.speed(seconds)  # all are up, and warm
+        pid = run.pid(mode.slowed) if mode.slowed else run.process.pid
+        for _ in range(rounds):
+            even.append(run.speed(seconds) * mode.rows / ROWS)
+            with slowed(pid, SLOWER):
+                slow.append(run.speed(seconds) * mode.rows / ROWS)
+    return {"products": products, "even": even, "slow": slow}
+
+
+def rows_of(found: Found) -> str:
+    """Returns the table as Markdown."""
+    rows = []
+    for name, run in _in_order(found).items():
+        parts = kept(run)
+        even, slow = (f"{statistics.median(run[key]):.1f}" for key in ("even", "slow"))
+        rows.append([name, even, slow, f"{statistics.median(parts):.2f}", f"{min(parts):.2f} to {max(parts):.2f}"])
+    return table(["", "steps a second", "one slowed", "kept", "over all turns"], rows)
+
+
+def picture(found: Found) -> str:
+    """Draws what is kept, by the time of a step."""
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for name, run in _in_order(found).items():
+        mode, _, time = name.rpartition(", ")
+        lines.setdefault(mode, []).append((float(time.removesuffix(" ms")), statistics.median(kept(run))))
+    panel = Panel("One of two workers is five times slower", lines, MILLISECONDS, "ms a step")
+    return svg([panel], upright="part of the rate that is kept")
+
+
+def kept(run: Found) -> list[float]:
+    return [slow / even for even, slow in zip(run["even"], run["slow"], strict=True)]
+
+
+def _in_order(found: Found) -> Found:
+    names = [f"{mode}, {ms} ms" for mode in MODES for ms in MILLISECONDS]
+    return {name: found["runs"][name] for name in names if name in found["runs"]}
+
+
+def _seconds_of(products: int) -> float:
+    """Returns the seconds of a step that multiplies so often, with another beside it that does as well."""
+    settings = {"Work.products": products, "Trainer.global_batch_size": ROWS, "Trainer.log_every": 5}
+    with running([], settings), running([], settings) as run:
+        run.speed(1.0)
+        return 1 / run.speed(3.0)
+
+
+if __name__ == "__main__":
+    main()

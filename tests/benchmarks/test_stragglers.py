@@ -1,0 +1,118 @@
+"""One slow worker: how a process is slowed, what is counted, and a short measurement by the real command."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from benchmarks import stragglers
+from benchmarks.machine import machine
+from benchmarks.simulate import here, straggling
+from benchmarks.simulate.measure import Size
+from benchmarks.simulate.model import Job, Link, local_step_seconds, step_seconds
+from benchmarks.slowed import due, slowed
+from tests.commands import CHECKOUT, environment
+
+RUN = {"products": 4, "even": [100.0, 80.0, 90.0], "slow": [20.0, 24.0, 27.0]}  # 0.2, 0.3 and 0.3 are kept
+
+
+def state(pid: int) -> str:
+    """Returns `T` for a process that is stopped."""
+    with open(f"/proc/{pid}/stat") as stat:
+        return stat.read().rpartition(")")[2].split()[0]
+
+
+def test_a_stop_makes_up_for_sleeps_that_were_too_long():
+    ran = elapsed = 0.0
+    for overslept in (0.0, 2.0, 7.0, 1.0):
+        ran, elapsed = ran + 4.0 + overslept, elapsed + 4.0 + overslept
+        elapsed += due(ran, elapsed, 5.0)
+        assert elapsed == 5 * ran
+        elapsed += overslept  # the stop lasts too long as well: the next is shorter
+    assert due(1.0, 9.0, 5.0) == 0.0
+
+
+def test_a_slowed_process_is_stopped_again_and_again_and_then_goes_on():
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        with slowed(process.pid, 5.0):
+            seen = []
+            for _ in range(200):
+                time.sleep(0.003)
+                seen.append(state(process.pid))
+        assert 0 < seen.count("T") < 200
+        assert state(process.pid) != "T"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_what_is_kept_is_the_rate_over_the_one_just_before():
+    found = {"runs": {"synchronous, 30 ms": RUN}}
+    assert stragglers.kept(RUN) == pytest.approx([0.2, 0.3, 0.3])
+    assert "| synchronous, 30 ms | 90.0 | 24.0 | 0.30 | 0.20 to 0.30 |" in stragglers.rows_of(found)
+    assert stragglers.picture(found).count("<circle") == 1
+
+
+def test_what_was_found_is_not_measured_again(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(stragglers, "turns", lambda mode, ms, *_: asked.append(ms) or RUN)
+    begun = {"machine": machine(), "products_per_ms": 1.0, "runs": {"synchronous, 3 ms": RUN}}
+    (tmp_path / "s.json").write_text(json.dumps(begun))
+    for _ in range(2):
+        stragglers.measure(tmp_path / "s.json", modes=["synchronous"], milliseconds=[3, 30], rounds=1)
+    assert asked == [30]
+    assert list(json.loads((tmp_path / "s.json").read_text())["runs"]) == ["synchronous, 3 ms", "synchronous, 30 ms"]
+
+
+def test_the_model_has_no_error_where_runs_are_as_it_says():
+    """Two workers, one four times slower, that compute for 10 ms and add up in 2."""
+    machines = here.Here(Link(1e-3, float("inf")), spread=0.0)
+    job = Job(0.01, Size(1, 0).gradients)
+    rates = {
+        straggling.ALONE: lambda slow: 100 / slow,
+        straggling.SYNCHRONOUS: lambda slow: 2 / step_seconds(job, machines.network, 2, slow=slow),
+        straggling.LOCAL: lambda slow: 2 / local_step_seconds(
+            job, machines.network, 2, local_steps=stragglers.LOCAL_STEPS, state=job.gradients, slow=slow
+        ),
+        straggling.ASYNCHRONOUS: lambda slow: (1 + 1 / slow) / (0.01 + 0.004),
+    }  # fmt: skip
+    found = {
+        "runs": {
+            f"{mode}, {ms} ms": {"products": 1, "even": [rate(1.0)], "slow": [rate(4.0)]}
+            for mode, rate in rates.items()
+            for ms in (3, 30)
+        }
+    }
+    checks = list(straggling.checks(found, machines))
+    assert len(checks) == 11  # a rate and what is kept of it, of three by two, but for the rate that is fitted to
+    assert [check.error for check in checks] == pytest.approx([0.0] * 11)
+    assert straggling.servers(found, machines).exchange == pytest.approx(0.004)
+
+
+def command(*flags, cwd):
+    words = [sys.executable, "-m", "benchmarks.stragglers", *flags]
+    kept = {**environment(), "PYTHONPATH": str(CHECKOUT)}
+    return subprocess.run(words, cwd=cwd, env=kept, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_help_needs_no_tensorflow():
+    guarded = "import runpy, sys; sys.modules['tensorflow'] = None; sys.argv = ['stragglers', '--help']; "
+    run = "runpy.run_module('benchmarks.stragglers', run_name='__main__')"
+    words = [sys.executable, "-c", guarded + run]
+    done = subprocess.run(words, cwd=CHECKOUT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "--rounds" in done.stdout
+
+
+@pytest.mark.long
+def test_one_round_of_short_steps_by_the_real_command(tmp_path):
+    modes = list(stragglers.MODES)[:3]
+    done = command("--rounds=1", "--ms", "3", "--only", *modes, "--picture=p.svg", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((tmp_path / "stragglers.json").read_text())
+    assert list(found["runs"]) == [f"{mode}, 3 ms" for mode in modes]
+    assert all(run["even"][0] > run["slow"][0] > 0 for run in found["runs"].values())
+    assert (tmp_path / "p.svg").read_text().count("<circle") == len(modes)
