@@ -30,6 +30,7 @@ FLOORS = [
     ["trainers", "trainers.*"],
     ["trainers.main"],
     ["trainers.launch"],
+    ["trainers.sweep"],
 ]
 ABOVE_MODELS = {
     "core.checkpoint",

@@ -10,14 +10,14 @@ from trainers.packages import import_packages
 from trainers.preemption import STOPPING
 
 
-def begin() -> None:
-    """Lets signals end the process at once with their exit code, and a missing absl with a paragraph."""
+def begin(*packages: str) -> None:
+    """Lets signals end the process at once with their exit code, and a missing absl, or package, with a paragraph."""
     for number in STOPPING:
         if signal.getsignal(number) != signal.SIG_IGN:  # as `nohup` leaves SIGHUP
             signal.signal(number, _leave)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # there is nothing to save yet, and by default it kills
     try:
-        import_packages("absl.app", "absl.flags", "absl.logging")
+        import_packages("absl.app", "absl.flags", "absl.logging", *packages)
     except ConfigurationError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

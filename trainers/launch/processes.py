@@ -84,7 +84,7 @@ class Process:
 
         def begin() -> None:  # there is but one thread here to trip over
             command.enter()
-            _die_with(parent)  # only now: to enter another namespace would undo it
+            die_with(parent)  # only now: to enter another namespace would undo it
 
         self._popen = subprocess.Popen(
             command.arguments,
@@ -168,7 +168,7 @@ class _Output:
             self.sink.flush()
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
     """Lets this new process be killed whenever `parent` is."""
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until it has come so far as to hear it
     if LIBC is not None:

@@ -6,7 +6,7 @@ Lists runs by reading their folders; nothing here imports TensorFlow, or touches
 if __name__ == "__main__":
     from trainers.beginning import begin
 
-    begin()
+    begin("gin", "rich.console", "tensorboard.summary.writer.record_writer")
 
 import functools
 import json
@@ -20,14 +20,16 @@ from typing import Any
 
 from absl import flags as absl_flags
 from absl.flags import FlagValues
+from rich.console import Console
 
 from core.errors import ConfigurationError
 from trainers.app import refuse, run_app
 from trainers.flags import parse_flags
-from trainers.packages import import_packages
 from trainers.runs.compare import differences
+from trainers.runs.curves import LETTERS, chart
 from trainers.runs.figures import RULE, best, main_figures, sign
 from trainers.runs.find import check_figures, find_runs
+from trainers.runs.listing import comparison, listing
 from trainers.runs.read import Run, is_run, read_run
 
 MOST_COMPARED = 8
@@ -64,7 +66,6 @@ def _define(flag_values: FlagValues) -> None:
 def run(flags: FlagValues) -> int:
     """Lists and compares the runs that the flags name; returns the exit code."""
     try:
-        import_packages("gin", "rich.table", "tensorboard.summary.writer.record_writer")
         paths = find_runs(flags.run)
         runs = sorted(map(read_run, paths), key=lambda each: each.heard)
         check_figures(flags.figure, runs)
@@ -87,11 +88,6 @@ def _rank(name: str, run: Run) -> float:
 
 
 def _show(runs: Sequence[Run], chosen: Sequence[str], *, compared: bool) -> None:
-    from rich.console import Console
-
-    from trainers.runs.curves import LETTERS, chart
-    from trainers.runs.listing import comparison, listing
-
     # A pipe has no width, and nothing is to be cut off for one.
     console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 10_000)
     ascii_only = not console.encoding.startswith("utf")

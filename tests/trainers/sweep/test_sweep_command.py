@@ -1,0 +1,197 @@
+"""`python -m trainers.sweep`: what it refuses, what it runs, that it goes on, and the table in the end."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.commands import CHECKOUT, CONFIGS, environment, run
+from tests.written_runs import write_run
+from trainers.gin_audit import audit
+from trainers.runs.lock import is_locked
+from trainers.runs.read import read_run
+from trainers.runs.spread import Spread
+from trainers.sweep.__main__ import main, parse
+from trainers.sweep.plan import Sweep
+
+LINEAR = f"--gin_file={CONFIGS / 'digits_linear.gin'}"
+OVERS = ["--over=sgd.learning_rate = [0.1, 0.2]", "--over=seed = [0, 1, 2]"]
+
+
+def write_point(folder, rate, seed, losses, **how):
+    """Writes the run of a point as it would be had it been run."""
+    path = write_run(folder / f"learning_rate={rate},seed={seed}", losses={10: 1.0, 20: losses}, **how)
+    params = [f"sgd.learning_rate = {rate}", f"Experiment.seed = {seed}"]
+    given = audit.read([str(CONFIGS / "digits_linear.gin")], params, search=[CHECKOUT]).given
+    (path / "config" / "given.gin").write_text("".join(f"# {line}" for line in given.splitlines(True)))
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_table_has_means_and_spreads_over_seeds(folder, capsys):
+    for seed, losses in enumerate([0.5, 0.25, 0.75]):
+        write_point(folder / "runs" / "digits_linear-sweep", 0.1, seed, losses)
+        write_point(folder / "runs" / "digits_linear-sweep", 0.2, seed, 0.125)
+    assert main([*OVERS, "--", LINEAR]) == 0
+    first, _, head, _, *rows = capsys.readouterr().out.splitlines()
+    assert first == "6 runs in `runs/digits_linear-sweep`: 6 finished before"
+    assert head.split() == ["sgd.learning_rate", "runs", "eval/loss"]
+    assert [row.split() for row in rows] == [
+        ["0.1", "3", "0.5000", "±", "0.2500"],
+        ["0.2", "3", "0.1250", "±", "0.0000", "best"],
+    ]
+
+
+def test_a_run_counts_as_finished_by_its_configuration_and_result(folder):
+    def finished(*words):
+        sweep = parse([*OVERS, "--", LINEAR, "--workdir=s", *words]).sweep
+        return sum(map(sweep.is_finished, sweep.points))
+
+    for i, how in enumerate([{}, {"exit_code": 75}, {"exit_code": None}]):
+        write_point(folder / "s", 0.1, i, 0.5, **how)
+    assert finished() == 1
+    assert finished("--gin_param=Trainer.steps = 9") == 0
+
+
+def test_a_point_is_run_by_the_same_flags_in_a_folder_of_its_own(folder):
+    (folder / "flags").write_text(f"{LINEAR}\n--workdir=s\n--gin_param=Trainer.steps = 9\n")
+    sweep = parse([OVERS[1], "--", "--flagfile=flags", "--allow_config_change", "--verbosity=-1"]).sweep
+    assert isinstance(sweep, Sweep)
+    _, _, module, *words = sweep.job(sweep.points[1]).command
+    assert module == "trainers.main"
+    assert sorted(words) == sorted(
+        [
+            LINEAR,
+            "--gin_param=Trainer.steps = 9",
+            "--gin_param=Experiment.seed = 1",
+            "--allow_config_change=True",
+            "--verbosity=-1",
+            "--workdir=s/seed=1",
+        ]
+    )
+    from trainers.main import parse as parse_main
+
+    assert parse_main(words).allow_config_change
+
+
+def test_spreads():
+    assert Spread.of([1.0, 3.0]) == Spread(2.0, 2**0.5, 2)
+    assert str(Spread.of([1.0, float("nan")]).mean) == "nan"
+    assert Spread.of([]).count == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--", LINEAR], ["`--over` is missing"]),
+        (OVERS, ["the flags of `trainers.main` are missing"]),
+        ([*OVERS, "--at_once=0", "--", LINEAR], ["`--at_once` is 0", "1 or more"]),
+        ([*OVERS, "--gin_file=x", "--", LINEAR], ["there is no flag `--gin_file=x`", "behind a `--`"]),
+        ([*OVERS, "--", LINEAR, "--mode=evaluate"], ["`--mode=evaluate` has no effect in a sweep"]),
+        ([*OVERS, "--", LINEAR, "--eager"], ["`--eager` has no effect in a sweep"]),
+        ([*OVERS, "--", LINEAR, "--workdir=run"], ["`run` holds a run", "--workdir=DIR"]),
+        ([*OVERS, "--", "--gin_file=none.gin"], ["there is no such gin file"]),
+        (["--over=seed=[]", "--", LINEAR], ["the grid has no point"]),
+        (["--over=seed=3", "--", LINEAR], ["`--over` is 'seed=3', which has no list of values"]),
+    ],
+)
+def test_mistakes_are_one_paragraph(folder, capsys, words, says):
+    write_run(folder / "run")
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    for text in says:
+        assert text in error
+
+
+def sweep(*words, cwd, timeout=300):
+    command = [sys.executable, "-m", "trainers.sweep", *words]
+    return subprocess.run(
+        command, cwd=cwd, env=environment(), capture_output=True, text=True, timeout=timeout, check=False
+    )
+
+
+def test_a_binding_that_no_configurable_takes_is_refused_before_any_run(tmp_path):
+    done = sweep("--over=sgd.learning_rat = [0.1, 0.2]", "--", LINEAR, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "Did you mean `learning_rate`?" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_help_imports_no_tensorflow(tmp_path):
+    code = (
+        "import runpy, sys; sys.modules['tensorflow'] = None; runpy.run_module('trainers.sweep', run_name='__main__')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--help"],
+        cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+STEPS = ["--gin_param=Trainer.steps = 30000", "--gin_param=Trainer.evaluate_every = 10000"]
+
+
+@pytest.mark.long
+def test_a_sweep_that_is_stopped_goes_on_and_ends_as_its_runs_do_alone(tmp_path):
+    words = ["--over=sgd.learning_rate = [0.1, 0.2]", "--over=seed = [0, 1]", "--at_once=2", "--", LINEAR, *STEPS]
+    began = subprocess.Popen(
+        [sys.executable, "-m", "trainers.sweep", *words, "--workdir=s"],
+        cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    until = time.monotonic() + 120
+    while not list((tmp_path / "s").glob("*/metrics.jsonl")):
+        assert began.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    began.send_signal(signal.SIGTERM)
+    out, err = began.communicate(timeout=120)
+    assert began.returncode == 75, (out, err)
+    assert "error: stopped by SIGTERM. The same command goes on from here." in err
+    runs = [read_run(path) for path in (tmp_path / "s").glob("learning_rate*")]
+    assert {run.state for run in runs} <= {"stopped", "never began"}
+    assert "stopped" in {run.state for run in runs}
+    assert not any(is_locked(run.path / ".lock") for run in runs)
+    assert len(runs) == 2
+
+    done = sweep(*words, "--workdir=s", cwd=tmp_path)
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    assert "4 of 4  learning_rate=0.2,seed=" in done.stdout
+    for rate in (0.1, 0.2):
+        for seed in (0, 1):
+            params = [f"--gin_param=sgd.learning_rate = {rate}", f"--gin_param=Experiment.seed = {seed}"]
+            assert run(LINEAR, *STEPS, *params, "--workdir=alone", cwd=tmp_path).returncode == 0
+            swept = tmp_path / "s" / f"learning_rate={rate},seed={seed}"
+            alone = tmp_path / "alone"
+            assert json.loads((alone / "result.json").read_text()) == json.loads((swept / "result.json").read_text())
+            shutil.rmtree(alone)
+    again = sweep(*words, "--workdir=s", cwd=tmp_path)
+    assert again.returncode == 0
+    assert "4 runs in `s`: 4 finished before" in again.stdout
+    assert again.stdout.splitlines()[1:] == done.stdout.splitlines()[5:]
+
+
+@pytest.mark.long
+def test_a_run_that_fails_is_named_and_the_others_go_on(tmp_path):
+    steps = ["--gin_param=Trainer.steps = 20", "--gin_param=Trainer.log_every = 10"]
+    done = sweep("--over=sgd.learning_rate = [1e38, 0.1]", "--", LINEAR, *steps, cwd=tmp_path)
+    assert done.returncode == 3, (done.stdout, done.stderr)
+    lines = done.stdout.splitlines()
+    assert "1 of 2  learning_rate=1e+38: failed (3: not finite): " in lines[1]
+    assert (
+        lines[1]
+        .partition("Its output is in `")[2]
+        .startswith("runs/digits_linear-sweep/output/learning_rate=1e+38.log`")
+    )
+    assert "2 of 2  learning_rate=0.1: finished" in lines[2]
+    assert [line.split()[:2] for line in lines[-2:]] == [["1e+38", "0"], ["0.1", "1"]]

@@ -1,0 +1,181 @@
+"""`python -m trainers.sweep --over='adamw.learning_rate=[1e-3, 3e-3]' --over='seed=[0, 1]' -- <flags of the runs>`
+
+A grid of runs, each a process of `python -m trainers.main`. The same command goes on where it was stopped. Nothing here
+imports TensorFlow.
+"""
+
+if __name__ == "__main__":
+    from trainers.beginning import begin
+
+    begin("gin", "rich.console", "tensorboard.summary.writer.record_writer")
+
+import dataclasses
+import functools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from absl import flags as absl_flags
+from absl.flags import FlagValues
+from rich.console import Console
+
+from core.errors import EXIT_CODES, INTERRUPTED, ConfigurationError, NoRoomError, PeerLostError, PreemptedError
+from trainers import main as command
+from trainers.app import refuse, run_app, start_logging
+from trainers.blame import report
+from trainers.flags import parse_flags
+from trainers.launch.endings import describe_signal
+from trainers.launch.processes import Signals, die_with
+from trainers.runs.figures import main_figures
+from trainers.runs.find import check_figures
+from trainers.runs.listing import age
+from trainers.runs.read import Run, is_run, read_run
+from trainers.sweep.grid import Point, parse_over, points_of
+from trainers.sweep.plan import Sweep
+from trainers.sweep.pool import Job, run_jobs
+from trainers.sweep.summary import groups_of, summary
+
+STOPPED, KILLED = PreemptedError.exit_code, PeerLostError.exit_code
+USAGE = f"""python -m trainers.sweep --over='a.b=[1, 2]' --over='seed=[0, 1]' [--at_once=N] -- <flags of trainers.main>
+
+Runs trainers.main for each point of a grid, and prints a table of means and standard deviations over the seeds. `seed`
+is short for Experiment.seed. Each run has a folder of its own in that of the sweep: the --workdir behind the `--`, or
+runs/<name of the first gin file>-sweep. The same command goes on where it was stopped; a run that has finished isn't
+run again. A run that fails is named, and the others go on.
+
+exit codes:
+  0   all runs have finished
+  {STOPPED:<4}a signal stopped them: run it again
+  {KILLED:<4}a run was killed
+  otherwise that of the first point whose run has failed"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """What the command line asks for."""
+
+    flags: FlagValues
+    sweep: Sweep
+
+
+def main(words: Sequence[str]) -> int:
+    """Runs the command with these words behind its name; returns its exit code."""
+    try:
+        parsed = parse(words)
+    except ConfigurationError as error:
+        return refuse(error)
+    return run(parsed)
+
+
+def parse(words: Sequence[str]) -> Command:
+    """Returns what to run; the flags of `trainers.main` are checked as well."""
+    place = words.index("--") if "--" in words else len(words)
+    flags = parse_flags(words[:place], _define, usage=USAGE, hint=" Flags of `trainers.main` come behind a `--`.")
+    if not flags.over:
+        raise ConfigurationError("`--over` is missing: say what differs, as `--over='seed=[0, 1, 2]'`.")
+    if flags.at_once < 1:
+        raise ConfigurationError(f"`--at_once` is {flags.at_once}; it counts runs: give 1 or more.")
+    if place == len(words):
+        raise ConfigurationError("the flags of `trainers.main` are missing: put them behind a `--` that stands alone.")
+    main_flags = command.parse(words[place + 1 :])
+    if main_flags.mode != "train" or main_flags.eager:
+        given = "--eager" if main_flags.eager else f"--mode={main_flags.mode}"
+        raise ConfigurationError(f"`{given}` has no effect in a sweep, whose runs train: leave it out.")
+    overs = [parse_over(given) for given in flags.over]
+    folder = Path(main_flags.workdir or Path("runs") / f"{Path(main_flags.gin_file[0]).stem}-sweep")
+    if is_run(folder):
+        raise ConfigurationError(
+            f"`{folder}` holds a run, and a sweep keeps several in its folder: name another with `--workdir=DIR`."
+        )
+    return Command(flags, Sweep(overs, points_of(overs), main_flags, folder))
+
+
+def _define(flag_values: FlagValues) -> None:
+    texts = functools.partial(absl_flags.DEFINE_multi_string, flag_values=flag_values)
+    texts("over", [], "a parameter or macro with a list of its values; again for more")
+    texts("figure", [], "a figure for the table, by its split and name; again for more")
+    absl_flags.DEFINE_integer("at_once", 1, "how many runs share this machine", flag_values=flag_values)
+
+
+def run(parsed: Command) -> int:
+    """Runs what is left of the grid, and prints the table; returns the exit code."""
+    flags, sweep = parsed.flags, parsed.sweep
+    start_logging(flags.verbosity)
+    try:
+        left = [point for point in sweep.points if not sweep.is_finished(point)]
+        total = len(sweep.points)
+        print(f"{total} runs in `{sweep.folder}`: {total - len(left)} finished before", flush=True)
+        if left and (code := _check(sweep, left)):
+            return code
+        with Signals() as signals:
+            codes = _run(sweep, left, signals, at_once=flags.at_once)
+        runs = {point.name: read_run(sweep.path(point)) for point in sweep.points if is_run(sweep.path(point))}
+        if runs:
+            check_figures(flags.figure, [*runs.values()])
+    except (ConfigurationError, NoRoomError) as error:
+        return report(error, verbose=False)
+    if runs:
+        _show(sweep, runs, flags.figure)
+    if signals.received:
+        name = describe_signal(signals.received[0])
+        print(f"error: stopped by {name}. The same command goes on from here.", file=sys.stderr)
+        return STOPPED
+    failed = next((code for point in left if (code := codes[point.name])), 0)
+    return failed if failed >= 0 else KILLED
+
+
+def _check(sweep: Sweep, points: Sequence[Point]) -> int:
+    """Has all configurations bound, in one process that imports TensorFlow; returns its exit code."""
+    request = {"words": sweep.main_words, "points": [point.params for point in points]}
+    parent = os.getpid()
+    return subprocess.run(
+        [sys.executable, "-m", "trainers.sweep.check"],
+        input=json.dumps(request).encode(),
+        start_new_session=True,
+        preexec_fn=lambda: die_with(parent),
+        check=False,
+    ).returncode
+
+
+def _run(sweep: Sweep, points: Sequence[Point], signals: Signals, *, at_once: int) -> dict[str, int]:
+    """Runs the points; returns their exit codes by name, having printed a line as each ended."""
+    codes: dict[str, int] = {}
+
+    def ended(job: Job, code: int, seconds: float) -> None:
+        codes[job.name] = code
+        number = len(sweep.points) - len(points) + len(codes)
+        outcome = _outcome(sweep.folder / job.name, job, code)
+        print(f"{number} of {len(sweep.points)}  {job.name}: {outcome} ({age(seconds)})", flush=True)
+
+    run_jobs([sweep.job(point) for point in points], at_once=at_once, signals=signals, ended=ended)
+    return codes
+
+
+def _outcome(path: Path, job: Job, code: int) -> str:
+    """Says how a run has ended, and where to read on if it has failed."""
+    if code in (0, STOPPED, INTERRUPTED):
+        return EXIT_CODES[code]
+    if code < 0:
+        return f"killed by {describe_signal(-code)}; its output is in `{job.log}`"
+    reason = read_run(path).reason if is_run(path) else ""
+    kind = EXIT_CODES.get(code, "none of our exit codes")
+    return f"failed ({code}: {kind}){f': {reason}' if reason else '.'} Its output is in `{job.log}`"
+
+
+def _show(sweep: Sweep, runs: Mapping[str, Run], chosen: Sequence[str]) -> None:
+    """Prints the table of what has finished."""
+    # A pipe has no width, and nothing is to be cut off for one.
+    console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 10_000)
+    figures = list(dict.fromkeys(chosen)) or main_figures(run.figures for run in runs.values())
+    groups = {
+        key: [runs.get(point.name) for point in points] for key, points in groups_of(sweep.points, sweep.overs).items()
+    }
+    console.print()
+    console.print(summary(sweep.overs, groups, figures, ascii_only=not console.encoding.startswith("utf")))
+
+
+if __name__ == "__main__":
+    run_app(parse, run)

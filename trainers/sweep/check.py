@@ -1,0 +1,56 @@
+"""Binds the configuration of each point before the first one is run: a process of its own, which imports TensorFlow.
+
+It reads `{"words": [flags of trainers.main], "points": [[bindings], ...]}` from stdin, and ends as the first run whose
+configuration is refused would.
+"""
+
+if __name__ == "__main__":
+    from trainers.beginning import begin
+
+    begin()
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from trainers import main as command
+from trainers.app import run_app, start_logging
+from trainers.blame import report
+from trainers.gin_audit import audit
+from trainers.native_stderr import native_stderr_in
+from trainers.packages import CHECKOUT, check_own_packages
+from trainers.preemption import Preemption
+
+
+def parse(_: Sequence[str]) -> Any:
+    """Returns what is to be checked."""
+    return json.load(sys.stdin)
+
+
+def run(request: Any) -> int:
+    """Binds one configuration after the other; returns the exit code."""
+    flags = command.parse(request["words"])
+    start_logging(flags.verbosity)
+    try:
+        check_own_packages()
+        with native_stderr_in(None), open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+            from trainers.experiment import Experiment
+            from trainers.session import Session
+            from trainers.settings import Settings
+
+            for params in request["points"]:
+                configuration = audit.read(flags.gin_file, [*flags.gin_param, *params], search=[CHECKOUT])
+                Session(flags, configuration, Path(), Preemption()).bind(required=[Experiment, Settings])
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a module of the user's may call `sys.exit`
+        return report(error, verbose=flags.verbose)
+    return 0
+
+
+if __name__ == "__main__":
+    run_app(parse, run)

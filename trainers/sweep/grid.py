@@ -1,0 +1,110 @@
+"""The points of a grid: each binds one value of each list that is swept over, and has a folder whose name says which.
+
+>>> rates, seeds = parse_over("adamw.learning_rate = [1e-3, 3e-3]"), parse_over("seed = [0, 1]")
+>>> [point.name for point in points_of([rates, seeds])]
+['learning_rate=0.001,seed=0', 'learning_rate=0.001,seed=1', 'learning_rate=0.003,seed=0', 'learning_rate=0.003,seed=1']
+>>> points_of([rates, seeds])[0].params
+['adamw.learning_rate = 0.001', 'Experiment.seed = 0']
+"""
+
+import dataclasses
+import hashlib
+import itertools
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from core.errors import ConfigurationError, shown
+from trainers.gin_audit.parse import read_all
+from trainers.gin_audit.statements import Reference, text
+
+SEED = "Experiment.seed"
+MOST_POINTS = 10_000
+EXAMPLE = "write a list of gin values, as `--over='adamw.learning_rate=[1e-3, 3e-3]'`"
+
+
+@dataclasses.dataclass(frozen=True)
+class Over:
+    """What is swept over: the name of a parameter or macro, and its values."""
+
+    name: str
+    values: tuple[Any, ...]
+
+    @property
+    def is_seed(self) -> bool:
+        """Tells whether the points that differ in it alone are repetitions of one another."""
+        return self.name.split(".")[-2:] == SEED.split(".")
+
+    @property
+    def short(self) -> str:
+        """Returns the name of the parameter alone."""
+        return self.name.rpartition(".")[2]
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """One run of a grid."""
+
+    name: str  # of its folder
+    params: list[str]  # a `--gin_param` for each thing that is swept over
+    values: tuple[str, ...]  # as gin writes them
+
+
+def parse_over(given: str) -> Over:
+    """Returns what an `--over` says; raises a `ConfigurationError` for a mistake in it."""
+    try:
+        bindings = read_all([], [given], []).bindings
+    except ConfigurationError as error:
+        raise ConfigurationError(str(error).replace("--gin_param", "--over")) from None
+    if len(bindings) != 1 or not isinstance(bindings[0].value, list):
+        raise ConfigurationError(f"`--over` is {shown(given)}, which has no list of values: {EXAMPLE}.")
+    (binding,) = bindings
+    if not binding.value:
+        raise ConfigurationError(f"`--over` is {shown(given)}: without a value the grid has no point; {EXAMPLE}.")
+    texts = [text(value) for value in binding.value]
+    twice = next((each for each in texts if texts.count(each) > 1), None)
+    if twice is not None:
+        raise ConfigurationError(
+            f"`--over` is {shown(given)}: {twice} stands there twice, and would be the same run. Keep one; for "
+            "repetitions sweep over seeds, as `--over='seed=[0, 1, 2]'`."
+        )
+    return Over(SEED if binding.name == "seed" else binding.name, tuple(binding.value))
+
+
+def points_of(overs: Sequence[Over]) -> list[Point]:
+    """Returns all points, those of the last list beside each other."""
+    names = [over.name for over in overs]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigurationError(f"`--over` is given `{twice}` twice: put all of its values into one list.")
+    shorts = [over.short for over in overs]
+    labels = [over.short if shorts.count(over.short) == 1 else over.name for over in overs]
+    count = 1
+    for over in overs:
+        count *= len(over.values)
+    if count > MOST_POINTS:
+        raise ConfigurationError(f"`--over` makes a grid of {count:,} points; sweep over at most {MOST_POINTS:,}.")
+    return [_point(names, labels, values) for values in itertools.product(*(over.values for over in overs))]
+
+
+def _point(names: Sequence[str], labels: Sequence[str], values: Sequence[Any]) -> Point:
+    params = [f"{name} = {text(value)}" for name, value in zip(names, values, strict=True)]
+    readable = [_readable(value) for value in values]
+    name = ",".join(f"{_safe(label)}={_safe(x)[:40]}" for label, x in zip(labels, readable, strict=True))
+    if len(name) > 150 or any(_safe(x)[:40] != x for x in (*labels, *readable)):
+        name = f"{name[:150]}-{hashlib.sha256(repr(params).encode()).hexdigest()[:8]}"  # others may look the same
+    return Point(name, params, tuple(text(value) for value in values))
+
+
+def _readable(value: Any) -> str:
+    """Returns a name for a value: a plain word goes without its quotes, what is made without its parentheses."""
+    if isinstance(value, str) and re.fullmatch(r"[a-z]\w*", value):
+        return value
+    if isinstance(value, Reference) and value.evaluated:
+        return str(value).removesuffix("()")
+    return text(value)
+
+
+def _safe(word: str) -> str:
+    """Returns a word that is a file's name, and needs no quotes in a shell."""
+    return re.sub(r"[^A-Za-z0-9_.@%+-]+", "_", word)

@@ -1,0 +1,59 @@
+"""What a sweep is to do: its points, the folder and the command of each one's run, and which of them are done."""
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from absl.flags import FlagValues
+
+from trainers.gin_audit import audit
+from trainers.gin_audit.text_files import read_text
+from trainers.packages import CHECKOUT
+from trainers.sweep.grid import Over, Point
+from trainers.sweep.pool import Job
+from trainers.workdir import Workdir
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+    """Points, the flags of `trainers.main` that they share, and the folder that theirs lie in."""
+
+    overs: Sequence[Over]
+    points: Sequence[Point]
+    main_flags: FlagValues
+    folder: Path
+
+    def path(self, point: Point) -> Path:
+        """Returns the folder of a point's run."""
+        return self.folder / point.name
+
+    @property
+    def main_words(self) -> list[str]:
+        """Returns the words that give the shared flags again."""
+        words = []
+        flags = {self.main_flags[name].name: self.main_flags[name] for name in self.main_flags}  # not `-v` again
+        for name, flag in flags.items():
+            if flag.present and name not in ("workdir", "flagfile"):
+                words += [f"--{name}={x}" for x in (flag.value if isinstance(flag.value, list) else [flag.value])]
+        return words
+
+    def job(self, point: Point) -> Job:
+        """Returns what runs a point."""
+        params = [f"--gin_param={param}" for param in point.params]
+        words = [*self.main_words, *params, f"--workdir={self.path(point)}"]
+        log = self.folder / "output" / f"{point.name}.log"
+        return Job(point.name, [sys.executable, "-m", "trainers.main", *words], log)
+
+    def is_finished(self, point: Point) -> bool:
+        """Tells whether the point's folder holds a finished run of the very configuration that it would have now."""
+        params = [*self.main_flags.gin_param, *point.params]
+        given = audit.read(self.main_flags.gin_file, params, search=[CHECKOUT]).given
+        workdir = Workdir(self.path(point))
+        try:
+            before = read_text(workdir.configurations / "given.gin").splitlines()
+        except (OSError, ValueError):  # there is none, or none that can be read: the run itself will say
+            return False
+        # A binding that took no effect has become a comment when the run was set up.
+        same = [line.removeprefix("# ") for line in before] == given.splitlines()
+        return same and workdir.read_result().get("exit_code") == 0

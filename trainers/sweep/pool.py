@@ -1,0 +1,77 @@
+"""Runs as processes, so many at once; signals are passed on, and none is left behind."""
+
+import collections
+import contextlib
+import dataclasses
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from core.disk import space_for
+from trainers.launch.processes import POLL_SECONDS, Signals, die_with
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What to run: a command, and the file that its output goes to."""
+
+    name: str
+    command: Sequence[str]
+    log: Path
+
+
+@dataclasses.dataclass
+class _Started:
+    job: Job
+    process: "subprocess.Popen[bytes]"
+    began: float
+
+
+def run_jobs(jobs: Sequence[Job], *, at_once: int, signals: Signals, ended: Callable[[Job, int, float], None]) -> None:
+    """Runs all jobs, and calls `ended` with the exit code and the seconds of each; none starts after a signal."""
+    waiting = collections.deque(jobs)
+    running: list[_Started] = []
+    try:
+        while running or (waiting and not signals.received):
+            while waiting and len(running) < at_once and not signals.received:
+                running.append(_start(waiting.popleft()))
+            time.sleep(POLL_SECONDS)
+            for number in signals.new():
+                for each in running:
+                    each.process.send_signal(number)
+            if signals.kill:
+                _kill(running)
+            for each in list(running):
+                code = each.process.poll()
+                if code is not None:
+                    running.remove(each)
+                    ended(each.job, code, time.monotonic() - each.began)
+    finally:
+        _kill(running)
+
+
+def _start(job: Job) -> _Started:
+    parent = os.getpid()
+    with space_for(job.log):
+        job.log.parent.mkdir(parents=True, exist_ok=True)
+        with job.log.open("ab") as log:
+            process = subprocess.Popen(
+                job.command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # a Ctrl-C in the terminal comes to the sweep alone, which passes it on
+                preexec_fn=lambda: die_with(parent),
+            )
+    return _Started(job, process, time.monotonic())
+
+
+def _kill(running: Sequence[_Started]) -> None:
+    """Kills what still runs, with its children."""
+    for each in running:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(each.process.pid, signal.SIGKILL)
+        each.process.wait()

@@ -1,0 +1,71 @@
+"""What a sweep has found: a row for each point without its seeds, with means and spreads."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from core.telemetry.console import format_figure
+from trainers.runs.compare import MISSING
+from trainers.runs.figures import sign
+from trainers.runs.listing import table
+from trainers.runs.read import FINISHED, Run
+from trainers.runs.spread import Spread
+from trainers.sweep.grid import Over, Point
+
+Values = tuple[str, ...]  # of all that is swept over but the seed
+
+
+def groups_of(points: Sequence[Point], overs: Sequence[Over]) -> dict[Values, list[Point]]:
+    """Returns the points that differ in their seeds alone, by all other values."""
+    groups: dict[Values, list[Point]] = {}
+    for point in points:
+        key = tuple(value for over, value in zip(overs, point.values, strict=True) if not over.is_seed)
+        groups.setdefault(key, []).append(point)
+    return groups
+
+
+def summary(
+    overs: Sequence[Over],
+    groups: Mapping[Values, Sequence[Run | None]],
+    figures: Sequence[str],
+    *,
+    ascii_only: bool,
+) -> Table:
+    """Returns the table: the last value of each figure, over the runs of a group that have finished."""
+    finished = {key: [run for run in runs if run and run.state == FINISHED] for key, runs in groups.items()}
+    spreads = {
+        name: {
+            key: Spread.of([run.figures[name].last[1] for run in runs if name in run.figures])
+            for key, runs in finished.items()
+        }
+        for name in figures
+    }
+    names = [over.name for over in overs if not over.is_seed]
+    made = table([*names, "runs", *figures], ascii_only=ascii_only)
+    for key, runs in groups.items():
+        cells = []
+        for name, by_key in spreads.items():
+            best = len(groups) > 1 and _is_best(name, by_key[key], [*by_key.values()])
+            cells.append(Text(f"{_told(name, by_key[key])}{'  best' if best else ''}", "bold" if best else ""))
+        done = len(finished[key])
+        made.add_row(*map(Text, key), Text(f"{done}" if done == len(runs) else f"{done} of {len(runs)}"), *cells)
+    return made
+
+
+def _is_best(name: str, spread: Spread, others: Sequence[Spread]) -> bool:
+    known = [sign(name) * each.mean for each in others if math.isfinite(each.mean)]
+    return bool(sign(name) and known) and sign(name) * spread.mean == max(known)
+
+
+def _told(name: str, spread: Spread) -> str:
+    """Returns the mean and, to as many places, the deviation."""
+    if not spread.count:
+        return MISSING
+    mean = format_figure(name, spread.mean)
+    if spread.deviation is None:
+        return mean
+    same_places = f"{spread.deviation:,.{len(mean.partition('.')[2])}f}"
+    fits = not set(mean) - set("-.,0123456789") and (same_places.strip("0.,") or not spread.deviation)
+    return f"{mean} ± {same_places if fits else format_figure(name, spread.deviation)}"
