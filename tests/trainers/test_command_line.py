@@ -214,7 +214,7 @@ def test_eager_runs_the_step_function_without_tracing(tmp_path):
 
 
 def test_a_run_killed_before_its_result_gets_the_result(tmp_path):
-    assert run_process(LINEAR, *SHORT, "--kill_after_step=20", cwd=tmp_path).returncode == -9
+    assert run(LINEAR, *SHORT, "--kill_after_step=20", cwd=tmp_path).returncode == -9
     result = tmp_path / "runs" / "digits_linear" / "result.json"
     assert not result.exists()
     done = run(LINEAR, *SHORT, cwd=tmp_path)

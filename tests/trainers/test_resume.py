@@ -10,7 +10,7 @@ import time
 import pytest
 
 from core import checkpoint
-from tests.commands import CONFIGS, environment, run, run_process
+from tests.commands import CONFIGS, environment, run
 
 LINEAR = f"--gin_file={CONFIGS / 'digits_linear.gin'}"
 FLAGS = (
@@ -69,6 +69,7 @@ def test_sigterm_saves_and_asks_to_be_run_again(tmp_path):
     assert newest.step == result["step"]
 
 
+@pytest.mark.long
 def test_resume_check(tmp_path):
     done = run(LINEAR, *FLAGS, "--mode=resume_check", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -132,7 +133,7 @@ def test_a_long_run_does_not_grow(tmp_path):
 
 
 def test_evaluate_without_a_checkpoint(tmp_path):
-    done = run_process(LINEAR, "--mode=evaluate", cwd=tmp_path)
+    done = run(LINEAR, "--mode=evaluate", cwd=tmp_path)
     assert done.returncode == 5
     assert "there is no checkpoint" in done.stderr
 

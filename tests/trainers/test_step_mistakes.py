@@ -66,7 +66,7 @@ def test_not_finite_after_a_while_keeps_the_last_checkpoint(tmp_path):
     # Plain gradient descent with much too high a rate: the loss overflows after a few steps.
     flag = write_task(tmp_path)
     flags = (flag, "--gin_param=sgd.learning_rate = 50.0", "--gin_param=Trainer.checkpoint_every = 10")
-    text = refused(*flags, cwd=tmp_path, exit_code=3, says=["`net`", "not finite"], run=run_process)
+    text = refused(*flags, cwd=tmp_path, exit_code=3, says=["`net`", "not finite"])
     step = int(text.split("step ")[1].split()[0])
     result = json.loads((tmp_path / "runs" / "mine" / "result.json").read_text())
     assert result["exit_code"] == 3
@@ -78,4 +78,4 @@ def test_not_finite_after_a_while_keeps_the_last_checkpoint(tmp_path):
 def test_empty_source(tmp_path):
     flag = write_task(tmp_path)
     wrong = "--gin_param=numbers.count = 0"
-    refused(flag, wrong, cwd=tmp_path, exit_code=4, says=["`numbers`", "empty"], run=run_process)
+    refused(flag, wrong, cwd=tmp_path, exit_code=4, says=["`numbers`", "empty"])
