@@ -51,7 +51,7 @@ def meet_beside_a_stranger(content: bytes, folder: Path) -> None:
 def meet_through_a_relay(content: bytes, folder: Path) -> None:
     """Garbles one message of their first conversation: they meet by a second, unless the chief took it for good."""
     relay = Relay(random.Random(content))
-    with mock.patch.object(rendezvous, "_connect", relay.connect):
+    with mock.patch.object(rendezvous, "knock", relay.connect):
         trouble = _both((_free_address(), OTHERS[0]), token=SECRET)
     if trouble and relay.took_it_for_good and all(isinstance(error, PeerLostError) for error in trouble):
         raise trouble[0]
@@ -141,7 +141,7 @@ class Relay:
         self.from_chief, self.number = chance.random() < 0.6, chance.randrange(3)
         self.garbled: tuple[bytes, bytes] | None = None
         self.took_it_for_good = False
-        self._connect: Callable[[str], socket.socket] = rendezvous._connect
+        self._connect: Callable[[str], socket.socket] = rendezvous.knock
         self._first = True
 
     def connect(self, address: str) -> socket.socket:
