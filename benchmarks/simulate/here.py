@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from benchmarks.running import WIDTH
 from benchmarks.simulate.fit import line
-from benchmarks.simulate.measure import CHECKED, CUT, FITTED, ROWS, UNEQUAL, Measured, Size, name
-from benchmarks.simulate.model import Job, Link, Network, slowest, step_seconds
+from benchmarks.simulate.measure import CHECKED, CUT, FITTED, PUSHED, ROWS, UNEQUAL, Measured, Size, name
+from benchmarks.simulate.model import Job, Link, Network, Servers, slowest, step_seconds
 
 NOISE_SECONDS = 1e-4  # of a difference between two runs: what is below may as well be that
 
@@ -75,6 +75,12 @@ def mesh_network(measured: Measured) -> Network:
     waited = seconds(measured, "mesh", fastest) - whole.compute * slowest(2, whole.spread)
     latency = max(0.0, waited / whole.sums / 2 - whole.activations / 2 / link.bandwidth)
     return Network(Link(latency, link.bandwidth), link, per_machine=2)
+
+
+def servers(measured: Measured) -> Servers:
+    """Returns what a pull and a push take longer than the step alone, and how soon the next was seen to be taken."""
+    exchange = seconds(measured, "one asynchronous", PUSHED) - seconds(measured, "apart", PUSHED)
+    return Servers(max(0.0, exchange), locked=min(max(0.0, exchange), seconds(measured, "two asynchronous", PUSHED)))
 
 
 def checks(measured: Measured) -> Iterator[Check]:

@@ -18,6 +18,7 @@ ROWS = 512  # of a worker
 SECONDS = 3.0  # that a speed is watched
 MULTI_WORKER = "configs/runtime/multi_worker.gin"
 MESH = "configs/runtime/mesh.gin"
+PARAMETER_SERVER = "configs/runtime/parameter_server.gin"
 
 Measured = dict[str, Any]
 
@@ -38,6 +39,7 @@ FITTED = (Size(1, 0), Size(1, 1 << 18), Size(1, 1 << 20), Size(1, 1 << 22))
 CHECKED = (Size(3, 0), Size(30, 0), Size(30, 1 << 20), Size(100, 0))
 UNEQUAL = Size(30, 0)
 CUT = (Size(3, 0), Size(30, 0))
+PUSHED = Size(1, 0)
 
 
 def apart(size: Size) -> float:
@@ -60,6 +62,16 @@ def mesh(size: Size) -> float:
     return _launched(["--workers=2"], {**settings(size, ROWS), **cut}, MESH)
 
 
+def one_asynchronous(size: Size) -> float:
+    """Returns the seconds of a step of one worker that pulls from a server and pushes to it."""
+    return _launched(["--workers=1", "--ps=1"], settings(size, ROWS), PARAMETER_SERVER)
+
+
+def two_asynchronous(size: Size) -> float:
+    """Returns the seconds from one step to the next of two such workers."""
+    return _launched(["--workers=2", "--ps=1"], settings(size, ROWS), PARAMETER_SERVER)
+
+
 def unequal(size: Size) -> float:
     """Returns the standard deviation of the times of steps in one of two processes, as a part of their mean."""
     every_step = {**settings(size, ROWS), "Trainer.log_every": 1}
@@ -70,10 +82,19 @@ def unequal(size: Size) -> float:
     return statistics.stdev(times) / statistics.mean(times)
 
 
-HOW: dict[str, Callable[[Size], float]] = {"apart": apart, "replicas": replicas, "mesh": mesh, "unequal": unequal}
+HOW: dict[str, Callable[[Size], float]] = {
+    "apart": apart,
+    "replicas": replicas,
+    "mesh": mesh,
+    "one asynchronous": one_asynchronous,
+    "two asynchronous": two_asynchronous,
+    "unequal": unequal,
+}
 POINTS = (
     *((how, size) for size in (*FITTED, *CHECKED) for how in ("apart", "replicas")),
     *(("mesh", size) for size in CUT),
+    ("one asynchronous", PUSHED),
+    ("two asynchronous", PUSHED),
     ("unequal", UNEQUAL),
 )
 

@@ -1,7 +1,7 @@
 """Tables and pictures of what the model says, for `docs/scaling-model.md`."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from benchmarks import stragglers
 from benchmarks.chart import Panel, svg
@@ -22,7 +22,7 @@ MOST = 1024
 COUNTS = tuple(2**i for i in range(11))
 SHOWN = (2, 8, 32, 128, 1024)
 LOCAL_STEPS = 20
-DRAWN = Size(30, 1 << 20)
+DRAWN = Size(30, 0)
 SERVERS = 16  # of the asynchronous line for GPUs, each with a link of its own
 
 Lines = Mapping[str, Sequence[tuple[float, float]]]
@@ -66,10 +66,11 @@ def lines(job: Job, network: Network, servers: Servers, *, state: float) -> Line
 
 
 def _here(measured: Measured) -> Lines:
-    fitted, job = here.fitted(measured), here.job(measured, DRAWN)
-    # Until pushes are measured: what a pull and a push send, over this link.
-    exchange = 2 * fitted.link.seconds(job.gradients)
-    return lines(job, fitted.network, Servers(exchange, exchange / 2), state=job.gradients)
+    job = here.job(measured, DRAWN)
+    drawn = lines(job, here.fitted(measured).network, here.servers(measured), state=job.gradients)
+    cut, network = here.cut(measured, DRAWN), here.mesh_network(measured)
+    mesh = [(n, efficiency(cut, step_seconds(cut, network, n))) for n in COUNTS if n >= cut.cut]
+    return {**drawn, "mesh: Work's matrix, cut over 2": mesh}
 
 
 def _gpus() -> Lines:
@@ -114,9 +115,13 @@ def _link(what: str, latency: float, bandwidth: float, spread: float) -> list[st
 
 
 def _errors(measured: Measured) -> str:
-    found = [*here.checks(measured), *straggling.checks(measured["stragglers"], here.fitted(measured))]
+    found = [*here.checks(measured), *_of_stragglers(measured)]
     rows = [[x.what, _figure(x.measured), _figure(x.model), f"{x.error:+.0%}"] for x in found]
     return table(["what", "measured", "model", "error"], [*rows, _summary([x.error for x in found])])
+
+
+def _of_stragglers(measured: Measured) -> Iterator[here.Check]:
+    return straggling.checks(measured["stragglers"], here.fitted(measured), here.servers(measured))
 
 
 def _figure(x: float) -> str:

@@ -11,7 +11,7 @@ from benchmarks import stragglers
 from benchmarks.machine import machine
 from benchmarks.simulate import here, straggling
 from benchmarks.simulate.measure import Size
-from benchmarks.simulate.model import Job, Link, local_step_seconds, step_seconds
+from benchmarks.simulate.model import Job, Link, Servers, local_step_seconds, step_seconds
 from benchmarks.slowed import due, slowed
 from tests.commands import CHECKOUT, environment
 
@@ -86,10 +86,9 @@ def test_the_model_has_no_error_where_runs_are_as_it_says():
             for ms in (3, 30)
         }
     }
-    checks = list(straggling.checks(found, machines))
-    assert len(checks) == 11  # a rate and what is kept of it, of three by two, but for the rate that is fitted to
-    assert [check.error for check in checks] == pytest.approx([0.0] * 11)
-    assert straggling.servers(found, machines).exchange == pytest.approx(0.004)
+    checks = list(straggling.checks(found, machines, Servers(exchange=0.004, locked=0.001)))
+    assert len(checks) == 12  # a rate and what is kept of it, of three by two
+    assert [check.error for check in checks] == pytest.approx([0.0] * 12)
 
 
 def command(*flags, cwd):
@@ -109,10 +108,9 @@ def test_help_needs_no_tensorflow():
 
 @pytest.mark.long
 def test_one_round_of_short_steps_by_the_real_command(tmp_path):
-    modes = list(stragglers.MODES)[:3]
-    done = command("--rounds=1", "--ms", "3", "--only", *modes, "--picture=p.svg", cwd=tmp_path)
+    done = command("--rounds=1", "--ms", "3", "--picture=p.svg", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads((tmp_path / "stragglers.json").read_text())
-    assert list(found["runs"]) == [f"{mode}, 3 ms" for mode in modes]
+    assert list(found["runs"]) == [f"{mode}, 3 ms" for mode in stragglers.MODES]
     assert all(run["even"][0] > run["slow"][0] > 0 for run in found["runs"].values())
-    assert (tmp_path / "p.svg").read_text().count("<circle") == len(modes)
+    assert (tmp_path / "p.svg").read_text().count("<circle") == len(stragglers.MODES)
