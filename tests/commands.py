@@ -57,21 +57,34 @@ class ForkServer:
 
     def run(self, *arguments: str, cwd: Path, timeout: float, before: Mapping[str, Any] | None = None) -> Done:
         """Runs the command in a fork; `before` is what `become` in `tests.fork_server` says."""
-        assert self.process.stdin
         with tempfile.NamedTemporaryFile("r") as stdout, tempfile.NamedTemporaryFile("r") as stderr:
-            streams = {"stdout": stdout.name, "stderr": stderr.name}
-            request = {"arguments": arguments, "cwd": str(cwd), "before": before, **streams}
-            self.process.stdin.write(f"{json.dumps(request)}\n".encode())
-            pid = self._answer()
+            pid = self.begin(*arguments, cwd=cwd, stdout=stdout.name, stderr=stderr.name, before=before)
             try:
-                code = self._answer(timeout)
+                code = self.answer(timeout)
             except TimeoutError:
                 os.kill(pid, signal.SIGKILL)
-                self._answer()
+                self.answer()
                 raise subprocess.TimeoutExpired(arguments, timeout, stdout.read(), stderr.read()) from None
             return subprocess.CompletedProcess(arguments, code, stdout.read(), stderr.read())
 
-    def _answer(self, timeout: float | None = None) -> int:
+    def begin(
+        self,
+        *arguments: str,
+        cwd: Path,
+        stdout: str,
+        stderr: str,
+        before: Mapping[str, Any] | None = None,
+        command: str = "trainers.main",
+    ) -> int:
+        """Starts a command with files for its output; returns its process id. The next `answer` is its exit code."""
+        assert self.process.stdin
+        streams = {"stdout": stdout, "stderr": stderr}
+        request = {"command": command, "arguments": arguments, "cwd": str(cwd), "before": before, **streams}
+        self.process.stdin.write(f"{json.dumps(request)}\n".encode())
+        return self.answer()
+
+    def answer(self, timeout: float | None = None) -> int:
+        """Returns the next number that the server says; raises `TimeoutError` where none comes in time."""
         assert self.process.stdout
         if not select.select([self.process.stdout], [], [], timeout)[0]:
             raise TimeoutError

@@ -1,4 +1,4 @@
-"""Runs `python -m trainers.main` in forks of one process, which has imported TensorFlow once for all of them.
+"""Runs `python -m trainers.main`, or `trainers.launch`, in forks of one process, which has imported TensorFlow for all.
 
 Importing TensorFlow takes 3.5 of the 3.9 CPU seconds of a refusal. A process may fork as long as TensorFlow has run no
 operation, and so started none of its threads: the server only imports. A fork then does what `python -m` does, from
@@ -39,7 +39,7 @@ def serve() -> dict[str, Any]:
 
 
 def become(request: dict[str, Any]) -> None:
-    """Makes this fork the process that `python -m trainers.main` would have been started as.
+    """Makes this fork the process that the command would have been started as.
 
     A request may name a module whose `begin` is called before, with the arguments that it gives: it can watch the
     process from within.
@@ -70,5 +70,6 @@ if __name__ == "__main__":
     app._init_callbacks.clear()
     del os.environ["TF_CPP_MIN_LOG_LEVEL"]
     gc.freeze()  # a collection in a fork would copy every page
-    become(serve())
-    runpy.run_module("trainers.main", run_name="__main__", alter_sys=True)
+    request = serve()
+    become(request)
+    runpy.run_module(request["command"], run_name="__main__", alter_sys=True)

@@ -73,3 +73,22 @@ def test_the_server_ends_with_whoever_asks_it(tmp_path):
     while server.process.poll() is None and time.monotonic() < until:
         time.sleep(0.05)
     assert server.process.returncode == 0
+
+
+def test_a_forked_launch_starts_forks_that_end_as_processes_do(tmp_path):
+    (tmp_path / "mine.py").write_text(ENDINGS["fails"])
+    (tmp_path / "mine.gin").write_text("import mine\n")
+    streams = {name: tmp_path / name for name in ("stdout", "stderr")}
+    for path in streams.values():
+        path.touch()
+    arguments = ["--workers=1", "--open_ports", "--", "--gin_file=mine.gin"]
+    fork_server().begin(
+        *arguments,
+        cwd=tmp_path,
+        before={"module": "tests.forked_launch", "arguments": {}},
+        command="trainers.launch",
+        **{name: str(path) for name, path in streams.items()},
+    )
+    assert fork_server().answer(60.0) == 1
+    assert "[worker 0] RuntimeError: no\n" in (said := streams["stderr"].read_text()), said
+    assert "worker 0 ended with 1" in said

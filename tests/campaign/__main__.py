@@ -24,7 +24,7 @@ from tests.campaign.lab import Bench, Case, HungError, Lab
 from tests.campaign.report import Tally, print_table
 from tests.commands import let_children_hear
 
-PARTS = ("kills", "signals", "damage", "room", "nan", "mutants", "workers")
+PARTS = ("kills", "signals", "damage", "room", "nan", "mutants", "workers", "served")
 LEAST = {"kills": 200, "mutants": 2000}  # trials, below which the whole form is none
 PROGRESS_SECONDS = 20.0
 TOGETHER = 2  # cases

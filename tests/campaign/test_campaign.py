@@ -9,10 +9,11 @@ import signal
 import pytest
 
 from core.errors import DataError
-from tests.campaign import kills, marks, meeting, mutate, mutation, room, signals, small_disk, subject
+from tests.campaign import counted, kills, marks, meeting, mutate, mutation, room, signals, small_disk, subject
 from tests.campaign.__main__ import main, run_case, run_part
 from tests.campaign.lab import Bench, Case, Lab
 from tests.campaign.report import Tally, print_table
+from tests.commands import run
 
 
 @pytest.mark.long
@@ -62,6 +63,29 @@ def test_what_differs_in_a_finished_workdir_is_named(tmp_path, monkeypatch):
     assert len(found) == 2
     assert "told/calls" in found[0]
     assert found[1] == "`.write-7` is left over"
+
+
+def test_a_step_too_many_or_too_few_is_seen_in_each_place_that_tells_of_it(tmp_path):
+    counted.write(tmp_path / "here")
+    done = run("--gin_file=counted.gin", "--workdir=run", cwd=tmp_path / "here")
+    assert done.returncode == 0, done.stderr
+    workdir = tmp_path / "here" / "run"
+    assert counted.miscounts(workdir, counted.STEPS) == []
+    metrics = workdir / "metrics.jsonl"
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+    lines[0]["example"] += 1.0
+    lines[1]["most"] += 1.0
+    metrics.write_text("".join(f"{json.dumps(line)}\n" for line in lines[:-1]))
+    step = workdir / "checkpoints" / f"step-{counted.STEPS + 1:09}"
+    step.with_name(f"step-{counted.STEPS:09}").rename(step)
+    found = counted.miscounts(workdir, counted.STEPS + 1)
+    assert sorted({text.split(" ")[0] for text in found}) == ["`result.json`", *places(step), "evaluated", "the", "up"]
+
+
+def places(step):
+    """What a checkpoint of the counted run counts in."""
+    names = [*(f"task.Snet.Sw{i}" for i in range(4)), "optimizer.Snet.Sstep"]
+    return sorted(f"`variables/{name}/.ATTRIBUTES/VARIABLE_VALUE`" for name in names)
 
 
 def test_a_failure_is_a_row_s_and_says_how_it_is_repeated(tmp_path, capsys):

@@ -1,0 +1,115 @@
+"""A cluster with servers under `trainers.launch`: who is who, how far it has come, and what it leaves behind."""
+
+import contextlib
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+from tests import ports
+from tests.campaign.lab import HungError, last_line
+from tests.commands import CONFIGS, ForkServer
+
+CLUSTER = ("--workers=2", "--ps=2", "--max_restarts=6", "--deadline=20")
+FLAGS = (
+    "--gin_file=counted.gin",
+    f"--gin_file={CONFIGS / 'runtime' / 'parameter_server.gin'}",
+    "--gin_param=parameter_server.overdue = 2.0",
+    "--workdir=run",
+)
+LEAVING = 20.0  # seconds in which what was killed is gone
+LOOK = 0.005  # seconds between two looks at what has happened
+
+
+class Launched:
+    """One launch, in a fork of `server`; its processes are forks as well."""
+
+    def __init__(self, server: ForkServer, folder: Path):
+        self._server, self._journal = server, folder / "journal.txt"
+        self._output = {name: folder / f"{name}.txt" for name in ("stdout", "stderr")}
+        for path in self._output.values():
+            path.write_text("")
+        self._journal.write_text("")
+        self.code: int | None = None
+        self.pid = server.begin(
+            *(*CLUSTER, *ports.flags(), "--", *FLAGS),
+            cwd=folder,
+            before={"module": "tests.forked_launch", "arguments": {}},
+            command="trainers.launch",
+            **{name: str(path) for name, path in self._output.items()},
+        )
+
+    @property
+    def said(self) -> str:
+        """Returns all that came from it, on either stream."""
+        return "".join(path.read_text(errors="replace") for path in self._output.values())
+
+    def pids(self) -> dict[str, int]:
+        """Returns the process of each by its name, as in `worker 0`: of those that started again, the last."""
+        return {"launch": self.pid, **dict(self._started())}
+
+    def count(self, section: str) -> int:
+        """Returns how often it was in a section."""
+        return self._journal.read_text().split().count(section)
+
+    def comes_to(self, section: str, times: int, seconds: float) -> bool:
+        """Waits until it was so often in a section; says whether it came there before it ended."""
+        until = time.monotonic() + seconds
+        while self.count(section) < times:
+            if self.ends_within(LOOK):
+                return False
+            if time.monotonic() > until:
+                raise HungError(f"comes to no {section} {times} within {seconds:g} s: {self._last_words()}")
+        return True
+
+    def ends_within(self, seconds: float) -> bool:
+        """Waits for its end for a while, and says if it has come."""
+        if self.code is None:
+            with contextlib.suppress(TimeoutError):
+                self.code = self._server.answer(seconds)
+        return self.code is not None
+
+    def end(self, seconds: float) -> int:
+        """Returns its exit code."""
+        if not self.ends_within(seconds):
+            raise HungError(f"hangs: no end within {seconds:g} s; {self._last_words()}")
+        assert self.code is not None
+        return self.code
+
+    def left_behind(self) -> list[str]:
+        """Names whoever is still there some time after it has ended."""
+        until = time.monotonic() + LEAVING
+        while (left := self._alive()) and time.monotonic() < until:
+            time.sleep(0.1)
+        return left
+
+    def close(self) -> None:
+        """Kills whatever is left of it."""
+        self._kill(self.pid)
+        for _, pid in self._started():
+            self._kill(pid)
+        self.ends_within(LEAVING)
+
+    def _started(self) -> list[tuple[str, int]]:
+        lines = re.findall(r"^started (.*)$", self._output["stdout"].read_text(errors="replace"), re.MULTILINE)
+        return [
+            (name, int(pid)) for line in lines for name, pid in re.findall(r"([a-z]+(?: \d+)?) \(process (\d+)\)", line)
+        ]
+
+    def _alive(self) -> list[str]:
+        """Names those in whose session there is a process."""
+        sessions = set()
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                state, _, _, session = path.read_text().rpartition(")")[2].split()[:4]
+                sessions |= {int(session)} if state not in "ZX" else set()
+        return [f"{name} ({pid})" for name, pid in self._started() if pid in sessions]
+
+    def _kill(self, pid: int) -> None:
+        if self.code is None or any(str(pid) in left for left in self._alive()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _last_words(self) -> str:
+        return "; ".join(last_line(path.read_text(errors="replace")) for path in self._output.values())
