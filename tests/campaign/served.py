@@ -15,6 +15,7 @@ from random import Random
 from typing import NamedTuple
 
 from core.errors import PreemptedError
+from tests import ports
 from tests.campaign import counted
 from tests.campaign.lab import Bench, Case, HungError, Lab, last_line
 from tests.campaign.launched import Launched
@@ -44,6 +45,7 @@ class Blow(NamedTuple):
 
 def cases(lab: Lab) -> Iterator[Case]:
     """Yields a case for nothing, for each signal to each role at each moment, and for several of them in a row."""
+    ports.way()  # it forks, which is for one thread alone
     if not lab.short:
         yield Case("nothing", lambda bench: struck(bench, []), "undisturbed")
     blows = [Blow(*kind) for kind in _kinds()]
