@@ -71,7 +71,7 @@ def test_a_refusal_on_a_mesh_is_a_problem_unless_it_is_known(monkeypatch):
 
 
 def test_what_is_wrong_on_a_mesh_is_found(monkeypatch):
-    monkeypatch.setattr("core.distribution.exchange.refuse_unsafe", lambda function, parts: None)
+    monkeypatch.setattr("core.distribution.mesh_exchange.refuse_unsafe", lambda function, parts: None)
 
     class Noisy(Ragged):
         def loss(self, batch, rng):
