@@ -11,8 +11,20 @@ import dataclasses
 import math
 from collections.abc import Iterable
 
+from core.telemetry.console import format_figure
+
 WIDE = 10.0  # how many times the smallest value the largest has to be for a logarithmic scale
 INTERVALS = 5
+
+
+def tick_label(name: str, tick: float) -> str:
+    """Returns what stands beside a round value of the figure `name`.
+
+    >>> tick_label("loss", 0.05), tick_label("loss", 100.0), tick_label("step_seconds", 0.05)
+    ('0.05', '100', '50.000 ms')
+    """
+    told = format_figure(name, tick)
+    return told.rstrip("0").rstrip(".") if "." in told and told[-1].isdigit() and "e" not in told else told
 
 
 @dataclasses.dataclass(frozen=True)

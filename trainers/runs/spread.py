@@ -2,14 +2,17 @@
 
 >>> Spread.of([1.0, 2.0, 3.0])
 Spread(mean=2.0, deviation=1.0, count=3)
->>> Spread.of([1.0]).deviation is None
-True
+>>> Spread.of([1.0, 1.02]).told("loss"), Spread.of([1.0]).told("loss")
+('1.0100 ± 0.0141', '1.0000')
 """
 
 import dataclasses
 import math
 import statistics
 from collections.abc import Sequence
+
+from core.telemetry.console import format_figure
+from trainers.runs.compare import MISSING
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,3 +30,14 @@ class Spread:
             return cls(math.nan, None, len(values))
         deviation = statistics.stdev(values) if len(values) > 1 else None
         return cls(statistics.fmean(values), deviation, len(values))
+
+    def told(self, name: str) -> str:
+        """Returns the mean of the figure `name` and, to as many places, the deviation."""
+        if not self.count:
+            return MISSING
+        mean = format_figure(name, self.mean)
+        if self.deviation is None:
+            return mean
+        same_places = f"{self.deviation:,.{len(mean.partition('.')[2])}f}"
+        fits = not set(mean) - set("-.,0123456789") and (same_places.strip("0.,") or not self.deviation)
+        return f"{mean} ± {same_places if fits else format_figure(name, self.deviation)}"

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from core.telemetry.console import format_figure
-from trainers.runs.compare import MISSING
 from trainers.runs.figures import sign
 from trainers.runs.listing import table
 from trainers.runs.read import FINISHED, Run
@@ -48,7 +46,7 @@ def summary(
         cells = []
         for name, by_key in spreads.items():
             best = len(groups) > 1 and _is_best(name, by_key[key], [*by_key.values()])
-            cells.append(Text(f"{_told(name, by_key[key])}{'  best' if best else ''}", "bold" if best else ""))
+            cells.append(Text(f"{by_key[key].told(name)}{'  best' if best else ''}", "bold" if best else ""))
         done = len(finished[key])
         made.add_row(*map(Text, key), Text(f"{done}" if done == len(runs) else f"{done} of {len(runs)}"), *cells)
     return made
@@ -57,15 +55,3 @@ def summary(
 def _is_best(name: str, spread: Spread, others: Sequence[Spread]) -> bool:
     known = [sign(name) * each.mean for each in others if math.isfinite(each.mean)]
     return bool(sign(name) and known) and sign(name) * spread.mean == max(known)
-
-
-def _told(name: str, spread: Spread) -> str:
-    """Returns the mean and, to as many places, the deviation."""
-    if not spread.count:
-        return MISSING
-    mean = format_figure(name, spread.mean)
-    if spread.deviation is None:
-        return mean
-    same_places = f"{spread.deviation:,.{len(mean.partition('.')[2])}f}"
-    fits = not set(mean) - set("-.,0123456789") and (same_places.strip("0.,") or not spread.deviation)
-    return f"{mean} ± {same_places if fits else format_figure(name, spread.deviation)}"

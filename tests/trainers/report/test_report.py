@@ -1,0 +1,282 @@
+"""`python -m trainers.report`: a page that is well formed, whole, true to the figures, and asks for nothing."""
+
+import html.parser
+import itertools
+import json
+import math
+import os
+import re
+import struct
+import subprocess
+import sys
+import zlib
+
+import pytest
+
+from tests.commands import CONFIGS, environment, run
+from tests.written_runs import write_run
+from trainers.report.__main__ import main
+from trainers.report.svg import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Line, chart
+from trainers.report.verdict import verdict
+from trainers.runs.figures import Curve
+from trainers.runs.read import read_run
+
+VOID = {"meta", "img", "line", "polyline", "circle"}
+
+
+class Page(html.parser.HTMLParser):
+    """Refuses tags that aren't closed in their order; keeps elements with their attributes, and texts by their tag."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.elements, self.texts = [], [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        names = [name for name, _ in attributes]
+        assert len(set(names)) == len(names), (tag, attributes)
+        self.elements.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        assert tag in VOID
+        self.elements.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append((self.open[-1] if self.open else "", data))
+
+    def all(self, tag):
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    def text(self, tag):
+        return " ".join(text for name, text in self.texts if name == tag)
+
+
+def png(width=2, height=2):
+    def part(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    rows = zlib.compress((b"\0" + b"\x7f" * width) * height)
+    return b"\x89PNG\r\n\x1a\n" + part(b"IHDR", header) + part(b"IDAT", rows) + part(b"IEND", b"")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def reported(folder, *words):
+    assert main([*words]) == 0
+    text = (folder / "report.html").read_text()
+    assert_nothing_is_fetched(text)
+    return Page(text)
+
+
+def assert_nothing_is_fetched(text):
+    page = Page(text)
+    for tag, attributes in page.elements:
+        assert tag not in ("script", "link", "iframe", "object", "base", "a", "form")
+        for name, value in attributes.items():
+            assert not name.startswith("on")
+            assert name not in ("href", "srcset", "style", "action")
+            assert name != "src" or value.startswith("data:image/png;base64,")
+    assert "url(" not in text
+    assert "@import" not in text
+    (policy,) = [each["content"] for each in page.all("meta") if "http-equiv" in each]
+    assert policy == "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+
+
+def test_a_page_about_real_runs_has_their_figures(folder):
+    for seed in (0, 1):
+        flags = [
+            "--gin_param=Trainer.steps=20",
+            "--gin_param=Trainer.log_every=5",
+            "--gin_param=Trainer.evaluate_every=10",
+        ]
+        gin_file = f"--gin_file={CONFIGS / 'digits_linear.gin'}"
+        done = run(gin_file, *flags, f"--gin_param=Experiment.seed={seed}", f"--workdir=runs/{seed}", cwd=folder)
+        assert done.returncode == 0, done.stderr
+    page = reported(folder, "runs")
+    lines = [json.loads(line) for line in (folder / "runs" / "1" / "metrics.jsonl").read_text().splitlines()]
+    names = {name for line in lines for name in line} - {"step", "split"}
+    assert {each["aria-label"] for each in page.all("svg")} == {f"{name} by step" for name in names}
+    last = [line for line in lines if line["split"] == "eval"][-1]
+    assert f"{last['loss']:.4f}" in page.text("td")
+    assert "runs/1: eval/loss" in page.text("title")
+    assert "Experiment.seed" in page.text("td")
+    assert "no further apart than" in page.text("p") or "over 2 seeds" in page.text("p")
+    assert "None was recorded." in page.text("p")
+    assert "--workdir=runs/1" in page.text("dd")
+
+
+def test_a_chart_holds_its_points_to_a_tenth_of_a_pixel():
+    curve = Curve((0, 50, 100, 200), (4.0, 3.0, math.nan, 2.0))
+    text = chart(
+        "loss", [Line("1", "a & b", 0, True, curve), Line("1", "train", 0, False, Curve((0, 200), (2.0, 3.0)))]
+    )
+    page = Page(text)
+    held, trained = (each["points"] for each in page.all("polyline"))
+
+    def place(step, value):
+        x = LEFT + step / 200 * (WIDTH - LEFT - RIGHT)
+        return x, TOP + (4.0 - value) / 2.0 * (HEIGHT - TOP - BOTTOM)
+
+    def places(points):
+        return [tuple(map(float, each.split(","))) for each in points.split()]
+
+    for found, expected in [(held, [(0, 4.0), (50, 3.0)]), (trained, [(0, 2.0), (200, 3.0)])]:
+        for point, (step, value) in zip(places(found), expected, strict=True):
+            assert point == pytest.approx(place(step, value), abs=0.06)
+    alone = page.all("circle")[-1]  # what stands between two gaps
+    assert (float(alone["cx"]), float(alone["cy"])) == pytest.approx(place(200, 2.0), abs=0.06)
+    assert page.text("title") == "a & b train"
+    assert [each["class"] for each in page.all("g")] == ["c0", "c0 dashed"]
+    assert [each for each in page.all("text") if "end" in each.get("class", "")] == [
+        {"class": "end c0", "x": str(WIDTH - RIGHT + 4), "y": f"{HEIGHT - BOTTOM + 4:.1f}"},  # the held out one's alone
+    ]
+
+
+def test_a_long_curve_keeps_its_extremes():
+    values = [math.sin(i / 500) for i in range(20_000)]
+    values[7_777], values[12_345] = 9.0, -9.0
+    (line,) = Page(chart("x", [Line("1", "", 0, True, Curve(tuple(range(20_000)), tuple(values)))])).all("polyline")
+    ys = [float(each.partition(",")[2]) for each in line["points"].split()]
+    assert len(ys) <= 500
+    assert (min(ys), max(ys)) == pytest.approx((TOP, HEIGHT - BOTTOM), abs=0.06)
+
+
+def test_labels_of_curves_that_end_together_do_not_lie_on_each_other():
+    curves = [Curve((0, 1), (0.0, 1.0 - i / 1000)) for i in range(10)]
+    text = chart("x", [Line(str(i), "", i, True, curve) for i, curve in enumerate(curves)])
+    ys = sorted(float(y) for y in re.findall(r'<text class="end c\d" x="\d+" y="([\d.]+)"', text))
+    assert len(ys) == 10
+    assert min(b - a for a, b in itertools.pairwise(ys)) >= 12
+    assert ys[-1] <= HEIGHT
+
+
+def test_what_runs_say_is_shown_and_not_obeyed(folder):
+    name = '<script>alert("1")<\u2215script>&\x1b'
+    path = write_run(folder / "runs" / name, exit_code=3, reason="<img src=x onerror=alert(1)> & </body>")
+    write_run(folder / "runs" / "b", rate="'</pre><script>'")
+    (path / "run.json").write_text(json.dumps({"command": ["<b>", '"'], "git": "\ud800", "versions": {"<i>": 1}}))
+    with (path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 1, "split": "eval", "<b>\\ud800\\"": 1}\n')
+    (path / "samples").mkdir()
+    (path / "samples" / "step-1.txt").write_bytes(b"<script>\xff</pre>")
+    page = reported(folder, "runs")
+    assert "<script>" in page.text("pre")
+    assert "onerror" in page.text("li")
+    assert r"\xff</pre>" in page.text("pre")
+
+
+def test_samples_are_in_the_page(folder):
+    path = write_run(folder / "runs" / "a")
+    (path / "samples").mkdir()
+    for step in range(10):
+        (path / "samples" / f"step-{step:09d}.png").write_bytes(png(step + 1))
+    (path / "samples" / "step-000000010.png").write_bytes(b"no picture")
+    os.mkfifo(path / "samples" / "step-000000011.png")
+    images = reported(folder, "runs").all("img")
+    assert [each["alt"] for each in images] == ["step-000000000", "step-000000003", "step-000000007"]
+
+
+def test_faults_are_listed(folder):
+    path = write_run(folder / "a", losses={1: 0.5, 2: math.nan}, exit_code=3, reason="a loss wasn't finite")
+    (path / "run.json").write_text("{")
+    said = reported(folder, "a").text("li")
+    assert "failed (3: not finite): a loss wasn't finite" in said
+    assert "eval/loss wasn't finite 1 times, first at step 2" in said
+    assert "`run.json` holds no JSON object" in said
+
+
+def test_a_run_that_left_nothing_has_a_page(folder):
+    (folder / "a").mkdir()
+    (folder / "a" / ".lock").touch()
+    page = reported(folder, "a")
+    assert "No run has finished" in page.text("p")
+    assert page.all("svg") == []
+
+
+def said(folder, *runs):
+    """The verdict on runs of (rate, seed, last loss)."""
+    paths = []
+    for rate, seed, loss in runs:
+        path = write_run(folder / f"{len(paths)}", rate=rate, losses={1: 9.0, 2: loss})
+        with (path / "config" / "operative.gin").open("a") as file:
+            file.write(f"Experiment.seed = {seed}\n")
+        paths.append(path)
+    return verdict([read_run(path) for path in paths])
+
+
+def test_the_verdict_measures_by_the_spread_between_seeds(tmp_path):
+    far = [("0.1", 0, 1.0), ("0.1", 1, 2.0), ("0.2", 0, 8.0), ("0.2", 1, 9.0)]
+    assert said(tmp_path / "far", *far) == (
+        "Runs 1 and 2 ended with the smallest eval/loss, 1.5000 ± 0.7071 over 2 seeds, before runs 3 and 4 with "
+        "8.5000 ± 0.7071 over 2 seeds: 7.0000 apart, 9.9 times the standard deviation between seeds."
+    )
+    near = [("0.1", 0, 1.0), ("0.1", 1, 2.0), ("0.2", 0, 1.5)]
+    assert "no further apart than runs that differ in their seed alone" in said(tmp_path / "near", *near)
+    once = said(tmp_path / "once", ("0.1", 0, 2.0), ("0.2", 0, 1.0))
+    assert once.startswith("Run 2 ended with the smallest eval/loss, 1.0000, before run 1 with 2.0000: one run each")
+    assert "nothing" not in once
+    assert "no other setting" in said(tmp_path / "one", ("0.1", 0, 2.0))
+    assert "No run has ended with a finite eval/loss" in said(tmp_path / "nan", ("0.1", 0, math.nan))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], ["no run is named"]),
+        (["empty"], ["'empty' is no run"]),
+        (["run", "--out=no/folder/x.html"], ["`--out` is 'no/folder/x.html'", "No such file or directory"]),
+        (["run", "--out=empty"], ["`--out` is 'empty'", "Is a directory", "as `--out=report.html`"]),
+        (["run", "--ot=x"], ["there is no flag `--ot=x`. Did you mean `--out`?"]),
+    ],
+)
+def test_mistakes_are_one_paragraph(folder, capsys, words, says):
+    write_run(folder / "run")
+    (folder / "empty").mkdir()
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    for text in says:
+        assert text in error
+    assert sorted(os.listdir(folder)) == ["empty", "run"]
+
+
+def test_a_full_disk_leaves_the_page_before(folder, monkeypatch, capsys):
+    write_run(folder / "run")
+    reported(folder, "run")
+    before = (folder / "report.html").read_bytes()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert main(["run"]) == 8
+    assert "`report.html` can't be written: No space left on device" in capsys.readouterr().err
+    assert (folder / "report.html").read_bytes() == before
+    assert sorted(os.listdir(folder)) == ["report.html", "run"]
+
+
+def test_the_command_imports_no_tensorflow(folder):
+    write_run(folder / "run")
+    code = (
+        "import runpy, sys; sys.modules['tensorflow'] = None; runpy.run_module('trainers.report', run_name='__main__')"
+    )
+    for words in (["--help"], ["run"]):
+        done = subprocess.run(
+            [sys.executable, "-c", code.format("trainers.report"), *words],
+            cwd=folder, env=environment(), capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "run in `report.html`\n"

@@ -1,0 +1,78 @@
+"""`python -m trainers.report [--run=]FOLDER ... [--out=report.html]`
+
+Writes a page about runs, in one file, by reading their folders. Nothing here imports TensorFlow.
+"""
+
+if __name__ == "__main__":
+    from trainers.beginning import begin
+
+    begin("gin", "rich.console", "tensorboard.summary.writer.record_writer")
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from absl import flags as absl_flags
+from absl.flags import FlagValues
+
+from core.disk import write_whole
+from core.errors import ConfigurationError, NoRoomError, shown
+from trainers.app import refuse, run_app
+from trainers.blame import report
+from trainers.flags import parse_flags
+from trainers.report.page import page
+from trainers.runs.find import find_runs
+from trainers.runs.read import read_run
+
+USAGE = """python -m trainers.report FOLDER [FOLDER ...] [--out=report.html]
+
+Writes one page of HTML about the runs that are, or lie below, these folders: figures, curves, what differs between
+their configurations, samples, what they were started with, faults, and which is best. It asks for nothing from a
+network, and can be sent as it is."""
+
+
+def main(words: Sequence[str]) -> int:
+    """Runs the command with these words behind its name; returns its exit code."""
+    try:
+        flags = parse(words)
+    except ConfigurationError as error:
+        return refuse(error)
+    return run(flags)
+
+
+def parse(words: Sequence[str]) -> FlagValues:
+    """Returns the flags; raises a `ConfigurationError` for a wrong one."""
+    flags = parse_flags(words, _define, usage=USAGE, bare="run")
+    if not flags.run:
+        raise ConfigurationError("no run is named: give the folder of one, or of several, as `runs/digits_mlp`.")
+    return flags
+
+
+def _define(flag_values: FlagValues) -> None:
+    absl_flags.DEFINE_multi_string(
+        "run", [], "the folder of a run, or one with runs below it; `--run=` may be left out", flag_values=flag_values
+    )
+    absl_flags.DEFINE_string("out", "report.html", "the file that the page is written to", flag_values=flag_values)
+
+
+def run(flags: FlagValues) -> int:
+    """Writes the page that the flags describe; returns the exit code."""
+    out = Path(flags.out)
+    try:
+        runs = [read_run(path) for path in find_runs(flags.run)]
+        text = page(runs, now=time.time())
+        try:
+            write_whole({out: text.encode()})
+        except OSError as error:
+            raise ConfigurationError(
+                f"`--out` is {shown(flags.out)}, which can't be written: {error.strerror}. Name a file in a folder "
+                "that is there, as `--out=report.html`."
+            ) from None
+    except (ConfigurationError, NoRoomError) as error:
+        return report(error, verbose=False)
+    print(f"{len(runs)} runs in `{out}`" if len(runs) != 1 else f"{runs[0].name} in `{out}`")
+    return 0
+
+
+if __name__ == "__main__":
+    run_app(parse, run)

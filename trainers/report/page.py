@@ -1,0 +1,176 @@
+"""The page: verdict, figures, curves, differences, samples, machines, faults. All that runs say is escaped."""
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from html import escape
+
+from core.errors import as_said
+from core.telemetry.console import format_figure
+from trainers.report.samples import samples
+from trainers.report.style import STYLE
+from trainers.report.svg import COLOURS, Line, chart
+from trainers.report.verdict import verdict
+from trainers.runs.compare import MISSING, differences
+from trainers.runs.figures import best, main_figures
+from trainers.runs.read import Run
+
+# Even where a name slipped through as markup, a browser would fetch nothing for it and run nothing of it.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+
+
+def page(runs: Sequence[Run], *, now: float) -> str:
+    """Returns the whole file; runs go by their numbers, from 1."""
+    title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs"
+    sections = [
+        ("Runs", _runs(runs)),
+        ("Curves", _curves(runs)),
+        ("What differs", _differences(runs)),
+        ("Samples", _samples(runs)),
+        ("What they were started with", _machines(runs)),
+        ("Faults", _faults(runs)),
+    ]
+    return "\n".join(
+        [
+            '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{_said(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>",
+            f'<h1>{_said(title)}</h1>\n<p class="faint">as of {_time(now)}</p>',
+            f'<p class="verdict">{_said(verdict(runs))}</p>',
+            *(f"<section>\n<h2>{name}</h2>\n{content}\n</section>" for name, content in sections if content),
+            "</body>\n</html>\n",
+        ]
+    )
+
+
+def _runs(runs: Sequence[Run]) -> str:
+    figures = main_figures(run.figures for run in runs)
+    rows = []
+    for i, run in enumerate(runs, 1):
+        step = f"{run.step:,}" + (f" of {run.steps:,}" if run.steps not in (None, run.step) else "")
+        state = f'<span class="{run.state.split()[0]}">{_said(run.ending)}</span>'
+        told = [_figure(run, name) for name in figures]
+        rows.append([_number(i), _said(run.name), state, step, *told, _time(run.heard)])
+    return _table(["", "run", "state", "step", *map(_said, figures), "last wrote"], rows)
+
+
+def _figure(run: Run, name: str) -> str:
+    if name not in run.figures:
+        return MISSING
+    found, (step, value) = best(name, run.figures[name]), run.figures[name].last
+    told = format_figure(name, value)
+    if found is None or found[0] == step:
+        return told
+    return f'{told} <span class="faint">best {format_figure(name, found[1])} at {found[0]:,}</span>'
+
+
+def _curves(runs: Sequence[Run]) -> str:
+    """Draws each figure once: all runs, what was trained on dashed beside what was held out."""
+    lines: dict[str, list[Line]] = {}
+    for i, run in enumerate(runs):
+        for name, curve in run.figures.items():
+            split, _, own = name.partition("/")
+            line = Line(str(i + 1), as_said(f"{run.name}: {name}"), i, split != "train", curve)
+            lines.setdefault(own, []).append(line)
+    drawn = {own: each for own, each in lines.items() if any(line.curve.finite for line in each)}
+    charts = [
+        f"<figure><figcaption>{_said(own)}</figcaption>{chart(as_said(own), each)}{_values(own, each)}</figure>"
+        for own, each in drawn.items()
+    ]
+    if not charts:
+        return ""
+    legend = "".join(f"<li>{_number(i)} {_said(run.name)}</li>" for i, run in enumerate(runs, 1))
+    note = '<p class="faint">Dashed: on what is trained on. Solid: held out.</p>'
+    return f'<ul class="legend">{legend}</ul>{note}<div class="charts">{"".join(charts)}</div>'
+
+
+def _values(name: str, lines: Sequence[Line]) -> str:
+    """Returns in numbers what a chart shows."""
+    rows = []
+    for line in lines:
+        values = [y for _, y in line.curve.finite]
+        some = line.curve.last[1], min(values, default=math.nan), max(values, default=math.nan)
+        told = [format_figure(name, x) for x in some]
+        rows.append([_said(line.title), f"{len(line.curve.steps):,}", *told])
+    head = ["curve", "points", "last", "smallest", "largest"]
+    return f"<details><summary>numbers</summary>{_table(head, rows)}</details>"
+
+
+def _differences(runs: Sequence[Run]) -> str:
+    if len(runs) == 1:
+        return ""
+    rows = [[_said(name), *map(_said, values)] for name, values in differences(runs).items()]
+    if not rows:
+        return "<p>Nothing differs between what they were started with.</p>"
+    return _table(["", *(_number(i) for i in range(1, len(runs) + 1))], rows)
+
+
+def _samples(runs: Sequence[Run]) -> str:
+    found = {i: "".join(samples(run.path / "samples")) for i, run in enumerate(runs, 1)}
+    return "".join(
+        f'<h3>{_number(i)} {_said(runs[i - 1].name)}</h3><div class="samples">{each}</div>'
+        for i, each in found.items()
+        if each
+    )
+
+
+def _machines(runs: Sequence[Run]) -> str:
+    parts = []
+    for i, run in enumerate(runs, 1):
+        record = run.record
+        told = {
+            "started": record.get("started"),
+            "command": _joined(record.get("command"), " "),
+            "git revision": record.get("git"),
+            "devices": _joined(record.get("devices"), ", "),
+            "versions": _pairs(record.get("versions")),
+        }
+        rows = "".join(f"<dt>{name}</dt><dd>{_said(str(x))}</dd>" for name, x in told.items() if x)
+        settings = "\n".join(f"{name} = {value}" for name, value in run.configuration.items())
+        parts.append(
+            f"<h3>{_number(i)} {_said(run.name)}</h3>"
+            + (f"<dl>{rows}</dl>" if rows else "<p>It left no word of it.</p>")
+            + (f"<details><summary>configuration</summary><pre>{_said(settings)}</pre></details>" if settings else "")
+        )
+    return "".join(parts)
+
+
+def _faults(runs: Sequence[Run]) -> str:
+    said = []
+    for i, run in enumerate(runs, 1):
+        own = [f"{run.ending}: {run.reason}"] if run.reason and run.exit_code != 0 else []
+        for name, curve in run.figures.items():
+            steps = [step for step, value in zip(curve.steps, curve.values, strict=True) if not math.isfinite(value)]
+            if steps:
+                own.append(f"{name} wasn't finite {len(steps)} times, first at step {steps[0]:,}")
+        said += [f"<li>{_number(i)} {_said(text)}</li>" for text in [*own, *run.damage]]
+    return f"<ul>{''.join(said)}</ul>" if said else "<p>None was recorded.</p>"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Returns a table of cells that are HTML already."""
+    top = "".join(f"<th>{cell}</th>" for cell in head)
+    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+    return f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _number(i: int) -> str:
+    return f'<b class="c{(i - 1) % COLOURS}">{i}</b>'
+
+
+def _said(text: str) -> str:
+    """Returns text as it can stand in HTML, in an attribute as well."""
+    return escape(as_said(text))
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _joined(value: object, by: str) -> str:
+    return by.join(map(str, value)) if isinstance(value, list) else ""
+
+
+def _pairs(value: object) -> str:
+    return ", ".join(f"{name} {x}" for name, x in value.items()) if isinstance(value, Mapping) else ""

@@ -1,0 +1,102 @@
+"""A chart as SVG, which stands in a page as it is: colours come of the page's style, by classes."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from html import escape
+
+from trainers.runs.figures import Curve, Point
+from trainers.runs.scale import Scale, tick_label
+
+WIDTH, HEIGHT = 480, 280
+LEFT, RIGHT, TOP, BOTTOM = 62, 24, 8, 30
+COLOURS = 8  # classes `c0` to `c7`
+MOST_POINTS = 400  # of a curve, and of those that are marked `MOST_MARKED`
+MOST_MARKED = 40
+LINE = 13  # the height of a label
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """One curve: the label at its end, what it is called, the number of its colour, and whether it is held out."""
+
+    label: str
+    title: str
+    colour: int
+    solid: bool
+    curve: Curve
+
+
+def chart(name: str, lines: Sequence[Line]) -> str:
+    """Returns a chart of lines of which one has a finite value, or more."""
+    points = [point for line in lines for point in line.curve.finite]
+    values = Scale.of(y for _, y in points)
+    steps = Scale.of((x for x, _ in points), even=True)
+
+    def place(point: Point) -> tuple[float, float]:
+        x, y = point
+        inner = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
+        return LEFT + steps.place(x) * inner[0], TOP + (1 - values.place(y)) * inner[1]
+
+    parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(name)} by step">']
+    for tick in values.ticks():
+        y = place((int(steps.low), tick))[1]
+        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{tick_label(name, tick)}</text>')
+    for tick in steps.ticks():
+        if tick >= 0 and tick == int(tick):
+            x = place((int(tick), values.low))[0]
+            parts.append(f'<text x="{x:.1f}" y="{HEIGHT - 8}" text-anchor="middle">{int(tick):,}</text>')
+    for line in lines:
+        parts.append(f'<g class="c{line.colour % COLOURS}{"" if line.solid else " dashed"}">')
+        parts.append(f"<title>{escape(line.title)}</title>")
+        for segment in _segments(line.curve):
+            places = [place(point) for point in _thinned(segment)]
+            if len(places) > 1:
+                parts.append(f'<polyline points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in places)}"/>')
+            if len(places) == 1 or (line.solid and len(places) <= MOST_MARKED):
+                parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5"/>' for x, y in places]
+        parts.append("</g>")
+    held_out = {line.label for line in lines if line.solid}
+    labelled = [line for line in lines if line.curve.finite and (line.solid or line.label not in held_out)]
+    ends = [(place(line.curve.finite[-1])[1], line) for line in labelled]
+    if len(ends) <= (HEIGHT - TOP - BOTTOM) // LINE:  # more find no room
+        for y, line in _apart(ends):
+            colour, x = line.colour % COLOURS, WIDTH - RIGHT + 4
+            parts.append(f'<text class="end c{colour}" x="{x}" y="{y + 4:.1f}">{escape(line.label)}</text>')
+    return "".join([*parts, "</svg>"])
+
+
+def _segments(curve: Curve) -> Iterator[list[Point]]:
+    """Yields what lies between values that aren't finite."""
+    points = zip(curve.steps, curve.values, strict=True)
+    for finite, segment in itertools.groupby(points, key=lambda point: math.isfinite(point[1])):
+        if finite:
+            yield list(segment)
+
+
+def _thinned(points: Sequence[Point]) -> list[Point]:
+    """Leaves out what can't be seen: of each of many stretches, the ends and extremes are kept."""
+    if len(points) <= MOST_POINTS:
+        return list(points)
+    size = math.ceil(4 * len(points) / MOST_POINTS)
+    kept = []
+    for i in range(0, len(points), size):
+        part = points[i : i + size]
+        some = {part[0], part[-1], min(part, key=lambda point: point[1]), max(part, key=lambda point: point[1])}
+        kept += sorted(some)
+    return kept
+
+
+def _apart(ends: Sequence[tuple[float, Line]]) -> Iterator[tuple[float, Line]]:
+    """Moves labels down where they would lie on each other, and up again from the bottom."""
+    ordered = sorted(ends, key=lambda end: end[0])
+    places: list[float] = []
+    for y, _ in ordered:
+        places.append(max(y, places[-1] + LINE) if places else y)
+    limit = float(HEIGHT - BOTTOM)
+    for i in range(len(places) - 1, -1, -1):
+        places[i] = min(places[i], limit)
+        limit = places[i] - LINE
+    return zip(places, (line for _, line in ordered), strict=True)

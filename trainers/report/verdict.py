@@ -1,0 +1,58 @@
+"""Which run is best, in one sentence, and whether that is more than chance."""
+
+import math
+from collections.abc import Sequence
+
+from core.telemetry.console import format_figure
+from trainers.runs.figures import main_figures, sign
+from trainers.runs.read import FINISHED, Run
+from trainers.runs.spread import Spread
+
+
+def verdict(runs: Sequence[Run]) -> str:
+    """Compares the finished runs by the figure that most have; those that differ in their seed alone count as one."""
+    finished = [(i, run) for i, run in enumerate(runs, 1) if run.state == FINISHED]
+    if not finished:
+        return "No run has finished, and so none can be called better than another."
+    figures = main_figures(run.figures for _, run in finished)
+    if not figures:
+        return "No figure that is known to be better larger or smaller was measured: the curves have to speak."
+    name = figures[0]
+    groups: dict[object, list[tuple[int, float]]] = {}
+    for i, run in finished:
+        if name in run.figures and math.isfinite(run.figures[name].last[1]):
+            groups.setdefault(_but_its_seed(run), []).append((i, run.figures[name].last[1]))
+    ranked = sorted((_told(group, name) for group in groups.values()), key=lambda each: -sign(name) * each[1].mean)
+    if not ranked:
+        return f"No run has ended with a finite {name}."
+    who, spread, figure = ranked[0]
+    who = who.capitalize()
+    if len(ranked) == 1:
+        return f"{who} ended with {name} {figure}; there is no other setting that has finished to compare it with."
+    next_who, next_spread, next_figure = ranked[1]
+    gap = abs(spread.mean - next_spread.mean)
+    better = "smallest" if sign(name) < 0 else "largest"
+    says = f"{who} ended with the {better} {name}, {figure}, before {next_who} with {next_figure}: "
+    deviations = [each.deviation for each in (spread, next_spread) if each.deviation is not None]
+    if not deviations:
+        return f"{says}one run each, which can't tell a difference from chance; repeat them with other seeds."
+    if gap <= max(deviations):
+        return f"{says}no further apart than runs that differ in their seed alone, which doesn't tell who is better."
+    times = f"{gap / max(deviations):.1f} times" if max(deviations) else "more than"
+    return f"{says}{format_figure(name, gap)} apart, {times} the standard deviation between seeds."
+
+
+def _but_its_seed(run: Run) -> object:
+    """Returns what runs share that are repetitions of one another; one that left no configuration is alone."""
+    settings = {name: x for name, x in run.configuration.items() if not name.endswith("Experiment.seed")}
+    return frozenset(settings.items()) if settings else run.path
+
+
+def _told(group: Sequence[tuple[int, float]], name: str) -> tuple[str, Spread, str]:
+    """Returns who a group is, its spread, and that in words."""
+    numbers = [str(i) for i, _ in group]
+    spread = Spread.of([x for _, x in group])
+    if spread.deviation is None:
+        return f"run {numbers[0]}", spread, spread.told(name)
+    who = f"runs {', '.join(numbers[:-1])} and {numbers[-1]}"
+    return who, spread, f"{spread.told(name)} over {len(group)} seeds"
