@@ -44,9 +44,22 @@ class Running:
             if now - began >= seconds:
                 return (last - step) / (now - began)
 
+    def cpu_seconds(self, seconds: float) -> float:
+        """Returns what a step computes, as the system counts it: other work on the same cores doesn't lengthen it."""
+        first, began = self._next_line()
+        spent = -self._cpu_seconds()
+        while True:
+            last, now = self._next_line()
+            if now - began >= seconds:
+                return (spent + self._cpu_seconds()) / (last - first)
+
     def step_seconds(self) -> list[float]:
         """Returns the time of a step by each line of metrics so far."""
         return [json.loads(line)["step_seconds"] for line in self._lines()]
+
+    def _cpu_seconds(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # user's and system's
 
     def _next_line(self) -> tuple[int, float]:
         """Waits for another line of metrics; returns its step, and when it came."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from benchmarks.running import WIDTH
+from benchmarks.simulate.check import Check
 from benchmarks.simulate.fit import line
 from benchmarks.simulate.measure import CHECKED, CUT, FITTED, PUSHED, ROWS, UNEQUAL, Measured, Size, name
 from benchmarks.simulate.model import Job, Link, Network, Servers, slowest, step_seconds
@@ -23,19 +24,6 @@ class Here(NamedTuple):
     def network(self) -> Network:
         """Returns as many processes, each a machine of its own with such a link to the others."""
         return Network(self.link, self.link)
-
-
-class Check(NamedTuple):
-    """What was measured, and the model's."""
-
-    what: str
-    measured: float
-    model: float
-
-    @property
-    def error(self) -> float:
-        """Returns the model's error, as a part of what was measured."""
-        return self.model / self.measured - 1
 
 
 def seconds(measured: Measured, how: str, size: Size) -> float:

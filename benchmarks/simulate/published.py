@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from benchmarks.simulate.check import Check
 from benchmarks.simulate.fit import pair
 from benchmarks.simulate.model import Job, Link, Network, efficiency, ring, slowest, step_seconds
 
@@ -40,7 +41,7 @@ K80_MACHINES: Rows = {
     ("ResNet-50", 64): (52.4, 751, 1388, 2744),
     ("ResNet-152", 32): (19.4, 291, 565, 981),
 }
-# Megatron-LM's GPT of 8.7 billion parameters, in halves of 2 bytes, cut over 8 of a DGX-2H's 16 V100. A step of 1.2
+# Megatron-LM's GPT of 8.7 billion parameters, in 16 bits each, cut over 8 of a DGX-2H's 16 V100. A step of 1.2
 # billion on one took 1.288 s; 72 layers of 3072 sum the activations of 8 texts of 1,024 tokens four times each.
 GPT = Job(1.288 * 8.7 / 8 / 1.2, 2 * 8.7e9, cut=8, sums=4 * 72, activations=2 * 8 * 1024 * 3072)
 DGX2 = Network(within=Link(HOP, 150e9), between=Link(HOP, 100e9), per_machine=16)
@@ -60,20 +61,6 @@ class Machine(NamedTuple):
     def network(self, *, gigabits: float, per_machine: int = 8) -> Network:
         """Returns machines of such GPUs, with so many Gbit/s between them."""
         return Network(self.link, Link(HOP, 1e9 * gigabits / 8), per_machine)
-
-
-class Check(NamedTuple):
-    """An efficiency that was published, and the model's of the same job."""
-
-    what: str
-    source: str
-    published: float
-    model: float
-
-    @property
-    def error(self) -> float:
-        """Returns the model's error, as a part of what was published."""
-        return self.model / self.published - 1
 
 
 def machine(rows: Rows) -> Machine:
@@ -101,12 +88,12 @@ def _of_one_machine() -> Iterator[Check]:
         for (model, images), rates in rows.items():
             job, network = fitted.job(model, images, rates[0]), fitted.network(gigabits=10)
             ours = efficiency(job, step_seconds(job, network, 8))
-            yield Check(f"{model}, {images} images a GPU, 8 {gpu}", "TensorFlow, 2017", rates[3] / 8 / rates[0], ours)
+            yield Check(f"{model}, {images} images a GPU, 8 {gpu}", rates[3] / 8 / rates[0], ours, "TensorFlow, 2017")
     p100 = machine(P100)
     job = p100.job("ResNet-50", 64, P100["ResNet-50", 64][0])
-    yield Check("ResNet-50, 8 GPUs, 7.64 times one", UNKNOWN, 7.64 / 8, _at(job, p100.network(gigabits=25), 8))
+    yield Check("ResNet-50, 8 GPUs, 7.64 times one", 7.64 / 8, _at(job, p100.network(gigabits=25), 8), UNKNOWN)
     job = dataclasses.replace(job, overlap=OVERLAP)
-    yield Check("ResNet-50, 32 GPUs", UNKNOWN, 0.915, _at(job, p100.network(gigabits=25), 32))
+    yield Check("ResNet-50, 32 GPUs", 0.915, _at(job, p100.network(gigabits=25), 32), UNKNOWN)
 
 
 def _of_machines() -> Iterator[Check]:
@@ -115,19 +102,19 @@ def _of_machines() -> Iterator[Check]:
         job = k80.job(model, images, rates[0], overlap=OVERLAP)
         for n, rate in zip((16, 32, 64), rates[1:], strict=True):
             ours = _at(job, k80.network(gigabits=10), n)
-            yield Check(f"{model}, {images} images a GPU, {n} K80", "TensorFlow, 2017", rate / n / rates[0], ours)
+            yield Check(f"{model}, {images} images a GPU, {n} K80", rate / n / rates[0], ours, "TensorFlow, 2017")
     for model, published in (("Inception v3", 0.90), ("VGG-16", 0.68)):
         job = p100.job(model, 64, P100[model, 64][0], overlap=OVERLAP)
         ours = _at(job, p100.network(gigabits=25, per_machine=4), 512)
-        yield Check(f"{model}, 512 Pascal GPUs, 25 Gbit/s", "Horovod", published, ours)
+        yield Check(f"{model}, 512 Pascal GPUs, 25 Gbit/s", published, ours, "Horovod")
     job = p100.job("ResNet-50", 32, P100["ResNet-50", 32][0], overlap=OVERLAP)
     network = p100.network(gigabits=50)
     ours = _at(job, network, 256) / _at(job, network, 8)
-    yield Check("ResNet-50, 256 P100 beside 8, 50 Gbit/s", "Goyal et al., 2017", 0.90, ours)
+    yield Check("ResNet-50, 256 P100 beside 8, 50 Gbit/s", 0.90, ours, "Goyal et al., 2017")
 
 
 def _of_a_cut_model() -> Iterator[Check]:
-    yield Check("GPT of 8.7 billion, cut over 8 V100", "Megatron-LM 1.0", 0.796, _at(GPT, DGX2, 8))
+    yield Check("GPT of 8.7 billion, cut over 8 V100", 0.796, _at(GPT, DGX2, 8), "Megatron-LM 1.0")
 
 
 def _at(job: Job, network: Network, n: int) -> float:

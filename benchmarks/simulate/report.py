@@ -7,6 +7,7 @@ from benchmarks import stragglers
 from benchmarks.chart import Panel, svg
 from benchmarks.pages import table
 from benchmarks.simulate import here, published, straggling
+from benchmarks.simulate.check import Check
 from benchmarks.simulate.measure import Measured, Size
 from benchmarks.simulate.model import (
     Job,
@@ -18,7 +19,6 @@ from benchmarks.simulate.model import (
     step_seconds,
 )
 
-MOST = 1024
 COUNTS = tuple(2**i for i in range(11))
 SHOWN = (2, 8, 32, 128, 1024)
 LOCAL_STEPS = 20
@@ -116,11 +116,11 @@ def _link(what: str, latency: float, bandwidth: float, spread: float) -> list[st
 
 def _errors(measured: Measured) -> str:
     found = [*here.checks(measured), *_of_stragglers(measured)]
-    rows = [[x.what, _figure(x.measured), _figure(x.model), f"{x.error:+.0%}"] for x in found]
+    rows = [[x.what, _figure(x.known), _figure(x.model), f"{x.error:+.0%}"] for x in found]
     return table(["what", "measured", "model", "error"], [*rows, _summary([x.error for x in found])])
 
 
-def _of_stragglers(measured: Measured) -> Iterator[here.Check]:
+def _of_stragglers(measured: Measured) -> Iterator[Check]:
     return straggling.checks(measured["stragglers"], here.fitted(measured), here.servers(measured))
 
 
@@ -130,7 +130,7 @@ def _figure(x: float) -> str:
 
 def _published() -> str:
     found = published.checks()
-    rows = [[x.what, x.source, f"{x.published:.3f}", f"{x.model:.3f}", f"{x.error:+.1%}"] for x in found]
+    rows = [[x.what, x.source, f"{x.known:.3f}", f"{x.model:.3f}", f"{x.error:+.1%}"] for x in found]
     summary = _summary([x.error for x in found])
     return table(["what", "source", "published", "model", "error"], [*rows, [summary[0], "", *summary[1:]]])
 

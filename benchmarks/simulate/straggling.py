@@ -3,7 +3,8 @@
 import statistics
 from collections.abc import Iterator
 
-from benchmarks.simulate.here import Check, Here
+from benchmarks.simulate.check import Check
+from benchmarks.simulate.here import Here
 from benchmarks.simulate.measure import Size
 from benchmarks.simulate.model import Job, Servers, asynchronous_rate, local_step_seconds, step_seconds
 from benchmarks.stragglers import LOCAL_STEPS, MILLISECONDS, MODES, Found, kept
