@@ -19,7 +19,7 @@ from core.workers.cluster import ServedCluster, cluster_from_environment
 from core.workers.door import knock
 from core.workers.fence import fence
 from core.workers.line import SILENT_SECONDS, LineLostError, heard
-from core.workers.membership import become
+from core.workers.membership import become, joined
 from core.workers.rendezvous import ask
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ class Crew:
         self._hello, self._deadline, self._token = hello, deadline, token
         self._changed = threading.Condition()  # of what follows
         self._here: set[int] = set()
+        self._leaving: set[int] = set()  # who has asked to leave
+        self._released: set[int] = set()  # who may
         self._troubles: dict[int, str] = {}  # why who isn't here didn't answer
         self._refusal: ConfigurationError | None = None
         self._last_worker = time.monotonic()  # when one was last here
@@ -100,6 +102,12 @@ class Crew:
             if thread.is_alive() and thread is not threading.current_thread():
                 thread.join(2 * ANSWER_SECONDS)
 
+    def release(self) -> None:
+        """Lets go of the workers that were told to stop, and returns when they have gone: nothing is under way now."""
+        with self._changed:
+            self._released |= self._leaving
+            self._changed.wait_for(lambda: not self._released & self._here, 2 * ANSWER_SECONDS)
+
     # --- in the thread of one line ------------------------------------------------------------------------------------
 
     def _attend(self, index: int) -> None:
@@ -108,7 +116,7 @@ class Crew:
         while channel := self._reach(index):
             self._set_here(index, True)
             if came_before:
-                print(f"{name} is here again.", flush=True)
+                print(f"{name} is here again", flush=True)
             came_before = True
             try:
                 how = self._listen(index, channel)
@@ -122,7 +130,7 @@ class Crew:
             if self.cluster.jobs[index] == "ps":
                 self._lose(f"{name} {how}")
                 return
-            print(f"Warning: {name} {how}. Its steps go to the other workers until it comes again.", flush=True)
+            print(f"Warning: {name} {how}: its steps go to the other workers until it comes again", flush=True)
 
     def _reach(self, index: int) -> Channel | None:
         """Knocks until the process answers; returns nothing where all is over before."""
@@ -153,20 +161,28 @@ class Crew:
             if self._over.is_set():
                 broadcast_and_close([channel], self._bye)
                 return "was dismissed"
+            if index in self._released:
+                broadcast_and_close([channel], {"leave": True})
+                return "was told to stop, and has left"
             if "leaving" in message:
-                if self.cluster.jobs[index] == "ps":
-                    print(f"{self.cluster.name(index)} is to stop, and all with it.", flush=True)
-                    os.kill(os.getpid(), signal.SIGTERM)  # the chief saves, and then dismisses all
-                else:
-                    broadcast_and_close([channel], {"leave": True})
-                    return "was told to stop"
+                self._ask_for(index)
         raise AssertionError("a line ends by an error")
+
+    def _ask_for(self, index: int) -> None:
+        """Takes down that a process was told to stop: a worker leaves between two steps, with a server all stop."""
+        if self.cluster.jobs[index] == "ps":
+            print(f"{self.cluster.name(index)} was told to stop, and all with it", flush=True)
+            os.kill(os.getpid(), signal.SIGTERM)  # the chief saves, and then dismisses all
+        with self._changed:
+            self._leaving.add(index)
 
     def _set_here(self, index: int, here: bool) -> None:
         with self._changed:
             if self.cluster.jobs[index] == "worker":
                 self._last_worker = time.monotonic()
             (self._here.add if here else self._here.discard)(index)
+            self._leaving.discard(index)
+            self._released.discard(index)
             self._changed.notify_all()
 
     def _is_alone_for(self) -> float:
@@ -186,6 +202,13 @@ class Crew:
             on_lost = self._on_lost
         if on_lost:
             on_lost(sentence)
+
+
+def release_workers() -> None:
+    """Lets go, in a chief, of the workers that were told to stop: called where nothing is under way."""
+    membership = joined()
+    if membership is not None and isinstance(membership.heartbeat, Crew):
+        membership.heartbeat.release()
 
 
 def connect_servers(deadline: float) -> "tf.train.ClusterSpec":

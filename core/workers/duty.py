@@ -56,7 +56,7 @@ class Duty:
     def stay(self, *, told_to_stop: Callable[[], bool], timeout: float = SILENT_SECONDS) -> bool:
         """Returns once the chief dismisses this process: true where all is over, false where it was to stop before.
 
-        Who is told to stop asks the chief, which may need what this process has in hand. Raises `PeerLostError` where
+        Who is told to stop asks the chief first, so that it isn't amid a step. Raises `PeerLostError` where
         the chief itself is gone, or silent for `timeout` seconds.
         """
         asked = False
@@ -69,9 +69,11 @@ class Duty:
                     self._channel.send({"leaving": True})
         except LineLostError as error:
             raise PeerLostError(f"{self._cluster.name(0)} {error}. {AGAIN}") from None
-        finally:
-            self._channel.close()
         raise AssertionError("a line ends by an error")
+
+    def close(self) -> None:
+        """Closes the connection, which the end of the process does as well: then the chief knows that it is gone."""
+        self._channel.close()
 
 
 def _listening(cluster: ServedCluster) -> list[Any]:

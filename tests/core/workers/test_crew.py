@@ -11,7 +11,7 @@ import pytest
 from peer_lab import LONG, addresses, connected, is_shown_out, packed
 
 from core.errors import ConfigurationError, PeerLostError
-from core.workers.channel import Channel
+from core.workers.channel import POLL_SECONDS, Channel
 from core.workers.cluster import ServedCluster
 from core.workers.crew import Crew, connect_servers
 from core.workers.door import knock
@@ -47,7 +47,8 @@ class Lab:
             place = ServedCluster(places or self.places, index, JOBS)
             duty = Duty.awaited(place, about={"tensorflow": about}, deadline=deadline, token=token)
             duty.begin()
-            return duty.stay(told_to_stop=told_to_stop, timeout=timeout)
+            with contextlib.closing(duty):  # as the end of its process does
+                return duty.stay(told_to_stop=told_to_stop, timeout=timeout)
 
         return self._pool.submit(run)
 
@@ -233,13 +234,24 @@ def test_who_serves_notices_that_its_chief_is_gone(lab, closed, says):
 # --- who is told to stop ----------------------------------------------------------------------------------------------
 
 
-def test_a_worker_that_is_told_to_stop_asks_first(met, lab, capsys):
+def test_a_worker_that_is_told_to_stop_leaves_when_nothing_is_under_way(met, lab, capsys):
     crew, ends = met
     crew.watch(timeout=LONG, on_lost=pytest.fail)
     lab.stop[WORKER].set()
-    assert ends[WORKER].result(LONG) is False
-    until("worker 0 (", capsys)
+    crew.release()  # perhaps before it has asked
+    while not ends[WORKER].done():
+        time.sleep(2 * POLL_SECONDS)
+        crew.release()
+    assert ends[WORKER].result() is False
+    until(f"worker 0 ({lab.places[WORKER]}) was told to stop, and has left", capsys)
     assert not ends[OTHER].done()
+
+
+def test_a_worker_that_is_told_to_stop_does_not_leave_amid_a_step(met, lab):
+    _, ends = met
+    lab.stop[WORKER].set()
+    time.sleep(SHORT)
+    assert not ends[WORKER].done()
 
 
 def test_a_server_that_is_told_to_stop_stops_the_chief(met, lab):
