@@ -11,6 +11,7 @@ from core.distribution.handout import Handout
 from core.distribution.served_book import Book
 from core.distribution.served_strategy import ServedStrategy
 from core.distribution.served_variable import ServedVariable, at_worker, copies_of
+from core.workers.crew import release_workers
 
 T = TypeVar("T")
 
@@ -38,8 +39,9 @@ class ServedExchange(Exchange):
             yield
 
     def settle(self) -> None:
-        """Waits until all steps that were handed out are done."""
+        """Waits until all steps that were handed out are done; workers that were told to stop leave then."""
         self.handout.settle()
+        release_workers()
 
     def figures(self) -> dict[str, float]:
         """Returns how old gradients were since the last time."""

@@ -43,6 +43,7 @@ class Crew:
         self._timeout = math.inf
         self._on_lost: Callable[[str], None] | None = None
         self._over, self._bye = threading.Event(), dict[str, Any]()
+        self._dismissed: list[Channel] = []
         self._threads = [
             threading.Thread(target=self._attend, args=(i,), daemon=True, name=f"line to {cluster.name(i)}")
             for i in range(1, len(cluster.workers))
@@ -122,10 +123,10 @@ class Crew:
                 how = self._listen(index, channel)
             except LineLostError as error:
                 how = str(error)
-            finally:
-                channel.close()
             if self._over.is_set():
+                self._dismissed.append(channel)
                 return
+            channel.close()
             self._set_here(index, False)
             if self.cluster.jobs[index] == "ps":
                 self._lose(f"{name} {how}")
@@ -159,7 +160,7 @@ class Crew:
         """Hears one process until all is over, or it leaves; returns how it left."""
         for message in heard(channel, patience=lambda: self._timeout):
             if self._over.is_set():
-                broadcast_and_close([channel], self._bye)
+                self._dismiss(channel)
                 return "was dismissed"
             if index in self._released:
                 broadcast_and_close([channel], {"leave": True})
@@ -168,13 +169,24 @@ class Crew:
                 self._ask_for(index)
         raise AssertionError("a line ends by an error")
 
+    def _dismiss(self, channel: Channel) -> None:
+        """Says goodbye; the connection stays open until this process ends, and who is dismissed ends with it."""
+        channel.send(self._bye)
+        until = time.monotonic() + ANSWER_SECONDS
+        while not channel.closed and time.monotonic() < until:
+            channel.flush()
+            channel.wait(POLL_SECONDS)
+            for _ in channel.messages():
+                pass
+
     def _ask_for(self, index: int) -> None:
         """Takes down that a process was told to stop: a worker leaves between two steps, with a server all stop."""
         if self.cluster.jobs[index] == "ps":
             print(f"{self.cluster.name(index)} was told to stop, and all with it", flush=True)
             os.kill(os.getpid(), signal.SIGTERM)  # the chief saves, and then dismisses all
-        with self._changed:
-            self._leaving.add(index)
+        else:
+            with self._changed:
+                self._leaving.add(index)
 
     def _set_here(self, index: int, here: bool) -> None:
         with self._changed:

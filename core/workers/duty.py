@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from core.errors import ConfigurationError, PeerLostError
-from core.workers.channel import POLL_SECONDS, Channel
+from core.workers.channel import ANSWER_SECONDS, POLL_SECONDS, Channel
 from core.workers.cluster import ServedCluster
 from core.workers.door import opened
 from core.workers.guests import STRANGERS, Guests
@@ -62,14 +62,26 @@ class Duty:
         asked = False
         try:
             for message in heard(self._channel, patience=lambda: timeout):
-                if "leave" in message or "bye" in message:
-                    return "bye" in message
+                if "leave" in message:
+                    return False
+                if "bye" in message:
+                    self._linger()
+                    return True
                 if told_to_stop() and not asked:
                     asked = True
                     self._channel.send({"leaving": True})
         except LineLostError as error:
             raise PeerLostError(f"{self._cluster.name(0)} {error}. {AGAIN}") from None
         raise AssertionError("a line ends by an error")
+
+    def _linger(self) -> None:
+        """Waits a moment for the end of the chief's process, which still lets go of what it has here."""
+        self._channel.shutdown_write()
+        until = time.monotonic() + ANSWER_SECONDS
+        while not self._channel.closed and time.monotonic() < until:
+            self._channel.wait(POLL_SECONDS)
+            for _ in self._channel.messages():
+                pass
 
     def close(self) -> None:
         """Closes the connection, which the end of the process does as well: then the chief knows that it is gone."""

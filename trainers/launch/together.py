@@ -62,6 +62,9 @@ def run_together(
                 running.remove(process)
                 ending = Ending(process.index, code, process.overdue and code == -signal.SIGKILL)
                 told = led and bool(endings)
+                if code == 0 and commands[process.index].follows:  # dismissed: the chief is about to end
+                    until = min(until, time.monotonic() + deadline)
+                    continue
                 if not told and replacements.spare(ending):
                     continue
                 if told and may_pass(ending) and (commands[process.index].spare or not ending.overdue):

@@ -11,6 +11,7 @@ import pytest
 from peer_lab import LONG, addresses, connected, is_shown_out, packed
 
 from core.errors import ConfigurationError, PeerLostError
+from core.workers import duty
 from core.workers.channel import POLL_SECONDS, Channel
 from core.workers.cluster import ServedCluster
 from core.workers.crew import Crew, connect_servers
@@ -64,7 +65,8 @@ class Lab:
 
 
 @pytest.fixture
-def lab():
+def lab(monkeypatch):
+    monkeypatch.setattr(duty, "ANSWER_SECONDS", SHORT)  # as if the chief's process ended soon after its crew
     with ThreadPoolExecutor(8) as pool:
         made = Lab(pool)
         yield made
@@ -255,7 +257,7 @@ def test_a_worker_that_is_told_to_stop_does_not_leave_amid_a_step(met, lab):
 
 
 def test_a_server_that_is_told_to_stop_stops_the_chief(met, lab):
-    _, ends = met
+    crew, ends = met
     heard = threading.Event()
     before = signal.signal(signal.SIGTERM, lambda *_: heard.set())
     try:
@@ -263,4 +265,6 @@ def test_a_server_that_is_told_to_stop_stops_the_chief(met, lab):
         assert heard.wait(LONG)
     finally:
         signal.signal(signal.SIGTERM, before)
+    crew.release()
+    time.sleep(SHORT)
     assert not ends[PS].done()  # before the chief has saved

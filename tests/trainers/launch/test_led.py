@@ -52,6 +52,19 @@ def test_how_the_chief_ends_is_how_all_end(number):
     assert err.startswith(f"error: chief ended with {number} (")
 
 
+def test_who_is_dismissed_before_the_chief_has_ended_is_no_ending():
+    code, _, err, _ = led("time.sleep(0.5); sys.exit(75)", "pass", "pass")
+    assert code == 75
+    assert "chief ended with 75" in err
+
+
+def test_a_chief_that_never_ends_when_it_has_dismissed_all_is_an_error():
+    code, out, err, _ = led(HANG, "pass", "pass", deadline=HASTE)
+    assert code == 6
+    assert "chief hung" in err
+    assert not any(alive(pid) for pid in pids(out))
+
+
 @pytest.mark.parametrize(
     ("chief", "ps", "name"),
     [("time.sleep(0.5)\n" + KILL_SELF, SERVES, "chief"), (STOPS, "time.sleep(0.5)\n" + KILL_SELF, "ps 0")],
