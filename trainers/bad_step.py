@@ -45,6 +45,11 @@ def _explain(train_step: TrainStep, input: Input, step: int) -> TapeloopError:
         return unfit_example(what, input.source, feature, batch[feature], input.examples_of(step))
     found = struck or _bad_phase(train_step, batch, step)
     overflow = "a loss, or the norm of its gradients, overflowed (done again without tracing it is finite)"
+    if train_step.exchange.apart:
+        overflow = (
+            "a loss or gradient of one replica, by the weights that it had come to alone since its round of local "
+            "steps began (by those of the beginning, which are the ones that are left, it is finite)"
+        )
     return NotFiniteError(f"step {step} is not finite: {found or overflow}. Nothing of it was saved. {REMEDY}")
 
 

@@ -3,6 +3,7 @@
 import signal
 
 import pytest
+from command_lab import write_task
 
 from core.data import digits
 from core.optimizers import adamw, chain, ema, sgd
@@ -70,3 +71,13 @@ def test_a_dry_run_and_one_eager_round(tmp_path):
     assert "between replicas, in a round of 20 steps" in done.stdout
     done = run(*FLAGS, "--eager", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+def test_weights_that_run_away_within_a_round_end_the_run_at_the_step_and_save_nothing(tmp_path):
+    # Gradient descent with much too high a rate: the loss overflows after some steps of the first round.
+    local = ["--gin_param=Trainer.local_steps = 10", "--gin_param=Trainer.checkpoint_every = 10"]
+    flags = [write_task(tmp_path), FILES[1], *local, "--gin_param=sgd.learning_rate = 1e5", "--workdir=run"]
+    says = ["is not finite: a loss or gradient of one replica", "by those of the beginning"]
+    text = refused(*flags, cwd=tmp_path, exit_code=3, says=says)
+    assert 0 < int(text.split("step ")[1].split()[0]) < 10
+    assert not list((tmp_path / "run").glob("checkpoints/*"))

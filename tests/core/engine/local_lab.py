@@ -12,6 +12,8 @@ RANDOM = np.random.RandomState(0)
 DATA = {
     "x": RANDOM.randn(STEPS, ROWS, 3).astype("float32"),
     "y": RANDOM.randn(STEPS, ROWS).astype("float32"),
+    "word": RANDOM.randint(0, 2048, [STEPS, ROWS]),
+    "weight": RANDOM.choice([0.5, 1.0, 3.0], [STEPS, ROWS]).astype("float32"),
 }
 
 
