@@ -2,6 +2,7 @@
 
 from core.arguments import listed
 from core.distribution.mesh_strategy import MeshStrategy
+from core.distribution.served_strategy import ServedStrategy
 from core.engine.assembly import Assembly
 from core.errors import ConfigurationError
 from core.task import Compute
@@ -10,11 +11,16 @@ _OR = "or leave `Trainer.local_steps` out."
 
 
 def check_local_steps(assembly: Assembly, *, global_batch_size: int) -> None:
-    """Refuses a mesh, and on several replicas all that one of them can't compute by itself."""
+    """Refuses a mesh and servers, and on several replicas all that one of them can't compute by itself."""
     if isinstance(assembly.strategy, MeshStrategy):
         raise ConfigurationError(
             "`Trainer.local_steps` is for replicas that hold a whole copy each, but `Experiment.strategy` is a mesh, "
             f"which is one replica: train on replicas (`@mirrored()`), {_OR}"
+        )
+    if isinstance(assembly.strategy, ServedStrategy):
+        raise ConfigurationError(
+            "`Trainer.local_steps` is for replicas that meet, but `Experiment.strategy` is `@parameter_server()`: its "
+            f"workers never wait for each other. Train on replicas (`@multi_worker()`), {_OR}"
         )
     if assembly.strategy.num_replicas_in_sync == 1:
         return

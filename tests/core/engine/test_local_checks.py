@@ -1,0 +1,88 @@
+"""What local steps refuse by name, before the first step."""
+
+import dataclasses
+
+import pytest
+import tensorflow as tf
+
+from core import layers
+from core.distribution import ServedStrategy
+from core.engine import check_local_steps
+from core.errors import ConfigurationError
+from core.module import Module
+from core.optimizers import sgd
+from core.task import ONE_DEVICE, Compute, Loss, Task, Update, when_batch_at_least
+from core.testing import assemble, on_virtual_cpus, on_virtual_mesh
+
+
+class Line(Task):
+    def __init__(self, *, rng):
+        super().__init__()
+        self.net = layers.Linear(3, 1, rng=rng.fold("net"))
+
+    def phases(self):
+        return [Update("net", loss=self.loss, trains=self.net, optimizer=sgd(0.1))]
+
+    def loss(self, batch, rng):
+        return Loss(tf.square(self.net(batch["x"])[:, 0]))
+
+
+class Gathering(Line):
+    def phases(self):
+        return [dataclasses.replace(phase, mixes_rows=True) for phase in super().phases()]
+
+
+class Remembering(Line):
+    def __init__(self, *, rng):
+        super().__init__(rng=rng)
+        self.seen = Seen()
+
+    def phases(self):
+        count = lambda batch, rng: ({}, {self.seen.count.ref(): self.seen.count + 1.0})  # noqa: E731
+        return [Compute("history", count, state=self.seen), *super().phases()]
+
+
+class Seen(Module):
+    def __init__(self):
+        super().__init__()
+        self.count = tf.Variable(0.0, trainable=False, name="count")
+
+
+class OnOneDevice(Line):
+    one_device = ("net",)
+
+    def phases(self):
+        return [dataclasses.replace(phase, placement=ONE_DEVICE) for phase in super().phases()]
+
+
+@pytest.mark.parametrize(
+    ("task", "placements", "says"),
+    [
+        (Gathering, {}, "phase `net` says `mixes_rows=True`.*`sync=True`.*`all_rows`"),
+        (Remembering, {}, r"phase `history` keeps history \(`Compute\(state=...\)`\)"),
+        (OnOneDevice, {}, "`task/net/b`, `task/net/w`.* live on one device"),
+        (
+            Line,
+            {"net": ONE_DEVICE},
+            "phase `net` runs on one device.*`Experiment.placements = {'net': @on_every_replica",
+        ),
+        (Line, {"net": when_batch_at_least(32)}, "phase `net` runs on one device.*`when_batch_at_least`"),
+    ],
+)
+def test_what_one_replica_cannot_do_by_itself_is_refused(task, placements, says):
+    assembly = assemble(task, on_virtual_cpus(2), placements=placements)
+    with pytest.raises(ConfigurationError, match=says):
+        check_local_steps(assembly, global_batch_size=16)
+    if task is not OnOneDevice:  # whose one replica has no other place
+        check_local_steps(assemble(task, on_virtual_cpus(1), placements=placements), global_batch_size=16)
+
+
+def test_a_mesh_is_refused():
+    with pytest.raises(ConfigurationError, match=r"`Experiment\.strategy` is a mesh, which is one"):
+        check_local_steps(assemble(Line, on_virtual_mesh(2, 1)), global_batch_size=16)
+
+
+def test_servers_are_refused():
+    assembly = dataclasses.replace(assemble(Line, on_virtual_cpus(1)), strategy=object.__new__(ServedStrategy))
+    with pytest.raises(ConfigurationError, match=r"`Trainer\.local_steps` is for replicas .* `@parameter_server\(\)`"):
+        check_local_steps(assembly, global_batch_size=16)
