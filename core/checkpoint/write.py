@@ -109,6 +109,8 @@ def save(
         error = errors[0] if errors else None
         if isinstance(error, tf.errors.ResourceExhaustedError) and "OOM" in error.message:
             raise error  # it is memory that there is none of: the disk isn't to blame
+        if isinstance(error, tf.errors.UnavailableError | tf.errors.AbortedError):
+            raise error  # who keeps the variables is gone: whoever asked for the save knows who that was
         raise CheckpointError(
             f"The checkpoint of step {step} could not be written to `{directory}`: {problem}. Make room and see that "
             "you may write there, or choose another `--workdir`; the checkpoints from before are untouched."

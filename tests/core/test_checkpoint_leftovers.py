@@ -133,11 +133,18 @@ def test_an_unreadable_leftover(tmp_path):
         leftover.chmod(0o700)
 
 
-def test_want_of_memory_while_saving_is_no_fault_of_the_disk(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "error",
+    [
+        tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape[9] and type float"),
+        tf.errors.UnavailableError(None, None, "Socket closed"),
+    ],
+)
+def test_want_of_memory_or_of_a_server_while_saving_is_no_fault_of_the_disk(error, tmp_path, monkeypatch):
     def write(*_):
-        raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape[9] and type float")
+        raise error
 
     monkeypatch.setattr(tf.train.Checkpoint, "write", write)
-    with pytest.raises(tf.errors.ResourceExhaustedError):
+    with pytest.raises(type(error)):
         save(tmp_path, model(), 1)
     assert names(tmp_path) == []
