@@ -77,8 +77,11 @@ class Evaluator:
         self._traced = False
 
     def trace(self) -> None:
-        """Compiles what evaluates on a mesh, by a chunk without a batch: what can't be there is refused here."""
-        if self.exchange.on_mesh and not self._traced:
+        """Compiles what evaluates on a mesh, by a chunk without a batch: what can't be there is refused here.
+
+        Beside servers, too: a first call waits for all workers, of which later one may be stopped.
+        """
+        if (self.exchange.on_mesh or self.exchange.remote) and not self._traced:
             features, mask = tf.nest.map_structure(
                 lambda spec: self.exchange.handed(tf.zeros(spec.shape, spec.dtype)), self._element
             )
@@ -86,7 +89,7 @@ class Evaluator:
             self.exchange.noting(
                 self.exchange.guarded(self._sums_of_chunk.get_concrete_function()), features, mask, nothing
             )
-            if self._rows_left:
+            if self._rows_left and self.exchange.on_mesh:
                 self.exchange.noting(
                     self.exchange.guarded(self._sums_of_last.get_concrete_function()), features, nothing
                 )

@@ -47,6 +47,11 @@ class Experiment:
         self.train_source = train_source
         self.eval_source = eval_source
         self.strategy = MeshStrategy(strategy) if isinstance(strategy, MeshPlan) else strategy or default_strategy()
+        if deterministic and isinstance(self.strategy, ServedStrategy):
+            raise ConfigurationError(
+                "`Experiment.deterministic` is True, but by parameter servers no run repeats another: which worker's "
+                "step comes first hangs on their speed. Leave it out, or train on replicas (`@mirrored()`)."
+            )
         self.seed = seed
         self.synthetic = synthetic
         self._factory, self._one_device = task, one_device

@@ -123,6 +123,8 @@ class Trainer:
         self._run_chunk = exchange.guarded(self.chunk.get_concrete_function())
         if self.evaluator:
             self.evaluator.trace()
+        if exchange.remote:
+            self.averaged.update()
         with repeatable_or_refused(self.experiment.deterministic):
             nowhere = exchange.handed(tf.zeros([3], tf.int64))
             exchange.noting(self._run_chunk, stacked, nowhere)

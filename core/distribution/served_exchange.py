@@ -11,6 +11,7 @@ from core.distribution.handout import Handout
 from core.distribution.served_book import Book
 from core.distribution.served_strategy import ServedStrategy
 from core.distribution.served_variable import ServedVariable, at_worker, copies_of
+from core.errors import ConfigurationError
 from core.workers.crew import release_workers
 
 T = TypeVar("T")
@@ -19,8 +20,15 @@ T = TypeVar("T")
 class ServedExchange(Exchange):
     """What the engine asks of servers, in the trace of a step that some worker takes."""
 
+    remote = True
+
     def __init__(self, strategy: ServedStrategy, *, reduce_in: tf.DType | None = None):
         super().__init__(strategy, reduce_in=reduce_in)
+        if reduce_in is not None:
+            raise ConfigurationError(
+                "`Trainer.reduce_gradients_in` is for gradients that replicas add up; by parameter servers none are: "
+                "leave it out."
+            )
         self.served = strategy
         with tf.device(self.device):  # where it is made it is let go of
             self._section = tf.CriticalSection(name="servers")
@@ -108,12 +116,13 @@ class ServedExchange(Exchange):
         traced = tf.function(fn, autograph=False)
 
         def held() -> Any:
-            with at_worker(None), tf.device(self.device):
-                result = traced()
-                with tf.control_dependencies(tf.nest.flatten(result)):
-                    return tf.nest.map_structure(tf.identity, result)
+            result = traced()
+            with tf.control_dependencies(tf.nest.flatten(result)):
+                return tf.nest.map_structure(tf.identity, result)
 
-        return self._section.execute(held)
+        # To let go of the lock, too, is the server's: a worker may be stopped at any moment.
+        with at_worker(None), tf.device(self.device):
+            return self._section.execute(held)
 
     def _sent(self, nest: Any, servers: Any = None) -> Any:
         """Returns values as they lie on the servers, one message of each type to each; on the first unless `servers`

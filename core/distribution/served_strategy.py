@@ -13,7 +13,7 @@ import gin
 import tensorflow as tf
 
 from core.arguments import is_size
-from core.distribution.served_variable import ServedVariable
+from core.distribution.served_variable import ServedVariable, asked_server
 from core.errors import ConfigurationError, shown
 from core.signals import held_back
 from core.workers.crew import connect_servers
@@ -41,7 +41,7 @@ class ServedStrategy:
         with held_back(signal.SIGTERM):  # TensorFlow's servers take it for theirs
             strategy = tf.distribute.ParameterServerStrategy(resolver)
             self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-        self._bytes = [0] * servers  # that lie on each
+        self._bytes = dict.fromkeys(self.servers, 0)  # that lie on each
 
     @property
     def extended(self) -> "ServedStrategy":
@@ -58,22 +58,19 @@ class ServedStrategy:
         return isinstance(variable, ServedVariable) and variable.strategy is self
 
     @contextmanager
-    def scope(self) -> Iterator[None]:
-        """Puts variables that are made within it, whole, on the server that holds least so far."""
+    def scope(self, server: str | None = None) -> Iterator[None]:
+        """Puts variables that are made within it, whole, on this server, or else on the one that holds least so far."""
 
         def create(following: Any, **kwargs: Any) -> tf.Variable:
             value = kwargs["initial_value"]
             value = tf.convert_to_tensor(value() if callable(value) else value, kwargs.get("dtype"))
-            least = min(range(len(self.servers)), key=self._bytes.__getitem__)
-            self._bytes[least] += value.dtype.size * value.shape.num_elements()
-            return self.variable(value, self.servers[least], kwargs.get("name"), kwargs.get("trainable") is not False)
+            place = server or asked_server() or min(self._bytes, key=self._bytes.__getitem__)
+            self._bytes[place] += value.dtype.size * value.shape.num_elements()
+            trainable = kwargs.get("trainable") is not False
+            return ServedVariable(value, strategy=self, server=place, name=kwargs.get("name"), trainable=trainable)
 
         with tf.variable_creator_scope(create):
             yield
-
-    def variable(self, value: Any, server: str, name: str | None = None, trainable: bool = False) -> ServedVariable:
-        """Returns a variable on this server."""
-        return ServedVariable(value, strategy=self, server=server, name=name, trainable=trainable)
 
     def run(self, fn: Callable[..., Any], args: Sequence[Any] = ()) -> Any:
         """Calls `fn`: of the one worker that takes the step."""

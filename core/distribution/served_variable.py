@@ -32,6 +32,10 @@ class ServedVariable(ResourceVariable):
         with tf.device("/job:chief/CPU:0"):
             return {"VARIABLE_VALUE": tf.identity(self.read_value())}
 
+    def beside(self) -> contextlib.AbstractContextManager[None]:
+        """Returns a scope in which variables are made on this one's server: a kernel takes no others."""
+        return on_server(self.server)
+
     @property
     def handle(self) -> tf.Tensor:
         """Returns the variable's, or within `at_worker` the copy's."""
@@ -42,6 +46,24 @@ class ServedVariable(ResourceVariable):
     def device(self) -> str:
         """Returns where the variable lies: who reads a copy is at a worker, whichever that is."""
         return self.server if _copies.get() is None else ""
+
+
+_server: contextvars.ContextVar[str | None] = contextvars.ContextVar("server", default=None)
+
+
+@contextlib.contextmanager
+def on_server(server: str) -> Iterator[None]:
+    """Has variables that are made within it lie on this server."""
+    token = _server.set(server)
+    try:
+        yield
+    finally:
+        _server.reset(token)
+
+
+def asked_server() -> str | None:
+    """Returns the server of the `on_server` that this is within."""
+    return _server.get()
 
 
 _copies: contextvars.ContextVar[Mapping[int, tf.Tensor] | None] = contextvars.ContextVar("copies", default=None)

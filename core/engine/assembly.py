@@ -16,8 +16,10 @@ from core.distribution.mesh_outputs import lay_out_outputs
 from core.distribution.mesh_plan import MeshPlan
 from core.distribution.mesh_strategy import MeshStrategy
 from core.distribution.mesh_variable import layout
+from core.distribution.served_strategy import ServedStrategy
 from core.engine.mesh_checks import check_on_mesh
 from core.engine.scopes import AxesByPath, made_on
+from core.engine.served_checks import check_served
 from core.engine.shapes import made
 from core.errors import ConfigurationError
 from core.module import named_variables
@@ -57,6 +59,8 @@ def assemble(
     if strategy.num_replicas_in_sync > 1:
         networks = [one_device_network(task, name) for name in (*task.one_device, *one_device)]
         ids = {id(variable) for network in networks for variable in named_variables(network).values()}
+    if isinstance(strategy, ServedStrategy):
+        check_served(strategy, task, phases, placements=placements, one_device=one_device)
     check_variables(task, phases, strategy, ids)
     check_trained(task, phases)
     updates = [phase for phase in phases if isinstance(phase, Update)]

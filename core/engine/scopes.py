@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from core.distribution.mesh_plan import MeshPlan
 from core.distribution.mesh_strategy import MeshStrategy
+from core.distribution.served_strategy import ServedStrategy
 from core.engine.shapes import asked_for_shapes, made, shapes_only
 from core.errors import ConfigurationError, shown
 
@@ -45,6 +46,8 @@ def kept_once(strategy: tf.distribute.Strategy) -> AbstractContextManager[Any]:
     """Returns the scope of variables on which all replicas agree, and that are kept once."""
     if isinstance(strategy, MeshStrategy):
         return strategy.scope()
+    if isinstance(strategy, ServedStrategy):
+        return strategy.scope(strategy.servers[0])
     return tf.device(strategy.extended.worker_devices[0])
 
 

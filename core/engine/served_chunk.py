@@ -9,6 +9,7 @@ from core.distribution.handout import Handout
 from core.distribution.served_book import Book
 from core.distribution.served_exchange import ServedExchange
 from core.engine.step import TrainStep
+from core.errors import ConfigurationError
 from core.task import Batch, Update
 
 
@@ -27,6 +28,10 @@ class ServedChunk:
         bad_step: tf.Variable,
         sums: Mapping[str, Any],
     ):
+        if train_step.compile:
+            raise ConfigurationError(
+                "`Trainer.compile` asks for programs of XLA, which can't reach parameter servers: leave it out."
+            )
         every = {plan.name: plan.phase.every for plan in train_step.plans if isinstance(plan.phase, Update)}
         exchange.book = Book(every, bad_step, sums, server=exchange.device, max_staleness=exchange.served.max_staleness)
         self._train_step, self._exchange = train_step, exchange
@@ -42,6 +47,14 @@ class ServedChunk:
         look = self._look.get_concrete_function()
         exchange.handout = Handout(exchange.served, self._take.get_concrete_function(), look)
         return self
+
+    @property
+    def python_function(self) -> Any:
+        """Refuses to take steps without tracing."""
+        raise ConfigurationError(
+            "`--eager` takes a step in this process, but by parameter servers workers take them: leave the runtime's "
+            "`--gin_file` out."
+        )
 
     def __call__(self, stacked: Batch, place: tf.Tensor) -> None:
         """Hands out the steps; without any it looks, so that TensorFlow has what that takes while all workers live."""

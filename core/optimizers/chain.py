@@ -41,6 +41,7 @@ def chain(*transforms: Transform) -> Transform:
         parts,
         fused=_fused_chain(named_parts),
         shadow=shadow if any(part.shadow for part in parts) else None,
+        linear=all(part.linear for part in parts),
     )
 
 

@@ -18,7 +18,7 @@ import tensorflow as tf
 from core.choice import one_of
 from core.errors import did_you_mean
 from core.optimizers.chain import chain
-from core.optimizers.slots import read, read_all, working_dtype
+from core.optimizers.slots import make_slot, read, read_all, working_dtype
 from core.optimizers.transform import Slots, Tensors, Transform, Variables
 from core.tracing import no_python_values
 
@@ -48,7 +48,9 @@ class Optimizer:
         initial = self.transform.init(read(self.parameters))
         self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
         self.slots = {
-            slot: {path: tf.Variable(value, trainable=False, name=f"{slot}/{path}") for path, value in values.items()}
+            slot: {
+                path: make_slot(f"{slot}/{path}", value, self.parameters.get(path)) for path, value in values.items()
+            }
             for slot, values in initial.items()
         }
 

@@ -1,5 +1,6 @@
 """Reads and writes what rules see as tensors and an optimizer holds as variables."""
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,6 +25,12 @@ def read(params: Variables) -> dict[str, tf.Tensor]:
 
 def read_all(slots: Slots) -> State:
     return {slot: {path: v.read_value() for path, v in values.items()} for slot, values in slots.items()}
+
+
+def make_slot(name: str, value: tf.Tensor, parameter: tf.Variable | None) -> tf.Variable:
+    """Makes a variable beside the parameter whose it is: of one that lies on a server, on the same."""
+    with getattr(parameter, "beside", contextlib.nullcontext)():
+        return tf.Variable(value, trainable=False, name=name)
 
 
 def assign(slots: Slots, state: State) -> None:

@@ -47,6 +47,7 @@ class Transform(NamedTuple):
     fused: FusedFunction | None = None
     shadow: Callable[[State, Tensors, tf.Tensor], Tensors] | None = None  # (state, params, step) as they are now
     observe: Callable[[State, Tensors, tf.Tensor], State] | None = None  # of an `observer`
+    linear: bool = False  # whether half of each gradient makes half of the update, as half the learning rate does
 
 
 def stateless(name: str, rule: Callable[[Tensors, Tensors, tf.Tensor], Tensors]) -> Transform:
@@ -65,6 +66,8 @@ def stateful(
     init: Callable[[Tensors], State],
     update: Callable[[Tensors, State, Tensors, tf.Tensor], tuple[Tensors, State]],
     fused: Callable[[Tensors, Slots, Variables, tf.Tensor], None] | None = None,
+    *,
+    linear: bool = False,
 ) -> Transform:
     """Makes a transform blind to the loss, of `update(gradients, state, params, step) -> (updates, state)`."""
 
@@ -79,7 +82,7 @@ def stateful(
         assert fused
         fused(gradients, slots, params, step)
 
-    return Transform(name, init, with_value, fused=fused_with_value if fused else None)
+    return Transform(name, init, with_value, fused=fused_with_value if fused else None, linear=linear)
 
 
 def observer(
@@ -95,7 +98,7 @@ def observer(
     ) -> tuple[Tensors, State]:
         return gradients, observe(state, {path: p + gradients[path] for path, p in params.items()}, step)
 
-    return Transform(name, init, update, observe=observe, shadow=shadow)
+    return Transform(name, init, update, observe=observe, shadow=shadow, linear=True)
 
 
 def named(name: str, transform: Transform) -> Transform:

@@ -1,0 +1,71 @@
+"""Workers that are killed, stopped and come again: each step counts once all the same."""
+
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.served.lab import Served, counted, counting, figures
+
+
+def wait_for_lines(workdir, more, run):
+    """Waits for so many more lines of metrics; returns how many there are."""
+    path = workdir / "metrics.jsonl"
+    until, count = time.monotonic() + 120, lambda: len(figures(workdir)) if path.exists() else 0
+    wanted = count() + more
+    while count() < wanted:
+        assert not run.done(), run.result()
+        assert time.monotonic() < until, "the run hangs"
+        time.sleep(0.05)
+
+
+@pytest.mark.long
+def test_a_worker_may_be_stopped_and_one_be_killed_and_come_again(tmp_path):
+    run_folder, bindings = tmp_path / "run", ["Trainer.steps = 1500", "Trainer.checkpoint_every = 100"]
+    with Served(tmp_path, workers=2) as served, ThreadPoolExecutor() as pool:
+        run = pool.submit(served.train, *counting(tmp_path, *bindings, "parameter_server.overdue = 1.0"), timeout=400)
+        wait_for_lines(run_folder, 2, run)
+        served.signal("worker", 1, signal.SIGSTOP)
+        wait_for_lines(run_folder, 3, run)
+        served.signal("worker", 1, signal.SIGCONT)
+        wait_for_lines(run_folder, 1, run)
+        served.signal("worker", 0, signal.SIGKILL)
+        wait_for_lines(run_folder, 2, run)
+        served.start("worker", 0)
+        done = run.result()
+    assert done.returncode == 0, done.stderr
+    assert "Warning: worker 0" in done.stdout
+    assert counted(run_folder) == {"w": 1500.0, "step": 1500}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("bindings", "most"), [(["max_staleness = 0"], 0.0), (["divide_by_staleness = True"], 3.0)])
+def test_gradients_are_as_young_as_is_asked_for(bindings, most, tmp_path):
+    bindings = [f"parameter_server.{binding}" for binding in bindings]
+    with Served(tmp_path, workers=2) as served:
+        done = served.train(*counting(tmp_path, "Trainer.steps = 300", *bindings))
+    assert done.returncode == 0, done.stderr
+    lines = figures(tmp_path / "run")
+    assert max(line["staleness_max"] for line in lines) <= most
+    assert sum(line.get("refused", 1.0) for line in lines) > 0.0
+    assert counted(tmp_path / "run")["step"] == 300
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("flag", "says"),
+    [
+        ("--gin_param=Trainer.compile = True", "`Trainer.compile`"),
+        ("--gin_param=Trainer.reduce_gradients_in = 'bfloat16'", "`Trainer.reduce_gradients_in`"),
+        ("--gin_param=Experiment.deterministic = True", "`Experiment.deterministic` is True"),
+        ("--eager", "`--eager`"),
+        ("--mode=resume_check", "`--mode=resume_check` compares bits"),
+    ],
+)
+def test_what_servers_cannot_do_is_refused(flag, says, tmp_path):
+    with Served(tmp_path) as served:
+        done = served.train(*counting(tmp_path, "Trainer.steps = 10"), flag)
+    assert done.returncode == 2, (done.stdout, done.stderr)
+    assert done.stderr.startswith("error: ")
+    assert says in done.stderr
