@@ -12,10 +12,10 @@ def is_locked(path: Path) -> bool:
         lock, lines = path.stat(), LOCKS.read_text().splitlines()
     except OSError:
         return False
-    # As in `7: FLOCK  ADVISORY  WRITE 4711 08:02:131 0 EOF`. The device's number isn't the one that `stat` returns on
-    # btrfs and overlays, and so the process is asked.
-    held = [line.split() for line in lines if " FLOCK " in line and "->" not in line]
-    return any(_has_open(int(words[4]), lock) for words in held if words[5].endswith(f":{lock.st_ino}"))
+    # As in `7: FLOCK  ADVISORY  WRITE 4711 08:02:131 0 EOF`; of one who waits, the words are moved by an arrow. The
+    # device's number isn't the one that `stat` returns on btrfs and overlays, and so the process is asked.
+    locks = [line.split() for line in lines if " FLOCK " in line]
+    return any(_has_open(int(words[4]), lock) for words in locks if words[5].endswith(f":{lock.st_ino}"))
 
 
 def _has_open(pid: int, file: os.stat_result) -> bool:

@@ -66,14 +66,14 @@ def read_run(path: Path) -> Run:
     state, exit_code, reason = _state(path, result, began=bool(record))
     measured = max((curve.steps[-1] for curve in figures.values()), default=0)
     saved = max((_step_of(each.name) for each in (path / "checkpoints").glob("step-*")), default=0)
-    ended = result.get("step") if state != RUNNING else None
+    ended = result.get("step")
     steps = configuration.get("Trainer.steps", "")
     return Run(
         path=path,
         state=state,
         exit_code=exit_code,
         reason=reason,
-        step=ended if type(ended) is int else max(measured, saved),
+        step=max(measured, saved, ended if type(ended) is int else 0),
         steps=int(steps) if steps.isdecimal() else None,
         heard=max(_modified(path / name) for name in SIGNS),
         figures=figures,

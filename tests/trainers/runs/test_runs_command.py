@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.commands import CHECKOUT, environment
@@ -191,6 +191,15 @@ def test_each_curve_ends_in_its_letter_and_what_is_no_number_is_left_out():
     assert "c" not in "".join(drawn)
 
 
+def test_a_letter_has_place_for_all_of_its_dots():
+    _, *drawn, _ = lines_of(Curve((0, 100), (1.0, 1.0)))
+    (line,) = [letters for each in drawn if (letters := each.partition("│")[2].strip())]
+    *dots, end = line
+    assert end == "a"
+    assert len(dots) > 40
+    assert {(ord(letter) - 0x2800).bit_count() for letter in dots} == {2}
+
+
 def test_a_decade_is_drawn_by_logarithms():
     title, *drawn, _ = lines_of(Curve((0, 1, 2), (10.0, 1.0, 0.1)))
     assert title == "eval/loss, logarithmic"
@@ -202,6 +211,7 @@ def test_a_decade_is_drawn_by_logarithms():
 FINITE = st.floats(allow_nan=False, allow_infinity=False, min_value=-1e300, max_value=1e300)
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.lists(FINITE, min_size=1, max_size=20), st.booleans())
 def test_a_scale_holds_its_values_and_its_ticks_rise(values, even):
     scale = Scale.of(values, even=even)
@@ -212,6 +222,7 @@ def test_a_scale_holds_its_values_and_its_ticks_rise(values, even):
     assert all(-1e-6 <= scale.place(tick) <= 1 + 1e-6 for tick in ticks)
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.lists(FINITE, min_size=1, max_size=5))
 def test_any_finite_values_can_be_drawn(values):
     assert len(lines_of(Curve(tuple(range(len(values))), tuple(values)))) == HEIGHT + 2

@@ -68,6 +68,16 @@ def test_states(tmp_path, code, state, ending):
     assert found.step == 300
 
 
+def test_the_step_is_the_last_that_anything_tells_of(tmp_path):
+    path = write_run(tmp_path / "a")
+    assert read_run(path).step == max(LOSSES)
+    Workdir(path).write_result(step=350, exit_code=3, reason="", evaluation={})  # between two lines of metrics
+    assert read_run(path).step == 350
+    (path / "checkpoints" / "step-000000400").mkdir(parents=True)
+    (path / "checkpoints" / "step-strange").mkdir()
+    assert read_run(path).step == 400
+
+
 def test_who_holds_the_lock_is_running_and_looking_takes_no_lock(tmp_path, monkeypatch):
     path = write_run(tmp_path / "a")
     workdir = Workdir(path)

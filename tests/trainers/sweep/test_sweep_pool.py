@@ -74,7 +74,7 @@ def test_no_more_run_at_once_than_may(tmp_path):
 
 
 def test_a_signal_is_passed_on_and_nothing_starts_after_it(tmp_path):
-    jobs = jobs_of(tmp_path, HEAR, HEAR, HEAR)
+    jobs = jobs_of(tmp_path, HEAR, HEAR.replace("sys.exit", "time.sleep(0.5), sys.exit"), HEAR)
 
     def stop():
         wait_for(lambda: all(job.log.exists() and "ready" in job.log.read_text() for job in jobs[:2]))
