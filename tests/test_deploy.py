@@ -156,6 +156,88 @@ def test_the_image_holds_what_the_manifest_runs():
     assert set(re.findall(r"docker build -f (\S+)", pages)) == {"deploy/Dockerfile"}
 
 
+# --- with servers -----------------------------------------------------------------------------------------------------
+
+SLURM_SERVERS = CHECKOUT / "deploy" / "slurm_servers.sh"
+TFJOB_SERVERS = CHECKOUT / "deploy" / "tfjob_servers.yaml"
+RANKS = 'while [ "$1" != bash ]; do shift; done; for i in 0 1 2 3; do SLURM_PROCID=$i "$@" || exit $?; done'
+# The first worker is killed once.
+PYTHON = """
+echo "$TF_CONFIG" >> python.$SLURM_PROCID; printf '%s\\n' "$@" > python.flags
+[ "$SLURM_PROCID" != 2 ] || [ "$(wc -l < python.2)" != 1 ] || exit 137"""
+
+
+def slurm_servers(folder, *flags, nodes=4, python=PYTHON):
+    """Runs the Slurm file beside stand-ins, of which `srun` runs the tasks one after another."""
+    scontrol = '[ "$1" = show ] && seq -f n%.0f 4 || touch requeued'
+    for name, text in {"srun": RANKS, "scontrol": scontrol, "python": python, "sleep": ":"}.items():
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+    told = {"PATH": f"{folder}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-4]"}
+    return subprocess.run(
+        ["bash", str(SLURM_SERVERS), *flags],
+        cwd=folder,
+        env={**environment(), **told, "SLURM_JOB_NUM_NODES": str(nodes)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_slurm_job_with_servers_tells_each_task_its_place(tmp_path):
+    done = slurm_servers(tmp_path, "--gin_file=configs/digits_mlp.gin", "--gin_param=digits.split = 'train'")
+    assert done.returncode == 0, done.stderr
+    said = [[json.loads(line) for line in (tmp_path / f"python.{i}").read_text().splitlines()] for i in range(4)]
+    assert [len(configs) for configs in said] == [1, 1, 2, 1]  # the killed worker starts again
+    tasks = [("chief", 0), ("ps", 0), ("worker", 0), ("worker", 1)]
+    for configs, (job, index) in zip(said, tasks, strict=True):
+        for config in configs:
+            assert config["task"] == {"type": job, "index": index}
+            assert config["cluster"] == {"chief": ["n1:10007"], "ps": ["n2:10007"], "worker": ["n3:10007", "n4:10007"]}
+    words = (tmp_path / "python.flags").read_text().splitlines()
+    parsed = parse_main(words[words.index("trainers.main") + 1 :])
+    assert parsed.gin_file == ["configs/digits_mlp.gin", "configs/runtime/parameter_server.gin"]
+    assert parsed.gin_param == ["digits.split = 'train'"]
+
+
+@pytest.mark.parametrize(("code", "requeued"), [(2, False), (6, True), (75, True)])
+def test_a_slurm_job_with_servers_is_queued_again_where_that_may_help(code, requeued, tmp_path):
+    done = slurm_servers(tmp_path, python=f"exit {code}")
+    assert (tmp_path / "requeued").exists() == requeued
+    assert done.returncode == (0 if requeued else code)
+
+
+def test_a_slurm_job_of_too_few_nodes_for_its_servers_is_refused(tmp_path):
+    done = slurm_servers(tmp_path, nodes=2)
+    assert (done.returncode, done.stderr) == (
+        2, "error: SERVERS is 1, and the job has 2 nodes: give --nodes=3 or more\n",
+    )  # fmt: skip
+
+
+def test_the_kubernetes_manifest_with_servers_is_the_other_one_in_three_roles():
+    policy, job = TFJOB_SERVERS.read_text().split("\n---\n")
+    assert fields(policy) == fields(TFJOB.read_text().split("\n---\n")[0])
+    paths = fields(job)
+    roles = "spec/tfReplicaSpecs"
+    for role, replicas in (("Chief", "1"), ("PS", "1"), ("Worker", "2")):
+        assert paths[f"{roles}/{role}/replicas"] == replicas
+        assert paths[f"{roles}/{role}/restartPolicy"] == "OnFailure"
+    assert [paths[f"{roles}/{role}/template"] for role in ("Chief", "PS", "Worker")] == [
+        "&template",
+        *2 * ["*template"],
+    ]
+    other = fields(TFJOB.read_text().split("\n---\n")[1])
+    pod, pod_of_other = f"{roles}/Chief/template/spec", f"{roles}/Worker/template/spec"
+    same = [path for path in other if path.startswith(pod_of_other)]
+    assert all(paths[path.replace(pod_of_other, pod)] == other[path] for path in same)
+    flags = parse_main(json.loads(x) for x in re.findall(r'^\s+- (".*")$', job, re.MULTILINE))
+    assert all((CHECKOUT / name).exists() for name in flags.gin_file)
+    assert flags.gin_file[-1] == "configs/runtime/parameter_server.gin"
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
 def fields(text):
     """The scalars of a simple YAML text by their paths; of a list's items, those of the first."""
     found, stack = {}, []

@@ -14,6 +14,7 @@ from tests.commands import CHECKOUT, environment
 
 PAGES = sorted(path.name for path in (CHECKOUT / "docs").glob("*.md"))
 LONG = {
+    "asynchronous.md",
     "gans.md",
     "inner-loops.md",
     "language-models.md",
