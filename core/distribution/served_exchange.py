@@ -58,7 +58,19 @@ class ServedExchange(Exchange):
     @property
     def again(self) -> tf.Tensor:
         """Says whether a gradient of the step was refused because its weights had become too old."""
-        return tf.reduce_any(tf.stack(self._again))
+        return tf.reduce_any(tf.stack([tf.constant(False), *self._again]))
+
+    def where_due(self, due: tf.Tensor, run: Callable[..., Any], skip: Callable[..., Any]) -> Any:
+        """Hands on, too, whether a gradient was refused: it is made within the condition."""
+        before = self._again
+
+        def noted() -> Any:
+            self._again = []
+            return run(), self.again
+
+        result, again = tf.cond(due, noted, lambda: (skip(), tf.constant(False)))
+        self._again = [*before, again]
+        return result
 
     def refresh(self) -> None:
         """Pulls one consistent snapshot, if the one at hand is from before a push."""
@@ -100,7 +112,7 @@ class ServedExchange(Exchange):
             def apply(take: tf.Tensor, age: tf.Tensor) -> Any:
                 given = gradients
                 if self.served.divide_by_staleness:  # Zhang et al., 2016: Staleness-aware Async-SGD
-                    given = {path: x / tf.cast(tf.maximum(age, 1), x.dtype) for path, x in gradients.items()}
+                    given = {path: _divided(x, tf.maximum(age, 1)) for path, x in gradients.items()}
                 with tf.compat.v1.device(beside_variables):
                     return write(given, values, take)
 
@@ -143,6 +155,12 @@ class ServedExchange(Exchange):
 def beside_variables(op: tf.Operation) -> str:
     """Places arithmetic where the first value of a server's lies that it reads: so slots never travel."""
     return next((x.device for x in op.inputs if "/job:ps" in x.device), op.device)
+
+
+def _divided(gradient: Any, by: tf.Tensor) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(_divided(gradient.values, by), gradient.indices, gradient.dense_shape)
+    return gradient / tf.cast(by, gradient.dtype)
 
 
 def _by(values: Iterable[T], server_of: Callable[[T], str]) -> dict[str, list[T]]:

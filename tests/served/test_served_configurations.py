@@ -1,0 +1,43 @@
+"""Every configuration that ships, and every rule, ends at one worker as on one device, to the bit, or is refused."""
+
+import pytest
+
+from tests.invariance.subjects import config_names
+from tests.served.subjects import TASKS
+from tests.served.twice import twice
+
+REFUSED = {
+    "cyclegan": "`CycleGan.one_device` names `pool_a`, `pool_b`. By parameter servers",
+    "digits_cyclegan": "`CycleGan.one_device` names `pool_a`, `pool_b`. By parameter servers",
+    "digits_gan_by_batch_size": "`Experiment.placements` places `sample`, `d`, `g`. By parameter servers",
+    "digits_gan_generator_on_one_device": "`Experiment.placements` places `sample`. By parameter servers",
+    "digits_gan_sampling_on_every_replica": "`Experiment.placements` places `d`, `g`. By parameter servers",
+}
+QUICK = {"digits_linear", "words"}
+SAME = {"variables": {}, "figures": {}, "evaluation": {}}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in QUICK else [pytest.mark.long])
+        for name in config_names()
+        if name not in REFUSED
+    ],
+)
+def test_a_configuration_is_the_same_at_one_worker(name):
+    """Twelve steps of two microbatches, with dropout where there can be some, and an evaluation."""
+    assert twice().differences(name) == SAME
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.long]) for name in sorted(TASKS)]
+)
+def test_what_no_configuration_has_is_the_same_at_one_worker(name):
+    assert twice().differences(name) == SAME
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_a_configuration_that_keeps_something_on_one_device_is_refused(name):
+    assert twice().differences(name)["refused"].startswith(REFUSED[name])
