@@ -17,6 +17,8 @@ from trainers.preemption import STOPPING
 from trainers.streams import keep_streams
 
 TENSORFLOW = os.path.join("", "tensorflow", "python", "")  # in the path of each of its files
+COORDINATOR = os.path.join("coordinator", "cluster_coordinator.py")
+SAVER = "MultiDeviceSaver.save"
 Parsed = TypeVar("Parsed")
 
 
@@ -70,8 +72,15 @@ def start_logging(verbosity: int) -> None:
 
 
 def _is_wanted(record: standard_logging.LogRecord) -> bool:
-    """Returns false for what TensorFlow tells at absl's default verbosity: each reduction, each checkpoint."""
-    return record.levelno != standard_logging.INFO or TENSORFLOW not in record.pathname or logging.level_debug()
+    """Returns false for what TensorFlow tells at absl's default verbosity, and for what nobody can do anything about.
+
+    The former is each reduction, each checkpoint. The latter is that a save of what lies on several servers is traced
+    anew each time, and what the coordinator says at length of a lost worker, where the chief says it in a line.
+    """
+    if TENSORFLOW not in record.pathname or logging.level_debug():
+        return True
+    known = record.pathname.endswith(COORDINATOR) or SAVER in record.getMessage()
+    return record.levelno != standard_logging.INFO and not known
 
 
 def refuse(error: ConfigurationError) -> int:

@@ -9,6 +9,8 @@ import tensorflow as tf
 from absl import flags as absl_flags
 from absl import logging
 from tensorflow.python.checkpoint import functional_saver
+from tensorflow.python.distribute.coordinator import cluster_coordinator
+from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
 from core.errors import EXIT_CODES, ConfigurationError
 from trainers.app import start_logging
@@ -192,6 +194,24 @@ def test_verbosity(verbosity, heard, of_tensorflow, restored_logging, capsys):
                 log.handle(log.makeRecord("mine", number, path, 1, level[0], (), None))
         said = capsys.readouterr().err.splitlines()
         assert [line.split("] ")[1] for line in said] == list(expected)
+
+
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        (cluster_coordinator, "Worker /job:worker/replica:0/task:0 failed with UnavailableError()"),
+        (
+            polymorphic_function,
+            "5 out of the last 5 calls to <function MultiDeviceSaver.save.<locals>",
+        ),
+    ],
+)
+def test_what_nobody_can_do_anything_about_is_told_to_who_looks_for_errors(module, text, restored_logging, capsys):
+    log = standard_logging.getLogger("mine")
+    for verbosity, said in ((0, False), (1, True)):
+        start_logging(verbosity)
+        log.handle(log.makeRecord("mine", standard_logging.ERROR, module.__file__, 1, text, (), None))
+        assert (text in capsys.readouterr().err) == said
 
 
 def test_tensorflow_says_nothing_twice(restored_logging, capsys):
