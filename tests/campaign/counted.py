@@ -99,6 +99,9 @@ def miscounts(workdir: Path, steps: int) -> list[str]:
     """Lists what in a finished workdir says another number of steps than were to be taken."""
     import tensorflow as tf
 
+    saved = workdir / "checkpoints" / f"step-{steps:09}"
+    if not saved.exists():
+        return [f"it ended without a checkpoint of step {steps}"]
     due = list(range(EVERY, steps + 1, EVERY))
     lines: dict[str, list[dict[str, Any]]] = {"train": [], "eval": []}
     for text in (workdir / "metrics.jsonl").read_text().splitlines():
@@ -118,7 +121,7 @@ def miscounts(workdir: Path, steps: int) -> list[str]:
     result = json.loads((workdir / "result.json").read_text())
     if (result["step"], result["exit_code"]) != (steps, 0):
         found.append(f"`result.json` says step {result['step']}, code {result['exit_code']}")
-    reader = tf.train.load_checkpoint(str(workdir / "checkpoints" / f"step-{steps:09}" / "variables"))
+    reader = tf.train.load_checkpoint(str(saved / "variables"))
     for name in reader.get_variable_to_shape_map():
         if ("task." in name or "step" in name) and (values := set(reader.get_tensor(name).flat)) != {steps}:
             found.append(f"`{name}` is {values} after {steps} steps")
