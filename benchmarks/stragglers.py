@@ -8,6 +8,7 @@ process alone shows how slow that was. What is in the file isn't measured again.
 
 import argparse
 import json
+import signal
 import statistics
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -58,6 +59,7 @@ def main() -> None:
         "--ms", nargs="+", type=int, choices=MILLISECONDS, default=MILLISECONDS, help="of a step (default: all)"
     )
     flags = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that nothing that was started stays behind
     found = measure(flags.json, modes=flags.only, milliseconds=flags.ms, rounds=flags.rounds)
     print(rows_of(found))
     if flags.picture:
@@ -108,8 +110,17 @@ def rows_of(found: Found) -> str:
     for name, run in _in_order(found).items():
         parts = kept(run)
         even, slow = (f"{statistics.median(run[key]):.1f}" for key in ("even", "slow"))
-        rows.append([name, even, slow, f"{statistics.median(parts):.2f}", f"{min(parts):.2f} to {max(parts):.2f}"])
-    return table(["", "steps a second", "one slowed", "kept", "over all turns"], rows)
+        rows.append(
+            [
+                name,
+                str(run["products"]),
+                even,
+                slow,
+                f"{statistics.median(parts):.2f}",
+                f"{min(parts):.2f} to {max(parts):.2f}",
+            ]
+        )
+    return table(["", "products", "steps a second", "one slowed", "kept", "over all turns"], rows)
 
 
 def picture(found: Found) -> str:

@@ -7,6 +7,7 @@ these tables, and its pictures are drawn anew. Nothing here needs TensorFlow, bu
 
 import argparse
 import json
+import signal
 from pathlib import Path
 
 from benchmarks import pages
@@ -27,6 +28,7 @@ def main() -> None:
     parser.add_argument("--measured", type=Path, default=MEASURED, help="file of what was measured")
     parser.add_argument("--out", type=Path, help="folder of the pages to bring up to date")
     flags = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that nothing that was started stays behind
     measured = json.loads(flags.measured.read_text()) if flags.measured.exists() else {}
     if flags.measure:
         # Beside the file until all is there: one that was interrupted goes on.

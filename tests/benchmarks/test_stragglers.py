@@ -4,12 +4,15 @@ import json
 import subprocess
 import sys
 import time
+from pathlib import Path
+from statistics import median
 
 import pytest
 
 from benchmarks import stragglers
 from benchmarks.machine import machine
 from benchmarks.simulate import here, straggling
+from benchmarks.simulate.__main__ import MEASURED
 from benchmarks.simulate.measure import Size
 from benchmarks.simulate.model import Job, Link, Servers, local_step_seconds, step_seconds
 from benchmarks.slowed import due, slowed
@@ -52,7 +55,7 @@ def test_a_slowed_process_is_stopped_again_and_again_and_then_goes_on():
 def test_what_is_kept_is_the_rate_over_the_one_just_before():
     found = {"runs": {"synchronous, 30 ms": RUN}}
     assert stragglers.kept(RUN) == pytest.approx([0.2, 0.3, 0.3])
-    assert "| synchronous, 30 ms | 90.0 | 24.0 | 0.30 | 0.20 to 0.30 |" in stragglers.rows_of(found)
+    assert "| synchronous, 30 ms | 4 | 90.0 | 24.0 | 0.30 | 0.20 to 0.30 |" in stragglers.rows_of(found)
     assert stragglers.picture(found).count("<circle") == 1
 
 
@@ -91,10 +94,18 @@ def test_the_model_has_no_error_where_runs_are_as_it_says():
     assert [check.error for check in checks] == pytest.approx([0.0] * 12)
 
 
-def command(*flags, cwd):
+def test_the_page_is_right_that_asynchronous_workers_go_on():
+    found = json.loads(MEASURED.read_text())["stragglers"]["runs"]
+    for ms in stragglers.MILLISECONDS:
+        waiting, going_on = (stragglers.kept(found[f"{mode}, {ms} ms"]) for mode in ("synchronous", "asynchronous"))
+        assert median(going_on) > max(0.5, median(waiting))
+
+
+def started(*flags, cwd):
+    """Starts the command in `cwd`."""
     words = [sys.executable, "-m", "benchmarks.stragglers", *flags]
-    kept = {**environment(), "PYTHONPATH": str(CHECKOUT)}
-    return subprocess.run(words, cwd=cwd, env=kept, capture_output=True, text=True, timeout=300, check=False)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    return subprocess.Popen(words, cwd=cwd, env={**environment(), "PYTHONPATH": str(CHECKOUT)}, text=True, **pipes)
 
 
 def test_help_needs_no_tensorflow():
@@ -108,9 +119,23 @@ def test_help_needs_no_tensorflow():
 
 @pytest.mark.long
 def test_one_round_of_short_steps_by_the_real_command(tmp_path):
-    done = command("--rounds=1", "--ms", "3", "--picture=p.svg", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = started("--rounds=1", "--ms", "3", "--picture=p.svg", cwd=tmp_path)
+    printed, _ = process.communicate(timeout=900)
+    assert process.returncode == 0, printed
     found = json.loads((tmp_path / "stragglers.json").read_text())
     assert list(found["runs"]) == [f"{mode}, 3 ms" for mode in stragglers.MODES]
     assert all(run["even"][0] > run["slow"][0] > 0 for run in found["runs"].values())
     assert (tmp_path / "p.svg").read_text().count("<circle") == len(stragglers.MODES)
+
+
+@pytest.mark.long
+def test_nothing_stays_behind_a_command_that_is_told_to_stop(tmp_path):
+    process = started("--ms", "3", "--only", "one process", cwd=tmp_path)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    while not (begun := children.read_text().split()):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.terminate()
+    process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert not [child for child in begun if Path(f"/proc/{child}").exists()]
