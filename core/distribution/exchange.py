@@ -81,10 +81,6 @@ class Exchange:
     def refresh(self) -> None:
         """Has the weights as they are now read from here on: replicas hold them."""
 
-    def where_due(self, due: tf.Tensor, run: Callable[..., Any], skip: Callable[..., Any]) -> Any:
-        """Returns what `run` of a phase returns where it is `due`, and else what `skip` does."""
-        return tf.cond(due, run, skip)
-
     def at_variables(
         self,
         write: Callable[..., Any],

@@ -48,8 +48,8 @@ class Book:
         seen: tf.Tensor,
         healthy: tf.Tensor,
         write: Callable[[tf.Tensor, tf.Tensor], Any],
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Lets a push write, all or nothing, and says whether the step may go on, and whether it has to begin again.
+    ) -> tf.Tensor:
+        """Lets a push write, all or nothing, and says whether the step may go on.
 
         `seen` is the phase's clock when its weights were read. `write(take, age)` writes where `take`, and returns
         whether all was finite, and the figures.
@@ -72,7 +72,11 @@ class Book:
         with tf.control_dependencies(written):
             ended = self.pushing.assign(tf.where(take, tf.constant(NOBODY, tf.int64), self.pushing.read_value()))
         with tf.control_dependencies([ended]):
-            return tf.where(new, applied, well), well & new & ~fresh
+            return tf.where(new, applied, well)
+
+    def over(self) -> tf.Tensor:
+        """Says whether nothing is written any more: a step wasn't finite, or a push broke off."""
+        return (self.bad_step.read_value() != NOBODY) | (self.pushing.read_value() != NOBODY)
 
     def figures(self) -> dict[str, float]:
         """Returns how old gradients were since the last time, and begins anew."""

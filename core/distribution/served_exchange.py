@@ -37,12 +37,12 @@ class ServedExchange(Exchange):
         self._variables: Sequence[ServedVariable] = ()
         self._step: tf.Tensor
         self._clocks: Mapping[str, tf.Tensor] | None = None  # when the weights at hand were pulled
-        self._again: list[tf.Tensor] = []
+        self.over: tf.Tensor  # whether nothing was written any more when the step was begun
 
     @contextlib.contextmanager
     def taking(self, step: tf.Tensor, variables: Sequence[ServedVariable]) -> Iterator[None]:
         """Takes `step`, within it, at a worker: variables are copies, which `refresh` fills."""
-        self._step, self._variables, self._clocks, self._again = step, variables, None, []
+        self._step, self._variables = step, variables
         with at_worker(copies_of(variables)):
             yield
 
@@ -55,22 +55,10 @@ class ServedExchange(Exchange):
         """Returns how old gradients were since the last time."""
         return self.book.figures()
 
-    @property
-    def again(self) -> tf.Tensor:
-        """Says whether a gradient of the step was refused because its weights had become too old."""
-        return tf.reduce_any(tf.stack([tf.constant(False), *self._again]))
-
-    def where_due(self, due: tf.Tensor, run: Callable[..., Any], skip: Callable[..., Any]) -> Any:
-        """Hands on, too, whether a gradient was refused: it is made within the condition."""
-        before = self._again
-
-        def noted() -> Any:
-            self._again = []
-            return run(), self.again
-
-        result, again = tf.cond(due, noted, lambda: (skip(), tf.constant(False)))
-        self._again = [*before, again]
-        return result
+    def begin(self) -> None:
+        """Forgets the weights of an earlier step."""
+        super().begin()
+        self._clocks = None
 
     def refresh(self) -> None:
         """Pulls one consistent snapshot, if the one at hand is from before a push."""
@@ -84,9 +72,9 @@ class ServedExchange(Exchange):
             for server, found in by_server.items():
                 with tf.device(server):
                     parcels[server] = messages[server].pack([variable.read_value() for variable in found])
-            return {name: clock.read_value() for name, clock in self.book.clocks.items()}, parcels
+            return {name: clock.read_value() for name, clock in self.book.clocks.items()}, self.book.over(), parcels
 
-        self._clocks, parcels = self.locked(read)
+        self._clocks, self.over, parcels = self.locked(read)
         for server, found in by_server.items():
             for variable, value in zip(found, messages[server].unpack(parcels[server]), strict=True):
                 variable.assign(value)
@@ -118,8 +106,7 @@ class ServedExchange(Exchange):
 
             return self.book.enter(phase, self._step, seen, healthy, apply)
 
-        well, again = self.locked(section)
-        self._again.append(again)
+        well = self.locked(section)
         # The figures stay on the server, which adds them up.
         return well, tf.nest.map_structure(lambda own: tf.zeros(own.shape, own.dtype), self.book.sums[phase])
 

@@ -66,8 +66,8 @@ class ServedChunk:
 
     def _take_step(self, batch: Batch, step: tf.Tensor) -> None:
         def attempt(_: tf.Tensor) -> tuple[tf.Tensor]:
-            self._train_step(batch, step)
-            return (self._exchange.again,)
+            healthy = self._train_step(batch, step).healthy
+            return (~healthy & ~self._exchange.over,)  # its weights had become too old
 
         with self._exchange.taking(step, self._variables):
             if self._exchange.served.max_staleness is None:

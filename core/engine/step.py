@@ -92,7 +92,7 @@ class TrainStep:
             if plan.phase.every == 1:
                 healthy, sums[plan.name], outputs = self._runner.run(plan, placed, index, healthy)
             else:
-                healthy, sums[plan.name], outputs = self.exchange.where_due(
+                healthy, sums[plan.name], outputs = tf.cond(
                     tf.equal(index % plan.phase.every, 0),
                     lambda p=plan, v=dict(placed), h=healthy: self._runner.run(p, v, index, h),
                     lambda p=plan, h=healthy: (h, _no_sums(p), self._runner.skipped_outputs(p)),

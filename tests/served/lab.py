@@ -93,6 +93,18 @@ def hashes(workdir):
     return {path: saved["sha256"] for path, saved in manifest(workdir)["variables"].items()}
 
 
+def values(workdir):
+    """Returns the variables of the newest checkpoint, but for figures."""
+    newest = max((workdir / "checkpoints").glob("step-*"))
+    reader = tf.train.load_checkpoint(str(newest / "variables"))
+    names = {path: f"variables/{path.replace('.', '..').replace('/', '.S')}" for path in manifest(workdir)["variables"]}
+    return {
+        path: reader.get_tensor(f"{name}/.ATTRIBUTES/VARIABLE_VALUE")
+        for path, name in names.items()
+        if not path.startswith("figures/")
+    }
+
+
 def figures(workdir, split="train"):
     """Returns the lines of metrics of a split."""
     lines = (json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines())
@@ -142,6 +154,5 @@ def counting(folder, *bindings):
 
 def counted(workdir):
     """Returns what such a run has come to."""
-    reader = tf.train.load_checkpoint(str(max((workdir / "checkpoints").glob("step-*")) / "variables"))
-    found = {"w": "task.Snet.Sw", "step": "optimizer.Snet.Sstep"}
-    return {name: reader.get_tensor(f"variables/{path}/.ATTRIBUTES/VARIABLE_VALUE") for name, path in found.items()}
+    found = values(workdir)
+    return {"w": found["task/net/w"], "step": found["optimizer/net/step"]}

@@ -17,15 +17,14 @@ class Pushes:
         self.weight, self.ages = tf.Variable(0.0), []
 
     def push(self, step, *, seen=0, loss=1.0, healthy=True, phase="net", write=None):
-        """Returns whether the step may go on, and whether it has to begin again."""
+        """Returns whether the step may go on."""
 
         def add(take, age):
             self.weight.assign_add(tf.cast(take, tf.float32))
             return tf.math.is_finite(loss), {"loss": tf.constant(loss)}
 
         step, seen = tf.constant(step, tf.int64), tf.constant(seen, tf.int64)
-        well, again = self.book.enter(phase, step, seen, tf.constant(healthy), write or add)
-        return bool(well), bool(again)
+        return bool(self.book.enter(phase, step, seen, tf.constant(healthy), write or add))
 
     def looked(self, *steps):
         return self.book.look(tf.constant(steps, tf.int64)).numpy().tolist()
@@ -33,7 +32,7 @@ class Pushes:
 
 def test_a_step_counts_once_however_often_it_is_pushed():
     pushes = Pushes()
-    assert [pushes.push(1), pushes.push(1), pushes.push(2)] == [(True, False)] * 3  # what is done doesn't stop the rest
+    assert [pushes.push(1), pushes.push(1), pushes.push(2)] == [True] * 3  # what is done doesn't stop the rest
     assert (float(pushes.weight), float(pushes.sums["net"]["loss"]), int(pushes.book.clocks["net"])) == (2.0, 2.0, 2)
     assert pushes.looked(1, 2, 4) == [NOBODY, NOBODY, 1, 1, 0]
 
@@ -41,7 +40,7 @@ def test_a_step_counts_once_however_often_it_is_pushed():
 def test_a_push_that_comes_after_its_place_was_taken_by_a_later_step_is_refused():
     pushes = Pushes()
     pushes.push(4096 + 7)
-    assert pushes.push(7) == (True, False)
+    assert pushes.push(7)
     assert float(pushes.weight) == 1.0
 
 
@@ -57,9 +56,10 @@ def test_a_step_is_done_once_all_updates_that_are_due_are():
 def test_too_old_a_gradient_begins_again():
     pushes = Pushes(max_staleness=1)
     pushes.push(0)
-    assert pushes.push(1, seen=0) == (True, False)
-    assert pushes.push(2, seen=0) == (False, True)
-    assert pushes.push(0, seen=-5) == (True, False)  # it is done: its age is nobody's business
+    assert pushes.push(1, seen=0)
+    assert not pushes.push(2, seen=0)
+    assert not pushes.book.over()  # so it is taken again
+    assert pushes.push(0, seen=-5)  # it is done: its age is nobody's business
     assert pushes.book.figures() == {"staleness": 0.5, "staleness_max": 1.0, "refused": 1.0}
     assert pushes.book.figures() == {"staleness": 0.0, "staleness_max": 0.0, "refused": 0.0}
     assert float(pushes.weight) == 2.0
@@ -67,15 +67,16 @@ def test_too_old_a_gradient_begins_again():
 
 def test_after_a_step_that_is_not_finite_nothing_is_written():
     pushes = Pushes()
-    assert pushes.push(5, loss=float("nan")) == (False, False)
-    assert pushes.push(6) == (False, False)
+    assert not pushes.push(5, loss=float("nan"))
+    assert pushes.book.over()
+    assert not pushes.push(6)
     assert pushes.looked(5, 6) == [5, NOBODY, 0, 0]
     assert float(pushes.sums["net"]["loss"]) == 0.0
 
 
 def test_a_phase_behind_one_that_was_refused_is_refused():
     pushes = Pushes()
-    assert pushes.push(5, healthy=False) == (False, False)
+    assert not pushes.push(5, healthy=False)
     assert float(pushes.weight) == 0.0
 
 
@@ -88,6 +89,7 @@ def test_a_push_that_breaks_off_is_seen_and_the_last():
 
     with pytest.raises(tf.errors.InvalidArgumentError):
         pushes.push(8, write=dies)
-    assert pushes.push(9) == (False, False)
+    assert pushes.book.over()
+    assert not pushes.push(9)
     assert pushes.looked(8, 9) == [NOBODY, 8, 0, 0]
     assert float(pushes.weight) == 0.0
