@@ -1,0 +1,63 @@
+"""How asynchronous runs end and go on: signals to the chief, and losses that are not finite."""
+
+import json
+
+from tests.served.lab import Served, counted, counting, figures
+
+SIGNALS = """
+import os
+import signal
+import gin
+from trainers.hooks.base import Hook
+
+@gin.configurable
+class Signals(Hook):
+    def __call__(self, run):
+        assert run.step == run.steps or run.figures()["loss"] < 0.0  # at the end the line has been written
+        if run.step in (20, 40):
+            os.kill(os.getpid(), signal.SIGUSR1 if run.step == 20 else signal.SIGTERM)
+"""
+SPOILT = """
+import gin
+import tensorflow as tf
+from count import Count
+from core.task import Loss
+
+@gin.configurable
+class Spoilt(Count):
+    def loss(self, batch, rng):
+        w = tf.where(rng.step == 30, float("nan"), self.net.w)
+        return Loss(tf.fill([batch["x"].shape[0]], -w))
+"""
+
+
+def saved(workdir):
+    return sorted(int(path.name.removeprefix("step-")) for path in (workdir / "checkpoints").glob("step-*"))
+
+
+def test_the_chief_saves_and_goes_on_or_leaves_as_it_is_told_and_no_step_of_a_metric_line_is_lost(tmp_path):
+    (tmp_path / "signals.py").write_text(SIGNALS)
+    hooks = ["Trainer.hooks = [@Signals()]", "Signals.every = 5", "Trainer.steps = 80"]
+    arguments = [*counting(tmp_path, *hooks), "--gin_param=import signals"]
+    with Served(tmp_path) as served:
+        done = served.train(*arguments, "--gin_param=Trainer.chunk_steps = 5", timeout=300)
+    assert done.returncode == 75, done.stderr
+    assert saved(tmp_path / "run") == [25, 45]  # where the chunk ends that a signal comes in
+    with Served(tmp_path) as served:
+        done = served.train(*arguments, "--gin_param=Trainer.chunk_steps = 1", timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert counted(tmp_path / "run") == {"w": 80.0, "step": 80}
+    [line] = figures(tmp_path / "run")
+    assert (line["step"], line["loss"]) == (80, -39.5)  # the mean of each step's, those before the kill among them
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_and_nothing_after_it_is_written(tmp_path):
+    arguments = counting(tmp_path, "Experiment.task = @Spoilt", "Trainer.steps = 100", "Trainer.checkpoint_every = 20")
+    (tmp_path / "spoilt.py").write_text(SPOILT)
+    with Served(tmp_path, workers=2) as served:
+        done = served.train(*arguments, "--gin_param=import spoilt", timeout=300)
+    assert done.returncode == 3, done.stderr
+    assert "step 30" in done.stderr
+    assert saved(tmp_path / "run") == [20]
+    assert counted(tmp_path / "run") == {"w": 20.0, "step": 20}
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["exit_code"] == 3
