@@ -2,6 +2,7 @@
 
 import functools
 
+import gin
 import numpy as np
 import tensorflow as tf
 
@@ -110,6 +111,7 @@ def served_subject(name, scratch):
     source = ArraySource({key: x.numpy() for key, x in batch.items()}, name=name)
 
     def experiment(strategy):
+        gin.clear_config()  # of a configuration before
         return Experiment(task=task, train_source=source, strategy=strategy)
 
     return Subject(name, lambda strategy: experiment(strategy).assembly, batch, experiment=experiment)
