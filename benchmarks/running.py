@@ -1,6 +1,7 @@
 """A training by the real commands, watched from outside by its metric lines."""
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -12,6 +13,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from trainers.launch.processes import die_with
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 WIDTH = 256  # of the rows and of the matrix of `benchmarks/work.py`
@@ -94,7 +97,13 @@ def running(launch: Sequence[str], settings: Mapping[str, Any], *, gin_files: Se
         folder = Path(scratch)
         with (folder / "output").open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, *command], cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT
+                [sys.executable, *command],
+                cwd=folder,
+                env=environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                # This one may be interrupted before it even knows of the other.
+                preexec_fn=functools.partial(die_with, os.getpid()),
             )
         try:
             yield Running(process, folder)
