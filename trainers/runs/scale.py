@@ -21,10 +21,12 @@ def tick_label(name: str, tick: float) -> str:
     """Returns what stands beside a round value of the figure `name`.
 
     >>> tick_label("loss", 0.05), tick_label("loss", 100.0), tick_label("step_seconds", 0.05)
-    ('0.05', '100', '50.000 ms')
+    ('0.05', '100', '50 ms')
     """
-    told = format_figure(name, tick)
-    return told.rstrip("0").rstrip(".") if "." in told and told[-1].isdigit() and "e" not in told else told
+    number, space, unit = format_figure(name, tick).partition(" ")
+    if "." in number and "e" not in number:
+        number = number.rstrip("0").rstrip(".")
+    return f"{number}{space}{unit}"
 
 
 @dataclasses.dataclass(frozen=True)

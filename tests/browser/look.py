@@ -1,0 +1,56 @@
+"""Looks at a page as readers do: in a light and a dark system, on a wide and on a narrow screen."""
+
+import contextlib
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page, Request
+
+LOOK = Path(__file__).with_name("look.js").read_text()
+SCHEMES = ("light", "dark")
+SCREENS = {"wide": (1400, 900), "narrow": (360, 740)}
+
+
+@contextlib.contextmanager
+def browser(executable: str) -> Iterator["Browser"]:
+    """Starts Chromium, which is ended behind it."""
+    from playwright.sync_api import sync_playwright
+
+    sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []  # with a sandbox Chromium refuses to run as root
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=executable, args=sandbox)
+        try:
+            yield started
+        finally:
+            started.close()
+
+
+def views(chromium: "Browser", path: Path) -> Iterator[tuple[str, "Page", list[str]]]:
+    """Opens a file in each system and on each screen; yields the view's name, the page, and what is wrong with it."""
+    for scheme, (screen, (width, height)) in itertools.product(SCHEMES, SCREENS.items()):
+        context = chromium.new_context(
+            color_scheme="dark" if scheme == "dark" else "light", viewport={"width": width, "height": height}
+        )
+        page, faults = context.new_page(), list[str]()
+        _note(page, path.as_uri(), faults)
+        page.goto(path.as_uri())
+        page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true })")
+        faults += page.evaluate(LOOK)
+        yield f"{scheme}, {screen}", page, faults
+        context.close()
+
+
+def _note(page: "Page", address: str, faults: list[str]) -> None:
+    """Notes all that the page asks for beside itself, and what the browser says against it."""
+
+    def asked(request: "Request") -> None:
+        if request.url != address and not request.url.startswith("data:"):
+            faults.append(f"asks for {request.url}")
+
+    page.on("request", asked)
+    page.on("console", lambda message: faults.append(f"makes the browser say: {message.text}"))
+    page.on("pageerror", lambda error: faults.append(f"has a script that fails: {error}"))

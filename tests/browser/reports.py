@@ -1,0 +1,75 @@
+"""The page that `python -m trainers.report` writes about real runs, beside one whose words are hostile."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from core.telemetry.console import format_figure
+from tests.browser.look import views
+from tests.commands import CONFIGS, run
+from tests.written_runs import write_run
+from trainers.report.__main__ import main
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+SHORT = (
+    "Trainer.steps = 40",
+    "Trainer.log_every = 2",
+    "Trainer.evaluate_every = 10",
+    "Trainer.checkpoint_every = None",
+    "warmup_cosine.warmup_steps = 5",
+)
+RUNS = {  # two to compare, one that leaves pictures, one that leaves texts
+    "digits_mlp": ("digits_mlp", ()),
+    "digits_mlp_fast": ("digits_mlp", ("warmup_cosine.peak_rate = 0.1",)),
+    "digits_vae": ("digits_vae", ("SampleGrid.every = 20", "Reconstructions.every = 40", "Quality.every = 40")),
+    "text_nano": (
+        "text_nano",
+        ("LanguageModel.size = 16", "LanguageModel.num_layers = 1", "context = 16", "Texts.every = 20"),
+    ),
+}
+
+
+def made(folder: Path) -> Path:
+    """Trains by the real command, and returns a page about that."""
+    runs = folder / "runs"
+    for name, (config, bindings) in RUNS.items():
+        flags = [f"--gin_param={text}" for text in (*SHORT, *bindings)]
+        done = run(f"--gin_file={CONFIGS / config}.gin", *flags, f"--workdir={runs / name}", cwd=folder)
+        if done.returncode:
+            raise RuntimeError(f"{name} ended with {done.returncode}:\n{done.stderr}")
+    write_run(runs / ("a_name_without_a_place_to_break" * 6), exit_code=3, reason="<b>broken</b> " + "w" * 200)
+    for i in range(8):
+        write_run(runs / f"seed={i}", losses={1: 2.0, 100: 0.5 + i / 1000})
+    page = folder / "report.html"
+    if main([str(runs), f"--out={page}"]):
+        raise RuntimeError("`trainers.report` has failed")
+    return page
+
+
+def faults(chromium: "Browser", folder: Path, shots: Path | None) -> Iterator[str]:
+    """Yields a sentence for each thing that is wrong in some view."""
+    path = made(folder)
+    for view, page, wrong in views(chromium, path):
+        if shots:
+            page.screenshot(path=shots / f"report, {view}.png", full_page=True)
+        yield from (f"the report ({view}) {text}" for text in [*wrong, *_untrue(page, folder / "runs" / "digits_mlp")])
+
+
+def _untrue(page: "Page", run: Path) -> Iterator[str]:
+    """Compares what a reader sees with what the run has written."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    seen = page.locator("body").inner_text()
+    last = [line for line in lines if line["split"] == "eval"][-1]
+    yield from (
+        f"doesn't show that `{name}` ended at {told}"
+        for name, value in last.items()
+        if name not in ("step", "split") and (told := format_figure(name, value)) not in seen
+    )
+    charts = {each for line in lines for each in line} - {"step", "split"}
+    drawn = {each.get_attribute("aria-label") for each in page.locator("svg").all()}
+    yield from (f"has no chart of `{name}`" for name in charts if f"{name} by step" not in drawn)
+    if not page.locator(".samples img").count() or not page.locator(".samples pre").count():
+        yield "shows no picture or no text that a run has made"

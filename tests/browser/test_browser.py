@@ -1,0 +1,11 @@
+"""`python -m tests.browser` where there is nothing to look with. `.ci/run` runs it where there is."""
+
+import shutil
+
+from tests.browser.__main__ import main
+
+
+def test_without_chromium_it_says_what_is_needed(monkeypatch, capsys):
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert main([]) == 2
+    assert "`apt install chromium`" in capsys.readouterr().err
