@@ -41,6 +41,7 @@ MODES = {
 ONLY_IN = {  # the one mode in which a flag has an effect
     "allow_config_change": "train",
     "eager": "train",
+    "step": "train",
     "kill_after_step": "train",
     "samples": "sample",
     "images": "sample",
@@ -87,6 +88,10 @@ def parse(words: Sequence[str]) -> FlagValues:
         raise ConfigurationError("`--samples` has no effect with `--images`, which are all translated: leave it out.")
     if flags.prompt and flags.images:
         raise ConfigurationError("`--prompt` is for texts and `--images` for images: leave one of them out.")
+    if flags["step"].present and not flags.eager:
+        raise ConfigurationError("`--step` says which step `--eager` takes, and has no effect without it: give both.")
+    if flags["step"].present and flags.step < 0:
+        raise ConfigurationError(f"`--step` is {flags.step}; steps are counted from 0: give that of the step to take.")
     if flags.samples < 1:
         raise ConfigurationError(f"`--samples` is {flags.samples}; it counts images or texts: give 1 or more.")
     if flags.samples > MOST_SAMPLES:
@@ -112,6 +117,7 @@ def _define(flag_values: FlagValues) -> None:
     switch("allow_config_change", False, "go on in a workdir whose configuration was another")
     switch("eager", False, "one step without tracing: print and breakpoints work in step functions")
     switch("verbose", False, "show tracebacks with errors")
+    number("step", None, "with `--eager` that step, from the newest checkpoint at or before it; the first if left out")
     number("kill_after_step", None, "rehearse a crash: SIGKILL the process after this step")
     number("samples", 64, "how many images `--mode=sample` makes; of texts, how many for each prompt (1 if left out)")
     texts("prompt", [], "the beginning of a text for `--mode=sample` to go on from; may be given several times")
@@ -141,7 +147,7 @@ def _run(flags: FlagValues, preemption: Preemption) -> int:
 
         configuration = audit.read(flags.gin_file, flags.gin_param, search=[CHECKOUT])
         workdir = Path(flags.workdir or Path("runs") / Path(flags.gin_file[0]).stem)
-        with native_stderr_in(workdir if flags.mode == "train" or workdir.is_dir() else None):
+        with native_stderr_in(_log_folder(flags, workdir)):
             with held_back(signal.SIGTERM):  # by NumPy's threads for good: what comes is this thread's to hear
                 import_packages("numpy")
             import_packages("rich.progress", "tensorboard.summary.writer.event_file_writer", "tensorflow")
@@ -154,6 +160,13 @@ def _run(flags: FlagValues, preemption: Preemption) -> int:
         raise
     except BaseException as error:  # `sys.exit` in a hook or a loss is no success
         return report(error, verbose=flags.verbose)
+
+
+def _log_folder(flags: FlagValues, workdir: Path) -> Path | None:
+    """Returns where TensorFlow's own messages are kept: training makes the folder, and `--eager` writes nothing."""
+    if flags.eager:
+        return None
+    return workdir if flags.mode == "train" or workdir.is_dir() else None
 
 
 @contextlib.contextmanager

@@ -59,11 +59,14 @@ class Session:
         for override in self.configuration.overrides:
             print(f"override: {override}", flush=True)
 
-    def trainer(self) -> Trainer:
-        """Makes the experiment and its trainer; nothing is written yet."""
+    def trainer(self, *, eagerly: bool = False) -> Trainer:
+        """Makes the experiment and its trainer; nothing is written yet.
+
+        To take steps `eagerly` alone nothing is traced.
+        """
         self.bind(required=[Experiment, Settings])
         must_agree(checkpoint=self.workdir.newest_name())  # workers in folders of their own would go on from others
-        with untraced() if self.flags.eager else contextlib.nullcontext():
+        with untraced() if eagerly else contextlib.nullcontext():
             trainer = Trainer(Experiment(), self.workdir, Settings(), self.preemption)
         self._check_worker_strategy()
         self.configuration.check_consumed()
@@ -139,9 +142,13 @@ class Session:
         if cluster is None or cluster.is_chief:
             self.workdir.write_failed_start(exit_code=exit_code, reason=reason)
 
-    def newest_checkpoint(self) -> checkpoint.Manifest | None:
-        """Returns the newest whole checkpoint of the workdir."""
-        return checkpoint.newest(self.workdir.checkpoints, warn=lambda text: print(f"Warning: {text}", flush=True))
+    def newest_checkpoint(self, up_to: int | None = None) -> checkpoint.Manifest | None:
+        """Returns the newest whole checkpoint of the workdir, or of its steps `up_to` one."""
+
+        def warn(text: str) -> None:
+            print(f"Warning: {text}", flush=True)
+
+        return checkpoint.newest(self.workdir.checkpoints, warn=warn, up_to=up_to)
 
     def required_checkpoint(self) -> checkpoint.Manifest:
         """Returns the newest checkpoint, where there is nothing to do without one."""

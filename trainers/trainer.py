@@ -108,6 +108,17 @@ class Trainer:
         if preempted and not self.state.finished:
             self._leave_for_now()
 
+    def pass_steps(self, end: int) -> None:
+        """Takes the steps before `end` as training does, but calls no hook, and so writes nothing."""
+        if self.step < end:
+            run = self.train_step.exchange.guarded(self.chunk.get_concrete_function())
+            chunks = self.input.chunks_from(self.step)
+            with repeatable_or_refused(self.experiment.deterministic):
+                while self.step < end:
+                    left = self.input.chunk_steps - self.step % self.input.chunk_steps
+                    self._take_steps(next(chunks), min(left, end - self.step), run=run)
+        self._refuse_bad_step()
+
     def eager_step(self) -> dict[str, float]:
         """Takes one step (or round) without tracing, for debugging: `print` and breakpoints work in step functions."""
         one = self.settings.local_steps or 1

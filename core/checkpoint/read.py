@@ -14,14 +14,16 @@ from core.checkpoint.parts import InParts, is_here, read_part
 from core.errors import CheckpointError
 
 
-def newest(directory: Path, *, warn: Callable[[str], None]) -> Manifest | None:
+def newest(directory: Path, *, warn: Callable[[str], None], up_to: int | None = None) -> Manifest | None:
     """Returns the newest checkpoint whose files are as they were written; `None` if there has never been one.
+
+    With `up_to` later ones are none: those of steps up to that one count.
 
     A damaged one is reported through `warn` and the next older one tried. If all are damaged that is an error: a run
     must not start afresh because its past can't be read.
     """
     try:
-        found = checkpoints_in(directory)
+        found = [(step, path) for step, path in checkpoints_in(directory) if up_to is None or step <= up_to]
     except OSError as error:
         raise CheckpointError(
             f"`{directory}` could not be searched for checkpoints: {reason(error)}. See that it is a directory you "
@@ -42,7 +44,7 @@ def newest(directory: Path, *, warn: Callable[[str], None]) -> Manifest | None:
             f"None of the checkpoints in `{directory}` can be used: {'; '.join(problems)}. Put back a good copy of "
             f"one of them. To start afresh on purpose, choose another `--workdir`, or remove `{directory}`."
         )
-    return newest(directory, warn=warn) if vanished else None
+    return newest(directory, warn=warn, up_to=up_to) if vanished else None
 
 
 def restore(manifest: Manifest, variables: Variables, *, partial: Sequence[str] = ()) -> None:

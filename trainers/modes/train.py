@@ -6,6 +6,7 @@ from core.errors import PeerLostError
 from core.telemetry import Console, JsonLines, Telemetry, TensorBoard
 from core.workers import is_chief, joined, naming_lost_peers
 from trainers.blame import after, exit_code_of, reason_of
+from trainers.eager_step import take_eager_step
 from trainers.hung import ending_where_it_hangs
 from trainers.run_state import REPLICAS
 from trainers.session import Session
@@ -15,7 +16,7 @@ from trainers.trainer import Trainer
 def run(session: Session) -> int:
     """Trains to the last step and leaves a `result.json`, however the run ends."""
     if session.flags.eager:
-        return _one_eager_step(session.trainer())
+        return take_eager_step(session)
     trainer = None
     try:
         trainer = session.trainer()
@@ -106,9 +107,3 @@ def _already_finished(trainer: Trainer) -> int:
 
 def _how(trainer: Trainer) -> str:
     return f"{trainer.step} steps" if trainer.state.stopped is None else trainer.state.outcome
-
-
-def _one_eager_step(trainer: Trainer) -> int:
-    figures = trainer.eager_step()
-    print("one step, not traced and not saved: " + ", ".join(f"{name} {x:.6g}" for name, x in figures.items()))
-    return 0
