@@ -1,18 +1,23 @@
-"""The chief's part of asynchronous training: it hands out steps by number, and sees how far the servers have come."""
+"""The chief's part of asynchronous training: it hands out steps by number, in bundles, until all are done."""
 
 import contextlib
+import queue
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from core.distribution.served_book import NOBODY
+from core.distribution.served_book import NOBODY, WINDOW
 from core.distribution.served_strategy import ServedStrategy
 from core.errors import PeerLostError
+from core.task import Batch
 
-AHEAD = 2  # steps for each worker: one that it takes and one that waits, so that to settle never takes long
-_LOOK_SECONDS = 0.001  # between two looks
+AHEAD = 2  # bundles for each worker: one that it takes and one that waits, so that to settle never takes long
+MOST = 64  # steps of a bundle
+_BUNDLE_SECONDS = 0.05  # until one comes back: it costs a millisecond or two, however few steps are in it
+_LOOK_SECONDS = 0.1  # between two looks into the books
 
 _RESTART = (
     "All have to start again, and go on from the last checkpoint (`python -m trainers.launch --max_restarts=N` does "
@@ -20,59 +25,82 @@ _RESTART = (
 )
 
 
-class _Out(NamedTuple):
-    """A step that is handed out."""
+class _Bundle(NamedTuple):
+    """Steps that are handed out together: one worker takes them, one after the other."""
 
-    batch: Any
+    batches: Batch
+    steps: int
     since: float
-    handle: Any  # which TensorFlow forgets the step without
 
 
 class Handout:
-    """Steps that workers take: `take(batch, step)`, whose outcome stands in the servers' books."""
+    """Bundles that workers take: `take(batches, first)` ends once its steps are done, or nothing is written any more.
 
-    def __init__(self, strategy: ServedStrategy, take: Any, look: Callable[[tf.Tensor], tf.Tensor]):
+    `look()` returns the step whose push broke off.
+    """
+
+    def __init__(self, strategy: ServedStrategy, take: Any, look: Callable[[], tf.Tensor]):
         self._strategy, self._take, self._look = strategy, take, look
-        self._out: dict[int, _Out] = {}
-        self._most = AHEAD * strategy.workers
+        self._out: dict[int, _Bundle] = {}  # by their first step
+        self._back: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self.size = 1  # of the next bundle
+        self._looked = time.monotonic()
 
-    def hand_out(self, step: int, batch: Any) -> None:
-        """Hands out a step, as soon as few enough are out."""
-        while len(self._out) >= self._most:
-            self.look()
-        self._schedule(step, batch)
+    def hand_out(self, begin: int, end: int, batches_of: Callable[[int, int], Batch]) -> None:
+        """Hands out the steps from `begin` to `end`, each bundle as soon as few enough are out."""
+        while begin < end:
+            while not self._has_room(begin):
+                self._wait()
+            steps = min(self.size, end - begin)
+            self._schedule(begin, batches_of(begin, begin + steps), steps)
+            begin += steps
 
     def settle(self) -> None:
         """Returns when every step that was handed out is done: then nothing is under way that still counts."""
         while self._out:
-            self.look()
+            self._wait()
+        self.look()
 
     def look(self) -> None:
-        """Sees which steps are done, and hands out again those that are overdue."""
+        """Raises what a step has raised, and an error where a push broke off."""
         with naming_lost_servers():
-            numbers = (list(self._out) + [0] * self._most)[: self._most]
-            bad_step, pushing, *done = self._look(tf.constant(numbers, tf.int64)).numpy().tolist()
-            if pushing != NOBODY:
-                raise PeerLostError(
-                    f"a worker was lost amid its push of step {pushing}, and weights are half written. {_RESTART}"
-                )
-            finished = [step for step, yes in zip(self._out, done, strict=False) if yes]
-            if bad_step != NOBODY:
-                finished = list(self._out)  # nothing is written any more, and the run ends
-            for step in finished:
-                del self._out[step]
-            now = time.monotonic()
-            for step, out in self._out.items():
-                if now - out.since > self._strategy.overdue:  # its worker is stopped, slow or lost: another may try
-                    self._schedule(step, out.batch)
-            self._strategy.coordinator.done()  # raises what a step has raised
-        if not finished:
-            time.sleep(_LOOK_SECONDS)
+            self._strategy.coordinator.done()
+            pushing = int(self._look())
+        if pushing != NOBODY:
+            raise PeerLostError(
+                f"a worker was lost amid its push of step {pushing}, and weights are half written. {_RESTART}"
+            )
+        self._looked = time.monotonic()
 
-    def _schedule(self, step: int, batch: Any) -> None:
+    def _has_room(self, step: int) -> bool:
+        # A step that is `WINDOW` later takes the place of the oldest one in the books.
+        oldest = min(self._out, default=step)
+        return len(self._out) < AHEAD * self._strategy.workers and step + MOST <= oldest + WINDOW
+
+    def _wait(self) -> None:
+        """Waits for a bundle, though not long; hands out again those that are overdue."""
+        with contextlib.suppress(queue.Empty):
+            bundle = self._out.pop(self._back.get(timeout=_LOOK_SECONDS), None)
+            if bundle:  # the first time, if it was handed out again
+                fitting = int(bundle.steps * _BUNDLE_SECONDS / (time.monotonic() - bundle.since))
+                self.size = min(max(1, fitting), 2 * self.size, MOST)
+        now = time.monotonic()
+        for first, bundle in self._out.items():
+            if now - bundle.since > self._strategy.overdue:  # its worker is stopped, slow or lost: another may try
+                self._schedule(first, bundle.batches, bundle.steps)
+        if now - self._looked > _LOOK_SECONDS:
+            self.look()
+
+    def _schedule(self, first: int, batches: Batch, steps: int) -> None:
         with naming_lost_servers():
-            handle = self._strategy.coordinator.schedule(self._take, args=(batch, tf.constant(step, tf.int64)))
-        self._out[step] = _Out(batch, time.monotonic(), handle)
+            handle = self._strategy.coordinator.schedule(self._take, args=(batches, tf.constant(first, tf.int64)))
+        self._out[first] = _Bundle(batches, steps, time.monotonic())
+        threading.Thread(target=self._await, args=(handle, first), daemon=True, name=f"steps from {first}").start()
+
+    def _await(self, handle: Any, first: int) -> None:
+        with contextlib.suppress(tf.errors.OpError):  # which the coordinator raises
+            handle.get()
+            self._back.put(first)
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 All of it lies on the first server, and is read and written under the one lock.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -13,33 +13,24 @@ NOBODY = -1
 
 
 class Book:
-    """The books of one run, by the names of its updates and how often each is due."""
+    """The books of one run, by the names of its updates."""
 
     def __init__(
         self,
-        every: Mapping[str, int],
+        updates: Sequence[str],
         bad_step: tf.Variable,
         sums: Mapping[str, Any],
         *,
         server: str,
         max_staleness: int | None,
     ):
-        self.every, self.bad_step, self.sums, self.max_staleness = every, bad_step, sums, max_staleness
+        self.bad_step, self.sums, self.max_staleness = bad_step, sums, max_staleness
         with tf.device(server):
             # A push of a step that is done is refused: so it may be handed out any number of times, and counts once.
-            self.done = {name: _number([WINDOW], NOBODY) for name in every}
-            self.clocks = {name: _number([], 0) for name in every}  # updates so far
+            self.done = {name: _number([WINDOW], NOBODY) for name in updates}
+            self.clocks = {name: _number([], 0) for name in updates}  # updates so far
             self.pushing = _number([], NOBODY)  # the step whose push is under way
             self.ages = {name: _number([], 0) for name in ("sum", "max", "pushes", "refused")}
-
-    def look(self, steps: tf.Tensor) -> tf.Tensor:
-        """Returns the step that isn't finite, the one whose push broke off, and whether each of `steps` is done."""
-        done = [
-            (tf.gather(table.read_value(), steps % WINDOW) >= steps) | (steps % self.every[name] != 0)
-            for name, table in self.done.items()
-        ]
-        each = tf.cast(tf.reduce_all(tf.stack(done), 0), tf.int64)
-        return tf.concat([[self.bad_step.read_value(), self.pushing.read_value()], each], 0)
 
     def enter(
         self,

@@ -35,14 +35,14 @@ class ServedExchange(Exchange):
         self.book: Book
         self.handout: Handout
         self._variables: Sequence[ServedVariable] = ()
-        self._step: tf.Tensor
         self._clocks: Mapping[str, tf.Tensor] | None = None  # when the weights at hand were pulled
+        self.step: tf.Tensor  # that is being taken
         self.over: tf.Tensor  # whether nothing was written any more when the step was begun
 
     @contextlib.contextmanager
-    def taking(self, step: tf.Tensor, variables: Sequence[ServedVariable]) -> Iterator[None]:
-        """Takes `step`, within it, at a worker: variables are copies, which `refresh` fills."""
-        self._step, self._variables = step, variables
+    def taking_steps(self, variables: Sequence[ServedVariable]) -> Iterator[None]:
+        """Has variables, within it, be a worker's copies, which `refresh` fills."""
+        self._variables = variables
         with at_worker(copies_of(variables)):
             yield
 
@@ -104,7 +104,7 @@ class ServedExchange(Exchange):
                 with tf.compat.v1.device(beside_variables):
                     return write(given, values, take)
 
-            return self.book.enter(phase, self._step, seen, healthy, apply)
+            return self.book.enter(phase, self.step, seen, healthy, apply)
 
         well = self.locked(section)
         # The figures stay on the server, which adds them up.

@@ -32,14 +32,16 @@ class ServedChunk:
             raise ConfigurationError(
                 "`Trainer.compile` asks for programs of XLA, which can't reach parameter servers: leave it out."
             )
-        every = {plan.name: plan.phase.every for plan in train_step.plans if isinstance(plan.phase, Update)}
-        exchange.book = Book(every, bad_step, sums, server=exchange.device, max_staleness=exchange.served.max_staleness)
+        updates = [plan.name for plan in train_step.plans if isinstance(plan.phase, Update)]
+        exchange.book = Book(
+            updates, bad_step, sums, server=exchange.device, max_staleness=exchange.served.max_staleness
+        )
         self._train_step, self._exchange = train_step, exchange
         self._variables = list(train_step.variables.values())
-        batch = {key: tf.TensorSpec(x.shape[1:], x.dtype) for key, x in stacked_spec.items()}
-        number = tf.TensorSpec([], tf.int64)
-        self._take = tf.function(self._take_step, input_signature=(batch, number), autograph=False)
-        self._look = tf.function(self._look_up, input_signature=(tf.TensorSpec([None], tf.int64),), autograph=False)
+        batches = {key: tf.TensorSpec([None, *x.shape[1:]], x.dtype) for key, x in stacked_spec.items()}
+        signature = (batches, tf.TensorSpec([], tf.int64))
+        self._take = tf.function(self._take_steps, input_signature=signature, autograph=False)
+        self._look = tf.function(self._look_up, input_signature=(), autograph=False)
 
     def get_concrete_function(self) -> "ServedChunk":
         """Traces what workers and chief run; returns what to call."""
@@ -61,19 +63,25 @@ class ServedChunk:
         first, begin, end = place.numpy().tolist()
         if begin == end:
             self._exchange.handout.look()
-        for step in range(begin, end):
-            self._exchange.handout.hand_out(step, {key: x[step - first] for key, x in stacked.items()})
 
-    def _take_step(self, batch: Batch, step: tf.Tensor) -> None:
-        def attempt(_: tf.Tensor) -> tuple[tf.Tensor]:
+        def batches_of(begin: int, end: int) -> Batch:
+            return {key: x[begin - first : end - first] for key, x in stacked.items()}
+
+        self._exchange.handout.hand_out(begin, end, batches_of)
+
+    def _take_steps(self, batches: Batch, first: tf.Tensor) -> None:
+        """Takes steps from `first` on, at a worker."""
+        end = first + tf.shape(next(iter(batches.values())), tf.int64)[0]
+
+        def attempt(step: tf.Tensor) -> tuple[tf.Tensor]:
+            self._exchange.step = step
+            batch = {key: tf.gather(x, step - first) for key, x in batches.items()}
             healthy = self._train_step(batch, step).healthy
-            return (~healthy & ~self._exchange.over,)  # its weights had become too old
+            # Otherwise nothing is written any more, or its weights had become too old: then it is taken again.
+            return (tf.where(healthy, step + 1, tf.where(self._exchange.over, end, step)),)
 
-        with self._exchange.taking(step, self._variables):
-            if self._exchange.served.max_staleness is None:
-                attempt(tf.constant(True))
-            else:
-                tf.while_loop(lambda again: again, attempt, (tf.constant(True),), parallel_iterations=1)
+        with self._exchange.taking_steps(self._variables):
+            tf.while_loop(lambda step: step < end, attempt, (first,), parallel_iterations=1)
 
-    def _look_up(self, steps: tf.Tensor) -> tf.Tensor:
-        return self._exchange.locked(lambda: self._exchange.book.look(steps))
+    def _look_up(self) -> tf.Tensor:
+        return self._exchange.locked(self._exchange.book.pushing.read_value)
