@@ -21,7 +21,7 @@ FLOORS = [
     ["core.layers", "core.workers"],
     ["core.distribution"],
     ["core.engine"],
-    ["core.estimate"],
+    ["core.estimate", "core.measure"],
     ["core.testing"],
     ["models.classifiers"],
     ["models.*"],
@@ -39,6 +39,7 @@ ABOVE_MODELS = {
     "core.distribution",
     "core.engine",
     "core.estimate",
+    "core.measure",
     "core.testing",
 }
 # What a room may not import though it lies lower.

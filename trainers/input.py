@@ -48,6 +48,7 @@ class Input:
             microbatches=self._microbatches,
             seed=self._seed,
         )
+        self._parallel_calls = settings.parallel_calls
 
     def chunks_from(self, step: int) -> Iterator[Any]:
         """Yields stacked batches for ever, each replica's its own, from the chunk that `step` is in."""
@@ -105,4 +106,5 @@ class Input:
             replicas=self.strategy.num_replicas_in_sync,
             replica=replica,
             synthetic=self._synthetic,
+            parallel_calls=self._parallel_calls,
         )

@@ -36,6 +36,7 @@ MODES = {
     "sample": "images or texts from the newest checkpoint; with `--images=DIR` those, translated",
     "summary": "prints each variable: its size, the phases that train it, where it lives",
     "dry_run": "prints what each device would hold in a step, and what would cross between them, from shapes alone",
+    "diagnose": "measures where the time of a step goes, says what holds it up, and tries gin lines that could help",
     "resume_check": "trains once without and once with a SIGKILL in the middle, and compares every bit",
 }
 ONLY_IN = {  # the one mode in which a flag has an effect

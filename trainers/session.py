@@ -37,6 +37,7 @@ NOT_IDENTITY = (
     *(f"{name}.*" for name in STRATEGIES),
     "Trainer.steps",
     "Trainer.chunk_steps",
+    "Trainer.parallel_calls",
     "Trainer.*_every",
     "Trainer.keep_checkpoints",
     "Trainer.section_deadline",

@@ -16,6 +16,7 @@ from core.optimizers import Transform
 from trainers.hooks.base import Hook
 
 MOST = 2**31 - 1  # of anything: steps times examples are then counted in 64 bits
+MOST_CALLS = 256
 MAX_CHUNK_STEPS = 50
 MAX_CHUNK_BYTES = 64 * 2**20  # a chunk's batches wait in memory, and so do the prefetched ones
 
@@ -28,8 +29,9 @@ class Settings:
     A step's examples are cut into `microbatches`, whose gradients are summed before the one update. Intervals count
     steps; `None` means only at the end. `chunk_steps` is how many steps run for one call from Python (`None`: as many
     as the intervals and memory allow, up to 50). It changes no number, but for last bits where `compile` makes another
-    program of each length. `reduce_gradients_in = "bfloat16"` halves what replicas send each other, and costs the
-    last bits of gradients.
+    program of each length. Of a slow source, `parallel_calls` chunks are gathered at once, which changes no number
+    either; each takes its memory. `reduce_gradients_in = "bfloat16"` halves what replicas send each other, and costs
+    the last bits of gradients.
 
     With `local_steps` replicas meet once in so many steps, and in between each trains by its own rows alone. There
     their weights become the mean, or what the `outer` rule makes of it: docs/local-steps.md.
@@ -41,6 +43,7 @@ class Settings:
     steps: int = gin.REQUIRED
     global_batch_size: int = gin.REQUIRED
     microbatches: int = 1
+    parallel_calls: int = 1
     chunk_steps: int | None = None
     log_every: int | None = 100
     evaluate_every: int | None = 500
@@ -67,6 +70,11 @@ class Settings:
                 raise ConfigurationError(
                     f"`Trainer.{field.name}` is {shown(value)}; it must be at most {MOST} (2 ** 31 - 1)."
                 )
+        if self.parallel_calls > MOST_CALLS:
+            raise ConfigurationError(
+                f"`Trainer.parallel_calls` is {self.parallel_calls}; each is a thread with a chunk of its own: give at "
+                f"most {MOST_CALLS}."
+            )
         deadline = self.section_deadline
         is_number = isinstance(deadline, float | int) and not isinstance(deadline, bool)
         if deadline is not None and not (is_number and 0 < deadline < math.inf):

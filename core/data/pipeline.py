@@ -36,15 +36,16 @@ def train_chunks(
     replicas: int = 1,
     replica: int = 0,
     synthetic: bool = False,
+    parallel_calls: int = 1,
 ) -> tf.data.Dataset:
     """Makes an endless stream of chunks `{feature: [chunk_steps, microbatches, rows, ...]}` for one replica.
 
     Chunks are aligned: the first holds `first_step`, but begins at the multiple of `chunk_steps` at or below it.
     `origin` is where step 0 stands in the data; it isn't 0 once a run has gone on with another batch size. With
     `synthetic` the first chunk comes over and over and the source is read once: what a step then gains is what input
-    costs.
+    costs. Of a slow source, `parallel_calls` chunks are gathered at once.
     """
-    _check_positive(chunk_steps=chunk_steps)
+    _check_positive(chunk_steps=chunk_steps, parallel_calls=parallel_calls)
     _check_not_negative(first_step=first_step, consumed=origin + first_step * global_batch_size)
     rows = _rows(global_batch_size, microbatches, replicas, replica)
 
@@ -66,7 +67,9 @@ def train_chunks(
     numbers = tf.data.Dataset.range(first_step // chunk_steps, _ENDLESS)
     if synthetic:
         return _configured(tf.data.Dataset.range(1).map(chunk).cache().repeat())
-    return _configured(numbers.map(chunk))
+    if parallel_calls == 1:
+        return _configured(numbers.map(chunk))
+    return _configured(numbers.map(chunk, num_parallel_calls=parallel_calls), threads=parallel_calls + 1)
 
 
 def position_indices(
@@ -139,7 +142,7 @@ def _gathered(source: Source, indices: tf.Tensor, leading: list[int]) -> Feature
     return {name: tf.reshape(value, [*leading, *spec[name].shape]) for name, value in examples.items()}
 
 
-def _configured(chunks: tf.data.Dataset) -> tf.data.Dataset:
+def _configured(chunks: tf.data.Dataset, threads: int = 2) -> tf.data.Dataset:
     """Makes the stream ready ahead of the engine, at little cost to it."""
     options = tf.data.Options()
     options.deterministic = True
@@ -149,7 +152,7 @@ def _configured(chunks: tf.data.Dataset) -> tf.data.Dataset:
     options.autotune.enabled = False
     options.experimental_optimization.apply_default_optimizations = False
     # A small pool of its own, so that input never queues behind the operations of the step, nor crowds them out.
-    options.threading.private_threadpool_size = 2
+    options.threading.private_threadpool_size = threads
     # One chunk ahead: while the engine eats one, the next is made. More would cost memory and hide nothing.
     return chunks.prefetch(1).with_options(options)
 

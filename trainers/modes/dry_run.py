@@ -59,10 +59,12 @@ def _memory(build: DryBuild, figures: Figures) -> Table:
     table = Table("bytes", *MOMENTS.values(), title=title)
     for column in table.columns[1:]:
         column.justify = "right"
+    calls = settings.parallel_calls
+    fetched = FETCHED + (calls if calls > 1 else 0)
     same = {
         PARAMETERS: figures.standing[PARAMETERS],
         SLOTS: figures.standing[SLOTS],
-        "batches": FETCHED * build.chunk_steps * build.batch_bytes // build.replicas,
+        "batches": fetched * build.chunk_steps * build.batch_bytes // build.replicas,
     }
     rows = {name: dict.fromkeys(MOMENTS, count) for name, count in same.items()}
     rows |= {kind: {moment: figures.held[moment, kind] for moment in MOMENTS} for kind in (GRADIENTS, ACTIVATIONS)}

@@ -1,6 +1,8 @@
 """Chunks for the engine: which examples a step sees, whatever the chunks, microbatches, replicas and resumes."""
 
+import functools
 import itertools
+import threading
 
 import numpy as np
 import pytest
@@ -25,6 +27,29 @@ def stream(size, count, seed=0):
 
 def first(chunks, count):
     return np.concatenate([chunk["id"].numpy() for chunk in chunks.take(count)])
+
+
+def test_chunks_that_are_gathered_at_once_come_in_their_order():
+    make = functools.partial(train_chunks, ids(20), global_batch_size=4, microbatches=1, chunk_steps=3, seed=0)
+    np.testing.assert_array_equal(first(make(parallel_calls=4, first_step=6), 9), first(make(first_step=6), 9))
+
+
+def test_of_a_slow_source_so_many_chunks_are_gathered_at_once_as_it_is_asked_for():
+    meeting = threading.Barrier(3, timeout=60)
+
+    class Meeting(Source):
+        """Answers none of three calls before all have come."""
+
+        spec = {"x": tf.TensorSpec([], tf.int64)}  # noqa: RUF012
+
+        def gather(self, indices):
+            with tf.control_dependencies([tf.numpy_function(lambda: meeting.wait() >= 0, [], tf.bool)]):
+                return {"x": tf.identity(indices)}
+
+    source = Meeting("meeting", size=5, place="a test")
+    chunks = train_chunks(source, global_batch_size=1, microbatches=1, chunk_steps=1, seed=0, parallel_calls=3)
+    assert len(list(chunks.take(3))) == 3
+    meeting.abort()  # those that are gathered ahead
 
 
 @settings(max_examples=40, deadline=None)

@@ -1,0 +1,39 @@
+"""The door between replicas with nothing crossing: it shows what a step takes without its collectives.
+
+Its numbers are nobody's.
+"""
+
+from collections.abc import Collection
+from typing import Any
+
+import tensorflow as tf
+
+from core.distribution.exchange import Exchange
+
+
+class SilentExchange(Exchange):
+    """Lets only what the phases `heard` send cross; of all else each replica takes its own part for the whole."""
+
+    def __init__(
+        self, strategy: tf.distribute.Strategy, *, reduce_in: tf.DType | None = None, heard: Collection[str] = ()
+    ):
+        super().__init__(strategy, reduce_in=reduce_in)
+        self.heard = heard
+
+    def reduce(self, values: Any, *, phase: str, what: str) -> Any:
+        return super().reduce(values, phase=phase, what=what) if phase in self.heard else self.first(values)
+
+    def gather(self, value: Any, phase: str) -> tf.Tensor:
+        if phase in self.heard:
+            return super().gather(value, phase)
+        with tf.device(self.device):
+            return tf.concat([self.first(value)] * self.replicas, 1)
+
+    def split(self, value: tf.Tensor, phase: str) -> Any:
+        if phase in self.heard:
+            return super().split(value, phase)
+        shape = [value.shape[0], value.shape[1] // self.replicas, *value.shape[2:]]
+        return self.run(lambda: tf.zeros(shape, value.dtype))  # made where it is: whose values these are costs nothing
+
+    def _reduced(self, values: list[Any], phase: str, what: str) -> list[Any]:
+        return super()._reduced(values, phase, what) if phase in self.heard else values

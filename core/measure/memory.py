@@ -1,0 +1,27 @@
+"""The most memory that was held at a time."""
+
+import re
+from pathlib import Path
+
+import tensorflow as tf
+
+STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+def reset_peak_memory() -> None:
+    """Begins to look anew."""
+    for gpu in _gpus():
+        tf.config.experimental.reset_memory_stats(gpu)
+    if RESET.exists():
+        RESET.write_text("5")  # Linux: the peak becomes what is resident now
+
+
+def peak_memory() -> dict[str, int]:
+    """Returns the most bytes that the process has had resident, and each GPU's allocator has given out."""
+    found = {gpu: int(tf.config.experimental.get_memory_info(gpu)["peak"]) for gpu in _gpus()}
+    kilobytes = re.search(r"VmHWM:\s*(\d+)", STATUS.read_text()) if STATUS.exists() else None
+    return {**({"process": 1024 * int(kilobytes[1])} if kilobytes else {}), **found}
+
+
+def _gpus() -> list[str]:
+    return [device.name.removeprefix("/device:") for device in tf.config.list_logical_devices("GPU")]

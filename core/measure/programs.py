@@ -1,0 +1,140 @@
+"""Programs that lack a part of a training step: by how much they are faster is what the part takes.
+
+Each is the engine's own step, of other pieces: an optimizer that writes nothing leaves out the update, a number in
+place of the parameters the way backward, a silent exchange the collectives. TensorFlow leaves out no more than that:
+the figures are made of the rest.
+"""
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from core.distribution.exchange import Exchange
+from core.distribution.silent_exchange import SilentExchange
+from core.engine import Assembly, Progress, StepResult, TrainStep, make_chunk
+from core.module import Module
+from core.optimizers import Optimizer
+from core.random import Rng
+from core.task import Batch, Loss, Phase, Update
+
+
+class Program:
+    """A traced chunk of steps that can be timed."""
+
+    def __init__(self, chunk: Any, progress: Progress):
+        self.progress = progress
+        self._run = chunk.get_concrete_function()
+
+    def seconds(self, stacked: Batch, steps: int) -> float:
+        """Returns how long the first `steps` of the chunk `stacked` take, to the end of the last."""
+        place = tf.constant([0, 0, steps], tf.int64)
+        began = time.perf_counter()
+        self._run(stacked, place)
+        self.progress.bad_step.numpy()
+        return time.perf_counter() - began
+
+
+@dataclasses.dataclass(frozen=True)
+class Whole:
+    """The step that parts are taken from, and the spec of the chunks that it eats."""
+
+    assembly: Assembly
+    step: TrainStep
+    batch_spec: Mapping[str, tf.TensorSpec]
+    chunk_spec: Any
+    steps: int
+    seed: int
+
+    def program(self, assembly: Assembly, exchange: Exchange) -> Program:
+        """Makes a program of other pieces."""
+        step = _EndlessStep(
+            assembly,
+            self.batch_spec,
+            seed=self.seed,
+            steps=self.steps,
+            compile=self.step.compile,
+            exchange=exchange,
+        )
+        sums = {name: spec.sums_of_update for name, spec in step.specs.items()}
+        progress = Progress(sums, strategy=assembly.strategy)
+        return Program(make_chunk(step, self.chunk_spec, progress), progress)
+
+    def silent(self, *heard: str) -> SilentExchange:
+        """Makes a door through which only these phases are heard."""
+        return SilentExchange(self.assembly.strategy, reduce_in=self.step.exchange.reduce_in, heard=heard)
+
+
+def forward_program(whole: Whole) -> Program:
+    """Makes the program of the forward passes alone."""
+    phases, optimizers, ids = list[Phase](), dict[str, Optimizer](), {*whole.assembly.one_device_ids}
+    for phase in whole.assembly.phases:
+        if isinstance(phase, Update):
+            apart = any(id(variable) in ids for variable in phase.variables().values())
+            with tf.device(whole.step.exchange.device) if apart else whole.assembly.strategy.scope():
+                nothing = _Nothing()
+            optimizers[phase.name] = _Unwritten({"nothing": nothing.x})
+            ids |= {id(nothing.x)} if apart else set()
+            phase = _forward_only(phase, nothing)
+        phases.append(phase)
+    assembly = dataclasses.replace(whole.assembly, phases=phases, optimizers=optimizers, one_device_ids=ids)
+    return whole.program(assembly, whole.silent())
+
+
+def backward_program(whole: Whole) -> Program:
+    """Makes the program of the passes forward and backward."""
+    return whole.program(_without_updates(whole.assembly), whole.silent())
+
+
+def collective_programs(whole: Whole) -> dict[str, Program]:
+    """Makes the programs that add the collectives of one more phase each; empty where nothing crosses.
+
+    `whole.step` must have been traced: its ledger names the phases.
+    """
+    phases = list(dict.fromkeys(entry.phase for entry in whole.step.exchange.ledger.collectives))
+    assembly = _without_updates(whole.assembly)
+    return {phase: whole.program(assembly, whole.silent(*phases[: i + 1])) for i, phase in enumerate(phases)}
+
+
+class _EndlessStep(TrainStep):
+    """Goes on whatever its numbers are: without collectives and updates they mean nothing."""
+
+    def __call__(self, values: Batch, index: tf.Tensor) -> StepResult:
+        return super().__call__(values, index)._replace(healthy=tf.constant(True))
+
+
+class _Unwritten(Optimizer):
+    """Is handed gradients, and writes nothing."""
+
+    def __init__(self, parameters: Mapping[str, tf.Variable]):
+        self.parameters = dict(parameters)
+
+    def apply(self, gradients: Any, **_: Any) -> None:
+        """Leaves every variable as it is."""
+
+
+class _Nothing(Module):
+    """A number of zero, to train in place of networks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.x = tf.Variable(0.0, name="x")
+
+
+def _without_updates(assembly: Assembly) -> Assembly:
+    optimizers = {name: _Unwritten(optimizer.parameters) for name, optimizer in assembly.optimizers.items()}
+    return dataclasses.replace(assembly, optimizers=optimizers)
+
+
+def _forward_only(phase: Update, nothing: _Nothing) -> Update:
+    """Returns the phase with `nothing` to differentiate by."""
+
+    def loss(batch: Batch, rng: Rng) -> Loss:
+        made = phase.loss(batch, rng)
+        return made._replace(per_example=made.per_example + tf.cast(nothing.x, made.per_example.dtype))
+
+    if phase.through is None:  # trains the same as far as averages go, which move with what an update trains
+        return dataclasses.replace(phase, loss=loss)
+    return dataclasses.replace(phase, loss=loss, trains=nothing, through=None)

@@ -1,0 +1,101 @@
+"""A training whose parts can each be made slow, and the command that has to name the one that is."""
+
+import json
+
+from tests.commands import run
+from tests.trainers.command_lab import gin
+
+PLANTED = '''
+import time
+import gin
+import tensorflow as tf
+from core.data import Source
+from core.module import Module
+from core.task import Loss, Task, Update
+from trainers.hooks import Hook
+
+SIZE = 192
+
+
+class Net(Module):
+    def __init__(self, passes):
+        super().__init__()
+        self.w, self.passes = tf.Variable(tf.eye(SIZE), name="w"), passes
+
+    def __call__(self, x):
+        for _ in range(self.passes):
+            x = tf.tanh(x @ self.w)
+        return x
+
+
+@gin.configurable
+class Planted(Task):
+    """Multiplies matrices in `passes`."""
+
+    def __init__(self, *, rng, passes=1, optimizer=gin.REQUIRED):
+        super().__init__()
+        self.net, self.optimizer = Net(passes), optimizer
+
+    def phases(self):
+        return [Update("net", loss=self.loss, trains=self.net, optimizer=self.optimizer)]
+
+    def loss(self, batch, rng):
+        return Loss(tf.reduce_mean(tf.square(self.net(batch["x"])), 1))
+
+
+def sleeping(x, seconds):
+    """Returns `x`, later."""
+    if not seconds:
+        return x
+    slept = tf.numpy_function(lambda: time.sleep(seconds), [], [], stateful=True)
+    with tf.control_dependencies([slept]):
+        return tf.identity(x)
+
+
+@gin.configurable
+class Sleepy(Source):
+    """Sleeps over each chunk."""
+
+    def __init__(self, seconds=0.0):
+        super().__init__("sleepy", size=1000, place="a test")
+        self.seconds = seconds
+
+    @property
+    def spec(self):
+        return {"x": tf.TensorSpec([SIZE], tf.float32)}
+
+    def gather(self, indices):
+        x = tf.cast(sleeping(indices, self.seconds), tf.float32) / 1000.0
+        return {"x": tf.repeat(x[:, None], SIZE, axis=1)}
+
+
+@gin.configurable
+class Nap(Hook):
+    def __init__(self, every=None, seconds=0.0):
+        super().__init__(every)
+        self.seconds = seconds
+
+    def __call__(self, run):
+        time.sleep(self.seconds)
+'''
+
+CONFIGURATION = """
+import planted
+Experiment.task = @Planted
+Experiment.train_source = @Sleepy()
+Planted.optimizer = @sgd()
+sgd.learning_rate = 1e-6
+Trainer.steps = 100_000
+Trainer.global_batch_size = 256
+Trainer.log_every = 10_000
+Trainer.checkpoint_every = None
+"""
+
+
+def diagnose(tmp_path, bindings, timeout=200):
+    """Runs the command on these bindings; returns what it says, and the same as JSON."""
+    (tmp_path / "planted.py").write_text(PLANTED)
+    flags = [gin(tmp_path, CONFIGURATION), gin(tmp_path, bindings, name="planted.gin")]
+    done = run(*flags, "--mode=diagnose", "--workdir=run", cwd=tmp_path, timeout=timeout)
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    return done.stdout, json.loads((tmp_path / "run" / "diagnosis.json").read_text())
