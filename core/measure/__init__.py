@@ -1,16 +1,19 @@
 """What a step of training takes: programs that lack a part of it, timed in turns, so that differences tell."""
 
-from core.measure.clock import medians
+from core.measure.clock import fractions
 from core.measure.memory import peak_memory, reset_peak_memory
-from core.measure.programs import Program, Whole, backward_program, collective_programs, forward_program
+from core.measure.programs import Program, Whole, backward_program, collective_programs, forward_program, turns_program
+from core.measure.turns import TurnsExchange
 
 __all__ = [
     "Program",
+    "TurnsExchange",
     "Whole",
     "backward_program",
     "collective_programs",
     "forward_program",
-    "medians",
+    "fractions",
     "peak_memory",
     "reset_peak_memory",
+    "turns_program",
 ]

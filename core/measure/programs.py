@@ -15,6 +15,7 @@ import tensorflow as tf
 from core.distribution.exchange import Exchange
 from core.distribution.silent_exchange import SilentExchange
 from core.engine import Assembly, Progress, StepResult, TrainStep, make_chunk
+from core.measure.turns import TurnsExchange
 from core.module import Module
 from core.optimizers import Optimizer
 from core.random import Rng
@@ -96,6 +97,12 @@ def collective_programs(whole: Whole) -> dict[str, Program]:
     phases = list(dict.fromkeys(entry.phase for entry in whole.step.exchange.ledger.collectives))
     assembly = _without_updates(whole.assembly)
     return {phase: whole.program(assembly, whole.silent(*phases[: i + 1])) for i, phase in enumerate(phases)}
+
+
+def turns_program(whole: Whole) -> tuple[Program, TurnsExchange]:
+    """Makes the program of the passes of one replica after the other, and what has the time that each takes."""
+    exchange = TurnsExchange(whole.assembly.strategy, reduce_in=whole.step.exchange.reduce_in)
+    return whole.program(_without_updates(whole.assembly), exchange), exchange
 
 
 class _EndlessStep(TrainStep):

@@ -1,20 +1,30 @@
 """One way to run the experiment, traced and ready to be timed: with real input, on one batch, and in parts."""
 
+import functools
+import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from core.engine import ALL_WELL
-from core.measure import Program, Whole, backward_program, forward_program, medians
+from core.measure import (
+    Program,
+    Whole,
+    backward_program,
+    collective_programs,
+    forward_program,
+    fractions,
+    turns_program,
+)
 from core.telemetry import JsonLines, Telemetry, TensorBoard
 from trainers.bad_step import explain_bad_step
-from trainers.diagnose.times import Times, split
+from trainers.diagnose.times import Measured, Times, split
 from trainers.diagnosis import explained, repeatable_or_refused
 from trainers.hooks.standard import CheckReplicas, Evaluate, LogMetrics, SaveCheckpoint
 from trainers.trainer import Trainer
 
 TIMED_SECONDS, ROUNDS = 0.1, 7  # of one call, and how often each program has its turn
-REAL_SECONDS, REAL_CHUNKS, PATIENCE_SECONDS = 0.5, 3, 20.0  # of training by real input, twice
+STRETCHES, REAL_SECONDS, REAL_CHUNKS, PATIENCE_SECONDS = 3, 0.3, 3, 20.0  # of training by real input
 FETCHED_AHEAD = 2  # chunks that were made while nobody ate them: one is there, one on its way
 
 STANDARD = {
@@ -40,26 +50,55 @@ class Bench:
 
     def times(self, hooks: Mapping[str, float] = {}) -> Times:
         """Measures the step and its parts."""
-        before = self._real()
-        programs = {"forward": forward_program(self._pieces), "both": backward_program(self._pieces)}
-        programs |= {"whole": self._whole}
-        found = self._medians(programs)
-        after = self._real()
-        real, waited = ((a + b) / 2 for a, b in zip(before, after, strict=True))
-        return split(real=real, waited=waited, sent=found["both"], hooks=hooks, **found)
+        pieces, bytes_of = self._pieces, dict[str, int]()
+        for entry in pieces.step.exchange.ledger.collectives:
+            bytes_of[entry.phase] = bytes_of.get(entry.phase, 0) + entry.bytes
+        programs = {"forward": forward_program(pieces), "both": backward_program(pieces)}
+        sent = collective_programs(pieces)
+        runs = {**programs, **sent, "whole": self._whole}
+        launched = functools.partial(self._seconds, self._whole, 0)
+        _, found = fractions({"launch": launched, **self._timed(runs)}, of="whole", rounds=ROUNDS)
+        alone = self._alone(pieces) if pieces.step.exchange.replicas > 1 else []
+        real, waited, synthetic = self.training()
+        self._refuse_bad_step()
+        # A call takes so many steps, and once what it takes to call; in training it takes a whole chunk of them.
+        launch = found["launch"] / self.chunk_steps
+        steps = {name: max(found[name] - found["launch"], 0.0) / self.timed_steps for name in runs}
+        unit = synthetic / (launch + steps["whole"])
+        measured = Measured(
+            real=real,
+            waited=waited,
+            launch=launch * unit,
+            forward=steps["forward"] * unit,
+            both=steps["both"] * unit,
+            sent={phase: steps[phase] * unit for phase in sent},
+            whole=steps["whole"] * unit,
+            alone=alone,
+        )
+        return split(measured, bytes_of, hooks)
 
-    def training(self) -> float:
-        """Returns what a step takes by real input, without hooks."""
-        return (self._real()[0] + self._real()[0]) / 2
+    def training(self) -> tuple[float, float, float]:
+        """Returns what a step takes by real input without hooks, how long of it it waits for data, and on one batch."""
+        waits = list[float]()
+
+        def real() -> float:
+            step, waited = self._real()
+            waits.append(waited / step)
+            return step
+
+        step, found = fractions({"real": real, "synthetic": self.synthetic}, of="real", rounds=STRETCHES)
+        return step, step * statistics.median(waits), step * found["synthetic"]
 
     def synthetic(self) -> float:
         """Returns what a step takes on one batch."""
-        found = self._medians({"whole": self._whole})
-        return found["launch"] + found["whole"]
+        calls = [self._seconds(self._whole, self.chunk_steps) for _ in range(REAL_CHUNKS)]
+        return statistics.median(calls) / self.chunk_steps
 
     def computing(self) -> float:
         """Returns what the passes forward and backward take."""
-        return self._medians({"both": backward_program(self._pieces)})["both"]
+        programs = {"both": backward_program(self._pieces), "whole": self._whole}
+        whole, found = fractions(self._timed(programs), of="whole", rounds=ROUNDS)
+        return found["both"] * whole / self.timed_steps
 
     def hooks(self) -> dict[str, float]:
         """Returns what each hook costs a step, by the name that binds its interval; each is called twice.
@@ -94,16 +133,22 @@ class Bench:
             seed=trainer.experiment.seed,
         )
 
-    def _medians(self, programs: Mapping[str, Program]) -> dict[str, float]:
-        """Returns the medians of each program, a step, without what a call takes; and that, a step of a whole chunk."""
+    def _alone(self, pieces: Whole) -> list[float]:
+        """Returns how long the passes of each replica take by themselves, a step."""
+        program, exchange = turns_program(pieces)
+        self._seconds(program, 1)
+        rounds = []
+        for _ in range(ROUNDS):
+            before = exchange.seconds()
+            self._seconds(program, self.timed_steps)
+            rounds.append([(b - a) / self.timed_steps for a, b in zip(before, exchange.seconds(), strict=True)])
+        return [statistics.median(found) for found in zip(*rounds, strict=True)]
+
+    def _timed(self, programs: Mapping[str, Program]) -> dict[str, Callable[[], float]]:
+        """Returns what times a call of each, which has run once."""
         for program in programs.values():
             self._seconds(program, 1)
-        runs = {name: lambda p=program: self._seconds(p, self.timed_steps) for name, program in programs.items()}
-        found = medians({"launch": lambda: self._seconds(self._whole, 0), **runs}, rounds=ROUNDS)
-        self._refuse_bad_step()
-        launch = found.pop("launch")
-        steps = {name: max(seconds - launch, 0.0) / self.timed_steps for name, seconds in found.items()}
-        return {"launch": launch / self.chunk_steps, **steps}
+        return {name: functools.partial(self._seconds, p, self.timed_steps) for name, p in programs.items()}
 
     def _seconds(self, program: Program, steps: int) -> float:
         with explained(self.trainer.input.source), repeatable_or_refused(self.trainer.experiment.deterministic):

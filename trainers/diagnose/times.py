@@ -1,7 +1,8 @@
 """Where the time of a step goes, as seconds by part."""
 
 import dataclasses
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 
 WAIT, BESIDE, HOST = "input wait", "input beside the step", "host work"
 FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
@@ -10,18 +11,47 @@ PARTS = (WAIT, BESIDE, HOST, FORWARD, BACKWARD, COLLECTIVES, SKEW, UPDATE)
 
 
 @dataclasses.dataclass(frozen=True)
+class Crossing:
+    """The collectives of one phase in a step."""
+
+    phase: str
+    bytes: int  # that each replica hands in
+    seconds: float
+
+    @property
+    def bandwidth(self) -> float:
+        """Returns the bytes a second at which what a replica hands in gets through; NaN where no time was seen."""
+        return self.bytes / self.seconds if self.seconds else float("nan")
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """Times of programs, all in seconds a step; but for `launch`, without what a call of no steps takes."""
+
+    real: float  # a step with real input, by the clock
+    waited: float  # of it, for data
+    launch: float
+    forward: float
+    both: float  # passes, forward and backward
+    sent: Mapping[str, float]  # with what is sent in phases up to the one named
+    whole: float
+    alone: Sequence[float] = ()  # both passes of each replica by itself
+
+
+@dataclasses.dataclass(frozen=True)
 class Times:
     """What one step takes, in seconds, and its parts.
 
     `input wait` is time in which nothing else happens; `input beside the step` is by how much steps are slower because
-    examples are made on the same cores.
+    examples are made on the same cores. `skew` is how much longer the slowest replica takes than a typical one.
     """
 
     step: float  # as in training, by the clock: with input, and hooks by their share
     synthetic: float  # on one batch that is there already, without hooks
     parts: Mapping[str, float]
     hooks: Mapping[str, float]  # of `host work`, by the name of the interval that each has
-    fetched: float = 0.0  # what it takes to make the step's examples, where that is what steps wait for
+    crossings: Sequence[Crossing] = ()
+    alone: Sequence[float] = ()  # passes of each replica by itself
 
     @property
     def shares(self) -> dict[str, float]:
@@ -34,36 +64,36 @@ class Times:
         return sum(self.parts.values()) / self.step
 
 
-def split(
-    *,
-    real: float,
-    waited: float,
-    launch: float,
-    forward: float,
-    both: float,
-    sent: float,
-    whole: float,
-    skew: float = 0.0,
-    hooks: Mapping[str, float] = {},
-) -> Times:
-    """Takes apart what was measured, all of it in seconds a step.
+def split(found: Measured, bytes_of: Mapping[str, int], hooks: Mapping[str, float] = {}) -> Times:
+    """Takes a step apart by what is faster without each part; phases hand in so many `bytes_of` each.
 
-    `real` is a step with real input, of which the loop `waited` for data; `launch` what a call of no steps takes. The
-    others are steps of programs, `launch` not counted: `forward`, `both` passes, with all that is `sent`, the `whole`.
+    No program can be slower than one that does more: where a noisy machine says so, the part that they differ by took
+    no time.
+
+    >>> found = Measured(real=9.0, waited=1.0, launch=0.5, forward=2.0, both=4.0, sent={"net": 5.0}, whole=6.0)
+    >>> times = split(found, {"net": 1000})
+    >>> [times.parts[name] for name in PARTS], times.explained
+    ([1.0, 1.5, 0.5, 2.0, 2.0, 1.0, 0.0, 1.0], 1.0)
     """
-    synthetic = launch + whole
-    held_up = max(real - synthetic, 0.0)
-    wait = min(waited, held_up)
-    skew = min(skew, both)
+    both, forward = min(found.both, found.whole), min(found.forward, found.both, found.whole)
+    synthetic = found.launch + found.whole
+    held_up = max(found.real - synthetic, 0.0)
+    wait = min(found.waited, held_up)
+    crossings, so_far = list[Crossing](), both
+    for phase, seconds in found.sent.items():
+        reached = min(max(seconds, so_far), found.whole)
+        crossings.append(Crossing(phase, bytes_of[phase], reached - so_far))
+        so_far = reached
+    skew = min(max(found.alone) - statistics.median_low(found.alone), both) if found.alone else 0.0
     computing = 1.0 - (skew / both if both else 0.0)  # replicas that wait for the slowest don't compute
     parts = {
         WAIT: wait,
         BESIDE: held_up - wait,
-        HOST: launch + sum(hooks.values()),
-        FORWARD: min(forward, both) * computing,
-        BACKWARD: max(both - forward, 0.0) * computing,
-        COLLECTIVES: max(sent - both, 0.0),
+        HOST: found.launch + sum(hooks.values()),
+        FORWARD: forward * computing,
+        BACKWARD: (both - forward) * computing,
+        COLLECTIVES: so_far - both,
         SKEW: skew,
-        UPDATE: max(whole - sent, 0.0),
+        UPDATE: found.whole - so_far,
     }
-    return Times(real + sum(hooks.values()), synthetic, parts, hooks)
+    return Times(found.real + sum(hooks.values()), synthetic, parts, hooks, crossings, found.alone)

@@ -80,7 +80,7 @@ class Diagnosis:
         for hook in bench.trainer.hooks:
             if type(hook).__name__ == remedy.hook:
                 hook.every = remedy.every
-        step = bench.training() + sum(bench.hooks().values())
+        step = bench.training()[0] + sum(bench.hooks().values())
         return Tried(remedy, before.examples_per_second, bench.trainer.settings.global_batch_size / step)
 
     def _other(self, **changes: Any) -> Bench:
