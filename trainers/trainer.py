@@ -19,6 +19,7 @@ from trainers.experiment import Experiment
 from trainers.hooks.base import Hook
 from trainers.hooks.standard import SaveCheckpoint, standard_hooks
 from trainers.input import Input
+from trainers.learning_rates import rate_figures
 from trainers.meter import Meter, figures_of
 from trainers.preemption import Preemption
 from trainers.run_state import RunState
@@ -55,6 +56,7 @@ class Trainer:
             progress=self.progress,
             hooks=self.hooks,
         )
+        self._rates = rate_figures(experiment.assembly.optimizers, outer=rounds.meeting.outer if rounds else None)
         self.agreement = Agreement(experiment.strategy)
         self.telemetry = Telemetry([])
         self.watchdog = Watchdog()
@@ -179,7 +181,8 @@ class Trainer:
         """Returns the figures of a metric line, speed included; the next line starts from nothing."""
         figures = self.figures()
         self.progress.clear_sums()
-        return {**figures, **self.train_step.exchange.figures(), **self._meter.take(self.settings.global_batch_size)}
+        spoken = {**figures, **self._rates(), **self.train_step.exchange.figures()}
+        return {**spoken, **self._meter.take(self.settings.global_batch_size)}
 
     def evaluate(self) -> dict[str, float]:
         """Evaluates on the experiment's `eval_source` and writes the figures."""

@@ -10,6 +10,7 @@ from core.optimizers.clipping import adaptive_clip, clip_by_global_norm, clip_by
 from core.optimizers.finite import apply_if_finite
 from core.optimizers.gradients import centralise, gradient_noise, weight_decay
 from core.optimizers.groups import frozen, groups
+from core.optimizers.last_rates import last_rates
 from core.optimizers.layerwise import lamb, lars
 from core.optimizers.lion import lion
 from core.optimizers.lookahead import lookahead, sam
@@ -65,6 +66,7 @@ __all__ = [
     "join",
     "lamb",
     "lars",
+    "last_rates",
     "linear",
     "lion",
     "lookahead",

@@ -82,4 +82,4 @@ def adafactor(
             updates[path] = -u
         return updates, new
 
-    return stateful("adafactor", init, update)
+    return stateful("adafactor", init, update, learning_rate=learning_rate)

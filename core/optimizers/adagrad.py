@@ -38,7 +38,7 @@ def adagrad(learning_rate: float | Schedule, *, initial_sum: float = 0.1, epsilo
                 accum = slots["sum"][path].handle
                 tf.raw_ops.ResourceApplyAdagrad(var=variable.handle, accum=accum, lr=lr, grad=gradients[path])
 
-    return stateful("adagrad", init, update, fused)
+    return stateful("adagrad", init, update, fused, learning_rate=learning_rate)
 
 
 @gin.configurable
@@ -73,9 +73,8 @@ def adadelta(learning_rate: float | Schedule = 1.0, *, rho: float = 0.9, epsilon
                     var=variable.handle, accum=g2, accum_update=x2, grad=gradients[path], **scalars
                 )
 
-    return stateful(
-        "adadelta", zeros("squared_gradient", "squared_delta"), update, fused if kernels_keep(rho, to=2e-6) else None
-    )
+    init, kernel = zeros("squared_gradient", "squared_delta"), fused if kernels_keep(rho, to=2e-6) else None
+    return stateful("adadelta", init, update, kernel, learning_rate=learning_rate)
 
 
 @gin.configurable
@@ -131,4 +130,5 @@ def rmsprop(
                 else:
                     tf.raw_ops.ResourceApplyRMSProp(var=variable.handle, grad=gradients[path], **state, **scalars)
 
-    return stateful("rmsprop", zeros(*slots_used), update, fused if kernels_keep(rho, to=2e-6) else None)
+    kernel = fused if kernels_keep(rho, to=2e-6) else None
+    return stateful("rmsprop", zeros(*slots_used), update, kernel, learning_rate=learning_rate)

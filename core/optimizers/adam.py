@@ -99,4 +99,5 @@ def _adam(
                 m, v = slots["m"][path].handle, slots["v"][path].handle
                 tf.raw_ops.ResourceApplyAdam(var=variable.handle, m=m, v=v, grad=gradients[path], **scalars)
 
-    return stateful(name, init, update, fused if kernels_keep(beta_1, beta_2, to=2e-5) else None)
+    kernel = fused if kernels_keep(beta_1, beta_2, to=2e-5) else None
+    return stateful(name, init, update, kernel, learning_rate=learning_rate)

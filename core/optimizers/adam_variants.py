@@ -54,9 +54,8 @@ def amsgrad(
                     var=variable.handle, m=m, v=v, vhat=v_max, grad=gradients[path], **scalars
                 )
 
-    return stateful(
-        "amsgrad", zeros("m", "v", "v_max"), update, fused if kernels_keep(beta_1, beta_2, to=2e-5) else None
-    )
+    kernel = fused if kernels_keep(beta_1, beta_2, to=2e-5) else None
+    return stateful("amsgrad", zeros("m", "v", "v_max"), update, kernel, learning_rate=learning_rate)
 
 
 @gin.configurable
@@ -85,7 +84,7 @@ def nadam(
             updates[path] = ahead / (tf.sqrt(v[path]) + as_dtype(epsilon_hat, g))
         return updates, {"m": m, "v": v}
 
-    return stateful("nadam", zeros("m", "v"), update)
+    return stateful("nadam", zeros("m", "v"), update, learning_rate=learning_rate)
 
 
 def rectification(t: tf.Tensor, beta_2: float) -> tuple[tf.Tensor, tf.Tensor]:
@@ -127,7 +126,7 @@ def radam(
             updates[path] = as_dtype(minus_alpha, mean) * mean * one_of(usable, adaptive, tf.ones_like(adaptive))
         return updates, {"m": m, "v": v}
 
-    return stateful("radam", zeros("m", "v"), update)
+    return stateful("radam", zeros("m", "v"), update, learning_rate=learning_rate)
 
 
 @gin.configurable
@@ -161,4 +160,5 @@ def adamax(
                 m, u = slots["m"][path].handle, slots["u"][path].handle
                 tf.raw_ops.ResourceApplyAdaMax(var=variable.handle, m=m, v=u, grad=gradients[path], **scalars)
 
-    return stateful("adamax", zeros("m", "u"), update, fused if kernels_keep(beta_1, beta_2, to=2e-5) else None)
+    kernel = fused if kernels_keep(beta_1, beta_2, to=2e-5) else None
+    return stateful("adamax", zeros("m", "u"), update, kernel, learning_rate=learning_rate)

@@ -1,12 +1,13 @@
 """Chains of transforms: each is given what the one before it returned."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import gin
 import tensorflow as tf
 
 from core.optimizers.slots import assign, below, read, read_all
-from core.optimizers.transform import FusedFunction, Slots, State, Tensors, Transform, Variables
+from core.optimizers.transform import FusedFunction, Rates, Slots, State, Tensors, Transform, Variables
 
 
 def chain(*transforms: Transform) -> Transform:
@@ -34,6 +35,12 @@ def chain(*transforms: Transform) -> Transform:
         assert part.shadow
         return part.shadow(below(name, state), params, step)
 
+    def rates(before: Rates, state: State, params: Mapping[str, Any], *, step: tf.Tensor) -> Rates:
+        for name, part in named_parts:
+            if part.rates:
+                before = part.rates(before, below(name, state), params, step=step)
+        return before
+
     return Transform(
         "chain",
         init,
@@ -41,6 +48,7 @@ def chain(*transforms: Transform) -> Transform:
         parts,
         fused=_fused_chain(named_parts),
         shadow=shadow if any(part.shadow for part in parts) else None,
+        rates=rates if any(part.rates for part in parts) else None,
         linear=all(part.linear for part in parts),
     )
 

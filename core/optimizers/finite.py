@@ -1,12 +1,15 @@
 """A rule that sits out updates whose gradients aren't finite."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import gin
 import tensorflow as tf
 
 from core.arguments import check_count
 from core.choice import one_of
 from core.optimizers.chain import chain
-from core.optimizers.transform import State, Tensors, Transform
+from core.optimizers.transform import Rates, State, Tensors, Transform
 
 
 @gin.configurable
@@ -40,4 +43,8 @@ def apply_if_finite(inner: Transform, *, max_consecutive_errors: int = 5) -> Tra
             },
         }
 
-    return Transform("apply_if_finite", init, update, shadow=rule.shadow)
+    def rates(before: Rates, state: State, params: Mapping[str, Any], *, step: tf.Tensor) -> Rates:
+        assert rule.rates
+        return rule.rates(before, state, params, step=tf.maximum(step - state["rejected"][""], 0))
+
+    return Transform("apply_if_finite", init, update, shadow=rule.shadow, rates=rates if rule.rates else None)

@@ -9,7 +9,7 @@ import tensorflow as tf
 from core.optimizers.chain import chain
 from core.optimizers.optimizer import apply_in_place
 from core.optimizers.paths import matching
-from core.optimizers.transform import Slots, State, Tensors, Transform, Variables, stateful
+from core.optimizers.transform import Rates, Slots, State, Tensors, Transform, Variables, stateful
 
 Labels = Callable[[Mapping[str, Any]], Mapping[str, str]]  # parameters -> the label of each path
 
@@ -110,12 +110,21 @@ def partition(name: str, label: Labels, rules: Mapping[str, Transform]) -> Trans
                 read |= of_group(slots_of(key, paths, state), _of(paths, params), step)
         return read
 
+    def rates(before: Rates, state: State, params: Mapping[str, Any], *, step: tf.Tensor) -> Rates:
+        found: dict[str, float | tf.Tensor] = {}
+        for key, paths in members(params).items():
+            if of_group := rules[key].rates:
+                own = of_group({}, slots_of(key, paths, state), _of(paths, params), step=step)
+                found |= {f"[{key}]{name}" if key else name: rate for name, rate in own.items()}
+        return found
+
     return Transform(
         name,
         init,
         update,
         fused=fused if any(rule.fused for rule in rules.values()) else None,
         shadow=shadow if any(rule.shadow for rule in rules.values()) else None,
+        rates=rates if any(rule.rates for rule in rules.values()) else None,
     )
 
 

@@ -67,7 +67,7 @@ def lamb(
         updates = {path: as_dtype(minus_rate, u) * ratio * u for path, (ratio, u) in ratios.items()}
         return updates, {"m": m, "v": v}
 
-    return stateful("lamb", init, update)
+    return stateful("lamb", init, update, learning_rate=learning_rate)
 
 
 @gin.configurable
@@ -108,4 +108,4 @@ def lars(
         ahead = {path: momentum * sums[path] + s for path, s in steps.items()} if nesterov else sums
         return ahead, {"momentum": sums}
 
-    return stateful("lars", init, update)
+    return stateful("lars", init, update, learning_rate=learning_rate)

@@ -42,4 +42,4 @@ def lion(
         updates = {path: as_dtype(minus_rate, direction) * direction for path, direction in directions.items()}
         return updates, {"m": averages(state["m"], gradients, beta_2)}
 
-    return stateful("lion", init, update)
+    return stateful("lion", init, update, learning_rate=learning_rate)

@@ -1,5 +1,8 @@
 """Lookahead and SAM: rules that take another rule and move the parameters between two points."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import gin
 import tensorflow as tf
 
@@ -8,7 +11,7 @@ from core.choice import one_of
 from core.optimizers.chain import chain
 from core.optimizers.norms import measured_together
 from core.optimizers.rates import as_dtype
-from core.optimizers.transform import State, Tensors, Transform
+from core.optimizers.transform import Rates, State, Tensors, Transform
 
 
 @gin.configurable
@@ -36,7 +39,7 @@ def lookahead(inner: Transform, *, sync_period: int = 5, slow_step_size: float =
             moves[path] = one_of(sync, updates[path] - (1.0 - slow_step_size) * ahead, updates[path])
         return moves, {"slow": slow, **new}
 
-    return Transform("lookahead", init, update, shadow=lambda state, params, step: state["slow"])
+    return Transform("lookahead", init, update, shadow=lambda state, params, step: state["slow"], rates=rule.rates)
 
 
 @gin.configurable
@@ -77,4 +80,8 @@ def sam(inner: Transform, *, rho: float = 0.05) -> Transform:
         climbs = tf.equal(step % 2, 0)
         return {path: one_of(climbs, p, state["centre"][path]) for path, p in params.items()}
 
-    return Transform("sam", init, update, shadow=shadow)
+    def rates(before: Rates, state: State, params: Mapping[str, Any], *, step: tf.Tensor) -> Rates:
+        assert rule.rates
+        return rule.rates(before, state, params, step=step // 2)
+
+    return Transform("sam", init, update, shadow=shadow, rates=rates if rule.rates else None)

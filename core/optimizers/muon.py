@@ -80,5 +80,5 @@ def muon(
             updates[path] = as_dtype(minus_rate, g) * direction
         return updates, {"momentum": m}
 
-    matrices = stateful("muon", zeros("momentum"), update)
+    matrices = stateful("muon", zeros("momentum"), update, learning_rate=learning_rate)
     return partition("muon", label, {"matrix": matrices, "other": chain(other or adamw(learning_rate))})

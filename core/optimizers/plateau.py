@@ -1,10 +1,13 @@
 """Smaller updates once the loss has stopped falling."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import gin
 import tensorflow as tf
 
 from core.arguments import check_count, check_not_negative, check_size
-from core.optimizers.transform import State, Tensors, Transform
+from core.optimizers.transform import Rates, State, Tensors, Transform
 
 
 @gin.configurable
@@ -63,4 +66,7 @@ def reduce_on_plateau(
         updates = {path: tf.cast(new["scale"], u.dtype) * u for path, u in gradients.items()}
         return updates, {slot: {"": x} for slot, x in new.items()}
 
-    return Transform("reduce_on_plateau", init, update)
+    def rates(before: Rates, state: State, params: Mapping[str, Any], *, step: tf.Tensor) -> Rates:
+        return {name: state["scale"][""] * rate for name, rate in before.items()}
+
+    return Transform("reduce_on_plateau", init, update, rates=rates)

@@ -6,7 +6,7 @@ import tensorflow as tf
 from core.arguments import check_not_negative, check_rate
 from core.optimizers.moments import averages, check_adam, squares, zeros
 from core.optimizers.rates import as_dtype, rate_at, updates_after, weight_seen
-from core.optimizers.transform import Schedule, State, Tensors, Transform
+from core.optimizers.transform import Schedule, State, Tensors, Transform, rates_of
 
 
 @gin.configurable
@@ -61,4 +61,4 @@ def schedule_free_adamw(
     def shadow(state: State, params: Tensors, step: tf.Tensor) -> Tensors:
         return {path: x_of(y, state["z"][path]) for path, y in params.items()}
 
-    return Transform("schedule_free_adamw", init, update, shadow=shadow)
+    return Transform("schedule_free_adamw", init, update, shadow=shadow, rates=rates_of(learning_rate))

@@ -49,4 +49,4 @@ def sgd(learning_rate: float | Schedule, *, momentum: float = 0.0, nesterov: boo
                 else:
                     tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=lr, delta=gradients[path])
 
-    return stateful("sgd", init, update, fused, linear=True)
+    return stateful("sgd", init, update, fused, linear=True, learning_rate=learning_rate)

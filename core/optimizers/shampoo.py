@@ -90,4 +90,4 @@ def shampoo(
             updates[path] = as_dtype(minus_rate, total) * total
         return updates, new
 
-    return stateful("shampoo", init, update)
+    return stateful("shampoo", init, update, learning_rate=learning_rate)

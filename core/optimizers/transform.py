@@ -8,7 +8,7 @@ Two things may be said of it besides: its `fused` twin writes variables in place
 """
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
 
@@ -17,6 +17,7 @@ State = Mapping[str, Tensors]  # {slot: {path: tensor}}; a slot that all paramet
 Schedule = Callable[[tf.Tensor], tf.Tensor]  # the number of updates applied so far -> a rate
 Variables = Mapping[str, tf.Variable]
 Slots = Mapping[str, Variables]  # a state, as variables
+Rates = Mapping[str, float | tf.Tensor]  # learning rates; that of a group by its pattern in brackets
 
 
 class UpdateFunction(Protocol):
@@ -37,6 +38,16 @@ class FusedFunction(Protocol):
         """Is called where variables may be assigned: in a replica, under no tape."""
 
 
+class RatesFunction(Protocol):
+    """Which learning rates an update had."""
+
+    def __call__(self, before: Rates, state: State, params: Mapping[str, Any], *, step: tf.Tensor) -> Rates:
+        """Returns those of update `step` and what comes before this transform in its chain; `state` is that after it.
+
+        Of the state it may read what isn't larger than one number, and of `params` no values.
+        """
+
+
 class Transform(NamedTuple):
     """One rule of an optimizer. Its state is kept under its `name`, whatever it is chained with."""
 
@@ -47,6 +58,7 @@ class Transform(NamedTuple):
     fused: FusedFunction | None = None
     shadow: Callable[[State, Tensors, tf.Tensor], Tensors] | None = None  # (state, params, step) as they are now
     observe: Callable[[State, Tensors, tf.Tensor], State] | None = None  # of an `observer`
+    rates: RatesFunction | None = None
     linear: bool = False  # whether half of each gradient makes half of the update, as half the learning rate does
 
 
@@ -68,8 +80,12 @@ def stateful(
     fused: Callable[[Tensors, Slots, Variables, tf.Tensor], None] | None = None,
     *,
     linear: bool = False,
+    learning_rate: float | Schedule | None = None,
 ) -> Transform:
-    """Makes a transform blind to the loss, of `update(gradients, state, params, step) -> (updates, state)`."""
+    """Makes a transform blind to the loss, of `update(gradients, state, params, step) -> (updates, state)`.
+
+    Its `learning_rate` is among the figures of a run.
+    """
 
     def with_value(
         gradients: Tensors, state: State, params: Tensors, *, step: tf.Tensor, value: tf.Tensor | None = None
@@ -82,7 +98,17 @@ def stateful(
         assert fused
         fused(gradients, slots, params, step)
 
-    return Transform(name, init, with_value, fused=fused_with_value if fused else None, linear=linear)
+    rates = None if learning_rate is None else rates_of(learning_rate)
+    return Transform(name, init, with_value, fused=fused_with_value if fused else None, rates=rates, linear=linear)
+
+
+def rates_of(learning_rate: float | Schedule) -> RatesFunction:
+    """Returns the `rates` of a rule that has this one."""
+
+    def rates(before: Rates, state: State, params: Mapping[str, Any], *, step: tf.Tensor) -> Rates:
+        return {"": learning_rate(step) if callable(learning_rate) else learning_rate}
+
+    return rates
 
 
 def observer(

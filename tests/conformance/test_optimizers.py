@@ -16,7 +16,7 @@ from .optimizer_peers import SHAPES
 from .optimizer_rows import OPTIMIZERS, ROWS
 from .transform_rows import TRANSFORMS
 
-VOCABULARY = {"Optimizer", "Schedule", "Transform", "chain", "named", "observer", "stateful", "stateless"}
+VOCABULARY = {"Optimizer", "Schedule", "Transform", "chain", "last_rates", "named", "observer", "stateful", "stateless"}
 every_part = pytest.mark.parametrize("part", sorted(set(optimizers.__all__) - VOCABULARY))
 with_kernel = [row for row in (*OPTIMIZERS, *TRANSFORMS) if chain(row.make()).fused]
 

@@ -16,7 +16,8 @@ def test_one_worker_is_the_synchronous_run_to_the_bit_and_each_goes_on_from_the_
         assert done.returncode == 0, done.stderr
     assert run(*flags("Trainer.steps = 40", workdir=whole), cwd=tmp_path).returncode == 0
     assert hashes(asynchronous) == hashes(whole)
-    assert [line["loss"] for line in figures(asynchronous)] == [line["loss"] for line in figures(whole)]
+    for name in ("loss", "learning_rate"):
+        assert [line[name] for line in figures(asynchronous)] == [line[name] for line in figures(whole)]
     assert figures(asynchronous, "eval")[-1:] == figures(whole, "eval")
     assert all(line["staleness_max"] == 0.0 for line in figures(asynchronous) if line["step"] != 30)
 

@@ -126,8 +126,8 @@ def test_a_metric_line_is_the_weighted_mean_since_the_last(tmp_path):
     expected = {"loss": (w * x).sum() / w.sum(), "square": (w * x**2).sum() / w.sum()}
     assert [line[:2] for line in lines] == [(4, "train"), (8, "train"), (12, "train"), (12, "eval")]
     for _, split, figures in lines:
-        norm = {"gradient_norm": 1.0} if split == "train" else {}
-        assert figures == pytest.approx({**expected, **norm})
+        of_training = {"gradient_norm": 1.0, "learning_rate": 0.0} if split == "train" else {}
+        assert figures == pytest.approx({**expected, **of_training})
 
 
 @pytest.mark.parametrize("size", [1, 7, 64, 360, 1000])
@@ -169,7 +169,8 @@ def test_additive_metrics_are_merged_over_batches_and_lines(tmp_path):
     assert len(lines) == 3
     for _, split, figures in lines:
         assert figures["auc/roc"] == pytest.approx(exact, abs=2e-3)
-        assert set(figures) == {"loss", "auc/roc", "auc/pr"} | ({"gradient_norm"} if split == "train" else set())
+        of_training = {"gradient_norm", "learning_rate"} if split == "train" else set()
+        assert set(figures) == {"loss", "auc/roc", "auc/pr"} | of_training
     assert newest(trainer)
 
 
