@@ -34,17 +34,24 @@ class Meter:
         self._pause_began = None
         self._paused += self.clock() - began
 
-    def take(self, examples_per_step: int) -> dict[str, float]:
-        """Returns speed and the fraction of time spent waiting, since the last call; then starts anew."""
-        now = self.clock() if self._pause_began is None else self._pause_began
-        busy = max(now - self._began - self._paused, 1e-9)
-        figures = {
+    def figures(self, examples_per_step: int) -> dict[str, float]:
+        """Returns speed and the fraction of time spent waiting, since the last `take`."""
+        busy = max(self._now() - self._began - self._paused, 1e-9)
+        return {
             "examples_per_second": self.steps * examples_per_step / busy,
             "step_seconds": busy / max(self.steps, 1),
             "data_wait": min(self._waited / busy, 1.0),
         }
-        self.steps, self._began, self._waited, self._paused = 0, now, 0.0, 0.0
+
+    def take(self, examples_per_step: int) -> dict[str, float]:
+        """Returns the same; then starts anew."""
+        figures = self.figures(examples_per_step)
+        self.steps, self._began, self._waited, self._paused = 0, self._now(), 0.0, 0.0
         return figures
+
+    def _now(self) -> float:
+        """Returns the time at which training last went on."""
+        return self.clock() if self._pause_began is None else self._pause_began
 
 
 def figures_of(sums: Mapping[str, Sums]) -> dict[str, float]:

@@ -16,6 +16,7 @@ from trainers.bad_step import explain_bad_step
 from trainers.diagnosis import explained, repeatable_or_refused
 from trainers.evaluator import Evaluator
 from trainers.experiment import Experiment
+from trainers.gauges import Gauge, make_gauges
 from trainers.hooks.base import Hook
 from trainers.hooks.standard import SaveCheckpoint, standard_hooks
 from trainers.input import Input
@@ -62,6 +63,7 @@ class Trainer:
         self.watchdog = Watchdog()
         self._run_chunk: Callable[[Batch, tf.Tensor], object] = self.chunk
         self._meter = Meter()
+        self._gauges: Mapping[str, Gauge] | None = None
         self._preemption = preemption or Preemption()
         self._stop_reason: str | None = None
         self._evaluated_step: int | None = None
@@ -74,13 +76,15 @@ class Trainer:
         """Runs to the last step, or until a hook stops the run; returns the last evaluation."""
         self.telemetry = telemetry or self.telemetry
         self._check_hooks()
-        chunks = self.input.chunks_from(self.step)
+        chunks, exchange = self.input.chunks_from(self.step), self.train_step.exchange
         with self._preemption.granted():
             self.watchdog.begin("the first chunk of data")
             stacked = next(chunks)
             self.warm_up(stacked)
             once_traced()
             self.telemetry.progress(self.step)
+            if self.telemetry.live:
+                self._gauges = make_gauges(self._meter, self.settings.global_batch_size, self._run_chunk, exchange)
             self._meter.restart()
             while not self.state.finished:
                 self.advance(stacked)
@@ -94,7 +98,7 @@ class Trainer:
         """Runs what is left of the chunk of steps that `step` is in, and the hooks that are due then."""
         self.watchdog.begin("training")
         self._take_steps(stacked, self.input.chunk_steps - self.step % self.input.chunk_steps, run=self._run_chunk)
-        self.telemetry.progress(self.step)
+        self.telemetry.progress(self.step, self._gauges)
         due = [hook for hook in self.hooks if hook.due(self.step, self.steps)]
         preempted, wanted = self.agreement.any_workers(
             self._preemption.signal is not None, self._preemption.take_wish_to_save()

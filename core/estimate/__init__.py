@@ -2,6 +2,7 @@
 
 from core.estimate.figures import Figures, on_mesh, on_replicas
 from core.estimate.memory import ACTIVATIONS, GRADIENTS, PARAMETERS, SLOTS, bytes_of, held_in, on_device, standing
+from core.estimate.operations import operations_of
 from core.estimate.repeats import Repeats
 from core.estimate.sharding import laid_out
 from core.estimate.spread import Spread, Taken
@@ -21,5 +22,6 @@ __all__ = [
     "on_device",
     "on_mesh",
     "on_replicas",
+    "operations_of",
     "standing",
 ]

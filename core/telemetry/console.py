@@ -22,7 +22,7 @@ Figures = Mapping[str, SupportsFloat]
 
 _REFRESH_SECONDS = 0.1
 _SPEED = "examples_per_second"  # a line with this figure tells of the training's progress
-_ON_THE_BAR = ("loss", _SPEED, "data_wait")
+_ON_THE_BAR = ("loss", _SPEED, "utilisation", "data_wait", "memory")  # in this order
 
 
 class Console:
@@ -37,6 +37,7 @@ class Console:
         self._latest: Figures = {}  # what the bar shows
         self._widths: dict[str, int] = {}  # of the columns so far: figures of the same name stay below each other
         self._bar = _make_bar(self._stream, total_steps)
+        self.live = self._bar is not None
 
     def write(self, step: int, split: str, figures: Figures) -> None:
         """Prints one line."""
@@ -49,7 +50,7 @@ class Console:
         if _SPEED in figures:
             if step < self._total:
                 line.append("  eta ", "dim").append(self._eta(step, now))
-            self._latest = figures
+            self._latest = {**self._latest, **figures}
             self._draw(step, now)
         self._print(line)
 
@@ -61,7 +62,7 @@ class Console:
         now = self._clock()
         self._start = self._start or (step, now)
         if figures is not None:
-            self._latest = figures
+            self._latest = {**self._latest, **figures}
         if now - self._drawn >= _REFRESH_SECONDS or step >= self._total:
             self._draw(step, now)
 
@@ -86,8 +87,9 @@ class Console:
         if self._bar is None:
             return
         self._drawn = now
-        shown = {name: value for name, value in self._latest.items() if name.rpartition("/")[2] in _ON_THE_BAR}
-        figures = [f"{label(name)} {format_figure(name, value)}" for name, value in shown.items()]
+        kinds = {name: kind for name in self._latest if (kind := name.rpartition("/")[2]) in _ON_THE_BAR}
+        shown = sorted(kinds, key=lambda name: _ON_THE_BAR.index(kinds[name]))
+        figures = [f"{label(name)} {format_figure(name, self._latest[name])}" for name in shown]
         eta = [f"eta {self._eta(step, now)}"] if step <= self._total else []
         text = "  ".join([self._padded(step), *eta, *figures])
         self._bar.start()
@@ -138,7 +140,9 @@ def format_figure(name: str, value: SupportsFloat) -> str:
         return str(x)
     if kind == _SPEED:
         return f"{x:,.0f}"
-    if kind == "data_wait":
+    if kind == "memory":
+        return f"{x / 2**30:.2f} GiB"
+    if kind in ("data_wait", "utilisation"):
         return f"{100 * x:.0f} %"
     if kind == "step_seconds":
         return f"{x:.3f} s" if x >= 1 else f"{1000 * x:.3f} ms"

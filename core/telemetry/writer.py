@@ -3,7 +3,7 @@
 import contextlib
 import re
 from collections.abc import Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol, SupportsFloat, runtime_checkable
 
 
 class Writer(Protocol):
@@ -20,7 +20,9 @@ class Writer(Protocol):
 class Screen(Writer, Protocol):
     """A writer that a person is looking at."""
 
-    def progress(self, step: int, figures: Mapping[str, float] | None = None) -> None:
+    live: bool  # whether it shows more than what is written: progress as it is made
+
+    def progress(self, step: int, figures: Mapping[str, SupportsFloat] | None = None) -> None:
         """Shows how far the run is."""
 
     def note(self, text: str) -> None:
@@ -41,6 +43,7 @@ class Telemetry:
     def __init__(self, writers: Sequence[Writer] = ()):
         self.writers = tuple(writers)
         self.screens = tuple(writer for writer in writers if isinstance(writer, Screen))
+        self.live = any(screen.live for screen in self.screens)
         self._warnings: set[str] = set()
 
     def write(self, step: int, split: str, figures: Mapping[str, float]) -> None:
@@ -48,7 +51,7 @@ class Telemetry:
         for writer in self.writers:
             writer.write(step, split, figures)
 
-    def progress(self, step: int, figures: Mapping[str, float] | None = None) -> None:
+    def progress(self, step: int, figures: Mapping[str, SupportsFloat] | None = None) -> None:
         """Shows how far the run is; cheap enough to call after each chunk of steps."""
         for screen in self.screens:
             screen.progress(step, figures)

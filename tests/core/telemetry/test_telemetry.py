@@ -210,6 +210,8 @@ class Recorder:
 
 
 class RecordingScreen(Recorder):
+    live = False
+
     def progress(self, step, figures=None):
         self.calls.append(step)
 
@@ -217,7 +219,7 @@ class RecordingScreen(Recorder):
         self.calls.append(text)
 
 
-def test_fan_out(tmp_path):
+def test_fan_out(tmp_path, terminal):
     file_calls: list[object] = []
     screen_calls: list[object] = []
     telemetry = Telemetry([Recorder(file_calls), RecordingScreen(screen_calls)])
@@ -238,6 +240,7 @@ def test_fan_out(tmp_path):
         "close",
     ]
     assert isinstance(Console(1, io.StringIO()), Screen)
+    assert [Telemetry([Console(1, stream)]).live for stream in (io.StringIO(), terminal)] == [False, True]
     assert not isinstance(JsonLines(tmp_path / "metrics.jsonl", 0), Screen)
 
 

@@ -185,6 +185,8 @@ def test_a_collapse_is_seen_twice_in_a_row_across_a_crash(tmp_path, crash):
     notes = []
 
     class Screen(Lines):
+        live = False
+
         def progress(self, step, figures=None):
             pass
 

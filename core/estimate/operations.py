@@ -1,0 +1,88 @@
+"""Counts the floating-point operations of a traced step: those of its products, beside which others hardly count."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from core.estimate.graphs import CHOICES, called_by, merged, needed
+
+
+def operations_of(graph: Any) -> float:
+    """Counts the additions and multiplications of a traced function, whichever devices they are on.
+
+    A loop counts as often as it goes round where that is known, else once: a chunk counts as one step. A phase that is
+    due in every n-th step counts as much in each.
+    """
+    ops = needed(graph)
+    again = {name.rpartition(":")[0] for name in merged(ops)}
+    return sum(_of_operation(op) for op in ops if op.name not in again)
+
+
+def _of_operation(op: tf.Operation) -> float:
+    if op.type in CHOICES:
+        return max(operations_of(called.graph) for called in called_by(op)) / _every(op.inputs[0])
+    if called := called_by(op):
+        return sum(each.times * operations_of(each.graph) for each in called)
+    count = _PRODUCTS.get(op.type)
+    return 2.0 * count(op) if count else 0.0
+
+
+def _every(predicate: tf.Tensor) -> int:
+    """Returns n where a condition is that a step is divisible by n; else 1."""
+    if predicate.op.type != "Equal" or predicate.op.inputs[0].op.type != "FloorMod":
+        return 1
+    every = tf.get_static_value(predicate.op.inputs[0].op.inputs[1])
+    return 1 if every is None else int(every)
+
+
+def _size(tensor: tf.Tensor) -> int:
+    return tensor.shape.num_elements() or 0
+
+
+def _matrices(op: tf.Operation) -> int:
+    """Counts the multiply-adds of a product: each value of the result is a sum over the axis that is gone."""
+    transposed = op.get_attr("transpose_a" if op.type == "MatMul" else "adj_x")
+    return _size(op.outputs[0]) * (op.inputs[0].shape[-2 if transposed else -1] or 0)
+
+
+def _einsum(op: tf.Operation) -> int:
+    """Counts those of an equation: one for each combination of the values of its letters."""
+    equation = op.get_attr("equation").decode()
+    terms = equation.partition("->")[0].split(",")
+    sizes: dict[str, int] = {}
+    for term, tensor in zip(terms, op.inputs, strict=True):
+        before, dots, after = term.partition("...")
+        shape = tensor.shape.as_list()
+        sizes |= dict(zip(before, shape, strict=False))
+        sizes |= dict(zip(reversed(after), reversed(shape), strict=False)) if dots else {}
+        middle = shape[len(before) : len(shape) - len(after)] if dots else []
+        sizes["..."] = max(sizes.get("...", 1), math.prod(x or 0 for x in middle))
+    return math.prod(x or 0 for x in sizes.values()) if len(terms) > 1 else 0
+
+
+def _convolution(kernel: Callable[[tf.Operation], tf.Tensor], result: Callable[[tf.Operation], tf.Tensor]) -> Any:
+    """Counts those of a convolution or of a gradient of one: each value of the result is a sum over a window."""
+
+    def count(op: tf.Operation) -> int:
+        window = kernel(op).shape
+        if op.type.startswith("Depthwise"):
+            return _size(result(op)) * math.prod(window[:2])
+        return _size(result(op)) * math.prod(window[:-1])
+
+    return count
+
+
+_PRODUCTS: dict[str, Callable[[tf.Operation], int]] = {
+    "MatMul": _matrices,
+    "BatchMatMul": _matrices,
+    "BatchMatMulV2": _matrices,
+    "Einsum": _einsum,
+}
+for _kind in ("Conv2D", "Conv3D", "DepthwiseConv2dNative"):
+    _PRODUCTS[_kind] = _convolution(lambda op: op.inputs[1], lambda op: op.outputs[0])
+for _kind in ("Conv2DBackpropInput", "Conv3DBackpropInputV2", "DepthwiseConv2dNativeBackpropInput"):
+    _PRODUCTS[_kind] = _convolution(lambda op: op.inputs[1], lambda op: op.inputs[2])
+for _kind in ("Conv2DBackpropFilter", "Conv3DBackpropFilterV2", "DepthwiseConv2dNativeBackpropFilter"):
+    _PRODUCTS[_kind] = _convolution(lambda op: op.outputs[0], lambda op: op.inputs[2])
