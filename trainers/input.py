@@ -18,6 +18,27 @@ from trainers.experiment import Experiment
 from trainers.settings import Settings
 
 
+class Chunks:
+    """Chunks of batches, one after the other, for a loop that may be asked for the next before it takes it."""
+
+    def __init__(self, chunks: Iterator[Any]):
+        self._chunks, self._taken, self._ahead = chunks, list[Any](), list[Any]()
+
+    def __iter__(self) -> "Chunks":
+        return self
+
+    def __next__(self) -> Any:
+        self._taken = [self._ahead.pop() if self._ahead else next(self._chunks)]
+        return self._taken[0]
+
+    def peek(self, *, within: bool) -> Any:
+        """Returns the chunk that the next step is in, and leaves it there: the last one, where that is `within` it."""
+        if within and self._taken:
+            return self._taken[0]
+        self._ahead = self._ahead or [next(self._chunks)]
+        return self._ahead[0]
+
+
 class Input:
     """The training batches of a run, known from the number of the step alone.
 
@@ -50,7 +71,11 @@ class Input:
         )
         self._parallel_calls = settings.parallel_calls
 
-    def chunks_from(self, step: int) -> Iterator[Any]:
+    def chunks_from(self, step: int) -> "Chunks":
+        """Returns the chunks from the one on that `step` is in."""
+        return Chunks(self._stacked_from(step))
+
+    def _stacked_from(self, step: int) -> Iterator[Any]:
         """Yields stacked batches for ever, each replica's its own, from the chunk that `step` is in."""
         chunks = iter(self._chunks_of_replicas(step))
         while True:

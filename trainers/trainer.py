@@ -7,7 +7,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from core.distribution import Agreement
-from core.engine import ALL_WELL, Progress, make_chunk
+from core.engine import ALL_WELL, Progress, Watch, make_chunk
 from core.errors import ConfigurationError, PreemptedError
 from core.task import Batch
 from core.telemetry import Telemetry
@@ -19,7 +19,7 @@ from trainers.experiment import Experiment
 from trainers.gauges import Gauge, make_gauges
 from trainers.hooks.base import Hook
 from trainers.hooks.standard import SaveCheckpoint, standard_hooks
-from trainers.input import Input
+from trainers.input import Chunks, Input
 from trainers.learning_rates import rate_figures
 from trainers.meter import Meter, figures_of
 from trainers.preemption import Preemption
@@ -64,6 +64,8 @@ class Trainer:
         self._run_chunk: Callable[[Batch, tf.Tensor], object] = self.chunk
         self._meter = Meter()
         self._gauges: Mapping[str, Gauge] | None = None
+        self._chunks: Chunks | None = None
+        self._watch: Watch | None = None
         self._preemption = preemption or Preemption()
         self._stop_reason: str | None = None
         self._evaluated_step: int | None = None
@@ -77,6 +79,7 @@ class Trainer:
         self.telemetry = telemetry or self.telemetry
         self._check_hooks()
         chunks, exchange = self.input.chunks_from(self.step), self.train_step.exchange
+        self._chunks = chunks
         with self._preemption.granted():
             self.watchdog.begin("the first chunk of data")
             stacked = next(chunks)
@@ -187,6 +190,29 @@ class Trainer:
         self.progress.clear_sums()
         spoken = {**figures, **self._rates(), **self.train_step.exchange.figures()}
         return {**spoken, **self._meter.take(self.settings.global_batch_size)}
+
+    def watch(self) -> Watch:
+        """Returns what looks at the next step; refuses where that isn't one step of all devices of this process."""
+        experiment, exchange = self.experiment, self.train_step.exchange
+        if exchange.remote or exchange.apart:
+            why = (
+                "`Trainer.local_steps` has each replica take" if exchange.apart else "by parameter servers workers take"
+            )
+            raise ConfigurationError(
+                f"`Trainer.hooks` looks at the step that comes next, as all devices take it together, but {why} steps "
+                "of their own: leave `Norms` out."
+            )
+        if self._watch is None:
+            specs = self.input.batch_spec, self.input.chunk_spec
+            self._watch = Watch(experiment.assembly, *specs, seed=experiment.seed, steps=self.steps)
+        return self._watch
+
+    def norms(self) -> dict[str, float]:
+        """Returns the norms of gradients, weights and updates of each module, as the next step has them."""
+        self._chunks = self._chunks or self.input.chunks_from(self.step)
+        within = self.step % self.input.chunk_steps
+        stacked = self._chunks.peek(within=within > 0)
+        return self.watch().norms(stacked, first=self.step - within, step=self.step)
 
     def evaluate(self) -> dict[str, float]:
         """Evaluates on the experiment's `eval_source` and writes the figures."""

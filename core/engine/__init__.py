@@ -7,6 +7,7 @@ from core.engine.mesh_checks import check_on_mesh
 from core.engine.rounds import Rounds
 from core.engine.step import StepResult, TrainStep
 from core.engine.sweep import Accumulated, accumulate_gradients, compute
+from core.engine.watch import Watch
 from core.engine.write import commit_untrained, reduce_over_replicas
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Rounds",
     "StepResult",
     "TrainStep",
+    "Watch",
     "accumulate_gradients",
     "assemble",
     "assemble_task",

@@ -36,7 +36,8 @@ class TrainStep:
 
     By another `exchange` than the strategy's own, that of local steps, each replica takes it in its own context.
     `values` are `[microbatches, rows, ...]` on each replica, as `batch` says; `index` is the step's number, from 0.
-    Of how many `steps` it is one has to be known where a step function asks for `rng.progress`.
+    Of how many `steps` it is one has to be known where a step function asks for `rng.progress`. Unless it `writes`, it
+    computes what it would write, and no more.
     """
 
     def __init__(
@@ -49,8 +50,9 @@ class TrainStep:
         compile: bool = False,
         reduce_in: tf.DType | None = None,
         exchange: Exchange | None = None,
+        writes: bool = True,
     ):
-        self.optimizers, self.compile = assembly.optimizers, compile
+        self.optimizers, self.compile, self.writes = assembly.optimizers, compile, writes
         self.exchange = exchange or exchange_of(assembly.strategy, reduce_in=reduce_in)
         self._dtypes = {key: spec.dtype for key, spec in batch.items()}
         self.variables = named_variables(assembly.task)
@@ -86,7 +88,7 @@ class TrainStep:
         self._runner.begin()
         taken = {key: self.exchange.taken(x, self._dtypes[key]) for key, x in values.items()}
         placed = {key: Placed(self.exchange.by_rows(x, 1), True) for key, x in taken.items()}
-        sums, healthy = dict[str, Sums](), tf.constant(True)
+        sums, healthy = dict[str, Sums](), tf.constant(self.writes)
         for plan in self.plans:
             self.exchange.refresh()
             if plan.phase.every == 1:

@@ -46,10 +46,11 @@ class Telemetry:
         self.live = any(screen.live for screen in self.screens)
         self._warnings: set[str] = set()
 
-    def write(self, step: int, split: str, figures: Mapping[str, float]) -> None:
-        """Hands `figures` to each writer in turn."""
+    def write(self, step: int, split: str, figures: Mapping[str, float], *, shown: bool = True) -> None:
+        """Hands `figures` to each writer in turn; to screens only if they are to be `shown`."""
         for writer in self.writers:
-            writer.write(step, split, figures)
+            if shown or writer not in self.screens:
+                writer.write(step, split, figures)
 
     def progress(self, step: int, figures: Mapping[str, SupportsFloat] | None = None) -> None:
         """Shows how far the run is; cheap enough to call after each chunk of steps."""

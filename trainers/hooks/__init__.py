@@ -2,6 +2,7 @@
 
 from trainers.hooks.base import Hook, Run
 from trainers.hooks.digits import DigitQuality, digit_quality, kept_digits
+from trainers.hooks.norms import Norms
 from trainers.hooks.probe import LinearProbe
 from trainers.hooks.reconstructions import Reconstructions
 from trainers.hooks.samples import Judge, Quality, SampleGrid
@@ -13,6 +14,7 @@ __all__ = [
     "Hook",
     "Judge",
     "LinearProbe",
+    "Norms",
     "Quality",
     "Reconstructions",
     "Run",

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from core.engine import Watch
 from core.telemetry import Telemetry
 from trainers.averaged import Averaged
 from trainers.experiment import Experiment
@@ -40,6 +41,12 @@ class Run(Protocol):
 
     def take_figures(self) -> dict[str, float]:
         """Returns the figures of a metric line, speed included, and begins the next."""
+
+    def watch(self) -> Watch:
+        """Returns what looks at the next step; refuses a run without one."""
+
+    def norms(self) -> dict[str, float]:
+        """Returns the norms of gradients, weights and updates of each module, as the next step has them."""
 
     def evaluate(self) -> dict[str, float]:
         """Evaluates and reports the figures; returns all that were reported last."""
