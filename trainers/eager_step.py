@@ -2,6 +2,7 @@
 
 from core.checkpoint import Manifest
 from core.errors import CheckpointError, ConfigurationError
+from trainers.again import pass_steps
 from trainers.session import Session
 from trainers.trainer import Trainer
 
@@ -35,7 +36,7 @@ def _trainer_at(session: Session, step: int) -> Trainer:
     if manifest:
         trainer.state.restore(manifest)
         print(f"restored step {trainer.step} (`{manifest.path.name}`)", flush=True)
-    trainer.pass_steps(step - step % (trainer.settings.local_steps or 1))
+    pass_steps(trainer, step - step % (trainer.settings.local_steps or 1))
     trainer.progress.clear_sums()  # the figures are to be those of the one step
     return trainer
 

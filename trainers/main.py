@@ -37,6 +37,7 @@ MODES = {
     "summary": "prints each variable: its size, the phases that train it, where it lives",
     "dry_run": "prints what each device would hold in a step, and what would cross between them, from shapes alone",
     "diagnose": "measures where the time of a step goes, says what holds it up, and tries gin lines that could help",
+    "replay": "does the step of a `--capsule` again, and names what isn't finite first: operation, module, row",
     "resume_check": "trains once without and once with a SIGKILL in the middle, and compares every bit",
 }
 ONLY_IN = {  # the one mode in which a flag has an effect
@@ -47,6 +48,7 @@ ONLY_IN = {  # the one mode in which a flag has an effect
     "samples": "sample",
     "images": "sample",
     "prompt": "sample",
+    "capsule": "replay",
 }
 MOST_SAMPLES = 65_536
 USAGE = """python -m trainers.main --gin_file=F [--gin_file=G] [--gin_param='a.b=1'] [--workdir=DIR] [--mode=train]
@@ -71,7 +73,14 @@ def parse(words: Sequence[str]) -> FlagValues:
         usage=_usage(),
         hint=" A parameter is bound with `--gin_param`, as in `--gin_param='Trainer.steps=9'`.",
     )
-    if not flags.gin_file:
+    if flags.mode == "replay" and not flags.capsule:
+        raise ConfigurationError(
+            "`--capsule` is missing: give the folder that the run has left, as "
+            "`--capsule=runs/digits_mlp/capsules/step-000000042`."
+        )
+    if flags.mode == "replay" and flags.workdir:
+        raise ConfigurationError("`--workdir` has no effect with `--mode=replay`, which writes nothing: leave it out.")
+    if not flags.gin_file and flags.mode != "replay":
         raise ConfigurationError("`--gin_file` is missing: give one, as `--gin_file=configs/digits_mlp.gin`.")
     if flags.mode not in MODES:
         raise ConfigurationError(
@@ -122,6 +131,7 @@ def _define(flag_values: FlagValues) -> None:
     number("kill_after_step", None, "rehearse a crash: SIGKILL the process after this step")
     number("samples", 64, "how many images `--mode=sample` makes; of texts, how many for each prompt (1 if left out)")
     texts("prompt", [], "the beginning of a text for `--mode=sample` to go on from; may be given several times")
+    text("capsule", None, "the folder that a step which isn't finite has left, for `--mode=replay`")
     text("images", None, "a folder of images for `--mode=sample` to translate")
 
 
@@ -146,8 +156,8 @@ def _run(flags: FlagValues, preemption: Preemption) -> int:
         import_packages("gin")
         from trainers.gin_audit import audit
 
-        configuration = audit.read(flags.gin_file, flags.gin_param, search=[CHECKOUT])
-        workdir = Path(flags.workdir or Path("runs") / Path(flags.gin_file[0]).stem)
+        files, workdir = _given(flags)
+        configuration = audit.read(files, flags.gin_param, search=[CHECKOUT])
         with native_stderr_in(_log_folder(flags, workdir)):
             with held_back(signal.SIGTERM):  # by NumPy's threads for good: what comes is this thread's to hear
                 import_packages("numpy")
@@ -163,9 +173,20 @@ def _run(flags: FlagValues, preemption: Preemption) -> int:
         return report(error, verbose=flags.verbose)
 
 
+def _given(flags: FlagValues) -> tuple[list[str], Path]:
+    """Returns the gin files and the workdir; a capsule is one itself, with the run's configuration before others."""
+    if flags.mode != "replay":
+        return flags.gin_file, Path(flags.workdir or Path("runs") / Path(flags.gin_file[0]).stem)
+    from trainers.capsule.folder import read_capsule
+
+    capsule = Path(flags.capsule)
+    read_capsule(capsule)
+    return [str(capsule / "config" / "given.gin"), *flags.gin_file], capsule
+
+
 def _log_folder(flags: FlagValues, workdir: Path) -> Path | None:
-    """Returns where TensorFlow's own messages are kept: training makes the folder, and `--eager` writes nothing."""
-    if flags.eager:
+    """Returns where TensorFlow's own messages are kept: training makes the folder; who only looks writes nothing."""
+    if flags.eager or flags.mode == "replay":
         return None
     return workdir if flags.mode == "train" or workdir.is_dir() else None
 

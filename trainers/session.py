@@ -88,8 +88,7 @@ class Session:
 
     def claim(self, trainer: Trainer) -> checkpoint.Manifest | None:
         """Takes the workdir, unless it holds a run of another configuration; returns its newest checkpoint."""
-        asking = trainer.train_step.asks_progress  # what a step of theirs means hangs on how many there are
-        may_change = [name for name in NOT_IDENTITY if not (asking and name == "Trainer.steps")]
+        asking, may_change = trainer.train_step.asks_progress, _may_change(trainer)
         own, found = identity(may_change), self.newest_checkpoint()
         self.workdir.create()
         if is_chief():
@@ -110,6 +109,16 @@ class Session:
         without_hooks = identity(["Trainer.hooks"])
         self.workdir.hooks = {name: x for name, x in identity().items() if name not in without_hooks}
         return found
+
+    def check_same(self, configuration: Mapping[str, str], trainer: Trainer) -> None:
+        """Refuses to do something of a run again by another configuration than that run's."""
+        own = identity(may_change := _may_change(trainer))
+        before = read_identity(configuration, own, may_change)
+        if before != own:
+            raise ConfigurationError(
+                f"`{self.workdir.path}` is of a run of another configuration:\n{difference(before, own)}\nLeave out "
+                "the `--gin_file` or `--gin_param` that changes it, or go back to the code that the run had."
+            )
 
     def _identity_of(
         self, found: checkpoint.Manifest, own: Mapping[str, str], may_change: Sequence[str]
@@ -160,3 +169,9 @@ class Session:
                 "`--mode=train`, or name the run's folder with `--workdir=DIR`."
             )
         return manifest
+
+
+def _may_change(trainer: Trainer) -> list[str]:
+    """Lists what may change when a run goes on; not how many steps there are, where the meaning of one hangs on it."""
+    asking = trainer.train_step.asks_progress
+    return [name for name in NOT_IDENTITY if not (asking and name == "Trainer.steps")]

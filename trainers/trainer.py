@@ -1,5 +1,6 @@
 """The loop around the step: chunks of steps, hooks between them, and the ways a run can end."""
 
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -8,11 +9,12 @@ import tensorflow as tf
 
 from core.distribution import Agreement
 from core.engine import ALL_WELL, Progress, Watch, make_chunk
-from core.errors import ConfigurationError, PreemptedError
+from core.errors import ConfigurationError, NotFiniteError, PreemptedError, TapeloopError
 from core.task import Batch
 from core.telemetry import Telemetry
 from trainers.averaged import averaged_task, readable_task
 from trainers.bad_step import explain_bad_step
+from trainers.capsule.leave import leaving_capsule
 from trainers.diagnosis import explained, repeatable_or_refused
 from trainers.evaluator import Evaluator
 from trainers.experiment import Experiment
@@ -47,6 +49,7 @@ class Trainer:
         )
         rounds = settings.rounds(self.train_step, experiment.assembly)
         self.chunk = make_chunk(self.train_step, self.input.chunk_spec, self.progress, rounds)
+        self._leaving_capsule = functools.partial(leaving_capsule, experiment, settings, workdir, self.input)
         self.hooks = standard_hooks(settings, evaluates=self.evaluator is not None)
         self.state = RunState(
             experiment,
@@ -100,7 +103,7 @@ class Trainer:
     def advance(self, stacked: Batch) -> None:
         """Runs what is left of the chunk of steps that `step` is in, and the hooks that are due then."""
         self.watchdog.begin("training")
-        self._take_steps(stacked, self.input.chunk_steps - self.step % self.input.chunk_steps, run=self._run_chunk)
+        self.take_steps(stacked, self.input.chunk_steps - self.step % self.input.chunk_steps, run=self._run_chunk)
         self.telemetry.progress(self.step, self._gauges)
         due = [hook for hook in self.hooks if hook.due(self.step, self.steps)]
         preempted, wanted = self.agreement.any_workers(
@@ -108,7 +111,7 @@ class Trainer:
         )
         if due or preempted or wanted:
             self.train_step.exchange.settle()
-            self._refuse_bad_step()
+            self._refuse_bad_step(self._leaving_capsule)
         with self._meter.paused():
             if due:
                 self._call(due)
@@ -117,21 +120,10 @@ class Trainer:
         if preempted and not self.state.finished:
             self._leave_for_now()
 
-    def pass_steps(self, end: int) -> None:
-        """Takes the steps before `end` as training does, but calls no hook, and so writes nothing."""
-        if self.step < end:
-            run = self.train_step.exchange.guarded(self.chunk.get_concrete_function())
-            chunks = self.input.chunks_from(self.step)
-            with repeatable_or_refused(self.experiment.deterministic):
-                while self.step < end:
-                    left = self.input.chunk_steps - self.step % self.input.chunk_steps
-                    self._take_steps(next(chunks), min(left, end - self.step), run=run)
-        self._refuse_bad_step()
-
     def eager_step(self) -> dict[str, float]:
         """Takes one step (or round) without tracing, for debugging: `print` and breakpoints work in step functions."""
         one = self.settings.local_steps or 1
-        self._take_steps(next(self.input.chunks_from(self.step)), one, run=self.chunk.python_function)
+        self.take_steps(next(self.input.chunks_from(self.step)), one, run=self.chunk.python_function)
         self._refuse_bad_step()
         return self.figures()
 
@@ -156,7 +148,8 @@ class Trainer:
                 "of batches) allow: give `Trainer.log_every` and the like a common divisor, of 50 say."
             )
 
-    def _take_steps(self, stacked: Batch, count: int, *, run: Callable[[Batch, tf.Tensor], object]) -> None:
+    def take_steps(self, stacked: Batch, count: int, *, run: Callable[[Batch, tf.Tensor], object]) -> None:
+        """Takes the next `count` steps of a chunk by `run`; no hook is called."""
         first, end = self.step - self.step % self.input.chunk_steps, min(self.step + count, self.steps)
         with explained(self.input.source):
             run(stacked, self.train_step.exchange.handed(tf.constant([first, self.step, end], tf.int64)))
@@ -231,7 +224,10 @@ class Trainer:
 
     def save(self) -> Path:
         """Saves a checkpoint of this moment; returns where. Every worker calls it, the chief writes."""
-        return self.state.save(warn=self.telemetry.warn_once)
+        try:
+            return self.state.save(warn=self.telemetry.warn_once)
+        except NotFiniteError as error:
+            raise self._leaving_capsule(error, self.step - 1) from None
 
     def check_replicas(self) -> None:
         """Raises a `DriftError` where replicas no longer hold the same variables."""
@@ -280,12 +276,12 @@ class Trainer:
         self.watchdog.begin(f"the hook `{type(hook).__name__}`")
         hook(self)
 
-    def _refuse_bad_step(self) -> None:
+    def _refuse_bad_step(self, leaving: Callable[..., TapeloopError] = lambda error, step: error) -> None:
         bad_step = int(self.progress.bad_step)
         if bad_step == ALL_WELL:
             return
         self.state.step = bad_step
-        raise explain_bad_step(self.train_step, self.input, bad_step)
+        raise leaving(explain_bad_step(self.train_step, self.input, bad_step), bad_step)
 
     def _leave_for_now(self) -> None:
         self.watchdog.begin("the last checkpoint")

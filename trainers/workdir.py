@@ -48,7 +48,7 @@ class Workdir:
 
     @property
     def _folders(self) -> tuple[Path, ...]:
-        return self.configurations, self.configurations / "history", self.path / "samples"
+        return self.configurations, self.configurations / "history", self.path / "samples", self.path / "capsules"
 
     def newest_name(self) -> str:
         """Returns what the newest checkpoint is called, read or not."""

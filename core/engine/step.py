@@ -72,7 +72,7 @@ class TrainStep:
             )
         self.specs: dict[str, LossSpec] = {plan.name: plan.loss for plan in self.plans if plan.loss}
         self.rng = Rng.from_seed(seed).fold("train")
-        self._runner = PhaseRunner(
+        self.runner = PhaseRunner(
             self.plans,
             assembly,
             self.exchange,
@@ -85,26 +85,26 @@ class TrainStep:
     def __call__(self, values: Batch, index: tf.Tensor) -> StepResult:
         """Runs every phase that is due."""
         self.exchange.begin()
-        self._runner.begin()
+        self.runner.begin()
         taken = {key: self.exchange.taken(x, self._dtypes[key]) for key, x in values.items()}
         placed = {key: Placed(self.exchange.by_rows(x, 1), True) for key, x in taken.items()}
         sums, healthy = dict[str, Sums](), tf.constant(self.writes)
         for plan in self.plans:
             self.exchange.refresh()
             if plan.phase.every == 1:
-                healthy, sums[plan.name], outputs = self._runner.run(plan, placed, index, healthy)
+                healthy, sums[plan.name], outputs = self.runner.run(plan, placed, index, healthy)
             else:
                 healthy, sums[plan.name], outputs = tf.cond(
                     tf.equal(index % plan.phase.every, 0),
-                    lambda p=plan, v=dict(placed), h=healthy: self._runner.run(p, v, index, h),
-                    lambda p=plan, h=healthy: (h, _no_sums(p), self._runner.skipped_outputs(p)),
+                    lambda p=plan, v=dict(placed), h=healthy: self.runner.run(p, v, index, h),
+                    lambda p=plan, h=healthy: (h, _no_sums(p), self.runner.skipped_outputs(p)),
                 )
             placed |= {key: Placed(x, plan.replicated) for key, x in outputs.items()}
         return StepResult(healthy, {name: sums[name] for name in self.specs})
 
     def rng_of(self, phase: Phase, index: tf.Tensor) -> Rng:
         """Returns the random numbers of `phase` in step `index`: they hang on nothing else but the run's seed."""
-        return self._runner.rng_of(phase, index)
+        return self.runner.rng_of(phase, index)
 
 
 def _no_sums(plan: Plan) -> Sums:

@@ -1,0 +1,145 @@
+"""What a capsule is: whole, verified, of one run; and what is said of one that is not."""
+
+import json
+import shutil
+
+import pytest
+from capsule_lab import end_badly, replayed, write
+
+from tests.commands import CONFIGS, refused, run
+
+INDEX = "capsule.json"
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    """A folder with a run that ended badly at one of the steps 10 to 14, and its capsule."""
+    folder = tmp_path_factory.mktemp("ended")
+    return folder, end_badly(folder, "--gin_param=Mine.kind = 'log'")
+
+
+def test_a_run_without_a_fault_leaves_none(tmp_path):
+    done = run(*write(tmp_path), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "run" / "capsules").exists()
+
+
+def test_a_replay_writes_nothing_and_needs_no_checkpoint_of_the_run(ended):
+    folder, capsule = ended
+    before = {path: path.stat().st_mtime_ns for path in folder.glob("run/**/*")}
+    assert replayed(folder, capsule)["operation"] == ["Log"]
+    assert {path: path.stat().st_mtime_ns for path in folder.glob("run/**/*")} == before
+    assert not (folder / "runs").exists()
+    moved = folder / "moved"
+    shutil.copytree(folder / capsule, moved)
+    (folder / "run").rename(folder / "away")
+    try:
+        assert replayed(folder, moved)["operation"] == ["Log"]
+    finally:
+        (folder / "away").rename(folder / "run")
+
+
+def test_it_holds_the_run_s_own_checkpoint_which_takes_no_room(ended):
+    folder, capsule = ended
+    kept = folder / capsule / "checkpoints"
+    (checkpoint,) = kept.iterdir()
+    for path in checkpoint.iterdir():
+        assert path.samefile(folder / "run" / "checkpoints" / checkpoint.name / path.name)
+
+
+def test_before_the_first_checkpoint_the_beginning_is_gone_back_to(tmp_path):
+    capsule = end_badly(tmp_path, "--gin_param=Mine.kind = 'log'", "--gin_param=Trainer.checkpoint_every = 40")
+    assert not (tmp_path / capsule / "checkpoints").exists()
+    found = replayed(tmp_path, capsule)
+    assert any("come to again from the beginning" in text for text in found[""])
+    assert found["operation"] == ["Log"]
+
+
+def test_a_step_that_is_mended_is_finite_and_ends_with_0(ended, tmp_path):
+    folder, capsule = ended
+    shutil.copytree(folder / capsule, tmp_path / "capsule")
+    write(tmp_path)
+    task = (tmp_path / "mine.py").read_text()
+    (tmp_path / "mine.py").write_text(task.replace("tf.math.log(x)", "tf.math.log(tf.maximum(x, 1e-6))"))
+    found = replayed(tmp_path, "capsule", exit_code=0)
+    assert any("is finite, taken without tracing" in text for text in found[""])
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGE = {
+    "batch": (lambda capsule: flip(capsule / "batch.npz"), "`batch.npz` is not as it was written"),
+    "no batch": (lambda capsule: (capsule / "batch.npz").unlink(), "`batch.npz` can't be read"),
+    "configuration": (lambda capsule: flip(capsule / "config" / "given.gin"), "`config/given.gin` is not as it was"),
+    "index": (lambda capsule: flip(capsule / INDEX), INDEX),
+    "not JSON": (lambda capsule: (capsule / INDEX).write_text("{"), f"`{INDEX}` is none of Tapeloop's"),
+    "a list": (lambda capsule: (capsule / INDEX).write_text("[1]"), f"`{INDEX}` is none of Tapeloop's"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_one_is_refused(name, ended, tmp_path):
+    folder, capsule = ended
+    shutil.copytree(folder / capsule, tmp_path / "capsule")
+    damage, says = DAMAGE[name]
+    damage(tmp_path / "capsule")
+    flags = ["--mode=replay", "--capsule=capsule"]
+    refused(*flags, cwd=tmp_path, exit_code=5, says=["the capsule `capsule` is damaged", says])
+
+
+def test_a_damaged_checkpoint_within_is_refused(ended, tmp_path):
+    folder, capsule = ended
+    shutil.copytree(folder / capsule, tmp_path / "capsule")
+    write(tmp_path)
+    flip(next((tmp_path / "capsule").glob("checkpoints/*/variables.data*")))
+    flags = ["--mode=replay", "--capsule=capsule"]
+    refused(*flags, cwd=tmp_path, exit_code=5, says=["None of the checkpoints in `capsule/checkpoints` can be used"])
+
+
+def test_one_of_another_version_is_refused(ended, tmp_path):
+    from trainers.capsule.folder import _of_content
+
+    folder, capsule = ended
+    shutil.copytree(folder / capsule, tmp_path / "capsule")
+    content = json.loads((tmp_path / "capsule" / INDEX).read_text())
+    del content["sha256"]
+    content["format"] = 2
+    (tmp_path / "capsule" / INDEX).write_text(json.dumps({**content, "sha256": _of_content(content)}))
+    says = ["has format 2, and this Tapeloop reads format 1", content["environment"]["tapeloop"]]
+    refused("--mode=replay", "--capsule=capsule", cwd=tmp_path, exit_code=5, says=says)
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--mode=replay"], ["`--capsule` is missing"]),
+        (["--mode=replay", "--capsule=nowhere"], ["`--capsule` is 'nowhere'", "no folder"]),
+        (["--mode=replay", "--capsule=."], ["`--capsule` is '.'", "is no capsule", "folder `capsules`"]),
+        (["--mode=replay", "--capsule=.", "--workdir=x"], ["`--workdir` has no effect with `--mode=replay`"]),
+        (["--mode=replay", "--capsule=.", "--eager"], ["`--eager` has no effect with `--mode=replay`"]),
+        (["--gin_file=mine.gin", "--capsule=."], ["`--capsule` has no effect with `--mode=train`"]),
+    ],
+)
+def test_what_is_no_capsule_is_refused(flags, says, tmp_path):
+    refused(*flags, cwd=tmp_path, exit_code=2, says=says)
+
+
+def test_another_configuration_is_refused_and_another_device_is_not(ended):
+    folder, capsule = ended
+    flags = ["--mode=replay", f"--capsule={capsule}"]
+    says = ["is of a run of another configuration", "- Trainer.global_batch_size = 4\n+ Trainer.global_batch_size = 2"]
+    refused(*flags, "--gin_param=Trainer.global_batch_size = 2", cwd=folder, exit_code=2, says=says)
+    one = f"--gin_file={CONFIGS / 'runtime/one_device.gin'}"
+    assert replayed(folder, capsule, one)["operation"] == ["Log"]
+
+
+@pytest.mark.long
+def test_by_local_steps_it_is_refused_by_name(ended):
+    folder, capsule = ended
+    local = ["--gin_param=Trainer.local_steps = 5", f"--gin_file={CONFIGS / 'runtime/mirrored.gin'}"]
+    flags = ["--mode=replay", f"--capsule={capsule}", *local]
+    refused(*flags, cwd=folder, exit_code=2, says=["`--mode=replay`", "`Trainer.local_steps`", "--eager --step="])

@@ -1,0 +1,116 @@
+"""Takes one step phase by phase, eagerly and on one device, and finds what isn't finite in it first."""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from core.engine import TrainStep, accumulate_gradients, compute
+from core.engine.place import Placed, cut, shape_of
+from core.engine.plan import Plan
+from core.engine.write import write_update
+from core.random import Rng
+from core.task import Batch, Compute, Update
+from core.task.loss import GRADIENT_NORM
+from trainers.capsule.rows import guilty_rows
+from trainers.capsule.trail import Operation, Trail, first_bad, is_finite
+
+
+class Finding(NamedTuple):
+    """What isn't finite in a step."""
+
+    phase: str
+    what: list[str]  # the loss, gradients of parameters, or what the update wrote
+    origin: Operation | None  # the operation where it began
+    features: list[str]  # of what the phase read, those that aren't finite themselves
+    rows: list[int] | None  # of the step that aren't finite each by itself, the first ones; `None`: that can't be told
+
+
+def find_bad(train_step: TrainStep, batch: Batch, index: int, trail: Trail) -> Finding | None:
+    """Takes step `index` of `batch` [microbatches, rows, ...] and writes it; returns what isn't finite first."""
+    values, microbatches = dict(batch), shape_of(batch)[0]
+    outputs: Batch
+    for plan in train_step.plans:
+        phase = plan.phase
+        if index % phase.every:
+            continue
+        rng = train_step.rng_of(phase, tf.constant(index, tf.int64))
+        mine = cut({key: values[key] for key in plan.reads}, plan.microbatches)
+        if isinstance(phase, Compute):
+            with trail.following():
+                outputs = compute(phase.outputs, mine, rng, name=phase.name)
+        elif plan.through is not None:
+            with trail.following():
+                found, outputs = _through(train_step, plan, values, index, trail)
+            if found:
+                return found
+        else:
+            with trail.following():
+                found, outputs = _update(train_step, plan, phase, mine, rng, trail)
+            if found:
+                return found
+        values |= cut(outputs, microbatches)
+    return None
+
+
+def _update(
+    train_step: TrainStep, plan: Plan, phase: Update, mine: Batch, rng: Rng, trail: Trail
+) -> tuple[Finding | None, Batch]:
+    accumulated, outputs = accumulate_gradients(phase.loss, phase.variables(), mine, rng, name=phase.name)
+    weight = accumulated.sums["weight"]
+    if weight < 0.0:
+        return _found(plan, mine, [f"the sum of its weights, {float(weight)}, which counts"], None), outputs
+    paths = {id(variable): path for path, variable in train_step.variables.items()}
+    parameters = train_step.optimizers[plan.name].parameters
+    suspects = {f"the gradient of `{paths[id(parameters[path])]}`": x for path, x in accumulated.gradients.items()}
+    bad = {name: _tensor(x) for name, x in {"its loss": accumulated.sums["loss"], **suspects}.items()}
+    bad = {name: x for name, x in bad.items() if not is_finite(x)}
+    if bad:
+        origin = trail.origin(bad.values())
+        rows = _rows_made(origin, mine) if phase.mixes_rows else guilty_rows(phase, mine, rng)
+        return _found(plan, mine, list(bad), origin, rows), outputs
+    optimizer = train_step.optimizers[plan.name]
+    healthy, sums = write_update(phase, optimizer, accumulated, tf.constant(True), weighted=plan.weighted, fused=True)
+    return _written(plan, mine, sums[GRADIENT_NORM], healthy, trail), outputs
+
+
+def _through(
+    train_step: TrainStep, plan: Plan, values: Batch, index: int, trail: Trail
+) -> tuple[Finding | None, Batch]:
+    """Takes an update that goes on through a `Compute` as the engine does, whose gradients nobody else sees."""
+    placed = {key: Placed(x, True) for key, x in values.items()}
+    step = tf.constant(index, tf.int64)
+    healthy, sums, outputs = train_step.runner.run(plan, placed, step, tf.constant(True))
+    mine = {key: values[key] for key in plan.reads}
+    if not is_finite(sums["loss"]):
+        return _found(plan, mine, ["its loss"], trail.origin([sums["loss"]])), outputs
+    return _written(plan, mine, sums[GRADIENT_NORM], healthy, trail), outputs
+
+
+def _written(plan: Plan, mine: Batch, norm: tf.Tensor, healthy: tf.Tensor, trail: Trail) -> Finding | None:
+    """Returns what of an update isn't finite though its loss is."""
+    what = [f"what the update wrote to `{path}`" for path in trail.written]
+    if not is_finite(norm):
+        return _found(plan, mine, ["the norm of its gradients", *what], trail.origin([norm]))
+    if trail.written:
+        return _found(plan, mine, what, first_bad(trail.written.values()))
+    return None if healthy else _found(plan, mine, ["its loss"], None)
+
+
+def _found(
+    plan: Plan, mine: Batch, what: list[str], origin: Operation | None, rows: list[int] | None = None
+) -> Finding:
+    return Finding(plan.name, what, origin, [key for key, x in mine.items() if not is_finite(x)], rows)
+
+
+def _rows_made(origin: Operation | None, mine: Batch) -> list[int] | None:
+    """Returns the rows of what the operation made that aren't finite, where that has a row for each of the batch.
+
+    Rows that are mixed can't be given to the step function alone.
+    """
+    microbatches, rows = shape_of(mine)
+    by_row = origin is not None and microbatches == 1 and origin.length == rows
+    return list(origin.places) if origin is not None and by_row else None
+
+
+def _tensor(x: tf.Tensor | tf.IndexedSlices) -> tf.Tensor:
+    return x.values if isinstance(x, tf.IndexedSlices) else x

@@ -1,0 +1,68 @@
+"""What a replay has found, in lines."""
+
+import linecache
+from collections.abc import Iterator
+from pathlib import Path
+
+from core.arguments import listed
+from core.module import named_modules
+from trainers.capsule.find import Finding
+from trainers.capsule.folder import Capsule
+from trainers.capsule.trail import Line, Operation, nearest_variables
+from trainers.trainer import Trainer
+
+MOST_LINES = 4
+
+
+def report(finding: Finding | None, trainer: Trainer, capsule: Capsule, step: int) -> str:
+    """Returns the lines: the phase, the operation where it began, its module, the parameters, the rows."""
+    if finding is None:
+        return (
+            f"step {step} is finite, taken without tracing and on one device: what the run met has gone with a change "
+            "of the code, the machine or the data since, or hangs on last bits."
+        )
+    lines = [("phase", f"`{finding.phase}`: {listed(finding.what, most=4, quote='')} isn't finite")]
+    if finding.origin is not None:
+        lines += _of_operation(finding.origin, trainer)
+    lines += [("data", f"`{key}` of the batch holds what isn't finite") for key in finding.features]
+    lines += _of_rows(finding, trainer, capsule, step)
+    return "\n".join([f"step {step} is not finite", *(f"  {name:<11}{text}" for name, text in lines)])
+
+
+def _of_operation(operation: Operation, trainer: Trainer) -> Iterator[tuple[str, str]]:
+    forward = operation.gradient_of
+    if operation.is_gradient:
+        yield "operation", f"{operation.kind}, in the gradient of {operation.is_gradient}"
+    else:
+        yield "operation", operation.kind
+    for line in (operation.lines or (forward.lines if forward else ()))[:MOST_LINES]:
+        yield "", _shown(line)
+    yield from (("took", text) for text in operation.took)
+    yield from (("made", text) for text in operation.made)
+    if operation.module:
+        module = named_modules(trainer.experiment.task)[operation.module]
+        yield "module", f"`{operation.module}`, {module!r}"
+    variables = nearest_variables(forward or operation)
+    if variables:
+        yield "parameter", listed(variables, most=4)
+
+
+def _of_rows(finding: Finding, trainer: Trainer, capsule: Capsule, step: int) -> Iterator[tuple[str, str]]:
+    if finding.rows is None:
+        return
+    examples = trainer.input.examples_of(step)
+    rows = examples.shape[1]
+    if not finding.rows:
+        yield "row", "none by itself: it is their sum"
+        return
+    source = trainer.experiment.train_source.name
+    for row in finding.rows:
+        replica = row % rows * capsule.replicas // rows
+        where = f", on replica {replica}" if capsule.replicas > 1 else ""
+        yield "row", f"{row} of {examples.size}: example {examples.reshape(-1)[row]} of source `{source}`{where}"
+
+
+def _shown(line: Line) -> str:
+    path = Path(line.file)
+    name = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return f"{name}:{line.number} in `{line.function}`: {linecache.getline(line.file, line.number).strip()}"

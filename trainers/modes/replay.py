@@ -1,0 +1,73 @@
+"""`--mode=replay`: does the step of a capsule again, eagerly, and names what isn't finite in it first."""
+
+from pathlib import Path
+
+import tensorflow as tf
+
+from core.distribution import one_device
+from core.engine import TrainStep, assemble
+from core.errors import ConfigurationError
+from core.module import named_modules
+from core.task import Batch
+from core.workers import is_chief
+from trainers.again import come_before_bad_step
+from trainers.capsule.batch import read_batch
+from trainers.capsule.find import Finding, find_bad
+from trainers.capsule.folder import Capsule, read_capsule
+from trainers.capsule.leave import environment
+from trainers.capsule.report import report
+from trainers.capsule.trail import Trail
+from trainers.session import Session
+from trainers.trainer import Trainer
+
+
+def run(session: Session) -> int:
+    """Trains to the step as the run did, takes it on one device under watch, and prints what went wrong where.
+
+    Ends as the run ended, or with 0 where the step is finite now.
+    """
+    capsule = read_capsule(Path(session.flags.capsule))
+    trainer = session.trainer()
+    if trainer.train_step.exchange.apart:
+        raise ConfigurationError(
+            "`--mode=replay` does a step that all replicas take together, and by `Trainer.local_steps` each is a run "
+            f"of its own: look at the round with `--eager --step={capsule.step}` and the run's own command."
+        )
+    session.check_same(capsule.configuration, trainer)
+    for name, then in capsule.environment.items():
+        if (now := environment().get(name)) != then:
+            print(f"note: the run had {name} {then}, and this is {now}: last bits may differ", flush=True)
+    manifest = session.newest_checkpoint(up_to=capsule.step) if capsule.checkpoint else None
+    step = come_before_bad_step(trainer, manifest, capsule.step)
+    began = f"`{manifest.path.name}`" if manifest else "the beginning"
+    print(f"step {step} of {trainer.steps}, come to again from {began}", flush=True)
+    finding = None
+    if is_chief():
+        batch = _batch(trainer, capsule, session.workdir.path, step)
+        finding = _watched(trainer, batch, step)
+        print(report(finding, trainer, capsule, step), flush=True)
+    trainer.agreement.barrier()
+    return capsule.exit_code if finding else 0
+
+
+def _watched(trainer: Trainer, batch: Batch, step: int) -> Finding | None:
+    """Takes the step with a copy of the task on the host: what lies on several devices is looked at on one."""
+    experiment, settings = trainer.experiment, trainer.settings
+    assembly = assemble(experiment.make_host_task, one_device("CPU:0"))
+    for path, variable in assembly.variables.items():
+        variable.assign(experiment.variables[path].numpy())
+    spec = {key: tf.TensorSpec(x.shape, x.dtype) for key, x in batch.items()}
+    train_step = TrainStep(assembly, spec, seed=experiment.seed, steps=settings.steps)
+    variables = {path.removeprefix("task/"): variable for path, variable in assembly.variables.items()}
+    return find_bad(train_step, batch, step, Trail(variables, named_modules(assembly.task)))
+
+
+def _batch(trainer: Trainer, capsule: Capsule, path: Path, step: int) -> Batch:
+    """Returns what the step reads: of the capsule's own step, what it read then."""
+    now = trainer.input.batch_of(step)
+    if step != capsule.step:
+        return now
+    kept = {key: tf.constant(x, now[key].dtype) for key, x in read_batch(path).items()}
+    if any(kept[key].numpy().tobytes() != x.numpy().tobytes() for key, x in now.items()):
+        print("note: the source gives this step other examples than the run read: those of the capsule are taken")
+    return kept
