@@ -13,6 +13,7 @@ from core.distribution.served_book import NOBODY, WINDOW
 from core.distribution.served_strategy import ServedStrategy
 from core.errors import PeerLostError
 from core.task import Batch
+from core.workers.crew import missing_workers
 
 AHEAD = 2  # bundles for each worker: one that it takes and one that waits, so that to settle never takes long
 MOST = 64  # steps of a bundle
@@ -44,7 +45,7 @@ class Handout:
         self._out: dict[int, _Bundle] = {}  # by their first step
         self._back: queue.SimpleQueue[int] = queue.SimpleQueue()
         self.size = 1  # of the next bundle
-        self._looked = time.monotonic()
+        self._looked = self._moved = time.monotonic()  # the latter when a bundle last came back, or the first went out
 
     def hand_out(self, begin: int, end: int, batches_of: Callable[[int, int], Batch]) -> None:
         """Hands out the steps from `begin` to `end`, each bundle as soon as few enough are out."""
@@ -84,7 +85,14 @@ class Handout:
             if bundle:  # the first time, if it was handed out again
                 fitting = int(bundle.steps * _BUNDLE_SECONDS / (time.monotonic() - bundle.since))
                 self.size = min(max(1, fitting), 2 * self.size, MOST)
+                self._moved = time.monotonic()
         now = time.monotonic()
+        if now - self._moved > self._strategy.meeting_deadline and (missing := missing_workers()):
+            raise PeerLostError(
+                f"no step was done for {self._strategy.meeting_deadline:g} s (`parameter_server.meeting_deadline`), "
+                f"while {', '.join(missing)} didn't come again: TensorFlow takes no worker in before all are there. "
+                f"{_RESTART}"
+            )
         for first, bundle in self._out.items():
             if now - bundle.since > self._strategy.overdue:  # its worker is stopped, slow or lost: another may try
                 self._schedule(first, bundle.batches, bundle.steps)
@@ -92,6 +100,8 @@ class Handout:
             self.look()
 
     def _schedule(self, first: int, batches: Batch, steps: int) -> None:
+        if not self._out:
+            self._moved = time.monotonic()
         with naming_lost_servers():
             handle = self._strategy.coordinator.schedule(self._take, args=(batches, tf.constant(first, tf.int64)))
         self._out[first] = _Bundle(batches, steps, time.monotonic())

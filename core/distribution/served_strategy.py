@@ -31,8 +31,10 @@ class ServedStrategy:
         max_staleness: int | None = None,
         divide_by_staleness: bool = False,
         overdue: float = 10.0,
+        meeting_deadline: float = 300.0,
     ):
-        self.max_staleness, self.divide_by_staleness, self.overdue = max_staleness, divide_by_staleness, overdue
+        self.max_staleness, self.divide_by_staleness = max_staleness, divide_by_staleness
+        self.overdue, self.meeting_deadline = overdue, meeting_deadline
         self.workers, servers = cluster.num_tasks("worker"), cluster.num_tasks("ps")
         self.servers = [f"/job:ps/replica:0/task:{i}/device:CPU:0" for i in range(servers)]
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
@@ -114,4 +116,5 @@ def parameter_server(
         max_staleness=max_staleness,
         divide_by_staleness=divide_by_staleness,
         overdue=overdue,
+        meeting_deadline=meeting_deadline,
     )

@@ -16,7 +16,7 @@ from core.checkpoint.versions import versions
 from core.errors import ConfigurationError, PeerLostError
 from core.workers.channel import ANSWER_SECONDS, POLL_SECONDS, Channel, broadcast_and_close, cleaned
 from core.workers.cluster import ServedCluster, cluster_from_environment
-from core.workers.door import knock
+from core.workers.door import hang_up, knock
 from core.workers.fence import fence
 from core.workers.line import SILENT_SECONDS, LineLostError, heard
 from core.workers.membership import become, joined
@@ -109,6 +109,12 @@ class Crew:
             self._released |= self._leaving
             self._changed.wait_for(lambda: not self._released & self._here, 2 * ANSWER_SECONDS)
 
+    def missing(self) -> list[str]:
+        """Names the workers that aren't here."""
+        workers = [index for index, job in enumerate(self.cluster.jobs) if job == "worker"]
+        with self._changed:
+            return [self.cluster.name(index) for index in workers if index not in self._here]
+
     # --- in the thread of one line ------------------------------------------------------------------------------------
 
     def _attend(self, index: int) -> None:
@@ -128,6 +134,7 @@ class Crew:
                 return
             channel.close()
             self._set_here(index, False)
+            hang_up(self.cluster.workers[index])  # TensorFlow is to give it up as well
             if self.cluster.jobs[index] == "ps":
                 self._lose(f"{name} {how}")
                 return
@@ -221,6 +228,12 @@ def release_workers() -> None:
     membership = joined()
     if membership is not None and isinstance(membership.heartbeat, Crew):
         membership.heartbeat.release()
+
+
+def missing_workers() -> list[str]:
+    """Names, in a chief, the workers that were lost and haven't come again."""
+    membership = joined()
+    return membership.heartbeat.missing() if membership is not None and isinstance(membership.heartbeat, Crew) else []
 
 
 def connect_servers(deadline: float) -> "tf.train.ClusterSpec":

@@ -2,12 +2,14 @@
 
 import contextlib
 import errno
+import ipaddress
+import os
 import socket
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from core.workers.addresses import at, host_and_port, named_here
+from core.workers.addresses import Address, at, host_and_port, named_here, resolved
 from core.workers.channel import ANSWER_SECONDS, POLL_SECONDS
 from core.workers.cluster import Cluster
 
@@ -22,6 +24,27 @@ def knock(address: str) -> socket.socket:
         connection.close()
         raise OSError("nobody listens there")
     return connection
+
+
+def hang_up(address: str) -> None:
+    """Breaks off all that this process has open to this address, whoever in it opened it.
+
+    TensorFlow waits without end for an answer of a process that stands still, and for minutes if its machine is gone.
+    """
+    places = {(place, host_and_port(address)[1]) for place in resolved(address)}
+    for name in os.listdir("/dev/fd"):
+        with (
+            contextlib.suppress(OSError, ValueError),  # it has been closed by now, or is no connection
+            socket.fromfd(int(name), socket.AF_INET6, socket.SOCK_STREAM) as connection,
+        ):
+            if _other_end(connection) in places:
+                connection.shutdown(socket.SHUT_RDWR)
+
+
+def _other_end(connection: socket.socket) -> tuple[Address, int]:
+    text, port = connection.getpeername()[:2]
+    place = ipaddress.ip_address(text)
+    return getattr(place, "ipv4_mapped", None) or place, port
 
 
 def opened(cluster: Cluster, *, backlog: int) -> list[socket.socket]:

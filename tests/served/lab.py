@@ -43,7 +43,7 @@ class Served:
     def train(self, *arguments, timeout=150):
         """Runs the command as the chief."""
         deadline = "--gin_param=parameter_server.meeting_deadline = 60.0"
-        return fork_server().run(*arguments, deadline, cwd=self.folder, timeout=timeout, before=self._as("chief", 0))
+        return fork_server().run(deadline, *arguments, cwd=self.folder, timeout=timeout, before=self._as("chief", 0))
 
     def _as(self, job, index):
         arguments = {"cluster": self.cluster, "job": job, "index": index, "token": "between us"}

@@ -40,6 +40,24 @@ def test_a_worker_may_be_stopped_and_one_be_killed_and_come_again(tmp_path):
 
 
 @pytest.mark.long
+def test_a_worker_that_comes_again_while_another_does_not_is_not_waited_for_without_end(tmp_path):
+    """TensorFlow takes none in before all are there."""
+    bindings = ["Trainer.steps = 100000", "parameter_server.meeting_deadline = 20.0"]
+    with Served(tmp_path, workers=2) as served, ThreadPoolExecutor() as pool:
+        run = pool.submit(served.train, *counting(tmp_path, *bindings), timeout=400)
+        wait_for_lines(tmp_path / "run", 1, run)
+        for index in (1, 0):
+            served.signal("worker", index, signal.SIGKILL)
+        time.sleep(1.0)  # its port is freed
+        served.start("worker", 0)
+        done = run.result()
+    assert done.returncode == 6, done.stderr
+    assert "worker 0 (127.0.0.1" in done.stdout
+    assert "no step was done for 20 s" in done.stderr
+    assert "while worker 1 (127.0.0.1" in done.stderr
+
+
+@pytest.mark.long
 @pytest.mark.parametrize(("bindings", "most"), [(["max_staleness = 0"], 0.0), (["divide_by_staleness = True"], 3.0)])
 def test_gradients_are_as_young_as_is_asked_for(bindings, most, tmp_path):
     bindings = [f"parameter_server.{binding}" for binding in bindings]

@@ -17,10 +17,11 @@ WORKERS = 2
 class Played:
     """Workers that take a bundle when they are told to."""
 
-    def __init__(self, *, overdue=1e9):
+    def __init__(self, *, overdue=1e9, meeting_deadline=1e9):
         self.waiting = []  # bundles: the first step, how many steps, the event that they are done
         self.pushing, self.error = NOBODY, None
-        strategy = SimpleNamespace(workers=WORKERS, overdue=overdue, coordinator=self)
+        patience = {"overdue": overdue, "meeting_deadline": meeting_deadline}
+        strategy = SimpleNamespace(workers=WORKERS, coordinator=self, **patience)
         self.handout = Handout(strategy, "take", lambda: tf.constant(self.pushing, tf.int64))
 
     def schedule(self, take, args):
@@ -122,4 +123,25 @@ def test_what_a_step_raises_is_raised():
     played.hand_out(0, 1)
     played.error = tf.errors.InvalidArgumentError(None, None, "no")
     with pytest.raises(tf.errors.InvalidArgumentError):
+        played.handout.settle()
+
+
+@pytest.mark.parametrize(
+    ("missing", "deadline"), [([], 0.0), (["worker 1"], 1e9)], ids=["all are here", "one is missing for a moment"]
+)
+def test_a_step_may_take_its_time(missing, deadline, monkeypatch, alongside):
+    monkeypatch.setattr(handout, "missing_workers", lambda: missing)
+    played = Played(meeting_deadline=deadline)
+    chief = alongside(lambda: (played.hand_out(0, 1), played.handout.settle()))
+    chief.join(0.3)
+    assert played.take() == [0]
+    chief.join(60)
+    assert not chief.is_alive()
+
+
+def test_no_step_for_too_long_while_a_worker_is_missing_ends_the_run(monkeypatch):
+    monkeypatch.setattr(handout, "missing_workers", lambda: ["worker 1 (a:1)"])
+    played = Played(meeting_deadline=0.0)
+    played.hand_out(0, 1)
+    with pytest.raises(PeerLostError, match=r"no step was done for 0 s .*, while worker 1 \(a:1\) didn't come again"):
         played.handout.settle()

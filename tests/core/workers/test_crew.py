@@ -11,6 +11,7 @@ import pytest
 from peer_lab import LONG, addresses, connected, is_shown_out, packed
 
 from core.errors import ConfigurationError, PeerLostError
+from core.workers import crew as crews
 from core.workers import duty
 from core.workers.channel import POLL_SECONDS, Channel
 from core.workers.cluster import ServedCluster
@@ -169,15 +170,20 @@ def test_without_servers_the_strategy_says_how_to_start_them(monkeypatch, config
 # --- losses -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_worker_that_is_lost_may_come_again(met, lab, capsys):
+def test_a_worker_that_is_lost_may_come_again(met, lab, capsys, monkeypatch):
+    broken_off = []
+    monkeypatch.setattr(crews, "hang_up", broken_off.append)
     crew, ends = met
     crew.watch(timeout=LONG, on_lost=pytest.fail)
     lab.kill[WORKER].set()
     until("worker 0 (127.0.0.1", capsys)
     assert isinstance(ends[WORKER].exception(LONG), KilledError)
+    assert broken_off == [lab.places[WORKER]]
+    assert crew.missing() == [f"worker 0 ({lab.places[WORKER]})"]
     lab.kill[WORKER].clear()
     again = lab.serve(WORKER)
     until("is here again", capsys)
+    assert not crew.missing()
     crew.leave()
     assert [end.result(LONG) for end in (ends[PS], again, ends[OTHER])] == [True] * 3
 
