@@ -108,8 +108,12 @@ def test_eager_and_xla_agree(row: Row) -> None:
         assert battery.distance(b, a) <= 3e-5
 
 
+# A graph of any number of rows is compared with eager calls above; those here are of no rows, or derived twice.
+IN_GRAPHS = [pytest.param(which, marks=pytest.mark.long) for which in ("graph", "second in a graph", "xla")]
+
+
 @first_rows
-@pytest.mark.parametrize("which", ["eager", "graph", "second", pytest.param("xla", marks=pytest.mark.long)])
+@pytest.mark.parametrize("which", ["eager", "second", *IN_GRAPHS])
 def test_no_rows_have_the_shapes_of_one_and_gradients_of_zero(row: Row, which: str) -> None:
     part, none = row.make(RNG), row.example(0)
     shapes = [[0, *y.shape[1:]] for y in battery.outputs(row.call, part, row.example(1))]
@@ -131,7 +135,8 @@ def test_no_rows_have_the_shapes_of_one_and_gradients_of_zero(row: Row, which: s
         "eager": first,
         "graph": tf.function(first, autograph=False),
         "xla": tf.function(first, autograph=False, jit_compile=True),
-        "second": tf.function(second, autograph=False, input_signature=any_rows),
+        "second": second,
+        "second in a graph": tf.function(second, autograph=False, input_signature=any_rows),
     }
     ys, gradients = derivatives[which](*none)
     assert [y.shape for y in ys] == shapes

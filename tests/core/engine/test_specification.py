@@ -12,10 +12,10 @@ from core.module import Module
 from core.optimizers import sgd
 from core.task import EVERY_REPLICA, ONE_DEVICE, Compute, Loss, Placement, Task, Update, when_batch_at_least
 from core.task.statistics import Statistics
+from tests.pairs import covering
 
 ROWS, SIZE, STEPS = 16, 3, 4
 WORDS = 1100  # so many that the gradients of a table are sent as slices
-SHORT, LONG = range(12), range(12, 120)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +58,18 @@ def draw(seed):
         every=int(random.randint(1, 4)),
         **yes,
     )
+
+
+def as_values(drawn):
+    """Returns each thing that was drawn, under a name of its own."""
+    fields = {field.name: getattr(drawn, field.name) for field in dataclasses.fields(drawn)}
+    return fields | {f"{phase}'s place": place for phase, place in fields.pop("placements").items()}
+
+
+# Of very many examples, those that together have every value, and those that have every two values in one task.
+EXAMPLES = [as_values(draw(seed)) for seed in range(120)]
+SHORT = covering(EXAMPLES, 1)
+LONG = sorted(set(covering(EXAMPLES, 2)).difference(SHORT))
 
 
 class Remembered(Module):
