@@ -1,4 +1,4 @@
-"""What asynchronous training adds to a step: `python -m benchmarks.pushes`.
+"""What asynchronous training adds to a step: `python -m benchmarks.pushes [--page=docs/asynchronous.md]`.
 
 The same small steps are taken by one worker and one server, and in one process, one run after the other, several times.
 The difference of two neighbours is what a step's way costs: to be handed out, to pull the weights, and to push.
@@ -6,37 +6,46 @@ The difference of two neighbours is what a step's way costs: to be handed out, t
 
 import argparse
 import statistics
+from pathlib import Path
 
+from benchmarks.machine import machine
+from benchmarks.pages import table, written
 from benchmarks.running import running
 
 RUNTIME = "configs/runtime/parameter_server.gin"
-SETTINGS = {"Work.products": 1, "Trainer.log_every": 50}
-PARAMETERS = (0, 1_000_000)  # beside a matrix of 65,536
-SECONDS = 5.0
+LOGGED = {0: 100, 1_000_000: 20, 8_000_000: 5}  # steps of a metric line, by parameters beside a matrix of 65,536
+SECONDS = 3.0
 
 
 def main() -> None:
-    """Prints a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=5, help="runs of each kind")
-    pairs = parser.parse_args().pairs
-    print(
-        "| parameters | a step in one process | by one worker and one server | the difference |\n"
-        "| --- | --- | --- | --- |"
-    )
-    for ballast in PARAMETERS:
+    """Prints a table, and writes it into a page."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pairs", type=int, default=3, help="runs of each kind")
+    parser.add_argument("--page", type=Path, help="page that has this table")
+    flags = parser.parse_args()
+    print(machine())
+    rows = []
+    for ballast in LOGGED:
         alone, served = [], []
-        for _ in range(pairs):
+        for _ in range(flags.pairs):
             alone.append(milliseconds([], [], ballast))
             served.append(milliseconds(["--workers=1", "--ps=1"], [RUNTIME], ballast))
         differences = [y - x for x, y in zip(alone, served, strict=True)]
-        each = (statistics.median(values) for values in (alone, served, differences))
-        print(f"| {65_536 + max(1, ballast):,} | " + " | ".join(f"{value:.1f} ms" for value in each) + " |", flush=True)
+        each = (f"{statistics.median(values):.1f} ms" for values in (alone, served, differences))
+        over_all = f"{min(differences):.1f} to {max(differences):.1f} ms"
+        rows.append([f"{65_536 + max(1, ballast):,}", *each, over_all])
+        print(rows[-1], flush=True)
+    head = ["parameters", "a step in one process", "by one worker and one server", "the difference", "over all pairs"]
+    found = table(head, rows)
+    print(found)
+    if flags.page:
+        flags.page.write_text(written(flags.page.read_text(), {"pushes": found}))
 
 
 def milliseconds(launch: list[str], gin_files: list[str], ballast: int) -> float:
     """Returns what one step takes."""
-    with running(launch, {**SETTINGS, "Work.ballast": ballast}, gin_files=gin_files) as run:
+    settings = {"Work.products": 1, "Work.ballast": ballast, "Trainer.log_every": LOGGED[ballast]}
+    with running(launch, settings, gin_files=gin_files) as run:
         run.speed(1.0)  # the first steps are slower
         return 1000.0 / run.speed(SECONDS)
 

@@ -1,4 +1,4 @@
-"""What one slow worker of two costs: `python -m benchmarks.stragglers [--rounds=3] [--json=stragglers.json]`
+"""What one slow worker of two costs: `python -m benchmarks.stragglers [--rounds=2] [--json=stragglers.json]`
 
 Synchronous training, local steps and asynchronous training by the real commands, at steps of 3, 30 and 300 ms. In each
 run the second worker is let go and slowed by turns: stopped for four fifths of the time in whatever it does, as on a
@@ -24,6 +24,7 @@ SLOWER = 5.0
 MILLISECONDS = (3, 30, 300)
 TRIED = 20  # products, to see how long one takes
 LOCAL_STEPS = 10
+LOGGED = 20 * ROWS  # rows of a metric line, at least: all workers have to come to each, as to a checkpoint
 MULTI_WORKER = "configs/runtime/multi_worker.gin"
 PARAMETER_SERVER = "configs/runtime/parameter_server.gin"
 
@@ -51,7 +52,7 @@ MODES = {
 def main() -> None:
     """Measures what isn't in the file, and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=3, help="turns of each run (default: 3)")
+    parser.add_argument("--rounds", type=int, default=2, help="turns of each run (default: 2)")
     parser.add_argument("--json", type=Path, default=Path("stragglers.json"), help="file of what was found")
     parser.add_argument("--picture", type=Path, help="file to draw it into, as SVG")
     parser.add_argument("--only", nargs="+", choices=MODES, default=list(MODES), help="ways to train (default: all)")
@@ -88,7 +89,7 @@ def turns(mode: Mode, ms: int, products_per_ms: float, rounds: int) -> Found:
     settings = {
         "Work.products": products,
         "Trainer.global_batch_size": mode.rows,
-        "Trainer.log_every": max(1, 300 // ms, mode.local_steps or 1),  # a line costs a millisecond or so
+        "Trainer.log_every": max(300 // ms, LOGGED // mode.rows),  # a line costs a millisecond or so
     }
     if mode.local_steps:
         settings["Trainer.local_steps"] = mode.local_steps

@@ -209,11 +209,11 @@ class Exchange:
 class Messages:
     """How values travel: small ones of a type as one message, as each would wait for its turn; large ones uncopied."""
 
-    def __init__(self, flat: Sequence[Any]):
+    def __init__(self, flat: Sequence[Any], *, large: int = _LARGE):
         self.shapes = [x.shape for x in flat]
         small: dict[tf.DType, list[int]] = {}
         for i, x in enumerate(flat):
-            if isinstance(x, tf.Tensor) and x.shape.num_elements() < _LARGE:
+            if isinstance(x, tf.Tensor) and x.shape.num_elements() < large:
                 small.setdefault(x.dtype, []).append(i)
         self.groups = list(small.values())
         self.large = [i for i in range(len(flat)) if not any(i in group for group in self.groups)]

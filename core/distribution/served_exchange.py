@@ -16,6 +16,8 @@ from core.workers.crew import release_workers
 
 T = TypeVar("T")
 
+_LARGE = 1 << 18  # numbers: to copy fewer takes less time than another message
+
 
 class ServedExchange(Exchange):
     """What the engine asks of servers, in the trace of a step that some worker takes."""
@@ -65,18 +67,19 @@ class ServedExchange(Exchange):
         if self._clocks is not None:
             return
         by_server = _by(self._variables, lambda variable: variable.server)
-        messages = {server: Messages(found) for server, found in by_server.items()}
+        messages, parcels = dict[str, Messages](), dict[str, list[tf.Tensor]]()
 
         def read() -> Any:
-            parcels = {}
             for server, found in by_server.items():
                 with tf.device(server):
-                    parcels[server] = messages[server].pack([variable.read_value() for variable in found])
+                    values = [variable.read_value() for variable in found]
+                    messages[server] = Messages(values, large=_LARGE)
+                    parcels[server] = messages[server].pack(values)
             return {name: clock.read_value() for name, clock in self.book.clocks.items()}, self.book.over(), parcels
 
-        self._clocks, self.over, parcels = self.locked(read)
+        self._clocks, self.over, arrived = self.locked(read)
         for server, found in by_server.items():
-            for variable, value in zip(found, messages[server].unpack(parcels[server]), strict=True):
+            for variable, value in zip(found, messages[server].unpack(arrived[server]), strict=True):
                 variable.assign(value)
 
     def at_variables(
@@ -93,8 +96,9 @@ class ServedExchange(Exchange):
         assert self._clocks is not None
         seen, self._clocks = self._clocks[phase], None
         # What is pushed lies on the servers before the lock is asked for: nobody holds it and waits for a worker.
-        gradients = self._sent(gradients, {path: parameters[path].server for path in gradients})
-        values, healthy = self._sent((values, healthy))
+        elsewhere = tf.nest.map_structure(lambda _: self.device, (values, healthy))
+        servers = {path: parameters[path].server for path in gradients}
+        gradients, (values, healthy) = self._sent((gradients, (values, healthy)), (servers, elsewhere))
 
         def section() -> Any:
             def apply(take: tf.Tensor, age: tf.Tensor) -> Any:
@@ -119,20 +123,18 @@ class ServedExchange(Exchange):
             with tf.control_dependencies(tf.nest.flatten(result)):
                 return tf.nest.map_structure(tf.identity, result)
 
-        # To let go of the lock, too, is the server's: a worker may be stopped at any moment.
+        # Within a function of its own, of whose operations a worker waits for the result alone. To let go of the lock,
+        # too, is the server's: a worker may be stopped at any moment.
         with at_worker(None), tf.device(self.device):
-            return self._section.execute(held)
+            return tf.function(lambda: self._section.execute(held), autograph=False)()
 
-    def _sent(self, nest: Any, servers: Any = None) -> Any:
-        """Returns values as they lie on the servers, one message of each type to each; on the first unless `servers`
-        says otherwise.
-        """
-        flat = tf.nest.flatten(nest)
-        places = [self.device] * len(flat) if servers is None else tf.nest.flatten(servers)
-        found: dict[int, tf.Tensor] = {}
-        for server, numbers in _by(range(len(flat)), places.__getitem__).items():
-            messages = Messages([flat[i] for i in numbers])
-            parcels = messages.pack([flat[i] for i in numbers])
+    def _sent(self, nest: Any, servers: Any) -> Any:
+        """Returns values as they lie on their servers, one message of each type to each."""
+        flat, found = tf.nest.flatten(nest), dict[int, tf.Tensor]()
+        for server, numbers in _by(range(len(flat)), tf.nest.flatten(servers).__getitem__).items():
+            values = [flat[i] for i in numbers]
+            messages = Messages(values, large=_LARGE)
+            parcels = messages.pack(values)
             with tf.device(server):
                 arrived = messages.unpack([tf.identity(parcel) for parcel in parcels])
             found |= zip(numbers, arrived, strict=True)

@@ -71,14 +71,17 @@ class ServedChunk:
 
     def _take_steps(self, batches: Batch, first: tf.Tensor) -> None:
         """Takes steps from `first` on, at a worker."""
-        end = first + tf.shape(next(iter(batches.values())), tf.int64)[0]
+        exchange, end = self._exchange, first + tf.shape(next(iter(batches.values())), tf.int64)[0]
 
         def attempt(step: tf.Tensor) -> tuple[tf.Tensor]:
-            self._exchange.step = step
             batch = {key: tf.gather(x, step - first) for key, x in batches.items()}
+            with tf.device(exchange.device):  # which is told the step once, and says what is next
+                exchange.step = tf.identity(step)
             healthy = self._train_step(batch, step).healthy
-            # Otherwise nothing is written any more, or its weights had become too old: then it is taken again.
-            return (tf.where(healthy, step + 1, tf.where(self._exchange.over, end, step)),)
+            with tf.device(exchange.device):
+                # Either its weights had become too old, and it is taken again, or nothing is written any more.
+                otherwise = tf.where(exchange.over, tf.int64.max, exchange.step)
+                return (tf.where(healthy, exchange.step + 1, otherwise),)
 
         with self._exchange.taking_steps(self._variables):
             tf.while_loop(lambda step: step < end, attempt, (first,), parallel_iterations=1)

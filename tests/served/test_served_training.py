@@ -4,7 +4,31 @@ import numpy as np
 import pytest
 
 from tests.commands import run
-from tests.served.lab import RUNTIME, Served, counted, counting, figures, flags, hashes, values
+from tests.served.lab import RUNTIME, Served, counting, figures, flags, hashes, values
+
+MANY = """
+import gin
+import tensorflow as tf
+from count import Count
+from core.module import Module
+from core.task import Loss
+
+class Net(Module):
+    def __init__(self):
+        super().__init__()
+        self.ws = [tf.Variable(0.0) for _ in range(100)]
+
+@gin.configurable
+class Many(Count):
+    def __init__(self, *, rng):
+        super().__init__(rng=rng)
+        self.net = Net()
+
+    def loss(self, batch, rng):
+        w = tf.stack(self.net.ws)
+        rows = tf.ones_like(batch["x"])
+        return Loss(-tf.reduce_sum(w) * rows, metrics={"apart": (tf.reduce_max(w) - tf.reduce_min(w)) * rows})
+"""
 
 
 def test_one_worker_is_the_synchronous_run_to_the_bit_and_each_goes_on_from_the_other(tmp_path):
@@ -22,12 +46,19 @@ def test_one_worker_is_the_synchronous_run_to_the_bit_and_each_goes_on_from_the_
     assert all(line["staleness_max"] == 0.0 for line in figures(asynchronous) if line["step"] != 30)
 
 
-def test_two_workers_take_each_step_once(tmp_path):
+def test_two_workers_take_each_step_once_from_weights_of_one_moment(tmp_path):
+    """Each step adds one to all weights: so who reads while another writes sees some that differ."""
+    (tmp_path / "many.py").write_text(MANY)
+    bindings = ["Experiment.task = @Many", "Trainer.steps = 400", "Trainer.chunk_steps = 100"]
     with Served(tmp_path, workers=2) as served:
-        done = served.train(*counting(tmp_path, "Trainer.steps = 300"))
+        done = served.train(*counting(tmp_path, *bindings), "--gin_param=import many")
     assert done.returncode == 0, done.stderr
-    assert max(line["staleness_max"] for line in figures(tmp_path / "run")) > 0.0  # the two did work side by side
-    assert counted(tmp_path / "run") == {"w": 300.0, "step": 300}
+    lines = figures(tmp_path / "run")
+    assert max(line["staleness_max"] for line in lines) > 0.0  # the two did work side by side
+    assert [line["apart"] for line in lines] == [0.0] * 4
+    found = values(tmp_path / "run")
+    assert found.pop("optimizer/net/step") == 400
+    assert set(found.values()) == {400.0}
 
 
 @pytest.mark.long
