@@ -44,8 +44,8 @@ def test_a_shipped_task_is_the_same_in_a_corner(task, replicas, microbatches, tm
     assert all(counts == {1} for counts in row.reductions.values())
 
 
-@pytest.mark.parametrize("name", TOYS)
-def test_ragged_weights_and_synchronised_layers_are_the_same_in_the_corners(name, tmp_path):
-    row = measure(subject(name, tmp_path), [(1, 1), *CORNERS], tries=1)
+@pytest.mark.parametrize(("name", "replicas", "microbatches"), in_turn(list(TOYS), CORNERS))
+def test_ragged_weights_and_synchronised_layers_are_the_same_in_a_corner(name, replicas, microbatches, tmp_path):
+    row = measure(subject(name, tmp_path), [(replicas, microbatches)], tries=1)
     assert row.problems == []
     assert row.reductions == {"net": {1}}

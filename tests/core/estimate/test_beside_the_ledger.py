@@ -14,6 +14,7 @@ from models.classifiers.convnet import ConvNetClassifier
 from models.classifiers.mlp import MlpClassifier
 from tests.core.estimate.test_spread import MEGATRON, spread
 from tests.models.language.test_on_meshes import SEQUENCE
+from tests.pairs import in_turn
 
 ROWS, TIME, SIZE, BLOCKS = 8, 32, 32, 2  # of configs/text_tiny.gin, but for the rows
 PADDED = 4096
@@ -89,10 +90,11 @@ def assert_gradients_agree(said, found):
     assert size <= sum(found) <= size + 512 * count
 
 
-@pytest.mark.parametrize("microbatches", [1, 2])
-@pytest.mark.parametrize("make", [mlp, convnet])
-@pytest.mark.parametrize(("rows", "parts"), [(2, 1), (2, 2)])
-def test_of_rows_of_images(rows, parts, make, microbatches):
+@pytest.mark.parametrize(
+    ("make", "rows", "parts", "microbatches"),
+    in_turn([mlp, convnet], [(2, 1, 1), (2, 2, 2), (2, 1, 2), (2, 2, 1)]),
+)
+def test_of_rows_of_images(make, rows, parts, microbatches):
     """Once a step, whatever the microbatches: DTensor adds parts of sums up when a loop that adds to them is over."""
     said, found = said_and_found(make, images(), [], rows, parts, microbatches)
     assert (said["model"], found["model"]) == ((0, 0), [])
