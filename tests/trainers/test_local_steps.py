@@ -6,6 +6,7 @@ import pytest
 from command_lab import write_task
 
 from core.data import digits
+from core.errors import ConfigurationError
 from core.optimizers import adamw, chain, ema, sgd
 from core.testing import on_virtual_cpus
 from models.classifiers.mlp import MlpClassifier
@@ -42,6 +43,15 @@ def test_a_run_killed_in_the_middle_of_a_metric_line_goes_on_with_the_same_bits(
     assert train(resumed) == lines[1:]
     assert hashes(resumed) == hashes(whole)
     assert any(path.startswith("outer/sgd/momentum/net") for path in hashes(whole))
+
+
+def test_a_checkpoint_from_within_a_round_is_refused(tmp_path):
+    train(local(tmp_path, steps=20, checkpoint_every=20))
+    other = local(tmp_path, local_steps=8, steps=48, log_every=16, chunk_steps=8)
+    with pytest.raises(
+        ConfigurationError, match=r"is of step 20, which is within a round of `Trainer\.local_steps` = 8"
+    ):
+        other.state.restore(newest(other))
 
 
 def test_the_command_goes_on_and_says_where_the_numbers_change(tmp_path):

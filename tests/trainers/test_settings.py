@@ -91,6 +91,9 @@ def test_a_chunk_fits_into_memory_unless_it_is_given():
     [
         ({"steps": 90}, r"`Trainer\.steps` is 90, .*`Trainer\.local_steps` = 20; .* Use 80\."),
         ({"log_every": 50}, r"`Trainer\.log_every` is 50, .* Use 40\."),
+        ({"evaluate_every": 30}, r"`Trainer\.evaluate_every` is 30, .* Use 40\."),
+        ({"checkpoint_every": 30}, r"`Trainer\.checkpoint_every` is 30, .* Use 40\."),
+        ({"check_replicas_every": 30}, r"`Trainer\.check_replicas_every` is 30, .* Use 40\."),
         ({"hooks": [Idle(5)]}, r"`Idle\.every` is 5, .* Use 20\."),
         ({"chunk_steps": 10}, r"`Trainer\.chunk_steps` is 10, .* Use 20\."),
         ({"reduce_gradients_in": "bfloat16"}, r"`Trainer\.reduce_gradients_in` is 'bfloat16', but .* leave it out\."),

@@ -1,12 +1,27 @@
 """Local steps: replicas that train apart, and meet once a round."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
 from local_lab import DATA, STEPS, Local
 
 from core import layers
-from core.optimizers import adamw, sgd
+from core.optimizers import (
+    adam,
+    adamw,
+    chain,
+    ema,
+    linear,
+    lookahead,
+    muon,
+    reduce_on_plateau,
+    sam,
+    schedule_free_adamw,
+    sgd,
+    shampoo,
+)
 from core.task import Compute, Loss, Task, Update
 from core.task.statistics import Statistics
 
@@ -94,6 +109,33 @@ class Words(Task):
         return Loss(tf.reduce_sum(tf.square(self.table(batch["word"]) - batch["x"]), 1))
 
 
+class Ruled(Task):
+    """Trains by rules that keep more than sums of gradients: counts, matrices, a second copy of the weights, a best."""
+
+    rules = (
+        lookahead(adam(0.01), sync_period=3),
+        schedule_free_adamw(linear(0.0, 0.01, steps=5)),
+        chain(sgd(0.05, momentum=0.9), reduce_on_plateau(factor=0.5, patience=1)),
+        chain(adamw(0.01), ema(0.9)),
+        sam(sgd(0.05)),
+        shampoo(0.05),
+        muon(0.02),
+    )
+
+    def __init__(self, *, rng):
+        super().__init__()
+        self.nets = [layers.Linear(3, 4, rng=rng.fold(f"net_{i}")) for i in range(len(self.rules))]
+
+    def phases(self):
+        return [
+            Update(f"net_{i}", loss=functools.partial(self.loss, net), trains=net, optimizer=rule, every=1 + i % 2)
+            for i, (net, rule) in enumerate(zip(self.nets, self.rules, strict=True))
+        ]
+
+    def loss(self, net, batch, rng):
+        return Loss(tf.square(tf.reduce_sum(tf.nn.tanh(net(batch["x"])), 1) - batch["y"]))
+
+
 class Normalised(Task):
     """Normalises by the rows of one replica."""
 
@@ -176,7 +218,12 @@ def test_there_is_one_collective_a_round(local_steps):
 
 @pytest.mark.parametrize(
     "task",
-    [Words, Rarely, Normalised, *(pytest.param(t, marks=pytest.mark.long) for t in (AdamLine, Weighted, Through))],
+    [
+        Words,
+        Rarely,
+        Normalised,
+        *(pytest.param(t, marks=pytest.mark.long) for t in (AdamLine, Weighted, Through, Ruled)),
+    ],
 )
 def test_a_round_ends_in_the_mean_of_trainings_of_the_replicas_own(task):
     """Weights, slots, averages of layers, counts; and the figures are the sums of theirs."""
