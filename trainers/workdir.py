@@ -20,6 +20,7 @@ class Workdir:
         self.checkpoints = path / "checkpoints"
         self.configurations = path / "config"
         self.metrics = path / "metrics.jsonl"
+        self.warnings = path / "warnings.jsonl"
         self.result = path / "result.json"
         self._folder: int | None = None
         self.configuration: Mapping[str, str] = {}
@@ -38,7 +39,7 @@ class Workdir:
                 f"the workdir `{self.path}` can't be written: {error.strerror or error}. Name another with "
                 "`--workdir=DIR`, or change its permissions."
             ) from None
-        files = [self.path / ".lock", self.path / "run.json", self.result, self.metrics]
+        files = [self.path / ".lock", self.path / "run.json", self.result, self.metrics, self.warnings]
         for path in (*files, *self.path.glob("native_stderr*.log")):
             if path.exists() and not path.is_file():  # to open a pipe would wait for ever
                 raise _wrong_kind(path, "a plain file")

@@ -1,9 +1,10 @@
 """The one interface behind which console, JSON lines and TensorBoard look the same, and several of them as one."""
 
 import contextlib
-import re
 from collections.abc import Mapping, Sequence
 from typing import Protocol, SupportsFloat, runtime_checkable
+
+from core.telemetry.warned import Warned, gist
 
 
 class Writer(Protocol):
@@ -40,20 +41,23 @@ class Gallery(Writer, Protocol):
 class Telemetry:
     """Several writers as one; the screens among them get progress and notes too. Without writers it says nothing."""
 
-    def __init__(self, writers: Sequence[Writer] = ()):
-        self.writers = tuple(writers)
+    def __init__(self, writers: Sequence[Writer] = (), warned: Warned | None = None):
+        self.writers, self.warned = tuple(writers), warned
         self.screens = tuple(writer for writer in writers if isinstance(writer, Screen))
         self.live = any(screen.live for screen in self.screens)
         self._warnings: set[str] = set()
+        self._step = 0  # the last one heard of
 
     def write(self, step: int, split: str, figures: Mapping[str, float], *, shown: bool = True) -> None:
         """Hands `figures` to each writer in turn; to screens only if they are to be `shown`."""
+        self._step = step
         for writer in self.writers:
             if shown or writer not in self.screens:
                 writer.write(step, split, figures)
 
     def progress(self, step: int, figures: Mapping[str, SupportsFloat] | None = None) -> None:
         """Shows how far the run is; cheap enough to call after each chunk of steps."""
+        self._step = step
         for screen in self.screens:
             screen.progress(step, figures)
 
@@ -69,14 +73,17 @@ class Telemetry:
             screen.note(text)
 
     def warn_once(self, text: str) -> None:
-        """Shows a warning, unless it was shown before; one that differs in its numbers alone is the same warning."""
-        gist = re.sub(r"\d+", "", text)
-        if gist not in self._warnings:
-            self._warnings.add(gist)
+        """Shows and keeps a warning, unless it was before; one that differs in its numbers alone is the same."""
+        if gist(text) not in self._warnings:
+            self._warnings.add(gist(text))
             self.note(f"Warning: {text}")
+            if self.warned:
+                self.warned.warn(self._step, text)
 
     def close(self) -> None:
         """Closes every writer, also when one of them fails to."""
         with contextlib.ExitStack() as closing:
             for writer in self.writers:
                 closing.callback(writer.close)
+            if self.warned:
+                closing.callback(self.warned.close)

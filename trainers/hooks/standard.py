@@ -2,13 +2,20 @@
 
 import os
 import signal
+from collections.abc import Mapping
+from typing import Any
 
 from trainers.hooks.base import Hook, Run
+from trainers.hooks.divergence import Divergence
 from trainers.settings import Settings
 
 
 class LogMetrics(Hook):
     """Writes the weighted means since the last line, and starts the next."""
+
+    def __init__(self, every: int | None, divergence: Divergence):
+        super().__init__(every)
+        self.divergence = divergence
 
     def __call__(self, run: Run) -> None:
         figures = run.take_figures()
@@ -19,13 +26,25 @@ class LogMetrics(Hook):
                 "`--gin_param='Experiment.synthetic=True' --workdir=DIR`."
             )
         run.telemetry.write(run.step, "train", figures)
+        self.divergence.trained(figures)
 
 
 class Evaluate(Hook):
-    """Evaluates and writes the figures."""
+    """Evaluates and writes the figures; warns where they get worse while those of training get better."""
+
+    def __init__(self, every: int | None, divergence: Divergence):
+        super().__init__(every)
+        self.divergence = divergence
 
     def __call__(self, run: Run) -> None:
-        run.evaluate()
+        if warning := self.divergence.held_out(run.step, run.evaluate()):
+            run.telemetry.warn_once(warning)
+
+    def state(self) -> dict[str, Any]:
+        return self.divergence.state()
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self.divergence.load(state)
 
 
 class CheckReplicas(Hook):
@@ -54,9 +73,10 @@ class KillAfter(Hook):
 
 def standard_hooks(settings: Settings, *, evaluates: bool) -> list[Hook]:
     """Lists the hooks of a run: the user's own between the metric line and what they may still change."""
-    hooks: list[Hook] = [LogMetrics(settings.log_every), *settings.hooks]
+    divergence = Divergence()
+    hooks: list[Hook] = [LogMetrics(settings.log_every, divergence), *settings.hooks]
     if evaluates:
-        hooks.append(Evaluate(settings.evaluate_every))
+        hooks.append(Evaluate(settings.evaluate_every, divergence))
     if settings.check_replicas_every:
         hooks.append(CheckReplicas(settings.check_replicas_every))
     return [*hooks, SaveCheckpoint(settings.checkpoint_every)]

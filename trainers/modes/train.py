@@ -3,7 +3,7 @@
 import functools
 
 from core.errors import PeerLostError
-from core.telemetry import Console, JsonLines, Telemetry, TensorBoard
+from core.telemetry import Console, JsonLines, Telemetry, TensorBoard, Warned
 from core.workers import is_chief, joined, naming_lost_peers
 from trainers.blame import after, exit_code_of, reason_of
 from trainers.eager_step import take_eager_step
@@ -72,7 +72,8 @@ def _telemetry(trainer: Trainer) -> Telemetry:
         return Telemetry([])
     workdir = trainer.workdir
     console = Console(total_steps=trainer.steps)
-    return Telemetry([console, JsonLines(workdir.metrics, trainer.step), TensorBoard(workdir.path, trainer.step)])
+    metrics, events = JsonLines(workdir.metrics, trainer.step), TensorBoard(workdir.path, trainer.step)
+    return Telemetry([console, metrics, events], Warned(workdir.warnings, trainer.step))
 
 
 def _write_success(trainer: Trainer) -> None:

@@ -28,6 +28,7 @@ def page(runs: Sequence[Run], *, now: float) -> str:
         ("What differs", _differences(runs)),
         ("Samples", _samples(runs)),
         ("What they were started with", _machines(runs)),
+        ("Warnings", _warnings(runs)),
         ("Faults", _faults(runs)),
     ]
     return "\n".join(
@@ -134,6 +135,15 @@ def _machines(runs: Sequence[Run]) -> str:
             + (f"<details><summary>configuration</summary><pre>{_said(settings)}</pre></details>" if settings else "")
         )
     return "".join(parts)
+
+
+def _warnings(runs: Sequence[Run]) -> str:
+    said = [
+        f"<li>{_number(i)} step {step:,}: {_said(text)}</li>"
+        for i, run in enumerate(runs, 1)
+        for step, text in run.warnings
+    ]
+    return f"<ul>{''.join(said)}</ul>" if said else ""
 
 
 def _faults(runs: Sequence[Run]) -> str:

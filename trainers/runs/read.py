@@ -9,7 +9,7 @@ import json
 import math
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ class Run:
     figures: Mapping[str, Curve]
     configuration: Mapping[str, str]
     record: Mapping[str, Any]
+    warnings: tuple[tuple[int, str], ...]  # each with its step
     damage: tuple[str, ...]
 
     @property
@@ -79,6 +80,7 @@ def read_run(path: Path) -> Run:
         figures=figures,
         configuration=configuration,
         record=record,
+        warnings=tuple(_warnings(path / "warnings.jsonl", damage)),
         damage=tuple(damage),
     )
 
@@ -120,6 +122,19 @@ def _figures(path: Path, damage: list[str]) -> dict[str, Curve]:
         damage.append(f"{len(unread)} lines of `metrics.jsonl` can't be read, the first is line {unread[0]}")
     ordered = {name: sorted(values.items()) for name, values in points.items()}
     return {name: Curve(*map(tuple, zip(*values, strict=True))) for name, values in ordered.items()}
+
+
+def _warnings(path: Path, damage: list[str]) -> Iterator[tuple[int, str]]:
+    """Yields what a run was warned of, with the step."""
+    unread = 0
+    for line in (_bytes(path, damage) or b"").splitlines(True):
+        try:
+            row = json.loads(line)
+            yield int(row["step"]), str(row["warning"])
+        except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError):
+            unread += line.endswith(b"\n")
+    if unread:
+        damage.append(f"{unread} lines of `{path.name}` can't be read")
 
 
 def _number(value: Any) -> float:

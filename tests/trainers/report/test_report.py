@@ -13,6 +13,7 @@ import zlib
 
 import pytest
 
+from core.telemetry import Warned
 from tests.commands import CONFIGS, environment, run
 from tests.written_runs import write_run
 from trainers.report.__main__ import main
@@ -195,6 +196,19 @@ def test_faults_are_listed(folder):
     assert "failed (3: not finite): a loss wasn't finite" in said
     assert "eval/loss wasn't finite 1 times, first at step 2" in said
     assert "`run.json` holds no JSON object" in said
+
+
+def test_warnings_are_listed(folder):
+    path = write_run(folder / "a")
+    assert "Warnings" not in reported(folder, "a").text("h2")
+    warned = Warned(path / "warnings.jsonl", 0)
+    warned.warn(1200, "the loss <rises>")
+    with (path / "warnings.jsonl").open("a") as file:
+        file.write('{"step": "x"}\n{"step": 3')
+    page = reported(folder, "a")
+    assert "Warnings" in page.text("h2")
+    assert "step 1,200: the loss <rises>" in page.text("li")
+    assert "1 lines of `warnings.jsonl` can't be read" in page.text("li")
 
 
 def test_a_run_that_left_nothing_has_a_page(folder):

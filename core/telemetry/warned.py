@@ -1,0 +1,31 @@
+"""What a run was warned of, kept beside its figures: one object a line, with `step` and `warning`, each thing once."""
+
+import json
+import re
+from pathlib import Path
+
+from core.telemetry.jsonl import StepLines
+
+
+class Warned(StepLines):
+    """Appends warnings to `path`, as `StepLines` does; one that an earlier start of the run has kept stays the one."""
+
+    def __init__(self, path: Path, first_step: int):
+        super().__init__(path, first_step)
+        lines = path.read_bytes().splitlines() if path.exists() else []
+        self._gists = {gist(str(json.loads(line).get("warning"))) for line in lines}
+
+    def warn(self, step: int, text: str) -> None:
+        """Keeps a warning of this step, unless it is there already."""
+        if gist(text) not in self._gists:
+            self._gists.add(gist(text))
+            self.append({"step": step, "warning": text})
+
+
+def gist(text: str) -> str:
+    """Returns what two warnings share that are the same but for their numbers.
+
+    >>> gist("31 % of the time was spent waiting") == gist("2 % of the time was spent waiting")
+    True
+    """
+    return re.sub(r"\d+", "", text)

@@ -1,0 +1,75 @@
+"""A run that learns its examples by heart is told so, once, also across a crash; one that doesn't, never."""
+
+import numpy as np
+import pytest
+
+from core.data import ArraySource
+from core.optimizers import adam
+from core.telemetry import Telemetry, Warned
+from models.classifiers.mlp import MlpClassifier
+from tests.trainers.trainer_lab import Crash, make, newest
+from trainers.hooks.divergence import Divergence
+
+RISING = [(1.0, 1.0), (0.8, 0.9), (0.6, 1.2), (0.5, 1.3), (0.4, 1.4)]  # training, held out
+
+
+def warnings(losses):
+    divergence = Divergence()
+    for step, (training, held_out) in enumerate(losses):
+        divergence.trained({"loss": training})
+        yield divergence.held_out(step, {"loss": held_out})
+
+
+def test_the_second_evaluation_in_a_row_that_is_worse_is_told():
+    found = list(warnings(RISING))
+    assert [text is not None for text in found] == [False, False, False, True, True]
+    assert "from 0.9 at step 1 to 1.3" in found[3]
+    assert "from 0.8 to 0.5" in found[3]
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        [(1.0, 1.0), (0.9, 0.9), (0.8, 0.8)],
+        [(1.0, 1.0), (0.8, 1.05), (0.6, 1.09), (0.4, 1.1)],  # within what chance does
+        [(1.0, 1.0), (1.1, 1.5), (1.2, 1.6)],  # training gets worse as well: that is something else
+        [(1.0, 1.0), (0.8, 1.5), (0.6, 0.9), (0.5, 1.5)],  # once, and not in a row
+    ],
+)
+def test_what_is_no_divergence_is_not(losses):
+    assert list(warnings(losses)) == [None] * len(losses)
+
+
+def test_figures_without_a_loss_say_nothing():
+    divergence = Divergence()
+    divergence.trained({"g/loss": 1.0})
+    assert divergence.held_out(1, {"quality/score": 1.0}) is None
+    assert divergence.state() == {}
+
+
+@pytest.mark.parametrize("crash", [None, 200])
+def test_a_run_on_random_labels_is_warned(tmp_path, crash):
+    random = np.random.RandomState(0)
+
+    def noise(count):
+        image, label = random.rand(count, 8, 8, 1), random.randint(0, 10, count)
+        return ArraySource({"image": image.astype("float32"), "label": label.astype("int32")}, name="noise")
+
+    sources = {"source": noise(64), "eval_source": noise(64)}
+
+    def mlp(*, rng):
+        return MlpClassifier(rng=rng, sizes=[64, 64, 10], optimizer=adam(1e-2))
+
+    def start():
+        settings = {"steps": 300, "chunk_steps": 50, "log_every": 50, "evaluate_every": 50, "checkpoint_every": 50}
+        return make(tmp_path, task=mlp, **sources, **settings)
+
+    trainer, path = start(), tmp_path / "warnings.jsonl"
+    if crash:
+        trainer.hooks.append(Crash(crash))
+        with pytest.raises(RuntimeError, match="crash"):
+            trainer.train(Telemetry([], Warned(path, 0)))
+        trainer = start()
+        trainer.state.restore(newest(trainer))
+    trainer.train(Telemetry([], Warned(path, trainer.step)))
+    assert path.read_text().count("by heart") == 1
