@@ -5,6 +5,7 @@ import core.distribution
 import core.optimizers
 import models
 import trainers.hooks.digits
+import trainers.hooks.histograms
 import trainers.hooks.norms
 import trainers.hooks.probe
 import trainers.hooks.reconstructions

@@ -20,6 +20,7 @@ class Workdir:
         self.checkpoints = path / "checkpoints"
         self.configurations = path / "config"
         self.metrics = path / "metrics.jsonl"
+        self.events = path / "events"
         self.warnings = path / "warnings.jsonl"
         self.result = path / "result.json"
         self._folder: int | None = None
@@ -49,7 +50,8 @@ class Workdir:
 
     @property
     def _folders(self) -> tuple[Path, ...]:
-        return self.configurations, self.configurations / "history", self.path / "samples", self.path / "capsules"
+        names = ("samples", "capsules")
+        return self.configurations, self.configurations / "history", self.events, *(self.path / name for name in names)
 
     def newest_name(self) -> str:
         """Returns what the newest checkpoint is called, read or not."""

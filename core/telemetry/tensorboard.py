@@ -1,4 +1,4 @@
-"""Figures for TensorBoard, by its own writer: no TensorFlow op runs, so there is nothing to trace or to place."""
+"""What a run shows in TensorBoard, by its own writer: no TensorFlow op runs, so nothing is to be traced or placed."""
 
 import itertools
 import os
@@ -6,54 +6,129 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
+from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+from tensorboard.plugins.text.metadata import create_summary_metadata
 from tensorboard.summary.writer.record_writer import RecordWriter
+from tensorboard.util.tensor_util import make_tensor_proto
 
 from core.disk import space_for
 
+BINS = 32  # of a histogram
 _count = itertools.count()
 
 
 class TensorBoard:
-    """Writes scalars under the tags `split/name` into a new event file in `directory`.
+    """Writes below `directory`, a folder for each split: TensorBoard draws theirs of one name in one chart.
 
     `first_step` is the step that the run goes on from: TensorBoard forgets what an earlier, killed run of the same
     directory wrote for later steps. At 0 it forgets everything.
     """
 
     def __init__(self, directory: Path, first_step: int, clock: Callable[[], float] = time.time):
-        self._clock = clock
-        name = f"events.out.tfevents.{int(time.time()):010}.{socket.gethostname()}.{os.getpid()}.{next(_count)}"
-        self._path = directory / name
-        with space_for(self._path):
+        self._directory, self._first_step, self._clock = directory, first_step, clock
+        self._files: dict[str, _EventFile] = {}
+        with space_for(directory):
             directory.mkdir(parents=True, exist_ok=True)
-            # TensorBoard's own `EventFileWriter` writes in a thread, where a full disk ends in a traceback.
-            self._file = RecordWriter(self._path.open("wb"))
-        self._write(Event(file_version="brain.Event:2"))
-        # TensorBoard drops the steps from this one on, itself included.
-        start = first_step + 1 if first_step else 0
-        self._write(Event(step=start, session_log=SessionLog(status=SessionLog.START)))
+        for split in ("", *(path.name for path in directory.iterdir() if path.is_dir())):
+            self._file(split)  # those of before have something to forget
 
     def write(self, step: int, split: str, figures: Mapping[str, float]) -> None:
         """Writes one event that holds all `figures`."""
-        values = [Summary.Value(tag=f"{split}/{name}", simple_value=float(value)) for name, value in figures.items()]
-        self._write(Event(step=step, summary=Summary(value=values)))
+        values = [Summary.Value(tag=name, simple_value=float(value)) for name, value in figures.items()]
+        self._file(split).write(Event(step=step, summary=Summary(value=values)))
+
+    def describe(self, text: str, settings: Mapping[str, str]) -> None:
+        """Writes the configuration: as a text, and its values as hyperparameters, beside which the figures stand."""
+        self._text("", self._first_step, "configuration", f"```\n{text}\n```")
+        values = {name: _value(value) for name, value in settings.items()}
+        self._file("").write(Event(step=self._first_step, summary=hparams_pb(values, start_time_secs=self._clock())))
 
     def image(self, step: int, name: str, png: bytes) -> None:
         """Writes a picture; its size stands in the PNG's header."""
         width, height = (int.from_bytes(png[i : i + 4], "big") for i in (16, 20))
         picture = Summary.Image(encoded_image_string=png, width=width, height=height, colorspace=3)
-        self._write(Event(step=step, summary=Summary(value=[Summary.Value(tag=name, image=picture)])))
+        value = Summary.Value(tag=name, image=picture)
+        self._file("samples").write(Event(step=step, summary=Summary(value=[value])))
+
+    def text(self, step: int, name: str, text: str) -> None:
+        """Writes a text, as it stands."""
+        self._text("samples", step, name, "".join(f"    {line}\n" for line in text.split("\n")))
+
+    def histograms(self, step: int, values: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Writes how the values of each array are distributed, those that are finite."""
+        finite = {name: x[np.isfinite(x)].astype(np.float64) for name, x in values.items()}
+        found = [Summary.Value(tag=name, histo=_histogram(x)) for name, x in finite.items() if x.size]
+        self._file("weights").write(Event(step=step, summary=Summary(value=found)))
 
     def close(self) -> None:
-        """Closes the event file."""
-        with space_for(self._path):
-            self._file.close()
+        """Closes the event files."""
+        for file in self._files.values():
+            file.close()
 
-    def _write(self, event: Event) -> None:
+    def _text(self, split: str, step: int, name: str, markdown: str) -> None:
+        tensor, metadata = make_tensor_proto([markdown.encode()]), create_summary_metadata(None, None)
+        value = Summary.Value(tag=name, tensor=tensor, metadata=metadata)
+        self._file(split).write(Event(step=step, summary=Summary(value=[value])))
+
+    def _file(self, split: str) -> "_EventFile":
+        if split not in self._files:
+            self._files[split] = _EventFile(self._directory / split, self._first_step, self._clock)
+        return self._files[split]
+
+
+class _EventFile:
+    """A new event file in `directory`, which tells TensorBoard what to forget."""
+
+    def __init__(self, directory: Path, first_step: int, clock: Callable[[], float]):
+        self._clock = clock
+        name = f"events.out.tfevents.{int(time.time()):010}.{socket.gethostname()}.{os.getpid()}.{next(_count)}"
+        self._path = directory / name
+        with space_for(self._path):
+            directory.mkdir(exist_ok=True)
+            # TensorBoard's own `EventFileWriter` writes in a thread, where a full disk ends in a traceback.
+            self._file = RecordWriter(self._path.open("wb"))
+        self.write(Event(file_version="brain.Event:2"))
+        # TensorBoard drops the steps from this one on, itself included.
+        start = first_step + 1 if first_step else 0
+        self.write(Event(step=start, session_log=SessionLog(status=SessionLog.START)))
+
+    def write(self, event: Event) -> None:
+        """Writes an event, with the time."""
         event.wall_time = self._clock()
         with space_for(self._path):
             self._file.write(event.SerializeToString())
             self._file.flush()  # or a kill would take figures with it
+
+    def close(self) -> None:
+        """Closes the file."""
+        with space_for(self._path):
+            self._file.close()
+
+
+def _histogram(values: npt.NDArray[np.float64]) -> HistogramProto:
+    counts, edges = np.histogram(values, BINS)
+    return HistogramProto(
+        min=values.min(),
+        max=values.max(),
+        num=values.size,
+        sum=values.sum(),
+        sum_squares=np.square(values).sum(),
+        bucket_limit=edges[1:].tolist(),
+        bucket=counts.tolist(),
+    )
+
+
+def _value(text: str) -> bool | float | str:
+    """Returns the value of a setting as TensorBoard can sort by it: a number or a truth where it is one."""
+    if text in ("True", "False"):
+        return text == "True"
+    try:
+        return float(text)
+    except ValueError:
+        return text

@@ -2,7 +2,9 @@
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from typing import Protocol, SupportsFloat, runtime_checkable
+from typing import Any, Protocol, SupportsFloat, runtime_checkable
+
+import numpy.typing as npt
 
 from core.telemetry.warned import Warned, gist
 
@@ -32,10 +34,19 @@ class Screen(Writer, Protocol):
 
 @runtime_checkable
 class Gallery(Writer, Protocol):
-    """A writer that can show pictures."""
+    """A writer that can show more than figures."""
+
+    def describe(self, text: str, settings: Mapping[str, str]) -> None:
+        """Shows how the run is configured."""
 
     def image(self, step: int, name: str, png: bytes) -> None:
         """Shows a PNG."""
+
+    def text(self, step: int, name: str, text: str) -> None:
+        """Shows a text."""
+
+    def histograms(self, step: int, values: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Shows how the values of arrays are distributed."""
 
 
 class Telemetry:
@@ -44,6 +55,7 @@ class Telemetry:
     def __init__(self, writers: Sequence[Writer] = (), warned: Warned | None = None):
         self.writers, self.warned = tuple(writers), warned
         self.screens = tuple(writer for writer in writers if isinstance(writer, Screen))
+        self.galleries = tuple(writer for writer in writers if isinstance(writer, Gallery))
         self.live = any(screen.live for screen in self.screens)
         self._warnings: set[str] = set()
         self._step = 0  # the last one heard of
@@ -61,11 +73,25 @@ class Telemetry:
         for screen in self.screens:
             screen.progress(step, figures)
 
+    def describe(self, text: str, settings: Mapping[str, str]) -> None:
+        """Shows the configuration in each gallery."""
+        for gallery in self.galleries:
+            gallery.describe(text, settings)
+
     def image(self, step: int, name: str, png: bytes) -> None:
-        """Hands a picture to each writer that has a place for one."""
-        for writer in self.writers:
-            if isinstance(writer, Gallery):
-                writer.image(step, name, png)
+        """Shows a PNG in each gallery."""
+        for gallery in self.galleries:
+            gallery.image(step, name, png)
+
+    def text(self, step: int, name: str, text: str) -> None:
+        """Shows a text in each gallery."""
+        for gallery in self.galleries:
+            gallery.text(step, name, text)
+
+    def histograms(self, step: int, values: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Shows in each gallery how the values of arrays are distributed."""
+        for gallery in self.galleries:
+            gallery.histograms(step, values)
 
     def note(self, text: str) -> None:
         """Shows a line of text."""

@@ -1,6 +1,7 @@
 """The run that is put to the test: 40 steps of softmax regression, which says by `sys.audit` in which section it is."""
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -124,7 +125,7 @@ def differences(whole: Path, other: Path, *, lost: str | None = None) -> list[st
 def files(workdir: Path) -> set[str]:
     """Names what a workdir holds; each start leaves TensorBoard a file, which counts once."""
     names = {str(path.relative_to(workdir)) for path in workdir.rglob("*") if "config/history" not in str(path)}
-    return {"events" if name.startswith("events.out.tfevents") else name for name in names}
+    return {re.sub(r"events\.out\.tfevents.*", "events", name) for name in names}
 
 
 if __name__ == "__main__":

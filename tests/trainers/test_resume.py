@@ -83,7 +83,7 @@ def test_the_workdir_holds_what_the_design_says(tmp_path):
     workdir = tmp_path / "runs" / "digits_linear"
     for name in ("config/given.gin", "config/operative.gin", "metrics.jsonl", "run.json", "result.json"):
         assert (workdir / name).stat().st_size, name
-    assert list(workdir.glob("events.out.tfevents.*"))
+    assert list(workdir.glob("events/train/events.out.tfevents.*"))
     manifest = json.loads((workdir / "checkpoints" / "step-000000060" / "manifest.json").read_text())
     assert {"step", "examples", "files", "variables", "versions", "config_hash"} <= set(manifest)
     assert manifest["examples"] == 60 * 64

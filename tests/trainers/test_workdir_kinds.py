@@ -67,8 +67,8 @@ def test_a_folder_that_can_not_be_read_is_told_once_and_stops_nobody(workdir, ca
     assert {path.name for path in read(workdir.path)} == {"samples", ".lock"}
 
 
-FILES = ["result.json", "metrics.jsonl", ".lock", "run.json", "native_stderr.log"]
-FOLDERS = ["config", "config/history", "samples"]
+FILES = ["result.json", "metrics.jsonl", "warnings.jsonl", ".lock", "run.json", "native_stderr.log"]
+FOLDERS = ["config", "config/history", "samples", "events"]
 
 
 @pytest.mark.parametrize("name", FILES + FOLDERS)

@@ -106,7 +106,7 @@ class Bench:
         The first call may trace something: the second is what counts.
         """
         trainer, found = self.trainer, dict[str, float]()
-        trainer.telemetry = Telemetry([JsonLines(trainer.workdir.metrics, 0), TensorBoard(trainer.workdir.path, 0)])
+        trainer.telemetry = Telemetry([JsonLines(trainer.workdir.metrics, 0), TensorBoard(trainer.workdir.events, 0)])
         for hook in trainer.hooks:
             hook.check(trainer)
         for hook in trainer.hooks:

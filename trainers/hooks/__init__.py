@@ -2,6 +2,7 @@
 
 from trainers.hooks.base import Hook, Run
 from trainers.hooks.digits import DigitQuality, digit_quality, kept_digits
+from trainers.hooks.histograms import Histograms
 from trainers.hooks.norms import Norms
 from trainers.hooks.probe import LinearProbe
 from trainers.hooks.reconstructions import Reconstructions
@@ -11,6 +12,7 @@ from trainers.hooks.translations import Translations
 
 __all__ = [
     "DigitQuality",
+    "Histograms",
     "Hook",
     "Judge",
     "LinearProbe",

@@ -55,6 +55,7 @@ class Texts(Hook):
         folder = run.workdir.path / "samples"
         folder.mkdir(exist_ok=True)
         write_whole({folder / f"step-{run.step:09d}.txt": b"\n\n".join([*texts, b""])})
+        run.telemetry.text(run.step, "texts", "\n\n".join(map(readable, texts)))
         for text in texts:
             lines = readable(text).split("\n")
             shown_lines = [*lines[:LINES], *(["…"] if len(lines) > LINES else [])]

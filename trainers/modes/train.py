@@ -7,6 +7,7 @@ from core.telemetry import Console, JsonLines, Telemetry, TensorBoard, Warned
 from core.workers import is_chief, joined, naming_lost_peers
 from trainers.blame import after, exit_code_of, reason_of
 from trainers.eager_step import take_eager_step
+from trainers.gin_audit.identity import operative_text
 from trainers.hung import ending_where_it_hangs
 from trainers.run_state import REPLICAS
 from trainers.session import Session
@@ -50,9 +51,14 @@ def _train(session: Session, trainer: Trainer) -> int:
     if membership:
         lost = PeerLostError.exit_code
         membership.last_words = lambda reason: _write_failure(session, trainer, exit_code=lost, reason=reason)
+
+    def once_traced() -> None:
+        session.record(trainer.step)
+        telemetry.describe(operative_text(), workdir.configuration)
+
     try:
         with ending_where_it_hangs(trainer, functools.partial(_write_failure, session, trainer)), naming_lost_peers():
-            trainer.train(telemetry, once_traced=functools.partial(session.record, trainer.step))
+            trainer.train(telemetry, once_traced=once_traced)
     except BaseException as error:
         with after(error):
             telemetry.close()
@@ -72,7 +78,7 @@ def _telemetry(trainer: Trainer) -> Telemetry:
         return Telemetry([])
     workdir = trainer.workdir
     console = Console(total_steps=trainer.steps)
-    metrics, events = JsonLines(workdir.metrics, trainer.step), TensorBoard(workdir.path, trainer.step)
+    metrics, events = JsonLines(workdir.metrics, trainer.step), TensorBoard(workdir.events, trainer.step)
     return Telemetry([console, metrics, events], Warned(workdir.warnings, trainer.step))
 
 

@@ -126,8 +126,13 @@ def test_lines_are_seen_at_once_and_outlive_a_kill(tmp_path):
 
 
 def scalars(directory: Path) -> dict[str, list[tuple[int, float]]]:
-    events = EventAccumulator(str(directory)).Reload()
-    return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+    """Those of each split, by `split/name`."""
+    found = {}
+    for folder in sorted(path for path in directory.iterdir() if path.is_dir()):
+        events = EventAccumulator(str(folder)).Reload()
+        for tag in events.Tags()["scalars"]:
+            found[f"{folder.name}/{tag}"] = [(event.step, event.value) for event in events.Scalars(tag)]
+    return found
 
 
 def test_scalars_are_there_before_the_writer_is_closed(tmp_path):
@@ -139,9 +144,8 @@ def test_scalars_are_there_before_the_writer_is_closed(tmp_path):
         "train/d/loss": [(10, 2.0)],
         "eval/loss": [(10, 0.25)],
     }
-    assert {event.wall_time for event in EventAccumulator(str(tmp_path / "made")).Reload().Scalars("eval/loss")} == {
-        1234.5
-    }
+    events = EventAccumulator(str(tmp_path / "made" / "eval")).Reload()
+    assert {event.wall_time for event in events.Scalars("loss")} == {1234.5}
     writer.close()
 
 

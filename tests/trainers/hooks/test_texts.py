@@ -144,7 +144,7 @@ def test_a_screen_shows_how_a_text_begins(tmp_path):
         SimpleNamespace(
             step=7,
             averaged=SimpleNamespace(update=lambda: None),
-            telemetry=SimpleNamespace(note=notes.append),
+            telemetry=SimpleNamespace(note=notes.append, text=lambda *_: None),
             workdir=SimpleNamespace(path=tmp_path),
         )
     )

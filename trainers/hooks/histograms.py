@@ -1,0 +1,42 @@
+"""Looking at how the weights are distributed, while they are trained: for TensorBoard.
+
+In a gin file:
+
+    Trainer.hooks = [@Histograms()]
+    Histograms.every = 500
+    Histograms.paths = ["*/w"]
+"""
+
+from collections.abc import Sequence
+
+import gin
+
+from core.errors import ConfigurationError, shown
+from core.module import named_variables
+from core.optimizers.paths import matching
+from core.workers import is_chief
+from trainers.hooks.base import Hook, Run
+
+
+@gin.configurable
+class Histograms(Hook):
+    """Writes a histogram of each variable of the task whose path a pattern of `paths` matches, as evaluation has it."""
+
+    def __init__(self, every: int | None = None, *, paths: Sequence[str] = ("*",)):
+        super().__init__(every)
+        if isinstance(paths, str) or not all(isinstance(path, str) for path in paths):
+            raise ConfigurationError(f"`Histograms.paths` is {shown(paths)}; give a list of patterns, such as ['*/w'].")
+        self.paths = paths
+
+    def check(self, run: Run) -> None:
+        try:
+            matching(self.paths, named_variables(run.experiment.task), argument="Histograms.paths")
+        except ValueError as error:
+            raise ConfigurationError(str(error)) from None
+
+    def __call__(self, run: Run) -> None:
+        run.averaged.update()
+        if is_chief():
+            variables = named_variables(run.averaged.task)
+            chosen = matching(self.paths, variables, argument="Histograms.paths")
+            run.telemetry.histograms(run.step, {path: variables[path].numpy() for path in variables if path in chosen})
