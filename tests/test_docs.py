@@ -15,9 +15,11 @@ from tests.commands import CHECKOUT, environment
 PAGES = sorted(path.name for path in (CHECKOUT / "docs").glob("*.md"))
 LONG = {
     "asynchronous.md",
+    "dry-run.md",
     "gans.md",
     "inner-loops.md",
     "language-models.md",
+    "local-steps.md",
     "many-machines.md",
     "running.md",
     "runs.md",

@@ -1,12 +1,10 @@
 """Each example of `examples/` runs where it lies; what its page shows is `test_docs`' business."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
-from tests.commands import CHECKOUT, environment, run
+from tests.commands import CHECKOUT, run
 
 EXAMPLES = sorted(path for path in (CHECKOUT / "examples").iterdir() if path.is_dir())
 LEARNT = {  # by 60 steps
@@ -26,10 +24,8 @@ def test_an_example_trains_by_the_command(folder, tmp_path):
 
 
 @names
-@pytest.mark.long  # the example's page runs the same tests, in a folder of their own
-def test_the_tests_of_an_example_pass(folder):
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider"],
-        cwd=folder, env=environment(), capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout
+def test_a_page_runs_the_tests_of_an_example(folder):
+    (tests,) = folder.glob("test_*.py")
+    pages = [page.read_text() for page in (CHECKOUT / "docs").glob("*.md")]
+    (page,) = [page for page in pages if f"<!-- from: examples/{folder.name}/{tests.name} -->" in page]
+    assert f"<!-- run -->\n```sh\npython -m pytest -q {tests.name}\n" in page

@@ -46,13 +46,15 @@ def trained(row, strategy, *, fused):
         value = tf.cast(value, tf.float32)
         optimizer.apply(gradients, value=value, apply_if=tf.math.is_finite(value), fused=fused)
 
-    function = tf.function(lambda *args: strategy.run(step, args) if strategy else step(*args), autograph=False)
+    function = tf.function(lambda *args: strategy.run(step, args), autograph=False)
     for i in range(3):
         handed = strategy.handed if strategy else tf.identity
         args = {path: handed(tf.constant(x)) for path, x in numbers(i + 1).items()}, handed(tf.constant(1.5))
+        if strategy is None:
+            step(*args)
+            continue
         traced = function.get_concrete_function(*args)
-        if strategy:
-            refuse_unsafe(traced, (2, 2))
+        refuse_unsafe(traced, (2, 2))
         with kept_in_order(traced):
             function(*args)
     return {path: v.numpy() for path, v in {**variables, **optimizer.variables}.items()}

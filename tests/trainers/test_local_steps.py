@@ -30,6 +30,7 @@ def local(tmp_path, name="run", replicas=2, **settings):
     )
 
 
+@pytest.mark.long
 def test_a_run_killed_in_the_middle_of_a_metric_line_goes_on_with_the_same_bits(tmp_path):
     """With averages of the weights, microbatches, and chunks of two rounds."""
     intervals = {"log_every": 30, "checkpoint_every": 20, "evaluate_every": 20, "check_replicas_every": 10}

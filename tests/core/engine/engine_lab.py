@@ -12,7 +12,7 @@ from core.testing import Run, assemble, on_virtual_cpus
 from core.testing.plain import optimizers_of, plain_step
 
 STEPS = 20
-LONG = [(1, 1), (1, 2), (2, 1), (4, 2)]
+LONG = [(1, 1), (1, 2), (4, 2), (2, 1)]
 GRID = [(2, 2), *(pytest.param(*numbers, marks=pytest.mark.long) for numbers in LONG)]  # replicas, microbatches
 
 ROWS = 16
@@ -22,6 +22,12 @@ DATA = {"x": RANDOM.randn(ROWS, 3).astype("float32"), "y": RANDOM.randn(ROWS).as
 
 def update(name, loss, trains, **settings):
     return Update(name, loss=loss, trains=trains, optimizer=sgd(0.1, momentum=0.5), **settings)
+
+
+def on_grid(tasks):
+    """Returns each task with the first numbers of the grid and, as `long` ones, with half of the others in turn."""
+    others = [(task, *numbers) for i, task in enumerate(tasks) for numbers in LONG[i % 2 :: 2]]
+    return [*((task, *GRID[0]) for task in tasks), *(pytest.param(*x, marks=pytest.mark.long) for x in others)]
 
 
 class Several(Task):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from engine_lab import DATA, GRID, Several, assert_as_plain, train, update
+from engine_lab import DATA, Several, assert_as_plain, on_grid, train, update
 
 from core import layers
 from core.errors import ConfigurationError
@@ -95,8 +95,9 @@ class SharedNorm(Reading):
         return Loss(tf.square(self.e(2.0 * batch["x"], statistics) - batch["y"]), statistics=statistics)
 
 
-@pytest.mark.parametrize(("replicas", "microbatches"), GRID)
-@pytest.mark.parametrize("task", [Reading, ReadingFirst, Halves, Lazily, SharedNorm])
+@pytest.mark.parametrize(
+    ("task", "replicas", "microbatches"), on_grid([Reading, ReadingFirst, Halves, Lazily, SharedNorm])
+)
 def test_networks_with_statistics_that_several_phases_read_are_as_specified(task, replicas, microbatches):
     variables = assert_as_plain(task, DATA, replicas, microbatches)
     assert np.any(variables["d/norm/moving_mean"])
@@ -241,8 +242,7 @@ class TiedInOneModule(Tied):
         return [update("both", self.sum_of_losses, self.both), update("d", self.d_loss, self.d, every=2)]
 
 
-@pytest.mark.parametrize(("replicas", "microbatches"), GRID)
-@pytest.mark.parametrize("task", [TiedAndRead, TiedInOneModule])
+@pytest.mark.parametrize(("task", "replicas", "microbatches"), on_grid([TiedAndRead, TiedInOneModule]))
 def test_tied_weights_are_as_specified(task, replicas, microbatches):
     assert_as_plain(task, DATA, replicas, microbatches)
 
