@@ -138,12 +138,12 @@ def _define(flag_values: FlagValues) -> None:
 def run(flags: FlagValues) -> int:
     """Runs the mode that the flags name, or serves the process that does; returns the exit code."""
     try:
-        place = served_place()
+        place, (_, workdir) = served_place(), _given(flags)
     except ConfigurationError as error:
         return refuse(error)
     if place is not None:
         start_logging(flags.verbosity)
-        serve(place)
+        serve(place, workdir)
     preemption = Preemption()
     with preemption.heard() if flags.mode == "train" else without_wishes():
         return _run(flags, preemption)

@@ -53,11 +53,19 @@ def native_stderr_in(workdir: Path | None) -> Iterator[None]:
         os.close(spare)
 
 
+def move_native_stderr(workdir: Path) -> None:
+    """Sends what C++ writes from now on to a file of a workdir that somebody else has made; without one it is lost."""
+    with contextlib.suppress(OSError), open(workdir / log_name(), "ab") as sink:
+        os.dup2(sink.fileno(), 2)
+
+
 def log_name() -> str:
     """Returns the file's name: workers share a workdir, but not a log."""
     try:
         config = json.loads(os.environ.get("TF_CONFIG", ""))
         task = config["task"]
+        if "ps" in config["cluster"] and task["type"] != "chief":
+            return f"native_stderr_{'ps' if task['type'] == 'ps' else 'worker'}_{int(task['index'])}.log"
         index = str(0 if task["type"] == "chief" else int(task["index"]) + ("chief" in config["cluster"]))
     except (ValueError, TypeError, KeyError, RecursionError):
         rank = os.environ.get("SLURM_PROCID", "0")

@@ -1,12 +1,13 @@
 """What the command is in a process that serves another one, which trains: a server of TensorFlow's, and nothing else.
 
-A worker computes what it is handed, a `ps` keeps variables. Neither reads the configuration nor touches the workdir:
-both are the chief's, and so are the errors in them.
+A worker computes what it is handed, a `ps` keeps variables. Neither reads the configuration: it is the chief's, and so
+are the errors in it. In the workdir, where the chief has made it on this machine, each leaves what C++ has to say.
 """
 
 import os
 import signal
 import sys
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
@@ -17,7 +18,7 @@ from core.workers.duty import Duty
 from core.workers.fence import fence
 from core.workers.handshake import token_from_environment
 from trainers.blame import report
-from trainers.native_stderr import native_stderr_in
+from trainers.native_stderr import move_native_stderr, native_stderr_in
 from trainers.packages import check_own_packages, import_packages
 from trainers.preemption import STOPPING, Preemption
 
@@ -35,11 +36,11 @@ def served_place() -> ServedCluster | None:
     return cluster if isinstance(cluster, ServedCluster) and not cluster.is_chief else None
 
 
-def serve(cluster: ServedCluster) -> NoReturn:
+def serve(cluster: ServedCluster, workdir: Path) -> NoReturn:
     """Serves the chief of this cluster until it has no more use for it, and ends the process."""
     try:
         with native_stderr_in(None):
-            code = _serve(cluster)
+            code = _serve(cluster, workdir)
     except BaseException as error:
         code = report(error, verbose=False)
     sys.stdout.flush()
@@ -47,7 +48,7 @@ def serve(cluster: ServedCluster) -> NoReturn:
     os._exit(code)  # TensorFlow knows no other end of a server
 
 
-def _serve(cluster: ServedCluster) -> int:
+def _serve(cluster: ServedCluster, workdir: Path) -> int:
     for number in STOPPING:
         signal.signal(number, _leave_quietly)
     check_own_packages()
@@ -55,6 +56,7 @@ def _serve(cluster: ServedCluster) -> int:
     from core.checkpoint.versions import versions
 
     duty = Duty.awaited(cluster, about=versions(), deadline=MEETING_SECONDS, token=token_from_environment())
+    move_native_stderr(workdir)  # by now the chief has made it
     with held_back(signal.SIGTERM):  # TensorFlow takes it for its own, and then does nothing with it
         _held = fence(cluster), _started(cluster)  # open as long as somebody holds them
     preemption = Preemption()

@@ -23,11 +23,11 @@ def cluster():
     return {job: [f"127.0.0.1:{port}"] for job, port in zip(jobs, free_ports(3), strict=True)}
 
 
-def serve(cluster, *, cwd):
+def serve(cluster, *flags, cwd):
     """Runs the command as a server; what its chief is to train is none of its business."""
     arguments = {"cluster": cluster, "job": "ps", "index": 0, "token": TOKEN}
     before = {"module": "tests.served.role", "arguments": arguments}
-    return fork_server().run("--gin_file=not_there.gin", cwd=cwd, timeout=LONG, before=before)
+    return fork_server().run("--gin_file=not_there.gin", *flags, cwd=cwd, timeout=LONG, before=before)
 
 
 def called(cluster):
@@ -57,6 +57,17 @@ def test_it_serves_until_its_chief_says_goodbye_or_is_gone(cluster, goodbye, cod
     assert f"ps 0 ({cluster['ps'][0]}) serves the chief ({cluster['chief'][0]})\n" in done.stdout
     assert ("error: the chief" in done.stderr) == (goodbye is None)
     assert not list(tmp_path.iterdir())
+
+
+def test_what_cpp_has_to_say_is_kept_where_the_chief_has_made_the_workdir(cluster, tmp_path):
+    (tmp_path / "run").mkdir()
+    with ThreadPoolExecutor() as pool:
+        end = pool.submit(serve, cluster, "--workdir=run", cwd=tmp_path)
+        chief = called(cluster)
+        chief.send({"bye": None})
+        chief.shutdown_write()
+        assert end.result(LONG).returncode == 0
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["native_stderr_ps_0.log"]
 
 
 def test_a_place_that_is_none_is_refused(cluster, tmp_path):

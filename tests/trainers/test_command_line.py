@@ -230,17 +230,20 @@ def test_verbose_shows_the_traceback(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "index", "name"),
+    ("kind", "index", "servers", "name"),
     [
-        ("chief", 0, "native_stderr.log"),
-        ("worker", 0, "native_stderr_1.log"),
-        ("worker", 1, "native_stderr_2.log"),
+        ("chief", 0, [], "native_stderr.log"),
+        ("worker", 0, [], "native_stderr_1.log"),
+        ("worker", 1, [], "native_stderr_2.log"),
+        ("chief", 0, ["d:1"], "native_stderr.log"),
+        ("ps", 0, ["d:1"], "native_stderr_ps_0.log"),
+        ("worker", 0, ["d:1"], "native_stderr_worker_0.log"),
     ],
 )
-def test_each_worker_has_a_log_of_its_own(kind, index, name, monkeypatch):
+def test_each_worker_has_a_log_of_its_own(kind, index, servers, name, monkeypatch):
     from trainers.native_stderr import log_name
 
-    cluster = {"chief": ["a:1"], "worker": ["b:1", "c:1"]}
+    cluster = {"chief": ["a:1"], "worker": ["b:1", "c:1"], **({"ps": servers} if servers else {})}
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}}))
     assert log_name() == name
 
