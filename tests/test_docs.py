@@ -16,6 +16,7 @@ PAGES = sorted(path.name for path in (CHECKOUT / "docs").glob("*.md"))
 LONG = {
     "asynchronous.md",
     "dry-run.md",
+    "diagnosis.md",
     "gans.md",
     "inner-loops.md",
     "language-models.md",

@@ -1,5 +1,6 @@
 """An experiment: what is trained, on what, where. Every mode starts by building one."""
 
+import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 
@@ -54,16 +55,18 @@ class Experiment:
             )
         self.seed = seed
         self.synthetic = synthetic
-        self._factory, self._one_device = task, one_device
-        self.assembly = fitting(
-            lambda: assemble(self._make, self.strategy, placements=placements, one_device=one_device),
-            self.make_task,
-            self.strategy,
-        )
-        self.task = self.assembly.task
+        self._factory, self._placements, self._one_device = task, placements, one_device
+        self._assemble()
         for source in filter(None, (train_source, eval_source)):
             self.task.check_source(source)
         self._check_tokenizers()
+
+    def on(self, strategy: tf.distribute.Strategy) -> "Experiment":
+        """Makes the same experiment on another strategy, from the first step on."""
+        other = copy.copy(self)
+        other.strategy = strategy
+        other._assemble()
+        return other
 
     def make_task(self) -> Task:
         """Makes one more task, as it is before the first step."""
@@ -87,6 +90,14 @@ class Experiment:
                 f"`Experiment.eval_source` has tokens of {shown(evaluated.identity[:16])}, but those of "
                 f"`Experiment.train_source` are of {shown(trained.identity[:16])}: give both sources one tokenizer."
             )
+
+    def _assemble(self) -> None:
+        self.assembly = fitting(
+            lambda: assemble(self._make, self.strategy, placements=self._placements, one_device=self._one_device),
+            self.make_task,
+            self.strategy,
+        )
+        self.task = self.assembly.task
 
     def _make(self) -> Task:
         return made_by(self._factory, self.seed)

@@ -1,6 +1,7 @@
 """One way to run the experiment, traced and ready to be timed: with real input, on one batch, and in parts."""
 
 import functools
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -17,8 +18,10 @@ from core.measure import (
     turns_program,
 )
 from core.telemetry import JsonLines, Telemetry, TensorBoard
+from core.workers import is_chief
 from trainers.bad_step import explain_bad_step
 from trainers.diagnose.times import Measured, Times, split
+from trainers.diagnose.together import agreed, of_each_worker
 from trainers.diagnosis import explained, repeatable_or_refused
 from trainers.hooks.standard import CheckReplicas, Evaluate, LogMetrics, SaveCheckpoint
 from trainers.trainer import Trainer
@@ -45,7 +48,8 @@ class Bench:
         self._whole = Program(trainer.chunk, trainer.progress)
         self._seconds(self._whole, 0)  # what XLA compiles, it compiles at the first call
         self.traced = time.perf_counter() - began
-        self.seconds_a_step = min(self._seconds(self._whole, 1) for _ in range(2))
+        # Workers take as many steps as each other, though their clocks differ.
+        (self.seconds_a_step,) = agreed([min(self._seconds(self._whole, 1) for _ in range(2))], trainer.agreement)
         self.timed_steps = max(1, min(self.chunk_steps, int(TIMED_SECONDS / self.seconds_a_step)))
 
     def times(self, hooks: Mapping[str, float] = {}) -> Times:
@@ -91,7 +95,9 @@ class Bench:
 
     def synthetic(self) -> float:
         """Returns what a step takes on one batch."""
-        calls = [self._seconds(self._whole, self.chunk_steps) for _ in range(REAL_CHUNKS)]
+        first = self._seconds(self._whole, self.chunk_steps)
+        more = min(REAL_CHUNKS, int(TIMED_SECONDS / (self.chunk_steps * self.seconds_a_step)))
+        calls = [first, *(self._seconds(self._whole, self.chunk_steps) for _ in range(more))]
         return statistics.median(calls) / self.chunk_steps
 
     def computing(self) -> float:
@@ -106,7 +112,9 @@ class Bench:
         The first call may trace something: the second is what counts.
         """
         trainer, found = self.trainer, dict[str, float]()
-        trainer.telemetry = Telemetry([JsonLines(trainer.workdir.metrics, 0), TensorBoard(trainer.workdir.events, 0)])
+        if is_chief():
+            folder = trainer.workdir
+            trainer.telemetry = Telemetry([JsonLines(folder.metrics, 0), TensorBoard(folder.events, 0)])
         for hook in trainer.hooks:
             hook.check(trainer)
         for hook in trainer.hooks:
@@ -142,7 +150,8 @@ class Bench:
             before = exchange.seconds()
             self._seconds(program, self.timed_steps)
             rounds.append([(b - a) / self.timed_steps for a, b in zip(before, exchange.seconds(), strict=True)])
-        return [statistics.median(found) for found in zip(*rounds, strict=True)]
+        alone = [statistics.median(found) for found in zip(*rounds, strict=True)]
+        return of_each_worker(alone, self.trainer.agreement)
 
     def _timed(self, programs: Mapping[str, Program]) -> dict[str, Callable[[], float]]:
         """Returns what times a call of each, which has run once."""
@@ -160,18 +169,18 @@ class Bench:
         calls = self.trainer.settings.parallel_calls
         for _ in range(FETCHED_AHEAD + (calls if calls > 1 else 0)):
             next(chunks)
-        self._seconds(self._whole, self.chunk_steps)
-        count, waited, least = 0, 0.0, max(REAL_CHUNKS, 2 * calls)
         began = time.perf_counter()
-        while True:
+        self._whole.seconds(next(chunks), self.chunk_steps)
+        (first,) = agreed([time.perf_counter() - began], self.trainer.agreement)
+        count = max(math.ceil(REAL_SECONDS / first), REAL_CHUNKS, 2 * calls)
+        count = max(1, min(count, int(PATIENCE_SECONDS / first)))
+        began, waited = time.perf_counter(), 0.0
+        for _ in range(count):
             before = time.perf_counter()
             stacked = next(chunks)
             waited += time.perf_counter() - before
             self._whole.seconds(stacked, self.chunk_steps)
-            count += 1
-            passed = time.perf_counter() - began
-            if passed > PATIENCE_SECONDS or (passed > REAL_SECONDS and count >= least):
-                break
+        passed = time.perf_counter() - began
         self._refuse_bad_step()
         return passed / (count * self.chunk_steps), waited / (count * self.chunk_steps)
 

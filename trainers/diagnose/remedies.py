@@ -1,7 +1,7 @@
 """Gin lines that could make training faster, and what came of each when it was tried."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 WORTH = 1.05  # so many times as fast, and not less, is no chance
@@ -9,12 +9,13 @@ WORTH = 1.05  # so many times as fast, and not less, is no chance
 
 @dataclasses.dataclass(frozen=True)
 class Remedy:
-    """One gin line, and what it changes: settings of the trainer, or the interval of a hook."""
+    """One gin line, and what it changes: settings of the trainer, the interval of a hook, or the devices."""
 
     line: str
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     hook: str = ""  # the class whose `every` becomes `every`
     every: int = 0
+    devices: Sequence[str] = ()
     caution: str = ""  # what else it changes
 
 
@@ -38,6 +39,11 @@ class Tried:
 def setting(name: str, value: Any, caution: str = "") -> Remedy:
     """Returns the line that binds a setting of the trainer."""
     return Remedy(f"Trainer.{name} = {value!r}", {name: value}, caution=caution)
+
+
+def devices(names: Sequence[str]) -> Remedy:
+    """Returns the line that has replicas on these devices alone."""
+    return Remedy(f"mirrored.devices = {list(names)}", devices=names)
 
 
 def interval(name: str, steps: int) -> Remedy:

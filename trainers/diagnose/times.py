@@ -3,6 +3,7 @@
 import dataclasses
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 WAIT, BESIDE, HOST = "input wait", "input beside the step", "host work"
 FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
@@ -10,8 +11,7 @@ COLLECTIVES, SKEW = "collectives", "skew"
 PARTS = (WAIT, BESIDE, HOST, FORWARD, BACKWARD, COLLECTIVES, SKEW, UPDATE)
 
 
-@dataclasses.dataclass(frozen=True)
-class Crossing:
+class Crossing(NamedTuple):
     """The collectives of one phase in a step."""
 
     phase: str
@@ -19,9 +19,9 @@ class Crossing:
     seconds: float
 
     @property
-    def bandwidth(self) -> float:
-        """Returns the bytes a second at which what a replica hands in gets through; NaN where no time was seen."""
-        return self.bytes / self.seconds if self.seconds else float("nan")
+    def bandwidth(self) -> float | None:
+        """Returns the bytes a second at which what a replica hands in gets through, if it takes a time that shows."""
+        return self.bytes / self.seconds if self.seconds else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,9 +59,31 @@ class Times:
         return {name: seconds / self.step for name, seconds in self.parts.items()}
 
     @property
+    def real(self) -> float:
+        """Returns what a step takes without hooks."""
+        return self.step - sum(self.hooks.values())
+
+    @property
     def explained(self) -> float:
         """Returns which fraction of the step its parts add up to."""
         return sum(self.parts.values()) / self.step
+
+    def numbers(self) -> list[float]:
+        """Returns all of them in a row."""
+        crossings = [crossing.seconds for crossing in self.crossings]
+        return [self.step, self.synthetic, *self.parts.values(), *self.hooks.values(), *crossings, *self.alone]
+
+    def with_numbers(self, numbers: Sequence[float]) -> "Times":
+        """Returns the same times with others of these."""
+        rest = iter(numbers)
+        return Times(
+            next(rest),
+            next(rest),
+            {name: next(rest) for name in self.parts},
+            {name: next(rest) for name in self.hooks},
+            [crossing._replace(seconds=next(rest)) for crossing in self.crossings],
+            list(rest),
+        )
 
 
 def split(found: Measured, bytes_of: Mapping[str, int], hooks: Mapping[str, float] = {}) -> Times:

@@ -10,6 +10,7 @@ import time
 import gin
 import tensorflow as tf
 from core.data import Source
+from core.distribution.exchange import replica_here
 from core.module import Module
 from core.task import Loss, Task, Update
 from trainers.hooks import Hook
@@ -18,29 +19,33 @@ SIZE = 192
 
 
 class Net(Module):
-    def __init__(self, passes):
+    def __init__(self, passes, unused):
         super().__init__()
         self.w, self.passes = tf.Variable(tf.eye(SIZE), name="w"), passes
+        self.table = tf.Variable(tf.zeros([1 + unused]), name="table")
 
     def __call__(self, x):
         for _ in range(self.passes):
             x = tf.tanh(x @ self.w)
-        return x
+        return x + self.table[0]
 
 
 @gin.configurable
 class Planted(Task):
-    """Multiplies matrices in `passes`."""
+    """Multiplies matrices in `passes`, and sleeps on one replica; gradients of `unused` values are nothing but sent."""
 
-    def __init__(self, *, rng, passes=1, optimizer=gin.REQUIRED):
+    def __init__(self, *, rng, passes=1, unused=0, slow_replica=None, seconds=0.0, optimizer=gin.REQUIRED):
         super().__init__()
-        self.net, self.optimizer = Net(passes), optimizer
+        self.net, self.optimizer = Net(passes, unused), optimizer
+        self.slow_replica, self.seconds = slow_replica, seconds
 
     def phases(self):
         return [Update("net", loss=self.loss, trains=self.net, optimizer=self.optimizer)]
 
     def loss(self, batch, rng):
-        return Loss(tf.reduce_mean(tf.square(self.net(batch["x"])), 1))
+        slow = self.slow_replica is not None and replica_here() == self.slow_replica
+        x = sleeping(batch["x"], self.seconds if slow else 0.0)
+        return Loss(tf.reduce_mean(tf.square(self.net(tf.ensure_shape(x, batch["x"].shape))), 1))
 
 
 def sleeping(x, seconds):

@@ -1,0 +1,182 @@
+"""Programs that lack a part of a step run all other parts, as often as there are steps: what they take tells of it."""
+
+import collections
+
+import gin
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from core.data import ArraySource, PerReplica, train_chunks
+from core.engine import ALL_WELL, Progress, TrainStep, assemble, make_chunk
+from core.measure import (
+    Program,
+    Whole,
+    backward_program,
+    collective_programs,
+    forward_program,
+    fractions,
+    peak_memory,
+    reset_peak_memory,
+    turns_program,
+)
+from core.module import Module
+from core.optimizers.transform import stateless
+from core.task import Loss, Task, Update
+from core.testing import on_virtual_cpus
+from tests.commands import CONFIGS
+from trainers import configurables as configurables  # registers them
+from trainers.experiment import Experiment
+from trainers.settings import Settings
+from trainers.trainer import Trainer
+from trainers.workdir import Workdir
+
+STEPS = 3
+
+
+class Counted(Task):
+    """Counts what is computed."""
+
+    def __init__(self):
+        super().__init__()
+        self.net, self.seen = Module(), collections.Counter()
+        self.net.w = tf.Variable(tf.ones([4]))
+
+    def counted(self, name, x):
+        def count():
+            self.seen[name] += 1
+            return np.float32(0.0)
+
+        return x + tf.ensure_shape(tf.numpy_function(count, [], tf.float32, stateful=True), [])
+
+    def phases(self):
+        def rule(gradients, params, step):
+            return {path: self.counted("update", -0.1 * g) for path, g in gradients.items()}
+
+        return [Update("net", loss=self.loss, trains=self.net, optimizer=stateless("counted", rule))]
+
+    def loss(self, batch, rng):
+        @tf.custom_gradient
+        def passes(w):
+            return self.counted("forward", w), lambda dy: self.counted("backward", dy)
+
+        return Loss(tf.reduce_sum(batch["x"] * passes(tf.convert_to_tensor(self.net.w)), 1))
+
+
+def taken_apart(replicas, microbatches):
+    """The task, the pieces of its step, a chunk that it eats, and the whole of it as a program."""
+    strategy = on_virtual_cpus(replicas)
+    source = ArraySource({"x": np.ones([8, 4], "float32")}, name="ones")
+    settings = {"global_batch_size": 4, "microbatches": microbatches, "chunk_steps": STEPS, "seed": 0}
+    chunks = PerReplica(lambda i: train_chunks(source, **settings, replicas=replicas, replica=i), strategy)
+    assembly = assemble(Counted, strategy)
+    rows = 4 // microbatches // replicas
+    batch = {"x": tf.TensorSpec([microbatches, rows, 4], tf.float32)}
+    step = TrainStep(assembly, batch, seed=0)
+    progress = Progress({name: spec.sums_of_update for name, spec in step.specs.items()}, strategy=strategy)
+    program = Program(make_chunk(step, chunks.element_spec, progress), progress)
+    whole = Whole(assembly, step, batch, chunks.element_spec, steps=STEPS, seed=0)
+    return assembly.task, whole, next(iter(chunks)), program
+
+
+def counts(task, program, stacked):
+    task.seen.clear()
+    assert program.seconds(stacked, STEPS) > 0
+    assert int(program.progress.bad_step) == ALL_WELL
+    return dict(task.seen)
+
+
+@pytest.mark.parametrize(("replicas", "microbatches"), [(1, 1), (2, 1), (2, 2)])
+def test_a_program_lacks_its_part_and_no_other(replicas, microbatches):
+    task, whole, stacked, program = taken_apart(replicas, microbatches)
+    passes = STEPS * replicas * microbatches
+    assert counts(task, forward_program(whole), stacked) == {"forward": passes}
+    assert counts(task, backward_program(whole), stacked) == {"forward": passes, "backward": passes}
+    for sent in collective_programs(whole).values():
+        assert counts(task, sent, stacked) == {"forward": passes, "backward": passes}
+    turns, exchange = turns_program(whole)
+    assert counts(task, turns, stacked) == {"forward": passes, "backward": passes}
+    assert len(exchange.seconds()) == replicas
+    assert min(exchange.seconds()) > 0
+    before = task.net.w.numpy().tolist()
+    assert before == [1.0] * 4  # so far nothing was written
+    assert counts(task, program, stacked) == {"forward": passes, "backward": passes, "update": STEPS * replicas}
+    assert task.net.w.numpy().tolist() != before
+
+
+def test_phases_are_heard_one_after_the_other():
+    _, whole, _, _ = taken_apart(2, 1)
+    assert list(collective_programs(whole)) == ["net"]
+    silent, heard = whole.silent(), whole.silent("net")
+
+    def summed(exchange):
+        part = tf.function(lambda: exchange.run(lambda: exchange.sum(tf.constant(1.0), phase="net", what="x")))
+        return float(whole.assembly.strategy.experimental_local_results(part())[0])
+
+    assert (summed(silent), summed(heard)) == (1.0, 2.0)
+    assert not silent.ledger.collectives
+
+
+def test_replicas_that_take_turns_do_not_wait_for_each_other():
+    _, whole, _, _ = taken_apart(2, 1)
+    _, exchange = turns_program(whole)
+    order = []
+
+    def note(replica):
+        order.append(int(replica))
+        return np.float32(0.0)
+
+    def passes():
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        begun = tf.numpy_function(note, [replica], tf.float32, stateful=True)
+        with tf.control_dependencies([begun]):
+            return tf.numpy_function(note, [replica], tf.float32, stateful=True)
+
+    function = tf.function(lambda: whole.assembly.strategy.experimental_local_results(exchange.run(passes)))
+    for _ in range(5):
+        function()
+    assert order == 5 * [0, 0, 1, 1]
+
+
+def test_memory_that_was_given_back_is_forgotten():
+    held = np.ones(50 * 2**20, np.uint8)
+    high = peak_memory()["process"]
+    assert high > held.nbytes
+    del held
+    reset_peak_memory()
+    assert peak_memory()["process"] < high
+
+
+def test_fractions_are_of_what_ran_beside():
+    speed = iter([1.0, 1.0, 10.0, 10.0, 2.0, 2.0])  # of a machine that is busy in the second round
+    whole, parts = fractions({"part": lambda: next(speed), "all": lambda: 3 * next(speed)}, of="all", rounds=3)
+    assert (whole, parts) == (6.0, {"part": pytest.approx(1 / 3), "all": 1.0})
+
+
+SHIPPED = ("convnet", "gan", "gan_generator_on_one_device", "dcgan", "cyclegan", "simclr")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_steps_can_be_taken_apart(name, tmp_path):
+    gin.add_config_file_search_path(str(CONFIGS))
+    gin.parse_config_files_and_bindings([str(CONFIGS / f"digits_{name}.gin")], [])
+    strategy = on_virtual_cpus(2)
+    never = {"log_every": None, "evaluate_every": None, "checkpoint_every": None, "hooks": ()}
+    settings = Settings(steps=10, global_batch_size=8, chunk_steps=2, **never)
+    trainer = Trainer(Experiment(strategy=strategy, eval_source=None), Workdir(tmp_path), settings)
+    stacked = next(trainer.input.chunks_from(0))
+    program = Program(trainer.chunk, trainer.progress)
+    whole = Whole(
+        trainer.experiment.assembly,
+        trainer.train_step,
+        trainer.input.batch_spec,
+        trainer.input.chunk_spec,
+        steps=10,
+        seed=0,
+    )
+    sent = collective_programs(whole)
+    assert sorted(sent) == sorted({entry.phase for entry in trainer.train_step.exchange.ledger.collectives})
+    for each in (forward_program(whole), backward_program(whole), *sent.values(), turns_program(whole)[0], program):
+        each.seconds(stacked, 2)
+        assert int(each.progress.bad_step) == ALL_WELL
