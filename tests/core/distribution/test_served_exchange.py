@@ -3,9 +3,10 @@
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
+import pytest
 import tensorflow as tf
 
-from core.distribution.served_book import Book
+from core.distribution.served_book import NOBODY, Book
 from core.distribution.served_exchange import ServedExchange
 from core.distribution.served_variable import ServedVariable
 
@@ -13,46 +14,72 @@ SERVER = "/job:localhost/replica:0/task:0/device:CPU:0"
 STEPS = 100
 
 
-def test_nobody_reads_or_writes_while_another_writes():
-    extended = SimpleNamespace(worker_devices=(SERVER,))
-    strategy = SimpleNamespace(num_replicas_in_sync=1, extended=extended, divide_by_staleness=False)
-    exchange = ServedExchange(strategy)
-    a, b = (ServedVariable(0.0, strategy=strategy, server=SERVER, name=name, trainable=True) for name in "ab")
-    figures, large = {"loss": tf.Variable(0.0)}, tf.Variable(tf.ones([256, 256]))
-    bad_step = tf.Variable(-1, dtype=tf.int64)
-    exchange.book = Book(["net"], bad_step, {"net": figures}, server=SERVER, max_staleness=None)
+class Adding:
+    """A server of two weights, and steps that add one to both."""
 
-    def later(x):
-        """Returns `x` a while after it is there."""
-        with tf.control_dependencies([x]):
-            return x + 0.0 * tf.reduce_sum(tf.matmul(large.read_value(), large.read_value()))
+    def __init__(self):
+        extended = SimpleNamespace(worker_devices=(SERVER,))
+        strategy = SimpleNamespace(num_replicas_in_sync=1, extended=extended, divide_by_staleness=False)
+        self.weights = {
+            name: ServedVariable(0.0, strategy=strategy, server=SERVER, name=name, trainable=True) for name in "ab"
+        }
+        self.loss, self._large = tf.Variable(0.0), tf.Variable(tf.ones([256, 256]))
+        bad_step, sums = tf.Variable(NOBODY, dtype=tf.int64), {"net": {"loss": self.loss}}
+        self.exchange = ServedExchange(strategy)
+        self.exchange.book = Book(["net"], bad_step, sums, server=SERVER, max_staleness=None)
 
-    def write(gradients, values, apply_if):
-        written = [v.assign(later(v.read_value()) + gradients[v.name[0]]) for v in (a, b)]  # one after the other
+    def worker(self):
+        """Returns what takes a step at one worker: a trace of its own, as each has copies of its own."""
+        number = tf.TensorSpec([], tf.int64)
+        return tf.function(self._take, input_signature=(number,), autograph=False).get_concrete_function()
+
+    def _take(self, step):
+        """Returns what the weights were when they were pulled, and whether the step was counted."""
+        self.exchange.begin()
+        self.exchange.step = step
+        with self.exchange.taking_steps(list(self.weights.values())):
+            self.exchange.refresh()
+            pulled = [weight.read_value() for weight in self.weights.values()]
+            gradients = dict.fromkeys(self.weights, tf.cast(step, tf.float32) * 0.0 + 1.0)
+            well, _ = self.exchange.at_variables(
+                self._write, gradients, {"loss": pulled[0] * 0.0 + 1.0}, tf.constant(True),
+                phase="net", parameters=self.weights,
+            )  # fmt: skip
+        return *pulled, well
+
+    def _write(self, gradients, values, apply_if):
+        written = [weight.assign(self._later(weight) + gradients[name]) for name, weight in self.weights.items()]
         with tf.control_dependencies(written):
             return tf.constant(True), dict(values)
 
-    def take(step):
-        """Adds one to both weights; returns what they were when they were pulled, and whether it was counted."""
-        exchange.begin()
-        exchange.step = step
-        with exchange.taking_steps([a, b]):
-            exchange.refresh()
-            pulled = (a.read_value(), b.read_value())
-            gradients, parameters = dict.fromkeys("ab", tf.constant(1.0)), {"a": a, "b": b}
-            values, healthy = {"loss": tf.constant(1.0)}, tf.constant(True)
-            well, _ = exchange.at_variables(write, gradients, values, healthy, phase="net", parameters=parameters)
-        return *pulled, well
+    def _later(self, weight):
+        """Reads a weight, and takes a while for it."""
+        with tf.control_dependencies([x := weight.read_value()]):
+            return x + 0.0 * tf.reduce_sum(tf.matmul(self._large.read_value(), self._large.read_value()))
+
+
+@pytest.fixture
+def adding():
+    return Adding()
+
+
+def test_nobody_reads_or_writes_while_another_writes(adding):
+    workers = [adding.worker(), adding.worker()]
 
     def work(first):
-        spec = tf.TensorSpec([], tf.int64)
-        worker = tf.function(take, input_signature=(spec,), autograph=False).get_concrete_function()
-        return lambda: [worker(tf.constant(step, tf.int64)) for step in range(first, STEPS, 2)]
+        return [workers[first](tf.constant(step, tf.int64)) for step in range(first, STEPS, 2)]
 
-    workers = [work(0), work(1)]  # a trace each, as each has copies of its own
     with ThreadPoolExecutor() as pool:
-        found = [taken for each in pool.map(lambda worker: worker(), workers) for taken in each]
+        found = [taken for each in pool.map(work, range(2)) for taken in each]
     assert all(bool(well) for *_, well in found)
-    assert all(float(x) == float(y) for x, y, _ in found)
-    assert (float(a), float(b), float(figures["loss"])) == (STEPS, STEPS, STEPS)
-    assert exchange.book.figures()["staleness"] > 0.0  # the two did work side by side
+    assert all(float(a) == float(b) for a, b, _ in found)
+    assert [float(x) for x in (*adding.weights.values(), adding.loss)] == [STEPS] * 3
+    assert adding.exchange.book.figures()["staleness"] > 0.0  # the two did work side by side
+
+
+def test_weights_travel_as_one_message_and_gradients_with_figures_as_another(adding):
+    operations = adding.worker().graph.get_operations()
+    pull, _ = [op for op in operations if op.type == "StatefulPartitionedCall"]
+    assert [x.dtype for x in pull.outputs].count(tf.float32) == 1
+    at_server = [x for op in operations if op.device == SERVER for x in op.inputs if x.op.device != SERVER]
+    assert [x.dtype for x in at_server].count(tf.float32) == 1
