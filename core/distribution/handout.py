@@ -1,6 +1,7 @@
 """The chief's part of asynchronous training: it hands out steps by number, in bundles, until all are done."""
 
 import contextlib
+import math
 import queue
 import threading
 import time
@@ -32,6 +33,7 @@ class _Bundle(NamedTuple):
     batches: Batch
     steps: int
     since: float
+    begun: float  # when it came to be among as many as there are workers: who waits behind them isn't slow
 
 
 class Handout:
@@ -86,6 +88,7 @@ class Handout:
                 fitting = int(bundle.steps * _BUNDLE_SECONDS / (time.monotonic() - bundle.since))
                 self.size = min(max(1, fitting), 2 * self.size, MOST)
                 self._moved = time.monotonic()
+                self._begin()
         now = time.monotonic()
         if now - self._moved > self._strategy.meeting_deadline and (missing := missing_workers()):
             raise PeerLostError(
@@ -94,7 +97,7 @@ class Handout:
                 f"{_RESTART}"
             )
         for first, bundle in self._out.items():
-            if now - bundle.since > self._strategy.overdue:  # its worker is stopped, slow or lost: another may try
+            if now - bundle.begun > self._strategy.overdue:  # its worker is stopped, slow or lost: another may try
                 self._schedule(first, bundle.batches, bundle.steps)
         if now - self._looked > _LOOK_SECONDS:
             self.look()
@@ -104,8 +107,15 @@ class Handout:
             self._moved = time.monotonic()
         with naming_lost_servers():
             handle = self._strategy.coordinator.schedule(self._take, args=(batches, tf.constant(first, tf.int64)))
-        self._out[first] = _Bundle(batches, steps, time.monotonic())
+        self._out[first] = _Bundle(batches, steps, time.monotonic(), math.inf)
+        self._begin()
         threading.Thread(target=self._await, args=(handle, first), daemon=True, name=f"steps from {first}").start()
+
+    def _begin(self) -> None:
+        """Starts the clocks of the oldest bundles, which workers have taken."""
+        for first, bundle in list(self._out.items())[: self._strategy.workers]:
+            if bundle.begun == math.inf:
+                self._out[first] = bundle._replace(begun=time.monotonic())
 
     def _await(self, handle: Any, first: int) -> None:
         with contextlib.suppress(tf.errors.OpError):  # which the coordinator raises

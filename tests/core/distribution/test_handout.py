@@ -109,6 +109,27 @@ def test_what_is_overdue_is_handed_out_again_and_is_done_once_either_is(alongsid
     played.handout.settle()
 
 
+def test_a_bundle_that_waits_behind_others_is_not_overdue(alongside, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(handout, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    played = Played(overdue=10.0)
+    chief = alongside(lambda: (played.hand_out(0, 3), played.handout.settle()))
+    while len(played.waiting) < 3:
+        assert chief.is_alive()
+    now[0] = 9.0
+    assert played.take() == [0]  # the third begins
+    while len(played.handout._out) == 3:
+        assert chief.is_alive()
+    now[0] = 11.0
+    while len(played.waiting) < 3:
+        assert chief.is_alive()
+    chief.join(0.5)  # some looks
+    assert [first for first, _, _ in played.waiting] == [1, 2, 1]
+    now[0] = 12.0
+    while played.waiting:
+        played.take()
+
+
 def test_a_push_that_broke_off_ends_the_run():
     played = Played()
     played.hand_out(6, 7)
