@@ -1,8 +1,14 @@
 """How asynchronous runs end and go on: signals to the chief, and losses that are not finite."""
 
 import json
+import signal
+import socket
+import time
+
+import pytest
 
 from tests.served.lab import Served, counted, counting, figures
+from tests.trainers.launch.launch_lab import alive
 
 SIGNALS = """
 import os
@@ -49,6 +55,32 @@ def test_the_chief_saves_and_goes_on_or_leaves_as_it_is_told_and_no_step_of_a_me
     assert counted(tmp_path / "run") == {"w": 80.0, "step": 80}
     [line] = figures(tmp_path / "run")
     assert (line["step"], line["loss"]) == (80, -39.5)  # the mean of each step's, those before the kill among them
+
+
+@pytest.mark.long
+def test_a_worker_that_never_comes_is_named(tmp_path):
+    bindings = ["Trainer.steps = 10", "parameter_server.meeting_deadline = 15.0"]
+    with Served(tmp_path, workers=2) as served:
+        served.signal("worker", 1, signal.SIGKILL)
+        done = served.train(*counting(tmp_path, *bindings))
+        came, missing = served.cluster["worker"]
+    assert done.returncode == 6, done.stdout
+    assert f"worker 1 ({missing}) didn't come within 15 s" in done.stderr
+    assert came not in done.stderr
+
+
+@pytest.mark.long
+def test_a_chief_whose_port_is_taken_says_so_and_dismisses_all(tmp_path):
+    with Served(tmp_path) as served:
+        host, port = served.cluster["chief"][0].split(":")
+        with socket.create_server((host, int(port))):
+            done = served.train(*counting(tmp_path, "Trainer.steps = 10"))
+        until = time.monotonic() + 60
+        while any(alive(pid) for pid in served.pids.values()):
+            assert time.monotonic() < until
+            time.sleep(0.1)
+    assert done.returncode == 2, done.stdout
+    assert f"the chief ({host}:{port}) can't listen at port {port}: another process has it" in done.stderr
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_and_nothing_after_it_is_written(tmp_path):
