@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tests import ports
+
 CHECKOUT = Path(__file__).resolve().parent.parent
 CONFIGS = CHECKOUT / "configs"
 Done = subprocess.CompletedProcess[str]
@@ -55,10 +57,10 @@ class ForkServer:
         )  # fmt: skip
         atexit.register(self.process.kill)
 
-    def run(self, *arguments: str, cwd: Path, timeout: float, before: Mapping[str, Any] | None = None) -> Done:
-        """Runs the command in a fork; `before` is what `become` in `tests.fork_server` says."""
+    def run(self, *arguments: str, cwd: Path, timeout: float, **settings: Any) -> Done:
+        """Runs a command in a fork, with the settings of `begin`."""
         with tempfile.NamedTemporaryFile("r") as stdout, tempfile.NamedTemporaryFile("r") as stderr:
-            pid = self.begin(*arguments, cwd=cwd, stdout=stdout.name, stderr=stderr.name, before=before)
+            pid = self.begin(*arguments, cwd=cwd, stdout=stdout.name, stderr=stderr.name, **settings)
             try:
                 code = self.answer(timeout)
             except TimeoutError:
@@ -76,7 +78,10 @@ class ForkServer:
         before: Mapping[str, Any] | None = None,
         command: str = "trainers.main",
     ) -> int:
-        """Starts a command with files for its output; returns its process id. The next `answer` is its exit code."""
+        """Starts a command with files for its output; returns its process id. The next `answer` is its exit code.
+
+        `before` is what `become` in `tests.fork_server` says.
+        """
         assert self.process.stdin
         streams = {"stdout": stdout, "stderr": stderr}
         request = {"command": command, "arguments": arguments, "cwd": str(cwd), "before": before, **streams}
@@ -99,6 +104,12 @@ def run(*arguments: str, cwd: Path, timeout: float = 300) -> Done:
     if sys.platform != "linux" or fork_server().environment != environment():
         return run_process(*arguments, cwd=cwd, timeout=timeout)  # TensorFlow reads its settings as it is imported
     return fork_server().run(*arguments, cwd=cwd, timeout=timeout)
+
+
+def launch(*arguments: str, cwd: Path, timeout: float = 300) -> Done:
+    """Runs `trainers.launch` in a fork, which forks its workers."""
+    forks = {"command": "trainers.launch", "before": {"module": "tests.forked_launch", "arguments": {}}}
+    return fork_server().run(*ports.flags(), *arguments, cwd=cwd, timeout=timeout, **forks)
 
 
 def refused(*arguments: str, cwd: Path, exit_code: int, says: list[str], run: Callable[..., Done] = run) -> str:

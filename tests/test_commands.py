@@ -25,7 +25,7 @@ ENDINGS = {
 
 @pytest.mark.parametrize(
     "name",
-    [name if name in ("fails", "killed") else pytest.param(name, marks=pytest.mark.long) for name in ENDINGS],
+    [name if name == "fails" else pytest.param(name, marks=pytest.mark.long) for name in ENDINGS],
 )
 def test_a_fork_ends_as_a_process_does(name, tmp_path):
     (tmp_path / "mine.py").write_text(ENDINGS[name])

@@ -5,7 +5,7 @@ import json
 import pytest
 from command_lab import write_task
 
-from tests.commands import refused, run_process
+from tests.commands import refused, run
 
 STEP_MISTAKES = {
     "network outside the task": (
@@ -57,7 +57,7 @@ def test_step_function_mistakes(name, tmp_path):
 
 
 def test_good_step_function_of_ones_own(tmp_path):
-    done = run_process(write_task(tmp_path), cwd=tmp_path)
+    done = run(write_task(tmp_path), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
 

@@ -97,6 +97,7 @@ def test_all_phases_are_told_the_same_on_any_replicas_and_microbatches(task):
             np.testing.assert_allclose(found.variables[path], value, rtol=1e-5, atol=1e-5, err_msg=path)
 
 
+@pytest.mark.long
 def test_compiled_by_replica_as_well():
     assert_told(trained(Annealed, 2, 2, compile=True))
 

@@ -81,7 +81,7 @@ def gradients(fn: Callable[..., Any], x: tf.Tensor, variables: Any) -> Any:
     return first, outer.gradient(penalty, [x, *variables])
 
 
-@pytest.mark.parametrize("mode", ["eager", "graph", "xla"])
+@pytest.mark.parametrize("mode", ["eager", "graph", pytest.param("xla", marks=pytest.mark.long)])
 def test_recomputing_changes_no_gradient_of_first_or_second_order(mode: str) -> None:
     net = Sequential([Linear(3, 4, rng=RNG), tf.nn.tanh, Dropout(0.3), LayerNorm(4)])
     x, again = RNG.normal([5, 3]), recompute(net)

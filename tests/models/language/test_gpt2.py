@@ -21,7 +21,7 @@ PEER = FlaxGpt2(**SIZES)
 
 def begun(tokens):
     """The peer's weights as it begins, larger, and no bias zero: all that is mapped matters."""
-    given = PEER.init(jax.random.PRNGKey(0), tokens)["params"]
+    given = jax.jit(PEER.init)(jax.random.PRNGKey(0), tokens)["params"]
     leaves, tree = jax.tree_util.tree_flatten(given)
     random = np.random.RandomState(1)
     return jax.tree_util.tree_unflatten(tree, [x + 0.2 * random.randn(*x.shape).astype("float32") for x in leaves])
@@ -32,11 +32,12 @@ def test_a_model_of_gpt_2s_shape_gives_the_same_logits():
     given = begun(tokens)
     net = Transformer(**SIZES, rng=Rng.from_seed(0))
     take_over(net, given)
-    expected = np.asarray(PEER.apply({"params": given}, tokens))
+    logits = jax.jit(PEER.apply)
+    expected = np.asarray(logits({"params": given}, tokens))
     np.testing.assert_allclose(net(tf.constant(tokens, tf.int32)), expected, atol=1e-4)
     assert expected.std() > 0.5
     document = np.array([[0] * CONTEXT, [0] * 3 + [1] * 4 + [2] * 3, [0, 1, *[2] * 8]], np.int32)
-    packed = np.asarray(PEER.apply({"params": given}, tokens, document))
+    packed = np.asarray(logits({"params": given}, tokens, document))
     np.testing.assert_allclose(net(tf.constant(tokens, tf.int32), tf.constant(document)), packed, atol=1e-4)
     assert abs(packed[1:, 3:] - expected[1:, 3:]).max() > 0.5
 

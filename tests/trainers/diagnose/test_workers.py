@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from tests.commands import launch
 from tests.trainers.command_lab import gin
 from tests.trainers.diagnose.lab import CONFIGURATION, PLANTED
-from tests.trainers.launch.test_many_workers import launch
 
 TWO = "Experiment.strategy = @multi_worker()\nTrainer.chunk_steps = 2\n"
 
@@ -16,7 +16,7 @@ def test_a_slow_worker_is_named_by_the_first(tmp_path):
     (tmp_path / "planted.py").write_text(PLANTED)
     planted = f"{TWO}Planted.slow_replica = 1\nPlanted.seconds = 0.1"
     flags = [gin(tmp_path, CONFIGURATION), gin(tmp_path, planted, name="planted.gin")]
-    done = launch("--", *flags, "--mode=diagnose", "--workdir=run", cwd=tmp_path)
+    done = launch("--workers=2", "--", *flags, "--mode=diagnose", "--workdir=run", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads((tmp_path / "run" / "diagnosis.json").read_text())
     assert found["verdict"]["kind"] == "straggler", done.stdout

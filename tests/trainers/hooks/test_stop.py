@@ -48,7 +48,9 @@ class Count(Hook):
 
 
 # A checkpoint is due with the stop or not; so is a metric line.
-@pytest.mark.parametrize(("checkpoint_every", "log_every"), [(10, 10), (20, 20), (None, None)])
+@pytest.mark.parametrize(
+    ("checkpoint_every", "log_every"), [(10, 10), pytest.param(20, 20, marks=pytest.mark.long), (None, None)]
+)
 def test_everything_that_ends_a_run_follows_a_stop(tmp_path, checkpoint_every, log_every):
     settings = {"checkpoint_every": checkpoint_every, "log_every": log_every, "eval_source": digits("test")}
     late = Count()

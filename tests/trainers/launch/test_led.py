@@ -2,14 +2,11 @@
 
 import itertools
 import json
-import subprocess
-import sys
 
 import pytest
 
 from core.errors import ConfigurationError
-from tests import ports
-from tests.commands import CONFIGS, environment
+from tests.commands import CONFIGS, launch
 from tests.trainers.launch.launch_lab import HANG, HASTE, KILL_SELF, alive, launched, pids
 from trainers.launch.__main__ import parse
 from trainers.launch.commands import served_commands
@@ -160,10 +157,7 @@ def test_each_is_told_the_same_cluster_and_its_own_place():
 @pytest.mark.parametrize("strategy", ["one_device", "multi_worker"])
 def test_servers_end_quietly_where_the_strategy_has_no_use_for_them(strategy, tmp_path):
     flags = [f"--gin_file={CONFIGS / name}.gin" for name in ("digits_linear", f"runtime/{strategy}")]
-    command = [sys.executable, "-m", "trainers.launch", "--workers=1", "--ps=1", *ports.flags(), "--", *flags]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120, check=False
-    )
+    done = launch("--workers=1", "--ps=1", "--", *flags, cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     chief, launcher = done.stderr.splitlines()
     assert chief.startswith("[chief] error: ")

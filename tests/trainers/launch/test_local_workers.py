@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.commands import CONFIGS, run
-from tests.trainers.launch.test_many_workers import launch, saved, values
+from tests.commands import CONFIGS, launch, run
+from tests.trainers.launch.test_many_workers import saved, values
 
 LINEAR, MIRRORED, LOCAL, WORKERS = (
     f"--gin_file={CONFIGS / name}.gin"
@@ -18,9 +18,9 @@ def test_workers_end_where_the_replicas_of_one_process_do(tmp_path):
     flags = [LINEAR, LOCAL, *SHORT]
     alone = run(*flags, MIRRORED, "--workdir=one", cwd=tmp_path)
     assert alone.returncode == 0, alone.stderr
-    killed = launch("--", *flags, WORKERS, "--workdir=many", "--kill_after_step=80", cwd=tmp_path)
+    killed = launch("--workers=2", "--", *flags, WORKERS, "--workdir=many", "--kill_after_step=80", cwd=tmp_path)
     assert killed.returncode != 0
-    done = launch("--", *flags, WORKERS, "--workdir=many", cwd=tmp_path)
+    done = launch("--workers=2", "--", *flags, WORKERS, "--workdir=many", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "going on from step" in done.stdout
     one, many = (values(saved(tmp_path / name)[0]) for name in ("one", "many"))

@@ -5,8 +5,7 @@ import shutil
 
 import pytest
 
-from tests.commands import CONFIGS
-from tests.trainers.launch.test_many_workers import launch
+from tests.commands import CONFIGS, launch
 
 HOOK = """
 import gin
@@ -46,14 +45,14 @@ def test_workers_end_with_the_code_of_the_one_that_failed_and_go_on(tmp_path):
     for name, (body, code, says) in ROWS.items():
         shutil.rmtree(workdir, ignore_errors=True)
         (tmp_path / "raises.py").write_text(HOOK.format(body=body))
-        done = launch(*flags, cwd=tmp_path)
+        done = launch("--workers=2", *flags, cwd=tmp_path)
         assert done.returncode == code, (name, done.stdout, done.stderr)
         assert says in done.stdout + done.stderr, name
         assert f"ended with {code}" in done.stderr, name
         result = json.loads((workdir / "result.json").read_text())
         assert (result["exit_code"], result["step"]) == (6, 20), name  # the chief's own end: it has lost the other
     (tmp_path / "raises.py").write_text(HOOK.format(body="pass"))
-    done = launch(*flags, cwd=tmp_path)
+    done = launch("--workers=2", *flags, cwd=tmp_path)
     assert done.returncode == 0, (done.stdout, done.stderr)
     assert "going on from step 10" in done.stdout
     assert json.loads((workdir / "result.json").read_text())["exit_code"] == 0

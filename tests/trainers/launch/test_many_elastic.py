@@ -6,8 +6,8 @@ import signal
 import numpy as np
 import pytest
 
-from tests.commands import CONFIGS
-from tests.trainers.launch.test_many_workers import QUICK, launch, saved, start, values
+from tests.commands import CONFIGS, launch
+from tests.trainers.launch.test_many_workers import QUICK, saved, start, values
 from tests.trainers.launch.test_mesh_workers import lines
 
 # Softmax regression has no kinks, on whose two sides last bits would come to more than 1e-5 in so many steps.
@@ -26,7 +26,7 @@ def steps(count):
 def undisturbed(tmp_path_factory):
     """The workdir of two workers whom nothing befell."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    done = launch("--", *FLAGS, *steps(1000), "--workdir=run", cwd=folder)
+    done = launch("--workers=2", "--", *FLAGS, *steps(1000), "--workdir=run", cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "run"
 
@@ -56,6 +56,6 @@ def test_who_is_left_ends_in_the_figures_of_all(index, undisturbed, tmp_path):
 @pytest.mark.long
 def test_two_then_one_then_four_workers_end_in_the_figures_of_two(undisturbed, tmp_path):
     for workers, until in ((2, 300), (1, 600), (4, 1000)):
-        done = launch("--", *FLAGS, *steps(until), "--workdir=run", cwd=tmp_path, workers=workers)
+        done = launch(f"--workers={workers}", "--", *FLAGS, *steps(until), "--workdir=run", cwd=tmp_path)
         assert done.returncode == 0, done.stdout + done.stderr
     check_same_figures(tmp_path / "run", undisturbed)

@@ -1,16 +1,13 @@
 """Values of many types between several processes: TensorFlow sends few of them, and one at a time."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from core import checkpoint
-from tests import ports
-from tests.commands import CONFIGS, environment, run
+from tests.commands import CONFIGS, launch, run
 
 MIXED = """
 import gin
@@ -93,20 +90,9 @@ def mixed(tmp_path):
     return tmp_path
 
 
-def launch(*flags, cwd):
+def train_by_two(*flags, cwd):
     runtime = f"--gin_file={CONFIGS / 'runtime' / 'multi_worker.gin'}"
-    command = [
-        sys.executable,
-        "-m",
-        "trainers.launch",
-        "--workers=2",
-        *ports.flags(),
-        "--",
-        "--gin_file=mixed.gin",
-        runtime,
-        *flags,
-    ]
-    done = subprocess.run(command, cwd=cwd, env=environment(), capture_output=True, text=True, timeout=300, check=False)
+    done = launch("--workers=2", "--", "--gin_file=mixed.gin", runtime, *flags, cwd=cwd)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -123,7 +109,7 @@ def evaluation(workdir):
 
 @pytest.mark.long
 def test_two_processes_send_each_other_what_two_replicas_of_one_do(mixed):
-    launch("--workdir=many", cwd=mixed)
+    train_by_two("--workdir=many", cwd=mixed)
     one = run("--gin_file=mixed.gin", f"--gin_file={CONFIGS / 'runtime' / 'mirrored'}.gin", "--workdir=one", cwd=mixed)
     assert one.returncode == 0, one.stderr
     expected = values(mixed / "one")
@@ -134,5 +120,5 @@ def test_two_processes_send_each_other_what_two_replicas_of_one_do(mixed):
 
 @pytest.mark.long
 def test_two_processes_may_send_gradients_in_half_the_bytes(mixed):
-    launch("--workdir=many", "--gin_param=Trainer.reduce_gradients_in = 'bfloat16'", cwd=mixed)
+    train_by_two("--workdir=many", "--gin_param=Trainer.reduce_gradients_in = 'bfloat16'", cwd=mixed)
     assert all(np.all(np.isfinite(x)) for x in values(mixed / "many").values())

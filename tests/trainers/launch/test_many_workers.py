@@ -15,20 +15,13 @@ import tensorflow as tf
 
 from core import checkpoint
 from tests import ports
-from tests.commands import CONFIGS, environment, run
+from tests.commands import CONFIGS, environment, launch, run
 from trainers.launch.commands import free_ports
 
 FLAGS = [f"--gin_file={CONFIGS / 'digits_mlp.gin'}", f"--gin_file={CONFIGS / 'runtime' / 'multi_worker.gin'}"]
 SHORT = ["--gin_param=steps = 200", "--gin_param=Trainer.checkpoint_every = 50"]
 LONG = ["--gin_param=steps = 100000", "--gin_param=Trainer.checkpoint_every = 50"]
 QUICK = ["--gin_param=multi_worker.peer_timeout = 4.0", "--gin_param=multi_worker.meeting_deadline = 60.0"]
-
-
-def launch(*arguments, cwd, workers=2, timeout=300):
-    command = [sys.executable, "-m", "trainers.launch", f"--workers={workers}", *ports.flags(), *arguments]
-    return subprocess.run(
-        command, cwd=cwd, env=environment(), capture_output=True, text=True, timeout=timeout, check=False
-    )
 
 
 def saved(workdir):
@@ -46,7 +39,7 @@ def test_workers_end_where_one_process_does(workers, tmp_path):
     # Softmax regression has no kinks, on whose two sides last bits would come to more than 1e-5 in so many steps.
     flags = [f"--gin_file={CONFIGS / 'digits_linear.gin'}", "--gin_param=Evaluator.global_batch_size = 7"]
     flags += [f"--gin_param=Trainer.{x}" for x in ("steps = 200", "checkpoint_every = 50", "global_batch_size = 48")]
-    done = launch("--", *flags, FLAGS[1], "--workdir=many", cwd=tmp_path, workers=workers)
+    done = launch(f"--workers={workers}", "--", *flags, FLAGS[1], "--workdir=many", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     alone = run(*flags, "--workdir=one", cwd=tmp_path)
     assert alone.returncode == 0, alone.stderr
@@ -80,7 +73,7 @@ class Enough(Hook):
 def test_a_stop_that_one_worker_asks_for_stops_all_with_its_reason(tmp_path):
     (tmp_path / "enough.py").write_text(STOPS)
     (tmp_path / "enough.gin").write_text("import enough\nTrainer.hooks = [@Enough()]\nEnough.every = 50\n")
-    done = launch("--", *FLAGS, "--gin_file=enough.gin", *LONG, "--workdir=run", cwd=tmp_path)
+    done = launch("--workers=2", "--", *FLAGS, "--gin_file=enough.gin", *LONG, "--workdir=run", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     manifest, _ = saved(tmp_path / "run")
     assert (manifest.step, manifest.extra["stop"]["reason"]) == (100, "the second worker has seen enough")
@@ -133,20 +126,29 @@ def test_a_lost_worker_ends_the_run_and_is_named(number, how, tmp_path):
     assert how in named[0]
 
 
+THOUSAND = ["--gin_param=steps = 1000", "--gin_param=Trainer.checkpoint_every = 50"]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """The workdir of a thousand steps of two workers whom nothing befell."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    done = launch("--workers=2", "--", *FLAGS, *THOUSAND, "--workdir=whole", cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "whole"
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_lost_worker_changes_no_bit_of_what_launch_ends_with(number, chance, tmp_path):
-    steps = ["--gin_param=steps = 1000", "--gin_param=Trainer.checkpoint_every = 50"]
-    undisturbed = launch("--", *FLAGS, *steps, "--workdir=whole", cwd=tmp_path)
-    assert undisturbed.returncode == 0, undisturbed.stdout + undisturbed.stderr
-    flags = ["--max_restarts=2", "--deadline=20", "--", *FLAGS, *steps, *QUICK, "--workdir=run"]
+def test_a_lost_worker_changes_no_bit_of_what_launch_ends_with(number, undisturbed, chance, tmp_path):
+    flags = ["--max_restarts=2", "--deadline=20", "--", *FLAGS, *THOUSAND, *QUICK, "--workdir=run"]
     process, workers = start(tmp_path, *flags)
     time.sleep(chance.uniform(0.0, 0.5))  # at any step
     os.kill(workers[1], number)
     said, _ = process.communicate(timeout=200)
     assert process.returncode == 0, said
     assert "starting all again" in said
-    assert saved(tmp_path / "run")[1] == saved(tmp_path / "whole")[1]
+    assert saved(tmp_path / "run")[1] == saved(undisturbed)[1]
 
 
 @pytest.mark.long
@@ -182,7 +184,7 @@ def test_workers_of_different_configurations_refuse_to_start(tmp_path):
 
 @pytest.mark.long
 def test_workers_with_the_strategy_of_one_process_are_refused(tmp_path):
-    done = launch("--", FLAGS[0], "--workdir=run", cwd=tmp_path)
+    done = launch("--workers=2", "--", FLAGS[0], "--workdir=run", cwd=tmp_path)
     assert done.returncode == 2, done.stdout + done.stderr
     assert "add `--gin_file=configs/runtime/multi_worker.gin`" in done.stderr
 
@@ -211,7 +213,8 @@ class Threads(Hook):
 def test_steps_leave_no_threads_behind(tmp_path):
     (tmp_path / "counts.py").write_text(COUNTS)
     (tmp_path / "counts.gin").write_text("import counts\nTrainer.hooks = [@Threads()]\nThreads.every = 100\n")
-    done = launch("--", *FLAGS, "--gin_file=counts.gin", "--gin_param=steps = 400", "--workdir=run", cwd=tmp_path)
+    flags = [*FLAGS, "--gin_file=counts.gin", "--gin_param=steps = 400", "--workdir=run"]
+    done = launch("--workers=2", "--", *flags, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     for worker in range(2):
         counts = [int(x) for x in re.findall(rf"\[worker {worker}\] threads: (\d+)", done.stdout)]

@@ -11,8 +11,8 @@ import pytest
 from core.distribution import MeshStrategy, mesh
 from core.errors import ConfigurationError
 from core.workers import joined
-from tests.commands import CONFIGS, run
-from tests.trainers.launch.test_many_workers import launch, saved, start
+from tests.commands import CONFIGS, launch, run
+from tests.trainers.launch.test_many_workers import saved, start
 
 FLAGS = [f"--gin_file={CONFIGS / name}.gin" for name in ("digits_mlp", "runtime/mesh")]
 FLAGS += [
@@ -44,7 +44,7 @@ def lines(workdir):
 )
 def test_two_workers_end_where_one_process_does_and_go_on_there(plan, files, tmp_path):
     flags = [*FLAGS, *sizes(*plan), "--gin_param=steps = 40"]
-    two = launch("--", *flags, "--workdir=two", cwd=tmp_path)
+    two = launch("--workers=2", "--", *flags, "--workdir=two", cwd=tmp_path)
     assert two.returncode == 0, two.stdout + two.stderr
     assert len(list(saved(tmp_path / "two")[0].path.glob("variables.data-*"))) == files  # each wrote what it alone has
     one = run(*flags, "--workdir=one", cwd=tmp_path)
@@ -86,7 +86,7 @@ def test_a_signal_stops_both_with_everything_saved_and_they_go_on(plan, tmp_path
     assert process.returncode == 75, said
     step = saved(tmp_path / "run")[0].step
     flags[-1] = f"--gin_param=Trainer.steps = {step + 20}"
-    on = launch(*flags, cwd=tmp_path)
+    on = launch("--workers=2", *flags, cwd=tmp_path)
     assert on.returncode == 0, on.stdout + on.stderr
     assert f"going on from step {step}" in on.stdout
     assert saved(tmp_path / "run")[0].step == step + 20
@@ -116,7 +116,7 @@ def test_a_copy_that_differs_on_one_worker_is_named_by_all(tmp_path):
     (tmp_path / "plants.py").write_text(PLANTS)
     (tmp_path / "plants.gin").write_text("import plants\nTrainer.hooks = [@Plant()]\nPlant.every = 20\n")
     flags = ["--gin_file=plants.gin", "--gin_param=steps = 80", "--workdir=run"]
-    done = launch("--", *FLAGS, *sizes(2, 2), *flags, cwd=tmp_path)
+    done = launch("--workers=2", "--", *FLAGS, *sizes(2, 2), *flags, cwd=tmp_path)
     assert done.returncode == 7, done.stdout + done.stderr
     for worker in range(2):
         assert f"[worker {worker}] error: device 3 of 4 no longer hold what others of the mesh" in done.stderr
@@ -166,7 +166,7 @@ def in_trouble(folder, worker, act):
 @pytest.mark.parametrize(("lost", "after"), [(1, "write_slices"), (0, "merge")], ids=["a part written", "all joined"])
 def test_a_worker_that_is_killed_while_saving_leaves_no_checkpoint_and_the_run_goes_on(lost, after, tmp_path):
     workdir, trouble = tmp_path / "run", in_trouble(tmp_path, lost, f"killed_after({after!r})")
-    done = launch("--", *FLAGS, *sizes(1, 4), *trouble, cwd=tmp_path)
+    done = launch("--workers=2", "--", *FLAGS, *sizes(1, 4), *trouble, cwd=tmp_path)
     assert done.returncode == 6, done.stdout + done.stderr
     assert f"[worker {1 - lost}] error: worker {lost}" in done.stderr
     found = sorted(path.name for path in (workdir / "checkpoints").iterdir())
@@ -182,7 +182,7 @@ def test_a_worker_that_is_killed_while_saving_leaves_no_checkpoint_and_the_run_g
 @pytest.mark.parametrize("worker", [0, 1])
 def test_a_disk_that_is_full_for_one_worker_while_it_saves_is_named_by_all(worker, tmp_path):
     act = "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))"  # no file may grow beyond
-    done = launch("--", *FLAGS, *sizes(1, 4), *in_trouble(tmp_path, worker, act), cwd=tmp_path)
+    done = launch("--workers=2", "--", *FLAGS, *sizes(1, 4), *in_trouble(tmp_path, worker, act), cwd=tmp_path)
     assert done.returncode == 5, done.stdout + done.stderr
     for each in range(2):
         said = [line for line in done.stderr.splitlines() if line.startswith(f"[worker {each}] error: ")]
