@@ -25,6 +25,7 @@ LONG = {
     "running.md",
     "runs.md",
     "testing-your-step.md",
+    "what-went-wrong.md",
     "your-own-architecture.md",
 }
 READ = [CHECKOUT / name for name in ("README.md", "CONTRIBUTING.md")] + [CHECKOUT / "docs" / name for name in PAGES]

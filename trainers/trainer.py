@@ -1,6 +1,5 @@
 """The loop around the step: chunks of steps, hooks between them, and the ways a run can end."""
 
-import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -49,7 +48,6 @@ class Trainer:
         )
         rounds = settings.rounds(self.train_step, experiment.assembly)
         self.chunk = make_chunk(self.train_step, self.input.chunk_spec, self.progress, rounds)
-        self._leaving_capsule = functools.partial(leaving_capsule, experiment, settings, workdir, self.input)
         self.hooks = standard_hooks(settings, evaluates=self.evaluator is not None)
         self.state = RunState(
             experiment,
@@ -282,6 +280,11 @@ class Trainer:
             return
         self.state.step = bad_step
         raise leaving(explain_bad_step(self.train_step, self.input, bad_step), bad_step)
+
+    def _leaving_capsule(self, error: TapeloopError, step: int) -> TapeloopError:
+        error = leaving_capsule(self.experiment, self.settings, self.workdir, self.input, error, step)
+        self.agreement.barrier()  # a worker that left before the chief has written it would end the chief
+        return error
 
     def _leave_for_now(self) -> None:
         self.watchdog.begin("the last checkpoint")

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import tensorflow as tf
 
 from trainers.capsule.folder import BATCH
 
@@ -24,4 +25,9 @@ def packed(batch: Mapping[str, npt.NDArray[Any]]) -> bytes:
 def read_batch(path: Path) -> dict[str, npt.NDArray[Any]]:
     """Returns what the step of the capsule at `path` read, [microbatches, rows, ...]."""
     with np.load(path / BATCH, allow_pickle=False) as arrays:
-        return {key.removeprefix(_FEATURE): arrays[key] for key in arrays.files}
+        return {key.removeprefix(_FEATURE): _typed(arrays[key]) for key in arrays.files}
+
+
+def _typed(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Gives bfloat16 its name back, which files of NumPy don't know."""
+    return x.view(tf.bfloat16.as_numpy_dtype) if x.dtype.kind == "V" else x

@@ -7,7 +7,7 @@ from core import checkpoint
 from core.checkpoint.versions import versions
 from core.distribution import ServedStrategy
 from core.errors import TapeloopError
-from core.workers import is_chief
+from core.workers import is_chief, joined
 from trainers.capsule.batch import packed
 from trainers.capsule.folder import Capsule, write_capsule
 from trainers.experiment import Experiment
@@ -47,7 +47,9 @@ def leaving_capsule(
         path = write_capsule(workdir.path, capsule, batch, given, manifest.path if manifest else None)
     except (OSError, TapeloopError) as second:
         return type(error)(f"{error} No capsule could be left of the step: {second}")
-    command = f"python -m trainers.main --mode=replay --capsule={shlex.quote(str(path))}"
+    membership = joined()
+    launch = f"trainers.launch --workers={membership.cluster.size} --" if membership else "trainers.main"
+    command = f"python -m {launch} --mode=replay --capsule={shlex.quote(str(path))}"
     return type(error)(f"{error} `{command}` does the step again, and names the first operation that isn't finite.")
 
 

@@ -8,7 +8,8 @@ from core.arguments import listed
 from core.module import named_modules
 from trainers.capsule.find import Finding
 from trainers.capsule.folder import Capsule
-from trainers.capsule.trail import Line, Operation, nearest_variables
+from trainers.capsule.rows import MOST
+from trainers.capsule.trail import Line, Operation, variables_before
 from trainers.trainer import Trainer
 
 MOST_LINES = 4
@@ -21,7 +22,7 @@ def report(finding: Finding | None, trainer: Trainer, capsule: Capsule, step: in
             f"step {step} is finite, taken without tracing and on one device: what the run met has gone with a change "
             "of the code, the machine or the data since, or hangs on last bits."
         )
-    lines = [("phase", f"`{finding.phase}`: {listed(finding.what, most=4, quote='')} isn't finite")]
+    lines = [("phase", f"`{finding.phase}`"), ("not finite", listed(finding.what, most=4, quote=""))]
     if finding.origin is not None:
         lines += _of_operation(finding.origin, trainer)
     lines += [("data", f"`{key}` of the batch holds what isn't finite") for key in finding.features]
@@ -35,16 +36,15 @@ def _of_operation(operation: Operation, trainer: Trainer) -> Iterator[tuple[str,
         yield "operation", f"{operation.kind}, in the gradient of {operation.is_gradient}"
     else:
         yield "operation", operation.kind
-    for line in (operation.lines or (forward.lines if forward else ()))[:MOST_LINES]:
+    for line in [*operation.lines, *(forward.lines if forward else ())][:MOST_LINES]:
         yield "", _shown(line)
     yield from (("took", text) for text in operation.took)
     yield from (("made", text) for text in operation.made)
     if operation.module:
         module = named_modules(trainer.experiment.task)[operation.module]
-        yield "module", f"`{operation.module}`, {module!r}"
-    variables = nearest_variables(forward or operation)
-    if variables:
-        yield "parameter", listed(variables, most=4)
+        yield "module", f"`{operation.module}`, a `{type(module).__name__}`"
+    variables = variables_before(forward or operation)
+    yield "parameter", f"{listed(variables, most=4)} went into it" if variables else "none went into it"
 
 
 def _of_rows(finding: Finding, trainer: Trainer, capsule: Capsule, step: int) -> Iterator[tuple[str, str]]:
@@ -55,11 +55,16 @@ def _of_rows(finding: Finding, trainer: Trainer, capsule: Capsule, step: int) ->
     if not finding.rows:
         yield "row", "none by itself: it is their sum"
         return
+    if len(finding.rows) == examples.size:
+        yield "row", f"each of the {examples.size} by itself"
+        return
     source = trainer.experiment.train_source.name
     for row in finding.rows:
         replica = row % rows * capsule.replicas // rows
         where = f", on replica {replica}" if capsule.replicas > 1 else ""
         yield "row", f"{row} of {examples.size}: example {examples.reshape(-1)[row]} of source `{source}`{where}"
+    if len(finding.rows) == MOST:
+        yield "", "and perhaps more"
 
 
 def _shown(line: Line) -> str:

@@ -24,6 +24,8 @@ _HOME = Path(__file__).parent.parent.parent
 _ENGINE = tuple(f"{_HOME / room}/" for room in ("core/engine", "trainers"))
 _PASSED = (f"{_HOME / 'core/distribution'}/", sysconfig.get_path("stdlib"), "<")
 _GRADIENT = "_gradient_function"  # calls the gradient of one operation: in tensorflow/python/eager/backprop.py
+_BACKWARD = "imperative_grad"  # calls that, and the gradients that `tf.custom_gradient` was given
+OWN = "a function of one's own"
 _WRITES = ("Assign", "ResourceApply", "ResourceScatter", "ResourceSparse")
 
 
@@ -45,7 +47,7 @@ class Operation:
     module: str  # the path of the module that called it; empty outside of all
     parents: Sequence["Operation"]  # what made its inputs
     inputs: Sequence[int]  # their ids
-    variable: str = ""  # the path of the one that it reads or writes
+    variables: Sequence[str]  # the paths of those that it reads or writes
     gradient_of: "Operation | None" = None
     is_gradient: str = ""  # the kind of what it is the gradient of
     bad: bool = False
@@ -63,6 +65,7 @@ class Trail:
         self._modules = {id(module): path for path, module in modules.items()}
         self._made: dict[int, tuple[Any, Operation]] = {}  # by the id of a tensor, while it lives
         self._by_kind = defaultdict[str, list[Operation]](list)
+        self._places: dict[int | None, str] = {}  # variables by where in memory their values are
         self._count = 0
         self.written: dict[str, Operation] = {}  # by variable: what wrote a value that isn't finite
 
@@ -70,6 +73,7 @@ class Trail:
     def following(self) -> Iterator[None]:
         """Sees each operation within; functions that are to be traced run eagerly."""
         traced = not tf.config.functions_run_eagerly()
+        self._note_places(dict(self._variables.values()))
         op_callbacks.add_op_callback(self._see)
         tf.config.run_functions_eagerly(True)
         try:
@@ -94,34 +98,37 @@ class Trail:
             return
         lines, module, gradient = self._asked()
         parents = [made for x in inputs if (made := self.maker(x)) is not None]
-        path, variable = next((self._variables[id(x)] for x in inputs if id(x) in self._variables), ("", None))
+        known = dict(self._variables[id(x)] for x in inputs if id(x) in self._variables)
+        read = [path for x in inputs if self.maker(x) is None and (path := self._places.get(_place(x))) is not None]
         self._count += 1
-        made = Operation(self._count, str(kind), lines, module, parents, [id(x) for x in inputs], path)
+        made = Operation(self._count, _text(kind), lines, module, parents, [id(x) for x in inputs], [*known, *read])
         if gradient is not None:
-            made.is_gradient, made.gradient_of = gradient["op_name"], self._forward(gradient)
-            made.module = made.module or (made.gradient_of.module if made.gradient_of else "")
+            self._place_gradient(made, gradient)
         writes = made.kind.startswith(_WRITES)
-        results = [variable.read_value()] if writes and variable is not None else outputs
+        results = [variable.read_value() for variable in known.values()] if writes else outputs
         if not all(map(is_finite, results)):
             made.bad = True
             made.took = [described(x) for x in inputs if id(x) not in self._variables]
             made.made = [described(x) for x in results]
             made.length, made.places = _bad_places(results)
-            if writes and path:
-                self.written.setdefault(path, made)
+            for path, x in zip(known if writes else (), results, strict=False):
+                if not is_finite(x):
+                    self.written.setdefault(path, made)
+        if writes:
+            self._note_places(known)
         self._by_kind[made.kind].append(made)
         for x in outputs:
             self._made[id(x)] = (weakref.ref(x), made)
 
     def _asked(self) -> tuple[list[Line], str, Mapping[str, Any] | None]:
-        """Returns the lines that asked for the operation, the innermost module, and what it is the gradient of."""
+        """Returns the lines that asked for the operation, the innermost module, and of what it is a gradient, if so."""
         lines, module, gradient = list[Line](), "", None
         frame: FrameType | None = sys._getframe(2)
         while frame is not None:
             code = frame.f_code
             if code.co_filename.startswith(_TENSORFLOW):
-                if code.co_name == _GRADIENT and gradient is None:
-                    gradient = frame.f_locals
+                if gradient is None and code.co_name in (_GRADIENT, _BACKWARD):
+                    gradient = frame.f_locals if code.co_name == _GRADIENT else {"op_name": OWN}
             elif code.co_filename.startswith(_ENGINE):
                 break  # what lies further out is the way to the step function
             elif not code.co_filename.startswith(_PASSED):
@@ -130,6 +137,18 @@ class Trail:
                     module = self._modules.get(id(frame.f_locals.get(code.co_varnames[0])), "")
             frame = frame.f_back
         return lines, module, gradient
+
+    def _note_places(self, variables: Mapping[str, tf.Variable]) -> None:
+        """Notes where in memory variables have their values: nobody is told when an operation reads one by itself."""
+        self._places = {place: path for place, path in self._places.items() if path not in variables}
+        self._places |= {_place(v.read_value()): path for path, v in variables.items()}
+        self._places.pop(None, None)
+
+    def _place_gradient(self, made: Operation, gradient: Mapping[str, Any]) -> None:
+        """Says of what an operation is the gradient, and in which module that, or what it took, was made."""
+        made.is_gradient, made.gradient_of = gradient["op_name"], self._forward(gradient)
+        near = [made.gradient_of] if made.gradient_of else made.parents
+        made.module = made.module or next((each.module for each in near if each.module), "")
 
     def _forward(self, gradient: Mapping[str, Any]) -> Operation | None:
         """Finds the operation whose gradient is computed: by what it made, or else by what it took."""
@@ -154,21 +173,30 @@ def first_bad(operations: Iterable[Operation]) -> Operation | None:
     return min(seen, key=lambda each: each.number, default=None)
 
 
-def nearest_variables(operation: Operation) -> list[str]:
-    """Returns the paths of the variables that an operation's inputs were made of, those with fewest steps between."""
-    level, seen = [operation], {operation}
+def variables_before(operation: Operation) -> list[str]:
+    """Returns the paths of the variables that an operation's inputs were made of, the nearest first."""
+    found, level, seen = dict[str, None](), [operation], {operation}
     while level:
-        found = [each.variable for each in level if each.variable]
-        if found:
-            return list(dict.fromkeys(found))
+        found |= {path: None for each in level for path in each.variables}
         level = [parent for parent in dict.fromkeys(p for each in level for p in each.parents) if parent not in seen]
         seen.update(level)
-    return []
+    return list(found)
 
 
 def is_finite(x: Any) -> bool:
     """Says whether a tensor's values are finite; what isn't of floating point is."""
     return not (x.dtype.is_floating or x.dtype.is_complex) or bool(np.isfinite(x.numpy()).all())
+
+
+def _place(x: Any) -> int | None:
+    """Returns where in memory the values of a tensor are, where NumPy may look at them as they are."""
+    if not x.dtype.is_floating or x.dtype == tf.bfloat16:
+        return None
+    return int(np.asarray(memoryview(x)).ctypes.data)
+
+
+def _text(kind: str | bytes) -> str:
+    return kind.decode() if isinstance(kind, bytes) else kind
 
 
 def _bad_places(results: Sequence[Any]) -> tuple[int, list[int]]:

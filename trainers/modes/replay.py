@@ -4,6 +4,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from core.arguments import listed
 from core.distribution import one_device
 from core.engine import TrainStep, assemble
 from core.errors import ConfigurationError
@@ -28,26 +29,27 @@ def run(session: Session) -> int:
     """
     capsule = read_capsule(Path(session.flags.capsule))
     trainer = session.trainer()
-    if trainer.train_step.exchange.apart:
+    exchange = trainer.train_step.exchange
+    if exchange.apart or exchange.remote:
+        how = "`Trainer.local_steps`" if exchange.apart else "`parameter_server`"
         raise ConfigurationError(
-            "`--mode=replay` does a step that all replicas take together, and by `Trainer.local_steps` each is a run "
-            f"of its own: look at the round with `--eager --step={capsule.step}` and the run's own command."
+            f"`--mode=replay` does a step again that all replicas take together, and by {how} they don't: leave out "
+            "the `--gin_file` or `--gin_param` that asks for it."
         )
     session.check_same(capsule.configuration, trainer)
-    for name, then in capsule.environment.items():
-        if (now := environment().get(name)) != then:
-            print(f"note: the run had {name} {then}, and this is {now}: last bits may differ", flush=True)
     manifest = session.newest_checkpoint(up_to=capsule.step) if capsule.checkpoint else None
     step = come_before_bad_step(trainer, manifest, capsule.step)
-    began = f"`{manifest.path.name}`" if manifest else "the beginning"
-    print(f"step {step} of {trainer.steps}, come to again from {began}", flush=True)
     finding = None
     if is_chief():
-        batch = _batch(trainer, capsule, session.workdir.path, step)
-        finding = _watched(trainer, batch, step)
+        now = environment()
+        for name, then in capsule.environment.items():
+            if now.get(name) != then:
+                print(f"note: the run had {name} {then}, and here it is {now.get(name)}: last bits may differ")
+        began = f"`{manifest.path.name}`" if manifest else "the beginning"
+        print(f"step {step} of {trainer.steps}, come to again from {began}", flush=True)
+        finding = _watched(trainer, _batch(trainer, capsule, session.workdir.path, step), step)
         print(report(finding, trainer, capsule, step), flush=True)
-    trainer.agreement.barrier()
-    return capsule.exit_code if finding else 0
+    return capsule.exit_code if trainer.agreement.any_worker(finding is not None) else 0
 
 
 def _watched(trainer: Trainer, batch: Batch, step: int) -> Finding | None:
@@ -67,7 +69,12 @@ def _batch(trainer: Trainer, capsule: Capsule, path: Path, step: int) -> Batch:
     now = trainer.input.batch_of(step)
     if step != capsule.step:
         return now
-    kept = {key: tf.constant(x, now[key].dtype) for key, x in read_batch(path).items()}
+    kept = {key: tf.constant(x) for key, x in read_batch(path).items()}
+    if {key: (x.shape, x.dtype) for key, x in kept.items()} != {key: (x.shape, x.dtype) for key, x in now.items()}:
+        raise ConfigurationError(
+            f"the capsule `{path}` holds {listed(kept)} of a step, and the source now gives {listed(now)}, or other "
+            "shapes of these: go back to the code that the run had."
+        )
     if any(kept[key].numpy().tobytes() != x.numpy().tobytes() for key, x in now.items()):
         print("note: the source gives this step other examples than the run read: those of the capsule are taken")
     return kept

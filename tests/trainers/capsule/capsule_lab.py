@@ -4,7 +4,7 @@ import textwrap
 
 from tests.commands import CONFIGS, run
 
-TWO = f"--gin_file={CONFIGS / 'runtime/mirrored.gin'}"
+TWO, MESH = (f"--gin_file={CONFIGS / 'runtime' / name}.gin" for name in ("mirrored", "mesh"))
 
 # 20 examples, 4 a step: each is met once in 5 steps, and so the bad one (17) in one of the steps 10 to 14.
 TASK = """

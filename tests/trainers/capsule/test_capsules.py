@@ -47,6 +47,7 @@ def test_it_holds_the_run_s_own_checkpoint_which_takes_no_room(ended):
         assert path.samefile(folder / "run" / "checkpoints" / checkpoint.name / path.name)
 
 
+@pytest.mark.long
 def test_before_the_first_checkpoint_the_beginning_is_gone_back_to(tmp_path):
     capsule = end_badly(tmp_path, "--gin_param=Mine.kind = 'log'", "--gin_param=Trainer.checkpoint_every = 40")
     assert not (tmp_path / capsule / "checkpoints").exists()
@@ -55,6 +56,7 @@ def test_before_the_first_checkpoint_the_beginning_is_gone_back_to(tmp_path):
     assert found["operation"] == ["Log"]
 
 
+@pytest.mark.long
 def test_a_step_that_is_mended_is_finite_and_ends_with_0(ended, tmp_path):
     folder, capsule = ended
     shutil.copytree(folder / capsule, tmp_path / "capsule")
@@ -91,6 +93,7 @@ def test_a_damaged_one_is_refused(name, ended, tmp_path):
     refused(*flags, cwd=tmp_path, exit_code=5, says=["the capsule `capsule` is damaged", says])
 
 
+@pytest.mark.long
 def test_a_damaged_checkpoint_within_is_refused(ended, tmp_path):
     folder, capsule = ended
     shutil.copytree(folder / capsule, tmp_path / "capsule")
@@ -128,6 +131,7 @@ def test_what_is_no_capsule_is_refused(flags, says, tmp_path):
     refused(*flags, cwd=tmp_path, exit_code=2, says=says)
 
 
+@pytest.mark.long
 def test_another_configuration_is_refused_and_another_device_is_not(ended):
     folder, capsule = ended
     flags = ["--mode=replay", f"--capsule={capsule}"]
@@ -137,9 +141,15 @@ def test_another_configuration_is_refused_and_another_device_is_not(ended):
     assert replayed(folder, capsule, one)["operation"] == ["Log"]
 
 
+def test_by_parameter_servers_it_is_refused_by_name(ended):
+    folder, capsule = ended
+    served = f"--gin_file={CONFIGS / 'runtime/parameter_server.gin'}"
+    refused("--mode=replay", f"--capsule={capsule}", served, cwd=folder, exit_code=2, says=["parameter_server"])
+
+
 @pytest.mark.long
 def test_by_local_steps_it_is_refused_by_name(ended):
     folder, capsule = ended
     local = ["--gin_param=Trainer.local_steps = 5", f"--gin_file={CONFIGS / 'runtime/mirrored.gin'}"]
     flags = ["--mode=replay", f"--capsule={capsule}", *local]
-    refused(*flags, cwd=folder, exit_code=2, says=["`--mode=replay`", "`Trainer.local_steps`", "--eager --step="])
+    refused(*flags, cwd=folder, exit_code=2, says=["`--mode=replay`", "`Trainer.local_steps`"])

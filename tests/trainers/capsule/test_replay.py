@@ -1,7 +1,13 @@
 """A planted fault of each kind is named by the replay of its capsule: operation, module, parameter and row."""
 
+import subprocess
+import sys
+
 import pytest
-from capsule_lab import TWO, end_badly, replayed
+from capsule_lab import MESH, TWO, end_badly, replayed, write
+
+from tests import ports
+from tests.commands import CONFIGS, environment
 
 LONG = pytest.mark.long
 MICROBATCHES = "--gin_param=Trainer.microbatches = 2"
@@ -17,8 +23,10 @@ KINDS = {
 
 def cases():
     for kind in KINDS:
-        for flags, name in (((), "one"), ((TWO,), "two"), ((TWO, MICROBATCHES), "microbatches")):
-            plain = (kind, name) in {("log", "two"), ("sqrt", "one")}
+        for flags, name in (((), "one"), ((TWO,), "two"), ((TWO, MICROBATCHES), "micro"), ((MESH,), "mesh")):
+            plain = (kind, name) == ("log", "two")
+            if name == "mesh" and kind != "log":
+                continue
             yield pytest.param(kind, flags, id=f"{kind}-{name}", marks=[] if plain else LONG)
 
 
@@ -28,8 +36,8 @@ def test_what_a_row_does_within_a_module_is_named(kind, flags, tmp_path):
     found = replayed(tmp_path, end_badly(tmp_path, f"--gin_param=Mine.kind = '{kind}'", *flags))
     assert found["operation"][0] == operation, found
     assert any(text.startswith("mine.py:") and line in text for text in found[""]), found
-    assert found["module"][0].startswith(f"`{module}`, Inner"), found
-    assert found["parameter"] == [f"`{parameter}`"], found
+    assert found["module"] == [f"`{module}`, a `Inner`"], found
+    assert found["parameter"] == [f"`{parameter}` went into it"], found
     if by_row:
         (row,) = found["row"]
         assert "example 17 of source `numbers`" in row
@@ -41,8 +49,9 @@ def test_a_rate_that_makes_the_weights_explode_is_no_row_s_fault(flags, tmp_path
     found = replayed(tmp_path, end_badly(tmp_path, "--gin_param=Mine.kind = 'rate'", *flags))
     assert found["operation"] == ["Square"], found
     assert any("return Loss(tf.square(y))" in text for text in found[""])
-    assert len(found["row"]) == 4
+    assert found["row"] == ["each of the 4 by itself"]
     assert "`net/w`" in found["parameter"][0]
+    assert "`net/inner/scale`" in found["parameter"][0]
 
 
 @pytest.mark.parametrize("flags", [(), pytest.param((TWO,), marks=LONG)])
@@ -53,11 +62,12 @@ def test_a_slot_that_is_struck_steps_before_the_loss_is_found_where_it_was_writt
     assert "step 12 is not finite" in found[""]
     assert found["operation"] == ["Log"]
     assert any("tf.math.log(tf.cast(FROM + 2 - step" in text for text in found[""])
-    assert "what the update wrote to `optimizer/fit/forgetful/left/w`" in found["phase"][0]
+    assert "what the update wrote to `optimizer/fit/forgetful/left/w`" in found["not finite"][0]
     assert "row" not in found
 
 
-@pytest.mark.parametrize("flags", [(), pytest.param((TWO,), marks=LONG)])
+@LONG
+@pytest.mark.parametrize("flags", [(), (TWO,)])
 def test_an_example_that_is_not_finite_is_named_and_the_code_is_the_run_s(flags, tmp_path):
     capsule = end_badly(tmp_path, "--gin_param=numbers.hole = True", *flags, exit_code=4)
     found = replayed(tmp_path, capsule, exit_code=4)
@@ -71,3 +81,22 @@ def test_where_rows_are_mixed_the_row_is_the_operation_s(tmp_path):
     found = replayed(tmp_path, end_badly(tmp_path, *kind))
     assert found["operation"] == ["Log"]
     assert ["example 17 of source `numbers`" in row for row in found["row"]] == [True]
+
+
+@LONG
+def test_two_workers_leave_one_and_replay_it_together(tmp_path):
+    def launched(*flags):
+        command = [sys.executable, "-m", "trainers.launch", "--workers=2", *ports.flags(), "--", *flags]
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=300, check=False
+        )
+
+    workers = f"--gin_file={CONFIGS / 'runtime/multi_worker.gin'}"
+    done = launched(*write(tmp_path), workers, "--gin_param=Mine.kind = 'log'")
+    assert done.returncode == 3, done.stderr
+    command = "python -m trainers.launch --workers=2 -- --mode=replay --capsule="
+    capsule = done.stderr.partition(f"`{command}")[2].partition("`")[0]
+    done = launched("--mode=replay", f"--capsule={capsule}")
+    assert done.returncode == 3, (done.stdout, done.stderr)
+    assert done.stdout.count("  operation  Log") == 1
+    assert "example 17 of source `numbers`, on replica " in done.stdout

@@ -1,0 +1,150 @@
+"""Where what isn't finite begins, in steps of every kind: phases, gradients of one's own, loops, masks."""
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from core import layers
+from core.engine import TrainStep, assemble
+from core.module import Module, named_modules
+from core.optimizers import sgd
+from core.task import Compute, Loss, Task, Update
+from trainers.capsule.find import find_bad
+from trainers.capsule.trail import Trail, variables_before
+
+ROWS = {"x": tf.constant(np.linspace(0.5, 1.0, 12, dtype="float32").reshape(1, 6, 2))}
+
+
+class Part(Module):
+    def __init__(self, fn):
+        super().__init__()
+        self.w, self.fn = tf.Variable([1.0, 1.0], name="w"), fn
+
+    def __call__(self, x):
+        return self.fn(x * self.w)  # the other way round would read `w` by an operation that tells of itself
+
+
+class One(Task):
+    """One update of the loss `fn` of a part."""
+
+    def __init__(self, fn):
+        super().__init__()
+        self.net = Part(fn)
+
+    def phases(self):
+        return [Update("net", loss=self.loss, trains=self.net, optimizer=sgd(0.1))]
+
+    def loss(self, batch, rng):
+        return Loss(tf.reduce_sum(self.net(batch["x"]), 1))
+
+
+class Gan(Task):
+    """What `made` makes is judged by `d`, and trained through it; `made` is due in every second step."""
+
+    def __init__(self, made, every=1):
+        super().__init__()
+        self.g, self.d, self.every = Part(made), Part(tf.identity), every
+
+    def phases(self):
+        every = {"every": self.every}
+        return [
+            Compute("sample", lambda batch, rng: {"z": self.g(batch["x"])}, **every),
+            Update("d", loss=self.judged, trains=self.d, optimizer=sgd(0.1), **every),
+            Update("g", loss=self.judged, trains=self.g, optimizer=sgd(0.1), through="sample", **every),
+        ]
+
+    def judged(self, batch, rng):
+        return Loss(tf.reduce_sum(self.d(batch["z"]), 1))
+
+
+def found_in(make_task, batch=ROWS, index=0):
+    assembly = assemble(make_task, tf.distribute.OneDeviceStrategy("CPU:0"))
+    step = TrainStep(assembly, {key: tf.TensorSpec(x.shape, x.dtype) for key, x in batch.items()}, seed=0)
+    variables = {path.removeprefix("task/"): v for path, v in assembly.variables.items()}
+    return find_bad(step, batch, index, Trail(variables, named_modules(assembly.task)))
+
+
+def safe_root(x):
+    """Is 0 at 0, and its gradient 0 times infinity."""
+    return tf.where(x > 0.6, 1.0 / tf.where(x > 0.6, x - 0.6, x - x), 0.0)
+
+
+@tf.custom_gradient
+def own(x):
+    return tf.identity(x), lambda dy: dy / (x - x)
+
+
+def masked(x):
+    """Leaves out half of a softmax by minus infinity, which is no fault, and divides by zero after it."""
+    p = tf.nn.softmax(tf.where([True, False], x, -np.inf))
+    return tf.math.reciprocal(p - p)
+
+
+FNS = {
+    "in a function that is traced": (tf.function(lambda x: tf.math.log(x - x)), "Log", ""),
+    "in a loop": (
+        lambda x: tf.while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, tf.math.log(y)), (0, x - x))[1],
+        "Log",
+        "",
+    ),
+    "in a gradient of one's own": (own, "RealDiv", "dy / (x - x)"),
+    "behind a mask": (masked, "Reciprocal", "tf.math.reciprocal"),
+    "in a gradient alone": (lambda x: tf.sqrt(x - x), "SqrtGrad", "tf.sqrt(x - x)"),
+    "in a type that is too narrow": (lambda x: tf.cast(tf.cast(x * 1e6, tf.float16), tf.float32), "Cast", ""),
+}
+
+
+def lines_of(operation):
+    lines = operation.lines or operation.gradient_of.lines
+    return [open(line.file).read().splitlines()[line.number - 1] for line in lines]
+
+
+@pytest.mark.parametrize("name", FNS)
+def test_the_operation_and_its_module_are_found(name):
+    fn, kind, line = FNS[name]
+    found = found_in(lambda: One(fn))
+    assert (found.phase, found.origin.kind, found.origin.module) == ("net", kind, "net")
+    assert any(line in each for each in lines_of(found.origin))
+    assert variables_before(found.origin.gradient_of or found.origin) == ["net/w"]
+    assert not found.features
+
+
+@pytest.mark.parametrize("fn", [tf.identity, lambda x: tf.where(x > 0.0, x, -np.inf)])
+def test_a_finite_step_has_nothing_to_be_found(fn):
+    assert found_in(lambda: One(fn)) is None
+
+
+def test_a_fault_before_and_behind_a_compute_is_found_in_the_update_that_suffers():
+    found = found_in(lambda: Gan(lambda x: tf.math.log(x - x)))
+    assert (found.phase, found.origin.kind, found.origin.module) == ("d", "Log", "g")
+    found = found_in(lambda: Gan(lambda x: tf.sqrt(x - x)))
+    assert (found.phase, found.origin.kind, found.origin.is_gradient) == ("g", "SqrtGrad", "Sqrt")
+    assert found.origin.module == "g"
+    assert "what the update wrote to `g/w`" in found.what
+
+
+def test_phases_that_are_not_due_are_not_taken():
+    assert found_in(lambda: Gan(lambda x: tf.math.log(x - x), every=2), index=1) is None
+    assert found_in(lambda: Gan(lambda x: tf.math.log(x - x), every=2), index=2)
+
+
+def test_a_layer_s_own_line_is_found_and_the_line_that_called_it():
+    norm = layers.LayerNorm(2, epsilon=1e-38)
+    found = found_in(lambda: One(lambda x: norm(x - x)))
+    lines = found.origin.lines or found.origin.gradient_of.lines
+    assert "core/layers" in lines[0].file
+    assert any(line.file == __file__ for line in lines)
+
+
+def test_no_tensor_is_kept():
+    trail, variable = Trail({}, {}), tf.Variable([1.0])
+    with trail.following():
+        x = tf.sqrt(variable) * 2.0
+        assert trail.maker(x).kind == "Mul"
+    alive = weakref.ref(x)
+    del x
+    gc.collect()
+    assert alive() is None
