@@ -154,9 +154,12 @@ def _run(flags: FlagValues, preemption: Preemption) -> int:
     try:
         check_own_packages()
         import_packages("gin")
+        from trainers.capsule.folder import read_capsule
         from trainers.gin_audit import audit
 
         files, workdir = _given(flags)
+        if flags.mode == "replay":  # before its configuration is read
+            read_capsule(workdir)
         configuration = audit.read(files, flags.gin_param, search=[CHECKOUT])
         with native_stderr_in(_log_folder(flags, workdir)):
             with held_back(signal.SIGTERM):  # by NumPy's threads for good: what comes is this thread's to hear
@@ -177,10 +180,7 @@ def _given(flags: FlagValues) -> tuple[list[str], Path]:
     """Returns the gin files and the workdir; a capsule is one itself, with the run's configuration before others."""
     if flags.mode != "replay":
         return flags.gin_file, Path(flags.workdir or Path("runs") / Path(flags.gin_file[0]).stem)
-    from trainers.capsule.folder import read_capsule
-
     capsule = Path(flags.capsule)
-    read_capsule(capsule)
     return [str(capsule / "config" / "given.gin"), *flags.gin_file], capsule
 
 
