@@ -129,3 +129,9 @@ def made_by(factory: Callable[..., Task], seed: int) -> Task:
             f"`Experiment.task` is `{name}`, which made {task!r}; it must make a `core.task.Task`."
         )
     return task
+
+
+def trains_by_servers() -> bool:
+    """Says whether the configuration asks for parameter servers, without meeting them."""
+    strategy = gin.get_bindings(Experiment, resolve_references=False).get("strategy")
+    return str(getattr(strategy, "selector", "")).endswith("parameter_server")

@@ -51,6 +51,11 @@ def test_gradients_cross_in_the_type_that_a_run_would_reduce_them_in(tmp_path):
     assert rows(done.stdout)["net", "gradients"] == [1, pytest.approx(2 * parameters, rel=0.02)]
 
 
+def test_servers_are_refused_before_anybody_is_waited_for(tmp_path):
+    files = [f"--gin_file={CONFIGS / name}" for name in ("digits_linear.gin", "runtime/parameter_server.gin")]
+    refused(*files, "--mode=dry_run", cwd=tmp_path, exit_code=2, says=["`--mode=dry_run`", "not at parameter servers"])
+
+
 def test_data_need_not_be_there(tmp_path):
     narrow = ["CycleGan.width = 4", "CycleGan.blocks = 1", "CycleGan.image_shape = [32, 32, 3]"]
     flags = [f"--gin_param={text}" for text in (*narrow, "CycleGan.discriminator_channels = [4, 8]")]

@@ -3,9 +3,10 @@
 from rich.console import Console
 from rich.table import Table
 
+from core.errors import ConfigurationError
 from core.estimate import ACTIVATIONS, GRADIENTS, PARAMETERS, SLOTS, Figures
 from trainers.dry_build import DryBuild
-from trainers.experiment import Experiment
+from trainers.experiment import Experiment, trains_by_servers
 from trainers.session import Session
 from trainers.settings import Settings
 from trainers.sizes import size
@@ -18,6 +19,11 @@ SHOWN = 3  # reasons for all-gathers, the largest
 def run(session: Session) -> int:
     """Prints it, from shapes alone: nothing is computed, and no data need be there."""
     session.bind(required=[Experiment, Settings])
+    if trains_by_servers():
+        raise ConfigurationError(
+            "`--mode=dry_run` looks at replicas and meshes, and not at parameter servers: leave the runtime's "
+            "`--gin_file` out. A worker takes whole steps, and holds what one device does."
+        )
     build = DryBuild()
     session.configuration.check_consumed()
     figures = build.figures()

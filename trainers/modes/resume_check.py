@@ -14,7 +14,7 @@ import gin
 
 from core import checkpoint
 from core.errors import CheckpointError, ConfigurationError, TapeloopError
-from trainers.experiment import Experiment
+from trainers.experiment import Experiment, trains_by_servers
 from trainers.session import Session
 from trainers.settings import Settings
 
@@ -26,8 +26,7 @@ def run(session: Session) -> int:
     """Trains eight units of steps, and again with a kill somewhere on the way; compares variables and metric lines."""
     # Nothing is built here: a GPU is for the runs that are compared.
     session.bind(required=[Experiment, Settings])
-    strategy = gin.get_bindings(Experiment, resolve_references=False).get("strategy")
-    if getattr(strategy, "selector", "").endswith("parameter_server"):
+    if trains_by_servers():
         raise ConfigurationError(
             "`--mode=resume_check` compares bits, and by parameter servers no run repeats another's: check without the "
             "runtime's `--gin_file`. What they promise, that each step counts once, docs/asynchronous.md shows."
