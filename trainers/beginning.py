@@ -7,7 +7,7 @@ from types import FrameType
 
 from core.errors import INTERRUPTED, ConfigurationError, PreemptedError
 from trainers.packages import import_packages
-from trainers.preemption import STOPPING
+from trainers.preemption import STOPPING, WISHES
 
 
 def begin(*packages: str) -> None:
@@ -15,7 +15,8 @@ def begin(*packages: str) -> None:
     for number in STOPPING:
         if signal.getsignal(number) != signal.SIG_IGN:  # as `nohup` leaves SIGHUP
             signal.signal(number, _leave)
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # there is nothing to save yet, and by default it kills
+    for number in WISHES:
+        signal.signal(number, signal.SIG_IGN)  # there is nothing to save yet, and by default it kills
     try:
         import_packages("absl.app", "absl.flags", "absl.logging", *packages)
     except ConfigurationError as error:

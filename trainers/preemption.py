@@ -5,6 +5,7 @@
 | SIGTERM, SIGHUP | ends at once with 75 | saves, and ends with 75 |
 | SIGINT (Ctrl-C) | ends at once with 130 | the first one as SIGTERM; a second one ends at once with 130 |
 | SIGUSR1 | is remembered | saves, and goes on |
+| SIGUSR2 | is remembered | profiles the next chunk, and goes on |
 
 A SIGHUP that was ignored before, as `nohup` does it, is left ignored. On the way out after an interruption the next
 signal, whichever, ends the process there and then. A checkpoint is whole or not there at all in any case.
@@ -19,6 +20,7 @@ from types import FrameType
 from core.errors import INTERRUPTED, PreemptedError
 
 STOPPING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+WISHES = (signal.SIGUSR1, signal.SIGUSR2)
 
 
 class InterruptedBySignal(KeyboardInterrupt):  # no `Exception`: nobody's `except Exception` may keep it
@@ -34,7 +36,7 @@ class Preemption:
 
     def __init__(self) -> None:
         self.signal: int | None = None  # which one has asked it to leave, if any
-        self._wishes_to_save, self._wishes_taken = 0, 0
+        self._wishes, self._taken = dict.fromkeys(WISHES, 0), dict.fromkeys(WISHES, 0)
         self._in_loop = False
         self._exit_code: int | None = None  # of a process that is on its way out
 
@@ -43,15 +45,15 @@ class Preemption:
         """Returns the signal's name; where this process got none, another worker did."""
         return signal.Signals(self.signal).name if self.signal else "a signal to another worker"
 
-    def take_wish_to_save(self) -> bool:
-        """Returns whether SIGUSR1 came since this was last called."""
-        before, self._wishes_taken = self._wishes_taken, self._wishes_to_save  # one that comes now counts next time
-        return self._wishes_taken > before
+    def take_wish(self, number: signal.Signals) -> bool:
+        """Returns whether this signal, one of `WISHES`, came since this was last called."""
+        before, self._taken[number] = self._taken[number], self._wishes[number]  # one that comes now counts next time
+        return self._taken[number] > before
 
     @contextlib.contextmanager
     def heard(self) -> Iterator[None]:
         """Hears signals; until `granted` has been entered, those that ask to leave are obeyed at once."""
-        numbers = [*STOPPING, signal.SIGUSR1]
+        numbers = [*STOPPING, *WISHES]
         if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
             numbers.remove(signal.SIGHUP)
         previous = {number: signal.signal(number, self._hear) for number in numbers}
@@ -69,8 +71,8 @@ class Preemption:
             yield
 
     def _hear(self, number: int, _: FrameType | None) -> None:
-        if number == signal.SIGUSR1:
-            self._wishes_to_save += 1
+        if number in WISHES:
+            self._wishes[signal.Signals(number)] += 1
         elif self._exit_code is not None:
             os._exit(self._exit_code)
         elif not self._in_loop:
@@ -96,9 +98,10 @@ class Preemption:
 
 @contextlib.contextmanager
 def without_wishes() -> Iterator[None]:
-    """Ignores SIGUSR1, the wish to save, in what has nothing to save: unheard it would kill the process."""
-    previous = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    """Ignores wishes in what has nothing to save and takes no steps: unheard they would kill the process."""
+    previous = {number: signal.signal(number, signal.SIG_IGN) for number in WISHES}
     try:
         yield
     finally:
-        signal.signal(signal.SIGUSR1, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -42,6 +42,7 @@ NOT_IDENTITY = (
     "Trainer.keep_checkpoints",
     "Trainer.section_deadline",
     "Trainer.hooks",
+    "Trainer.profile",
     "Evaluator.*",
 )
 

@@ -36,6 +36,8 @@ class Settings:
     With `local_steps` replicas meet once in so many steps, and in between each trains by its own rows alone. There
     their weights become the mean, or what the `outer` rule makes of it: docs/local-steps.md.
 
+    `profile` is the first and the last step of a profile, which covers whole chunks: docs/seeing.md.
+
     Where a section of the run (a chunk of steps, a hook, an evaluation, a checkpoint) shows no
     life for `section_deadline` seconds, the command ends; `None` lets it hang.
     """
@@ -56,6 +58,7 @@ class Settings:
     reduce_gradients_in: Literal["bfloat16"] | None = None
     section_deadline: float | None = 3600.0  # no sane tracing, save or chunk of evaluation takes an hour
     hooks: Sequence[Hook] = ()
+    profile: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

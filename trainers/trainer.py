@@ -1,5 +1,7 @@
 """The loop around the step: chunks of steps, hooks between them, and the ways a run can end."""
 
+import contextlib
+import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -7,7 +9,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from core.distribution import Agreement
-from core.engine import ALL_WELL, Progress, Watch, make_chunk
+from core.engine import ALL_WELL, Progress, make_chunk
 from core.errors import ConfigurationError, NotFiniteError, PreemptedError, TapeloopError
 from core.task import Batch
 from core.telemetry import Telemetry
@@ -20,10 +22,12 @@ from trainers.experiment import Experiment
 from trainers.gauges import Gauge, make_gauges
 from trainers.hooks.base import Hook
 from trainers.hooks.standard import SaveCheckpoint, standard_hooks
-from trainers.input import Chunks, Input
+from trainers.input import Input
 from trainers.learning_rates import rate_figures
+from trainers.looking import NextStep
 from trainers.meter import Meter, figures_of
 from trainers.preemption import Preemption
+from trainers.profiler import Profiler
 from trainers.run_state import RunState
 from trainers.settings import Settings
 from trainers.watchdog import Watchdog
@@ -63,10 +67,10 @@ class Trainer:
         self.telemetry = Telemetry([])
         self.watchdog = Watchdog()
         self._run_chunk: Callable[[Batch, tf.Tensor], object] = self.chunk
+        self.next_step = NextStep(experiment, self.input, self.train_step, steps=settings.steps)
+        self._profiler = Profiler(workdir.events, settings.profile)
         self._meter = Meter()
         self._gauges: Mapping[str, Gauge] | None = None
-        self._chunks: Chunks | None = None
-        self._watch: Watch | None = None
         self._preemption = preemption or Preemption()
         self._stop_reason: str | None = None
         self._evaluated_step: int | None = None
@@ -80,8 +84,8 @@ class Trainer:
         self.telemetry = telemetry or self.telemetry
         self._check_hooks()
         chunks, exchange = self.input.chunks_from(self.step), self.train_step.exchange
-        self._chunks = chunks
-        with self._preemption.granted():
+        self.next_step.chunks = chunks
+        with self._preemption.granted(), contextlib.closing(self._profiler):
             self.watchdog.begin("the first chunk of data")
             stacked = next(chunks)
             self.warm_up(stacked)
@@ -89,6 +93,7 @@ class Trainer:
             self.telemetry.progress(self.step)
             if self.telemetry.live:
                 self._gauges = make_gauges(self._meter, self.settings.global_batch_size, self._run_chunk, exchange)
+            self._turn_profiler()
             self._meter.restart()
             while not self.state.finished:
                 self.advance(stacked)
@@ -101,11 +106,13 @@ class Trainer:
     def advance(self, stacked: Batch) -> None:
         """Runs what is left of the chunk of steps that `step` is in, and the hooks that are due then."""
         self.watchdog.begin("training")
-        self.take_steps(stacked, self.input.chunk_steps - self.step % self.input.chunk_steps, run=self._run_chunk)
+        with self._profiler.chunk(self.step):
+            self.take_steps(stacked, self.input.chunk_steps - self.step % self.input.chunk_steps, run=self._run_chunk)
         self.telemetry.progress(self.step, self._gauges)
+        self._turn_profiler()
         due = [hook for hook in self.hooks if hook.due(self.step, self.steps)]
         preempted, wanted = self.agreement.any_workers(
-            self._preemption.signal is not None, self._preemption.take_wish_to_save()
+            self._preemption.signal is not None, self._preemption.take_wish(signal.SIGUSR1)
         )
         if due or preempted or wanted:
             self.train_step.exchange.settle()
@@ -146,6 +153,11 @@ class Trainer:
                 "of batches) allow: give `Trainer.log_every` and the like a common divisor, of 50 say."
             )
 
+    def _turn_profiler(self) -> None:
+        """Begins or ends a profile of this process, if it is time to."""
+        wished = self._preemption.take_wish(signal.SIGUSR2)
+        self._profiler.between_chunks(self.step, wished=wished, note=self.telemetry.note)
+
     def take_steps(self, stacked: Batch, count: int, *, run: Callable[[Batch, tf.Tensor], object]) -> None:
         """Takes the next `count` steps of a chunk by `run`; no hook is called."""
         first, end = self.step - self.step % self.input.chunk_steps, min(self.step + count, self.steps)
@@ -181,29 +193,6 @@ class Trainer:
         self.progress.clear_sums()
         spoken = {**figures, **self._rates(), **self.train_step.exchange.figures()}
         return {**spoken, **self._meter.take(self.settings.global_batch_size)}
-
-    def watch(self) -> Watch:
-        """Returns what looks at the next step; refuses where that isn't one step of all devices of this process."""
-        experiment, exchange = self.experiment, self.train_step.exchange
-        if exchange.remote or exchange.apart:
-            why = (
-                "`Trainer.local_steps` has each replica take" if exchange.apart else "by parameter servers workers take"
-            )
-            raise ConfigurationError(
-                f"`Trainer.hooks` looks at the step that comes next, as all devices take it together, but {why} steps "
-                "of their own: leave `Norms` out."
-            )
-        if self._watch is None:
-            specs = self.input.batch_spec, self.input.chunk_spec
-            self._watch = Watch(experiment.assembly, *specs, seed=experiment.seed, steps=self.steps)
-        return self._watch
-
-    def norms(self) -> dict[str, float]:
-        """Returns the norms of gradients, weights and updates of each module, as the next step has them."""
-        self._chunks = self._chunks or self.input.chunks_from(self.step)
-        within = self.step % self.input.chunk_steps
-        stacked = self._chunks.peek(within=within > 0)
-        return self.watch().norms(stacked, first=self.step - within, step=self.step)
 
     def evaluate(self) -> dict[str, float]:
         """Evaluates on the experiment's `eval_source` and writes the figures."""

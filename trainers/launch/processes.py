@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import IO, BinaryIO
 
+from trainers.preemption import WISHES
+
 POLL_SECONDS = 0.1  # between two looks at the processes; their output is passed on at once
 PIPE = 1 << 20  # bytes: no pipe holds more
 # Found before any process is forked: a forked one can't safely import.
@@ -40,7 +42,7 @@ class Signals:
         self._to_pass_on: list[int] = []
 
     def __enter__(self) -> "Signals":
-        numbers = [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1]
+        numbers = [signal.SIGTERM, signal.SIGINT, *WISHES]
         if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as `nohup` leaves it
             numbers.append(signal.SIGHUP)
         self._before = {number: signal.signal(number, self._keep) for number in numbers}
@@ -52,7 +54,7 @@ class Signals:
 
     def _keep(self, number: int, frame: FrameType | None) -> None:
         self._to_pass_on.append(number)
-        if number != signal.SIGUSR1:  # by which workers save and go on
+        if number not in WISHES:  # by which workers save, or are looked at, and go on
             self.received.append(number)
 
     def new(self) -> list[int]:
@@ -170,7 +172,8 @@ class _Output:
 
 def die_with(parent: int) -> None:
     """Lets this new process be killed whenever `parent` is."""
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until it has come so far as to hear it
+    for number in WISHES:
+        signal.signal(number, signal.SIG_IGN)  # until it has come so far as to hear it
     if LIBC is not None:
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # killed just before

@@ -1,0 +1,76 @@
+"""Profiles: of the steps that were asked for, by a setting or a signal; the run is the same with them."""
+
+import re
+
+import pytest
+from command_lab import write_task
+from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
+from test_preemption import train_and_send
+
+from core import checkpoint
+from tests.commands import refused, run
+
+
+def profiled(workdir):
+    """The steps at which chunks began, by profile, in order."""
+    found = []
+    for path in sorted((workdir / "events" / "plugins" / "profile").glob("*/*.xplane.pb")):
+        space = XSpace.FromString(path.read_bytes())
+        (plane,) = [plane for plane in space.planes if plane.name == "/host:CPU"]
+        names = {key: stat.name for key, stat in plane.stat_metadata.items()}
+        chunks = {key for key, event in plane.event_metadata.items() if event.name == "chunk"}
+        events = [event for line in plane.lines for event in line.events if event.metadata_id in chunks]
+        stats = [stat for event in events for stat in event.stats if names[stat.metadata_id] == "step_num"]
+        found.append(sorted({stat.int64_value or stat.uint64_value for stat in stats}))
+    return found
+
+
+def hashes(workdir):
+    saved = checkpoint.newest(workdir / "checkpoints", warn=print)
+    return {path: variable.sha256 for path, variable in saved.variables.items()}
+
+
+def test_a_signal_profiles_the_next_chunk_and_the_run_goes_on(tmp_path):
+    flags = train_and_send(tmp_path, "SIGUSR2", "SIGUSR2")
+    done = run(*flags, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.findall(r"profiled steps (\d+) to (\d+)", done.stdout) == [("20", "30")]
+    assert profiled(tmp_path / "runs" / "mine") == [[20]]
+    assert run(*flags, "--gin_param=Send.names = []", "--workdir=plain", cwd=tmp_path).returncode == 0
+    assert hashes(tmp_path / "runs" / "mine") == hashes(tmp_path / "plain")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("steps", "chunks", "told"),
+    [((0, 15), [0, 10], [("0", "20")]), ((11, 25), [20], [("20", "30")]), ((20, 1000), [20, 30], [])],
+)
+def test_a_setting_profiles_the_chunks_from_one_step_to_another(tmp_path, steps, chunks, told):
+    (tmp_path / "xprof.py").touch()  # stands for the package, which shows a profile and isn't needed to make one
+    flags = train_and_send(tmp_path)
+    done = run(*flags, f"--gin_param=Trainer.profile = {steps}", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert profiled(tmp_path / "runs" / "mine") == [chunks]
+    assert re.findall(r"profiled steps (\d+) to (\d+)", done.stdout) == told
+
+
+@pytest.mark.parametrize("steps", ["(3, 3)", "[1]", "(-1, 5)"])
+def test_what_is_no_range_is_refused(tmp_path, steps):
+    flags = (write_task(tmp_path), f"--gin_param=Trainer.profile = {steps}")
+    refused(*flags, cwd=tmp_path, exit_code=2, says=["`Trainer.profile` is", "as (100, 150)"])
+
+
+def test_without_the_extra_it_is_refused_before_anything_is_trained(tmp_path, monkeypatch):
+    from core.errors import ConfigurationError
+    from trainers import profiler
+
+    monkeypatch.setattr(profiler.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigurationError, match=r"`xprof`.*isn't there: `pip install -e '.\[profile\]'`"):
+        profiler.Profiler(tmp_path, (10, 20))
+
+
+@pytest.mark.parametrize("mode", ["summary", "dry_run"])
+def test_what_takes_no_steps_does_not_die_of_the_signal(tmp_path, mode):
+    outside = "import os, signal; os.kill(os.getpid(), signal.SIGUSR2)"
+    done = run(write_task(tmp_path, outside=outside), f"--mode={mode}", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")

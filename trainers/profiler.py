@@ -1,0 +1,70 @@
+"""What TensorFlow was doing in some steps of a run, operation by operation: for `xprof`, and TensorBoard with it."""
+
+import contextlib
+import importlib.util
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import tensorflow as tf
+
+from core.errors import ConfigurationError, shown
+from core.workers import is_chief
+
+EXTRA = "`pip install -e '.[profile]'` brings it"
+
+
+class Profiler:
+    """Profiles whole chunks of steps into `folder`: the one after a wish, and those of `steps`, (first, last).
+
+    Of several workers the chief does.
+    """
+
+    def __init__(self, folder: Path, steps: Sequence[int] | None):
+        self._folder, self._steps = folder, steps
+        self._began: int | None = None  # the step from which it profiles
+        self._until = 0
+        if steps is not None:
+            _check(steps)
+
+    def between_chunks(self, step: int, *, wished: bool, note: Callable[[str], None]) -> None:
+        """Begins or ends a profile where `step` steps are done, if it is time to."""
+        if self._began is not None and step >= self._until:
+            began = self._began
+            self.close()
+            note(f"profiled steps {began} to {step}: `xprof {self._folder}` shows them ({EXTRA})")
+        if self._began is not None or not is_chief():
+            return
+        if wished:
+            self._begin(step, step + 1)
+        elif self._steps is not None and self._steps[0] <= step < self._steps[1]:
+            self._begin(step, self._steps[1])
+
+    def chunk(self, step: int) -> AbstractContextManager[object]:
+        """Returns what a chunk of steps is taken in, so that a profile shows where it begins and ends."""
+        if self._began is None:
+            return contextlib.nullcontext()
+        return tf.profiler.experimental.Trace("chunk", step_num=step, _r=1)
+
+    def close(self) -> None:
+        """Ends a profile that is under way."""
+        if self._began is not None:
+            self._began = None
+            tf.profiler.experimental.stop()
+
+    def _begin(self, step: int, until: int) -> None:
+        tf.profiler.experimental.start(str(self._folder))
+        self._began, self._until = step, until
+
+
+def _check(steps: Sequence[int]) -> None:
+    pair = isinstance(steps, list | tuple) and len(steps) == 2 and all(type(x) is int for x in steps)
+    if not pair or not 0 <= steps[0] < steps[1]:
+        raise ConfigurationError(
+            f"`Trainer.profile` is {shown(steps)}; it is where to begin and where to end: give two numbers of steps, "
+            "the first smaller, as (100, 150)."
+        )
+    if importlib.util.find_spec("xprof") is None:
+        raise ConfigurationError(
+            f"`Trainer.profile` is {shown(steps)}, but the package `xprof`, which shows profiles, isn't there: {EXTRA}."
+        )
