@@ -4,6 +4,7 @@ import core.data
 import core.distribution
 import core.optimizers
 import models
+import trainers.hooks.activations
 import trainers.hooks.digits
 import trainers.hooks.histograms
 import trainers.hooks.norms

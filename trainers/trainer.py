@@ -67,7 +67,7 @@ class Trainer:
         self.telemetry = Telemetry([])
         self.watchdog = Watchdog()
         self._run_chunk: Callable[[Batch, tf.Tensor], object] = self.chunk
-        self.next_step = NextStep(experiment, self.input, self.train_step, steps=settings.steps)
+        self._next_step = NextStep(experiment, self.input, self.train_step, steps=settings.steps)
         self._profiler = Profiler(workdir.events, settings.profile)
         self._meter = Meter()
         self._gauges: Mapping[str, Gauge] | None = None
@@ -84,7 +84,7 @@ class Trainer:
         self.telemetry = telemetry or self.telemetry
         self._check_hooks()
         chunks, exchange = self.input.chunks_from(self.step), self.train_step.exchange
-        self.next_step.chunks = chunks
+        self._next_step.chunks = chunks
         with self._preemption.granted(), contextlib.closing(self._profiler):
             self.watchdog.begin("the first chunk of data")
             stacked = next(chunks)
@@ -193,6 +193,14 @@ class Trainer:
         self.progress.clear_sums()
         spoken = {**figures, **self._rates(), **self.train_step.exchange.figures()}
         return {**spoken, **self._meter.take(self.settings.global_batch_size)}
+
+    def check_norms(self) -> None:
+        """Raises a `ConfigurationError` where there is no next step that can be looked at."""
+        self._next_step.prepare()
+
+    def norms(self) -> dict[str, float]:
+        """Returns the norms of gradients, weights and updates of each module, as the next step has them."""
+        return self._next_step.norms(self.step)
 
     def evaluate(self) -> dict[str, float]:
         """Evaluates on the experiment's `eval_source` and writes the figures."""

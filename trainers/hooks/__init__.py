@@ -1,5 +1,6 @@
 """What happens between chunks of steps: the base class, what it sees of a run, and hooks that look at what is made."""
 
+from trainers.hooks.activations import Activations
 from trainers.hooks.base import Hook, Run
 from trainers.hooks.digits import DigitQuality, digit_quality, kept_digits
 from trainers.hooks.histograms import Histograms
@@ -11,6 +12,7 @@ from trainers.hooks.texts import Texts
 from trainers.hooks.translations import Translations
 
 __all__ = [
+    "Activations",
     "DigitQuality",
     "Histograms",
     "Hook",

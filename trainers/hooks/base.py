@@ -11,15 +11,12 @@ In a gin file: `Trainer.hooks = [@Heartbeat()]` and `Heartbeat.every = 100`.
 import abc
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from core.telemetry import Telemetry
 from trainers.averaged import Averaged
 from trainers.experiment import Experiment
 from trainers.workdir import Workdir
-
-if TYPE_CHECKING:  # it reads settings, which hold hooks
-    from trainers.looking import NextStep
 
 
 class Run(Protocol):
@@ -29,7 +26,6 @@ class Run(Protocol):
     averaged: Averaged  # the task as evaluation reads it, once it has been updated
     workdir: Workdir
     telemetry: Telemetry
-    next_step: "NextStep"  # which can be looked at
 
     @property
     def step(self) -> int:
@@ -44,6 +40,12 @@ class Run(Protocol):
 
     def take_figures(self) -> dict[str, float]:
         """Returns the figures of a metric line, speed included, and begins the next."""
+
+    def check_norms(self) -> None:
+        """Raises a `ConfigurationError` where there is no next step that can be looked at."""
+
+    def norms(self) -> dict[str, float]:
+        """Returns the norms of gradients, weights and updates of each module, as the next step has them."""
 
     def evaluate(self) -> dict[str, float]:
         """Evaluates and reports the figures; returns all that were reported last."""

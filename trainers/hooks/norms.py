@@ -31,10 +31,10 @@ class Norms(Hook):
         self._suspects: list[str] = []
 
     def check(self, run: Run) -> None:
-        run.next_step.prepare()
+        run.check_norms()
 
     def __call__(self, run: Run) -> None:
-        norms = run.next_step.norms(run.step)  # on several workers, of all together
+        norms = run.norms()  # on several workers, of all together
         run.telemetry.write(run.step, "norms", norms, shown=False)
         suspects = dict(unlikely(norms))
         for name in self._suspects:

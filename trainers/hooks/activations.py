@@ -1,0 +1,143 @@
+"""Looking at what modules are given and return, while they are trained.
+
+In a gin file:
+
+    Trainer.hooks = [@Activations()]
+    Activations.every = 500
+    Activations.paths = ["net/layers/*"]
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import gin
+import tensorflow as tf
+
+from core.arguments import is_size
+from core.data import Source
+from core.errors import ConfigurationError, shown
+from core.module import named_modules
+from core.optimizers.paths import matching
+from core.task import Batch, Task
+from core.workers import is_chief
+from trainers.diagnosis import explained
+from trainers.hooks.base import Hook, Run
+
+DEAD = 0.5  # of the units: below, some that rest are nothing unusual
+Heard = Callable[[str, tf.Tensor], None]
+
+
+@gin.configurable
+class Activations(Hook):
+    """Writes figures of `activations` for each module whose path a pattern of `paths` matches, as evaluation calls it.
+
+    They are `given/PATH/...` and `returned/PATH/...`: `mean`, `deviation`, `zeros` (the share of values that are zero)
+    and `dead` (the share of units, along the last axis, that are zero for every example). The first `count` examples
+    held out are looked at, or of the training source without one; of a module that is called several times the first
+    call is. It warns where half of the units are dead twice in a row.
+    """
+
+    def __init__(self, every: int | None = None, *, paths: Sequence[str] = ("*",), count: int = 256):
+        super().__init__(every)
+        if isinstance(paths, str) or not all(isinstance(path, str) for path in paths):
+            raise ConfigurationError(f"`Activations.paths` is {shown(paths)}; give a list of patterns, as ['net/*'].")
+        if not is_size(count):
+            raise ConfigurationError(f"`Activations.count` is {shown(count)}; it counts examples: give 1 or more.")
+        self.paths, self.count = paths, count
+        self._dead: list[str] = []
+        self._look: Any = None
+
+    def check(self, run: Run) -> None:
+        try:
+            matching(self.paths, named_modules(run.experiment.task), argument="Activations.paths")
+        except ValueError as error:
+            raise ConfigurationError(str(error)) from None
+
+    def __call__(self, run: Run) -> None:
+        run.averaged.update()
+        if not is_chief():
+            return
+        source = run.experiment.eval_source or run.experiment.train_source
+        with explained(source):
+            batch = source.gather(tf.range(min(self.count, len(source)), dtype=tf.int64))
+        self._look = self._look or self._looking(run.averaged.task, source)
+        figures = {name: float(x) for name, x in self._look(batch).items()}
+        run.telemetry.write(run.step, "activations", figures, shown=False)
+        dead = [name for name, x in figures.items() if name.endswith("/dead") and x >= DEAD]
+        again = [name for name in dead if name in self._dead]
+        if again:
+            which, _, path = again[0].removesuffix("/dead").partition("/")
+            others = f" (so it is in {len(again) - 1} more places)" if again[1:] else ""
+            run.telemetry.warn_once(
+                f"{figures[again[0]]:.0%} of the units that `{path}` {'is given' if which == 'given' else 'returns'} "
+                f"are dead: zero for each example{others}. A lower learning rate, or units that are never quite zero, "
+                "usually helps."
+            )
+        self._dead = dead
+
+    def state(self) -> dict[str, Any]:
+        return {"dead": self._dead}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self._dead = list(state["dead"])
+
+    def _looking(self, task: Task, source: Source) -> Any:
+        """Returns a traced function of a batch that calls the task's `evaluate`, and returns the figures."""
+
+        @tf.function(autograph=False)
+        def look(batch: Batch) -> dict[str, tf.Tensor]:
+            found: dict[str, tf.Tensor] = {}
+            graph = tf.compat.v1.get_default_graph()
+
+            def hear(name: str, x: tf.Tensor) -> None:
+                if x.graph is graph:  # what is within a loop isn't there outside of it
+                    found.update({key: value for key, value in _statistics(name, x).items() if key not in found})
+
+            with overheard(task, self.paths, hear):
+                task.evaluate(batch)
+            return found
+
+        return look
+
+
+@contextlib.contextmanager
+def overheard(root: tf.Module, paths: Sequence[str], hear: Heard) -> Iterator[None]:
+    """Tells `hear` what the modules of `root` whose path a pattern matches are given first, and what they return."""
+    modules = named_modules(root)
+    chosen = {path: modules[path] for path in matching(paths, modules, argument="paths")}
+    classes = {path: type(module) for path, module in chosen.items()}
+    for path, module in chosen.items():
+        # Python looks `__call__` up in the class: an attribute of the module itself would never be called.
+        module.__class__ = _telling(classes[path], path, hear)
+    try:
+        yield
+    finally:
+        for path, module in chosen.items():
+            module.__class__ = classes[path]
+
+
+def _telling(cls: type[Any], path: str, hear: Heard) -> type[Any]:
+    @functools.wraps(cls.__call__)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = cls.__call__(self, *args, **kwargs)
+        for which, value in (("given", args[0] if args else None), ("returned", result)):
+            if isinstance(value, tf.Tensor) and value.dtype.is_floating and value.shape.rank:
+                hear(f"{which}/{path}", value)
+        return result
+
+    return type(cls.__name__, (cls,), {"__call__": call, "__module__": cls.__module__})
+
+
+def _statistics(name: str, x: tf.Tensor) -> dict[str, tf.Tensor]:
+    x = tf.cast(x, tf.float32)
+    zero = tf.equal(x, 0.0)
+    dead = tf.reduce_all(zero, list(range(x.shape.rank - 1)))
+    figures = {
+        "mean": tf.reduce_mean(x),
+        "deviation": tf.math.reduce_std(x),
+        "zeros": tf.reduce_mean(tf.cast(zero, tf.float32)),
+        "dead": tf.reduce_mean(tf.cast(dead, tf.float32)),
+    }
+    return {f"{name}/{key}": value for key, value in figures.items()}
