@@ -91,7 +91,8 @@ class Bench:
             return step
 
         step, found = fractions({"real": real, "synthetic": self.synthetic}, of="real", rounds=STRETCHES)
-        return step, step * statistics.median(waits), step * found["synthetic"]
+        # Steps on one batch aren't slower than the same with input: a machine that says so was busy just then.
+        return step, step * statistics.median(waits), step * min(found["synthetic"], 1.0)
 
     def synthetic(self) -> float:
         """Returns what a step takes on one batch."""

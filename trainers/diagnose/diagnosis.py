@@ -130,7 +130,10 @@ class Diagnosis:
     def _other(self, devices: Sequence[str] = (), **settings: Any) -> Bench:
         """Makes a bench like the configured one but for its devices, if they are given, and these settings."""
         trainer = self.bench.trainer
-        changed: dict[str, Any] = {"chunk_steps": self.bench.chunk_steps, **settings}
+        # Of larger batches a chunk has fewer, or it would take as much more memory.
+        larger = settings.get("global_batch_size", 0) / trainer.settings.global_batch_size
+        chunk_steps = _divisor(self.bench.chunk_steps, most=int(self.bench.chunk_steps / max(larger, 1.0)))
+        changed: dict[str, Any] = {"chunk_steps": chunk_steps, **settings}
         experiment = trainer.experiment
         if devices:
             experiment = experiment.on(one_device(devices[0]) if len(devices) == 1 else mirrored(devices=devices))
@@ -139,12 +142,16 @@ class Diagnosis:
 
 def _with_short_chunks(bench: Bench) -> Bench:
     """Returns the bench, or one like it whose chunks don't take too long."""
-    most = max(1, int(LONGEST_CHUNK_SECONDS / bench.seconds_a_step))
-    if bench.chunk_steps <= most:
+    steps = _divisor(bench.chunk_steps, most=int(LONGEST_CHUNK_SECONDS / bench.seconds_a_step))
+    if steps == bench.chunk_steps:
         return bench
-    steps = max(n for n in range(1, most + 1) if bench.chunk_steps % n == 0)
     trainer = bench.trainer
     return Bench(_like(trainer, trainer.experiment, dataclasses.replace(trainer.settings, chunk_steps=steps)))
+
+
+def _divisor(number: int, *, most: int) -> int:
+    """Returns the largest divisor up to `most`, or 1: intervals are multiples of it as well."""
+    return max((n for n in range(1, min(number, most) + 1) if number % n == 0), default=1)
 
 
 def _like(trainer: Trainer, experiment: Experiment, settings: Settings) -> Trainer:

@@ -1,8 +1,9 @@
 """`--mode=diagnose`: are the devices used well, and if not, why? Measures, judges, tries what could help."""
 
-import tempfile
-from pathlib import Path
+import os
+import shutil
 
+from core.disk import unfinished_folder
 from core.errors import ConfigurationError
 from trainers.diagnose.diagnosis import Diagnosis
 from trainers.session import Session
@@ -14,12 +15,15 @@ def run(session: Session) -> int:
     """Prints what it found and writes it as `diagnosis.json`; what it trains goes nowhere."""
     folder = session.workdir
     folder.create()
-    with tempfile.TemporaryDirectory(prefix=".diagnosis-", dir=folder.path) as scratch:
-        session.workdir = Workdir(Path(scratch) / "run")
+    scratch = unfinished_folder(folder.path, os.getpid())  # of a process that was killed, a run removes it
+    session.workdir = Workdir(scratch)
+    try:
         session.workdir.create()
         trainer = session.trainer()
         _refuse_what_has_no_parts(trainer)
         Diagnosis(trainer).run(folder.path)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
     return 0
 
 

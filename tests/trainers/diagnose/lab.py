@@ -12,6 +12,7 @@ import tensorflow as tf
 from core.data import Source
 from core.distribution.exchange import replica_here
 from core.module import Module
+from core.optimizers.transform import stateless
 from core.task import Loss, Task, Update
 from trainers.hooks import Hook
 
@@ -19,14 +20,15 @@ SIZE = 192
 
 
 class Net(Module):
-    def __init__(self, passes, unused):
+    def __init__(self, passes, unused, rests):
         super().__init__()
         self.w, self.passes = tf.Variable(tf.eye(SIZE), name="w"), passes
-        self.table = tf.Variable(tf.zeros([1 + unused]), name="table")
+        self.table, self.rests = tf.Variable(tf.zeros([1 + unused]), name="table"), rests
 
     def __call__(self, x):
+        w = resting(tf.convert_to_tensor(self.w), *self.rests)
         for _ in range(self.passes):
-            x = tf.tanh(x @ self.w)
+            x = tf.tanh(x @ w)
         return x + self.table[0]
 
 
@@ -34,9 +36,11 @@ class Net(Module):
 class Planted(Task):
     """Multiplies matrices in `passes`, and sleeps on one replica; gradients of `unused` values are nothing but sent."""
 
-    def __init__(self, *, rng, passes=1, unused=0, slow_replica=None, seconds=0.0, optimizer=gin.REQUIRED):
+    def __init__(
+        self, *, rng, passes=1, unused=0, rests=(0.0, 0.0), slow_replica=None, seconds=0.0, optimizer=gin.REQUIRED
+    ):
         super().__init__()
-        self.net, self.optimizer = Net(passes, unused), optimizer
+        self.net, self.optimizer = Net(passes, unused, rests), optimizer
         self.slow_replica, self.seconds = slow_replica, seconds
 
     def phases(self):
@@ -52,9 +56,34 @@ def sleeping(x, seconds):
     """Returns `x`, later."""
     if not seconds:
         return x
-    slept = tf.numpy_function(lambda: time.sleep(seconds), [], [], stateful=True)
+    begun = tf.reshape(x, [-1])[:1]  # it sleeps once `x` is there
+    slept = tf.numpy_function(lambda _: time.sleep(seconds), [begun], [], stateful=True)
     with tf.control_dependencies([slept]):
         return tf.identity(x)
+
+
+def resting(x, forward, backward):
+    """Returns `x`, with a sleep in either pass."""
+
+    @tf.custom_gradient
+    def rest(x):
+        def back(dy):
+            return tf.ensure_shape(sleeping(dy, backward), x.shape)
+
+        return tf.ensure_shape(sleeping(x, forward), x.shape), back
+
+    return rest(x)
+
+
+@gin.configurable
+def late(seconds=0.0):
+    """Sleeps over the update of `w`."""
+
+    def rule(gradients, params, step):
+        slow = {path: seconds if path == "w" else 0.0 for path in gradients}
+        return {path: -1e-6 * tf.ensure_shape(sleeping(g, slow[path]), g.shape) for path, g in gradients.items()}
+
+    return stateless("late", rule)
 
 
 @gin.configurable

@@ -40,6 +40,26 @@ def test_a_slow_hook_is_named_and_calling_it_less_often_helps(tmp_path):
 
 
 @pytest.mark.long
+def test_sleeps_in_all_parts_at_once_are_found_where_they_are(tmp_path):
+    """None can be shorter, and together they are no longer than the step."""
+    planted = {"forward": 0.04, "backward": 0.06, "update": 0.08, "host work": 0.1}
+    bindings = f"""
+        Planted.rests = [{planted["forward"]}, {planted["backward"]}]
+        Planted.optimizer = @late()
+        late.seconds = {planted["update"]}
+        Trainer.chunk_steps = 1
+        Trainer.hooks = [@Nap()]
+        Nap.every = 5
+        Nap.seconds = {5 * planted["host work"]}
+    """
+    said, found = diagnose(tmp_path, bindings)
+    point = found["points"][-1]
+    assert adds_up(point), said
+    for part, seconds in planted.items():
+        assert point["parts"][part] > 0.8 * seconds, (part, said)
+
+
+@pytest.mark.long
 def test_a_tiny_batch_is_named(tmp_path):
     said, found = diagnose(tmp_path, "Trainer.global_batch_size = 1\nPlanted.passes = 40\nTrainer.chunk_steps = 50")
     assert found["verdict"]["kind"] == "batch", said
