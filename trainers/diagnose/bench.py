@@ -21,7 +21,7 @@ from core.telemetry import JsonLines, Telemetry, TensorBoard
 from core.workers import is_chief
 from trainers.bad_step import explain_bad_step
 from trainers.diagnose.times import Measured, Times, split
-from trainers.diagnose.together import agreed, of_each_worker
+from trainers.diagnose.together import agreed, later_elsewhere, of_each_replica
 from trainers.diagnosis import explained, repeatable_or_refused
 from trainers.hooks.standard import CheckReplicas, Evaluate, LogMetrics, SaveCheckpoint
 from trainers.trainer import Trainer
@@ -69,12 +69,14 @@ class Bench:
         launch = found["launch"] / self.chunk_steps
         steps = {name: max(found[name] - found["launch"], 0.0) / self.timed_steps for name in runs}
         unit = synthetic / (launch + steps["whole"])
+        # A process waits for the slowest replica of others where it meets them, and not in passes of its own.
+        passes = 1.0 + later_elsewhere(alone) / max(steps["both"] * unit, 1e-9)
         measured = Measured(
             real=real,
             waited=waited,
             launch=launch * unit,
-            forward=steps["forward"] * unit,
-            both=steps["both"] * unit,
+            forward=steps["forward"] * unit * passes,
+            both=steps["both"] * unit * passes,
             sent={phase: steps[phase] * unit for phase in sent},
             whole=steps["whole"] * unit,
             alone=alone,
@@ -152,7 +154,7 @@ class Bench:
             self._seconds(program, self.timed_steps)
             rounds.append([(b - a) / self.timed_steps for a, b in zip(before, exchange.seconds(), strict=True)])
         alone = [statistics.median(found) for found in zip(*rounds, strict=True)]
-        return of_each_worker(alone, self.trainer.agreement)
+        return of_each_replica(alone, self.trainer.agreement)
 
     def _timed(self, programs: Mapping[str, Program]) -> dict[str, Callable[[], float]]:
         """Returns what times a call of each, which has run once."""

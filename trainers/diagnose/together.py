@@ -17,11 +17,22 @@ def agreed(numbers: Sequence[float], agreement: Agreement) -> list[float]:
     return found
 
 
-def of_each_worker(numbers: Sequence[float], agreement: Agreement) -> list[float]:
-    """Returns the first number of the first worker, the second of the second, and so on."""
-    membership = joined()
-    if membership is None or membership.cluster.size == 1:
-        return list(numbers)
-    own = membership.cluster.index
-    texts = [agreement.first_text(f"{x:.9g}" if i == own else None) for i, x in enumerate(numbers)]
+def of_each_replica(numbers: Sequence[float], agreement: Agreement) -> list[float]:
+    """Returns of each replica the number that its own worker has for it."""
+    own = _own(len(numbers))
+    texts = [agreement.first_text(f"{x:.9g}" if i in own else None) for i, x in enumerate(numbers)]
     return [float(text or "nan") for text in texts]
+
+
+def later_elsewhere(alone: Sequence[float]) -> float:
+    """Returns by how much the slowest of all replicas is later than the slowest of this process."""
+    return max(alone, default=0.0) - max((alone[i] for i in _own(len(alone))), default=0.0)
+
+
+def _own(replicas: int) -> range:
+    """Returns which of all replicas are of this process."""
+    membership = joined()
+    if membership is None:
+        return range(replicas)
+    cluster = membership.cluster
+    return range(replicas * cluster.index // cluster.size, replicas * (cluster.index + 1) // cluster.size)
