@@ -18,7 +18,7 @@ from core.workers.crew import missing_workers
 
 AHEAD = 2  # bundles for each worker: one that it takes and one that waits, so that to settle never takes long
 MOST = 64  # steps of a bundle
-_BUNDLE_SECONDS = 0.05  # until one comes back: it costs a millisecond or two, however few steps are in it
+_BUNDLE_SECONDS = 0.03  # that a worker takes for one: handing it out costs a millisecond or two, whatever is in it
 _LOOK_SECONDS = 0.1  # between two looks into the books
 
 _RESTART = (
@@ -85,8 +85,8 @@ class Handout:
         with contextlib.suppress(queue.Empty):
             bundle = self._out.pop(self._back.get(timeout=_LOOK_SECONDS), None)
             if bundle:  # the first time, if it was handed out again
-                fitting = int(bundle.steps * _BUNDLE_SECONDS / (time.monotonic() - bundle.since))
-                self.size = min(max(1, fitting), 2 * self.size, MOST)
+                step_seconds = (time.monotonic() - bundle.begun) / bundle.steps
+                self.size = min(max(1, int(_BUNDLE_SECONDS / step_seconds)), 2 * self.size, MOST)
                 self._moved = time.monotonic()
                 self._begin()
         now = time.monotonic()

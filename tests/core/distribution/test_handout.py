@@ -78,7 +78,7 @@ def test_quick_steps_come_in_bundles_and_slow_ones_alone(monkeypatch):
         found.append(len(played.take()))
         now[0] += seconds * found[-1]
         played.handout.settle()
-    assert found == [1, 2, 4, 8, 16, 32, MOST, MOST, 50, 1]
+    assert found == [1, 2, 4, 8, 16, 32, MOST, MOST, 30, 1]
 
 
 def test_no_step_is_handed_out_whose_place_in_the_books_an_older_one_needs(alongside):
