@@ -23,8 +23,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=3, help="runs of each kind")
     parser.add_argument("--page", type=Path, help="page that has this table")
     flags = parser.parse_args()
-    print(machine())
-    rows = []
+    about, rows = machine(), []
     for ballast in LOGGED:
         alone, served = [], []
         for _ in range(flags.pairs):
@@ -36,7 +35,11 @@ def main() -> None:
         rows.append([f"{65_536 + max(1, ballast):,}", *each, over_all])
         print(rows[-1], flush=True)
     head = ["parameters", "a step in one process", "by one worker and one server", "the difference", "over all pairs"]
-    found = table(head, rows)
+    processor, load, version = about["processor"], about["load_before"], about["tensorflow"]
+    measured = (
+        f"Medians of {flags.pairs} pairs: {processor}, {about['cores']} cores, load {load}, TensorFlow {version}.\n"
+    )
+    found = f"{table(head, rows)}\n{measured}"
     print(found)
     if flags.page:
         flags.page.write_text(written(flags.page.read_text(), {"pushes": found}))
