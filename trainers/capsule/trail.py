@@ -19,6 +19,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import op_callbacks  # by which `tf.debugging.enable_check_numerics` listens, too
 
+from core.module import original
+
 _TENSORFLOW = str(Path(tf.__file__).parent)
 _HOME = Path(__file__).parent.parent.parent
 _ENGINE = tuple(f"{_HOME / room}/" for room in ("core/engine", "trainers"))
@@ -134,7 +136,8 @@ class Trail:
             elif not code.co_filename.startswith(_PASSED):
                 lines.append(Line(code.co_filename, frame.f_lineno, code.co_name))
                 if not module and code.co_argcount:
-                    module = self._modules.get(id(frame.f_locals.get(code.co_varnames[0])), "")
+                    caller = original(frame.f_locals.get(code.co_varnames[0]))  # of a copy in an inner loop
+                    module = self._modules.get(id(caller), "")
             frame = frame.f_back
         return lines, module, gradient
 

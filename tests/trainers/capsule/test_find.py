@@ -11,6 +11,7 @@ from core import layers
 from core.engine import TrainStep, assemble
 from core.module import Module, named_modules
 from core.optimizers import sgd
+from core.random import Rng
 from core.task import Compute, Loss, Task, Update
 from trainers.capsule.find import find_bad
 from trainers.capsule.trail import Trail, variables_before
@@ -124,6 +125,27 @@ def test_a_fault_before_and_behind_a_compute_is_found_in_the_update_that_suffers
     assert (found.phase, found.origin.kind, found.origin.is_gradient) == ("g", "SqrtGrad", "Sqrt")
     assert found.origin.module == "g"
     assert "what the update wrote to `g/w`" in found.what
+
+
+class Drawn(One):
+    """Takes the logarithm of 0 in the rows that are drawn for it."""
+
+    def loss(self, batch, rng):
+        y = self.net(batch["x"])
+        return Loss(tf.reduce_sum(tf.math.log(tf.where(drawn(rng, y.shape[0])[:, tf.newaxis], 0.0, y)), 1))
+
+
+def drawn(rng, rows):
+    return rng.fold("drawn").rows.uniform(rows) < 0.4
+
+
+@pytest.mark.parametrize("microbatches", [1, 2])
+def test_a_row_alone_draws_the_numbers_that_it_drew_among_others(microbatches):
+    batch = {"x": tf.reshape(tf.tile(ROWS["x"], [1, 2, 1]), [microbatches, -1, 2])}
+    rng = Rng.from_seed(0).fold("train").fold(tf.constant(3, tf.int64)).fold("net")
+    expected = np.flatnonzero(drawn(rng, 12)).tolist()
+    assert 1 < len(expected) < 8
+    assert found_in(lambda: Drawn(tf.identity), batch, index=3).rows == expected
 
 
 def test_phases_that_are_not_due_are_not_taken():
