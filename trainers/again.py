@@ -33,8 +33,10 @@ def come_before_bad_step(trainer: Trainer, manifest: Manifest | None, step: int)
     if _is_well(trainer):
         return step
     begin()
-    while _is_well(trainer):
+    while _is_well(trainer) and trainer.step < step:
         pass_steps(trainer, trainer.step + 1)
+    if _is_well(trainer):
+        return step  # this time every step is finite
     step = max(trainer.step - 1, first)
     begin()
     pass_steps(trainer, step)

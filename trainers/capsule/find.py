@@ -29,6 +29,7 @@ def find_bad(train_step: TrainStep, batch: Batch, index: int, trail: Trail) -> F
     """Takes step `index` of `batch` [microbatches, rows, ...] and writes it; returns what isn't finite first."""
     values, microbatches = dict(batch), shape_of(batch)[0]
     outputs: Batch
+    found: Finding | None = None
     for plan in train_step.plans:
         phase = plan.phase
         if index % phase.every:
@@ -39,15 +40,11 @@ def find_bad(train_step: TrainStep, batch: Batch, index: int, trail: Trail) -> F
             with trail.following():
                 outputs = compute(phase.outputs, mine, rng, name=phase.name)
         elif plan.through is not None:
-            with trail.following():
-                found, outputs = _through(train_step, plan, values, index, trail)
-            if found:
-                return found
+            found, outputs = _through(train_step, plan, values, index, trail)
         else:
-            with trail.following():
-                found, outputs = _update(train_step, plan, phase, mine, rng, trail)
-            if found:
-                return found
+            found, outputs = _update(train_step, plan, phase, mine, rng, trail)
+        if found:
+            return found
         values |= cut(outputs, microbatches)
     return None
 
@@ -55,12 +52,13 @@ def find_bad(train_step: TrainStep, batch: Batch, index: int, trail: Trail) -> F
 def _update(
     train_step: TrainStep, plan: Plan, phase: Update, mine: Batch, rng: Rng, trail: Trail
 ) -> tuple[Finding | None, Batch]:
-    accumulated, outputs = accumulate_gradients(phase.loss, phase.variables(), mine, rng, name=phase.name)
+    with trail.following():
+        accumulated, outputs = accumulate_gradients(phase.loss, phase.variables(), mine, rng, name=phase.name)
     weight = accumulated.sums["weight"]
     if weight < 0.0:
         return _found(plan, mine, [f"the sum of its weights, {float(weight)}, which counts"], None), outputs
-    paths = {id(variable): path for path, variable in train_step.variables.items()}
-    parameters = train_step.optimizers[plan.name].parameters
+    optimizer, paths = train_step.optimizers[plan.name], {id(v): path for path, v in train_step.variables.items()}
+    parameters = optimizer.parameters
     suspects = {f"the gradient of `{paths[id(parameters[path])]}`": x for path, x in accumulated.gradients.items()}
     bad = {name: _tensor(x) for name, x in {"its loss": accumulated.sums["loss"], **suspects}.items()}
     bad = {name: x for name, x in bad.items() if not is_finite(x)}
@@ -68,8 +66,9 @@ def _update(
         origin = trail.origin(bad.values())
         rows = _rows_made(origin, mine) if phase.mixes_rows else guilty_rows(phase, mine, rng)
         return _found(plan, mine, list(bad), origin, rows), outputs
-    optimizer = train_step.optimizers[plan.name]
-    healthy, sums = write_update(phase, optimizer, accumulated, tf.constant(True), weighted=plan.weighted, fused=True)
+    well = tf.constant(True)
+    with trail.following():
+        healthy, sums = write_update(phase, optimizer, accumulated, well, weighted=plan.weighted, fused=True)
     return _written(plan, mine, sums[GRADIENT_NORM], healthy, trail), outputs
 
 
@@ -79,7 +78,8 @@ def _through(
     """Takes an update that goes on through a `Compute` as the engine does, whose gradients nobody else sees."""
     placed = {key: Placed(x, True) for key, x in values.items()}
     step = tf.constant(index, tf.int64)
-    healthy, sums, outputs = train_step.runner.run(plan, placed, step, tf.constant(True))
+    with trail.following():
+        healthy, sums, outputs = train_step.runner.run(plan, placed, step, tf.constant(True))
     mine = {key: values[key] for key in plan.reads}
     if not is_finite(sums["loss"]):
         return _found(plan, mine, ["its loss"], trail.origin([sums["loss"]])), outputs
