@@ -88,13 +88,34 @@ class Bench:
         waits = list[float]()
 
         def real() -> float:
-            step, waited = self._real()
+            step, waited = self.real()
             waits.append(waited / step)
             return step
 
         step, found = fractions({"real": real, "synthetic": self.synthetic}, of="real", rounds=STRETCHES)
         # Steps on one batch aren't slower than the same with input: a machine that says so was busy just then.
         return step, step * statistics.median(waits), step * min(found["synthetic"], 1.0)
+
+    def real(self) -> tuple[float, float]:
+        """Trains by real input; returns what a step takes, and how long it waits for data."""
+        chunks = self.trainer.input.chunks_from(0)
+        calls = self.trainer.settings.parallel_calls
+        for _ in range(FETCHED_AHEAD + (calls if calls > 1 else 0)):
+            next(chunks)
+        began = time.perf_counter()
+        self._whole.seconds(next(chunks), self.chunk_steps)
+        (first,) = agreed([time.perf_counter() - began], self.trainer.agreement)
+        count = max(math.ceil(REAL_SECONDS / first), REAL_CHUNKS, 2 * calls)
+        count = max(1, min(count, int(PATIENCE_SECONDS / first)))
+        began, waited = time.perf_counter(), 0.0
+        for _ in range(count):
+            before = time.perf_counter()
+            stacked = next(chunks)
+            waited += time.perf_counter() - before
+            self._whole.seconds(stacked, self.chunk_steps)
+        passed = time.perf_counter() - began
+        self._refuse_bad_step()
+        return passed / (count * self.chunk_steps), waited / (count * self.chunk_steps)
 
     def synthetic(self) -> float:
         """Returns what a step takes on one batch."""
@@ -165,27 +186,6 @@ class Bench:
     def _seconds(self, program: Program, steps: int) -> float:
         with explained(self.trainer.input.source), repeatable_or_refused(self.trainer.experiment.deterministic):
             return program.seconds(self.stacked, steps)
-
-    def _real(self) -> tuple[float, float]:
-        """Trains by real input; returns what a step takes, and how long it waits for data."""
-        chunks = self.trainer.input.chunks_from(0)
-        calls = self.trainer.settings.parallel_calls
-        for _ in range(FETCHED_AHEAD + (calls if calls > 1 else 0)):
-            next(chunks)
-        began = time.perf_counter()
-        self._whole.seconds(next(chunks), self.chunk_steps)
-        (first,) = agreed([time.perf_counter() - began], self.trainer.agreement)
-        count = max(math.ceil(REAL_SECONDS / first), REAL_CHUNKS, 2 * calls)
-        count = max(1, min(count, int(PATIENCE_SECONDS / first)))
-        began, waited = time.perf_counter(), 0.0
-        for _ in range(count):
-            before = time.perf_counter()
-            stacked = next(chunks)
-            waited += time.perf_counter() - before
-            self._whole.seconds(stacked, self.chunk_steps)
-        passed = time.perf_counter() - began
-        self._refuse_bad_step()
-        return passed / (count * self.chunk_steps), waited / (count * self.chunk_steps)
 
     def _refuse_bad_step(self) -> None:
         bad_step = int(self.trainer.progress.bad_step)

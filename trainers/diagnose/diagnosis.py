@@ -1,5 +1,6 @@
 """One diagnosis: which points are measured, in which order, how long that takes, and what comes of it."""
 
+import copy
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,8 +11,9 @@ from rich.console import Console
 
 from core.disk import write_whole
 from core.distribution import mirrored, one_device
+from core.measure import fractions
 from core.workers import is_chief, joined
-from trainers.diagnose.bench import ROUNDS, TIMED_SECONDS, Bench
+from trainers.diagnose.bench import ROUNDS, STRETCHES, TIMED_SECONDS, Bench
 from trainers.diagnose.picture import picture
 from trainers.diagnose.points import Point, Scale, measured, scales
 from trainers.diagnose.remedies import Remedy, Tried
@@ -120,11 +122,14 @@ class Diagnosis:
         return agreed([min(max(here - a_row * size, 0.0), here)], self.bench.trainer.agreement)[0]
 
     def _tried(self, remedy: Remedy, before: Point) -> Tried:
-        bench = self._other(devices=remedy.devices, **remedy.settings)
-        for hook in bench.trainer.hooks:
-            if type(hook).__name__ == remedy.hook:
-                hook.every = remedy.every
-        step = bench.training()[0] + sum(bench.hooks().values())
+        """Measures what a line does beside what is without it: the machine may be busier now than it was before."""
+        bench = self._other(devices=remedy.devices, **_changes(remedy, self.bench.trainer.settings))
+        step, interval = before.times.step, remedy.interval
+        if interval:
+            step += before.times.hooks[interval] * (bench.hooks()[interval] / self.bench.hooks()[interval] - 1.0)
+        else:
+            steps = {"before": lambda: self.bench.real()[0], "after": lambda: bench.real()[0]}
+            step += before.times.real * (fractions(steps, of="before", rounds=STRETCHES)[1]["after"] - 1.0)
         return Tried(remedy, before.examples_per_second, bench.trainer.settings.global_batch_size / step)
 
     def _other(self, devices: Sequence[str] = (), **settings: Any) -> Bench:
@@ -152,6 +157,16 @@ def _with_short_chunks(bench: Bench) -> Bench:
 def _divisor(number: int, *, most: int) -> int:
     """Returns the largest divisor up to `most`, or 1: intervals are multiples of it as well."""
     return max((n for n in range(1, min(number, most) + 1) if number % n == 0), default=1)
+
+
+def _changes(remedy: Remedy, settings: Settings) -> dict[str, Any]:
+    """Returns the settings that a line changes; a hook that is called less often is one more."""
+    hooks = list(settings.hooks)
+    for i, hook in enumerate(hooks):
+        if type(hook).__name__ == remedy.hook:
+            hooks[i] = copy.copy(hook)
+            hooks[i].every = remedy.every
+    return {**remedy.settings, "hooks": hooks}
 
 
 def _like(trainer: Trainer, experiment: Experiment, settings: Settings) -> Trainer:

@@ -18,6 +18,12 @@ class Remedy:
     devices: Sequence[str] = ()
     caution: str = ""  # what else it changes
 
+    @property
+    def interval(self) -> str:
+        """Returns the name of the interval that it changes, if that is what it changes."""
+        name = self.line.partition(" = ")[0]
+        return name if self.hook or name.endswith("_every") else ""
+
 
 @dataclasses.dataclass(frozen=True)
 class Tried:

@@ -126,7 +126,7 @@ Trainer.checkpoint_every = None
 """
 
 
-def diagnose(tmp_path, bindings, timeout=200):
+def diagnose(tmp_path, bindings, timeout=500):
     """Runs the command on these bindings; returns what it says, and the same as JSON."""
     (tmp_path / "planted.py").write_text(PLANTED)
     flags = [gin(tmp_path, CONFIGURATION), gin(tmp_path, bindings, name="planted.gin")]
