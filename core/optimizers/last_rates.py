@@ -39,7 +39,8 @@ def last_rates(optimizer: Optimizer) -> Callable[[], dict[str, float]]:
             return dict(fixed)
         step = max(int(optimizer.step.numpy()) - 1, 0)
         with tf.device("CPU:0"):
-            found = traced(tf.constant(step, tf.int64), *(tf.constant(v.numpy()) for v in small))
+            values = tf.constant(step, tf.int64), *(tf.constant(v.numpy()) for v in small)
+        found = traced(*values)  # whose operations were placed when it was traced
         return {**fixed, **dict(zip(moving, found.numpy().tolist(), strict=True))}
 
     return read
