@@ -70,13 +70,14 @@ class Bench:
         steps = {name: max(found[name] - found["launch"], 0.0) / self.timed_steps for name in runs}
         unit = synthetic / (launch + steps["whole"])
         # A process waits for the slowest replica of others where it meets them, and not in passes of its own.
-        passes = 1.0 + later_elsewhere(alone) / max(steps["both"] * unit, 1e-9)
+        later = later_elsewhere(alone)
+        of_forward = min(steps["forward"] / max(steps["both"], 1e-9), 1.0)
         measured = Measured(
             real=real,
             waited=waited,
             launch=launch * unit,
-            forward=steps["forward"] * unit * passes,
-            both=steps["both"] * unit * passes,
+            forward=steps["forward"] * unit + later * of_forward,
+            both=steps["both"] * unit + later,
             sent={phase: steps[phase] * unit for phase in sent},
             whole=steps["whole"] * unit,
             alone=alone,
