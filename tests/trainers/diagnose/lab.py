@@ -32,14 +32,31 @@ class Net(Module):
         return x + self.table[0]
 
 
+class Link(tf.distribute.ReductionToOneDevice):
+    """Adds up as ever, and sleeps over it for each million of bytes: between CPUs of one machine nothing is slow."""
+
+    seconds = 0.0
+
+    def batch_reduce_implementation(self, reduce_op, pairs, options):
+        sums = super().batch_reduce_implementation(reduce_op, pairs, options)
+        size = sum(4e-6 * value.values[0].shape.num_elements() for value, _ in pairs)
+        slow = [sleeping(x, self.seconds * size) for x in sums[0].values]
+        return [type(sums[0])([tf.ensure_shape(x, sums[0].values[0].shape) for x in slow]), *sums[1:]]
+
+
+tf.distribute.ReductionToOneDevice = Link
+
+
 @gin.configurable
 class Planted(Task):
     """Multiplies matrices in `passes`, and sleeps on one replica; gradients of `unused` values are nothing but sent."""
 
     def __init__(
-        self, *, rng, passes=1, unused=0, rests=(0.0, 0.0), slow_replica=None, seconds=0.0, optimizer=gin.REQUIRED
-    ):
+        self, *, rng, passes=1, unused=0, rests=(0.0, 0.0), slow_replica=None, seconds=0.0, link=0.0,
+        optimizer=gin.REQUIRED,
+    ):  # fmt: skip
         super().__init__()
+        Link.seconds = link
         self.net, self.optimizer = Net(passes, unused, rests), optimizer
         self.slow_replica, self.seconds = slow_replica, seconds
 
