@@ -2,6 +2,7 @@
 
 import ast
 import subprocess
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 import pytest
@@ -167,6 +168,12 @@ def test_files_are_short() -> None:
     files = [CHECKOUT / name for name in tracked.stdout.splitlines() if (CHECKOUT / name).exists()]
     assert len(files) > 200
     assert too_long({str(path.relative_to(CHECKOUT)): path.read_text() for path in files}) == []
+
+
+def test_no_two_files_of_tests_have_one_name_where_no_package_tells_them_apart() -> None:
+    tests = (CHECKOUT / "tests").rglob("test_*.py")
+    names = Counter(path.name for path in tests if not (path.parent / "__init__.py").exists())
+    assert [name for name, times in names.items() if times > 1] == []
 
 
 # --- The tests of the tests: a planted fault is found and named ------------------------------------------------------

@@ -66,7 +66,9 @@ class Channel:
     def wait(self, seconds: float) -> None:
         """Waits until the other end says something, or closes; at most so long."""
         if not self.closed:
-            select.select([self._connection], [], [], seconds)
+            ready = select.poll()  # `select.select` knows of a process's first 1,024 files alone
+            ready.register(self._connection, select.POLLIN)
+            ready.poll(1000.0 * seconds)
 
     def shutdown_write(self) -> None:
         """Tells the other end that nothing more will be sent."""

@@ -95,14 +95,16 @@ def prove_guards() -> None:
 def _is_reached(addresses: Sequence[Address], port: int) -> bool:
     """Tells whether a connection to any of these comes about."""
     with contextlib.ExitStack() as stack:
-        knocks = []
+        knocks, answered = {}, select.poll()
         for address in addresses:
             family, place = at(address, port)
-            knocks.append(stack.enter_context(socket.socket(family)))
-            knocks[-1].setblocking(False)
-            knocks[-1].connect_ex(place)
-        answered = select.select([], knocks, [], PROOF_SECONDS)[1]
-        return any(knock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0 for knock in answered)
+            knock = stack.enter_context(socket.socket(family))
+            knock.setblocking(False)
+            knock.connect_ex(place)
+            answered.register(knock, select.POLLOUT)
+            knocks[knock.fileno()] = knock
+        found = [knocks[number] for number, _ in answered.poll(1000.0 * PROOF_SECONDS)]
+        return any(knock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0 for knock in found)
 
 
 def _refuse_taken(port: int, cluster: Cluster) -> None:

@@ -15,6 +15,8 @@ from core.telemetry import Telemetry
 class Screen:
     """A writer that keeps what it is to show."""
 
+    live = False
+
     def __init__(self):
         self.notes = []
 

@@ -8,7 +8,6 @@ import ctypes
 import functools
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -24,7 +23,7 @@ from core.engine import Progress, TrainStep, make_chunk
 from core.errors import ConfigurationError
 from core.task import Task
 from core.task.loss import means
-from tests.commands import CHECKOUT, environment
+from tests.commands import CHECKOUT, environment, said
 from tests.served.subjects import DIVIDED, served_subject
 from trainers.evaluator import Evaluator
 from trainers.launch.commands import free_ports
@@ -46,7 +45,7 @@ class Twice:
     def differences(self, name, timeout=600):
         """Returns by how much the two differ, by variables, figures and evaluation; or why one was refused."""
         self.process.stdin.write(f"{name}\n".encode())
-        assert select.select([self.process.stdout], [], [], timeout)[0], f"`{name}` takes more than {timeout} s"
+        assert said(self.process.stdout, timeout), f"`{name}` takes more than {timeout} s"
         return json.loads(self.process.stdout.readline())
 
 

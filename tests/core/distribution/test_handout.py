@@ -87,11 +87,15 @@ def test_no_step_is_handed_out_whose_place_in_the_books_an_older_one_needs(along
     while taken[-1] + MOST < WINDOW - 1:  # all but the first
         if len(played.waiting) > 1:
             taken += played.take(1)
+        else:
+            chief.join(0.001)
     chief.join(0.05)
     assert all(first + steps <= WINDOW for first, steps, _ in played.waiting)
     while chief.is_alive():
         if played.waiting:
             taken += played.take()
+        else:
+            chief.join(0.001)
     assert sorted(taken[1:]) == list(range(2 * WINDOW))
 
 
