@@ -111,7 +111,7 @@ class Settings:
     def train_step(self, assembly: Assembly, batch_spec: Mapping[str, tf.TensorSpec], *, seed: int) -> TrainStep:
         """Makes the step that these settings ask for, of one batch of this spec."""
         if self.local_steps:
-            check_local_steps(assembly, global_batch_size=self.global_batch_size)
+            check_local_steps(assembly, global_batch_size=self.global_batch_size, outer=self.outer)
         return TrainStep(
             assembly,
             batch_spec,

@@ -115,7 +115,8 @@ class Trainer:
             self._preemption.signal is not None, self._preemption.take_wish(signal.SIGUSR1)
         )
         if due or preempted or wanted:
-            self.train_step.exchange.settle()
+            with explained(self.input.source):  # what a step raises that was handed out is raised here
+                self.train_step.exchange.settle()
             self._refuse_bad_step(self._leaving_capsule)
         with self._meter.paused():
             if due:

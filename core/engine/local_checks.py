@@ -5,13 +5,17 @@ from core.distribution.mesh_strategy import MeshStrategy
 from core.distribution.served_strategy import ServedStrategy
 from core.engine.assembly import Assembly
 from core.errors import ConfigurationError
-from core.task import Compute
+from core.optimizers import Transform
+from core.task import Compute, Update
 
 _OR = "or leave `Trainer.local_steps` out."
 
 
-def check_local_steps(assembly: Assembly, *, global_batch_size: int) -> None:
-    """Refuses a mesh and servers, and on several replicas all that one of them can't compute by itself."""
+def check_local_steps(assembly: Assembly, *, global_batch_size: int, outer: Transform | None = None) -> None:
+    """Refuses a mesh and servers, and on several replicas all that one of them can't compute by itself.
+
+    Refuses as well an `outer` rule, or one of a phase beside it, that would lose sight of the weights.
+    """
     if isinstance(assembly.strategy, MeshStrategy):
         raise ConfigurationError(
             "`Trainer.local_steps` is for replicas that hold a whole copy each, but `Experiment.strategy` is a mesh, "
@@ -22,6 +26,8 @@ def check_local_steps(assembly: Assembly, *, global_batch_size: int) -> None:
             "`Trainer.local_steps` is for replicas that meet, but `Experiment.strategy` is `@parameter_server()`: its "
             f"workers never wait for each other. Train on replicas (`@multi_worker()`), {_OR}"
         )
+    if outer:
+        _check_copies(assembly, outer)
     if assembly.strategy.num_replicas_in_sync == 1:
         return
     alone = [path for path, v in assembly.variables.items() if id(v) in assembly.one_device_ids]
@@ -48,4 +54,23 @@ def check_local_steps(assembly: Assembly, *, global_batch_size: int) -> None:
                 f"phase `{phase.name}` runs on one device (`placement=ONE_DEVICE`, or `when_batch_at_least` of a "
                 "larger batch); with `Trainer.local_steps` nothing is sent within a round: let it run on every replica "
                 f"(`Experiment.placements = {{'{phase.name}': @on_every_replica()}}`), {_OR}"
+            )
+
+
+def _check_copies(assembly: Assembly, outer: Transform) -> None:
+    """Refuses copies of the weights that nobody would read, or by which a rule would undo what the outer one does."""
+    unread = [part.name for part in outer.parts or (outer,) if part.shadow]
+    if unread:
+        raise ConfigurationError(
+            f"`Trainer.outer` has `{unread[0]}`, which keeps a copy of the weights to evaluate, but evaluation reads "
+            "those of the phases' own optimizers: give an outer rule that moves the weights alone, as `@outer/sgd()`."
+        )
+    for phase in assembly.phases:
+        parts = phase.optimizer.parts or (phase.optimizer,) if isinstance(phase, Update) else ()
+        held = [part.name for part in parts if part.shadow and not part.observe]
+        if held:
+            raise ConfigurationError(
+                f"phase `{phase.name}` trains by `{held[0]}`, which sets the weights by a copy that it keeps of them: "
+                "what `Trainer.outer` makes of the weights it would undo. Average them (`Trainer.outer = None`), or "
+                "train by another rule."
             )

@@ -22,9 +22,12 @@ class Roster:
     def __init__(self, workers: int, *, fewest: int, sharing: Sharing):
         self.workers, self.left, self.fewest, self.sharing = workers, workers, fewest, sharing
         if not self.enough:
+            remedy = f"give `--min_workers={self.count}`, or a `Trainer.global_batch_size` that more divide"
+            if not self.count:
+                remedy = "give a `Trainer.global_batch_size` that `Trainer.microbatches` divides"
             raise ConfigurationError(
                 f"`--min_workers` is {fewest}, but of {workers} workers at most {self.count} can share {sharing} "
-                f"evenly: give `--min_workers={max(1, self.count)}`, or a `Trainer.global_batch_size` that more divide."
+                f"evenly: {remedy}."
             )
 
     @property

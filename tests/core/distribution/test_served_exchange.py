@@ -17,9 +17,9 @@ STEPS = 100
 class Adding:
     """A server of two weights, and steps that add one to both."""
 
-    def __init__(self):
+    def __init__(self, *, divide=False):
         extended = SimpleNamespace(worker_devices=(SERVER,))
-        strategy = SimpleNamespace(num_replicas_in_sync=1, extended=extended, divide_by_staleness=False)
+        strategy = SimpleNamespace(num_replicas_in_sync=1, extended=extended, divide_by_staleness=divide)
         self.weights = {
             name: ServedVariable(0.0, strategy=strategy, server=SERVER, name=name, trainable=True) for name in "ab"
         }
@@ -31,15 +31,19 @@ class Adding:
     def worker(self):
         """Returns what takes a step at one worker: a trace of its own, as each has copies of its own."""
         number = tf.TensorSpec([], tf.int64)
-        return tf.function(self._take, input_signature=(number,), autograph=False).get_concrete_function()
+        return tf.function(self._take, input_signature=(number, number), autograph=False).get_concrete_function()
 
-    def _take(self, step):
-        """Returns what the weights were when they were pulled, and whether the step was counted."""
+    def _take(self, step, others):
+        """Returns what the weights were when they were pulled, and whether the step was counted.
+
+        Before its push so many updates of `others` are counted.
+        """
         self.exchange.begin()
         self.exchange.step = step
         with self.exchange.taking_steps(list(self.weights.values())):
             self.exchange.refresh()
             pulled = [weight.read_value() for weight in self.weights.values()]
+            self.exchange.book.clocks["net"].assign_add(others)
             gradients = dict.fromkeys(self.weights, tf.cast(step, tf.float32) * 0.0 + 1.0)
             well, _ = self.exchange.at_variables(
                 self._write, gradients, {"loss": pulled[0] * 0.0 + 1.0}, tf.constant(True),
@@ -58,6 +62,10 @@ class Adding:
             return x + 0.0 * tf.reduce_sum(tf.matmul(self._large.read_value(), self._large.read_value()))
 
 
+def number(*values):
+    return [tf.constant(value, tf.int64) for value in values]
+
+
 @pytest.fixture
 def adding():
     return Adding()
@@ -67,7 +75,7 @@ def test_nobody_reads_or_writes_while_another_writes(adding):
     workers = [adding.worker(), adding.worker()]
 
     def work(first):
-        return [workers[first % 2](tf.constant(step, tf.int64)) for step in range(first, end, 2)]
+        return [workers[first % 2](*number(step, 0)) for step in range(first, end, 2)]
 
     staleness, end = 0.0, 0
     with ThreadPoolExecutor() as pool:
@@ -87,3 +95,13 @@ def test_weights_travel_as_one_message_and_gradients_with_figures_as_another(add
     assert [x.dtype for x in pull.outputs].count(tf.float32) == 1
     at_server = [x for op in operations if op.device == SERVER for x in op.inputs if x.op.device != SERVER]
     assert [x.dtype for x in at_server].count(tf.float32) == 1
+
+
+def test_a_gradient_is_divided_by_the_updates_since_its_weights_were_read():
+    adding, moved = Adding(divide=True), []
+    take = adding.worker()
+    for step, others in enumerate([0, 1, 2, 4]):
+        before = float(adding.weights["a"])
+        take(*number(step, others))
+        moved.append(float(adding.weights["a"]) - before)
+    assert moved == [1.0, 1.0, 0.5, 0.25]

@@ -1,9 +1,14 @@
 """What `parameter_server` takes, before it waits for anybody."""
 
-import pytest
+from types import SimpleNamespace
 
-from core.distribution.served_strategy import parameter_server
+import pytest
+import tensorflow as tf
+
+from core.distribution.served_strategy import ServedStrategy, parameter_server
 from core.errors import ConfigurationError
+from core.optimizers import Optimizer, adam
+from core.testing import on_virtual_cpus
 
 
 @pytest.mark.parametrize(
@@ -26,3 +31,14 @@ def test_without_a_crew_it_says_how_to_start_one(monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
     with pytest.raises(ConfigurationError, match=r"python -m trainers.launch --workers=2 --ps=1"):
         parameter_server()
+
+
+def test_each_variable_lies_on_the_server_that_holds_least_and_its_slots_beside_it():
+    servers = on_virtual_cpus(2).extended.worker_devices
+    strategy = SimpleNamespace(_bytes=dict.fromkeys(servers, 0))
+    with ServedStrategy.scope(strategy):
+        parameters = {str(i): tf.Variable(tf.zeros([size])) for i, size in enumerate([6, 3, 2, 2, 4])}
+        optimizer = Optimizer(adam(0.1), parameters)
+    assert [servers.index(variable.server) for variable in parameters.values()] == [0, 1, 1, 1, 0]
+    for slots in optimizer.slots.values():
+        assert {path: slot.server for path, slot in slots.items()} == {k: v.server for k, v in parameters.items()}

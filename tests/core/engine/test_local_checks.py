@@ -10,7 +10,7 @@ from core.distribution import ServedStrategy
 from core.engine import check_local_steps
 from core.errors import ConfigurationError
 from core.module import Module
-from core.optimizers import sgd
+from core.optimizers import adam, adamw, chain, ema, lookahead, sam, schedule_free_adamw, sgd
 from core.task import ONE_DEVICE, Compute, Loss, Task, Update, when_batch_at_least
 from core.testing import assemble, on_virtual_cpus, on_virtual_mesh
 
@@ -86,3 +86,29 @@ def test_servers_are_refused():
     assembly = dataclasses.replace(assemble(Line, on_virtual_cpus(1)), strategy=object.__new__(ServedStrategy))
     with pytest.raises(ConfigurationError, match=r"`Trainer\.local_steps` is for replicas .* `@parameter_server\(\)`"):
         check_local_steps(assembly, global_batch_size=16)
+
+
+@pytest.mark.parametrize("rule", [chain(sgd(0.9), ema(0.9)), lookahead(sgd(0.9)), sam(sgd(0.9))])
+def test_an_outer_rule_whose_copy_of_the_weights_nobody_would_read_is_refused(rule):
+    with pytest.raises(ConfigurationError, match=r"`Trainer\.outer` has `(ema|lookahead|sam)`, which keeps a copy"):
+        check_local_steps(assemble(Line, on_virtual_cpus(1)), global_batch_size=16, outer=rule)
+
+
+@pytest.mark.parametrize("rule", [lookahead(adam(0.01)), schedule_free_adamw(0.01), sam(sgd(0.1))])
+def test_a_rule_that_would_undo_what_an_outer_one_does_is_refused_beside_it(rule):
+    class Ruled(Line):
+        def phases(self):
+            return [dataclasses.replace(phase, optimizer=rule) for phase in super().phases()]
+
+    assembly = assemble(Ruled, on_virtual_cpus(1))
+    with pytest.raises(ConfigurationError, match=r"phase `net` trains by `[a-z_]+`, which sets the weights by a copy"):
+        check_local_steps(assembly, global_batch_size=16, outer=sgd(0.9))
+    check_local_steps(assembly, global_batch_size=16)
+
+
+def test_averages_of_the_weights_go_with_an_outer_rule():
+    class Averaging(Line):
+        def phases(self):
+            return [dataclasses.replace(phase, optimizer=chain(adamw(0.01), ema(0.9))) for phase in super().phases()]
+
+    check_local_steps(assemble(Averaging, on_virtual_cpus(1)), global_batch_size=16, outer=sgd(0.9))

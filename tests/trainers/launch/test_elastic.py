@@ -68,6 +68,8 @@ def test_a_roster_that_can_never_start_is_refused():
         ConfigurationError, match=r"`--min_workers` is 3, but of 3 workers at most 2 .*in 2 microbatches"
     ):
         roster(workers=3, fewest=3, microbatches=2)
+    with pytest.raises(ConfigurationError, match=r"evenly: give a `Trainer.global_batch_size` that `Trainer.micro"):
+        roster(batch=7, microbatches=2)
 
 
 # --- what the gin files say -------------------------------------------------------------------------------------------
