@@ -35,7 +35,7 @@ MODES = {
     "evaluate": "evaluates the newest checkpoint of the workdir",
     "sample": "images or texts from the newest checkpoint; with `--images=DIR` those, translated",
     "summary": "prints each variable: its size, the phases that train it, where it lives",
-    "dry_run": "prints what each device would hold in a step, and what would cross between them, from shapes alone",
+    "dry_run": "prints what a step computes, what each device would hold, and what would cross, from shapes alone",
     "diagnose": "measures where the time of a step goes, says what holds it up, and tries gin lines that could help",
     "replay": "does the step of a `--capsule` again, and names what isn't finite first: operation, module, row",
     "resume_check": "trains once without and once with a SIGKILL in the middle, and compares every bit",

@@ -2,26 +2,33 @@
 
 from core.estimate.figures import Figures, on_mesh, on_replicas
 from core.estimate.memory import ACTIVATIONS, GRADIENTS, PARAMETERS, SLOTS, bytes_of, held_in, on_device, standing
-from core.estimate.operations import operations_of
+from core.estimate.operations import operations_by_place, operations_of
+from core.estimate.places import BACKWARD, FORWARD, UPDATE, Place, noting_places
 from core.estimate.repeats import Repeats
 from core.estimate.sharding import laid_out
 from core.estimate.spread import Spread, Taken
 
 __all__ = [
     "ACTIVATIONS",
+    "BACKWARD",
+    "FORWARD",
     "GRADIENTS",
     "PARAMETERS",
     "SLOTS",
+    "UPDATE",
     "Figures",
+    "Place",
     "Repeats",
     "Spread",
     "Taken",
     "bytes_of",
     "held_in",
     "laid_out",
+    "noting_places",
     "on_device",
     "on_mesh",
     "on_replicas",
+    "operations_by_place",
     "operations_of",
     "standing",
 ]

@@ -10,6 +10,8 @@ from core.distribution.layouts import WHOLE
 from core.distribution.mesh_plan import BATCH
 from core.engine import Assembly, TrainStep, axes_of_slots
 from core.estimate.memory import SLOTS, bytes_of, held_in, on_device, standing
+from core.estimate.operations import operations_by_place
+from core.estimate.places import Place
 from core.estimate.sharding import Axes
 from core.estimate.spread import Spread
 from core.module import named_variables
@@ -28,6 +30,7 @@ class Figures:
     bytes: Counter[Names]  # that a device hands into these
     joined: Counter[str]  # bytes of all-gathers, by what asks for them
     unknown: Counter[str]  # operations without a rule, by their kind
+    operations: Counter[Place]  # floating-point operations of a step on all devices, by where they were asked for
 
     def grown(self, base: "Figures", more: "Figures", times: int) -> "Figures":
         """Returns these figures, and `times` what `more` has beyond the `base`."""
@@ -49,7 +52,16 @@ def on_replicas(assembly: Assembly, step: TrainStep, chunk: Any) -> Figures:
     held = Counter(held_in(chunk, on_device(step.exchange.device, bytes_of), in_rounds=in_rounds))
     weights = [v for optimizer in assembly.optimizers.values() for v in optimizer.parameters.values()]
     kept = Counter({SLOTS: sum(map(bytes_of, weights)) if in_rounds else 0})  # as they were when the round began
-    return Figures(whole + kept, held, whole, crossing, handed_in, Counter(), Counter())
+    return Figures(
+        standing=whole + kept,
+        held=held,
+        checkpoint=whole,
+        crossing=crossing,
+        bytes=handed_in,
+        joined=Counter(),
+        unknown=Counter(),
+        operations=_operations(chunk),
+    )
 
 
 def on_mesh(assembly: Assembly, chunk: Any, plan: MeshPlan) -> Figures:
@@ -66,7 +78,12 @@ def on_mesh(assembly: Assembly, chunk: Any, plan: MeshPlan) -> Figures:
         bytes=Counter({dataclasses.astuple(taken): count for taken, count in spread.bytes.items()}),
         joined=spread.joined,
         unknown=spread.unknown,
+        operations=_operations(chunk),
     )
+
+
+def _operations(chunk: Any) -> Counter[Place]:
+    return Counter({place: round(count) for place, count in operations_by_place(chunk.graph).items()})
 
 
 def cut(assembly: Assembly, plan: MeshPlan) -> dict[str, Axes]:

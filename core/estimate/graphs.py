@@ -68,6 +68,8 @@ def _known(tensor: tf.Tensor, graph: Any, op: tf.Operation) -> int | None:
         value = tf.get_static_value(tensor)
         if value is not None:
             return int(value)
+        if tensor.op.type in _LOOPS and tensor.value_index == 0:  # its rounds, as many as its gradient goes
+            return times(tensor.op)
         if tensor.op.type == "Identity":
             tensor = tensor.op.inputs[0]
             continue

@@ -1,12 +1,14 @@
 """Counts the floating-point operations of a traced step: those of its products, beside which others hardly count."""
 
 import math
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
 from core.estimate.graphs import CHOICES, called_by, merged, needed
+from core.estimate.places import Place, place_of
 
 
 def operations_of(graph: Any) -> float:
@@ -15,18 +17,42 @@ def operations_of(graph: Any) -> float:
     A loop counts as often as it goes round where that is known, else once: a chunk counts as one step. A phase that is
     due in every n-th step counts as much in each.
     """
+    return sum(operations_by_place(graph).values())
+
+
+def operations_by_place(graph: Any) -> dict[Place, float]:
+    """Counts the same by where they were asked for, of a function that was traced while `noting_places`."""
+    found = defaultdict[Place, float](float)
+    for op, times in performed(graph):
+        if products := products_of(op):
+            found[place_of(op)] += 2.0 * times * products
+    return found
+
+
+def performed(graph: Any) -> Iterator[tuple[tf.Operation, float]]:
+    """Yields the operations of a traced function and of what it calls, each with how often it runs.
+
+    Of branches that with the most products counts.
+    """
     ops = needed(graph)
     again = {name.rpartition(":")[0] for name in merged(ops)}
-    return sum(_of_operation(op) for op in ops if op.name not in again)
+    for op in ops:
+        if op.name in again:
+            continue
+        called = called_by(op)
+        if op.type in CHOICES:
+            called = [max(called, key=lambda each: operations_of(each.graph))]
+        yield op, 1.0
+        often = 1.0 / _every(op.inputs[0]) if op.type in CHOICES else 1.0
+        for each in called:
+            for inner, times in performed(each.graph):
+                yield inner, times * each.times * often
 
 
-def _of_operation(op: tf.Operation) -> float:
-    if op.type in CHOICES:
-        return max(operations_of(called.graph) for called in called_by(op)) / _every(op.inputs[0])
-    if called := called_by(op):
-        return sum(each.times * operations_of(each.graph) for each in called)
+def products_of(op: tf.Operation) -> int:
+    """Counts the multiply-adds of one product; 0 of any other operation."""
     count = _PRODUCTS.get(op.type)
-    return 2.0 * count(op) if count else 0.0
+    return count(op) if count else 0
 
 
 def _every(predicate: tf.Tensor) -> int:

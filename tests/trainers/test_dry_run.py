@@ -23,7 +23,7 @@ def rows(text):
 
 
 def _number(cell):
-    match = re.fullmatch(r"([\d,.e+]+)(?: (\w+))?", cell)
+    match = re.fullmatch(rf"([\d,.e+]+)(?: ({'|'.join(UNITS)}))?", cell)
     return None if match is None else float(match[1].replace(",", "")) * UNITS[match[2] or "bytes"]
 
 
@@ -40,6 +40,19 @@ def test_it_says_what_a_device_holds(tmp_path):
     ]
     assert found["together",] == pytest.approx(sums, rel=1e-2)
     assert not (tmp_path / "runs").exists()
+
+
+def test_it_says_how_many_operations_an_example_takes_by_module(tmp_path):
+    done = run(f"--gin_file={CONFIGS / 'digits_mlp.gin'}", "--mode=dry_run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    text = " ".join(done.stdout.split())
+    first, second = 2 * 64 * 128, 2 * 128 * 10
+    for row, forward, both in (
+        ("net/layers/0", first, 2 * first),
+        ("net/layers/1", second, 3 * second),
+        ("together", first + second, 2 * first + 3 * second),
+    ):
+        assert f"│ {row} │ {forward / 1000:.4g} thousand │ {both / 1000:.4g} thousand │" in text
 
 
 def test_gradients_cross_in_the_type_that_a_run_would_reduce_them_in(tmp_path):
@@ -127,6 +140,13 @@ def test_seventy_billion_parameters_on_128_devices_take_little_memory_to_look_at
     assert found["model", "all-reduce", "forward"][0] == forward + 3 * microbatches + 1
     assert found["batch", "all-reduce", "backward"][1] == pytest.approx(own, rel=1e-3)
     assert "all-gather" not in done.stdout
+    products = 2 * 4096 * (2 * 8192 * 8192 + 2 * 8192 * 1024 + 3 * 8192 * 28672 + 2 * 4096 * 8192)
+    table = 2 * 4096 * 128256 * 8192
+    text = " ".join(done.stdout.split())
+    assert f"│ together │ {(80 * products + table) / 1e12:,.4g} trillion " in text
+    last = 2 * 4096 * 28672 * 8192  # of a block, which needn't be there again for its gradient as the others must
+    assert f"│ {(80 * (4 * products - last) + 3 * table) / 1e12:,.4g} trillion │" in text
+    assert "│ net/blocks/*/attention/query │" in text
     assert int(done.stdout.rpartition("kilobytes")[2]) < 1_400_000
 
 

@@ -5,7 +5,8 @@ from rich.table import Table
 
 from core.errors import ConfigurationError
 from core.estimate import ACTIVATIONS, GRADIENTS, PARAMETERS, SLOTS, Figures
-from trainers.dry_build import DryBuild
+from trainers.dry_run.build import DryBuild
+from trainers.dry_run.operations import operations_table
 from trainers.experiment import Experiment, trains_by_servers
 from trainers.session import Session
 from trainers.settings import Settings
@@ -30,6 +31,7 @@ def run(session: Session) -> int:
     console = Console()
     if build.missing:
         console.print(f"the data isn't there, so batches are as the task reads them: {build.missing}", highlight=False)
+    console.print(operations_table(figures.operations, build.settings.global_batch_size, alike=build.repeats.found))
     console.print(_memory(build, figures))
     crossing = _crossing(build, figures)
     if crossing.row_count:

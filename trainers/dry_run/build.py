@@ -15,7 +15,7 @@ from core.distribution.mesh_outputs import lay_out_outputs
 from core.engine import Progress, assemble, assemble_task, check_on_mesh, make_chunk
 from core.engine.shapes import shapes_only
 from core.errors import DataError
-from core.estimate import Figures, Repeats, laid_out, on_mesh, on_replicas
+from core.estimate import Figures, Repeats, laid_out, noting_places, on_mesh, on_replicas
 from core.module import named_modules
 from core.task import Image, Label, Task, Tokens
 from core.task.checks import checked_phases
@@ -69,7 +69,7 @@ class DryBuild:
             self.task = assemble_task(self._made, self.strategy, one_device=one_device_only)
         if self.plan:
             check_on_mesh(self.plan, self.task, **self._places)
-        self._repeats = Repeats(self.task, self._marks())
+        self.repeats = Repeats(self.task, self._marks())
         self._lay_out(self.task)
         self.missing: str | None = None  # why the data can't be read, if it can't
         try:
@@ -88,12 +88,12 @@ class DryBuild:
         if self.plan:
             rows, what = self.settings.global_batch_size, "`Trainer.global_batch_size`"
             self.plan.check_rows(rows, self.settings.microbatches, what=what)
-        return self._repeats.counted(self._measured)
+        return self.repeats.counted(self._measured)
 
     def _measured(self) -> Figures:
         """Measures a step of the task as it stands now, which may be with fewer blocks."""
         with shapes_only():
-            make = (lambda: self.task) if self._repeats.found else self._make
+            make = (lambda: self.task) if self.repeats.found else self._make
             assembly = assemble(make, self.strategy, **self._places)
         stacked = self._chunks(0).element_spec
         batch = {key: tf.TensorSpec(x.shape[1:], x.dtype) for key, x in stacked.items()}
@@ -105,7 +105,8 @@ class DryBuild:
             rounds = self.settings.rounds(step, assembly)
         if rounds:
             assembly = dataclasses.replace(assembly, variables={**assembly.variables, **rounds.variables})
-        chunk = make_chunk(step, spec, progress, rounds).get_concrete_function()
+        with noting_places(assembly.task):
+            chunk = make_chunk(step, spec, progress, rounds).get_concrete_function()
         return on_mesh(assembly, chunk, self.plan) if self.plan else on_replicas(assembly, step, chunk)
 
     def _chunks(self, replica: int) -> tf.data.Dataset:

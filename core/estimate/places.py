@@ -1,0 +1,101 @@
+"""Where in a task an operation was asked for: by which module, on the way forward, backward or in an update.
+
+A traced graph doesn't say, but Python knows while it traces, by whose methods are being called. A gradient belongs
+where the operation was asked for that it is of.
+"""
+
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+from tensorflow.python.framework import op_callbacks  # by which `tf.debugging.enable_check_numerics` listens, too
+
+from core.module import named_modules, original
+
+FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
+_PLACE = "_where_it_was_asked_for"
+_TENSORFLOW = str(Path(tf.__file__).parent)
+_CORE = Path(__file__).parent.parent
+_ENGINE, _OPTIMIZERS = f"{_CORE / 'engine'}/", f"{_CORE / 'optimizers'}/"
+_BACKWARD = "imperative_grad"  # what a tape calls, in tensorflow/python/eager/imperative_grad.py
+
+
+class Place(NamedTuple):
+    """What asked for an operation."""
+
+    module: str  # its path; empty outside of all
+    way: str
+
+
+@contextlib.contextmanager
+def noting_places(task: tf.Module) -> Iterator[None]:
+    """Notes of each operation that is traced within it where in `task` it was asked for."""
+    modules = {id(module): path for path, module in named_modules(task).items()}
+
+    def note(_: Any, inputs: Any, attributes: Any, outputs: Any, op_name: str = "", graph: Any = None) -> None:
+        if graph is not None and outputs:
+            setattr(outputs[0].op, _PLACE, _asked_at(modules))
+
+    op_callbacks.add_op_callback(note)
+    try:
+        yield
+    finally:
+        op_callbacks.remove_op_callback(note)
+
+
+def place_of(op: tf.Operation) -> Place:
+    """Returns where `op` was asked for, as far as anybody took note."""
+    found: Place = getattr(op, _PLACE, Place("", FORWARD))
+    return found
+
+
+def _asked_at(modules: Mapping[int, str]) -> Place:
+    module, way = None, FORWARD
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename.startswith(_TENSORFLOW):
+            if code.co_name == _BACKWARD:
+                way = BACKWARD
+            elif module is None and code.co_name in _DIFFERENTIATED:
+                forward = _DIFFERENTIATED[code.co_name](frame.f_locals)
+                module = None if forward is None else place_of(forward).module
+        elif code.co_filename.startswith(_OPTIMIZERS):
+            return Place("", UPDATE)
+        elif code.co_filename.startswith(_ENGINE):
+            break  # what lies further out is the way to the step function
+        else:
+            way = FORWARD  # a step function may take gradients itself, as a penalty does
+            if module is None and code.co_argcount:
+                module = modules.get(id(original(frame.f_locals.get(code.co_varnames[0]))))
+        frame = frame.f_back
+    return Place(module or "", way)
+
+
+def _by_tape(gradient: Mapping[str, Any]) -> tf.Operation | None:
+    """Finds the operation that a tape differentiates by what it made, or else by what it took."""
+    for x in gradient["outputs"] or ():
+        if tf.is_symbolic_tensor(x):
+            return x.op
+    taken = {i: x.name for i, x in enumerate(gradient["inputs"] or ()) if tf.is_symbolic_tensor(x)}
+    for i in taken:
+        for op in gradient["inputs"][i].consumers():
+            if op.type == gradient["op_name"] and all(op.inputs[j].name == name for j, name in taken.items()):
+                return op
+    return None
+
+
+def _of_ones_own(gradient: Mapping[str, Any]) -> tf.Operation | None:
+    """Finds what a function that was given its gradient made."""
+    return next((x.op for x in tf.nest.flatten(gradient["result"]) if tf.is_symbolic_tensor(x)), None)
+
+
+_DIFFERENTIATED = {  # TensorFlow's functions that call the gradient of one operation, and how it is found there
+    "_gradient_function": _by_tape,  # in tensorflow/python/eager/backprop.py
+    "tape_grad_fn": _of_ones_own,  # in tensorflow/python/ops/custom_gradient.py
+    "_GradientsHelper": lambda gradient: gradient.get("op"),  # in tensorflow/python/ops/gradients_util.py
+}
