@@ -37,7 +37,7 @@ def _trainer_at(session: Session, step: int) -> Trainer:
         trainer.state.restore(manifest)
         print(f"restored step {trainer.step} (`{manifest.path.name}`)", flush=True)
     pass_steps(trainer, step - step % (trainer.settings.local_steps or 1))
-    trainer.progress.clear_sums()  # the figures are to be those of the one step
+    trainer.progress.take_sums()  # the figures are to be those of the one step
     return trainer
 
 

@@ -190,8 +190,7 @@ class Trainer:
 
     def take_figures(self) -> dict[str, float]:
         """Returns the figures of a metric line, speed included; the next line starts from nothing."""
-        figures = self.figures()
-        self.progress.clear_sums()
+        figures = figures_of(self.progress.take_sums())
         spoken = {**figures, **self._rates(), **self.train_step.exchange.figures()}
         return {**spoken, **self._meter.take(self.settings.global_batch_size)}
 

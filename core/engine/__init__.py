@@ -1,9 +1,10 @@
 """What runs a task's phases: accumulation, the one reduction, the step, chunks of steps."""
 
 from core.engine.assembly import Assembly, assemble, assemble_task, axes_of_slots
-from core.engine.chunk import ALL_WELL, Progress, make_chunk
+from core.engine.chunk import make_chunk
 from core.engine.local_checks import check_local_steps
 from core.engine.mesh_checks import check_on_mesh
+from core.engine.progress import ALL_WELL, Progress
 from core.engine.rounds import Rounds
 from core.engine.step import StepResult, TrainStep
 from core.engine.sweep import Accumulated, accumulate_gradients, compute

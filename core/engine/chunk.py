@@ -5,7 +5,6 @@ way. Chunks are aligned: one always covers the steps from a multiple of `chunk_s
 in between takes part of it.
 """
 
-import contextlib
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,50 +12,11 @@ from typing import Any
 import tensorflow as tf
 
 from core.distribution.served_exchange import ServedExchange
-from core.engine.describe import zeros
-from core.engine.scopes import kept_once
+from core.engine.progress import ALL_WELL, Progress
 from core.engine.served_chunk import ServedChunk
 from core.engine.step import StepResult, TrainStep
 from core.task import Batch
 from core.task.loss import Sums
-
-ALL_WELL = -1
-
-
-class Progress:
-    """What one chunk hands on to the next: whether all is well, and the sums of the metric line in flight.
-
-    They are variables, and so stay on the device, whatever the host does in between. All replicas of a `strategy` agree
-    on them, so they are kept once.
-    """
-
-    def __init__(self, sums: Mapping[str, Any], *, strategy: tf.distribute.Strategy | None = None):
-        with kept_once(strategy) if strategy else contextlib.nullcontext():
-            self.bad_step = tf.Variable(ALL_WELL, dtype=tf.int64, trainable=False, name="bad_step")
-            self.sums = tf.nest.map_structure(lambda spec: tf.Variable(zeros(spec), trainable=False), dict(sums))
-
-    def read_sums(self) -> dict[str, Sums]:
-        """Returns the sums so far, by phase."""
-        return dict(tf.nest.map_structure(lambda variable: variable.read_value(), self.sums))
-
-    def write_sums(self, sums: Mapping[str, Sums]) -> None:
-        """Replaces them."""
-        tf.nest.map_structure(lambda variable, x: variable.assign(x), self.sums, dict(sums))
-
-    def clear_sums(self) -> None:
-        """Begins the next metric line."""
-        tf.nest.map_structure(lambda variable: variable.assign(tf.zeros_like(variable)), self.sums)
-
-    @property
-    def variables(self) -> dict[str, tf.Variable]:
-        """Returns the sums by path, for a checkpoint."""
-        return {
-            f"figures/{phase}/{name}/{i}": v
-            for phase, sums in self.sums.items()
-            for name, x in sums.items()
-            for i, v in enumerate(tf.nest.flatten(x))
-        }
-
 
 Taken = tuple[tf.Tensor, Mapping[str, Sums]]  # the step that isn't finite, or `ALL_WELL`; the sums so far
 # (the chunk's batches, its first step, where to begin, where to end, what came before) -> what it is then

@@ -12,8 +12,9 @@ import tensorflow as tf
 
 from core.distribution.doors import exchange_of
 from core.engine.assembly import Assembly
-from core.engine.chunk import Progress, Taken, make_chunk
+from core.engine.chunk import Taken, make_chunk
 from core.engine.describe import Specs
+from core.engine.progress import Progress
 from core.engine.scopes import AxesByPath, made_on
 from core.engine.shapes import made
 from core.engine.step import TrainStep

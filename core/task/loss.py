@@ -57,7 +57,7 @@ def means(sums: Sums) -> dict[str, float]:
     figures: dict[str, float] = {}
     for name, x in sums.items():
         if isinstance(x, State):
-            result = x.result()
+            result = tf.nest.map_structure(tf.convert_to_tensor, x).result()
             named = result.items() if isinstance(result, Mapping) else [("", result)]
             figures |= {f"{name}/{suffix}".rstrip("/"): float(value) for suffix, value in named}
         elif name != "weight":

@@ -19,6 +19,7 @@ from rich.table import Column
 from rich.text import Text
 
 Figures = Mapping[str, SupportsFloat]
+Piece = tuple[str, str]  # of a line, and its style
 
 _REFRESH_SECONDS = 0.1
 _SPEED = "examples_per_second"  # a line with this figure tells of the training's progress
@@ -43,16 +44,16 @@ class Console:
         """Prints one line."""
         now = self._clock()
         self._start = self._start or (step, now)
-        line = Text(f"step {self._padded(step)}  ").append(self._aligned("split", split, str.ljust), "bold")
+        line: list[Piece] = [(f"step {self._padded(step)}  ", ""), (self._aligned("split", split, str.ljust), "bold")]
         for name, value in figures.items():
-            line.append(f"  {label(name)} ", "dim")
-            line.append(self._aligned(name, format_figure(name, value), str.rjust), _style(value))
+            line.append((f"  {label(name)} ", "dim"))
+            line.append((self._aligned(name, format_figure(name, value), str.rjust), _style(value)))
         if _SPEED in figures:
             if step < self._total:
-                line.append("  eta ", "dim").append(self._eta(step, now))
+                line += [("  eta ", "dim"), (self._eta(step, now), "")]
             self._latest = {**self._latest, **figures}
             self._draw(step, now)
-        self._print(line)
+        self._print(*line)
 
     def progress(self, step: int, figures: Figures | None = None) -> None:
         """Moves the bar, at most ten times a second; `figures` are read only when they are drawn.
@@ -68,20 +69,20 @@ class Console:
 
     def note(self, text: str) -> None:
         """Prints a line of text: a checkpoint was saved, something needs attention."""
-        self._print(Text(text))
+        self._print((text, ""))
 
     def close(self) -> None:
         """Takes the bar away; the lines stay."""
         if self._bar is not None:
             self._bar.stop()
 
-    def _print(self, line: Text) -> None:
+    def _print(self, *line: Piece) -> None:
         if self._bar is None:
-            self._stream.write(line.plain + "\n")
+            self._stream.write("".join(text for text, _ in line) + "\n")
             self._stream.flush()
         else:
             # The terminal breaks a long line, so that it is whole again in a wider window or when copied.
-            self._bar.console.print(line, soft_wrap=True)
+            self._bar.console.print(Text.assemble(*line), soft_wrap=True)
 
     def _draw(self, step: int, now: float) -> None:
         if self._bar is None:

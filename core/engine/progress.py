@@ -1,0 +1,71 @@
+"""What one chunk of steps hands on to the next, and the host takes of it for a metric line."""
+
+import contextlib
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from core.engine.describe import zeros
+from core.engine.scopes import kept_once
+from core.task.loss import Sums
+
+ALL_WELL = -1
+
+
+class Progress:
+    """Whether all is well, and the sums of the metric line in flight.
+
+    They are variables, and so stay on the device, whatever the host does in between. All replicas of a `strategy` agree
+    on them, so they are kept once.
+    """
+
+    def __init__(self, sums: Mapping[str, Any], *, strategy: tf.distribute.Strategy | None = None):
+        with kept_once(strategy) if strategy else contextlib.nullcontext():
+            self.bad_step = tf.Variable(ALL_WELL, dtype=tf.int64, trainable=False, name="bad_step")
+            self.sums = tf.nest.map_structure(lambda spec: tf.Variable(zeros(spec), trainable=False), dict(sums))
+
+    def read_sums(self) -> dict[str, Sums]:
+        """Returns the sums so far, by phase."""
+        return dict(tf.nest.map_structure(lambda variable: variable.read_value(), self.sums))
+
+    def write_sums(self, sums: Mapping[str, Sums]) -> None:
+        """Replaces them."""
+        tf.nest.map_structure(lambda variable, x: variable.assign(x), self.sums, dict(sums))
+
+    def take_sums(self) -> dict[str, Sums]:
+        """Returns the sums so far, as arrays of the host, and begins the next metric line.
+
+        They come over in one piece for each kind, by operations that need neither a trace nor another thread: beside
+        the shortest steps a call of what is traced takes long, and longer still where all cores are at work.
+        """
+        variables, taken = tf.nest.flatten(self.sums), dict[int, Any]()
+        for alike in self._kinds:
+            read = [tf.raw_ops.ReadVariableOp(resource=v.handle, dtype=v.dtype) for v in alike]
+            taken |= dict(zip(map(id, alike), tf.raw_ops.Pack(values=read).numpy(), strict=True))
+        for variable, zero in zip(variables, self._zeros, strict=True):
+            tf.raw_ops.AssignVariableOp(resource=variable.handle, value=zero)
+        return dict(tf.nest.pack_sequence_as(self.sums, [taken[id(variable)] for variable in variables]))
+
+    @property
+    def variables(self) -> dict[str, tf.Variable]:
+        """Returns the sums by path, for a checkpoint."""
+        return {
+            f"figures/{phase}/{name}/{i}": v
+            for phase, sums in self.sums.items()
+            for name, x in sums.items()
+            for i, v in enumerate(tf.nest.flatten(x))
+        }
+
+    @functools.cached_property
+    def _kinds(self) -> list[list[tf.Variable]]:
+        """Returns the sums of each type and shape."""
+        kinds: dict[Any, list[tf.Variable]] = {}
+        for variable in tf.nest.flatten(self.sums):
+            kinds.setdefault((variable.dtype, tuple(variable.shape)), []).append(variable)
+        return [*kinds.values()]
+
+    @functools.cached_property
+    def _zeros(self) -> list[tf.Tensor]:
+        return [tf.zeros_like(variable) for variable in tf.nest.flatten(self.sums)]
