@@ -16,6 +16,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from io import FileIO
 from pathlib import Path
 
 from core.errors import NoRoomError
@@ -27,31 +28,44 @@ _REMEDIES = {
     errno.EDQUOT: "Your quota is used up (`quota -s` shows it): remove files, or ask for more",
     errno.EFBIG: "Files may not become that large here: raise the limit (`ulimit -f`), or use another file system",
 }
+GOES_ON = "the same command then goes on from the last checkpoint"
 
 
 @contextlib.contextmanager
-def space_for(path: os.PathLike[str] | str) -> Iterator[None]:
-    """Raises a `NoRoomError` that names `path` where it can't be written because a disk is full."""
+def space_for(path: os.PathLike[str] | str, *, then: str = GOES_ON) -> Iterator[None]:
+    """Raises a `NoRoomError` that names `path` where it can't be written because a disk is full.
+
+    `then` says what happens once there is room.
+    """
     try:
         yield
     except OSError as error:
-        full = disk_full(error, path)
+        full = disk_full(error, path, then=then)
         if full is None:
             raise
         raise full from error
 
 
-def disk_full(error: OSError, path: os.PathLike[str] | str | None = None) -> NoRoomError | None:
+def disk_full(error: OSError, path: os.PathLike[str] | str | None = None, *, then: str = GOES_ON) -> NoRoomError | None:
     """Returns what to say where `error` comes of a full disk, a quota or a limit; else `None`."""
     remedy = _REMEDIES.get(error.errno or 0)
     if remedy is None:
         return None
     name = path or error.filename
     which = f"`{os.fspath(name)}`" if isinstance(name, str | os.PathLike) else "a file"
-    return NoRoomError(
-        f"{which} can't be written: {os.strerror(error.errno or 0)}. {remedy}; the same command then goes on from the "
-        "last checkpoint."
-    )
+    return NoRoomError(f"{which} can't be written: {os.strerror(error.errno or 0)}. {remedy}; {then}.")
+
+
+def append_whole(stream: FileIO, content: bytes) -> None:
+    """Appends `content` to an unbuffered file; where there is no room for all of it, the file stays as it was."""
+    length, rest = stream.seek(0, os.SEEK_END), memoryview(content)
+    try:
+        while rest:  # what a disk that is nearly full still takes may be less
+            rest = rest[stream.write(rest) :]
+    except OSError:
+        with contextlib.suppress(OSError):
+            stream.truncate(length)
+        raise
 
 
 def unfinished(path: Path) -> Path:

@@ -15,7 +15,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from core.disk import space_for, write_whole
+from core.disk import GOES_ON, append_whole, space_for, write_whole
 
 
 class StepLines:
@@ -25,6 +25,8 @@ class StepLines:
     removed. At 0 the file begins anew. This holds if the lines of a step are written before its checkpoint. A file that
     isn't there is made with its first line.
     """
+
+    then = GOES_ON  # once a line has found no room
 
     def __init__(self, path: Path, first_step: int):
         self._path = path
@@ -37,11 +39,8 @@ class StepLines:
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Writes one line and hands it to the operating system, which keeps it even if this process is killed."""
-        with space_for(self._path):
-            stream = self.open()
-            rest = memoryview((json.dumps(line, allow_nan=False) + "\n").encode())
-            while rest:  # what a disk that is nearly full still takes may be less than the line
-                rest = rest[stream.write(rest) :]
+        with space_for(self._path, then=self.then):
+            append_whole(self.open(), (json.dumps(line, allow_nan=False) + "\n").encode())
 
     def open(self) -> FileIO:
         """Opens the file, which is made if it isn't there."""

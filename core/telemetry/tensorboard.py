@@ -1,5 +1,6 @@
 """What a run shows in TensorBoard, by its own writer: no TensorFlow op runs, so nothing is to be traced or placed."""
 
+import io
 import itertools
 import os
 import socket
@@ -17,9 +18,10 @@ from tensorboard.plugins.text.metadata import create_summary_metadata
 from tensorboard.summary.writer.record_writer import RecordWriter
 from tensorboard.util.tensor_util import make_tensor_proto
 
-from core.disk import space_for
+from core.disk import append_whole, space_for
 
 BINS = 32  # of a histogram
+LACKING = "until then TensorBoard is shown nothing more of this run"
 _count = itertools.count()
 
 
@@ -35,26 +37,26 @@ class TensorBoard:
         self._files: dict[str, _EventFile] = {}
         with space_for(directory):
             directory.mkdir(parents=True, exist_ok=True)
-        for split in ("", *(path.name for path in directory.iterdir() if path.is_dir())):
-            self._file(split)  # those of before have something to forget
+            for split in ("", *(path.name for path in directory.iterdir() if path.is_dir())):
+                self._file(split)  # those of before have something to forget
 
     def write(self, step: int, split: str, figures: Mapping[str, float]) -> None:
         """Writes one event that holds all `figures`."""
         values = [Summary.Value(tag=name, simple_value=float(value)) for name, value in figures.items()]
-        self._file(split).write(Event(step=step, summary=Summary(value=values)))
+        self._add(split, Event(step=step, summary=Summary(value=values)))
 
     def describe(self, text: str, settings: Mapping[str, str]) -> None:
         """Writes the configuration: as a text, and its values as hyperparameters, beside which the figures stand."""
         self._text("", self._first_step, "configuration", f"```\n{text}\n```")
         values = {name: _value(value) for name, value in settings.items()}
-        self._file("").write(Event(step=self._first_step, summary=hparams_pb(values, start_time_secs=self._clock())))
+        self._add("", Event(step=self._first_step, summary=hparams_pb(values, start_time_secs=self._clock())))
 
     def image(self, step: int, name: str, png: bytes) -> None:
         """Writes a picture; its size stands in the PNG's header."""
         width, height = (int.from_bytes(png[i : i + 4], "big") for i in (16, 20))
         picture = Summary.Image(encoded_image_string=png, width=width, height=height, colorspace=3)
         value = Summary.Value(tag=name, image=picture)
-        self._file("samples").write(Event(step=step, summary=Summary(value=[value])))
+        self._add("samples", Event(step=step, summary=Summary(value=[value])))
 
     def text(self, step: int, name: str, text: str) -> None:
         """Writes a text, as it stands."""
@@ -64,7 +66,7 @@ class TensorBoard:
         """Writes how the values of each array are distributed, those that are finite."""
         finite = {name: x[np.isfinite(x)].astype(np.float64) for name, x in values.items()}
         found = [Summary.Value(tag=name, histo=_histogram(x)) for name, x in finite.items() if x.size]
-        self._file("weights").write(Event(step=step, summary=Summary(value=found)))
+        self._add("weights", Event(step=step, summary=Summary(value=found)))
 
     def close(self) -> None:
         """Closes the event files."""
@@ -74,7 +76,11 @@ class TensorBoard:
     def _text(self, split: str, step: int, name: str, markdown: str) -> None:
         tensor, metadata = make_tensor_proto([markdown.encode()]), create_summary_metadata(None, None)
         value = Summary.Value(tag=name, tensor=tensor, metadata=metadata)
-        self._file(split).write(Event(step=step, summary=Summary(value=[value])))
+        self._add(split, Event(step=step, summary=Summary(value=[value])))
+
+    def _add(self, split: str, event: Event) -> None:
+        with space_for(self._directory, then=LACKING):
+            self._file(split).write(event)
 
     def _file(self, split: str) -> "_EventFile":
         if split not in self._files:
@@ -88,27 +94,31 @@ class _EventFile:
     def __init__(self, directory: Path, first_step: int, clock: Callable[[], float]):
         self._clock = clock
         name = f"events.out.tfevents.{int(time.time()):010}.{socket.gethostname()}.{os.getpid()}.{next(_count)}"
-        self._path = directory / name
-        with space_for(self._path):
-            directory.mkdir(exist_ok=True)
-            # TensorBoard's own `EventFileWriter` writes in a thread, where a full disk ends in a traceback.
-            self._file = RecordWriter(self._path.open("wb"))
-        self.write(Event(file_version="brain.Event:2"))
         # TensorBoard drops the steps from this one on, itself included.
         start = first_step + 1 if first_step else 0
-        self.write(Event(step=start, session_log=SessionLog(status=SessionLog.START)))
+        directory.mkdir(exist_ok=True)
+        # TensorBoard's own `EventFileWriter` writes in a thread, where a full disk ends in a traceback.
+        self._stream = (directory / name).open("ab", buffering=0)
+        try:
+            self.write(
+                Event(file_version="brain.Event:2"),
+                Event(step=start, session_log=SessionLog(status=SessionLog.START)),
+            )
+        except OSError:
+            (directory / name).unlink()
+            raise
 
-    def write(self, event: Event) -> None:
-        """Writes an event, with the time."""
-        event.wall_time = self._clock()
-        with space_for(self._path):
-            self._file.write(event.SerializeToString())
-            self._file.flush()  # or a kill would take figures with it
+    def write(self, *events: Event) -> None:
+        """Writes events, with the time: all of them, or none."""
+        records = io.BytesIO()
+        for event in events:
+            event.wall_time = self._clock()
+            RecordWriter(records).write(event.SerializeToString())
+        append_whole(self._stream, records.getvalue())
 
     def close(self) -> None:
         """Closes the file."""
-        with space_for(self._path):
-            self._file.close()
+        self._stream.close()
 
 
 def _histogram(values: npt.NDArray[np.float64]) -> HistogramProto:

@@ -10,6 +10,8 @@ from core.telemetry.jsonl import StepLines
 class Warned(StepLines):
     """Appends warnings to `path`, as `StepLines` does; one that an earlier start of the run has kept stays the one."""
 
+    then = "until then warnings are shown, but not kept"
+
     def __init__(self, path: Path, first_step: int):
         super().__init__(path, first_step)
         lines = path.read_bytes().splitlines() if path.exists() else []
@@ -18,8 +20,8 @@ class Warned(StepLines):
     def warn(self, step: int, text: str) -> None:
         """Keeps a warning of this step, unless it is there already."""
         if gist(text) not in self._gists:
-            self._gists.add(gist(text))
             self.append({"step": step, "warning": text})
+            self._gists.add(gist(text))
 
 
 def gist(text: str) -> str:

@@ -1,11 +1,12 @@
 """The one interface behind which console, JSON lines and TensorBoard look the same, and several of them as one."""
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, SupportsFloat, runtime_checkable
 
 import numpy.typing as npt
 
+from core.errors import NoRoomError
 from core.telemetry.warned import Warned, gist
 
 
@@ -34,7 +35,7 @@ class Screen(Writer, Protocol):
 
 @runtime_checkable
 class Gallery(Writer, Protocol):
-    """A writer that can show more than figures."""
+    """A writer that can show more than figures. What there is no room for in it is left out, and the run goes on."""
 
     def describe(self, text: str, settings: Mapping[str, str]) -> None:
         """Shows how the run is configured."""
@@ -64,8 +65,9 @@ class Telemetry:
         """Hands `figures` to each writer in turn; to screens only if they are to be `shown`."""
         self._step = step
         for writer in self.writers:
-            if shown or writer not in self.screens:
+            if writer not in self.galleries and (shown or writer not in self.screens):
                 writer.write(step, split, figures)
+        self._show(lambda gallery: gallery.write(step, split, figures))
 
     def progress(self, step: int, figures: Mapping[str, SupportsFloat] | None = None) -> None:
         """Shows how far the run is; cheap enough to call after each chunk of steps."""
@@ -75,23 +77,19 @@ class Telemetry:
 
     def describe(self, text: str, settings: Mapping[str, str]) -> None:
         """Shows the configuration in each gallery."""
-        for gallery in self.galleries:
-            gallery.describe(text, settings)
+        self._show(lambda gallery: gallery.describe(text, settings))
 
     def image(self, step: int, name: str, png: bytes) -> None:
         """Shows a PNG in each gallery."""
-        for gallery in self.galleries:
-            gallery.image(step, name, png)
+        self._show(lambda gallery: gallery.image(step, name, png))
 
     def text(self, step: int, name: str, text: str) -> None:
         """Shows a text in each gallery."""
-        for gallery in self.galleries:
-            gallery.text(step, name, text)
+        self._show(lambda gallery: gallery.text(step, name, text))
 
     def histograms(self, step: int, values: Mapping[str, npt.NDArray[Any]]) -> None:
         """Shows in each gallery how the values of arrays are distributed."""
-        for gallery in self.galleries:
-            gallery.histograms(step, values)
+        self._show(lambda gallery: gallery.histograms(step, values))
 
     def note(self, text: str) -> None:
         """Shows a line of text."""
@@ -104,7 +102,21 @@ class Telemetry:
             self._warnings.add(gist(text))
             self.note(f"Warning: {text}")
             if self.warned:
-                self.warned.warn(self._step, text)
+                with self._spared():
+                    self.warned.warn(self._step, text)
+
+    def _show(self, show: Callable[[Gallery], None]) -> None:
+        for gallery in self.galleries:
+            with self._spared():
+                show(gallery)
+
+    @contextlib.contextmanager
+    def _spared(self) -> Iterator[None]:
+        """Warns where a disk has no room for what a run does as well without."""
+        try:
+            yield
+        except NoRoomError as error:
+            self.warn_once(str(error))
 
     def close(self) -> None:
         """Closes every writer, also when one of them fails to."""
