@@ -1,31 +1,42 @@
-"""What looking at a run takes of its time: `python -m benchmarks.observing [--steps=5000]`
+"""What looking at a run takes of its time: `python -m benchmarks.observing [--page=docs/seeing.md]`
 
-The trainer trains the digits' MLP as `configs/digits_mlp.gin` has it, with all that it writes at its own intervals: the
-shortest steps that are shipped, beside which all else is largest. Counted is the time within what shows and writes
-figures, by the clock that the whole training is measured with.
+The smallest experiments that ship are trained as their files have them: beside the shortest steps all else is largest.
+Counted is the time within what shows and writes figures, at the intervals that the runs have by themselves and by the
+clock that the steps are measured with. A run that shows and writes nothing takes turns with each: how much faster it is
+says the same without a clock in it.
 """
 
 import argparse
+import contextlib
+import dataclasses
 import io
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+import gin
+import numpy as np
+
+from benchmarks.checkout import CHECKOUT
 from benchmarks.machine import machine
-from core.data import digits
-from core.optimizers import adamw, warmup_cosine
-from core.random import Rng
+from benchmarks.pages import table, written
+from benchmarks.pairs import interleaved, ratio
 from core.telemetry import Console, JsonLines, Telemetry, TensorBoard, Warned
-from models.classifiers.mlp import MlpClassifier
+from trainers import configurables as configurables  # registers them with gin
 from trainers.experiment import Experiment
+from trainers.hooks import Hook
 from trainers.settings import Settings
 from trainers.trainer import Trainer
 from trainers.workdir import Workdir
+
+CONFIGURATIONS = ("digits_linear", "digits_mlp")
+LAP = 2500  # steps, after as many that aren't counted
+HEAD = ["experiment", "shown in", "steps/s", "of the time, looking", "as fast if it looks at nothing", "95 %"]
 
 
 class Terminal(io.StringIO):
@@ -54,44 +65,91 @@ class Stopwatch:
         return timed
 
 
+class LapEnd(BaseException):
+    """Ends a run where it can go on."""
+
+
+class Lap(Hook):
+    """Times every other `LAP` steps, and ends the run after them."""
+
+    def __init__(self, watch: Stopwatch):
+        super().__init__(LAP)
+        self.seconds, self.shares = 0.0, list[float]()  # of the last lap; of each, what share of it was looking
+        self._watch, self._began, self._looked = watch, 0.0, 0.0
+
+    def __call__(self, run: Any) -> None:
+        now = time.perf_counter()
+        if run.step // LAP % 2:
+            self._began, self._looked = now, self._watch.seconds
+            return
+        self.seconds = now - self._began
+        self.shares.append((self._watch.seconds - self._looked) / self.seconds)
+        raise LapEnd
+
+
+class Side:
+    """A run that takes a lap when it is asked to."""
+
+    def __init__(self, folder: Path, stream: io.StringIO | None):
+        """Shows its figures in `stream` and writes them, or neither."""
+        watch = Stopwatch()
+        self.lap = Lap(watch)
+        settings = Settings(steps=2 * LAP * 10**5, evaluate_every=None, checkpoint_every=None, hooks=[self.lap])
+        if stream is None:
+            settings = dataclasses.replace(settings, log_every=None)
+        workdir = Workdir(folder)
+        self._trainer, self._telemetry = Trainer(Experiment(eval_source=None), workdir, settings), Telemetry([])
+        if stream:
+            files = JsonLines(workdir.metrics, 0), TensorBoard(workdir.events, 0)
+            self._telemetry = Telemetry([Console(settings.steps, stream), *files], Warned(workdir.warnings, 0))
+            for name in ("progress", "warn_once", "note"):
+                setattr(self._telemetry, name, watch.watching(getattr(self._telemetry, name)))
+            log = self._trainer.hooks[0]
+            log.__class__ = type("Watched", (type(log),), {"__call__": watch.watching(type(log).__call__)})
+
+    def seconds(self) -> float:
+        """Takes a lap, and returns its seconds."""
+        with contextlib.suppress(LapEnd):
+            self._trainer.train(self._telemetry)
+        return self.lap.seconds
+
+    def close(self) -> None:
+        """Takes a bar off the terminal: while one is live, what is printed goes where it does."""
+        self._telemetry.close()
+
+
 def main() -> None:
-    """Prints a row for lines in a pipe, and one for the bar of a terminal."""
+    """Prints a table, and writes it into a page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=5000, help="steps of each run (default: 5000)")
+    parser.add_argument("--pairs", type=int, default=20, help="laps of each kind (default: 20)")
+    parser.add_argument("--page", type=Path, help="page that has this table")
     flags = parser.parse_args()
     os.environ["TERM"] = "xterm-256color"
-    print(", ".join(f"{name} {x}" for name, x in machine().items()))
-    for place, stream in (("pipe", io.StringIO()), ("terminal", Terminal())):
-        looking, whole = measured(stream, flags.steps)
-        print(f"{place:10}{1e6 * whole / flags.steps:8.0f} µs a step{100 * looking / whole:8.2f} % of them looking")
+    about, rows = machine(), []
+    for name in CONFIGURATIONS:
+        for place, stream in (("a pipe", io.StringIO), ("a terminal", Terminal)):
+            rows.append([f"`{name}`", place, *measured(name, stream(), flags.pairs)])
+            print(*rows[-1], sep="  ", flush=True)
+    said = (
+        f"{about['processor']}, {about['cores']} cores, load {about['load_before']}, TensorFlow {about['tensorflow']}"
+    )
+    found = f"{table(HEAD, rows)}\nMedians of {flags.pairs} pairs of {LAP:,} steps: {said}.\n"
+    print(found)
+    if flags.page:
+        flags.page.write_text(written(flags.page.read_text(), {"observing": found}))
 
 
-def measured(stream: io.StringIO, steps: int) -> tuple[float, float]:
-    """Returns the seconds of looking, and of all, from the first step on."""
-    watch, began = Stopwatch(), 0.0
-
-    def task(*, rng: Rng) -> MlpClassifier:
-        rate = warmup_cosine(3e-3, warmup_steps=100, total_steps=steps)
-        return MlpClassifier(rng=rng, sizes=[64, 128, 10], optimizer=adamw(rate))
-
-    def start() -> None:
-        nonlocal began
-        watch.seconds, began = 0.0, time.perf_counter()
-
+def measured(name: str, stream: io.StringIO, pairs: int) -> Sequence[str]:
+    """Returns the cells of one row."""
+    gin.clear_config()
+    gin.parse_config_file(str(CHECKOUT / "configs" / f"{name}.gin"))
     with tempfile.TemporaryDirectory() as scratch:
-        workdir = Workdir(Path(scratch))
-        experiment = Experiment(task=task, train_source=digits(), eval_source=digits("test"))
-        trainer = Trainer(experiment, workdir, Settings(steps=steps, global_batch_size=32))
-        files = JsonLines(workdir.metrics, 0), TensorBoard(workdir.events, 0)
-        telemetry = Telemetry([Console(steps, stream), *files], Warned(workdir.warnings, 0))
-        for name in ("progress", "warn_once", "note"):
-            setattr(telemetry, name, watch.watching(getattr(telemetry, name)))
-        log = trainer.hooks[0]
-        log.__class__ = type("Watched", (type(log),), {"__call__": watch.watching(type(log).__call__)})
-        trainer.train(telemetry, once_traced=start)
-        whole = time.perf_counter() - began
-        telemetry.close()  # while a bar is live, what is printed goes where it does
-        return watch.seconds, whole
+        looked, plain = Side(Path(scratch, "looked"), stream), Side(Path(scratch, "plain"), None)
+        with contextlib.closing(looked):
+            seconds = interleaved({"looked": looked.seconds, "plain": plain.seconds}, pairs=pairs)
+        median, low, high = ratio(seconds["looked"], seconds["plain"])
+    speed, share = LAP / np.median(seconds["looked"]), np.median(looked.lap.shares)
+    return f"{speed:,.0f}", f"{share:.2%}", f"{median:.3f}", f"{low:.3f} to {high:.3f}"
 
 
 if __name__ == "__main__":

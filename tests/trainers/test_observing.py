@@ -1,0 +1,163 @@
+"""All that looks at a run, at once: what is learnt, and every figure, is the same to the bit with it and without."""
+
+import contextlib
+import json
+import os
+import pty
+import signal
+import threading
+
+import pytest
+import tensorflow as tf
+
+from core import checkpoint
+from core.data import digits
+from core.distribution import mirrored
+from core.errors import NotFiniteError
+from core.optimizers import adamw, linear
+from core.telemetry import Console, JsonLines, Telemetry, TensorBoard, Warned
+from models.classifiers.mlp import MlpClassifier
+from tests.commands import CONFIGS, launch
+from tests.trainers.launch.test_many_workers import saved
+from tests.trainers.trainer_lab import Lines, make
+from trainers import profiler
+from trainers.hooks import Activations, Histograms, Hook, Norms, SampleGrid
+
+BAD = 35  # the step that isn't finite
+MEASURED = ("examples_per_second", "step_seconds", "data_wait")
+
+
+class Drawing(MlpClassifier):
+    """Has samples to show, and a step whose loss is infinite."""
+
+    def __init__(self, *, rng):
+        rule = adamw(linear(3e-3, 0.0, steps=40))
+        super().__init__(rng=rng, sizes=[64, 16, 10], dropout=0.1, optimizer=rule)
+
+    def loss(self, batch, rng):
+        loss = super().loss(batch, rng)
+        if rng is None:
+            return loss
+        return loss._replace(per_example=loss.per_example + tf.where(rng.step == BAD, float("inf"), 0.0))
+
+    def sample(self, rng, n):
+        return {"image": tf.tanh(rng.normal([n, 8, 8, 1]) + self.net.layers[0].w[0, 0])}
+
+
+class AskForProfile(Hook):
+    """Sends what `kill -USR2` does."""
+
+    def __call__(self, run):
+        if run.step == 10:
+            os.kill(os.getpid(), signal.SIGUSR2)
+
+
+@contextlib.contextmanager
+def terminal():
+    """A terminal, and what it has been shown once it is closed."""
+    mine, theirs = pty.openpty()
+    shown = []
+
+    def read():
+        with contextlib.suppress(OSError):  # as Linux says that the other end is closed
+            while part := os.read(mine, 1 << 16):
+                shown.append(part)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    with open(theirs, "w") as stream:
+        yield stream, shown
+    reader.join()
+    os.close(mine)
+
+
+def outcome(trainer, lines):
+    """What a run has left: the last checkpoint, what else the checkpoint keeps, and the lines of figures."""
+    newest = checkpoint.newest(trainer.workdir.checkpoints, warn=pytest.fail)
+    variables = {path: variable.sha256 for path, variable in newest.variables.items()}
+    files = sorted(path.name for path in newest.path.iterdir())
+    return newest.step, variables, files, newest.extra, [line for line in lines.lines if line[1] in ("train", "eval")]
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_run_with_everything_that_looks_is_the_run_without(replicas, tmp_path, monkeypatch):
+    monkeypatch.setattr(profiler.importlib.util, "find_spec", lambda name: name)  # of the package that shows profiles
+    monkeypatch.setenv("TERM", "xterm-256color")
+    settings = {
+        "task": Drawing,
+        "eval_source": digits("test"),
+        "strategy": mirrored(replicas=replicas),
+        "checkpoint_every": 10,
+        "evaluate_every": 20,
+        "log_every": 10,
+    }
+    plain, without = make(tmp_path, "plain", **settings), Lines()
+    with pytest.raises(NotFiniteError) as error:
+        plain.train(Telemetry([without]))
+    assert "--capsule" not in str(error.value)
+
+    hooks = [Norms(10), Activations(10), Histograms(10), SampleGrid(10), AskForProfile(10)]
+    looked, lines = make(tmp_path, "looked", hooks=hooks, profile=(10, 20), **settings), Lines()
+    given = looked.workdir.configurations / "given.gin"
+    given.parent.mkdir(parents=True)
+    given.touch()  # which a capsule is left with
+    files = JsonLines(looked.workdir.metrics, 0), TensorBoard(looked.workdir.events, 0)
+    with (
+        terminal() as (stream, shown),
+        contextlib.closing(
+            Telemetry([Console(40, stream), *files, lines], Warned(looked.workdir.warnings, 0))
+        ) as telemetry,
+        pytest.raises(NotFiniteError, match=f"--capsule=.*capsules/step-{BAD:09d}"),
+    ):
+        looked.train(telemetry)
+
+    step, variables, names, extra, told = outcome(plain, without)
+    assert step == 30
+    assert any(path.startswith("optimizer/") for path in variables)
+    assert any(path.startswith("figures/") for path in variables)
+    with_everything = outcome(looked, lines)
+    assert with_everything[:3] == (step, variables, names)
+    assert with_everything[4] == told
+    assert extra.keys() | {"hooks"} == with_everything[3].keys()
+    assert with_everything[3]["hooks"].keys() <= {"Norms", "Activations", "Evaluate"}
+    assert extra["reported"]["figures"] == with_everything[3]["reported"]["figures"]
+
+    # Each of them did look.
+    text = b"".join(shown).decode()
+    assert "━" in text
+    assert text.count("profiled steps") == 2
+    assert {split for _, split, _ in lines.lines} == {"train", "eval", "norms", "activations"}
+    assert len([*(looked.workdir.path / "samples").iterdir()]) == 3
+    assert {path.name for path in looked.workdir.events.iterdir() if path.is_dir()} >= {"weights", "samples", "plugins"}
+
+
+LOOKING = (
+    "Trainer.hooks = [@SampleGrid(), @Norms(), @Activations(), @Histograms()]",
+    "Trainer.profile = (10, 20)",
+    *(f"{hook}.every = 10" for hook in ("SampleGrid", "Norms", "Activations", "Histograms")),
+)
+SHORT = (
+    "Trainer.steps = 40",
+    "Trainer.chunk_steps = 5",
+    "Trainer.log_every = 10",
+    "Trainer.evaluate_every = 20",
+    "Trainer.checkpoint_every = 20",
+)
+
+
+@pytest.mark.long
+def test_so_it_is_over_two_workers(tmp_path):
+    (tmp_path / "xprof.py").touch()  # stands for the package, which shows a profile and isn't needed to make one
+    files = [f"--gin_file={CONFIGS / name}.gin" for name in ("digits_gan", "runtime/multi_worker")]
+    found = {}
+    for name, bindings in {"plain": ("Trainer.hooks = []",), "looked": LOOKING}.items():
+        params = [f"--gin_param={binding}" for binding in (*SHORT, *bindings)]
+        done = launch("--workers=2", "--", *files, *params, f"--workdir={name}", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        _, variables = saved(tmp_path / name)
+        lines = [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        kept = [line for line in lines if line["split"] in ("train", "eval")]
+        found[name] = variables, [{key: x for key, x in line.items() if key not in MEASURED} for line in kept]
+    assert found["looked"] == found["plain"]
+    assert len(found["plain"][1]) == 6
+    assert (tmp_path / "looked" / "events" / "plugins" / "profile").is_dir()
