@@ -93,7 +93,8 @@ class _EventFile:
 
     def __init__(self, directory: Path, first_step: int, clock: Callable[[], float]):
         self._clock = clock
-        name = f"events.out.tfevents.{int(time.time()):010}.{socket.gethostname()}.{os.getpid()}.{next(_count)}"
+        # TensorBoard reads files in the order of their names, and one restart may be no second after another.
+        name = f"events.out.tfevents.{time.time():017.6f}.{socket.gethostname()}.{os.getpid()}.{next(_count):06}"
         # TensorBoard drops the steps from this one on, itself included.
         start = first_step + 1 if first_step else 0
         directory.mkdir(exist_ok=True)
