@@ -24,7 +24,8 @@ SLOWER = 5.0
 MILLISECONDS = (3, 30, 300)
 TRIED = 20  # products, to see how long one takes
 LOCAL_STEPS = 10
-LOGGED = 20 * ROWS  # rows of a metric line, at least: all workers have to come to each, as to a checkpoint
+LOGGED = 40 * ROWS  # rows of a metric line, at least, and so many seconds: all workers have to come to each
+LOGGED_SECONDS = 3.0
 MULTI_WORKER = "configs/runtime/multi_worker.gin"
 PARAMETER_SERVER = "configs/runtime/parameter_server.gin"
 
@@ -89,7 +90,7 @@ def turns(mode: Mode, ms: int, products_per_ms: float, rounds: int) -> Found:
     settings = {
         "Work.products": products,
         "Trainer.global_batch_size": mode.rows,
-        "Trainer.log_every": max(300 // ms, LOGGED // mode.rows),  # a line costs a millisecond or so
+        "Trainer.log_every": max(round(1e3 * LOGGED_SECONDS / ms), LOGGED // mode.rows),
     }
     if mode.local_steps:
         settings["Trainer.local_steps"] = mode.local_steps

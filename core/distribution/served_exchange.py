@@ -95,10 +95,9 @@ class ServedExchange(Exchange):
         """Calls `write` on the servers, under the lock, where the step hasn't been counted yet."""
         assert self._clocks is not None
         seen, self._clocks = self._clocks[phase], None
-        # What is pushed lies on the servers before the lock is asked for: nobody holds it and waits for a worker.
         elsewhere = tf.nest.map_structure(lambda _: self.device, (values, healthy))
         servers = {path: parameters[path].server for path in gradients}
-        gradients, (values, healthy) = self._sent((gradients, (values, healthy)), (servers, elsewhere))
+        (gradients, (values, healthy)), parcels = self._sent((gradients, (values, healthy)), (servers, elsewhere))
 
         def section() -> Any:
             def apply(take: tf.Tensor, age: tf.Tensor) -> Any:
@@ -110,12 +109,15 @@ class ServedExchange(Exchange):
 
             return self.book.enter(phase, self.step, seen, healthy, apply)
 
-        well = self.locked(section)
+        well = self.locked(section, after=parcels)
         # The figures stay on the server, which adds them up.
         return well, tf.nest.map_structure(lambda own: tf.zeros(own.shape, own.dtype), self.book.sums[phase])
 
-    def locked(self, fn: Callable[[], Any]) -> Any:
-        """Returns what `fn` does on the first server, alone; it ends when its last write has."""
+    def locked(self, fn: Callable[[], Any], *, after: Sequence[tf.Tensor] = ()) -> Any:
+        """Returns what `fn` does on the first server, alone; it ends when its last write has.
+
+        The lock isn't asked for before the tensors `after` are there: who has it waits for no worker.
+        """
         traced = tf.function(fn, autograph=False)
 
         def held() -> Any:
@@ -123,22 +125,31 @@ class ServedExchange(Exchange):
             with tf.control_dependencies(tf.nest.flatten(result)):
                 return tf.nest.map_structure(tf.identity, result)
 
+        def alone() -> Any:
+            there = []
+            for x in after:  # an operation within: what a function's call waits for, its operations needn't
+                with tf.device(x.device):
+                    there.append(tf.identity(x))
+            with tf.control_dependencies(there):
+                return self._section.execute(held)
+
         # Within a function of its own, of whose operations a worker waits for the result alone. To let go of the lock,
         # too, is the server's: a worker may be stopped at any moment.
         with at_worker(None), tf.device(self.device):
-            return tf.function(lambda: self._section.execute(held), autograph=False)()
+            return tf.function(alone, autograph=False)()
 
-    def _sent(self, nest: Any, servers: Any) -> Any:
-        """Returns values as they lie on their servers, one message of each type to each."""
-        flat, found = tf.nest.flatten(nest), dict[int, tf.Tensor]()
+    def _sent(self, nest: Any, servers: Any) -> tuple[Any, list[tf.Tensor]]:
+        """Returns values as they lie on their servers, and what they came as: one message of each type to each."""
+        flat, found, all_parcels = tf.nest.flatten(nest), dict[int, tf.Tensor](), list[tf.Tensor]()
         for server, numbers in _by(range(len(flat)), tf.nest.flatten(servers).__getitem__).items():
             values = [flat[i] for i in numbers]
             messages = Messages(values, large=_LARGE)
             parcels = messages.pack(values)
             with tf.device(server):
-                arrived = messages.unpack([tf.identity(parcel) for parcel in parcels])
-            found |= zip(numbers, arrived, strict=True)
-        return tf.nest.pack_sequence_as(nest, [found[i] for i in range(len(flat))])
+                parcels = [tf.identity(parcel) for parcel in parcels]
+                found |= zip(numbers, messages.unpack(parcels), strict=True)
+            all_parcels += parcels
+        return tf.nest.pack_sequence_as(nest, [found[i] for i in range(len(flat))]), all_parcels
 
 
 def beside_variables(op: tf.Operation) -> str:

@@ -26,7 +26,8 @@ class Many(Count):
 
     def loss(self, batch, rng):
         w = tf.stack(self.net.ws)
-        rows = tf.ones_like(batch["x"])
+        noise = tf.random.uniform([1000, 1000])
+        rows = tf.where(tf.reduce_sum(noise @ noise) > 0.0, tf.ones_like(batch["x"]), 0.0)  # takes a while
         return Loss(-tf.reduce_sum(w) * rows, metrics={"apart": (tf.reduce_max(w) - tf.reduce_min(w)) * rows})
 """
 
@@ -47,18 +48,21 @@ def test_one_worker_is_the_synchronous_run_to_the_bit_and_each_goes_on_from_the_
 
 
 def test_two_workers_take_each_step_once_from_weights_of_one_moment(tmp_path):
-    """Each step adds one to all weights: so who reads while another writes sees some that differ."""
+    """Each step adds one to all weights: so who reads while another writes sees some that differ.
+
+    Who has the lock while it computes lets nobody else do: then no gradient is ever of older weights.
+    """
     (tmp_path / "many.py").write_text(MANY)
-    bindings = ["Experiment.task = @Many", "Trainer.steps = 400", "Trainer.chunk_steps = 100"]
+    bindings = ["Experiment.task = @Many", "Trainer.steps = 200", "Trainer.chunk_steps = 50"]
     with Served(tmp_path, workers=2) as served:
         done = served.train(*counting(tmp_path, *bindings), "--gin_param=import many")
     assert done.returncode == 0, done.stderr
     lines = figures(tmp_path / "run")
-    assert max(line["staleness_max"] for line in lines) > 0.0  # the two did work side by side
-    assert [line["apart"] for line in lines] == [0.0] * 4
+    assert np.mean([line["staleness"] for line in lines]) > 0.15
+    assert [line["apart"] for line in lines] == [0.0] * 2
     found = values(tmp_path / "run")
-    assert found.pop("optimizer/net/step") == 400
-    assert set(found.values()) == {400.0}
+    assert found.pop("optimizer/net/step") == 200
+    assert set(found.values()) == {200.0}
 
 
 @pytest.mark.long
