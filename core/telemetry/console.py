@@ -21,20 +21,24 @@ from rich.text import Text
 Figures = Mapping[str, SupportsFloat]
 Piece = tuple[str, str]  # of a line, and its style
 
-_REFRESH_SECONDS = 0.1
+_REFRESH_SECONDS = 0.25  # drawing takes about half a millisecond
 _SPEED = "examples_per_second"  # a line with this figure tells of the training's progress
 _ON_THE_BAR = ("loss", _SPEED, "utilisation", "data_wait", "memory")  # in this order
 
 
 class Console:
-    """Prints one line for each `write`; on a terminal, a bar below the lines follows `progress`."""
+    """Prints one line for each `write`; on a terminal, a bar below the lines follows `progress`.
+
+    Of training that goes on faster than anybody reads, lines wait there until the bar is drawn below them.
+    """
 
     def __init__(self, total_steps: int, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic):
         self._total = total_steps
         self._stream = sys.stdout if stream is None else stream
         self._clock = clock
         self._start: tuple[int, float] | None = None  # the first step heard of, and when
-        self._drawn = -math.inf  # when the bar was last drawn
+        self._drawn = self._printed = -math.inf  # when the bar and when lines were last drawn
+        self._waiting: list[Text] = []  # lines that have yet to be
         self._latest: Figures = {}  # what the bar shows
         self._widths: dict[str, int] = {}  # of the columns so far: figures of the same name stay below each other
         self._bar = _make_bar(self._stream, total_steps)
@@ -52,11 +56,15 @@ class Console:
             if step < self._total:
                 line += [("  eta ", "dim"), (self._eta(step, now), "")]
             self._latest = {**self._latest, **figures}
-            self._draw(step, now)
         self._print(*line)
+        if self._bar is not None and _SPEED not in figures:
+            self._print_waiting(self._bar)
+        elif self._bar is not None and now - self._printed >= _REFRESH_SECONDS:
+            self._printed = now
+            self._draw(self._bar, step, now)
 
     def progress(self, step: int, figures: Figures | None = None) -> None:
-        """Moves the bar, at most ten times a second; `figures` are read only when they are drawn.
+        """Moves the bar, at most four times a second; `figures` are read only when they are drawn.
 
         The time left is estimated from the first call on, so make it before the first step.
         """
@@ -64,16 +72,19 @@ class Console:
         self._start = self._start or (step, now)
         if figures is not None:
             self._latest = {**self._latest, **figures}
-        if now - self._drawn >= _REFRESH_SECONDS or step >= self._total:
-            self._draw(step, now)
+        if self._bar is not None and (now - self._drawn >= _REFRESH_SECONDS or step >= self._total):
+            self._draw(self._bar, step, now)
 
     def note(self, text: str) -> None:
         """Prints a line of text: a checkpoint was saved, something needs attention."""
         self._print((text, ""))
+        if self._bar is not None:
+            self._print_waiting(self._bar)
 
     def close(self) -> None:
         """Takes the bar away; the lines stay."""
         if self._bar is not None:
+            self._print_waiting(self._bar)
             self._bar.stop()
 
     def _print(self, *line: Piece) -> None:
@@ -81,20 +92,25 @@ class Console:
             self._stream.write("".join(text for text, _ in line) + "\n")
             self._stream.flush()
         else:
-            # The terminal breaks a long line, so that it is whole again in a wider window or when copied.
-            self._bar.console.print(Text.assemble(*line), soft_wrap=True)
+            self._waiting.append(Text.assemble(*line))
 
-    def _draw(self, step: int, now: float) -> None:
-        if self._bar is None:
-            return
+    def _print_waiting(self, bar: Progress) -> None:
+        """Prints the lines that wait, at once, as the bar is drawn anew below what is printed."""
+        if self._waiting:
+            # The terminal breaks a long line, so that it is whole again in a wider window or when copied.
+            bar.console.print(Text("\n").join(self._waiting), soft_wrap=True)
+            self._waiting.clear()
+
+    def _draw(self, bar: Progress, step: int, now: float) -> None:
         self._drawn = now
         kinds = {name: kind for name in self._latest if (kind := name.rpartition("/")[2]) in _ON_THE_BAR}
         shown = sorted(kinds, key=lambda name: _ON_THE_BAR.index(kinds[name]))
         figures = [f"{label(name)} {format_figure(name, self._latest[name])}" for name in shown]
         eta = [f"eta {self._eta(step, now)}"] if step <= self._total else []
         text = "  ".join([self._padded(step), *eta, *figures])
-        self._bar.start()
-        self._bar.update(self._bar.task_ids[0], completed=step, text=text, refresh=True)
+        bar.start()
+        bar.update(bar.task_ids[0], completed=step, text=text, refresh=not self._waiting)
+        self._print_waiting(bar)
 
     def _padded(self, step: int) -> str:
         padded = f"{step:{len(str(self._total))}}"

@@ -17,6 +17,8 @@ from typing import Any
 
 from core.disk import GOES_ON, append_whole, space_for, write_whole
 
+_encode = json.JSONEncoder(allow_nan=False).encode
+
 
 class StepLines:
     """Appends objects that have a `step` to `path`: a run killed and resumed leaves the lines of an undisturbed one.
@@ -40,7 +42,7 @@ class StepLines:
     def append(self, line: Mapping[str, Any]) -> None:
         """Writes one line and hands it to the operating system, which keeps it even if this process is killed."""
         with space_for(self._path, then=self.then):
-            append_whole(self.open(), (json.dumps(line, allow_nan=False) + "\n").encode())
+            append_whole(self.open(), f"{_encode(line)}\n".encode())
 
     def open(self) -> FileIO:
         """Opens the file, which is made if it isn't there."""

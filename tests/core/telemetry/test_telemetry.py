@@ -176,14 +176,14 @@ class Counted:
         return 0.5
 
 
-def test_progress_is_drawn_ten_times_a_second_and_figures_are_read_only_then(terminal):
+def test_progress_is_drawn_four_times_a_second_and_figures_are_read_only_then(terminal):
     times = [i / 1000 for i in range(2001)]  # a chunk each millisecond, for two seconds
     figure, unseen = Counted(), Counted()
     console = Console(10**6, terminal, clock_of(*times))
     for step in range(2001):
         console.progress(step, {"loss": figure, "accuracy": unseen})
     console.close()
-    assert 15 <= figure.looks <= 21
+    assert 8 <= figure.looks <= 9
     assert unseen.looks == 0
 
     piped = Counted()
@@ -191,6 +191,30 @@ def test_progress_is_drawn_ten_times_a_second_and_figures_are_read_only_then(ter
     for step in range(2001):
         console.progress(step, {"loss": piped})
     assert piped.looks == 0
+
+
+def lines_shown(stream):
+    return re.findall(r"step +(\d+)/1000000  (\w+)", without_escapes(stream.getvalue()))
+
+
+def test_lines_of_training_are_shown_at_once_but_where_they_come_faster_than_anybody_reads(terminal):
+    times = [i / 100 for i in range(101)]  # a line each hundredth of a second, for one second
+    console = Console(10**6, terminal, clock_of(*times, 2.0, 3.0))
+    for step in range(100):
+        console.write(step, "train", {"loss": 0.5, "examples_per_second": 1.0})
+    early = lines_shown(terminal)
+    assert 70 < len(early) < 100
+    console.write(100, "eval", {"loss": 0.25})
+    expected = [(str(step), "train") for step in range(100)] + [("100", "eval")]
+    assert lines_shown(terminal) == expected
+    for step in (200, 300):
+        console.write(step, "train", {"loss": 0.5, "examples_per_second": 1.0})
+        expected.append((str(step), "train"))
+        assert lines_shown(terminal) == expected
+    console.write(301, "train", {"loss": 0.5, "examples_per_second": 1.0})  # in the same moment
+    assert lines_shown(terminal) == expected
+    console.close()
+    assert lines_shown(terminal) == [*expected, ("301", "train")]
 
 
 # --- Several as one --------------------------------------------------------------------------------------------------
