@@ -2,13 +2,14 @@
 
 import contextlib
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import tensorflow as tf
 
 from core.errors import ConfigurationError, shown
+from core.telemetry import Telemetry
 from core.workers import is_chief
 
 EXTRA = "`pip install -e '.[profile]'` brings it"
@@ -24,15 +25,17 @@ class Profiler:
         self._folder, self._steps = folder, steps
         self._began: int | None = None  # the step from which it profiles
         self._until = 0
+        self._telemetry = Telemetry()
         if steps is not None:
             _check(steps)
 
-    def between_chunks(self, step: int, *, wished: bool, note: Callable[[str], None]) -> None:
+    def between_chunks(self, step: int, *, wished: bool, telemetry: Telemetry) -> None:
         """Begins or ends a profile where `step` steps are done, if it is time to."""
+        self._telemetry = telemetry
         if self._began is not None and step >= self._until:
             began = self._began
-            self.close()
-            note(f"profiled steps {began} to {step}: `xprof {self._folder}` shows them ({EXTRA})")
+            if self._ended():
+                telemetry.note(f"profiled steps {began} to {step}: `xprof {self._folder}` shows them ({EXTRA})")
         if self._began is not None or not is_chief():
             return
         if wished:
@@ -49,8 +52,20 @@ class Profiler:
     def close(self) -> None:
         """Ends a profile that is under way."""
         if self._began is not None:
-            self._began = None
+            self._ended()
+
+    def _ended(self) -> bool:
+        """Ends it; warns and returns false where it can't be kept, on a full disk for one: the run does as well."""
+        began, self._began = self._began, None
+        try:
             tf.profiler.experimental.stop()
+        except tf.errors.OpError as error:
+            self._telemetry.warn_once(
+                f"the profile from step {began} on could not be kept: {error.message}. Make room, and ask for another "
+                "by `kill -USR2`; the run goes on."
+            )
+            return False
+        return True
 
     def _begin(self, step: int, until: int) -> None:
         tf.profiler.experimental.start(str(self._folder))

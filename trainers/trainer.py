@@ -157,7 +157,7 @@ class Trainer:
     def _turn_profiler(self) -> None:
         """Begins or ends a profile of this process, if it is time to."""
         wished = self._preemption.take_wish(signal.SIGUSR2)
-        self._profiler.between_chunks(self.step, wished=wished, note=self.telemetry.note)
+        self._profiler.between_chunks(self.step, wished=wished, telemetry=self.telemetry)
 
     def take_steps(self, stacked: Batch, count: int, *, run: Callable[[Batch, tf.Tensor], object]) -> None:
         """Takes the next `count` steps of a chunk by `run`; no hook is called."""

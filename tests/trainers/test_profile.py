@@ -8,7 +8,11 @@ from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
 from test_preemption import train_and_send
 
 from core import checkpoint
+from core.errors import ConfigurationError
+from core.telemetry import Telemetry
 from tests.commands import refused, run
+from tests.core.telemetry.test_full_disk import Notes, most
+from trainers import profiler
 
 
 def profiled(workdir):
@@ -54,6 +58,25 @@ def test_a_setting_profiles_the_chunks_from_one_step_to_another(tmp_path, steps,
     assert re.findall(r"profiled steps (\d+) to (\d+)", done.stdout) == told
 
 
+@pytest.mark.parametrize("at_the_end", [False, True])
+def test_one_that_finds_no_room_is_told_of_and_the_run_goes_on(tmp_path, monkeypatch, at_the_end):
+    monkeypatch.setattr(profiler.importlib.util, "find_spec", lambda name: name)
+    screen = Notes()
+    profiling, telemetry = profiler.Profiler(tmp_path, (0, 10)), Telemetry([screen])
+    profiling.between_chunks(0, wished=False, telemetry=telemetry)
+    with most(100):
+        if at_the_end:
+            profiling.close()
+        else:
+            profiling.between_chunks(10, wished=False, telemetry=telemetry)
+    (note,) = screen.notes
+    assert note.startswith("Warning: the profile from step 0 on could not be kept: ")
+    assert "xplane.pb; File too large" in note
+    profiling.between_chunks(20, wished=True, telemetry=telemetry)
+    profiling.between_chunks(30, wished=False, telemetry=telemetry)
+    assert screen.notes[1].startswith("profiled steps 20 to 30")
+
+
 @pytest.mark.parametrize("steps", ["(3, 3)", "[1]", "(-1, 5)"])
 def test_what_is_no_range_is_refused(tmp_path, steps):
     flags = (write_task(tmp_path), f"--gin_param=Trainer.profile = {steps}")
@@ -61,9 +84,6 @@ def test_what_is_no_range_is_refused(tmp_path, steps):
 
 
 def test_without_the_extra_it_is_refused_before_anything_is_trained(tmp_path, monkeypatch):
-    from core.errors import ConfigurationError
-    from trainers import profiler
-
     monkeypatch.setattr(profiler.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match=r"`xprof`.*isn't there: `pip install -e '.\[profile\]'`"):
         profiler.Profiler(tmp_path, (10, 20))
