@@ -13,6 +13,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable  # what `tf.Variable(...)` makes
 
+from core.errors import ConfigurationError
+
 
 class ServedVariable(ResourceVariable):
     """A `tf.Variable` that lies whole on one server."""
@@ -40,7 +42,15 @@ class ServedVariable(ResourceVariable):
     def handle(self) -> tf.Tensor:
         """Returns the variable's, or within `at_worker` the copy's."""
         copies = _copies.get()
-        return self._handle if copies is None else copies[id(self)]
+        if copies is None:
+            return self._handle
+        if id(self) not in copies:
+            raise ConfigurationError(
+                f"a step reads the variable `{self.name}`, of which workers have no copy, because it isn't part of the "
+                "task: keep it in a `Module` that is an attribute of the task. (Part of a variable that a partitioner "
+                "has cut? Leave that out: each lies whole on one server, and servers share them by size.)"
+            )
+        return copies[id(self)]
 
     @property
     def device(self) -> str:
