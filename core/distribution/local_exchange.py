@@ -15,9 +15,6 @@ class LocalExchange(Exchange):
 
     apart = True
 
-    def begin(self) -> None:
-        """Forgets nothing: the one collective of a round belongs to all of its steps."""
-
     def run(self, fn: Callable[..., Any], *args: Any) -> Any:
         """Calls `fn` here: this is one replica already."""
         return fn(*args)
@@ -32,7 +29,6 @@ class LocalExchange(Exchange):
 
     def round(self, fn: Callable[..., Any], *args: Any) -> Any:
         """Calls `fn` on every replica, in cross-replica context; returns what it returned, equal on all, once."""
-        self.ledger.clear()
         return super().first(super().run(fn, *args))
 
     def mean(self, values: Any, *, what: str) -> Any:

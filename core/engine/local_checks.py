@@ -6,7 +6,7 @@ from core.distribution.served_strategy import ServedStrategy
 from core.engine.assembly import Assembly
 from core.errors import ConfigurationError
 from core.optimizers import Transform
-from core.task import Compute, Update
+from core.task import Compute, Phase, Update
 
 _OR = "or leave `Trainer.local_steps` out."
 
@@ -37,24 +37,29 @@ def check_local_steps(assembly: Assembly, *, global_batch_size: int, outer: Tran
             f"live on one device (`one_device`): let that network be on every replica, {_OR}"
         )
     for phase in assembly.phases:
-        if phase.mixes_rows:
-            raise ConfigurationError(
-                f"phase `{phase.name}` says `mixes_rows=True`: its layers synchronise (`sync=True`) or it gathers rows "
-                "(`all_rows`), but with `Trainer.local_steps` a replica sees its own rows only. Leave `mixes_rows` out "
-                "and give normalisations over the batch `sync=False`, which then normalise by a replica's own rows: "
-                f"another model; {_OR}"
-            )
-        if isinstance(phase, Compute) and phase.state is not None:
-            raise ConfigurationError(
-                f"phase `{phase.name}` keeps history (`Compute(state=...)`), which sees the rows of all replicas in "
-                f"every step; with `Trainer.local_steps` nothing is sent within a round: train without it, {_OR}"
-            )
-        if not phase.placement.on_every_replica(global_batch_size):
-            raise ConfigurationError(
-                f"phase `{phase.name}` runs on one device (`placement=ONE_DEVICE`, or `when_batch_at_least` of a "
-                "larger batch); with `Trainer.local_steps` nothing is sent within a round: let it run on every replica "
-                f"(`Experiment.placements = {{'{phase.name}': @on_every_replica()}}`), {_OR}"
-            )
+        _check_phase(phase, global_batch_size)
+
+
+def _check_phase(phase: Phase, global_batch_size: int) -> None:
+    """Refuses a phase that one replica can't take by its own rows."""
+    if phase.mixes_rows:
+        raise ConfigurationError(
+            f"phase `{phase.name}` says `mixes_rows=True`: its layers synchronise (`sync=True`) or it gathers rows "
+            "(`all_rows`), but with `Trainer.local_steps` a replica sees its own rows only. Leave `mixes_rows` out "
+            "and give normalisations over the batch `sync=False`, which then normalise by a replica's own rows: "
+            f"another model; {_OR}"
+        )
+    if isinstance(phase, Compute) and phase.state is not None:
+        raise ConfigurationError(
+            f"phase `{phase.name}` keeps history (`Compute(state=...)`), which sees the rows of all replicas in "
+            f"every step; with `Trainer.local_steps` nothing is sent within a round: train without it, {_OR}"
+        )
+    if not phase.placement.on_every_replica(global_batch_size):
+        raise ConfigurationError(
+            f"phase `{phase.name}` runs on one device (`placement=ONE_DEVICE`, or `when_batch_at_least` of a "
+            "larger batch); with `Trainer.local_steps` nothing is sent within a round: let it run on every replica "
+            f"(`Experiment.placements = {{'{phase.name}': @on_every_replica()}}`), {_OR}"
+        )
 
 
 def _check_copies(assembly: Assembly, outer: Transform) -> None:

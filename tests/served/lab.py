@@ -25,6 +25,8 @@ class Served:
         ports = iter(free_ports(sum(jobs.values())))
         self.cluster = {job: [f"127.0.0.1:{next(ports)}" for _ in range(n)] for job, n in jobs.items()}
         self.folder, self.pids = folder, {}
+        self.elsewhere = folder / "elsewhere"  # a workdir is the chief's alone: here it would be another
+        self.elsewhere.mkdir(exist_ok=True)
         for job in ("ps", "worker"):
             for index in range(jobs[job]):
                 self.start(job, index)
@@ -34,7 +36,7 @@ class Served:
         log = self.folder / f"{job}-{index}.log"
         log.touch()
         streams = {"stdout": str(log), "stderr": str(log)}
-        request = {"arguments": ["--gin_file=none.gin"], "cwd": str(self.folder), **streams}
+        request = {"arguments": ["--gin_file=none.gin"], "cwd": str(self.elsewhere), **streams}
         self.pids[job, index] = _forked({**request, "before": self._as(job, index)})
 
     def signal(self, job, index, number):
@@ -149,7 +151,7 @@ def counting(folder, *bindings):
     often = ["Trainer.global_batch_size = 4", "Trainer.log_every = 100"]
     (folder / "count.gin").write_text("\n".join([*task, *often]))
     params = (f"--gin_param={binding}" for binding in bindings)
-    return ["--gin_file=count.gin", RUNTIME, *params, f"--workdir={folder / 'run'}"]
+    return ["--gin_file=count.gin", RUNTIME, *params, "--workdir=run"]
 
 
 def counted(workdir):

@@ -30,59 +30,86 @@ def run_together(
     Once one has failed, or all that ended have finished, the others have `deadline` seconds left. Those who follow a
     chief hear no signal but then: it is told to end with them, and what became of who did as it was told doesn't count.
     """
-    endings: list[Ending] = []
-    replacements = Replacements(commands, restarts, deadline=deadline, out=out)
-    led = any(command.follows for command in commands)
-    with contextlib.ExitStack() as stack:
-        selector = stack.enter_context(selectors.DefaultSelector())
-        running: list[Process] = []
-
-        def start(indices: Iterable[int]) -> None:
-            started = []
-            for index in indices:
-                process = Process(index, commands[index], selector, out, err)
-                stack.callback(process.end)
-                running.append(process)
-                started.append(f"{commands[index].name} (process {process.pid})")
-            if started:
-                out.write(f"started {', '.join(started)}\n".encode())
-                out.flush()
-
-        start(range(len(commands)))
-        until = math.inf
-        while running:
-            for key, _ in selector.select(POLL_SECONDS):
-                key.data.pass_on()
-            overdue = time.monotonic() > until
-            for process in list(running):
-                code = process.poll()
-                if code is None:
-                    continue
-                process.end()
-                running.remove(process)
-                ending = Ending(process.index, code, process.overdue and code == -signal.SIGKILL)
-                told = led and bool(endings)
-                if code == 0 and commands[process.index].follows:  # dismissed: the chief is about to end
-                    until = min(until, time.monotonic() + deadline)
-                    continue
-                if not told and replacements.spare(ending):
-                    continue
-                if told and may_pass(ending) and (commands[process.index].spare or not ending.overdue):
-                    continue
-                if all(ending.code == 0 for ending in endings):
-                    until = time.monotonic() + deadline
-                if led and not endings:
-                    for other in running:
-                        other.send(signal.SIGTERM)
-                endings.append(ending)
+    with _Group(commands, restarts, deadline=deadline, out=out, err=err) as group:
+        group.start(range(len(commands)))
+        while group.running:
+            group.listen(POLL_SECONDS)
+            overdue = time.monotonic() > group.until
+            group.look()
             for number in signals.new():
-                for process in running:
-                    if not commands[process.index].follows:
-                        process.send(number)
+                group.pass_on(number)
             if overdue or signals.kill:
-                for process in running:
-                    process.overdue = overdue
-                    process.kill()
-            if not endings:
-                start(replacements.due())
-    return endings
+                group.kill(overdue=overdue)
+            if not group.endings:
+                group.start(group.replacements.due())
+    return group.endings
+
+
+class _Group(contextlib.ExitStack):
+    """Those who run, and how those have ended whose end counts; whoever leaves it leaves nobody behind."""
+
+    def __init__(
+        self, commands: Sequence[Command], restarts: Restarts, *, deadline: float, out: BinaryIO, err: BinaryIO
+    ):
+        super().__init__()
+        self.running: list[Process] = []
+        self.endings: list[Ending] = []
+        self.until = math.inf  # from when on who still runs is overdue
+        self.replacements = Replacements(commands, restarts, deadline=deadline, out=out)
+        self._commands, self._deadline, self._out, self._err = commands, deadline, out, err
+        self._led = any(command.follows for command in commands)
+        self._selector = self.enter_context(selectors.DefaultSelector())
+
+    def start(self, indices: Iterable[int]) -> None:
+        """Starts the commands of these places, and says so."""
+        started = []
+        for index in indices:
+            process = Process(index, self._commands[index], self._selector, self._out, self._err)
+            self.callback(process.end)
+            self.running.append(process)
+            started.append(f"{self._commands[index].name} (process {process.pid})")
+        if started:
+            self._out.write(f"started {', '.join(started)}\n".encode())
+            self._out.flush()
+
+    def listen(self, seconds: float) -> None:
+        """Passes on what they say, for at most so long."""
+        for key, _ in self._selector.select(seconds):
+            key.data.pass_on()
+
+    def look(self) -> None:
+        """Takes down who has ended."""
+        for process in list(self.running):
+            code = process.poll()
+            if code is not None:
+                process.end()
+                self.running.remove(process)
+                self._take_down(Ending(process.index, code, process.overdue and code == -signal.SIGKILL))
+
+    def pass_on(self, number: int) -> None:
+        """Sends a signal to all who hear any."""
+        for process in self.running:
+            if not self._commands[process.index].follows:
+                process.send(number)
+
+    def kill(self, *, overdue: bool) -> None:
+        """Kills all who run."""
+        for process in self.running:
+            process.overdue = overdue
+            process.kill()
+
+    def _take_down(self, ending: Ending) -> None:
+        command, told = self._commands[ending.index], self._led and bool(self.endings)
+        if ending.code == 0 and command.follows:  # dismissed: the chief is about to end
+            self.until = min(self.until, time.monotonic() + self._deadline)
+            return
+        if not told and self.replacements.spare(ending):
+            return
+        if told and may_pass(ending) and (command.spare or not ending.overdue):
+            return
+        if all(before.code == 0 for before in self.endings):
+            self.until = time.monotonic() + self._deadline
+        if self._led and not self.endings:
+            for other in self.running:
+                other.send(signal.SIGTERM)
+        self.endings.append(ending)

@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from core.distribution.served_book import NOBODY, Book
+from core.distribution.served_book import NOBODY, WINDOW, Book
 
 
 class Pushes:
@@ -28,7 +28,9 @@ class Pushes:
 
 def test_a_step_counts_once_however_often_it_is_pushed():
     pushes = Pushes()
-    assert [pushes.push(1), pushes.push(1), pushes.push(2)] == [True] * 3  # what is done doesn't stop the rest
+    assert [pushes.push(step) for step in (1, 1, WINDOW - 1, WINDOW - 1)] == [
+        True
+    ] * 4  # what is done doesn't stop the rest
     assert (float(pushes.weight), float(pushes.sums["net"]["loss"]), int(pushes.book.clocks["net"])) == (2.0, 2.0, 2)
 
 

@@ -22,6 +22,8 @@ def test_what_the_task_does_not_hold_is_named_where_a_step_reads_it():
             known.assign(2.0)
             return known + other[0]
 
-    with pytest.raises(ConfigurationError, match=r"reads the variable `p/part_0:0`.*isn't part of the task.*partitioner"):
+    with pytest.raises(
+        ConfigurationError, match=r"reads the variable `p/part_0:0`.*isn't part of the task.*partitioner"
+    ):
         step()
     assert float(known) == 1.0

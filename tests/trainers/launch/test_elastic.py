@@ -13,7 +13,8 @@ from core.errors import ConfigurationError
 from tests.commands import CONFIGS, environment
 from tests.trainers.launch.launch_lab import HASTE, KILL_SELF, launched, pids
 from trainers import main as command
-from trainers.launch.__main__ import main
+from trainers.launch import count
+from trainers.launch.__main__ import main, parse
 from trainers.launch.elastic import Roster
 from trainers.launch.endings import Ending
 from trainers.launch.sharing import Sharing, read_sharing
@@ -89,6 +90,7 @@ def test_a_step_is_read_from_the_gin_files_through_macros():
     ("param", "says"),
     [
         ("Trainer.global_batch_size = 6.4", "`Trainer.global_batch_size` is 6.4"),
+        ("Trainer.global_batch_size = True", "`Trainer.global_batch_size` is True"),
         ("Trainer.microbatches = 0", "`Trainer.microbatches` is 0"),
         ("Trainer.microbatches = @many()", "`Trainer.microbatches` is @many()"),
         ("Trainer.microbatches = %loop\nloop = %loop", "`Trainer.microbatches` is %loop"),
@@ -122,6 +124,14 @@ def test_scripts_are_told_how_many_can_share_a_step():
     words = ["-m", "trainers.launch.count", "--workers=7", "--", *FLAGS, "--gin_param=Trainer.global_batch_size = 36"]
     done = subprocess.run([sys.executable, *words], env=environment(), capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("6\n", "")
+
+
+def test_scripts_are_told_why_nobody_can_share_a_step(capfd):
+    flags = [*FLAGS, "--gin_param=Trainer.global_batch_size = 7", "--gin_param=Trainer.microbatches = 2"]
+    assert count.run(parse(["--workers=6", "--", *flags])) == 2
+    assert re.fullmatch(
+        r"error: .* at most 0 can share 7 examples a step in 2 microbatches .*\n", capfd.readouterr().err
+    )
 
 
 # --- how the rest goes on ---------------------------------------------------------------------------------------------
