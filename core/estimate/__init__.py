@@ -1,20 +1,25 @@
 """What a step of training takes, found from its trace: nothing is run, so it may be larger than any machine at hand."""
 
-from core.estimate.figures import Figures, on_mesh, on_replicas
+from core.estimate.figures import HELD, Figures, of_evaluation, on_mesh, on_replicas
 from core.estimate.memory import ACTIVATIONS, GRADIENTS, PARAMETERS, SLOTS, bytes_of, held_in, on_device, standing
 from core.estimate.operations import operations_by_place, operations_of
 from core.estimate.places import BACKWARD, FORWARD, UPDATE, Place, noting_places
 from core.estimate.repeats import Repeats
 from core.estimate.sharding import laid_out
 from core.estimate.spread import Spread, Taken
+from core.estimate.work import MOVED, NODES, STARTED, work_of
 
 __all__ = [
     "ACTIVATIONS",
     "BACKWARD",
     "FORWARD",
     "GRADIENTS",
+    "HELD",
+    "MOVED",
+    "NODES",
     "PARAMETERS",
     "SLOTS",
+    "STARTED",
     "UPDATE",
     "Figures",
     "Place",
@@ -25,10 +30,12 @@ __all__ = [
     "held_in",
     "laid_out",
     "noting_places",
+    "of_evaluation",
     "on_device",
     "on_mesh",
     "on_replicas",
     "operations_by_place",
     "operations_of",
     "standing",
+    "work_of",
 ]

@@ -3,20 +3,28 @@
 import dataclasses
 import math
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
+
+import tensorflow as tf
 
 from core.distribution import MeshPlan
 from core.distribution.layouts import WHOLE
 from core.distribution.mesh_plan import BATCH
 from core.engine import Assembly, TrainStep, axes_of_slots
+from core.estimate.liveness import fullest, timeline
 from core.estimate.memory import SLOTS, bytes_of, held_in, on_device, standing
 from core.estimate.operations import operations_by_place
 from core.estimate.places import Place
 from core.estimate.sharding import Axes
 from core.estimate.spread import Spread
+from core.estimate.work import NODES, nodes_of, work_of
 from core.module import named_variables
+from core.task import Task
+from core.task.loss import weighted_sums
 
 Names = tuple[str, ...]
+HELD = "held"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +39,8 @@ class Figures:
     joined: Counter[str]  # bytes of all-gathers, by what asks for them
     unknown: Counter[str]  # operations without a rule, by their kind
     operations: Counter[Place]  # floating-point operations of a step on all devices, by where they were asked for
+    work: Counter[str]  # what it does besides, on all devices
+    evaluation: Counter[str] = dataclasses.field(default_factory=Counter)  # what an evaluation takes
 
     def grown(self, base: "Figures", more: "Figures", times: int) -> "Figures":
         """Returns these figures, and `times` what `more` has beyond the `base`."""
@@ -61,6 +71,7 @@ def on_replicas(assembly: Assembly, step: TrainStep, chunk: Any) -> Figures:
         joined=Counter(),
         unknown=Counter(),
         operations=_operations(chunk),
+        work=work_of(chunk.graph),
     )
 
 
@@ -79,11 +90,20 @@ def on_mesh(assembly: Assembly, chunk: Any, plan: MeshPlan) -> Figures:
         joined=spread.joined,
         unknown=spread.unknown,
         operations=_operations(chunk),
+        work=work_of(chunk.graph),
     )
 
 
 def _operations(chunk: Any) -> Counter[Place]:
     return Counter({place: round(count) for place, count in operations_by_place(chunk.graph).items()})
+
+
+def of_evaluation(task: Task, batch: Mapping[str, tf.TensorSpec]) -> Counter[str]:
+    """Returns the nodes of an evaluation of one such `batch`, and the bytes that its tensors take."""
+    evaluate = tf.function(lambda values: weighted_sums(task.evaluate(values)), autograph=False)
+    graph = evaluate.get_concrete_function(dict(batch)).graph
+    most = max(held.all for held in fullest(timeline(graph, bytes_of)))
+    return Counter({NODES: nodes_of(graph), HELD: most + sum(map(bytes_of, graph.inputs))})
 
 
 def cut(assembly: Assembly, plan: MeshPlan) -> dict[str, Axes]:

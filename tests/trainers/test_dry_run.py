@@ -42,6 +42,20 @@ def test_it_says_what_a_device_holds(tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("sizes", "says"),
+    [
+        ("[64, 10]", "It fits: a process of training takes about "),
+        ("[64, 10000000, 100000, 10]", "It doesn't fit: a process of training takes about "),
+    ],
+)
+def test_it_says_whether_that_fits(tmp_path, sizes, says):
+    flags = [f"--gin_file={CONFIGS / 'digits_mlp.gin'}", f"--gin_param=MlpClassifier.sizes = {sizes}"]
+    done = run(*flags, "--mode=dry_run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert says in " ".join(done.stdout.split())
+
+
 def test_it_says_how_many_operations_an_example_takes_by_module(tmp_path):
     done = run(f"--gin_file={CONFIGS / 'digits_mlp.gin'}", "--mode=dry_run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -15,13 +15,15 @@ from core.distribution.mesh_outputs import lay_out_outputs
 from core.engine import Progress, assemble, assemble_task, check_on_mesh, make_chunk
 from core.engine.shapes import shapes_only
 from core.errors import DataError
-from core.estimate import Figures, Repeats, laid_out, noting_places, on_mesh, on_replicas
+from core.estimate import Figures, Repeats, laid_out, noting_places, of_evaluation, on_mesh, on_replicas
 from core.module import named_modules
 from core.task import Image, Label, Task, Tokens
 from core.task.checks import checked_phases
 from core.task.standing import standings
 from trainers.blame import plain
+from trainers.evaluator import Evaluator
 from trainers.experiment import Experiment, check_seed, made_by
+from trainers.gauges import memory_in_use
 from trainers.settings import Settings
 
 Spec = dict[str, tf.TensorSpec]
@@ -78,6 +80,10 @@ class DryBuild:
         except DataError as error:
             self.missing = plain(error)  # without what gin adds
             self.source = AsTheTaskReads(self.task, self.missing)
+        self.evaluated: Source | None = None
+        if not self.missing:
+            self.evaluated = copy.deepcopy(bound.get("eval_source"))
+        self.resident = memory_in_use()  # with all that is imported and read
 
     @property
     def replicas(self) -> int:
@@ -107,7 +113,12 @@ class DryBuild:
             assembly = dataclasses.replace(assembly, variables={**assembly.variables, **rounds.variables})
         with noting_places(assembly.task):
             chunk = make_chunk(step, spec, progress, rounds).get_concrete_function()
-        return on_mesh(assembly, chunk, self.plan) if self.plan else on_replicas(assembly, step, chunk)
+        if self.plan:
+            return on_mesh(assembly, chunk, self.plan)
+        figures = on_replicas(assembly, step, chunk)
+        if self.evaluated is None:
+            return figures
+        return dataclasses.replace(figures, evaluation=of_evaluation(assembly.task, self._batch_to_evaluate()))
 
     def _chunks(self, replica: int) -> tf.data.Dataset:
         return train_chunks(
@@ -119,6 +130,13 @@ class DryBuild:
             replicas=self.replicas,
             replica=replica,
         )
+
+    def _batch_to_evaluate(self) -> Spec:
+        assert self.evaluated
+        asked = inspect.signature(Evaluator).bind_partial(**gin.get_bindings(Evaluator))
+        asked.apply_defaults()
+        rows = min(asked.arguments["global_batch_size"], len(self.evaluated)) // self.replicas
+        return {key: tf.TensorSpec([rows, *spec.shape], spec.dtype) for key, spec in self.evaluated.spec.items()}
 
     @property
     def chunk_steps(self) -> int:

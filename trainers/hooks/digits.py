@@ -1,6 +1,7 @@
 """Small classifiers of the digits, whose eye for them judges what generators make."""
 
 import functools
+import itertools
 from collections.abc import Callable
 
 import gin
@@ -14,7 +15,7 @@ from core.random import Rng
 from core.task import Batch
 
 FEATURES, CLASSES = 64, 10
-STEPS, ROWS = 600, 64
+STEPS, ROWS, CHUNK_STEPS = 600, 64, 50
 
 
 class DigitJudge(Module):
@@ -44,7 +45,7 @@ class DigitJudge(Module):
 
     def _train(self, source: Source, image: Callable[[Batch], tf.Tensor], seed: int) -> None:
         optimizer = Optimizer(adam(2e-3), named_variables(self, trainable_only=True))
-        chunks = train_chunks(source, global_batch_size=ROWS, microbatches=1, chunk_steps=STEPS, seed=seed)
+        chunks = train_chunks(source, global_batch_size=ROWS, microbatches=1, chunk_steps=CHUNK_STEPS, seed=seed)
 
         @tf.function(autograph=False)
         def train(chunk: Batch) -> None:
@@ -57,9 +58,10 @@ class DigitJudge(Module):
                 optimizer.apply(tape.gradient(loss, optimizer.parameters))
                 return (i + 1,)
 
-            tf.while_loop(lambda i: i < STEPS, step, (tf.constant(0),))
+            tf.while_loop(lambda i: i < CHUNK_STEPS, step, (tf.constant(0),))
 
-        train(next(iter(chunks)))
+        for chunk in itertools.islice(chunks, STEPS // CHUNK_STEPS):  # all at once would be a gigabyte of pairs
+            train(chunk)
 
 
 @functools.cache

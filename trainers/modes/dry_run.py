@@ -4,16 +4,15 @@ from rich.console import Console
 from rich.table import Table
 
 from core.errors import ConfigurationError
-from core.estimate import ACTIVATIONS, GRADIENTS, PARAMETERS, SLOTS, Figures
+from core.estimate import Figures
 from trainers.dry_run.build import DryBuild
+from trainers.dry_run.memory import does_it_fit, held_by_a_device, memory_table
 from trainers.dry_run.operations import operations_table
 from trainers.experiment import Experiment, trains_by_servers
 from trainers.session import Session
 from trainers.settings import Settings
 from trainers.sizes import size
 
-FETCHED = 2  # chunks of batches that are there at once: while one is eaten, the next is made
-MOMENTS = {"passing": "most activations", "passed": "all gradients", "updating": "updating"}
 SHOWN = 3  # reasons for all-gathers, the largest
 
 
@@ -32,7 +31,9 @@ def run(session: Session) -> int:
     if build.missing:
         console.print(f"the data isn't there, so batches are as the task reads them: {build.missing}", highlight=False)
     console.print(operations_table(figures.operations, build.settings.global_batch_size, alike=build.repeats.found))
-    console.print(_memory(build, figures))
+    held = held_by_a_device(build, figures)
+    console.print(memory_table(build, held))
+    console.print(does_it_fit(build, figures, held), highlight=False)
     crossing = _crossing(build, figures)
     if crossing.row_count:
         console.print(crossing)
@@ -50,37 +51,7 @@ def run(session: Session) -> int:
         "it is written",
         highlight=False,
     )
-    console.print(
-        "Not counted: what single operations need for themselves, and what TensorFlow's allocator keeps. "
-        "docs/dry-run.md says how near that comes.",
-        highlight=False,
-    )
     return 0
-
-
-def _memory(build: DryBuild, figures: Figures) -> Table:
-    """Tabulates what a device holds at each of the moments that matter."""
-    settings = build.settings
-    title = f"{type(build.task).__name__}: a device, in a step of {settings.global_batch_size:,} examples"
-    if settings.microbatches > 1:
-        title += f" in {settings.microbatches:,} microbatches"
-    table = Table("bytes", *MOMENTS.values(), title=title)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    calls = settings.parallel_calls
-    fetched = FETCHED + (calls if calls > 1 else 0)
-    same = {
-        PARAMETERS: figures.standing[PARAMETERS],
-        SLOTS: figures.standing[SLOTS],
-        "batches": fetched * build.chunk_steps * build.batch_bytes // build.replicas,
-    }
-    rows = {name: dict.fromkeys(MOMENTS, count) for name, count in same.items()}
-    rows |= {kind: {moment: figures.held[moment, kind] for moment in MOMENTS} for kind in (GRADIENTS, ACTIVATIONS)}
-    for name, counts in rows.items():
-        table.add_row(name, *(size(counts[moment]) for moment in MOMENTS))
-    table.add_section()
-    table.add_row("together", *(size(sum(counts[moment] for counts in rows.values())) for moment in MOMENTS))
-    return table
 
 
 def _crossing(build: DryBuild, figures: Figures) -> Table:
