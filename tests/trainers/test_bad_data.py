@@ -150,3 +150,17 @@ def test_the_example_of_a_bad_evaluation_is_named(replicas):
 def test_an_evaluation_that_overflows_on_good_data_says_so_by_its_figure():
     experiment = Experiment(task=task(scale=1e39), train_source=points())
     assert np.isinf(Evaluator(experiment, points(y=(3, np.nan)), global_batch_size=8).evaluate()["loss"])
+
+
+def test_a_label_is_named_by_which_a_step_failed_that_was_handed_out(tmp_path, monkeypatch):
+    """By parameter servers, it is waited for behind the chunk: see `ServedExchange.settle`."""
+    source = ArraySource({"x": np.ones([64, 2], "float32")}, name="answers")
+    trainer = make(tmp_path, task=Line, source=source)
+
+    def settle():
+        said = "Received a label value of 12 which is outside the valid range of [0, 10)."
+        raise tf.errors.InvalidArgumentError(None, None, said)
+
+    monkeypatch.setattr(trainer.train_step.exchange, "settle", settle)
+    with pytest.raises(DataError, match=r"a label of source `answers` is 12, but the network has 10 outputs"):
+        train(trainer)

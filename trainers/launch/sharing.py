@@ -39,9 +39,10 @@ def read_sharing(main_flags: FlagValues) -> Sharing:
     strategy = configuration.bound("Experiment.strategy")
     if not (isinstance(strategy, Reference) and strategy.selector.rpartition(".")[2] == "multi_worker"):
         raise ConfigurationError(
-            f"`Experiment.strategy` is {'not bound' if strategy is None else text(strategy)}, and `--min_workers` is "
-            "for `@multi_worker()`, where any worker can be done without, as each holds the whole model: add "
-            "`--gin_file=configs/runtime/multi_worker.gin`, or leave `--min_workers` out, and all start again together."
+            f"`Experiment.strategy` is {'not bound' if strategy is None else text(strategy)}, but only with "
+            "`@multi_worker()` may their number change, as each worker holds the whole model: add "
+            "`--gin_file=configs/runtime/multi_worker.gin`, or start without `--min_workers`: all then start again "
+            "together."
         )
     counts = {"global_batch_size": configuration.bound("Trainer.global_batch_size"), "microbatches": 1}
     if (microbatches := configuration.bound("Trainer.microbatches")) is not None:
@@ -49,7 +50,7 @@ def read_sharing(main_flags: FlagValues) -> Sharing:
     for name, value in counts.items():
         if type(value) is not int or value < 1:
             raise ConfigurationError(
-                f"`Trainer.{name}` is {'not bound' if value is None else text(value)}, and with `--min_workers` it "
-                "decides how many workers can share a step: give a whole number, at least 1, or a macro that is one."
+                f"`Trainer.{name}` is {'not bound' if value is None else text(value)}, and it decides how many "
+                "workers can share a step: give a whole number, at least 1, or a macro that is one."
             )
     return Sharing(**counts)
