@@ -107,3 +107,23 @@ def test_a_gradient_is_divided_by_the_updates_since_its_weights_were_read():
         take(*number(step, others))
         moved.append(float(adding.weights["a"]) - before)
     assert moved == [1.0, 1.0, 0.5, 0.25]
+
+
+def test_the_phase_behind_a_push_reads_weights_that_are_pulled_anew(adding):
+    exchange, weight = adding.exchange, adding.weights["a"]
+
+    @tf.function(autograph=False)
+    def step():
+        exchange.begin()
+        exchange.step = tf.constant(0, tf.int64)
+        with exchange.taking_steps(list(adding.weights.values())):
+            exchange.refresh()
+            gradients = dict.fromkeys(adding.weights, weight.read_value() + 1.0)
+            exchange.at_variables(
+                adding._write, gradients, {"loss": tf.constant(0.0)}, tf.constant(True),
+                phase="net", parameters=adding.weights,
+            )  # fmt: skip
+            exchange.refresh()
+            return weight.read_value()
+
+    assert float(step()) == 1.0
