@@ -18,7 +18,7 @@ from core.workers.crew import missing_workers
 
 AHEAD = 2  # bundles for each worker: one that it takes and one that waits, so that to settle never takes long
 MOST = 64  # steps of a bundle
-_BUNDLE_SECONDS = 0.03  # that a worker takes for one: handing it out costs a millisecond or two, whatever is in it
+_BUNDLE_SECONDS = 0.1  # that a worker takes for one: to hand one out takes chief and worker some milliseconds of a core
 _LOOK_SECONDS = 0.1  # between two looks into the books
 
 _RESTART = (
