@@ -1,8 +1,8 @@
 """What a dry run says beside what training takes: `python -m benchmarks.estimates [NAME ...] [--write]`
 
 Of each configuration that trains here, or those that are named, a fresh process trains by the real command, hooks,
-evaluation and checkpoint included; its resident memory is read before its first step, after its steps and at its peak.
-Another says what it would be. `--write` brings the table of docs/dry-run.md up to date.
+evaluation and checkpoint included; its resident memory is read before its first step, after its steps and at its peak,
+and the clock around its steps. Another says what it would be. `--write` brings the table of docs/dry-run.md up to date.
 """
 
 import argparse
@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from benchmarks.pages import table, write
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 MIB = 2**20
-STEPS = 40
+STEPS = 100
 NOT_HERE = {"text_70b"}  # which no machine of ours holds
 # What others need to train here: fewer of the microbatches that come one after the other, and steps that take long.
 CHANGES = {
@@ -78,19 +79,22 @@ def row(name: str, found: dict[str, float]) -> list[str]:
     """Returns the cells of a row."""
     pairs = [("said_before", "before"), ("said_step", "step"), ("said_peak", "peak")]
     cells = [f"{found[key] / MIB:,.0f} MiB" for pair in pairs for key in pair]
-    return [f"`{name}`", *cells, f"{found['said_peak'] / found['peak'] - 1:+.0%}"]
+    times = [f"{1e3 * found[key]:.3g} ms" for key in ("said_seconds", "seconds")]
+    return [f"`{name}`", *cells, f"{found['said_peak'] / found['peak'] - 1:+.0%}", *times]
 
 
 def said(words: Sequence[str]) -> dict[str, float]:
-    """Says what a process would take."""
+    """Says what a process would take, and how long a step."""
     from trainers import main as command
     from trainers.dry_run.build import DryBuild
     from trainers.dry_run.memory import held_by_a_device, process
+    from trainers.dry_run.time import least_seconds
     from trainers.experiment import Experiment
     from trainers.gin_audit import audit
     from trainers.preemption import Preemption
     from trainers.session import Session
     from trainers.settings import Settings
+    from trainers.utilisation import measured_speeds
 
     flags = command.parse(words)
     configuration = audit.read(flags.gin_file, flags.gin_param, search=[CHECKOUT])
@@ -98,7 +102,12 @@ def said(words: Sequence[str]) -> dict[str, float]:
     build = DryBuild()
     figures = build.figures()
     found = process(build, figures, held_by_a_device(build, figures))
-    return {"said_before": found.before, "said_step": found.step, "said_peak": found.peak}
+    seconds = least_seconds(figures, measured_speeds(build.strategy.extended.worker_devices))
+    return {
+        **{f"said_{name}": x for name, x in found._asdict().items()},
+        "said_peak": found.peak,
+        "said_seconds": seconds,
+    }
 
 
 def trained(words: Sequence[str]) -> dict[str, float]:
@@ -116,8 +125,11 @@ def trained(words: Sequence[str]) -> dict[str, float]:
         reset_peak_memory()
 
     def noting_after(self: Trainer, stacked: Any, count: int, *, run: Callable[..., object]) -> None:
+        began, step = time.perf_counter(), self.step
         take_steps(self, stacked, count, run=run)
         self.progress.bad_step.numpy()  # until all of it is done
+        seconds = (time.perf_counter() - began) / (self.step - step)
+        found["seconds"] = min(found.get("seconds", seconds), seconds)
         found["step"] = max(peak_memory()["process"] - found["before"], 0.0)
 
     with patch.object(Trainer, "warm_up", noting_before), patch.object(Trainer, "take_steps", noting_after):

@@ -15,6 +15,7 @@ from core.errors import CheckpointError, ConfigurationError
 from core.workers import is_chief, joined, must_agree
 from core.workers.cluster import ServedCluster, cluster_from_environment
 from trainers import configurables as configurables  # registers them
+from trainers.dry_run.time import given_peak
 from trainers.evaluator import Evaluator
 from trainers.experiment import Experiment
 from trainers.gin_audit.audit import Configuration
@@ -44,6 +45,7 @@ NOT_IDENTITY = (
     "Trainer.hooks",
     "Trainer.profile",
     "Evaluator.*",
+    "DryRun.*",
 )
 
 
@@ -57,7 +59,7 @@ class Session:
 
     def bind(self, required: Sequence[Any]) -> None:
         """Hands the bindings to gin, after every check that can be made before anything is built."""
-        self.configuration.bind([Experiment, Settings, Evaluator], required=required)
+        self.configuration.bind([Experiment, Settings, Evaluator, given_peak], required=required)
         for override in self.configuration.overrides:
             print(f"override: {override}", flush=True)
 

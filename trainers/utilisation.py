@@ -1,12 +1,23 @@
 """How well a run uses what it runs on: the operations that it does in a second, of those that could be done."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 SECONDS = 0.2  # that measuring may take, beyond its first product
 PRODUCTS = 4  # one after the other, so that a device is told once for all
+BYTES, PASSES = 4 * 2**20, 50  # of a tensor that passes through memory, and how often it does
+ABREAST, DEEP, ROUNDS = 20, 10, 50  # of operations on a few numbers, in a loop as a step's are
+
+
+class Speeds(NamedTuple):
+    """What devices have done at best in a second."""
+
+    operations: float  # of products
+    bytes: float  # read and written by what has no product
+    starts: float  # of operations, however small
 
 
 def measured_peak(devices: Sequence[str]) -> float:
@@ -19,15 +30,48 @@ def measured_peak(devices: Sequence[str]) -> float:
     with tf.device(devices[0]):
         matrix = tf.eye(size)
 
-        @tf.function(autograph=False)
         def multiply(x: tf.Tensor) -> tf.Tensor:
             for _ in range(PRODUCTS):
                 x = tf.matmul(x, matrix)
             return x[0, 0]
 
-        multiply(matrix).numpy()
-        began, best = time.perf_counter(), float("inf")
-        while (now := time.perf_counter()) - began < SECONDS:
-            multiply(matrix).numpy()
-            best = min(best, time.perf_counter() - now)
+        best = _best_seconds(multiply, matrix)
     return PRODUCTS * 2.0 * size**3 / best * max(len(gpus), 1)
+
+
+def measured_speeds(devices: Sequence[str]) -> Speeds:
+    """Returns what these devices can do; it takes a second."""
+    gpus = sum("GPU" in device for device in devices)
+    with tf.device(devices[0]):
+        x = tf.zeros([BYTES // 4])
+
+        def pass_through(x: tf.Tensor) -> tf.Tensor:
+            return _again(PASSES, lambda y: y * 0.5 + x, x)[0]
+
+        def start(x: tf.Tensor) -> tf.Tensor:
+            def some(y: tf.Tensor) -> tf.Tensor:
+                parts = [y * float(i) for i in range(1, ABREAST + 1)]
+                for _ in range(DEEP - 2):
+                    parts = [parts[i] - parts[i - 1] for i in range(ABREAST)]
+                return tf.add_n(parts)
+
+            return _again(ROUNDS, some, x)[0]
+
+        moved = 5 * BYTES * PASSES / _best_seconds(pass_through, x)  # a product reads and writes, a sum reads two
+        starts = ABREAST * (DEEP - 1) * ROUNDS / _best_seconds(start, tf.zeros([64]))
+    return Speeds(measured_peak(devices), moved * max(gpus, 1), starts)
+
+
+def _again(times: int, body: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor) -> tf.Tensor:
+    return tf.while_loop(lambda i, _: i < times, lambda i, y: (i + 1, body(y)), (0, x))[1]
+
+
+def _best_seconds(fn: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor) -> float:
+    """Times a traced `fn` of `x`, which returns one number."""
+    traced: Any = tf.function(fn, autograph=False)
+    traced(x).numpy()
+    began, best = time.perf_counter(), float("inf")
+    while (now := time.perf_counter()) - began < SECONDS:
+        traced(x).numpy()
+        best = min(best, time.perf_counter() - now)
+    return best

@@ -15,6 +15,7 @@ _NOTHING = {
     "Const", "Placeholder", "ReadVariableOp", "Shape", "ShapeN", "Size", "Rank", "BroadcastGradientArgs", "NoOp",
     "VarHandleOp",
 }  # fmt: skip
+_PARTS = {"Gather", "GatherV2", "GatherNd", "ResourceGather", "Slice", "StridedSlice", "TensorListGetItem"}
 
 
 def work_of(graph: Any) -> Counter[str]:
@@ -25,7 +26,8 @@ def work_of(graph: Any) -> Counter[str]:
             continue
         started += times
         if not products_of(op):
-            moved += times * (sum(map(bytes_of, op.inputs)) + sum(map(bytes_of, op.outputs)))
+            made = sum(map(bytes_of, op.outputs))
+            moved += times * (2 * made if op.type in _PARTS else made + sum(map(bytes_of, op.inputs)))
     return Counter({STARTED: round(started), MOVED: round(moved), NODES: nodes_of(graph)})
 
 

@@ -39,6 +39,7 @@ def test_it_says_what_a_device_holds(tmp_path):
         for i in (0, 1, 2)
     ]
     assert found["together",] == pytest.approx(sums, rel=1e-2)
+    assert "at least, as fast as this machine is just now" in " ".join(done.stdout.split())
     assert not (tmp_path / "runs").exists()
 
 
@@ -54,6 +55,16 @@ def test_it_says_whether_that_fits(tmp_path, sizes, says):
     done = run(*flags, "--mode=dry_run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert says in " ".join(done.stdout.split())
+
+
+def test_a_device_that_is_not_here_is_as_fast_as_it_is_said_to_be(tmp_path):
+    flags = [f"--gin_file={CONFIGS / 'digits_linear.gin'}", "--mode=dry_run"]
+    done = run(*flags, "--gin_param=DryRun.peak = 1e6", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    milliseconds = 64 * 2 * 2 * 64 * 10 / 1e3  # forward, and the gradient of the weights
+    says = f"A step takes {milliseconds:.3g} ms at least, on 1 devices used to 100 % of `DryRun.peak`"
+    assert says in " ".join(done.stdout.split())
+    refused(*flags, "--gin_param=DryRun.peak = -1", cwd=tmp_path, exit_code=2, says=["`DryRun.peak` is -1"])
 
 
 def test_it_says_how_many_operations_an_example_takes_by_module(tmp_path):
@@ -98,6 +109,7 @@ def test_a_mesh_is_of_more_devices_than_there_are(tmp_path):
     sizes = ["--gin_param=mesh.batch = 8", "--gin_param=mesh.model = 2", "--gin_param=mesh.slot_layouts = []"]
     done = run(f"--gin_file={CONFIGS / 'text_tiny.gin'}", MEGATRON, *sizes, "--mode=dry_run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+    assert "How long a step takes isn't known of devices that aren't here" in " ".join(done.stdout.split())
     found = rows(done.stdout)
     activations = 4 * 32 // 8 * 32 * 32  # of a device's rows
     assert found["model", "all-reduce", "forward"] == [4, 4 * activations]  # two for each block

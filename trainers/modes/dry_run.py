@@ -8,6 +8,7 @@ from core.estimate import Figures
 from trainers.dry_run.build import DryBuild
 from trainers.dry_run.memory import does_it_fit, held_by_a_device, memory_table
 from trainers.dry_run.operations import operations_table
+from trainers.dry_run.time import how_long
 from trainers.experiment import Experiment, trains_by_servers
 from trainers.session import Session
 from trainers.settings import Settings
@@ -34,6 +35,7 @@ def run(session: Session) -> int:
     held = held_by_a_device(build, figures)
     console.print(memory_table(build, held))
     console.print(does_it_fit(build, figures, held), highlight=False)
+    console.print(how_long(build, figures), highlight=False)
     crossing = _crossing(build, figures)
     if crossing.row_count:
         console.print(crossing)
