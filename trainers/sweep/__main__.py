@@ -27,6 +27,7 @@ from trainers import main as command
 from trainers.app import refuse, run_app, start_logging
 from trainers.blame import report
 from trainers.flags import parse_flags
+from trainers.launch.__main__ import parse as parse_launch
 from trainers.launch.endings import describe_signal
 from trainers.launch.processes import Signals, die_with
 from trainers.runs.figures import main_figures
@@ -40,11 +41,13 @@ from trainers.sweep.summary import groups_of, summary
 
 STOPPED, KILLED = PreemptedError.exit_code, PeerLostError.exit_code
 USAGE = f"""python -m trainers.sweep --over='a.b=[1, 2]' --over='seed=[0, 1]' [--at_once=N] -- <flags of trainers.main>
+python -m trainers.sweep --over='a.b=[1, 2]' -- <flags of trainers.launch> -- <flags of trainers.main>
 
 Runs trainers.main for each point of a grid, and prints a table of means and standard deviations over the seeds. `seed`
 is short for Experiment.seed. Each run has a folder of its own in that of the sweep: the --workdir behind the `--`, or
 runs/<name of the first gin file>-sweep. The same command goes on where it was stopped; a run that has finished isn't
-run again. A run that fails is named, and the others go on.
+run again. A run that fails is named, and the others go on. With flags of trainers.launch, as --workers=2, each run is a
+cluster on this machine.
 
 exit codes:
   0   all runs have finished
@@ -80,7 +83,8 @@ def parse(words: Sequence[str]) -> Command:
         raise ConfigurationError(f"`--at_once` is {flags.at_once}; it counts runs: give 1 or more.")
     if place == len(words):
         raise ConfigurationError("the flags of `trainers.main` are missing: put them behind a `--` that stands alone.")
-    main_flags = command.parse(words[place + 1 :])
+    launch_words, main_words = _split(words[place + 1 :])
+    main_flags = command.parse(main_words)
     if main_flags.mode != "train" or main_flags.eager:
         given = "--eager" if main_flags.eager else f"--mode={main_flags.mode}"
         raise ConfigurationError(f"`{given}` has no effect in a sweep, whose runs train: leave it out.")
@@ -90,7 +94,16 @@ def parse(words: Sequence[str]) -> Command:
         raise ConfigurationError(
             f"`{folder}` holds a run, and a sweep keeps several in its folder: name another with `--workdir=DIR`."
         )
-    return Command(flags, Sweep(overs, points_of(overs), main_flags, folder))
+    return Command(flags, Sweep(overs, points_of(overs), main_flags, folder, launch_words))
+
+
+def _split(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """Returns the flags of `trainers.launch`, where a second `--` stands behind some, and those of `trainers.main`."""
+    if "--" not in words:
+        return (), words
+    parse_launch(words)  # here a mistake is shown once, not by every run
+    place = words.index("--")
+    return words[:place], words[place + 1 :]
 
 
 def _define(flag_values: FlagValues) -> None:
@@ -111,7 +124,7 @@ def run(parsed: Command) -> int:
         if left and (code := _check(sweep, left)):
             return code
         with Signals() as signals:
-            codes = _run(sweep, left, signals, at_once=flags.at_once)
+            codes = _run(sweep, left, signals, at_once=flags.at_once) if left else {}
         runs = {point.name: read_run(sweep.path(point)) for point in sweep.points if is_run(sweep.path(point))}
         if runs:
             check_figures(flags.figure, [*runs.values()])
@@ -150,7 +163,8 @@ def _run(sweep: Sweep, points: Sequence[Point], signals: Signals, *, at_once: in
         outcome = _outcome(sweep.folder / job.name, job, code)
         print(f"{number} of {len(sweep.points)}  {job.name}: {outcome} ({age(seconds)})", flush=True)
 
-    run_jobs([sweep.job(point) for point in points], at_once=at_once, signals=signals, ended=ended)
+    with sweep.claimed():
+        run_jobs([sweep.job(point) for point in points], at_once=at_once, signals=signals, ended=ended)
     return codes
 
 

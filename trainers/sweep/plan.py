@@ -1,12 +1,16 @@
 """What a sweep is to do: its points, the folder and the command of each one's run, and which of them are done."""
 
+import contextlib
 import dataclasses
+import fcntl
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from absl.flags import FlagValues
 
+from core.disk import disk_full
+from core.errors import ConfigurationError
 from trainers.gin_audit import audit
 from trainers.gin_audit.text_files import read_text
 from trainers.packages import CHECKOUT
@@ -17,12 +21,16 @@ from trainers.workdir import Workdir
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """Points, the flags of `trainers.main` that they share, and the folder that theirs lie in."""
+    """Points, the flags of `trainers.main` that they share, and the folder that theirs lie in.
+
+    Where there are `launch_words`, flags of `trainers.launch`, each run is a cluster on this machine.
+    """
 
     overs: Sequence[Over]
     points: Sequence[Point]
     main_flags: FlagValues
     folder: Path
+    launch_words: Sequence[str] = ()
 
     def path(self, point: Point) -> Path:
         """Returns the folder of a point's run."""
@@ -42,8 +50,9 @@ class Sweep:
         """Returns what runs a point."""
         params = [f"--gin_param={param}" for param in point.params]
         words = [*self.main_words, *params, f"--workdir={self.path(point)}"]
+        command = ["trainers.launch", *self.launch_words, "--"] if self.launch_words else ["trainers.main"]
         log = self.folder / "output" / f"{point.name}.log"
-        return Job(point.name, [sys.executable, "-m", "trainers.main", *words], log)
+        return Job(point.name, [sys.executable, "-m", *command, *words], log)
 
     def is_finished(self, point: Point) -> bool:
         """Tells whether the point's folder holds a finished run of the very configuration that it would have now."""
@@ -57,3 +66,23 @@ class Sweep:
         # A binding that took no effect has become a comment when the run was set up.
         same = [line.removeprefix("# ") for line in before] == given.splitlines()
         return same and workdir.read_result().get("exit_code") == 0
+
+    @contextlib.contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Keeps other sweeps out of the folder meanwhile."""
+        with contextlib.ExitStack() as stack:
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                lock = stack.enter_context((self.folder / ".sweep").open("w"))
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigurationError(
+                    f"another sweep is at work in `{self.folder}`: wait for it, or name another folder with "
+                    "`--workdir=DIR`."
+                ) from None
+            except OSError as error:
+                raise disk_full(error, self.folder) or ConfigurationError(
+                    f"the folder `{self.folder}` can't be written: {error.strerror}. Name another with "
+                    "`--workdir=DIR`, or change its permissions."
+                ) from None
+            yield

@@ -9,9 +9,12 @@ import time
 
 import pytest
 
+from core.errors import ConfigurationError
+from tests import ports
 from tests.commands import CHECKOUT, CONFIGS, environment, run
 from tests.written_runs import write_run
 from trainers.gin_audit import audit
+from trainers.runs.find import find_runs
 from trainers.runs.lock import is_locked
 from trainers.runs.read import read_run
 from trainers.runs.spread import Spread
@@ -128,17 +131,6 @@ def test_a_binding_that_no_configurable_takes_is_refused_before_any_run(tmp_path
     assert not (tmp_path / "runs").exists()
 
 
-def test_the_help_imports_no_tensorflow(tmp_path):
-    code = (
-        "import runpy, sys; sys.modules['tensorflow'] = None; runpy.run_module('trainers.sweep', run_name='__main__')"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, "--help"],
-        cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 STEPS = ["--gin_param=Trainer.steps = 30000", "--gin_param=Trainer.evaluate_every = 10000"]
 
 
@@ -195,3 +187,46 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(tmp_path):
     )
     assert "2 of 2  learning_rate=0.1: finished" in lines[2]
     assert [line.split()[:2] for line in lines[-2:]] == [["1e+38", "0"], ["0.1", "1"]]
+
+
+def test_flags_behind_a_second_pair_of_dashes_are_those_of_a_run_and_before_it_of_its_cluster(folder, capsys):
+    sweep = parse([OVERS[1], "--", "--workers=2", "--max_restarts=1", "--", LINEAR, "--workdir=s"]).sweep
+    _, _, module, *words = sweep.job(sweep.points[1]).command
+    assert module == "trainers.launch"
+    assert words[:3] == ["--workers=2", "--max_restarts=1", "--"]
+    assert sorted(words[3:]) == sorted([LINEAR, "--gin_param=Experiment.seed = 1", "--workdir=s/seed=1"])
+    assert main([OVERS[1], "--", "--worker=2", "--", LINEAR]) == 2
+    assert "there is no flag `--worker=2`. Did you mean `--workers`?" in capsys.readouterr().err
+    assert main([OVERS[1], "--", "--workers=2", LINEAR]) == 2
+    assert "there is no flag `--workers=2`." in capsys.readouterr().err
+
+
+@pytest.mark.long
+def test_clusters_are_swept_over_like_single_processes(tmp_path):
+    flags = ["--gin_param=Trainer.steps = 20", "--workdir=s"]
+    cluster = ["--workers=2", *ports.flags(), "--", LINEAR, f"--gin_file={CONFIGS / 'runtime' / 'multi_worker.gin'}"]
+    done = sweep(OVERS[0], "--", *cluster, *flags, cwd=tmp_path)
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    assert "2 of 2  learning_rate=0.2: finished" in done.stdout
+    runs = [read_run(path) for path in sorted((tmp_path / "s").glob("learning_rate*"))]
+    assert [(run.state, run.step) for run in runs] == [("finished", 20)] * 2
+    assert "worker:1" in str(runs[0].record["devices"])
+
+
+def test_a_second_sweep_of_one_folder_is_refused_and_the_first_goes_on(folder, capsys):
+    write_point(folder / "s", 0.1, 0, 0.5)
+    words = [*OVERS, "--", LINEAR, "--workdir=s"]
+    with parse(words).sweep.claimed():
+        for _ in range(2):
+            with pytest.raises(ConfigurationError, match="another sweep is at work in `s`: wait for it, or name"):
+                parse(words).sweep.claimed().__enter__()
+    with parse(words).sweep.claimed():
+        pass
+    assert main(["--over=sgd.learning_rate = [0.1]", "--over=seed=[0]", "--", LINEAR, "--workdir=s"]) == 0
+    assert len(find_runs(["s"])) == 1  # the sweep's lock makes no run of its folder
+
+
+def test_a_folder_that_can_not_be_made_is_refused_by_name(folder):
+    (folder / "file").touch()
+    with pytest.raises(ConfigurationError, match=r"the folder `file/s` can't be written: Not a directory"):
+        parse([*OVERS, "--", LINEAR, "--workdir=file/s"]).sweep.claimed().__enter__()
