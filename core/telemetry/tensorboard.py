@@ -49,7 +49,10 @@ class TensorBoard:
         """Writes the configuration: as a text, and its values as hyperparameters, beside which the figures stand."""
         self._text("", self._first_step, "configuration", f"```\n{text}\n```")
         values = {name: _value(value) for name, value in settings.items()}
-        self._add("", Event(step=self._first_step, summary=hparams_pb(values, start_time_secs=self._clock())))
+        # By itself TensorBoard takes runs of the same values for one, and calls each by a hash of them.
+        name = "/".join(self._directory.resolve().parts[-3:-1])
+        found = hparams_pb(values, trial_id=name, start_time_secs=self._clock())
+        self._add("", Event(step=self._first_step, summary=found))
 
     def image(self, step: int, name: str, png: bytes) -> None:
         """Writes a picture; its size stands in the PNG's header."""

@@ -1,8 +1,9 @@
 """`python -m tests.browser [--shots=DIR]`: what do readers see? (`pip install -e '.[browser]'`, and Debian's Chromium)
 
-Opens what the commands write in Chromium, in a light and a dark system, on a wide and on a narrow screen. A page may
-ask for nothing but itself; all texts must stand out from their ground (WCAG 2: 4.5, lines 3), be whole, and lie on no
-others; figures must be those of the runs. Pages with planted faults come first: each fault must be found.
+Opens what the commands write in Chromium: the report in a light and a dark system, on a wide and on a narrow screen,
+where it may ask for nothing but itself, all texts must stand out from their ground (WCAG 2: 4.5, lines 3), be whole,
+and lie on no others; and TensorBoard, without the internet, before a run of each configuration that trains here. Both
+have to show the figures of the runs. Pages and events with planted faults come first: each fault must be found.
 """
 
 import argparse
@@ -13,7 +14,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.browser import planted, reports
+from tests.browser import boards, planted, reports, shipped, spoiled
 from tests.browser.look import browser
 
 
@@ -31,12 +32,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         flags.shots.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch, browser(chromium) as started:
         folder = Path(scratch)
-        found = [f"of the planted faults: {text}" for text in planted.unseen(started, folder)]
-        print(f"{len(planted.FAULTS)} planted faults: {len(found) or 'none'} missed", flush=True)
-        wrong = list(reports.faults(started, folder, flags.shots))
-        print(f"the report: {len(wrong) or 'nothing'} wrong", flush=True)
-    print(*found, *wrong, sep="\n", end="\n" if found or wrong else "")
-    return int(bool(found or wrong))
+        for name in shipped.names():
+            shipped.train(name, folder / "shipped")
+        print(f"{len(shipped.names())} configurations trained", flush=True)
+        missed = [*planted.unseen(started, folder), *spoiled.unseen(started, folder / "shipped", folder / "spoiled")]
+        planted_faults = len(planted.FAULTS) + sum(map(len, spoiled.FAULTS.values()))
+        print(f"{planted_faults} planted faults: {len(missed) or 'none'} missed", flush=True)
+        wrong = [f"of the planted faults: {text}" for text in missed]
+        for what, looked in {
+            "TensorBoard": boards.faults(started, folder / "shipped", flags.shots),
+            "the report": reports.faults(started, folder, folder / "shipped", flags.shots),
+        }.items():
+            faults = list(looked)
+            print(f"{what}: {len(faults) or 'nothing'} wrong", flush=True)
+            wrong += faults
+    print(*wrong, sep="\n", end="\n" if wrong else "")
+    return int(bool(wrong))
 
 
 if __name__ == "__main__":

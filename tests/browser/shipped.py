@@ -1,0 +1,61 @@
+"""Short runs of every configuration that trains here, by the real command: what pages are to show is what they left."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.commands import CHECKOUT, CONFIGS, run
+from tests.invariance.stand_ins import write_images
+from tests.invariance.subjects import CHANGES, config_names
+from tests.test_configs import write_idx
+from trainers.gin_audit.audit import read
+from trainers.gin_audit.statements import text
+
+NOT_HERE = {"text_70b"}  # no machine of ours holds it
+DATA = {"mnist_linear": "mnist.directory", "mnist_mlp": "mnist.directory", "cyclegan": "directory"}
+STEPS = 20
+HISTOGRAMS = "*[!1-9]/w"  # some of the weights, of each configuration one at least
+SMALLER = {  # than what `CHANGES` has made small
+    "digits_ddpm": {"Ddpm.channels": 8, "Ddpm.sample_steps": 2},
+    "text_nano": {"context": 32},
+    "text_small": {"Trainer.microbatches": 1},
+}
+SHORT = {
+    "Trainer.steps": STEPS,
+    "Trainer.chunk_steps": 5,
+    "Trainer.log_every": 5,
+    "Trainer.evaluate_every": 10,
+    "Trainer.checkpoint_every": None,
+    "Trainer.global_batch_size": 16,
+}
+
+
+def names() -> list[str]:
+    """Returns the configurations that train here."""
+    return [name for name in config_names() if name not in NOT_HERE]
+
+
+def train(name: str, runs: Path) -> None:
+    """Leaves a run of a configuration in the folder of its name, with histograms beside what its own hooks leave."""
+    path = CONFIGS / f"{name}.gin"
+    bound = {b.name: b.value for b in read([str(path)], [], search=[CHECKOUT]).bindings}
+    bindings: dict[str, object] = {key: STEPS // 2 for key in bound if key.endswith(".every")}
+    bindings |= {"Quality.every": STEPS} if "Quality.every" in bound else {}  # it trains a judge, and has many made
+    bindings |= SHORT | SMALLER.get(name, {}) | _data(name, runs.parent / "data")
+    hooks = [text(hook) for hook in bound.get("Trainer.hooks", [])]
+    bindings |= {"Histograms.every": STEPS, "Histograms.paths": [HISTOGRAMS]}
+    params = [f"Trainer.hooks = [{', '.join([*hooks, '@Histograms()'])}]"]
+    params += [*CHANGES.get(name, ()), *(f"{key} = {value!r}" for key, value in bindings.items())]
+    flags = [f"--gin_param={param}" for param in params]
+    done = run(f"--gin_file={path}", *flags, f"--workdir={runs / name}", cwd=runs.parent)
+    if done.returncode:
+        raise RuntimeError(f"{name} ended with {done.returncode}:\n{done.stderr}")
+
+
+def _data(name: str, folder: Path) -> Mapping[str, str]:
+    """Writes what a user would download, and returns the binding that says where."""
+    if name not in DATA:
+        return {}
+    place = folder / name
+    place.mkdir(parents=True)
+    (write_images if name == "cyclegan" else write_idx)(place)
+    return {DATA[name]: str(place)}
