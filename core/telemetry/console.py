@@ -60,7 +60,6 @@ class Console:
         if self._bar is not None and _SPEED not in figures:
             self._print_waiting(self._bar)
         elif self._bar is not None and now - self._printed >= _REFRESH_SECONDS:
-            self._printed = now
             self._draw(self._bar, step, now)
 
     def progress(self, step: int, figures: Figures | None = None) -> None:
@@ -103,6 +102,8 @@ class Console:
 
     def _draw(self, bar: Progress, step: int, now: float) -> None:
         self._drawn = now
+        if self._waiting:
+            self._printed = now
         kinds = {name: kind for name in self._latest if (kind := name.rpartition("/")[2]) in _ON_THE_BAR}
         shown = sorted(kinds, key=lambda name: _ON_THE_BAR.index(kinds[name]))
         figures = [f"{label(name)} {format_figure(name, self._latest[name])}" for name in shown]
