@@ -78,16 +78,16 @@ def unfinished_folder(parent: Path, pid: int | None = None) -> Path:
     return parent / f".{pid or os.getpid()}.tmp"
 
 
-def write_whole(contents: Mapping[Path, bytes]) -> None:
+def write_whole(contents: Mapping[Path, bytes], *, then: str = GOES_ON) -> None:
     """Writes files, each of them whole, and puts none in its place before all are written."""
     try:
         for path, content in contents.items():
-            with space_for(path), unfinished(path).open("wb") as stream:
+            with space_for(path, then=then), unfinished(path).open("wb") as stream:
                 stream.write(content)
                 stream.flush()
                 os.fsync(stream.fileno())
         for path in contents:
-            with space_for(path):
+            with space_for(path, then=then):
                 unfinished(path).replace(path)
     except BaseException:
         for path in contents:

@@ -102,17 +102,12 @@ class Telemetry:
             self._warnings.add(gist(text))
             self.note(f"Warning: {text}")
             if self.warned:
-                with self._spared():
+                with self.sparing():
                     self.warned.warn(self._step, text)
 
-    def _show(self, show: Callable[[Gallery], None]) -> None:
-        for gallery in self.galleries:
-            with self._spared():
-                show(gallery)
-
     @contextlib.contextmanager
-    def _spared(self) -> Iterator[None]:
-        """Warns where a disk has no room for what a run does as well without."""
+    def sparing(self) -> Iterator[None]:
+        """Warns where a disk has no room for what is done within, which a run does as well without."""
         try:
             yield
         except NoRoomError as error:
@@ -125,3 +120,8 @@ class Telemetry:
                 closing.callback(writer.close)
             if self.warned:
                 closing.callback(self.warned.close)
+
+    def _show(self, show: Callable[[Gallery], None]) -> None:
+        for gallery in self.galleries:
+            with self.sparing():
+                show(gallery)

@@ -1,9 +1,11 @@
 """All that looks at a run, at once: what is learnt, and every figure, is the same to the bit with it and without."""
 
 import contextlib
+import io
 import json
 import os
 import pty
+import resource
 import signal
 import threading
 
@@ -129,6 +131,40 @@ def test_a_run_with_everything_that_looks_is_the_run_without(replicas, tmp_path,
     assert {split for _, split, _ in lines.lines} == {"train", "eval", "norms", "activations"}
     assert len([*(looked.workdir.path / "samples").iterdir()]) == 3
     assert {path.name for path in looked.workdir.events.iterdir() if path.is_dir()} >= {"weights", "samples", "plugins"}
+
+
+class Full(Hook):
+    """Leaves files no room to grow, beyond `size` bytes."""
+
+    def __init__(self, size):
+        super().__init__(10)
+        self.size = size
+
+    def __call__(self, run):
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (self.size, hard))
+
+
+def test_so_it_is_where_there_is_no_room_for_what_they_have_to_show(tmp_path):
+    settings = {"task": Drawing, "steps": 30, "checkpoint_every": 10, "log_every": 10}
+    plain, without = make(tmp_path, "plain", **settings), Lines()
+    plain.train(Telemetry([without]))
+    hooks = [Full(20), SampleGrid(10), Histograms(10), Full(resource.getrlimit(resource.RLIMIT_FSIZE)[0])]
+    looked, lines, shown = make(tmp_path, "looked", hooks=hooks, **settings), Lines(), io.StringIO()
+    files = JsonLines(looked.workdir.metrics, 0), TensorBoard(looked.workdir.events, 0)
+    with contextlib.closing(
+        Telemetry([Console(30, shown), *files, lines], Warned(looked.workdir.warnings, 0))
+    ) as telemetry:
+        looked.train(telemetry)
+    assert outcome(looked, lines)[:3] == outcome(plain, without)[:3]
+    assert outcome(looked, lines)[4] == outcome(plain, without)[4]
+    said = [line for line in shown.getvalue().splitlines() if "can't be written: File too large" in line]
+    assert [line.rpartition("; ")[2] for line in said] == [
+        "until then the run goes on without.",
+        "until then warnings are shown, but not kept.",
+        "until then TensorBoard is shown nothing more of this run.",
+    ]
+    assert [*(looked.workdir.path / "samples").iterdir()] == []
 
 
 LOOKING = (

@@ -13,12 +13,12 @@ import gin
 import tensorflow as tf
 
 from core.arguments import is_size
-from core.disk import write_whole
 from core.errors import ConfigurationError, shown
 from core.task import Batch
 from core.workers import is_chief
 from trainers.diagnosis import explained
 from trainers.hooks.base import Hook, Run
+from trainers.hooks.keep import keep_sample
 from trainers.hooks.samples import encode_grid
 
 
@@ -48,9 +48,7 @@ class Reconstructions(Hook):
         with explained(run.experiment.eval_source or run.experiment.train_source):
             made = self._reconstruct()
         png = encode_grid(tf.concat([made["image"], made["reconstructed"]], axis=2))
-        folder = run.workdir.path / "samples"
-        folder.mkdir(exist_ok=True)
-        write_whole({folder / f"reconstructed-{run.step:09d}.png": png})
+        keep_sample(run, f"reconstructed-{run.step:09d}.png", png)
         run.telemetry.image(run.step, "reconstructions", png)
 
     def _reconstructor(self, run: Run) -> Callable[[], Batch]:

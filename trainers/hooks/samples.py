@@ -17,13 +17,13 @@ import gin
 import tensorflow as tf
 
 from core.arguments import is_size
-from core.disk import write_whole
 from core.errors import ConfigurationError, shown
 from core.random import Rng
 from core.task import Task
 from core.tracing import no_python_values
 from core.workers import is_chief
 from trainers.hooks.base import Hook, Run
+from trainers.hooks.keep import keep_sample
 
 Sampler = Any  # a traced function without arguments; its type isn't public
 
@@ -62,9 +62,7 @@ class SampleGrid(Hook):
             return
         self._sampler = self._sampler or make_sampler(run.averaged.task, run.experiment.seed, self.count)
         png = encode_grid(self._sampler()["image"])
-        folder = run.workdir.path / "samples"
-        folder.mkdir(exist_ok=True)
-        write_whole({folder / f"step-{run.step:09d}.png": png})
+        keep_sample(run, f"step-{run.step:09d}.png", png)
         run.telemetry.image(run.step, "samples", png)
 
 

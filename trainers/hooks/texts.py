@@ -15,13 +15,13 @@ import numpy as np
 import tensorflow as tf
 
 from core.data import Source
-from core.disk import write_whole
 from core.errors import ConfigurationError, NotFiniteError, shown
 from core.random import Rng
 from core.task import Task
 from core.tracing import no_python_values
 from core.workers import is_chief
 from trainers.hooks.base import Hook, Run
+from trainers.hooks.keep import keep_sample
 
 Writer = Callable[[], list[bytes]]
 
@@ -52,9 +52,7 @@ class Texts(Hook):
             return
         self._write = self._write or self._writer(run)
         texts = self._write()
-        folder = run.workdir.path / "samples"
-        folder.mkdir(exist_ok=True)
-        write_whole({folder / f"step-{run.step:09d}.txt": b"\n\n".join([*texts, b""])})
+        keep_sample(run, f"step-{run.step:09d}.txt", b"\n\n".join([*texts, b""]))
         run.telemetry.text(run.step, "texts", "\n\n".join(map(readable, texts)))
         for text in texts:
             lines = readable(text).split("\n")

@@ -14,13 +14,13 @@ import tensorflow as tf
 
 from core.arguments import is_size
 from core.data import Source, check_feature
-from core.disk import write_whole
 from core.errors import ConfigurationError, shown
 from core.task import Batch
 from core.workers import is_chief
 from models.translation.task import checked_translation
 from trainers.diagnosis import explained
 from trainers.hooks.base import Hook, Run
+from trainers.hooks.keep import keep_sample
 from trainers.hooks.samples import encode_grid
 
 ROWS = 64  # that are translated at once
@@ -57,9 +57,7 @@ class Translations(Hook):
             return
         made = self._translated(run)
         png = encode_grid(tf.concat([made["a"], made["translated"]], axis=2)[: self.count])
-        folder = run.workdir.path / "samples"
-        folder.mkdir(exist_ok=True)
-        write_whole({folder / f"step-{run.step:09d}.png": png})
+        keep_sample(run, f"step-{run.step:09d}.png", png)
         run.telemetry.image(run.step, "translations", png)
         if self.judge:
             run.report("quality", self.judge(made["translated"], made["label"]))

@@ -1,5 +1,6 @@
 """Texts of a language model: shown while it trains, written on demand, and what is refused."""
 
+import contextlib
 from types import SimpleNamespace
 
 import pytest
@@ -144,7 +145,7 @@ def test_a_screen_shows_how_a_text_begins(tmp_path):
         SimpleNamespace(
             step=7,
             averaged=SimpleNamespace(update=lambda: None),
-            telemetry=SimpleNamespace(note=notes.append, text=lambda *_: None),
+            telemetry=SimpleNamespace(note=notes.append, text=lambda *_: None, sparing=contextlib.nullcontext),
             workdir=SimpleNamespace(path=tmp_path),
         )
     )
