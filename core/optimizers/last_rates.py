@@ -2,16 +2,21 @@
 
 from collections.abc import Callable
 
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from core.optimizers.optimizer import Optimizer
+
+AHEAD = 16  # rates that hang on nothing but the step are computed for as many looks at once
 
 
 def last_rates(optimizer: Optimizer) -> Callable[[], dict[str, float]]:
     """Returns a function that reads them: that of a rule by "", those of `groups` by their pattern, as "[embedding/*]".
 
-    A rule that doesn't say its rate has none here. They are computed on the host, wherever the variables lie, by one
-    call of a traced function; rates that never change by none.
+    A rule that doesn't say its rate has none here. They are computed on the host, wherever the variables lie, by a call
+    of a traced function: one in many looks, as where all cores are at work it waits for them. Rates that never change
+    need none.
     """
     rates = optimizer.transform.rates
     if rates is None:
@@ -24,23 +29,42 @@ def last_rates(optimizer: Optimizer) -> Callable[[], dict[str, float]]:
     moving: list[str] = []
 
     @tf.function(autograph=False)
-    def rates_at(step: tf.Tensor, *values: tf.Tensor) -> tf.Tensor:
-        found = rates({}, tf.nest.pack_sequence_as(scalars, values), optimizer.parameters, step=step)
-        fixed.update({name: float(rate) for name, rate in found.items() if not tf.is_tensor(rate)})
-        moving[:] = [name for name in found if name not in fixed]
-        return tf.stack([tf.cast(found[name], tf.float32) for name in moving] or [0.0])
+    def rates_at(steps: tf.Tensor, *values: tf.Tensor) -> tf.Tensor:
+        def one(step: tf.Tensor) -> tf.Tensor:
+            found = rates({}, tf.nest.pack_sequence_as(scalars, values), optimizer.parameters, step=step)
+            fixed.update({name: float(rate) for name, rate in found.items() if not tf.is_tensor(rate)})
+            moving[:] = [name for name in found if name not in fixed]
+            return tf.stack([tf.cast(found[name], tf.float32) for name in moving] or [0.0])
+
+        # One by one, not as a vector: its kernels may differ in last bits.
+        return tf.map_fn(one, steps, fn_output_signature=tf.float32)
 
     with tf.device("CPU:0"):
         specs = [tf.TensorSpec([], v.dtype) for v in small]
-        traced = rates_at.get_concrete_function(tf.TensorSpec([], tf.int64), *specs)
+        traced = rates_at.get_concrete_function(tf.TensorSpec([None], tf.int64), *specs)
+    known: dict[int, list[float]] = {}
+    before = 0
+
+    def rates_of(steps: npt.NDArray[np.int64]) -> list[list[float]]:
+        with tf.device("CPU:0"):
+            arguments = tf.constant(steps, tf.int64), *(tf.constant(v.numpy()) for v in small)
+        found: list[list[float]] = traced(*arguments).numpy().tolist()  # its operations were placed as it was traced
+        return found
 
     def read() -> dict[str, float]:
+        nonlocal before
         if not moving:
             return dict(fixed)
         step = max(int(optimizer.step.numpy()) - 1, 0)
-        with tf.device("CPU:0"):
-            values = tf.constant(step, tf.int64), *(tf.constant(v.numpy()) for v in small)
-        found = traced(*values)  # whose operations were placed when it was traced
-        return {**fixed, **dict(zip(moving, found.numpy().tolist(), strict=True))}
+        if small or step not in known:
+            steps = np.arange(1 if small else AHEAD) * max(step - before, 1) + step
+            try:
+                found = rates_of(steps)
+            except tf.errors.OpError:  # a schedule may have an end, beyond which it can't be asked
+                found = rates_of(steps[:1])
+            known.clear()
+            known.update(zip(steps.tolist(), found, strict=False))
+        before = step
+        return {**fixed, **dict(zip(moving, known[step], strict=True))}
 
     return read

@@ -37,6 +37,24 @@ def test_every_rule_that_has_a_rate_names_that_of_its_last_update(name):
     assert [set(rates.values()) for rates in seen] == [{rate} for rate in expected]
 
 
+def test_rates_that_were_computed_ahead_are_those_of_their_steps():
+    schedule = optimizers.warmup_cosine(3e-3, warmup_steps=100, total_steps=3000)
+    optimizer = small(optimizers.adamw(schedule))
+    read = last_rates(optimizer)
+    for step in [*range(500, 9000, 500), *range(9100, 9700, 50), 7, 8, 9, 2999]:
+        optimizer.step.assign(step)
+        assert read() == {"": float(schedule(tf.constant(step - 1, tf.int64)))}
+
+
+def test_a_schedule_is_read_up_to_its_end():
+    table = [0.5, 0.25, 0.125]
+    optimizer = small(sgd(lambda step: tf.gather(table, step)))
+    read = last_rates(optimizer)
+    for rate in table:
+        moved(optimizer)
+        assert read() == {"": rate}
+
+
 def test_a_rate_that_is_no_schedule_comes_out_as_it_went_in():
     assert last_rates(small(optimizers.adamw(0.003)))() == {"": 0.003}
 
