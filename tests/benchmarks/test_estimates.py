@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.estimates import MIB, compared
+from benchmarks.estimates import LARGE, compared
 
 
 @pytest.mark.long
@@ -10,5 +10,5 @@ from benchmarks.estimates import MIB, compared
 def test_a_process_takes_what_was_said(name):
     found = compared(name)
     assert found["said_peak"] == pytest.approx(found["peak"], rel=0.15)
-    if found["step"] > 200 * MIB:
+    if found["step"] > LARGE:
         assert found["said_step"] == pytest.approx(found["step"], rel=0.25)

@@ -76,8 +76,10 @@ def process(build: DryBuild, figures: Figures, held: Held) -> Process:
     """Estimates what a process takes that trains on this machine's CPU, whose devices share its memory."""
     standing = build.replicas * sum(figures.standing.values())
     nodes = figures.work[NODES] + figures.evaluation[NODES]
-    before = round(build.resident) + RUNNING_BYTES + NODE_BYTES * nodes + standing
-    return Process(before, build.replicas * most(held) - standing, build.replicas * figures.evaluation[HELD])
+    batches = build.replicas * max(held["batches"].values())  # which are fetched before they are needed
+    before = round(build.resident) + RUNNING_BYTES + NODE_BYTES * nodes + standing + batches
+    step = build.replicas * most(held) - standing - batches
+    return Process(before, step, build.replicas * figures.evaluation[HELD])
 
 
 def does_it_fit(build: DryBuild, figures: Figures, held: Held) -> str:

@@ -15,7 +15,7 @@ from core.random import Rng
 from core.task import Batch
 
 FEATURES, CLASSES = 64, 10
-STEPS, ROWS, CHUNK_STEPS = 600, 64, 50
+STEPS, ROWS, CHUNK_STEPS = 600, 64, 10
 
 
 class DigitJudge(Module):
@@ -60,7 +60,7 @@ class DigitJudge(Module):
 
             tf.while_loop(lambda i: i < CHUNK_STEPS, step, (tf.constant(0),))
 
-        for chunk in itertools.islice(chunks, STEPS // CHUNK_STEPS):  # all at once would be a gigabyte of pairs
+        for chunk in itertools.islice(chunks, STEPS // CHUNK_STEPS):  # all at once would be a gigabyte
             train(chunk)
 
 
