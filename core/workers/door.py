@@ -5,6 +5,7 @@ import errno
 import ipaddress
 import os
 import socket
+import stat
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -33,12 +34,12 @@ def hang_up(address: str) -> None:
     """
     places = {(place, host_and_port(address)[1]) for place in resolved(address)}
     for name in os.listdir("/dev/fd"):
-        with (
-            contextlib.suppress(OSError, ValueError),  # it has been closed by now, or is no connection
-            socket.fromfd(int(name), socket.AF_INET6, socket.SOCK_STREAM) as connection,
-        ):
-            if _other_end(connection) in places:
-                connection.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError, ValueError):  # it has been closed by now, or is no connection
+            if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                continue  # `fromfd` would leave a copy of it open
+            with socket.fromfd(int(name), socket.AF_INET6, socket.SOCK_STREAM) as connection:
+                if _other_end(connection) in places:
+                    connection.shutdown(socket.SHUT_RDWR)
 
 
 def _other_end(connection: socket.socket) -> tuple[Address, int]:

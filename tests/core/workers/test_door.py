@@ -1,5 +1,6 @@
 """Connections that are broken off from this end, whoever opened them."""
 
+import os
 import socket
 
 import pytest
@@ -16,8 +17,10 @@ def test_what_is_open_to_one_address_is_broken_off_and_nothing_else(mapped):
             ours.connect(("::ffff:127.0.0.1" if mapped else "127.0.0.1", port))
             ours.detach()  # nobody in Python knows of it any more
         theirs, others = lost.accept()[0], other.accept()[0]
-        with theirs, others:
+        with theirs, others, open(__file__):
+            before = len(os.listdir("/dev/fd"))
             hang_up(f"localhost:{lost.getsockname()[1]}")
+            assert len(os.listdir("/dev/fd")) == before  # copies of what is no connection are closed, too
             assert theirs.recv(1) == b""
             others.settimeout(0.1)
             with pytest.raises(TimeoutError):
