@@ -85,13 +85,12 @@ def said(words: Sequence[str]) -> dict[str, float]:
     from trainers import main as command
     from trainers.dry_run.build import DryBuild
     from trainers.dry_run.memory import held_by_a_device, process
-    from trainers.dry_run.time import least_seconds
+    from trainers.dry_run.time import least_seconds, speeds_for
     from trainers.experiment import Experiment
     from trainers.gin_audit import audit
     from trainers.preemption import Preemption
     from trainers.session import Session
     from trainers.settings import Settings
-    from trainers.utilisation import measured_speeds
 
     flags = command.parse(words)
     configuration = audit.read(flags.gin_file, flags.gin_param, search=[CHECKOUT])
@@ -99,7 +98,7 @@ def said(words: Sequence[str]) -> dict[str, float]:
     build = DryBuild()
     figures = build.figures()
     found = process(build, figures, held_by_a_device(build, figures))
-    seconds = least_seconds(figures, measured_speeds(build.strategy.extended.worker_devices))
+    seconds = least_seconds(figures, speeds_for(build, figures))
     return {
         **{f"said_{name}": x for name, x in found._asdict().items()},
         "said_peak": found.peak,

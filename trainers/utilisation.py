@@ -8,6 +8,7 @@ import tensorflow as tf
 
 SECONDS = 0.2  # that measuring may take, beyond its first product
 PRODUCTS = 4  # one after the other, so that a device is told once for all
+SMALLEST, LARGEST, AT_ONCE = 16, 1024, 1e9  # sides of matrices, and operations of them in one measurement
 BYTES, PASSES = 4 * 2**20, 50  # of a tensor that passes through memory, and how often it does
 ABREAST, DEEP, ROUNDS = 20, 10, 50  # of operations on a few numbers, in a loop as a step's are
 
@@ -15,7 +16,7 @@ ABREAST, DEEP, ROUNDS = 20, 10, 50  # of operations on a few numbers, in a loop 
 class Speeds(NamedTuple):
     """What devices have done at best in a second."""
 
-    operations: float  # of products
+    operations: float  # of products as large as a step's are on average
     bytes: float  # read and written by what has no product
     starts: float  # of operations, however small
 
@@ -39,11 +40,16 @@ def measured_peak(devices: Sequence[str]) -> float:
     return PRODUCTS * 2.0 * size**3 / best * max(len(gpus), 1)
 
 
-def measured_speeds(devices: Sequence[str]) -> Speeds:
-    """Returns what these devices can do; it takes a second."""
+def measured_speeds(devices: Sequence[str], *, operations: float) -> Speeds:
+    """Returns what these devices can do, with products of so many `operations` each; it takes a second."""
     gpus = sum("GPU" in device for device in devices)
+    side = min(max(round((operations / 2.0) ** (1 / 3)), SMALLEST), LARGEST)
+    times = max(PRODUCTS, int(AT_ONCE / (2.0 * side**3)) // 4)
     with tf.device(devices[0]):
-        x = tf.zeros([BYTES // 4])
+        x, matrix = tf.zeros([BYTES // 4]), tf.eye(side)
+
+        def multiply(x: tf.Tensor) -> tf.Tensor:
+            return _again(times, lambda y: tf.matmul(y, matrix), x)[0, 0]
 
         def pass_through(x: tf.Tensor) -> tf.Tensor:
             return _again(PASSES, lambda y: y * 0.5 + x, x)[0]
@@ -59,7 +65,8 @@ def measured_speeds(devices: Sequence[str]) -> Speeds:
 
         moved = 5 * BYTES * PASSES / _best_seconds(pass_through, x)  # a product reads and writes, a sum reads two
         starts = ABREAST * (DEEP - 1) * ROUNDS / _best_seconds(start, tf.zeros([64]))
-    return Speeds(measured_peak(devices), moved * max(gpus, 1), starts)
+        products = times * 2.0 * side**3 / _best_seconds(multiply, matrix)
+    return Speeds(products * max(gpus, 1), moved * max(gpus, 1), starts)
 
 
 def _again(times: int, body: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor) -> tf.Tensor:

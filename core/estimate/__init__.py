@@ -7,7 +7,7 @@ from core.estimate.places import BACKWARD, FORWARD, UPDATE, Place, noting_places
 from core.estimate.repeats import Repeats
 from core.estimate.sharding import laid_out
 from core.estimate.spread import Spread, Taken
-from core.estimate.work import MOVED, NODES, STARTED, work_of
+from core.estimate.work import MOVED, NODES, PRODUCTS, STARTED, work_of
 
 __all__ = [
     "ACTIVATIONS",
@@ -18,6 +18,7 @@ __all__ = [
     "MOVED",
     "NODES",
     "PARAMETERS",
+    "PRODUCTS",
     "SLOTS",
     "STARTED",
     "UPDATE",

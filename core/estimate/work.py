@@ -9,7 +9,7 @@ from core.estimate.graphs import called_by, same_buffer
 from core.estimate.memory import bytes_of
 from core.estimate.operations import performed, products_of
 
-STARTED, MOVED, NODES = "operations started", "bytes moved", "nodes"
+STARTED, PRODUCTS, MOVED, NODES = "operations started", "products among them", "bytes moved", "nodes"
 # What TensorFlow takes out of a function before it runs it, or does without a kernel's work.
 _NOTHING = {
     "Const", "Placeholder", "ReadVariableOp", "Shape", "ShapeN", "Size", "Rank", "BroadcastGradientArgs", "NoOp",
@@ -20,15 +20,18 @@ _PARTS = {"Gather", "GatherV2", "GatherNd", "ResourceGather", "Slice", "StridedS
 
 def work_of(graph: Any) -> Counter[str]:
     """Counts the operations that a step starts, the bytes that those without products read and write, and all nodes."""
-    started, moved = 0.0, 0.0
+    started, products, moved = 0.0, 0.0, 0.0
     for op, times in performed(graph):
         if op.type in _NOTHING or same_buffer(op) or called_by(op) or _is_known(op):
             continue
         started += times
-        if not products_of(op):
+        if products_of(op):
+            products += times
+        else:
             made = sum(map(bytes_of, op.outputs))
             moved += times * (2 * made if op.type in _PARTS else made + sum(map(bytes_of, op.inputs)))
-    return Counter({STARTED: round(started), MOVED: round(moved), NODES: nodes_of(graph)})
+    found = {STARTED: started, PRODUCTS: products, MOVED: moved, NODES: nodes_of(graph)}
+    return Counter({name: round(count) for name, count in found.items()})
 
 
 def nodes_of(graph: Any) -> int:

@@ -3,11 +3,11 @@
 import gin
 
 from core.errors import ConfigurationError, shown
-from core.estimate import MOVED, STARTED, Figures
+from core.estimate import MOVED, PRODUCTS, STARTED, Figures
 from trainers.dry_run.build import DryBuild
 from trainers.dry_run.operations import counted
 from trainers.sizes import size
-from trainers.utilisation import Speeds, measured_speeds
+from trainers.utilisation import Speeds, measured_peak, measured_speeds
 
 
 @gin.configurable("DryRun")
@@ -18,6 +18,12 @@ def given_peak(*, peak: float | None = None) -> float | None:
             f"`DryRun.peak` is {shown(peak)}; it is what a device does in a second at best: give operations, as 312e12."
         )
     return peak
+
+
+def speeds_for(build: DryBuild, figures: Figures) -> Speeds:
+    """Measures this machine, with products as large as the step's are on average."""
+    each = figures.operations.total() / max(1, figures.work[PRODUCTS])
+    return measured_speeds(build.strategy.extended.worker_devices, operations=each)
 
 
 def least_seconds(figures: Figures, speeds: Speeds) -> float:
@@ -40,7 +46,7 @@ def how_long(build: DryBuild, figures: Figures) -> str:
             "How long a step takes isn't known of devices that aren't here: say what one does at best, in operations a "
             "second, as `DryRun.peak = 312e12`."
         )
-    speeds = measured_speeds(build.strategy.extended.worker_devices)
+    speeds, best = speeds_for(build, figures), measured_peak(build.strategy.extended.worker_devices)
     seconds = least_seconds(figures, speeds)
     work = {
         f"{counted(operations)} operations at {counted(speeds.operations)} a second": operations / speeds.operations,
@@ -50,7 +56,7 @@ def how_long(build: DryBuild, figures: Figures) -> str:
     parts = ", ".join(f"{_shown(least)} for {what}" for what, least in work.items())
     return (
         f"A step takes {_shown(seconds)} at least, as fast as this machine is just now: {parts}. So it is taken to be "
-        f"used to {operations / speeds.operations / seconds:.0%} of its peak."
+        f"used to {operations / best / seconds:.0%} of its peak of {counted(best)}."
     )
 
 
