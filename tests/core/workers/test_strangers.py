@@ -149,6 +149,7 @@ class Impostor:
 
     def close(self) -> None:
         self.ended.set()
+        self.listener.shutdown(socket.SHUT_RDWR)  # else who waits in `accept` stays there, with all that came
         self.listener.close()
 
 
