@@ -71,9 +71,10 @@ class Whole:
 def forward_program(whole: Whole) -> Program:
     """Makes the program of the forward passes alone."""
     phases, optimizers, ids = list[Phase](), dict[str, Optimizer](), {*whole.assembly.one_device_ids}
-    for phase in whole.assembly.phases:
+    for phase, plan in zip(whole.assembly.phases, whole.step.plans, strict=True):
         if isinstance(phase, Update):
-            apart = any(id(variable) in ids for variable in phase.variables().values())
+            # An update may run on every replica and train what is on one device, by way of what was made there.
+            apart = not plan.replicated and any(id(variable) in ids for variable in phase.variables().values())
             with tf.device(whole.step.exchange.device) if apart else whole.assembly.strategy.scope():
                 nothing = _Nothing()
             optimizers[phase.name] = _Unwritten({"nothing": nothing.x})

@@ -14,7 +14,7 @@ from tests.trainers.launch.test_mesh_workers import lines
 FLAGS = [f"--gin_file={CONFIGS / name}" for name in ("digits_linear.gin", "runtime/multi_worker.gin")]
 FLAGS += [
     f"--gin_param=Trainer.{binding}"
-    for binding in ("global_batch_size = 48", "checkpoint_every = 50", "evaluate_every = 100")
+    for binding in ("global_batch_size = 48", "checkpoint_every = 50", "evaluate_every = 100", "log_every = 100")
 ]
 
 

@@ -210,7 +210,7 @@ def test_clusters_are_swept_over_like_single_processes(tmp_path):
     assert "2 of 2  learning_rate=0.2: finished" in done.stdout
     runs = [read_run(path) for path in sorted((tmp_path / "s").glob("learning_rate*"))]
     assert [(run.state, run.step) for run in runs] == [("finished", 20)] * 2
-    assert "worker:1" in str(runs[0].record["devices"])
+    assert "/job:worker/replica:0/task:1/" in str(runs[0].record["devices"])
 
 
 def test_a_second_sweep_of_one_folder_is_refused_and_the_first_goes_on(folder, capsys):
