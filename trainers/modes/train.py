@@ -62,6 +62,8 @@ def _train(session: Session, trainer: Trainer) -> int:
     except BaseException as error:
         with after(error):
             telemetry.close()
+        if isinstance(error, FileNotFoundError):
+            workdir.check_there()
         raise
     telemetry.close()
     workdir.check_there()
