@@ -50,7 +50,7 @@ class TensorBoard:
         self._text("", self._first_step, "configuration", f"```\n{text}\n```")
         values = {name: _value(value) for name, value in settings.items()}
         # By itself TensorBoard takes runs of the same values for one, and calls each by a hash of them.
-        name = "/".join(self._directory.resolve().parts[-3:-1])
+        name = _utf8("/".join(self._directory.resolve().parts[-3:-1]))
         found = hparams_pb(values, trial_id=name, start_time_secs=self._clock())
         self._add("", Event(step=self._first_step, summary=found))
 
@@ -77,7 +77,7 @@ class TensorBoard:
             file.close()
 
     def _text(self, split: str, step: int, name: str, markdown: str) -> None:
-        tensor, metadata = make_tensor_proto([markdown.encode()]), create_summary_metadata(None, None)
+        tensor, metadata = make_tensor_proto([_utf8(markdown).encode()]), create_summary_metadata(None, None)
         value = Summary.Value(tag=name, tensor=tensor, metadata=metadata)
         self._add(split, Event(step=step, summary=Summary(value=[value])))
 
@@ -145,4 +145,13 @@ def _value(text: str) -> bool | float | str:
     try:
         return float(text)
     except ValueError:
-        return text
+        return _utf8(text)
+
+
+def _utf8(text: str) -> str:
+    """Returns a text whose names of files are read as UTF-8, though the locale may be another.
+
+    >>> _utf8("runs/\\udcc3\\udca4")
+    'runs/ä'
+    """
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
