@@ -125,11 +125,10 @@ class Bench:
         calls = [first, *(self._seconds(self._whole, self.chunk_steps) for _ in range(more))]
         return statistics.median(calls) / self.chunk_steps
 
-    def computing(self) -> float:
-        """Returns what the passes forward and backward take."""
-        programs = {"both": backward_program(self._pieces), "whole": self._whole}
-        whole, found = fractions(self._timed(programs), of="whole", rounds=ROUNDS)
-        return found["both"] * whole / self.timed_steps
+    def passes(self) -> Callable[[], float]:
+        """Returns what times the passes forward and backward, in seconds a step."""
+        timed = self._timed({"both": backward_program(self._pieces)})["both"]
+        return lambda: timed() / self.timed_steps
 
     def hooks(self) -> dict[str, float]:
         """Returns what each hook costs a step, by the name that binds its interval; each is called twice.

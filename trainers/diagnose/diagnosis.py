@@ -113,13 +113,14 @@ class Diagnosis:
         ).verdict()
 
     def _fixed(self) -> float:
-        """Returns how much of computing is the same for any batch, in seconds a step: measures another one for it."""
+        """Returns what share of the passes is the same for any batch: measures another one for it, turn by turn."""
         settings = self.bench.trainer.settings
         size, least = settings.global_batch_size, settings.microbatches * len(self.devices)
         other = size // 4 if size % (4 * least) == 0 else 4 * size
-        here, there = self.bench.computing(), self._other(global_batch_size=other).computing()
-        a_row = (there - here) / (other - size)
-        return agreed([min(max(here - a_row * size, 0.0), here)], self.bench.trainer.agreement)[0]
+        passes = {"here": self.bench.passes(), "there": self._other(global_batch_size=other).passes()}
+        _, found = fractions(passes, of="here", rounds=ROUNDS)
+        fixed = (found["there"] * size - other) / (size - other)  # of a line through both, where it has no examples
+        return agreed([min(max(fixed, 0.0), 1.0)], self.bench.trainer.agreement)[0]
 
     def _tried(self, remedy: Remedy, before: Point) -> Tried:
         """Measures what a line does beside what is without it: the machine may be busier now than it was before."""

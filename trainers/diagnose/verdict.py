@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 from trainers.diagnose.remedies import Remedy, devices, interval, setting
-from trainers.diagnose.times import BESIDE, COLLECTIVES, HOST, SKEW, UPDATE, WAIT, Times
+from trainers.diagnose.times import BACKWARD, BESIDE, COLLECTIVES, FORWARD, HOST, SKEW, UPDATE, WAIT, Times
 from trainers.settings import MAX_CHUNK_STEPS, Settings
 from trainers.sizes import size
 
@@ -40,7 +40,7 @@ class Case:
     source: str
     devices: Sequence[str]  # of the replicas
     mirrored: bool  # whether `mirrored.devices` would choose among them
-    fixed: Callable[[], float]  # measures how much of computing is the same for any batch, in seconds a step
+    fixed: Callable[[], float]  # measures what share of the passes is the same for any batch
 
     def verdict(self) -> Verdict:
         """Names what takes most of a step beside computing, if that is much."""
@@ -54,7 +54,7 @@ class Case:
         named, share = max(candidates.items(), key=lambda each: each[1])
         if share >= NAMED_FROM:
             return named(share)
-        fixed = self.fixed() / times.step
+        fixed = self.fixed() * (shares[FORWARD] + shares[BACKWARD]) + shares[UPDATE]
         if fixed >= FIXED_FROM:
             return self._batch_bound(fixed)
         computing = 1.0 - sum(candidates.values())
