@@ -27,6 +27,7 @@ def check_local_steps(assembly: Assembly, *, global_batch_size: int, outer: Tran
             f"workers never wait for each other. Train on replicas (`@multi_worker()`), {_OR}"
         )
     if outer:
+        _check_looks_at_no_loss(outer)
         _check_copies(assembly, outer)
     if assembly.strategy.num_replicas_in_sync == 1:
         return
@@ -59,6 +60,15 @@ def _check_phase(phase: Phase, global_batch_size: int) -> None:
             f"phase `{phase.name}` runs on one device (`placement=ONE_DEVICE`, or `when_batch_at_least` of a "
             "larger batch); with `Trainer.local_steps` nothing is sent within a round: let it run on every replica "
             f"(`Experiment.placements = {{'{phase.name}': @on_every_replica()}}`), {_OR}"
+        )
+
+
+def _check_looks_at_no_loss(outer: Transform) -> None:
+    """Refuses a rule that goes by the loss, of which a meeting of replicas has none."""
+    if any(part.name == "reduce_on_plateau" for part in outer.parts or (outer,)):
+        raise ConfigurationError(
+            "`Trainer.outer` has `reduce_on_plateau`, which looks at the loss, but where replicas meet there is none: "
+            "chain it with the rule of the phase, or let the outer rate follow a schedule of rounds, as `@cosine()`."
         )
 
 

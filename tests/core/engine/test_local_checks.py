@@ -10,7 +10,7 @@ from core.distribution import ServedStrategy
 from core.engine import check_local_steps
 from core.errors import ConfigurationError
 from core.module import Module
-from core.optimizers import adam, adamw, chain, ema, lookahead, sam, schedule_free_adamw, sgd
+from core.optimizers import adam, adamw, chain, ema, lookahead, reduce_on_plateau, sam, schedule_free_adamw, sgd
 from core.task import ONE_DEVICE, Compute, Loss, Task, Update, when_batch_at_least
 from core.testing import assemble, on_virtual_cpus, on_virtual_mesh
 
@@ -86,6 +86,12 @@ def test_servers_are_refused():
     assembly = dataclasses.replace(assemble(Line, on_virtual_cpus(1)), strategy=object.__new__(ServedStrategy))
     with pytest.raises(ConfigurationError, match=r"`Trainer\.local_steps` is for replicas .* `@parameter_server\(\)`"):
         check_local_steps(assembly, global_batch_size=16)
+
+
+def test_an_outer_rule_that_looks_at_the_loss_is_refused():
+    with pytest.raises(ConfigurationError, match=r"`Trainer\.outer` has `reduce_on_plateau`, which looks at the loss"):
+        rule = chain(sgd(0.9), reduce_on_plateau())
+        check_local_steps(assemble(Line, on_virtual_cpus(1)), global_batch_size=16, outer=rule)
 
 
 @pytest.mark.parametrize("rule", [chain(sgd(0.9), ema(0.9)), lookahead(sgd(0.9)), sam(sgd(0.9))])
