@@ -19,6 +19,7 @@ class Here(NamedTuple):
 
     link: Link
     spread: float
+    product: float  # seconds, while the other process is as busy
 
     @property
     def network(self) -> Network:
@@ -36,7 +37,7 @@ def fitted(measured: Measured) -> Here:
     spread = seconds(measured, "unequal", UNEQUAL)
     sent = [_talking(measured, size) for size in FITTED]
     fixed, each = line([size.gradients for size in FITTED], sent)
-    return Here(Link(fixed / 2, 1 / each), spread)
+    return Here(Link(fixed / 2, 1 / each), spread, seconds(measured, "apart", UNEQUAL) / UNEQUAL.products)
 
 
 def job(measured: Measured, size: Size) -> Job:

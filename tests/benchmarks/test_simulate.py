@@ -118,7 +118,7 @@ def test_what_was_published_is_within_a_tenth_but_for_what_the_page_names():
 
 
 def test_processes_are_found_again_in_what_would_have_been_measured():
-    true = here.Here(Link(1e-3, 1e9), spread=0.05)
+    true = here.Here(Link(1e-3, 1e9), spread=0.05, product=1e-3)
     points = {measuring.name("unequal", measuring.UNEQUAL): [0.05]}
     for size in (*measuring.FITTED, *measuring.CHECKED, *measuring.CUT):
         points[measuring.name("apart", size)] = [1e-3 * size.products]
@@ -132,7 +132,7 @@ def test_processes_are_found_again_in_what_would_have_been_measured():
         points[measuring.name(f"{how} asynchronous", measuring.PUSHED)] = [waited]
     assert here.servers({"points": points}) == Servers(exchange=pytest.approx(0.008), locked=0.002)
     found = here.fitted({"points": points})
-    assert (found.link.latency, found.link.bandwidth) == pytest.approx((1e-3, 1e9))
+    assert (found.link.latency, found.link.bandwidth, found.product) == pytest.approx((1e-3, 1e9, 1e-3))
     assert here.mesh_network({"points": points}).within.latency == pytest.approx(3e-3)
     assert [check.error for check in here.checks({"points": points})] == pytest.approx([0.0] * 5)
 

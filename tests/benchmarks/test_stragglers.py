@@ -72,7 +72,7 @@ def test_what_was_found_is_not_measured_again(tmp_path, monkeypatch):
 
 def test_the_model_has_no_error_where_runs_are_as_it_says():
     """Two workers, one four times slower, that compute for 10 ms and add up in 2."""
-    machines = here.Here(Link(1e-3, float("inf")), spread=0.0)
+    machines = here.Here(Link(1e-3, float("inf")), spread=0.0, product=0.01)
     job = Job(0.01, Size(1, 0).gradients)
     rates = {
         straggling.ALONE: lambda slow: 100 / slow,
