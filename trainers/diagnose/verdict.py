@@ -44,7 +44,7 @@ class Case:
 
     def verdict(self) -> Verdict:
         """Names what takes most of a step beside computing, if that is much."""
-        times, shares = self.times, self.times.shares
+        shares = self.times.shares
         candidates = {
             self._input_bound: shares[WAIT] + shares[BESIDE],
             self._host_bound: shares[HOST],
