@@ -176,14 +176,14 @@ class Counted:
         return 0.5
 
 
-def test_progress_is_drawn_four_times_a_second_and_figures_are_read_only_then(terminal):
+def test_progress_is_drawn_twice_a_second_and_figures_are_read_only_then(terminal):
     times = [i / 1000 for i in range(2001)]  # a chunk each millisecond, for two seconds
     figure, unseen = Counted(), Counted()
     console = Console(10**6, terminal, clock_of(*times))
     for step in range(2001):
         console.progress(step, {"loss": figure, "accuracy": unseen})
     console.close()
-    assert 8 <= figure.looks <= 9
+    assert 4 <= figure.looks <= 5
     assert unseen.looks == 0
 
     piped = Counted()
@@ -203,7 +203,7 @@ def test_lines_of_training_are_shown_at_once_but_where_they_come_faster_than_any
     for step in range(100):
         console.write(step, "train", {"loss": 0.5, "examples_per_second": 1.0})
     early = lines_shown(terminal)
-    assert 70 < len(early) < 100
+    assert 40 < len(early) < 100
     console.write(100, "eval", {"loss": 0.25})
     expected = [(str(step), "train") for step in range(100)] + [("100", "eval")]
     assert lines_shown(terminal) == expected
