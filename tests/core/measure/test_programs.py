@@ -43,11 +43,12 @@ class Counted(Task):
         self.net.w = tf.Variable(tf.ones([4]))
 
     def counted(self, name, x):
-        def count():
+        def count(_):
             self.seen[name] += 1
             return np.float32(0.0)
 
-        return x + tf.ensure_shape(tf.numpy_function(count, [], tf.float32, stateful=True), [])
+        # As any product, it is left out where nobody reads what it makes.
+        return x + tf.ensure_shape(tf.numpy_function(count, [x], tf.float32, stateful=False), [])
 
     def phases(self):
         def rule(gradients, params, step):
