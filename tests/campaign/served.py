@@ -105,8 +105,9 @@ def _launch(bench: Bench, folder: Path, left: list[Blow]) -> int | None:
         behind = launched.left_behind()
     if behind:
         bench.fail(f"left behind: {', '.join(behind)}")
-    if "Traceback (most recent call last)" in launched.said:
-        bench.fail("a traceback")
+    _, traced, what = launched.said.partition("Traceback (most recent call last)")
+    if traced:
+        bench.fail(f"a traceback{what[:3000]}")
     if code not in expected:
         bench.fail(f"ended with {code}, not {' or '.join(map(str, expected))}: {last_line(launched.said)}")
         return None

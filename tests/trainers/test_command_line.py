@@ -83,7 +83,7 @@ MISTAKES = {
     "task with parentheses": ("Experiment.task = @LinearClassifier()", ["Experiment.task", "@LinearClassifier"]),
     "batch that doesn't divide": ("Trainer.microbatches = 7", ["global_batch_size", "64", "63"]),
     "no steps": ("Trainer.steps = 0", ["Trainer.steps", "0", "at least 1"]),
-    "interval within a chunk": ("Trainer.chunk_steps = 30", ["Trainer.log_every", "500", "510"]),
+    "interval within a chunk": ("Trainer.chunk_steps = 30", ["Trainer.log_every", "1000", "990"]),
     "negative rate": ("sgd.learning_rate = -0.1", ["learning_rate", "-0.1"]),
     "no such device": (
         "Experiment.strategy = @one_device()\none_device.device = 'TPU:7'",
