@@ -1,16 +1,12 @@
 """README and docs are true: their files, snippets and commands are executed as they stand."""
 
-import os
 import re
-import shlex
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-from tests import ports
 from tests.commands import CHECKOUT, environment
+from tests.pages import bash, blocks, commands
 
 PAGES = sorted(path.name for path in (CHECKOUT / "docs").glob("*.md"))
 LONG = {
@@ -29,33 +25,25 @@ LONG = {
     "your-own-architecture.md",
 }
 READ = [CHECKOUT / name for name in ("README.md", "CONTRIBUTING.md")] + [CHECKOUT / "docs" / name for name in PAGES]
-BLOCK = re.compile(r"<!-- (file: (?P<file>\S+)|from: (?P<source>\S+)|run) -->\n```\w*\n(?P<text>.*?)```", re.DOTALL)
 
 
 @pytest.mark.parametrize("page", [pytest.param(p, marks=[pytest.mark.long] if p in LONG else []) for p in PAGES])
 def test_a_page_runs_from_top_to_bottom(page, tmp_path):
     """`<!-- file: NAME -->` or `<!-- from: PATH -->` writes a block, `<!-- run -->` runs it, all in one new folder."""
-    os.symlink(CHECKOUT / "configs", tmp_path / "configs")
-    for block in BLOCK.finditer((CHECKOUT / "docs" / page).read_text()):
-        if block["file"] or block["source"]:
-            (tmp_path / Path(block["file"] or block["source"]).name).write_text(block["text"])
-            continue
-        # The page's `python` is the one that runs this test.
-        text = block["text"].replace("-m trainers.launch ", " ".join(["-m trainers.launch", *ports.flags(), ""]))
-        command = f'python() {{ {shlex.quote(sys.executable)} "$@"; }}; {text}'
+    for block in commands((CHECKOUT / "docs" / page).read_text(), tmp_path):
         done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", command],
+            bash(block.text),
             cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=600, check=False,
         )  # fmt: skip
-        assert done.returncode == 0, (block["text"], done.stdout[-2000:], done.stderr[-2000:])
+        assert done.returncode == 0, (block.text, done.stdout[-2000:], done.stderr[-2000:])
 
 
 @pytest.mark.parametrize("page", READ, ids=lambda page: page.name)
 def test_a_block_is_the_file_that_it_comes_from(page):
-    for block in BLOCK.finditer(page.read_text()):
-        if block["source"]:
-            same = block["text"] == (CHECKOUT / block["source"]).read_text()
-            assert same, f"{page.name} shows another `{block['source']}` than there is: copy the file into the page."
+    for block in blocks(page.read_text()):
+        if block.source:
+            same = block.text == (CHECKOUT / block.source).read_text()
+            assert same, f"{page.name} shows another `{block.source}` than there is: copy the file into the page."
 
 
 def test_python_in_the_readme_runs():

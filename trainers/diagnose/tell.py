@@ -77,8 +77,12 @@ def as_json(points: Sequence[Point], verdict: Verdict, tried: Sequence[Tried], *
 
 
 def milliseconds(seconds: float) -> str:
-    """Returns a time of a step."""
-    return f"{1000 * seconds:,.3g} ms" if seconds < 1 else f"{seconds:,.2f} s"
+    """Returns a time of a step.
+
+    >>> milliseconds(0.00040512), milliseconds(2e-20), milliseconds(2.0)  # no clock has less than a nanosecond
+    ('0.405 ms', '0 ms', '2.00 s')
+    """
+    return f"{round(1000 * seconds, 6):,.3g} ms" if seconds < 1 else f"{seconds:,.2f} s"
 
 
 def _point_json(point: Point, points: Sequence[Point], *, shared: bool) -> dict[str, Any]:

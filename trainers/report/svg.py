@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from trainers.runs.figures import Curve, Point
+from trainers.runs.figures import Curve, Point, has_bound
 from trainers.runs.scale import Scale, tick_label
 
 WIDTH, HEIGHT = 480, 280
@@ -31,7 +31,7 @@ class Line:
 def chart(name: str, lines: Sequence[Line]) -> str:
     """Returns a chart of lines of which one has a finite value, or more."""
     points = [point for line in lines for point in line.curve.finite]
-    values = Scale.of(y for _, y in points)
+    values = Scale.of((y for _, y in points), even=has_bound(name))
     steps = Scale.of((x for x, _ in points), even=True)
 
     def place(point: Point) -> tuple[float, float]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from rich.text import Text
 
-from trainers.runs.figures import Curve, Point
+from trainers.runs.figures import Curve, Point, has_bound
 from trainers.runs.scale import Scale, tick_label
 
 LETTERS = "abcdefgh"
@@ -24,7 +24,7 @@ def chart(name: str, curves: Mapping[str, Curve], *, width: int, ascii_only: boo
     A run without a single number isn't drawn; there has to be one that is.
     """
     points = {letter: curve.finite for letter, curve in curves.items() if curve.finite}
-    scale = Scale.of(y for each in points.values() for _, y in each)
+    scale = Scale.of((y for each in points.values() for _, y in each), even=has_bound(name))
     steps = Scale.of((x for each in points.values() for x, _ in each), even=True)
     labels = {_row(scale, tick): tick_label(name, tick) for tick in scale.ticks()}
     margin = max(map(len, labels.values()))

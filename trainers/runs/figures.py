@@ -50,11 +50,24 @@ class Curve:
 
 def sign(name: str) -> int:
     """Returns 1 for a figure that is better larger, -1 for one that is better smaller, 0 where its name doesn't say."""
-    _, *phase, own = name.split("/")
-    words = {*own.lower().split("_")}
+    _, *phase, _ = name.split("/")
+    words = _words(name)
     if phase and "loss" in words:
         return 0
     return bool(words & LARGER) - bool(words & SMALLER)
+
+
+def has_bound(name: str) -> bool:
+    """Returns whether a figure, with its split or without, grows towards a bound, where logarithms are flat.
+
+    >>> has_bound("eval/accuracy"), has_bound("roc_auc"), has_bound("eval/loss")
+    (True, True, False)
+    """
+    return bool(_words(name) & LARGER)
+
+
+def _words(name: str) -> set[str]:
+    return {*name.rpartition("/")[2].lower().split("_")}
 
 
 def best(name: str, curve: Curve) -> Point | None:

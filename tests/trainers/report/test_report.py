@@ -1,6 +1,5 @@
 """`python -m trainers.report`: a page that is well formed, whole, true to the figures, and asks for nothing."""
 
-import html.parser
 import itertools
 import json
 import math
@@ -15,48 +14,13 @@ import pytest
 
 from core.telemetry import Warned
 from tests.commands import CONFIGS, environment, run
+from tests.markup import Page
 from tests.written_runs import write_run
 from trainers.report.__main__ import main
 from trainers.report.svg import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Line, chart
 from trainers.report.verdict import verdict
 from trainers.runs.figures import Curve
 from trainers.runs.read import read_run
-
-VOID = {"meta", "img", "line", "polyline", "circle"}
-
-
-class Page(html.parser.HTMLParser):
-    """Refuses tags that aren't closed in their order; keeps elements with their attributes, and texts by their tag."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.elements, self.texts = [], [], []
-        self.feed(text)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag, attributes):
-        names = [name for name, _ in attributes]
-        assert len(set(names)) == len(names), (tag, attributes)
-        self.elements.append((tag, dict(attributes)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attributes):
-        assert tag in VOID
-        self.elements.append((tag, dict(attributes)))
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.texts.append((self.open[-1] if self.open else "", data))
-
-    def all(self, tag):
-        return [attributes for name, attributes in self.elements if name == tag]
-
-    def text(self, tag):
-        return " ".join(text for name, text in self.texts if name == tag)
 
 
 def png(width=2, height=2):
@@ -143,6 +107,12 @@ def test_a_chart_holds_its_points_to_a_tenth_of_a_pixel():
     assert [each for each in page.all("text") if "end" in each.get("class", "")] == [
         {"class": "end c0", "x": str(WIDTH - RIGHT + 4), "y": f"{HEIGHT - BOTTOM + 4:.1f}"},  # the held out one's alone
     ]
+
+
+def test_what_grows_towards_a_bound_is_drawn_evenly():
+    page = Page(chart("roc_auc", [Line("1", "", 0, True, Curve((0, 1, 2), (0.05, 0.525, 1.0)))]))
+    ys = [float(each["cy"]) for each in page.all("circle")]
+    assert ys[0] - ys[1] == pytest.approx(ys[1] - ys[2], abs=0.11)
 
 
 def test_a_long_curve_keeps_its_extremes():

@@ -208,6 +208,13 @@ def test_a_decade_is_drawn_by_logarithms():
     assert abs((rows[1.0] - rows[10.0]) - (rows[0.1] - rows[1.0])) <= 1
 
 
+def test_what_grows_towards_a_bound_is_drawn_evenly():
+    title, *drawn, _ = chart("eval/accuracy", {"a": Curve((0, 1), (0.05, 1.0))}, width=60, ascii_only=False)
+    assert title.plain == "eval/accuracy"
+    labels = [float(label) for line in drawn if (label := line.plain.partition("│")[0].strip())]
+    assert labels == [1.0, 0.8, 0.6, 0.4, 0.2]
+
+
 FINITE = st.floats(allow_nan=False, allow_infinity=False, min_value=-1e300, max_value=1e300)
 
 

@@ -1,0 +1,50 @@
+"""What a page has a reader do: files to write, commands to run, and the pictures of what these show."""
+
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from tests import ports
+from tests.commands import CONFIGS
+
+BLOCK = re.compile(
+    r"<!-- (file: (?P<file>\S+)|from: (?P<source>\S+)|run) -->\n```\w*\n(?P<text>.*?)```"
+    r"(\n\n!\[[^]]*\]\(pictures/(?P<picture>\S+)\))?",
+    re.DOTALL,
+)
+
+
+class Block(NamedTuple):
+    """A file if it has a name, or else commands; with the picture below them."""
+
+    text: str
+    file: str | None = None
+    source: str | None = None  # of the checkout, which the file is a copy of
+    picture: str | None = None
+
+
+def blocks(page: str) -> Iterator[Block]:
+    """Yields what stands below `<!-- file: NAME -->`, `<!-- from: PATH -->` and `<!-- run -->`."""
+    for found in BLOCK.finditer(page):
+        name = found["file"] or (found["source"] and Path(found["source"]).name)
+        yield Block(found["text"], name, found["source"], found["picture"])
+
+
+def commands(page: str, folder: Path) -> Iterator[Block]:
+    """Writes the files of a page into a new folder, and yields what is to be run there, in turn."""
+    os.symlink(CONFIGS, folder / "configs")
+    for block in blocks(page):
+        if block.file:
+            (folder / block.file).write_text(block.text)
+        else:
+            yield block
+
+
+def bash(text: str) -> list[str]:
+    """Returns what runs these commands; `python` is the one that runs this."""
+    text = text.replace("-m trainers.launch ", " ".join(["-m trainers.launch", *ports.flags(), ""]))
+    return ["bash", "-euo", "pipefail", "-c", f'python() {{ {shlex.quote(sys.executable)} "$@"; }}; {text}']

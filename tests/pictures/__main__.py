@@ -1,0 +1,66 @@
+"""`python -m tests.pictures [PAGE ...] [--out=DIR]`: makes the pictures of pages by the pages' own commands.
+
+A picture directly below a block of commands is of what these leave: the file of its name; a page of HTML of that name,
+as Chromium shows it (`pip install -e '.[browser]'`, and Debian's Chromium); or else what stands on the terminal, two
+thirds through where there is a bar. All commands of a page are run, from the top on, in one new folder.
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tests.commands import CHECKOUT
+from tests.pages import bash, blocks, commands
+from tests.pictures.draw import svg
+from tests.pictures.shots import shot
+from tests.pictures.terminal import Screen, shown
+
+DOCS = CHECKOUT / "docs"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Draws, and names each picture; returns 1 where there was nothing to draw one with."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("pages", nargs="*", type=Path, metavar="PAGE", help="default: all of docs/ with such pictures")
+    parser.add_argument("--out", type=Path, default=DOCS / "pictures", metavar="DIR", help="default: docs/pictures")
+    flags = parser.parse_args(arguments)
+    flags.out.mkdir(parents=True, exist_ok=True)
+    missing = False
+    for page in flags.pages or sorted(DOCS.glob("*.md")):
+        text = page.read_text()
+        if not any(block.picture for block in blocks(text)):
+            continue
+        for name, drawn in pictures(text):
+            if drawn is None:
+                print(f"{page.name}: {name} needs Chromium and Python's `playwright`, and is left as it is", flush=True)
+                missing = True
+            else:
+                (flags.out / name).write_bytes(drawn)
+                print(f"{page.name}: {name}, {len(drawn) / 1000:.0f} kB", flush=True)
+    return int(missing)
+
+
+def pictures(page: str) -> Iterator[tuple[str, bytes | None]]:
+    """Runs the commands of a page, and yields each picture with its name."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        for block in commands(page, folder):
+            screen = shown(bash(block.text), block.text, folder)
+            if block.picture:
+                yield block.picture, picture(block.picture, folder, screen)
+
+
+def picture(name: str, folder: Path, screen: Screen) -> bytes | None:
+    """Returns the picture of this name of what commands have left in a folder and on a terminal."""
+    page = (folder / name).with_suffix(".html")
+    if page.exists():
+        return shot(page)
+    if file := next(folder.rglob(name), None):
+        return file.read_bytes()
+    return svg(screen.ansi, Path(name).stem).encode()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

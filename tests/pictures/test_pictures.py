@@ -1,0 +1,161 @@
+"""The pictures of the pages: they are there, they stand by themselves, and the command makes them."""
+
+import re
+import shutil
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.commands import CHECKOUT
+from tests.pages import blocks
+from tests.pictures.__main__ import main
+from tests.pictures.draw import svg
+from tests.pictures.terminal import Screen
+from tests.written_runs import write_run
+
+DOCS = CHECKOUT / "docs"
+SHOWN = re.compile(r"!\[([^]]*)\]\(pictures/(\S+)\)")
+LARGEST = {".svg": 60_000, ".png": 150_000}  # bytes
+NAMESPACE = "http://www.w3.org/2000/svg"
+BEYOND = re.compile(r"\w+://|url\((?!#)|@import|@font-face|<script|<image|<foreignObject")
+ABSOLUTE = re.compile(r"(?<![\w./])/[\w.]+/[\w.]+")
+PAGE = """
+<!-- run -->
+```sh
+python -m trainers.runs runs/a runs/b
+```
+
+![Two runs](pictures/compared.svg)
+
+<!-- run -->
+```sh
+python -m trainers.main --gin_file=configs/digits_linear.gin --gin_param=Trainer.steps=40 --workdir=run
+echo '<svg/>' > run/left.svg
+```
+
+![A training](pictures/training.svg)
+
+<!-- run -->
+```sh
+touch page.html
+```
+
+![A page](pictures/page.png)
+
+<!-- run -->
+```sh
+true
+```
+
+![What was left before](pictures/left.svg)
+"""
+
+
+def shown(page: str) -> list[tuple[str, str]]:
+    """The alternative text and the name of each picture that a page shows."""
+    return SHOWN.findall(page)
+
+
+def faults(picture: str) -> list[str]:
+    """What of an SVG leads beyond it."""
+    ElementTree.fromstring(picture)
+    text = re.sub(rf"{re.escape(NAMESPACE)}|</|/>", " ", picture)
+    return [found[0] for pattern in (BEYOND, ABSOLUTE) for found in pattern.finditer(text)]
+
+
+def test_every_picture_is_there_and_stands_by_itself():
+    pages = {page.name: page.read_text() for page in DOCS.glob("*.md")}
+    names = [name for page in pages.values() for _, name in shown(page)]
+    files = {path.name: path for path in (DOCS / "pictures").iterdir()}
+    assert sorted(names) == sorted(files)
+    assert all(len(text) > 30 for page in pages.values() for text, _ in shown(page))
+    made = {block.picture for page in pages.values() for block in blocks(page)} - {None}
+    assert made == {"training.svg", "compared.svg", "diagnosis.svg", "rates.png"}
+    for name, path in files.items():
+        assert path.stat().st_size <= LARGEST[path.suffix], name
+        if path.suffix == ".svg":
+            assert faults(path.read_text()) == [], name
+        else:
+            assert path.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    "text", ["https://example.org/x", 'url("x.woff2")', "saved in /home/me/runs", "<image/>", "<script>1</script>"]
+)
+def test_what_leads_beyond_a_picture_is_found(text):
+    assert faults(f"<svg xmlns='{NAMESPACE}'><a clip-path='url(#b)'>runs/a, 1/2, s/step</a></svg>") == []
+    text = text if text.startswith("<") else f"<text>{text}</text>"
+    assert len(faults(f"<svg xmlns='{NAMESPACE}'>{text}</svg>")) == 1
+
+
+def test_the_command_makes_the_pictures_of_a_page(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(shutil, "which", lambda name: None)  # no Chromium
+    write_run(tmp_path / "runs" / "a")
+    write_run(tmp_path / "runs" / "b", rate="0.2")
+    page, out = tmp_path / "page.md", tmp_path / "out"
+    page.write_text(f"<!-- run -->\n```sh\ncp -r {tmp_path}/runs .\n```\n{PAGE}")
+    assert main([str(page), f"--out={out}"]) == 1
+    assert "page.png needs Chromium" in capsys.readouterr().out
+    assert {path.name for path in out.iterdir()} == {"compared.svg", "training.svg", "left.svg"}
+    assert (out / "left.svg").read_text() == "<svg/>\n"
+    compared, training = (words(out / f"{name}.svg") for name in ("compared", "training"))
+    assert compared.startswith("$ python -m trainers.runs runs/a runs/b")
+    assert "adamw.learning_rate" in compared
+    assert "⠤" in compared or "⣀" in compared or "⠉" in compared
+    assert training.startswith("$ python -m trainers.main --gin_file=configs/digits_linear.gin")
+    assert re.search(r"━ 40/40  eta 0:00 ", training)
+    assert "finished:" not in training  # it was taken before
+
+
+def words(path):
+    """What can be read in a picture."""
+    picture = path.read_text()
+    assert faults(picture) == []
+    texts = [each.text for each in ElementTree.fromstring(picture).iter() if each.tag.endswith("}text")]
+    return "".join(texts).replace("\xa0", " ")
+
+
+def test_a_command_that_fails_makes_no_picture(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("<!-- run -->\n```sh\necho why; exit 3\n```\n\n![Nothing](pictures/none.svg)\n")
+    with pytest.raises(RuntimeError, match=r"exit code 3 of\n\$ echo why; exit 3\nwhy"):
+        main([str(page), f"--out={tmp_path / 'out'}"])
+
+
+BAR = "\x1b[?25l\x1b[36m━━\x1b[0m 1/2\r\x1b[2K\x1b[1mloss\x1b[0m 0.5\r\n━━━━ 2/2\r\x1b[2K\x1b[?25h"
+
+
+def test_a_bar_is_moved_below_the_lines():
+    screen = Screen(20)
+    screen.feed(BAR)
+    assert screen.text == "loss 0.5\n"
+    assert screen.ansi == "\x1b[1mloss\x1b[0m 0.5\x1b[0m\n"
+
+
+@pytest.mark.parametrize("place", range(len(BAR)))
+def test_a_sequence_may_come_in_parts(place):
+    screen = Screen(20)
+    screen.feed(BAR[:place])
+    screen.feed(BAR[place:])
+    assert screen.text == "loss 0.5\n"
+
+
+def test_a_long_line_is_broken_and_a_short_one_written_over():
+    screen = Screen(4)
+    screen.feed("abcdef\r\n1234\r5\r\n\nx\x1b[2Ay\x1b[Az")
+    assert screen.text == "abcd\nefz\n5y34\n\nx"
+
+
+def test_a_sequence_that_is_not_known_is_named():
+    with pytest.raises(ValueError, match=r"doesn't know `ESC\[3J`"):
+        Screen(4).feed("\x1b[3J")
+
+
+def test_each_text_stands_at_its_place():
+    drawn = ElementTree.fromstring(svg("ab \x1b[31mcd\x1b[0m\n\x1b[2mlonger\x1b[0m   ", "one"))
+    texts = [each for each in drawn.iter() if each.tag.endswith("}text")]
+    assert [each.text.replace("\xa0", " ") for each in texts] == ["ab ", "cd", "longer"]
+    letter = float(texts[0].get("textLength")) / 3
+    assert [float(each.get("x")) / letter for each in texts] == pytest.approx([0, 3, 0])
+    assert [float(each.get("textLength")) / letter for each in texts] == pytest.approx([3, 2, 6])
+    assert len({each.get("class") for each in texts}) == 3
