@@ -2,7 +2,8 @@
 
 Of each configuration that trains here, or those that are named, a fresh process trains by the real command, hooks,
 evaluation and checkpoint included; its resident memory is read before its first step, after its steps and at its peak,
-and the clock around its steps. Another says what it would be. `--write` brings the table of docs/dry-run.md up to date.
+and the clock around each chunk of steps. Another says what it would be, and so how many steps are worth waiting for.
+`--write` brings the rows of these in the tables of docs/dry-run.md up to date.
 """
 
 import argparse
@@ -23,11 +24,11 @@ import numpy as np
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from benchmarks.machine import machine
-from benchmarks.pages import table, write
+from benchmarks.pages import rows_in, table, write
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 MIB = 2**20
-STEPS = 100
+STEPS, MOST_STEPS, SECONDS = 100, 2000, 10.0  # few short steps would never be undisturbed
 NOT_HERE = {"text_70b"}  # which no machine of ours holds
 # What others need to train here: fewer of the microbatches that come one after the other, and steps that take long.
 CHANGES = {
@@ -39,7 +40,7 @@ CHANGES = {
 }
 LARGE = 200 * MIB  # of a step: what less adds is lost in what a process takes besides
 MEMORY = ("configuration", "a step adds, said", "measured", "peak, said", "measured", "off by")
-TIME = ("configuration", "a step takes at least, said", "measured")
+TIME = ("configuration", "a step takes at least, said", "measured", "times as long")
 
 
 def main() -> None:
@@ -58,7 +59,10 @@ def main() -> None:
             rows["estimates"].append([f"`{name}`", *memory])
             rows["times"].append([f"`{name}`", *times])
     if flags.write:
-        tables = {"estimates": table(MEMORY, rows["estimates"]), "times": table(TIME, rows["times"])}
+        page, tables = (CHECKOUT / "docs" / "dry-run.md").read_text(), {}
+        for key, head in (("estimates", MEMORY), ("times", TIME)):
+            kept = {row[0]: row for row in [*rows_in(page, key), *rows[key]]}
+            tables[key] = table(head, sorted(kept.values(), key=lambda row: row[0].strip("`")))
         write(CHECKOUT / "docs", tables, {})
 
 
@@ -66,9 +70,12 @@ def compared(name: str) -> dict[str, float]:
     """Returns what was said and what was measured of a configuration, in bytes."""
     with tempfile.TemporaryDirectory() as scratch:
         words = [f"--gin_file={CHECKOUT / 'configs' / name}.gin"]
-        words += [f"--gin_param={text}" for text in CHANGES.get(name, [f"Trainer.steps = {STEPS}"])]
-        words += [f"--gin_param={text}" for text in _planted(name, Path(scratch))]
-        return {**_in_a_fresh_process("said", words, scratch), **_in_a_fresh_process("trained", words, scratch)}
+        words += [f"--gin_param={text}" for text in [*CHANGES.get(name, []), *_planted(name, Path(scratch))]]
+        found = _in_a_fresh_process("said", words, scratch)
+        if name not in CHANGES:
+            steps = min(max(STEPS, round(SECONDS / found["said_seconds"], -2)), MOST_STEPS)
+            words.append(f"--gin_param=Trainer.steps = {steps:.0f}")
+        return {**found, **_in_a_fresh_process("trained", words, scratch)}
 
 
 def told(found: dict[str, float]) -> tuple[list[str], list[str]]:
@@ -77,6 +84,7 @@ def told(found: dict[str, float]) -> tuple[list[str], list[str]]:
     if found["step"] <= LARGE:
         memory[:2] = ["little", "little"]
     times = [f"{1e3 * found[key]:.3g} ms" for key in ("said_seconds", "seconds")]
+    times.append(f"{found['seconds'] / found['said_seconds']:.2f}")
     return [*memory, f"{found['said_peak'] / found['peak'] - 1:+.0%}"], times
 
 
@@ -98,7 +106,7 @@ def said(words: Sequence[str]) -> dict[str, float]:
     build = DryBuild()
     figures = build.figures()
     found = process(build, figures, held_by_a_device(build, figures))
-    seconds = least_seconds(figures, speeds_for(build, figures))
+    seconds = sum(least_seconds(figures, speeds_for(build, figures)).values())
     return {
         **{f"said_{name}": x for name, x in found._asdict().items()},
         "said_peak": found.peak,

@@ -21,6 +21,13 @@ def written(text: str, tables: Mapping[str, str]) -> str:
     return text
 
 
+def rows_in(text: str, name: str) -> list[list[str]]:
+    """Returns the rows of a table as the page `text` has it."""
+    _, rest = text.split(f"<!-- table: {name} -->\n")
+    lines = rest.split(f"<!-- end of {name} -->\n")[0].strip().splitlines()[2:]  # below its head
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
 def write(folder: Path, tables: Mapping[str, str], pictures: Mapping[str, str]) -> None:
     """Brings all pages of `folder` up to date, and the pictures below it."""
     for page in sorted(folder.glob("*.md")):

@@ -4,10 +4,11 @@ from core.estimate.figures import HELD, Figures, of_evaluation, on_mesh, on_repl
 from core.estimate.memory import ACTIVATIONS, GRADIENTS, PARAMETERS, SLOTS, bytes_of, held_in, on_device, standing
 from core.estimate.operations import operations_by_place, operations_of
 from core.estimate.places import BACKWARD, FORWARD, UPDATE, Place, noting_places
+from core.estimate.products import Product, products_in
 from core.estimate.repeats import Repeats
 from core.estimate.sharding import laid_out
 from core.estimate.spread import Spread, Taken
-from core.estimate.work import MOVED, NODES, PRODUCTS, STARTED, work_of
+from core.estimate.work import MOVED, NODES, STARTED, TURNS, work_of
 
 __all__ = [
     "ACTIVATIONS",
@@ -18,12 +19,13 @@ __all__ = [
     "MOVED",
     "NODES",
     "PARAMETERS",
-    "PRODUCTS",
     "SLOTS",
     "STARTED",
+    "TURNS",
     "UPDATE",
     "Figures",
     "Place",
+    "Product",
     "Repeats",
     "Spread",
     "Taken",
@@ -37,6 +39,7 @@ __all__ = [
     "on_replicas",
     "operations_by_place",
     "operations_of",
+    "products_in",
     "standing",
     "work_of",
 ]

@@ -16,6 +16,7 @@ from core.estimate.liveness import fullest, timeline
 from core.estimate.memory import SLOTS, bytes_of, held_in, on_device, standing
 from core.estimate.operations import operations_by_place
 from core.estimate.places import Place
+from core.estimate.products import Product, products_in
 from core.estimate.sharding import Axes
 from core.estimate.spread import Spread
 from core.estimate.work import NODES, nodes_of, work_of
@@ -39,6 +40,7 @@ class Figures:
     joined: Counter[str]  # bytes of all-gathers, by what asks for them
     unknown: Counter[str]  # operations without a rule, by their kind
     operations: Counter[Place]  # floating-point operations of a step on all devices, by where they were asked for
+    products: Counter[Product | None]  # the same by the product that does them, None of what isn't known
     work: Counter[str]  # what it does besides, on all devices
     evaluation: Counter[str] = dataclasses.field(default_factory=Counter)  # what an evaluation takes
 
@@ -71,6 +73,7 @@ def on_replicas(assembly: Assembly, step: TrainStep, chunk: Any) -> Figures:
         joined=Counter(),
         unknown=Counter(),
         operations=_operations(chunk),
+        products=Counter({each: round(count) for each, count in products_in(chunk.graph).items()}),
         work=work_of(chunk.graph),
     )
 
@@ -90,6 +93,7 @@ def on_mesh(assembly: Assembly, chunk: Any, plan: MeshPlan) -> Figures:
         joined=spread.joined,
         unknown=spread.unknown,
         operations=_operations(chunk),
+        products=Counter({each: round(count) for each, count in products_in(chunk.graph).items()}),
         work=work_of(chunk.graph),
     )
 

@@ -153,6 +153,7 @@ def test_a_table_takes_its_place_and_no_other():
     page = "a\n<!-- table: x -->\n<!-- end of x -->\nb\n<!-- table: y -->\nold\n<!-- end of y -->\n"
     new = pages.written(page, {"x": pages.table(["h"], [["1"]])})
     assert pages.written(new, {"x": "other\n"}).count("\n") == new.count("\n") - 2
+    assert pages.rows_in(new, "x") == [["1"]]
     assert new == "a\n<!-- table: x -->\n\n| h |\n| --- |\n| 1 |\n\n<!-- end of x -->\nb\n" + page.partition("b\n")[2]
 
 

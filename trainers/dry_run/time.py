@@ -3,11 +3,12 @@
 import gin
 
 from core.errors import ConfigurationError, shown
-from core.estimate import MOVED, PRODUCTS, STARTED, Figures
+from core.estimate import MOVED, STARTED, TURNS, Figures
 from trainers.dry_run.build import DryBuild
 from trainers.dry_run.operations import counted
+from trainers.dry_run.speeds import Speeds, measured_speeds
 from trainers.sizes import size
-from trainers.utilisation import Speeds, measured_peak, measured_speeds
+from trainers.utilisation import measured_peak
 
 
 @gin.configurable("DryRun")
@@ -21,15 +22,19 @@ def given_peak(*, peak: float | None = None) -> float | None:
 
 
 def speeds_for(build: DryBuild, figures: Figures) -> Speeds:
-    """Measures this machine, with products as large as the step's are on average."""
-    each = figures.operations.total() / max(1, figures.work[PRODUCTS])
-    return measured_speeds(build.strategy.extended.worker_devices, operations=each)
+    """Measures this machine, by the step's own products."""
+    return measured_speeds(build.strategy.extended.worker_devices, figures.products)
 
 
-def least_seconds(figures: Figures, speeds: Speeds) -> float:
-    """Returns the time of a step whose parts are done one after the other, each as fast as at best."""
-    products = figures.operations.total() / speeds.operations
-    return products + figures.work[MOVED] / speeds.bytes + figures.work[STARTED] / speeds.starts
+def least_seconds(figures: Figures, speeds: Speeds) -> dict[str, float]:
+    """Returns the time of each part of a step, as fast as at best, by what it is."""
+    operations, work = figures.operations.total(), figures.work
+    return {
+        f"{counted(operations)} operations at {counted(speeds.operations)} a second": operations / speeds.operations,
+        f"{size(work[MOVED])} through memory at {size(speeds.bytes)}": work[MOVED] / speeds.bytes,
+        f"{work[STARTED]:,} starts at {counted(speeds.starts)}": work[STARTED] / speeds.starts,
+        f"{work[TURNS]:,} turns of loops and choices at {counted(speeds.turns)}": work[TURNS] / speeds.turns,
+    }
 
 
 def how_long(build: DryBuild, figures: Figures) -> str:
@@ -47,13 +52,8 @@ def how_long(build: DryBuild, figures: Figures) -> str:
             "second, as `DryRun.peak = 312e12`."
         )
     speeds, best = speeds_for(build, figures), measured_peak(build.strategy.extended.worker_devices)
-    seconds = least_seconds(figures, speeds)
-    work = {
-        f"{counted(operations)} operations at {counted(speeds.operations)} a second": operations / speeds.operations,
-        f"{size(figures.work[MOVED])} through memory at {size(speeds.bytes)}": figures.work[MOVED] / speeds.bytes,
-        f"{figures.work[STARTED]:,} starts at {counted(speeds.starts)}": figures.work[STARTED] / speeds.starts,
-    }
-    parts = ", ".join(f"{_shown(least)} for {what}" for what, least in work.items())
+    least = least_seconds(figures, speeds)
+    parts, seconds = ", ".join(f"{_shown(x)} for {what}" for what, x in least.items()), sum(least.values())
     return (
         f"A step takes {_shown(seconds)} at least, as fast as this machine is just now: {parts}. So it is taken to be "
         f"used to {operations / best / seconds:.0%} of its peak of {counted(best)}."

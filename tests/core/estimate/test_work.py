@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from core.estimate import MOVED, STARTED, work_of
+from core.estimate import MOVED, STARTED, TURNS, work_of
 
 MIB = 2**20
 SQUARE = [512, 512]  # of float32: 1 MiB
@@ -15,6 +15,7 @@ SQUARE = [512, 512]  # of float32: 1 MiB
         (lambda x: tf.exp(x) * x, 2, 2 + 3),
         (lambda x: tf.matmul(x, x), 1, 0),  # a product is counted by its operations
         (lambda x: tf.reshape(tf.exp(x), [-1]) + tf.zeros([512 * 512]), 2, 2 + 3),
+        (lambda x: tf.nn.relu(tf.nn.bias_add(tf.matmul(x, x), x[0])), 2, 2 * 2 / 1024),  # a slice, and a product
         (lambda x: x[:256], 1, 1),  # what it takes, not what it takes it from
     ],
 )
@@ -30,4 +31,19 @@ def test_a_loop_counts_as_often_as_it_goes_round():
 
     found = work_of(tf.function(three_times, autograph=False).get_concrete_function(tf.TensorSpec(SQUARE)).graph)
     assert found[STARTED] == 3 * 3  # it counts its rounds, and so does TensorFlow
+    assert found[TURNS] == 3 * 4 * 4  # its values are the number of rounds and TensorFlow's, a limit, and `y`
     assert found[MOVED] == pytest.approx(3 * 2 * MIB, rel=1e-3)
+
+
+def test_a_choice_hands_on_what_it_reads_and_makes():
+    def choose(x):
+        return tf.cond(x[0, 0] > 0.0, lambda: tf.exp(x), lambda: x)
+
+    found = work_of(tf.function(choose, autograph=False).get_concrete_function(tf.TensorSpec(SQUARE)).graph)
+    assert found[TURNS] == 2 + 1  # what decides and `x`, and one of both results
+
+
+def test_an_update_reads_variables_and_writes_them():
+    variable = tf.Variable(tf.zeros(SQUARE))
+    add = tf.function(variable.assign_add, autograph=False).get_concrete_function(tf.TensorSpec(SQUARE))
+    assert work_of(add.graph)[MOVED] == 3 * MIB
