@@ -22,7 +22,7 @@ from absl import flags as absl_flags
 from absl.flags import FlagValues
 from rich.console import Console
 
-from core.errors import EXIT_CODES, INTERRUPTED, ConfigurationError, NoRoomError, PeerLostError, PreemptedError
+from core.errors import EXIT_CODES, INTERRUPTED, ConfigurationError, NoRoomError, PeerLostError, PreemptedError, shown
 from trainers import main as command
 from trainers.app import refuse, run_app, start_logging
 from trainers.blame import report
@@ -81,6 +81,8 @@ def parse(words: Sequence[str]) -> Command:
         raise ConfigurationError("`--over` is missing: say what differs, as `--over='seed=[0, 1, 2]'`.")
     if flags.at_once < 1:
         raise ConfigurationError(f"`--at_once` is {flags.at_once}; it counts runs: give 1 or more.")
+    if figure := next((each for each in flags.figure if "/" not in each), None):
+        raise ConfigurationError(f"`--figure` is {shown(figure)}: give a split and a name, as `--figure=eval/loss`.")
     if place == len(words):
         raise ConfigurationError("the flags of `trainers.main` are missing: put them behind a `--` that stands alone.")
     launch_words, main_words = _split(words[place + 1 :])
@@ -121,13 +123,13 @@ def run(parsed: Command) -> int:
         left = [point for point in sweep.points if not sweep.is_finished(point)]
         total = len(sweep.points)
         print(f"{total} runs in `{sweep.folder}`: {total - len(left)} finished before", flush=True)
+        if len(left) < total:
+            _check_figures(flags.figure, sweep)
         if left and (code := _check(sweep, left)):
             return code
         with Signals() as signals:
-            codes = _run(sweep, left, signals, at_once=flags.at_once) if left else {}
-        runs = {point.name: read_run(sweep.path(point)) for point in sweep.points if is_run(sweep.path(point))}
-        if runs:
-            check_figures(flags.figure, [*runs.values()])
+            codes = _run(sweep, left, signals, flags) if left else {}
+        runs = _runs(sweep)
     except (ConfigurationError, NoRoomError) as error:
         return report(error, verbose=False)
     if runs:
@@ -153,18 +155,42 @@ def _check(sweep: Sweep, points: Sequence[Point]) -> int:
     ).returncode
 
 
-def _run(sweep: Sweep, points: Sequence[Point], signals: Signals, *, at_once: int) -> dict[str, int]:
+def _runs(sweep: Sweep) -> dict[str, Run]:
+    return {point.name: read_run(sweep.path(point)) for point in sweep.points if is_run(sweep.path(point))}
+
+
+def _check_figures(figures: Sequence[str], sweep: Sweep) -> None:
+    """Refuses a figure that no run has, once one has finished: before, nobody knows what it will have."""
+    if figures:
+        try:
+            check_figures(figures, [*_runs(sweep).values()])
+        except ConfigurationError as error:
+            raise ConfigurationError(
+                f"{error} The same command with one of these, or without `--figure`, goes on from here."
+            ) from None
+
+
+def _run(sweep: Sweep, points: Sequence[Point], signals: Signals, flags: FlagValues) -> dict[str, int]:
     """Runs the points; returns their exit codes by name, having printed a line as each ended."""
     codes: dict[str, int] = {}
+    mistakes: list[ConfigurationError] = []
 
-    def ended(job: Job, code: int, seconds: float) -> None:
+    def ended(job: Job, code: int, seconds: float) -> bool:
         codes[job.name] = code
         number = len(sweep.points) - len(points) + len(codes)
         outcome = _outcome(sweep.folder / job.name, job, code)
         print(f"{number} of {len(sweep.points)}  {job.name}: {outcome} ({age(seconds)})", flush=True)
+        if code == 0 and not mistakes:
+            try:
+                _check_figures(flags.figure, sweep)
+            except ConfigurationError as error:
+                mistakes.append(error)
+        return not mistakes
 
     with sweep.claimed():
-        run_jobs([sweep.job(point) for point in points], at_once=at_once, signals=signals, ended=ended)
+        run_jobs([sweep.job(point) for point in points], at_once=flags.at_once, signals=signals, ended=ended)
+    if mistakes:
+        raise mistakes[0]
     return codes
 
 

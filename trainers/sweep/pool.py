@@ -30,8 +30,12 @@ class _Started:
     began: float
 
 
-def run_jobs(jobs: Sequence[Job], *, at_once: int, signals: Signals, ended: Callable[[Job, int, float], None]) -> None:
-    """Runs all jobs, and calls `ended` with the exit code and the seconds of each; none starts after a signal."""
+def run_jobs(jobs: Sequence[Job], *, at_once: int, signals: Signals, ended: Callable[[Job, int, float], bool]) -> None:
+    """Runs all jobs; none starts after a signal.
+
+    `ended` is called with the exit code and the seconds of each, and returns whether to go on: if not, those that run
+    are told to save and end.
+    """
     waiting = collections.deque(jobs)
     running: list[_Started] = []
     try:
@@ -48,7 +52,10 @@ def run_jobs(jobs: Sequence[Job], *, at_once: int, signals: Signals, ended: Call
                 code = each.process.poll()
                 if code is not None:
                     running.remove(each)
-                    ended(each.job, code, time.monotonic() - each.began)
+                    if not ended(each.job, code, time.monotonic() - each.began):
+                        waiting.clear()
+                        for other in running:
+                            other.process.send_signal(signal.SIGTERM)
     finally:
         _kill(running)
 

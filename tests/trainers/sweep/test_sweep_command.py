@@ -20,6 +20,7 @@ from trainers.runs.read import read_run
 from trainers.runs.spread import Spread
 from trainers.sweep.__main__ import main, parse
 from trainers.sweep.plan import Sweep
+from trainers.sweep.pool import Job
 
 LINEAR = f"--gin_file={CONFIGS / 'digits_linear.gin'}"
 OVERS = ["--over=sgd.learning_rate = [0.1, 0.2]", "--over=seed = [0, 1, 2]"]
@@ -97,6 +98,7 @@ def test_spreads():
         (["--", LINEAR], ["`--over` is missing"]),
         (OVERS, ["the flags of `trainers.main` are missing"]),
         ([*OVERS, "--at_once=0", "--", LINEAR], ["`--at_once` is 0", "1 or more"]),
+        ([*OVERS, "--figure=loss", "--", LINEAR], ["`--figure` is 'loss'", "a split and a name"]),
         ([*OVERS, "--gin_file=x", "--", LINEAR], ["there is no flag `--gin_file=x`", "behind a `--`"]),
         ([*OVERS, "--", LINEAR, "--mode=evaluate"], ["`--mode=evaluate` has no effect in a sweep"]),
         ([*OVERS, "--", LINEAR, "--eager"], ["`--eager` has no effect in a sweep"]),
@@ -114,6 +116,38 @@ def test_mistakes_are_one_paragraph(folder, capsys, words, says):
     assert error.count("\n") == 1
     for text in says:
         assert text in error
+
+
+def test_a_figure_that_a_finished_run_lacks_is_refused_before_another_begins(folder, capsys):
+    write_point(folder / "s", 0.1, 0, 0.5)
+    assert main([*OVERS, "--figure=eval/los", "--", LINEAR, "--workdir=s"]) == 2
+    error = capsys.readouterr().err
+    assert "`--figure` is 'eval/los', which none of these runs has. Did you mean `eval/loss`?" in error
+    assert error.count("\n") == 1
+    assert [path.name for path in (folder / "s").iterdir()] == ["learning_rate=0.1,seed=0"]
+
+
+def test_a_figure_that_the_first_run_lacks_is_refused_behind_it(folder, capsys, monkeypatch):
+    program = (
+        "import sys; from pathlib import Path; from tests.written_runs import write_run; write_run(Path(sys.argv[1]))"
+    )
+
+    def job(self, point):
+        return Job(point.name, [sys.executable, "-c", program, str(self.path(point))], folder / f"{point.name}.log")
+
+    monkeypatch.setattr(Sweep, "job", job)
+    monkeypatch.setattr("trainers.sweep.__main__._check", lambda *_: 0)
+    monkeypatch.setenv("PYTHONPATH", str(CHECKOUT))
+    words = [OVERS[0], "--", LINEAR, "--workdir=s"]
+    assert main(["--figure=eval/los", *words]) == 2
+    told = capsys.readouterr()
+    assert [line[:6] for line in told.out.splitlines()] == ["2 runs", "1 of 2"]
+    assert "Did you mean `eval/loss`?" in told.err
+    assert "`--figure`, goes on from here" in told.err
+    assert not (folder / "learning_rate=0.2.log").exists()
+    shutil.rmtree(folder / "s")
+    assert main(["--figure=eval/loss", *words]) == 0
+    assert "2 of 2" in capsys.readouterr().out
 
 
 def sweep(*words, cwd, timeout=300):

@@ -37,13 +37,18 @@ def wait_for(condition):
         time.sleep(0.02)
 
 
-def ran(jobs, *, at_once=1, meanwhile=lambda: None):
-    """The exit codes by name; `meanwhile` is called in a thread."""
+def ran(jobs, *, at_once=1, meanwhile=lambda: None, last=None):
+    """The exit codes by name; `meanwhile` is called in a thread, and there is no going on after `last`."""
     codes = {}
+
+    def ended(job, code, seconds):
+        codes[job.name] = code
+        return job.name != last
+
     thread = threading.Thread(target=meanwhile)
     with Signals() as signals:
         thread.start()
-        run_jobs(jobs, at_once=at_once, signals=signals, ended=lambda job, code, _: codes.__setitem__(job.name, code))
+        run_jobs(jobs, at_once=at_once, signals=signals, ended=ended)
         thread.join()
     return codes
 
@@ -83,6 +88,19 @@ def test_a_signal_is_passed_on_and_nothing_starts_after_it(tmp_path):
     assert ran(jobs, at_once=2, meanwhile=stop) == {"0": 75, "1": 75}
     assert [job.log.exists() for job in jobs] == [True, True, False]
     assert f"heard {signal.SIGTERM:d}" in jobs[0].log.read_text()
+
+
+def test_where_it_is_not_to_go_on_those_that_run_may_save(tmp_path):
+    jobs = jobs_of(
+        tmp_path, HEAR, f"import os, time\nwhile not os.path.exists('{tmp_path}/go'): time.sleep(0.02)", HEAR
+    )
+
+    def go():
+        wait_for(lambda: jobs[0].log.exists() and "ready" in jobs[0].log.read_text())
+        (tmp_path / "go").touch()
+
+    assert ran(jobs, at_once=2, meanwhile=go, last="1") == {"1": 0, "0": 75}
+    assert not jobs[2].log.exists()
 
 
 def test_a_second_ctrl_c_kills_what_does_not_hear(tmp_path):
