@@ -59,9 +59,9 @@ def _runs(runs: Sequence[Run]) -> str:
 def _figure(run: Run, name: str) -> str:
     if name not in run.figures:
         return MISSING
-    found, (step, value) = best(name, run.figures[name]), run.figures[name].last
+    found, (_, value) = best(name, run.figures[name]), run.figures[name].last
     told = format_figure(name, value)
-    if found is None or found[0] == step:
+    if found is None or format_figure(name, found[1]) == told:
         return told
     return f'{told} <span class="faint">best {format_figure(name, found[1])} at {found[0]:,}</span>'
 

@@ -40,13 +40,12 @@ def listing(runs: Sequence[Run], figures: Sequence[str], *, now: float, ascii_on
 
 
 def _figure(run: Run, name: str) -> str:
-    """Returns the last value and, where that isn't the best, the best."""
+    """Returns the last value and, where it looks another, the best."""
     if name not in run.figures:
         return MISSING
-    curve = run.figures[name]
-    found, (step, value) = best(name, curve), curve.last
+    found, (_, value) = best(name, run.figures[name]), run.figures[name].last
     told = format_figure(name, value)
-    if found is None or found[0] == step:
+    if found is None or format_figure(name, found[1]) == told:
         return told
     return f"{told} (best {format_figure(name, found[1])} at {found[0]:,})"
 

@@ -159,6 +159,11 @@ def test_samples_are_in_the_page(folder):
     assert [each["alt"] for each in images] == ["step-000000000", "step-000000003", "step-000000007"]
 
 
+def test_a_best_that_looks_like_the_last_is_not_shown_beside_it(folder):
+    write_run(folder / "again" / "run", losses={100: 0.5, 200: 0.25, 300: 0.25001})
+    assert "best 0." not in reported(folder, "again").text("span")
+
+
 def test_faults_are_listed(folder):
     path = write_run(folder / "a", losses={1: 0.5, 2: math.nan}, exit_code=3, reason="a loss wasn't finite")
     (path / "run.json").write_text("{")

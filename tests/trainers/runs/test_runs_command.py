@@ -54,6 +54,11 @@ def test_lists_runs_with_the_last_heard_of_at_the_end(folder, capsys):
     assert lines[4:] == ["runs/early: a loss wasn't finite"]
 
 
+def test_a_best_that_looks_like_the_last_is_not_shown_beside_it(folder, capsys):
+    write_run(folder / "again" / "run", losses={100: 0.5, 200: 0.25, 300: 0.25001})
+    assert "(best" not in printed(capsys, "again")
+
+
 def test_by_a_figure_the_best_run_comes_first(folder, capsys):
     write_run(folder / "runs" / "without", split="test", heard=NOW)
     lines = printed(capsys, "--figure=eval/loss").splitlines()
