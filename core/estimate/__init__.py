@@ -8,15 +8,17 @@ from core.estimate.products import Product, products_in
 from core.estimate.repeats import Repeats
 from core.estimate.sharding import laid_out
 from core.estimate.spread import Spread, Taken
-from core.estimate.work import MOVED, NODES, STARTED, TURNS, work_of
+from core.estimate.work import CACHED, MOVED, NEAR, NODES, STARTED, TURNS, work_of
 
 __all__ = [
     "ACTIVATIONS",
     "BACKWARD",
+    "CACHED",
     "FORWARD",
     "GRADIENTS",
     "HELD",
     "MOVED",
+    "NEAR",
     "NODES",
     "PARAMETERS",
     "SLOTS",

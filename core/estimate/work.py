@@ -11,7 +11,9 @@ from core.estimate.graphs import CHOICES, called_by, is_loop, same_buffer
 from core.estimate.memory import bytes_of
 from core.estimate.operations import performed, products_of
 
-STARTED, TURNS, MOVED, NODES = "operations started", "turns of loops and choices", "bytes moved", "nodes"
+STARTED, TURNS, NODES = "operations started", "turns of loops and choices", "nodes"
+MOVED, NEAR = "bytes moved", "bytes moved of small tensors"
+CACHED = 2**20  # bytes of an operation's tensors that a core's own cache still holds when the next one reads them
 # What TensorFlow takes out of a function before it runs it, or does without a kernel's work.
 _NOTHING = {
     "Const", "Placeholder", "ReadVariableOp", "Shape", "ShapeN", "Size", "Rank", "BroadcastGradientArgs", "NoOp",
@@ -24,7 +26,7 @@ _PARTS = {"Gather", "GatherV2", "GatherNd", "ResourceGather", "Slice", "StridedS
 
 def work_of(graph: Any) -> Counter[str]:
     """Counts the operations that a step starts, the bytes that those without products read and write, and all nodes."""
-    started, turns, moved = 0.0, 0.0, 0.0
+    started, turns, moved, near = 0.0, 0.0, 0.0, 0.0
     for op, times in performed(graph):
         turns += times * _turns(op)
         if op.type in _NOTHING or same_buffer(op) or called_by(op) or _is_known(op) or _part_of_a_product(op):
@@ -32,8 +34,12 @@ def work_of(graph: Any) -> Counter[str]:
         started += times
         if not products_of(op):
             made = sum(map(bytes_of, op.outputs))
-            moved += times * (2 * made if op.type in _PARTS else made + sum(map(bytes_of, op.inputs)) + _rewritten(op))
-    found = {STARTED: started, TURNS: turns, MOVED: moved, NODES: nodes_of(graph)}
+            size = 2 * made if op.type in _PARTS else made + sum(map(bytes_of, op.inputs)) + _rewritten(op)
+            if size <= CACHED:
+                near += times * size
+            else:
+                moved += times * size
+    found = {STARTED: started, TURNS: turns, MOVED: moved, NEAR: near, NODES: nodes_of(graph)}
     return Counter({name: round(count) for name, count in found.items()})
 
 

@@ -6,14 +6,15 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from core.estimate import Product
+from core.estimate import CACHED, Product
 from trainers.utilisation import best_seconds, measured_peak
 
 MOST_SECONDS, EACH_SECONDS = 3.0, 0.1  # for all products, and for one beyond its first time
 ENOUGH = 0.95  # of a step's operations: the products that do the rest are many, and small
-AT_ONCE, MOST_ROUNDS = 5e7, 200  # operations in one measurement, and how often a product is done in it
+AT_ONCE, MOST_ROUNDS = 1e9, 200  # operations in one call, beside which it is nothing, and how often one is done in it
 LARGE = 512 * 2**20  # bytes of a product that isn't done, lest there be no room
 BYTES, PASSES = 4 * 2**20, 50  # of a tensor that passes through memory, and how often it does
+IN_A_PASS = 5  # times a tensor: a product reads and writes, a sum reads two
 ABREAST, DEEP, ROUNDS = 20, 10, 50  # of operations on a few numbers, in a loop as a step's are
 CARRIED, OF_ONE = 50, 4  # values that a loop hands on, and what TensorFlow does for each in a round
 
@@ -23,6 +24,7 @@ class Speeds(NamedTuple):
 
     operations: float  # of a step's own products
     bytes: float  # read and written by what has no product
+    near: float  # the same of small tensors
     starts: float  # of operations, however small
     turns: float  # of what TensorFlow adds to run loops and choices
 
@@ -31,10 +33,7 @@ def measured_speeds(devices: Sequence[str], products: Mapping[Product | None, in
     """Returns what these devices can do, of `products` that do so many operations of a step; it takes some seconds."""
     gpus = sum("GPU" in device for device in devices)
     with tf.device(devices[0]):
-        x, few = tf.zeros([BYTES // 4]), tf.zeros([64])
-
-        def pass_through(x: tf.Tensor) -> tf.Tensor:
-            return _again(PASSES, lambda y: [y * 0.5 + x], [x])[0][0]
+        few = tf.zeros([64])
 
         def start(x: tf.Tensor) -> tf.Tensor:
             def some(y: tf.Tensor) -> list[tf.Tensor]:
@@ -48,11 +47,18 @@ def measured_speeds(devices: Sequence[str], products: Mapping[Product | None, in
         def turn(x: tf.Tensor) -> tf.Tensor:
             return tf.add_n(_again(ROUNDS, lambda *ys: list(ys), [x * float(i) for i in range(CARRIED)]))[0]
 
-        moved = 5 * BYTES * PASSES / best_seconds(pass_through, x)  # a product reads and writes, a sum reads two
+        moved, near = _passing(BYTES, PASSES), _passing(CACHED // IN_A_PASS, 10 * PASSES)
         starts = ABREAST * (DEEP - 1) * ROUNDS / best_seconds(start, few)
         turns = OF_ONE * CARRIED * ROUNDS / best_seconds(turn, few)
         operations = sum(products.values()) / max(_seconds_of(products, devices), 1e-9)
-    return Speeds(operations * max(gpus, 1), moved * max(gpus, 1), starts, turns)
+    operations, moved, near = (speed * max(gpus, 1) for speed in (operations, moved, near))
+    return Speeds(operations, moved, near, starts, turns)
+
+
+def _passing(size: int, passes: int) -> float:
+    """Returns how many bytes in a second are read and written of tensors of so many."""
+    x = tf.zeros([size // 4])
+    return IN_A_PASS * size * passes / best_seconds(lambda x: _again(passes, lambda y: [y * 0.5 + x], [x])[0][0], x)
 
 
 def _seconds_of(products: Mapping[Product | None, int], devices: Sequence[str]) -> float:

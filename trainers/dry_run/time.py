@@ -3,7 +3,7 @@
 import gin
 
 from core.errors import ConfigurationError, shown
-from core.estimate import MOVED, STARTED, TURNS, Figures
+from core.estimate import MOVED, NEAR, STARTED, TURNS, Figures
 from trainers.dry_run.build import DryBuild
 from trainers.dry_run.operations import counted
 from trainers.dry_run.speeds import Speeds, measured_speeds
@@ -32,6 +32,7 @@ def least_seconds(figures: Figures, speeds: Speeds) -> dict[str, float]:
     return {
         f"{counted(operations)} operations at {counted(speeds.operations)} a second": operations / speeds.operations,
         f"{size(work[MOVED])} through memory at {size(speeds.bytes)}": work[MOVED] / speeds.bytes,
+        f"{size(work[NEAR])} through caches at {size(speeds.near)}": work[NEAR] / speeds.near,
         f"{work[STARTED]:,} starts at {counted(speeds.starts)}": work[STARTED] / speeds.starts,
         f"{work[TURNS]:,} turns of loops and choices at {counted(speeds.turns)}": work[TURNS] / speeds.turns,
     }
