@@ -22,7 +22,8 @@ from tests.commands import CONFIGS, run
 REPLICAS, ALLOWED = 4, 1.02
 SYNCHRONOUS = ("text_nano", "runtime/mirrored")
 LOCAL = (*SYNCHRONOUS, "runtime/local_steps")
-GENTLER = ("adamw.beta_1 = 0.7", "warmup_cosine.peak_rate = 1.5e-3")  # for a share of four rows, not of sixteen
+# For four rows, not sixteen: a lower rate, less momentum, and a longer mean of squares, which are noisier.
+GENTLER = ("adamw.beta_1 = 0.5", "adamw.beta_2 = 0.998", "warmup_cosine.peak_rate = 1.5e-3")
 STRONGER = ("outer/sgd.learning_rate = 1.0", "outer/sgd.momentum = 0.85")
 
 

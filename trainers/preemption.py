@@ -38,7 +38,7 @@ class Preemption:
         self.signal: int | None = None  # which one has asked it to leave, if any
         self._wishes, self._taken = dict.fromkeys(WISHES, 0), dict.fromkeys(WISHES, 0)
         self._in_loop = False
-        self._exit_code: int | None = None  # of a process that is on its way out
+        self._interruption: InterruptedBySignal | None = None  # of a process that is on its way out
 
     @property
     def name(self) -> str:
@@ -70,11 +70,21 @@ class Preemption:
         with self.heard():
             yield
 
+    @contextlib.contextmanager
+    def obeyed(self) -> Iterator[None]:
+        """Raises an interruption that was lost: of one and a failing operation TensorFlow makes an error of its own."""
+        try:
+            yield
+        except Exception as error:
+            if self._interruption is None:
+                raise
+            raise self._interruption from error
+
     def _hear(self, number: int, _: FrameType | None) -> None:
         if number in WISHES:
             self._wishes[signal.Signals(number)] += 1
-        elif self._exit_code is not None:
-            os._exit(self._exit_code)
+        elif self._interruption is not None:
+            os._exit(self._interruption.exit_code)
         elif not self._in_loop:
             self._leave(
                 number,
@@ -92,8 +102,9 @@ class Preemption:
 
     def _leave(self, number: int, text: str) -> None:
         self.signal = number
-        self._exit_code = INTERRUPTED if number == signal.SIGINT else PreemptedError.exit_code
-        raise InterruptedBySignal(text, self._exit_code)
+        exit_code = INTERRUPTED if number == signal.SIGINT else PreemptedError.exit_code
+        self._interruption = InterruptedBySignal(text, exit_code)
+        raise self._interruption
 
 
 @contextlib.contextmanager

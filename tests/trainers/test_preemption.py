@@ -33,6 +33,23 @@ def test_an_except_of_somebody_elses_keeps_no_signal(tmp_path):
     refused(write_task(tmp_path, init=init), cwd=tmp_path, exit_code=75, says=["stopped by SIGTERM"])
 
 
+def test_an_operation_that_fails_as_the_signal_comes_keeps_none_either(tmp_path):
+    outside = """
+        import os, signal, threading, time
+        import tensorflow as tf
+
+        def send_and_fail(queue):
+            time.sleep(0.2)  # until the main thread waits, in C++
+            os.kill(os.getpid(), signal.SIGTERM)
+            queue.close()"""
+    init = """queue = tf.queue.FIFOQueue(1, tf.float32)
+        threading.Thread(target=send_and_fail, args=(queue,)).start()
+        queue.dequeue()"""
+    flag = write_task(tmp_path, outside=textwrap.dedent(outside), init=init)
+    text = refused(flag, cwd=tmp_path, exit_code=75, says=["stopped by SIGTERM before the first step"])
+    assert text.count("\n") == 1
+
+
 HOOK = """
 import os, signal
 import gin

@@ -20,8 +20,9 @@ def run(session: Session) -> int:
         return take_eager_step(session)
     trainer = None
     try:
-        trainer = session.trainer()
-        return _train(session, trainer)
+        with session.preemption.obeyed():
+            trainer = session.trainer()
+            return _train(session, trainer)
     except BaseException as error:
         with after(error):
             _write_failure(session, trainer, exit_code=exit_code_of(error), reason=reason_of(error))
