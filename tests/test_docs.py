@@ -20,6 +20,7 @@ LONG = {
     "many-machines.md",
     "running.md",
     "runs.md",
+    "seeing.md",
     "testing-your-step.md",
     "what-went-wrong.md",
     "your-own-architecture.md",

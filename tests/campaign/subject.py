@@ -123,8 +123,12 @@ def differences(whole: Path, other: Path, *, lost: str | None = None) -> list[st
 
 
 def files(workdir: Path) -> set[str]:
-    """Names what a workdir holds; each start leaves TensorBoard a file, which counts once."""
+    """Names what a workdir holds; each start leaves TensorBoard a file, which counts once.
+
+    Warnings aren't counted: a busy machine gives cause for one, a long wait for data.
+    """
     names = {str(path.relative_to(workdir)) for path in workdir.rglob("*") if "config/history" not in str(path)}
+    names.discard("warnings.jsonl")
     return {re.sub(r"events\.out\.tfevents.*", "events", name) for name in names}
 
 

@@ -50,7 +50,7 @@ def measured_speeds(devices: Sequence[str], products: Mapping[Product | None, in
         moved, near = _passing(BYTES, PASSES), _passing(CACHED // IN_A_PASS, 10 * PASSES)
         starts = ABREAST * (DEEP - 1) * ROUNDS / best_seconds(start, few)
         turns = OF_ONE * CARRIED * ROUNDS / best_seconds(turn, few)
-        operations = sum(products.values()) / max(_seconds_of(products, devices), 1e-9)
+        operations = _speed_of_all(products, devices)
     operations, moved, near = (speed * max(gpus, 1) for speed in (operations, moved, near))
     return Speeds(operations, moved, near, starts, turns)
 
@@ -61,17 +61,20 @@ def _passing(size: int, passes: int) -> float:
     return IN_A_PASS * size * passes / best_seconds(lambda x: _again(passes, lambda y: [y * 0.5 + x], [x])[0][0], x)
 
 
-def _seconds_of(products: Mapping[Product | None, int], devices: Sequence[str]) -> float:
-    """Returns how long products take at best: of those that do most of the work each its own time is measured."""
-    left, seconds, fastest = sum(products.values()), 0.0, measured_peak(devices[:1])
-    enough, began = (1 - ENOUGH) * left, time.perf_counter()
+def _speed_of_all(products: Mapping[Product | None, int], devices: Sequence[str]) -> float:
+    """Returns how many operations in a second are done of products, or could be where a step has none.
+
+    Of those that do most of the work each its own time is measured.
+    """
+    total, seconds, fastest = sum(products.values()), 0.0, measured_peak(devices[:1])
+    left, enough, began = total, (1 - ENOUGH) * total, time.perf_counter()
     for product, operations in sorted(products.items(), key=lambda item: -item[1]):
         if left <= enough or time.perf_counter() - began > MOST_SECONDS:
             break
         if product is not None and product.bytes <= LARGE:
             speed = _speed_of(product)
             seconds, left, fastest = seconds + operations / speed, left - operations, max(fastest, speed)
-    return seconds + left / fastest
+    return total / (seconds + left / fastest) if total else fastest
 
 
 def _speed_of(product: Product) -> float:
