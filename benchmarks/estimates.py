@@ -134,7 +134,8 @@ def trained(words: Sequence[str]) -> dict[str, float]:
         self.progress.bad_step.numpy()  # until all of it is done
         seconds = (time.perf_counter() - began) / (self.step - step)
         found["seconds"] = min(found.get("seconds", seconds), seconds)
-        found["step"] = max(peak_memory()["process"] - found["before"], 0.0)
+        if "step" not in found or self.step <= STEPS:  # later hooks and evaluations have taken memory too
+            found["step"] = max(peak_memory()["process"] - found["before"], 0.0)
 
     with patch.object(Trainer, "warm_up", noting_before), patch.object(Trainer, "take_steps", noting_after):
         if command.main(words):
