@@ -72,7 +72,7 @@ class Preemption:
 
     @contextlib.contextmanager
     def obeyed(self) -> Iterator[None]:
-        """Raises an interruption that was lost: of one and a failing operation TensorFlow makes an error of its own."""
+        """Raises an interruption in place of the error that TensorFlow makes of it if an operation fails just then."""
         try:
             yield
         except Exception as error:

@@ -40,8 +40,9 @@ class Figures:
     joined: Counter[str]  # bytes of all-gathers, by what asks for them
     unknown: Counter[str]  # operations without a rule, by their kind
     operations: Counter[Place]  # floating-point operations of a step on all devices, by where they were asked for
-    products: Counter[Product | None]  # the same by the product that does them, None of what isn't known
     work: Counter[str]  # what it does besides, on all devices
+    # On replicas, which can be measured, the operations by the product that does them, None of what isn't known.
+    products: Counter[Product | None] = dataclasses.field(default_factory=Counter)
     evaluation: Counter[str] = dataclasses.field(default_factory=Counter)  # what an evaluation takes
 
     def grown(self, base: "Figures", more: "Figures", times: int) -> "Figures":
@@ -73,7 +74,7 @@ def on_replicas(assembly: Assembly, step: TrainStep, chunk: Any) -> Figures:
         joined=Counter(),
         unknown=Counter(),
         operations=_operations(chunk),
-        products=Counter({each: round(count) for each, count in products_in(chunk.graph).items()}),
+        products=products_in(chunk.graph),
         work=work_of(chunk.graph),
     )
 
@@ -93,7 +94,6 @@ def on_mesh(assembly: Assembly, chunk: Any, plan: MeshPlan) -> Figures:
         joined=spread.joined,
         unknown=spread.unknown,
         operations=_operations(chunk),
-        products=Counter({each: round(count) for each, count in products_in(chunk.graph).items()}),
         work=work_of(chunk.graph),
     )
 

@@ -1,5 +1,6 @@
 """A product of a traced step, by all that its speed depends on: so it can be done again without the step."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -38,7 +39,7 @@ class Product(NamedTuple):
         return graph.create_op(self.kind, given, attrs=attributes).outputs[0]
 
 
-def products_in(graph: Any) -> dict[Product | None, float]:
+def products_in(graph: Any) -> Counter[Product | None]:
     """Counts the floating-point operations of a traced function by the product that does them.
 
     None stands for products of which something isn't known before they are done.
@@ -48,7 +49,7 @@ def products_in(graph: Any) -> dict[Product | None, float]:
         if products := products_of(op):
             product = _product(op, 2 * products)
             found[product] = found.get(product, 0.0) + 2.0 * times * products
-    return found
+    return Counter({product: round(operations) for product, operations in found.items()})
 
 
 def _product(op: tf.Operation, operations: int) -> Product | None:

@@ -125,10 +125,12 @@ def differences(whole: Path, other: Path, *, lost: str | None = None) -> list[st
 def files(workdir: Path) -> set[str]:
     """Names what a workdir holds; each start leaves TensorBoard a file, which counts once.
 
-    Warnings aren't counted: a busy machine gives cause for one, a long wait for data.
+    A file of nothing but the warning for which a busy machine gives cause isn't counted.
     """
     names = {str(path.relative_to(workdir)) for path in workdir.rglob("*") if "config/history" not in str(path)}
-    names.discard("warnings.jsonl")
+    warnings = workdir / "warnings.jsonl"
+    if warnings.is_file() and all(b"spent waiting for data" in line for line in warnings.read_bytes().splitlines()):
+        names.discard(warnings.name)
     return {re.sub(r"events\.out\.tfevents.*", "events", name) for name in names}
 
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from command_lab import write_task
 
 from tests.commands import CONFIGS, environment, refused, run
 
@@ -92,6 +93,12 @@ def test_gradients_cross_in_the_type_that_a_run_would_reduce_them_in(tmp_path):
 def test_servers_are_refused_before_anybody_is_waited_for(tmp_path):
     files = [f"--gin_file={CONFIGS / name}" for name in ("digits_linear.gin", "runtime/parameter_server.gin")]
     refused(*files, "--mode=dry_run", cwd=tmp_path, exit_code=2, says=["`--mode=dry_run`", "not at parameter servers"])
+
+
+def test_a_step_without_products_takes_its_time_too(tmp_path):
+    done = run(write_task(tmp_path), "--mode=dry_run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"A step takes [\d.e-]+ ms at least.*: 0 ms for 0 operations", " ".join(done.stdout.split()))
 
 
 def test_data_need_not_be_there(tmp_path):
