@@ -54,7 +54,7 @@ def _explain(train_step: TrainStep, input: Input, step: int) -> TapeloopError:
 
 
 def _mend_struck(train_step: TrainStep) -> str | None:
-    """Names weights that aren't finite: a finite loss let an update through whose gradients weren't.
+    """Names weights that aren't finite: a finite loss let an update through whose gradients, or results, weren't.
 
     What they were is lost. They become small numbers, with which the step can be done again: a gradient that goes wrong
     for its data does so with any weights, while one that went wrong where the weights were does so no more.
@@ -66,7 +66,7 @@ def _mend_struck(train_step: TrainStep) -> str | None:
             v = optimizer.parameters[path]
             v.assign(tf.where(tf.math.is_finite(v), v, tf.cast(0.01, v.dtype)))
         if struck and said is None:
-            said = f"the loss of phase `{name}` was, but not the gradient of {listed(struck, most=4)}"
+            said = f"the loss of phase `{name}` was, but not the gradient of {listed(struck, most=4)}, or its update"
     return said
 
 

@@ -70,8 +70,8 @@ class RunState:
         for path, variable in self.variables.items():
             if variable.dtype.is_floating and not tf.reduce_all(tf.math.is_finite(variable)):
                 raise NotFiniteError(
-                    f"after step {self.step}, `{path}` is not finite, though every loss and gradient was: the update "
-                    f"itself overflowed. Nothing was saved. {REMEDY}"
+                    f"after step {self.step}, `{path}` is not finite, though every loss and gradient was: what "
+                    f"the step made of them wasn't. Nothing was saved. {REMEDY}"
                 )
         if not is_chief() and self.peers.workers == 1:
             return checkpoint.path_of(self.workdir.checkpoints, self.step)

@@ -133,7 +133,7 @@ class Settings:
         """Returns the steps between things that happen more than once, each with the name that binds it."""
         names = ("log_every", "evaluate_every", "checkpoint_every", "check_replicas_every")
         every = [(f"Trainer.{name}", getattr(self, name)) for name in names]
-        every += [(f"{type(hook).__name__}.every", hook.every) for hook in self.hooks]
+        every += [(hook.interval_name, hook.every) for hook in self.hooks]
         return [(name, steps) for name, steps in every if steps is not None]
 
     def steps_per_chunk(self, step_bytes: int) -> int:

@@ -1,6 +1,7 @@
 """Takes one step phase by phase, eagerly and on one device, and finds what isn't finite in it first."""
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -19,7 +20,7 @@ class Finding(NamedTuple):
     """What isn't finite in a step."""
 
     phase: str
-    what: list[str]  # the loss, gradients of parameters, or what the update wrote
+    what: list[str]  # the loss, gradients of parameters, or what was written
     origin: Operation | None  # the operation where it began
     features: list[str]  # of what the phase read, those that aren't finite themselves
     rows: list[int] | None  # of the step that aren't finite each by itself, the first ones; `None`: that can't be told
@@ -30,13 +31,17 @@ def find_bad(train_step: TrainStep, batch: Batch, index: int, trail: Trail) -> F
     values, microbatches = dict(batch), shape_of(batch)[0]
     outputs: Batch
     found: Finding | None = None
+    kept: Finding | None = None  # what a history keeps, unless an update suffers for it in the same step
     for plan in train_step.plans:
         phase = plan.phase
         if index % phase.every:
             continue
         rng = train_step.rng_of(phase, tf.constant(index, tf.int64))
         mine = cut({key: values[key] for key in plan.reads}, plan.microbatches)
-        if isinstance(phase, Compute):
+        if isinstance(phase, Compute) and phase.state is not None:
+            found, outputs = _history(train_step, plan, values, index, trail)
+            kept, found = kept or found, None
+        elif isinstance(phase, Compute):
             with trail.following():
                 outputs = compute(phase.outputs, mine, rng, name=phase.name)
         elif plan.through is not None:
@@ -46,7 +51,7 @@ def find_bad(train_step: TrainStep, batch: Batch, index: int, trail: Trail) -> F
         if found:
             return found
         values |= cut(outputs, microbatches)
-    return None
+    return kept
 
 
 def _update(
@@ -76,14 +81,35 @@ def _through(
     train_step: TrainStep, plan: Plan, values: Batch, index: int, trail: Trail
 ) -> tuple[Finding | None, Batch]:
     """Takes an update that goes on through a `Compute` as the engine does, whose gradients nobody else sees."""
-    placed = {key: Placed(x, True) for key, x in values.items()}
-    step = tf.constant(index, tf.int64)
-    with trail.following():
-        healthy, sums, outputs = train_step.runner.run(plan, placed, step, tf.constant(True))
+    healthy, sums, outputs = _run(train_step, plan, values, index, trail)
     mine = {key: values[key] for key in plan.reads}
     if not is_finite(sums["loss"]):
         return _found(plan, mine, ["its loss"], trail.origin([sums["loss"]])), outputs
     return _written(plan, mine, sums[GRADIENT_NORM], healthy, trail), outputs
+
+
+def _history(
+    train_step: TrainStep, plan: Plan, values: Batch, index: int, trail: Trail
+) -> tuple[Finding | None, Batch]:
+    """Takes a `Compute` that keeps a history as the engine does, which writes it."""
+    _, _, outputs = _run(train_step, plan, values, index, trail)
+    written = dict(trail.written)
+    trail.written.clear()  # the updates that follow are asked for what they write themselves
+    if not written:
+        return None, outputs
+    what = [f"what the phase keeps in `{path}`" for path in written]
+    return _found(plan, {key: values[key] for key in plan.reads}, what, first_bad(written.values())), outputs
+
+
+def _run(
+    train_step: TrainStep, plan: Plan, values: Batch, index: int, trail: Trail
+) -> tuple[tf.Tensor, Mapping[str, Any], Batch]:
+    """Has the engine run a phase, under watch."""
+    placed = {key: Placed(x, True) for key, x in values.items()}
+    with trail.following():
+        found: tuple[tf.Tensor, Mapping[str, Any], Batch]
+        found = train_step.runner.run(plan, placed, tf.constant(index, tf.int64), tf.constant(True))
+    return found
 
 
 def _written(plan: Plan, mine: Batch, norm: tf.Tensor, healthy: tf.Tensor, trail: Trail) -> Finding | None:
@@ -99,7 +125,10 @@ def _written(plan: Plan, mine: Batch, norm: tf.Tensor, healthy: tf.Tensor, trail
 def _found(
     plan: Plan, mine: Batch, what: list[str], origin: Operation | None, rows: list[int] | None = None
 ) -> Finding:
-    return Finding(plan.name, what, origin, [key for key, x in mine.items() if not is_finite(x)], rows)
+    features = [key for key, x in mine.items() if not is_finite(x)]
+    if features and origin is not None and not (origin.lines or origin.gradient_of):
+        origin = None  # the engine's own, which handed on what the batch holds
+    return Finding(plan.name, what, origin, features, rows)
 
 
 def _rows_made(origin: Operation | None, mine: Batch) -> list[int] | None:

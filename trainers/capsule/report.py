@@ -32,10 +32,7 @@ def report(finding: Finding | None, trainer: Trainer, capsule: Capsule, step: in
 
 def _of_operation(operation: Operation, trainer: Trainer) -> Iterator[tuple[str, str]]:
     forward = operation.gradient_of
-    if operation.is_gradient:
-        yield "operation", f"{operation.kind}, in the gradient of {operation.is_gradient}"
-    else:
-        yield "operation", operation.kind
+    yield "operation", operation.name
     for line in [*operation.lines, *(forward.lines if forward else ())][:MOST_LINES]:
         yield "", _shown(line)
     yield from (("took", text) for text in operation.took)

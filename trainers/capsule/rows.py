@@ -9,7 +9,7 @@ from core.engine.describe import untraced
 from core.engine.place import shape_of
 from core.random import Rng
 from core.task import Batch, Update
-from trainers.capsule.trail import is_finite
+from trainers.capsule.trail import functions_run_eagerly, is_finite
 
 MOST = 8  # rows that are looked for
 
@@ -26,7 +26,8 @@ def guilty_rows(phase: Update, values: Batch, rng: Rng) -> list[int]:
         m, begin = divmod(first, rows)
         part = {key: x[m : m + 1, begin : begin + end - first] for key, x in values.items()}
         mine = rng._replace(first_row=first, num_rows=end - first)
-        with untraced():  # tracing a function for each number of rows would take longer than calling it
+        # Tracing a function for each number of rows would take longer than calling it.
+        with untraced(), functions_run_eagerly():
             made, _ = accumulate_gradients(phase.loss, phase.variables(), part, mine, name=phase.name)
         return not all(map(is_finite, tf.nest.flatten([made.sums["loss"], made.gradients], expand_composites=True)))
 

@@ -26,7 +26,9 @@ _HOME = Path(__file__).parent.parent.parent
 _ENGINE = tuple(f"{_HOME / room}/" for room in ("core/engine", "trainers"))
 _PASSED = (f"{_HOME / 'core/distribution'}/", sysconfig.get_path("stdlib"), "<")
 _GRADIENT = "_gradient_function"  # calls the gradient of one operation: in tensorflow/python/eager/backprop.py
+_CONVERTED = "converted_call"  # calls what AutoGraph made of a function, as `tf.map_fn` does: in autograph/impl/api.py
 _BACKWARD = "imperative_grad"  # calls that, and the gradients that `tf.custom_gradient` was given
+_GENERATED = "__autograph_generated_file"  # begins the names of AutoGraph's files, which go with the process
 OWN = "a function of one's own"
 _WRITES = ("Assign", "ResourceApply", "ResourceScatter", "ResourceSparse")
 
@@ -58,6 +60,12 @@ class Operation:
     length: int = 0  # of the first axis of what it made,
     places: Sequence[int] = ()  # and where along it the bad values are
 
+    @property
+    def name(self) -> str:
+        """Says what it is, and of what it is the gradient."""
+        kind = "a function that TensorFlow traces" if self.kind.startswith("__") else self.kind
+        return f"{kind}, in the gradient of {self.is_gradient}" if self.is_gradient else kind
+
 
 class Trail:
     """Sees the operations that run within `following`."""
@@ -74,14 +82,12 @@ class Trail:
     @contextlib.contextmanager
     def following(self) -> Iterator[None]:
         """Sees each operation within; functions that are to be traced run eagerly."""
-        traced = not tf.config.functions_run_eagerly()
         self._note_places(dict(self._variables.values()))
         op_callbacks.add_op_callback(self._see)
-        tf.config.run_functions_eagerly(True)
         try:
-            yield
+            with functions_run_eagerly():
+                yield
         finally:
-            tf.config.run_functions_eagerly(not traced)
             op_callbacks.remove_op_callback(self._see)
 
     def origin(self, tensors: Iterable[Any]) -> Operation | None:
@@ -124,17 +130,22 @@ class Trail:
 
     def _asked(self) -> tuple[list[Line], str, Mapping[str, Any] | None]:
         """Returns the lines that asked for the operation, the innermost module, and of what it is a gradient, if so."""
-        lines, module, gradient = list[Line](), "", None
+        lines, converted, module, gradient = list[Line](), 0, "", None
         frame: FrameType | None = sys._getframe(2)
         while frame is not None:
             code = frame.f_code
             if code.co_filename.startswith(_TENSORFLOW):
                 if gradient is None and code.co_name in (_GRADIENT, _BACKWARD):
                     gradient = frame.f_locals if code.co_name == _GRADIENT else {"op_name": OWN}
+                if code.co_name == _CONVERTED and (made := frame.f_locals.get("converted_f")) is not None:
+                    lines[converted:] = _as_written(lines[converted:], made.ag_source_map)
+                    converted = len(lines)
             elif code.co_filename.startswith(_ENGINE):
                 break  # what lies further out is the way to the step function
             elif not code.co_filename.startswith(_PASSED):
-                lines.append(Line(code.co_filename, frame.f_lineno, code.co_name))
+                line = Line(code.co_filename, frame.f_lineno, code.co_name)
+                if not lines or lines[-1][:2] != line[:2]:  # a function within the line is called from there
+                    lines.append(line)
                 if not module and code.co_argcount:
                     caller = original(frame.f_locals.get(code.co_varnames[0]))  # of a copy in an inner loop
                     module = self._modules.get(id(caller), "")
@@ -163,6 +174,25 @@ class Trail:
             if known and all(i < len(made.inputs) and made.inputs[i] == each for i, each in known.items()):
                 return made
         return None
+
+
+@contextlib.contextmanager
+def functions_run_eagerly() -> Iterator[None]:
+    """Runs functions that are to be traced without tracing."""
+    before = tf.config.functions_run_eagerly()
+    tf.config.run_functions_eagerly(True)
+    try:
+        yield
+    finally:
+        tf.config.run_functions_eagerly(before)
+
+
+def _as_written(lines: Iterable[Line], origins: Mapping[Any, Any]) -> list[Line]:
+    """Returns, of lines that AutoGraph made, those that they were made of; others as they are."""
+    places = {tuple(made): origin for made, origin in origins.items()}
+    found = [(line, places.get(line[:2])) for line in lines]
+    kept = [Line(o.loc.filename, o.loc.lineno, o.function_name or line.function) if o else line for line, o in found]
+    return [line for line in kept if not Path(line.file).name.startswith(_GENERATED)]
 
 
 def first_bad(operations: Iterable[Operation]) -> Operation | None:

@@ -125,6 +125,12 @@ class Bench:
         calls = [first, *(self._seconds(self._whole, self.chunk_steps) for _ in range(more))]
         return statistics.median(calls) / self.chunk_steps
 
+    def training_seconds(self) -> float:
+        """Estimates what measuring `training` takes, where examples don't keep it waiting."""
+        chunk = self.chunk_steps * self.seconds_a_step
+        real = chunk + max(REAL_SECONDS, REAL_CHUNKS * chunk)
+        return STRETCHES * (real + chunk + min(REAL_CHUNKS * chunk, TIMED_SECONDS))
+
     def passes(self) -> Callable[[], float]:
         """Returns what times the passes forward and backward, in seconds a step."""
         timed = self._timed({"both": backward_program(self._pieces)})["both"]
@@ -148,7 +154,7 @@ class Bench:
                 began = time.perf_counter()
                 hook(trainer)
                 seconds = time.perf_counter() - began
-            name = STANDARD.get(type(hook), f"{type(hook).__name__}.every")
+            name = STANDARD.get(type(hook), hook.interval_name)
             found[name] = found.get(name, 0.0) + seconds / (hook.every or trainer.steps)
         trainer.telemetry.close()
         return found

@@ -13,7 +13,7 @@ from core.disk import write_whole
 from core.distribution import mirrored, one_device
 from core.measure import fractions
 from core.workers import is_chief, joined
-from trainers.diagnose.bench import ROUNDS, STRETCHES, TIMED_SECONDS, Bench
+from trainers.diagnose.bench import ROUNDS, STRETCHES, Bench
 from trainers.diagnose.picture import picture
 from trainers.diagnose.points import Point, Scale, measured, scales
 from trainers.diagnose.remedies import Remedy, Tried
@@ -27,6 +27,7 @@ from trainers.workdir import json_text
 
 LONGEST_CHUNK_SECONDS = 1.0  # chunks of slower steps are cut, or measuring would take for ever
 PROGRAMS = 5  # of a point, that are traced and timed; one more for each phase that sends
+OTHER_BATCH_PROGRAMS = 3  # that are traced and timed to compare with another batch
 
 
 class Diagnosis:
@@ -57,8 +58,7 @@ class Diagnosis:
         """Measures, tells, and keeps it in `folder`."""
         console = Console(highlight=False, quiet=not is_chief())
         console.print(
-            f"measuring takes about {self._seconds():.0f} s, beside two calls of each hook; nothing that it trains is "
-            "kept",
+            f"measuring takes about {self._seconds()}; nothing that it trains is kept",
             soft_wrap=True,
         )
         points = self._points()
@@ -82,15 +82,15 @@ class Diagnosis:
         write_whole({path: found.encode(), drawn: picture(points, title).encode()})
         console.print(f"all of it is in `{path}`, and as a picture in `{drawn}`", soft_wrap=True)
 
-    def _seconds(self) -> float:
+    def _seconds(self) -> str:
         """Estimates what measuring takes, from the one trace and the few steps that there have been."""
         bench = self.bench
         programs = PROGRAMS + len({entry.phase for entry in bench.trainer.train_step.exchange.ledger.collectives})
-        call = max(TIMED_SECONDS, bench.seconds_a_step)
-        others = 2  # the other batch, and a remedy
-        traced = programs * len(self.scales) + 2 * others
-        real = 3 * 6 * max(TIMED_SECONDS, bench.chunk_steps * bench.seconds_a_step)
-        return traced * (bench.traced + ROUNDS * call) + (len(self.scales) + others) * real
+        timed = bench.traced + ROUNDS * bench.timed_steps * bench.seconds_a_step
+        point = programs * timed + bench.training_seconds()
+        line = bench.traced + 2 * bench.training_seconds()
+        first = len(self.scales) * point + OTHER_BATCH_PROGRAMS * timed
+        return f"{first:.0f} s beside two calls of each hook, and {line:.0f} s more for each line that could help"
 
     def _points(self) -> list[Point]:
         """Measures all scales; the last is as configured, and has the hooks' work as well."""
@@ -164,7 +164,7 @@ def _changes(remedy: Remedy, settings: Settings) -> dict[str, Any]:
     """Returns the settings that a line changes; a hook that is called less often is one more."""
     hooks = list(settings.hooks)
     for i, hook in enumerate(hooks):
-        if type(hook).__name__ == remedy.hook:
+        if hook.interval_name == remedy.interval:
             hooks[i] = copy.copy(hook)
             hooks[i].every = remedy.every
     return {**remedy.settings, "hooks": hooks}

@@ -13,7 +13,7 @@ class Remedy:
 
     line: str
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    hook: str = ""  # the class whose `every` becomes `every`
+    hook: str = ""  # gin's name of that whose `every` becomes `every`
     every: int = 0
     devices: Sequence[str] = ()
     caution: str = ""  # what else it changes

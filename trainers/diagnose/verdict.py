@@ -75,7 +75,7 @@ class Case:
         needed = self.settings.parallel_calls * math.ceil(1.2 * times.real / times.synthetic)
         calls = min(needed, MOST_CALLS)
         hide = "would hide it" if needed <= MOST_CALLS else f"would hide a part of it, {needed} all"
-        says = f"{says}; {calls} parallel calls {hide}."
+        says = f"{says}; {calls} parallel calls {hide}, if they don't wait for each other."
         return Verdict(INPUT_BOUND, share, says, [setting("parallel_calls", calls)])
 
     def _host_bound(self, share: float) -> Verdict:
@@ -99,7 +99,7 @@ class Case:
         }
         if not rarer:
             return Verdict(HOST_BOUND, share, f"{says}, once at the end: with more steps its share becomes smaller.")
-        would = ", ".join(f"each {every:,} steps" for every in rarer.values())
+        would = ", ".join(dict.fromkeys(f"each {every:,} steps" for every in rarer.values()))
         return Verdict(
             HOST_BOUND, share, f"{says}; {would} would do.", [interval(name, n) for name, n in rarer.items()]
         )

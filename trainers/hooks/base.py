@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import gin
+
 from core.telemetry import Telemetry
 from trainers.averaged import Averaged
 from trainers.experiment import Experiment
@@ -67,9 +69,15 @@ class Hook(abc.ABC):
     """Base class; `every=None` means only at the end of the run."""
 
     every: int | None = None
+    scope = ""  # that gin made it in
 
     def __init__(self, every: int | None = None):
-        self.every = every
+        self.every, self.scope = every, gin.current_scope_str()
+
+    @property
+    def interval_name(self) -> str:
+        """Returns the name by which a gin file binds `every`: `a/MyHook.every` of `@a/MyHook()`."""
+        return "/".join(filter(None, (self.scope, f"{type(self).__name__}.every")))
 
     def due(self, step: int, steps: int) -> bool:
         """Says whether to call the hook after `step` of `steps` steps."""

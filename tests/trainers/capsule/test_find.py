@@ -113,6 +113,17 @@ def test_the_operation_and_its_module_are_found(name):
     assert not found.features
 
 
+def log_of_zero(row):
+    zeros = row - row
+    return tf.math.log(zeros)
+
+
+def test_lines_that_autograph_makes_are_told_as_they_were_written():
+    found = found_in(lambda: One(lambda x: tf.map_fn(log_of_zero, x)))
+    assert {line.file for line in found.origin.lines} == {__file__}
+    assert lines_of(found.origin)[0].strip() == "return tf.math.log(zeros)"
+
+
 @pytest.mark.parametrize("fn", [tf.identity, lambda x: tf.where(x > 0.0, x, -np.inf)])
 def test_a_finite_step_has_nothing_to_be_found(fn):
     assert found_in(lambda: One(fn)) is None
@@ -125,6 +136,46 @@ def test_a_fault_before_and_behind_a_compute_is_found_in_the_update_that_suffers
     assert (found.phase, found.origin.kind, found.origin.is_gradient) == ("g", "SqrtGrad", "Sqrt")
     assert found.origin.module == "g"
     assert "what the update wrote to `g/w`" in found.what
+
+
+class Keeps(One):
+    """Keeps what `fn` makes of its examples, and shows it where it is `shown`."""
+
+    def __init__(self, fn, shown):
+        super().__init__(tf.identity)
+        self.history, self.kept, self.shown = Module(), fn, shown
+        self.history.last = tf.Variable(tf.zeros([6, 2]), trainable=False)
+
+    def phases(self):
+        return [Compute("keep", self.keep, state=self.history), *super().phases()]
+
+    def keep(self, batch, rng):
+        made = self.kept(batch["x"])
+        return {"old": made if self.shown else self.history.last.read_value()}, {self.history.last.ref(): made}
+
+    def loss(self, batch, rng):
+        return Loss(tf.reduce_sum(self.net(batch["old"]), 1))
+
+
+def test_a_history_that_is_spoilt_is_found_where_no_update_suffers_yet():
+    found = found_in(lambda: Keeps(lambda x: tf.math.log(x - x), shown=False))
+    assert (found.phase, found.origin.kind) == ("keep", "Log")
+    assert found.what == ["what the phase keeps in `history/last`"]
+    found = found_in(lambda: Keeps(lambda x: tf.math.log(x - x), shown=True))
+    assert (found.phase, found.origin.kind, found.rows) == ("net", "Log", list(range(6)))
+    assert found_in(lambda: Keeps(tf.identity, shown=False)) is None
+
+
+def test_of_data_that_are_not_finite_no_operation_of_the_engine_s_is_named():
+    x = ROWS["x"].numpy()
+    x[0, 4, 1] = np.nan
+    found = found_in(lambda: One(tf.identity), {"x": tf.constant(x)})
+    assert (found.origin, found.features, found.rows) == (None, ["x"], [4])
+
+
+def test_what_tensorflow_traces_all_the_same_is_named_as_that():
+    found = found_in(lambda: One(lambda x: tf.vectorized_map(lambda row: tf.math.log(row - row), x)))
+    assert found.origin.name == "a function that TensorFlow traces"
 
 
 class Drawn(One):
