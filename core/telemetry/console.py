@@ -145,8 +145,8 @@ def label(name: str) -> str:
 def format_figure(name: str, value: SupportsFloat) -> str:
     """Returns a number as a person reads it, with about four digits that matter.
 
-    >>> [format_figure("loss", x) for x in (0.12341234, 1.5, 31.41592, 65536.2, 0.00012345, 1e-9, 0.0)]
-    ['0.1234', '1.5000', '31.416', '65,536', '0.000123', '1e-09', '0.0000']
+    >>> [format_figure("loss", x) for x in (0.12341234, 1.5, 31.41592, 65536.2, 0.00012345, 1e-9, 0.0, 2e29)]
+    ['0.1234', '1.5000', '31.416', '65,536', '0.000123', '1e-09', '0.0000', '2e+29']
     >>> format_figure("data_wait", 0.018), format_figure("step_seconds", 0.00125), format_figure("examples", 60000)
     ('2 %', '1.250 ms', '60,000')
     """
@@ -165,7 +165,7 @@ def format_figure(name: str, value: SupportsFloat) -> str:
     if kind == "step_seconds":
         return f"{x:.3f} s" if x >= 1 else f"{1000 * x:.3f} ms"
     size = abs(x)
-    if 0 < size < 0.01:
+    if 0 < size < 0.01 or size >= 1e9:
         return f"{x:.3g}"
     decimals = 4 if size < 10 else 3 if size < 100 else 2 if size < 1000 else 0
     return f"{x:,.{decimals}f}"

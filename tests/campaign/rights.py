@@ -1,10 +1,12 @@
 """Takes from a process what root has and an ordinary user doesn't: to read and write what nobody may."""
 
+import contextlib
 import ctypes
 import os
+from collections.abc import Iterator
 
 VERSION = 0x2008_0522  # of the structures below (capget(2))
-CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 1, 2
+FILES = 1 << 1 | 1 << 2  # CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH
 
 
 class _Header(ctypes.Structure):
@@ -17,15 +19,34 @@ class _Data(ctypes.Structure):
 
 def give_up() -> None:
     """Makes the rights of files count for this process, whoever it belongs to."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    header, data = _Header(VERSION, 0), (_Data * 2)()
-    _check(libc.capget(ctypes.byref(header), data))
-    data[0].effective &= ~(1 << CAP_DAC_OVERRIDE | 1 << CAP_DAC_READ_SEARCH)
+    data = _capabilities()
+    data[0].effective &= ~FILES
     data[0].permitted &= data[0].effective
     data[0].inheritable &= data[0].effective
-    _check(libc.capset(ctypes.byref(header), data))
+    _call("capset", data)
 
 
-def _check(result: int) -> None:
-    if result:
+@contextlib.contextmanager
+def given_up() -> Iterator[None]:
+    """Makes the rights of files count for this thread, within."""
+    data = _capabilities()
+    before = data[0].effective
+    data[0].effective &= ~FILES
+    _call("capset", data)
+    try:
+        yield
+    finally:
+        data[0].effective = before
+        _call("capset", data)
+
+
+def _capabilities() -> "ctypes.Array[_Data]":
+    data = (_Data * 2)()
+    _call("capget", data)
+    return data
+
+
+def _call(name: str, data: "ctypes.Array[_Data]") -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if getattr(libc, name)(ctypes.byref(_Header(VERSION, 0)), data):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

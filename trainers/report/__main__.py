@@ -8,6 +8,7 @@ if __name__ == "__main__":
 
     begin("gin", "rich.console", "tensorboard.summary.writer.record_writer")
 
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -57,8 +58,13 @@ def _define(flag_values: FlagValues) -> None:
 
 def run(flags: FlagValues) -> int:
     """Writes the page that the flags describe; returns the exit code."""
-    out = Path(flags.out)
+    # What a link leads to is written, and the link stays.
+    out = Path(os.path.realpath(flags.out) if os.path.islink(flags.out) else flags.out)
     try:
+        if os.path.exists(out) and not os.path.isfile(out):  # a device would be replaced by the page
+            raise ConfigurationError(
+                f"`--out` is {shown(flags.out)}, which is no plain file: name another, as `--out=report.html`."
+            )
         runs = [read_run(path) for path in find_runs(flags.run)]
         text = page(runs, now=time.time())
         try:
@@ -70,7 +76,7 @@ def run(flags: FlagValues) -> int:
             ) from None
     except (ConfigurationError, NoRoomError) as error:
         return report(error, verbose=False)
-    print(f"{len(runs)} runs in `{out}`" if len(runs) != 1 else f"{runs[0].name} in `{out}`")
+    print(f"{len(runs)} runs in `{flags.out}`" if len(runs) != 1 else f"{runs[0].name} in `{flags.out}`")
     return 0
 
 

@@ -12,7 +12,7 @@ from trainers.report.style import STYLE
 from trainers.report.svg import COLOURS, Line, chart
 from trainers.report.verdict import verdict
 from trainers.runs.compare import MISSING, differences
-from trainers.runs.figures import best, main_figures
+from trainers.runs.figures import last_and_best, main_figures
 from trainers.runs.read import Run
 
 # Even where a name slipped through as markup, a browser would fetch nothing for it and run nothing of it.
@@ -49,21 +49,17 @@ def _runs(runs: Sequence[Run]) -> str:
     figures = main_figures(run.figures for run in runs)
     rows = []
     for i, run in enumerate(runs, 1):
-        step = f"{run.step:,}" + (f" of {run.steps:,}" if run.steps not in (None, run.step) else "")
         state = f'<span class="{run.state.split()[0]}">{_said(run.ending)}</span>'
         told = [_figure(run, name) for name in figures]
-        rows.append([_number(i), _said(run.name), state, step, *told, _time(run.heard)])
+        rows.append([_number(i), _said(run.name), state, run.reached, *told, _time(run.heard)])
     return _table(["", "run", "state", "step", *map(_said, figures), "last wrote"], rows)
 
 
 def _figure(run: Run, name: str) -> str:
     if name not in run.figures:
         return MISSING
-    found, (_, value) = best(name, run.figures[name]), run.figures[name].last
-    told = format_figure(name, value)
-    if found is None or format_figure(name, found[1]) == told:
-        return told
-    return f'{told} <span class="faint">best {format_figure(name, found[1])} at {found[0]:,}</span>'
+    last, best = last_and_best(name, run.figures[name])
+    return f'{last} <span class="faint">{best}</span>' if best else last
 
 
 def _curves(runs: Sequence[Run]) -> str:
@@ -72,11 +68,11 @@ def _curves(runs: Sequence[Run]) -> str:
     for i, run in enumerate(runs):
         for name, curve in run.figures.items():
             split, _, own = name.partition("/")
-            line = Line(str(i + 1), as_said(f"{run.name}: {name}"), i, split != "train", curve)
+            line = Line(str(i + 1), f"{run.name}: {name}", i, split != "train", curve)
             lines.setdefault(own, []).append(line)
     drawn = {own: each for own, each in lines.items() if any(line.curve.finite for line in each)}
     charts = [
-        f"<figure><figcaption>{_said(own)}</figcaption>{chart(as_said(own), each)}{_values(own, each)}</figure>"
+        f"<figure><figcaption>{_said(own)}</figcaption>{chart(own, each)}{_values(own, each)}</figure>"
         for own, each in drawn.items()
     ]
     if not charts:
@@ -153,7 +149,9 @@ def _faults(runs: Sequence[Run]) -> str:
         for name, curve in run.figures.items():
             steps = [step for step, value in zip(curve.steps, curve.values, strict=True) if not math.isfinite(value)]
             if steps:
-                own.append(f"{name} wasn't finite {len(steps)} times, first at step {steps[0]:,}")
+                own.append(
+                    f"{name} wasn't finite at {len(steps):,} of {len(curve.steps):,} steps, first at {steps[0]:,}"
+                )
         said += [f"<li>{_number(i)} {_said(text)}</li>" for text in [*own, *run.damage]]
     return f"<ul>{''.join(said)}</ul>" if said else "<p>None was recorded.</p>"
 

@@ -15,10 +15,13 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 def samples(folder: Path) -> Iterator[str]:
     """Yields a figure of HTML for each sample that is shown."""
-    files = sorted(path for path in folder.glob("step-*") if path.suffix in (".png", ".txt") and _is_readable(path))
+    files = sorted(path for path in folder.glob("step-*") if path.suffix in (".png", ".txt") and _is_file(path))
     for i in sorted({round(k * (len(files) - 1) / (MOST - 1)) for k in range(MOST)} if files else ()):
         path = files[i]
-        content = path.read_bytes()
+        try:
+            content = path.read_bytes()
+        except OSError:  # somebody else's, or gone since
+            continue
         name = escape(as_said(path.stem))
         if path.suffix == ".txt":
             yield f"<figure><figcaption>{name}</figcaption><pre>{escape(_readable(content))}</pre></figure>"
@@ -28,7 +31,8 @@ def samples(folder: Path) -> Iterator[str]:
             yield f"<figure><figcaption>{name}</figcaption>{image}</figure>"
 
 
-def _is_readable(path: Path) -> bool:
+def _is_file(path: Path) -> bool:
+    """Tells whether it is a plain file that isn't too large."""
     try:
         found = path.stat()
         return stat.S_ISREG(found.st_mode) and found.st_size <= MOST_BYTES

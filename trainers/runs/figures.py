@@ -12,6 +12,8 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from core.telemetry.console import format_figure
+
 SMALLER = {
     *("loss", "error", "perplexity", "bits", "entropy", "frechet", "fid", "kid", "mae", "mse", "rmse", "wer", "cer"),
 }
@@ -74,6 +76,18 @@ def best(name: str, curve: Curve) -> Point | None:
     """Returns the step and value where the figure was best first; None if no value is, or the name doesn't say."""
     better = sign(name)
     return max(curve.finite, key=lambda point: better * point[1], default=None) if better else None
+
+
+def last_and_best(name: str, curve: Curve) -> tuple[str, str]:
+    """Returns the last value as it is shown and, where that looks another, the best with its step.
+
+    >>> last_and_best("eval/loss", Curve((100, 200, 300), (0.5, 0.2, 0.3)))
+    ('0.3000', 'best 0.2000 at 200')
+    """
+    last, found = format_figure(name, curve.last[1]), best(name, curve)
+    if found is None or format_figure(name, found[1]) == last:
+        return last, ""
+    return last, f"best {format_figure(name, found[1])} at {found[0]:,}"
 
 
 def main_figures(runs: Iterable[Mapping[str, Curve]]) -> list[str]:

@@ -1,5 +1,6 @@
 """Which runs and figures a command is about, by the names that it was given."""
 
+import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -8,16 +9,17 @@ from core.errors import ConfigurationError, did_you_mean, shown
 from trainers.runs.read import Run, is_run
 
 DEPTH = 3  # folders below the one that is named
+_WHAT: dict[type[OSError], str] = {FileNotFoundError: "doesn't exist", NotADirectoryError: "is no folder"}
 
 
 def find_runs(folders: Sequence[str]) -> list[Path]:
     """Returns the folders of runs that are, or lie below, `folders`: by default `runs`. Each once."""
     found: dict[str, Path] = {}
     for name in folders or ["runs"]:
-        path = Path(name)
-        if not path.is_dir():
-            raise _no_such_folder(name, named=bool(folders))
-        below = list(_below(path, DEPTH))
+        try:
+            below = list(_below(Path(name), DEPTH))
+        except OSError as error:
+            raise _no_folder(name, error, named=bool(folders)) from None
         if not below:
             raise ConfigurationError(
                 f"{shown(name)} is no run, and none lies in it: a run's folder has a `run.json` or `metrics.jsonl`. "
@@ -39,26 +41,26 @@ def check_figures(figures: Sequence[str], runs: Sequence[Run]) -> None:
 
 
 def _below(path: Path, depth: int) -> Iterator[Path]:
+    """Yields the folders of runs; raises an `OSError` where `path` is none that can be read."""
     if is_run(path):
         yield path
     elif depth:
-        try:
-            folders = sorted(each for each in path.iterdir() if each.is_dir() and not each.name.startswith("."))
-        except OSError:  # somebody else's
-            return
-        for folder in folders:
-            yield from _below(folder, depth - 1)
+        for folder in sorted(each for each in path.iterdir() if os.path.isdir(each) and not each.name.startswith(".")):
+            with contextlib.suppress(OSError):  # somebody else's
+                yield from _below(folder, depth - 1)
 
 
-def _no_such_folder(name: str, *, named: bool) -> ConfigurationError:
-    if not named:
+def _no_folder(name: str, error: OSError, *, named: bool) -> ConfigurationError:
+    if not named and isinstance(error, FileNotFoundError):
         return ConfigurationError(
             f"there is no folder `runs` in `{Path.cwd()}`: name that of a run, or of several, as "
             "`python -m trainers.runs FOLDER`."
         )
     path = Path(name)
-    siblings = [str(each) for each in path.parent.iterdir() if each.is_dir()] if path.parent.is_dir() else []
-    what = "is no folder" if path.exists() else "doesn't exist"
+    siblings: list[str] = []
+    with contextlib.suppress(OSError):
+        siblings = [str(each) for each in path.parent.iterdir() if os.path.isdir(each)]
+    what = _WHAT.get(type(error), f"can't be read ({error.strerror})")
     return ConfigurationError(
         f"{shown(name)} {what}: name the folder of a run, or of several.{did_you_mean(name, siblings)}"
     )

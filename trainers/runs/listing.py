@@ -7,9 +7,8 @@ from rich.table import Table
 from rich.text import Text
 
 from core.errors import as_said
-from core.telemetry.console import format_figure
 from trainers.runs.compare import MISSING
-from trainers.runs.figures import best
+from trainers.runs.figures import last_and_best
 from trainers.runs.read import FAILED, FINISHED, NEVER_BEGAN, RUNNING, Run
 
 STYLES = {FINISHED: "green", RUNNING: "bold cyan", FAILED: "bold red", NEVER_BEGAN: "red"}
@@ -28,11 +27,10 @@ def listing(runs: Sequence[Run], figures: Sequence[str], *, now: float, ascii_on
     """Returns a row for each run, headed by its letter where it has one."""
     made = table(["run", "state", "step", *figures, "heard"], ascii_only=ascii_only)
     for i, run in enumerate(runs):
-        step = f"{run.step:,}" + (f" of {run.steps:,}" if run.steps not in (None, run.step) else "")
         made.add_row(
             Text(f"{letters[i]}  {run.name}" if letters else run.name),
             Text(run.ending, STYLES.get(run.state, "yellow")),
-            Text(step),
+            Text(run.reached),
             *(Text(_figure(run, name)) for name in figures),
             Text(f"{age(now - run.heard)} ago" if run.heard else MISSING),
         )
@@ -40,21 +38,17 @@ def listing(runs: Sequence[Run], figures: Sequence[str], *, now: float, ascii_on
 
 
 def _figure(run: Run, name: str) -> str:
-    """Returns the last value and, where it looks another, the best."""
     if name not in run.figures:
         return MISSING
-    found, (_, value) = best(name, run.figures[name]), run.figures[name].last
-    told = format_figure(name, value)
-    if found is None or format_figure(name, found[1]) == told:
-        return told
-    return f"{told} (best {format_figure(name, found[1])} at {found[0]:,})"
+    last, best = last_and_best(name, run.figures[name])
+    return f"{last} ({best})" if best else last
 
 
 def comparison(runs: Sequence[Run], rows: Mapping[str, Sequence[str]], *, ascii_only: bool, letters: str) -> Table:
     """Returns a column for each run, a row for each name whose values differ."""
     made = table(["", *(letters or [run.name for run in runs])], ascii_only=ascii_only)
     for name, values in rows.items():
-        made.add_row(Text(name), *(Text(as_said(value)) for value in values))
+        made.add_row(Text(as_said(name)), *(Text(as_said(value)) for value in values))
     return made
 
 

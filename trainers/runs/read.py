@@ -46,6 +46,11 @@ class Run:
         return as_said(str(self.path)).replace("\n", "\\n")
 
     @property
+    def reached(self) -> str:
+        """Says its step, and of how many where that is another."""
+        return f"{self.step:,}" + (f" of {self.steps:,}" if self.steps not in (None, self.step) else "")
+
+    @property
     def ending(self) -> str:
         """Says its state in a few words."""
         if self.state in (FAILED, NEVER_BEGAN) and self.exit_code is not None:
@@ -55,7 +60,7 @@ class Run:
 
 def is_run(path: Path) -> bool:
     """Tells whether a folder is that of a run."""
-    return any((path / name).is_file() for name in SIGNS)
+    return any(os.path.isfile(path / name) for name in SIGNS)  # a `Path` raises where it may not look
 
 
 def read_run(path: Path) -> Run:
@@ -81,7 +86,7 @@ def read_run(path: Path) -> Run:
         configuration=configuration,
         record=record,
         warnings=tuple(_warnings(path / "warnings.jsonl", damage)),
-        damage=tuple(damage),
+        damage=tuple(map(as_said, damage)),
     )
 
 
@@ -89,7 +94,7 @@ def _state(path: Path, result: Mapping[str, Any], *, began: bool) -> tuple[str, 
     """Returns the state, the exit code where there is one, and why."""
     if is_locked(path / ".lock"):
         return RUNNING, None, ""
-    code, reason = result.get("exit_code"), str(result.get("reason", ""))
+    code, reason = result.get("exit_code"), as_said(str(result.get("reason", "")))
     if type(code) is not int:
         if not began:
             return NEVER_BEGAN, None, "it was stopped before its first step"
@@ -111,7 +116,7 @@ def _figures(path: Path, damage: list[str]) -> dict[str, Curve]:
             step, split = row.pop("step"), str(row.pop("split"))
             if type(step) is not int or not 0 <= step < 2**63:
                 raise TypeError
-            values = {f"{split}/{name}": _number(value) for name, value in row.items()}
+            values = {as_said(f"{split}/{name}"): _number(value) for name, value in row.items()}
         except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError):
             if line.endswith(b"\n"):  # one without is being written, or was when the run was killed
                 unread.append(number)
@@ -119,7 +124,7 @@ def _figures(path: Path, damage: list[str]) -> dict[str, Curve]:
         for name, value in values.items():
             points.setdefault(name, {})[step] = value
     if unread:
-        damage.append(f"{len(unread)} lines of `metrics.jsonl` can't be read, the first is line {unread[0]}")
+        damage.append(f"lines of `metrics.jsonl` can't be read: {len(unread)}, the first of them line {unread[0]}")
     ordered = {name: sorted(values.items()) for name, values in points.items()}
     return {name: Curve(*map(tuple, zip(*values, strict=True))) for name, values in ordered.items()}
 
@@ -134,7 +139,7 @@ def _warnings(path: Path, damage: list[str]) -> Iterator[tuple[int, str]]:
         except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError):
             unread += line.endswith(b"\n")
     if unread:
-        damage.append(f"{unread} lines of `{path.name}` can't be read")
+        damage.append(f"lines of `{path.name}` can't be read: {unread}")
 
 
 def _number(value: Any) -> float:
@@ -145,7 +150,7 @@ def _number(value: Any) -> float:
 
 def _configuration(path: Path, damage: list[str]) -> dict[str, str]:
     """Returns each parameter that was in effect as gin would write it, macros by their values."""
-    if not path.exists():
+    if _bytes(path, damage) is None:
         return {}
     try:
         bindings = read_all([str(path)], [], []).bindings

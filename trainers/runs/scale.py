@@ -15,6 +15,7 @@ from core.telemetry.console import format_figure
 
 WIDE = 10.0  # how many times the smallest value the largest has to be for a logarithmic scale
 INTERVALS = 5
+LONGEST = 7  # letters of a label, which has to stand beside a chart
 
 
 def tick_label(name: str, tick: float) -> str:
@@ -22,10 +23,14 @@ def tick_label(name: str, tick: float) -> str:
 
     >>> tick_label("loss", 0.05), tick_label("loss", 100.0), tick_label("step_seconds", 0.05)
     ('0.05', '100', '50 ms')
+    >>> tick_label("loss", 2_000_000.0), tick_label("examples_per_second", -150_000.0)
+    ('2e+06', '-1.5e+05')
     """
     number, space, unit = format_figure(name, tick).partition(" ")
     if "." in number and "e" not in number:
         number = number.rstrip("0").rstrip(".")
+    if len(number) > LONGEST:
+        number = f"{tick:.3g}"
     return f"{number}{space}{unit}"
 
 

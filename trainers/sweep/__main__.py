@@ -129,7 +129,7 @@ def run(parsed: Command) -> int:
             return code
         with Signals() as signals:
             codes = _run(sweep, left, signals, flags) if left else {}
-        runs = _runs(sweep)
+        runs = _finished(sweep)
     except (ConfigurationError, NoRoomError) as error:
         return report(error, verbose=False)
     if runs:
@@ -155,15 +155,16 @@ def _check(sweep: Sweep, points: Sequence[Point]) -> int:
     ).returncode
 
 
-def _runs(sweep: Sweep) -> dict[str, Run]:
-    return {point.name: read_run(sweep.path(point)) for point in sweep.points if is_run(sweep.path(point))}
+def _finished(sweep: Sweep) -> dict[str, Run]:
+    """Returns the runs that have finished, by the names of their points."""
+    return {point.name: read_run(sweep.path(point)) for point in sweep.points if sweep.is_finished(point)}
 
 
 def _check_figures(figures: Sequence[str], sweep: Sweep) -> None:
     """Refuses a figure that no run has, once one has finished: before, nobody knows what it will have."""
     if figures:
         try:
-            check_figures(figures, [*_runs(sweep).values()])
+            check_figures(figures, [*_finished(sweep).values()])
         except ConfigurationError as error:
             raise ConfigurationError(
                 f"{error} The same command with one of these, or without `--figure`, goes on from here."
@@ -200,7 +201,8 @@ def _outcome(path: Path, job: Job, code: int) -> str:
         return EXIT_CODES[code]
     if code < 0:
         return f"killed by {describe_signal(-code)}; its output is in `{job.log}`"
-    reason = read_run(path).reason if is_run(path) else ""
+    run = read_run(path)
+    reason = run.reason if run.exit_code == code else ""  # what lies there may have been another run before
     kind = EXIT_CODES.get(code, "none of our exit codes")
     return f"failed ({code}: {kind}){f': {reason}' if reason else '.'} Its output is in `{job.log}`"
 

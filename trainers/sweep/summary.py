@@ -8,7 +8,7 @@ from rich.text import Text
 
 from trainers.runs.figures import sign
 from trainers.runs.listing import table
-from trainers.runs.read import FINISHED, Run
+from trainers.runs.read import Run
 from trainers.runs.spread import Spread
 from trainers.sweep.grid import Over, Point
 
@@ -31,8 +31,8 @@ def summary(
     *,
     ascii_only: bool,
 ) -> Table:
-    """Returns the table: the last value of each figure, over the runs of a group that have finished."""
-    finished = {key: [run for run in runs if run and run.state == FINISHED] for key, runs in groups.items()}
+    """Returns the table: the last value of each figure, over the runs of a group; one that hasn't finished is None."""
+    finished = {key: [run for run in runs if run] for key, runs in groups.items()}
     spreads = {
         name: {
             key: Spread.of([run.figures[name].last[1] for run in runs if name in run.figures])

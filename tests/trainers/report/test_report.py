@@ -13,6 +13,7 @@ import zlib
 import pytest
 
 from core.telemetry import Warned
+from tests.campaign import rights
 from tests.commands import CONFIGS, environment, run
 from tests.markup import Page
 from tests.written_runs import write_run
@@ -153,10 +154,13 @@ def test_samples_are_in_the_page(folder):
     (path / "samples").mkdir()
     for step in range(10):
         (path / "samples" / f"step-{step:09d}.png").write_bytes(png(step + 1))
-    (path / "samples" / "step-000000010.png").write_bytes(b"no picture")
+    (path / "samples" / "step-000000003.png").write_bytes(b"no picture")
     os.mkfifo(path / "samples" / "step-000000011.png")
-    images = reported(folder, "runs").all("img")
-    assert [each["alt"] for each in images] == ["step-000000000", "step-000000003", "step-000000007"]
+    (path / "samples" / "step-000000010.png").write_bytes(png())
+    (path / "samples" / "step-000000010.png").chmod(0)
+    with rights.given_up():
+        images = reported(folder, "runs").all("img")
+    assert [each["alt"] for each in images] == ["step-000000000", "step-000000007"]
 
 
 def test_a_best_that_looks_like_the_last_is_not_shown_beside_it(folder):
@@ -169,7 +173,7 @@ def test_faults_are_listed(folder):
     (path / "run.json").write_text("{")
     said = reported(folder, "a").text("li")
     assert "failed (3: not finite): a loss wasn't finite" in said
-    assert "eval/loss wasn't finite 1 times, first at step 2" in said
+    assert "eval/loss wasn't finite at 1 of 2 steps, first at 2" in said
     assert "`run.json` holds no JSON object" in said
 
 
@@ -183,7 +187,7 @@ def test_warnings_are_listed(folder):
     page = reported(folder, "a")
     assert "Warnings" in page.text("h2")
     assert "step 1,200: the loss <rises>" in page.text("li")
-    assert "1 lines of `warnings.jsonl` can't be read" in page.text("li")
+    assert "lines of `warnings.jsonl` can't be read: 1" in page.text("li")
 
 
 def test_a_run_that_left_nothing_has_a_page(folder):
@@ -226,20 +230,32 @@ def test_the_verdict_measures_by_the_spread_between_seeds(tmp_path):
         ([], ["no run is named"]),
         (["empty"], ["'empty' is no run"]),
         (["run", "--out=no/folder/x.html"], ["`--out` is 'no/folder/x.html'", "No such file or directory"]),
-        (["run", "--out=empty"], ["`--out` is 'empty'", "Is a directory", "as `--out=report.html`"]),
+        (["run", "--out=empty"], ["`--out` is 'empty'", "is no plain file", "as `--out=report.html`"]),
+        (["run", "--out=pipe"], ["`--out` is 'pipe'", "is no plain file"]),
+        (["run", f"--out={'x' * 300}"], ["File name too long"]),
         (["run", "--ot=x"], ["there is no flag `--ot=x`. Did you mean `--out`?"]),
     ],
 )
 def test_mistakes_are_one_paragraph(folder, capsys, words, says):
     write_run(folder / "run")
     (folder / "empty").mkdir()
+    os.mkfifo(folder / "pipe")
     assert main(words) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert error.count("\n") == 1
     for text in says:
         assert text in error
-    assert sorted(os.listdir(folder)) == ["empty", "run"]
+    assert sorted(os.listdir(folder)) == ["empty", "pipe", "run"]
+
+
+def test_a_link_is_followed_and_stays(folder):
+    write_run(folder / "run")
+    (folder / "there").mkdir()
+    (folder / "report.html").symlink_to("there/page.html")
+    reported(folder, "run")
+    assert (folder / "report.html").is_symlink()
+    assert (folder / "there" / "page.html").is_file()
 
 
 def test_a_full_disk_leaves_the_page_before(folder, monkeypatch, capsys):

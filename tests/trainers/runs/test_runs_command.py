@@ -120,11 +120,16 @@ def test_json_holds_all_of_it(folder, capsys):
     assert list(found["differences"]) == ["adamw.learning_rate"]
 
 
-def test_a_name_is_shown_and_not_obeyed(folder, capsys):
-    write_run(folder / "runs" / "[red]\x1b[2J\n")
-    out = printed(capsys)
-    assert r"runs/[red]\x1b[2J\n" in out
-    assert "\x1b" not in out
+def test_what_runs_say_is_shown_and_not_obeyed(folder, capsys):
+    path = write_run(folder / "runs" / "[red]\x1b[2J\n", exit_code=1, reason="[red]\x1b[2J", rate="'\x1b[2J'")
+    with (path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 300, "split": "eval", "\\u001b[2J_loss": 1}\n')
+    for words in ([], ["runs/late", str(path)], [str(path)]):
+        out = printed(capsys, *words)
+        assert r"[red]\x1b[2J\n: [red]\x1b[2J" in out
+        assert r"eval/\x1b[2J_loss" in out
+        assert "\x1b" not in out
+    assert printed(capsys, r"--figure=eval/\x1b[2J_loss")
 
 
 @pytest.mark.parametrize(
@@ -133,6 +138,7 @@ def test_a_name_is_shown_and_not_obeyed(folder, capsys):
         (["runs/lat"], ["'runs/lat' doesn't exist", "Did you mean `runs/late`?"]),
         (["empty"], ["'empty' is no run, and none lies in it", "`--workdir` of a run"]),
         (["file"], ["'file' is no folder"]),
+        (["x" * 300], ["can't be read (File name too long)"]),
         (["--figure=eval/los"], ["`--figure` is 'eval/los'", "Did you mean `eval/loss`?"]),
         (["--figures=loss"], ["there is no flag `--figures=loss`. Did you mean `--figure`?"]),
     ],

@@ -7,11 +7,13 @@ import os
 
 import pytest
 
+from core.errors import ConfigurationError
+from tests.campaign import rights
 from tests.commands import CONFIGS, run
 from tests.written_runs import LOSSES, write_run
 from trainers.runs.figures import Curve, best, main_figures
 from trainers.runs.find import find_runs
-from trainers.runs.read import is_run, read_run
+from trainers.runs.read import SIGNS, is_run, read_run
 from trainers.workdir import Workdir
 
 DIGITS = [f"--gin_file={CONFIGS / 'digits_linear.gin'}", "--gin_param=Trainer.evaluate_every=10"]
@@ -127,16 +129,20 @@ def test_what_is_cut_off_or_no_number_is_no_damage(tmp_path):
         (
             "metrics.jsonl",
             '\n{}\n{"step": 1, "split": "eval", "loss": 2}\n[1]\n',
-            "3 lines of `metrics.jsonl`",
+            "lines of `metrics.jsonl` can't be read: 3, the first of them line 1",
         ),
         (
             "metrics.jsonl",
             '{"step": 1, "split": "eval", "a": {}}\n',
-            "can't be read, the first is line 1",
+            "can't be read: 1, the first of them line 1",
         ),
-        ("metrics.jsonl", f'{{"step": 1, "split": "eval", "a": 1{"0" * 400}}}\n', "1 lines of `metrics.jsonl`"),
-        ("metrics.jsonl", '{"step": -1, "split": "eval", "a": 1}\n', "1 lines of `metrics.jsonl`"),
-        ("metrics.jsonl", "[" * 100_000 + "\n", "1 lines of `metrics.jsonl`"),
+        (
+            "metrics.jsonl",
+            f'{{"step": 1, "split": "eval", "a": 1{"0" * 400}}}\n',
+            "lines of `metrics.jsonl` can't be read: 1,",
+        ),
+        ("metrics.jsonl", '{"step": -1, "split": "eval", "a": 1}\n', "lines of `metrics.jsonl` can't be read: 1,"),
+        ("metrics.jsonl", "[" * 100_000 + "\n", "lines of `metrics.jsonl` can't be read: 1,"),
         ("run.json", "{", "`run.json` holds no JSON object"),
         ("result.json", "[]", "`result.json` holds no JSON object"),
         ("config/operative.gin", "Trainer.steps = = 3", "operative.gin:1 can't be read as gin"),
@@ -160,6 +166,29 @@ def test_pipes_are_not_waited_for(tmp_path):
     found = read_run(path)
     assert len(found.damage) == 3
     assert found.state == "stopped"
+
+
+@pytest.mark.parametrize("name", [*SIGNS, "config", "warnings.jsonl", "checkpoints"])
+def test_what_may_not_be_read_is_named_and_the_rest_is_read(tmp_path, name):
+    path = write_run(tmp_path / "runs" / "a")
+    if not (path / name).exists():
+        (path / name).touch()
+    (path / name).chmod(0)
+    with rights.given_up():
+        found = read_run(path)
+    assert (len(found.damage) == 1) == (name not in (".lock", "checkpoints"))
+    assert (found.figures == {}) == (name == "metrics.jsonl")
+    assert (found.configuration == {}) == (name == "config")
+
+
+def test_a_folder_that_may_not_be_read_hides_no_other(tmp_path):
+    runs = write_run(tmp_path / "runs" / "a").parent
+    closed = write_run(runs / "closed")
+    closed.chmod(0)
+    with rights.given_up():
+        assert find_runs([str(runs)]) == [runs / "a"]
+        with pytest.raises(ConfigurationError, match=r"closed' can't be read \(Permission denied\): name the folder"):
+            find_runs([str(closed)])
 
 
 def test_a_folder_with_nothing_but_a_lock_is_a_run_that_never_began(tmp_path):

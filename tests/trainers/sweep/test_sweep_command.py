@@ -28,8 +28,9 @@ OVERS = ["--over=sgd.learning_rate = [0.1, 0.2]", "--over=seed = [0, 1, 2]"]
 
 def write_point(folder, rate, seed, losses, **how):
     """Writes the run of a point as it would be had it been run."""
-    path = write_run(folder / f"learning_rate={rate},seed={seed}", losses={10: 1.0, 20: losses}, **how)
-    params = [f"sgd.learning_rate = {rate}", f"Experiment.seed = {seed}"]
+    name = f"learning_rate={rate}" if seed is None else f"learning_rate={rate},seed={seed}"
+    path = write_run(folder / name, losses={10: 1.0, 20: losses}, **how)
+    params = [f"sgd.learning_rate = {rate}", *([] if seed is None else [f"Experiment.seed = {seed}"])]
     given = audit.read([str(CONFIGS / "digits_linear.gin")], params, search=[CHECKOUT]).given
     (path / "config" / "given.gin").write_text("".join(f"# {line}" for line in given.splitlines(True)))
 
@@ -52,6 +53,19 @@ def test_the_table_has_means_and_spreads_over_seeds(folder, capsys):
         ["0.1", "3", "0.5000", "±", "0.2500"],
         ["0.2", "3", "0.1250", "±", "0.0000", "best"],
     ]
+
+
+def test_a_run_of_another_configuration_that_lies_there_counts_for_nothing(folder, capsys, monkeypatch):
+    write_point(folder / "s", 0.1, 0, 0.5)
+    write_run(folder / "s" / "learning_rate=0.1,seed=1", losses={20: 1000.0})
+    monkeypatch.setattr("trainers.sweep.__main__._check", lambda *_: 0)
+    refused = [sys.executable, "-c", "raise SystemExit(2)"]
+    monkeypatch.setattr(Sweep, "job", lambda self, point: Job(point.name, refused, folder / "log"))
+    words = ["--over=sgd.learning_rate = [0.1]", "--over=seed = [0, 1]", "--", LINEAR, "--workdir=s"]
+    assert main(words) == 2
+    _, outcome, _, _, _, row = capsys.readouterr().out.splitlines()
+    assert "failed (2: configuration). Its output is in `" in outcome
+    assert row.split() == ["0.1", "1", "of", "2", "0.5000"]
 
 
 def test_a_run_counts_as_finished_by_its_configuration_and_result(folder):
@@ -104,6 +118,7 @@ def test_spreads():
         ([*OVERS, "--", LINEAR, "--eager"], ["`--eager` has no effect in a sweep"]),
         ([*OVERS, "--", LINEAR, "--workdir=run"], ["`run` holds a run", "--workdir=DIR"]),
         ([*OVERS, "--", "--gin_file=none.gin"], ["there is no such gin file"]),
+        ([*OVERS, "--", LINEAR, f"--workdir={'x' * 300}"], ["can't be written: File name too long"]),
         (["--over=seed=[]", "--", LINEAR], ["the grid has no point"]),
         (["--over=seed=3", "--", LINEAR], ["`--over` is 'seed=3', which has no list of values"]),
     ],
@@ -129,11 +144,12 @@ def test_a_figure_that_a_finished_run_lacks_is_refused_before_another_begins(fol
 
 def test_a_figure_that_the_first_run_lacks_is_refused_behind_it(folder, capsys, monkeypatch):
     program = (
-        "import sys; from pathlib import Path; from tests.written_runs import write_run; write_run(Path(sys.argv[1]))"
+        "import sys; from pathlib import Path; from tests.trainers.sweep.test_sweep_command import write_point; "
+        "write_point(Path('s'), sys.argv[1], None, 0.5)"
     )
 
     def job(self, point):
-        return Job(point.name, [sys.executable, "-c", program, str(self.path(point))], folder / f"{point.name}.log")
+        return Job(point.name, [sys.executable, "-c", program, *point.values], folder / f"{point.name}.log")
 
     monkeypatch.setattr(Sweep, "job", job)
     monkeypatch.setattr("trainers.sweep.__main__._check", lambda *_: 0)
