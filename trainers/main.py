@@ -164,7 +164,7 @@ def _run(flags: FlagValues, preemption: Preemption) -> int:
         with native_stderr_in(_log_folder(flags, workdir)):
             with held_back(signal.SIGTERM):  # by NumPy's threads for good: what comes is this thread's to hear
                 import_packages("numpy")
-            import_packages("rich.progress", "tensorboard.summary.writer.event_file_writer", "tensorflow")
+            import_packages("rich.progress", "tensorboard.summary.writer.record_writer", "tensorflow")
             from trainers.session import Session
 
             with saying_goodbye():

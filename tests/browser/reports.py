@@ -36,7 +36,11 @@ def made(folder: Path, shipped: Path) -> Path:
             raise RuntimeError(f"{name} ended with {done.returncode}:\n{done.stderr}")
     for name in WITH_SAMPLES:
         shutil.copytree(shipped / name, runs / name)
-    write_run(runs / ("a_name_without_a_place_to_break" * 6), exit_code=3, reason="<b>broken</b> " + "w" * 200)
+    broken = write_run(runs / ("a_name_without_a_place_to_break" * 6), exit_code=3, reason="<b>broken</b> " + "w" * 200)
+    with (broken / "metrics.jsonl").open("a") as file:  # labels as long as they come
+        file.write(
+            '{"step": 10, "split": "train", "far": -1.05e-38}\n{"step": 1000000, "split": "train", "far": -1e38}\n'
+        )
     for i in range(8):
         write_run(runs / f"seed={i}", losses={1: 2.0, 100: 0.5 + i / 1000})
     page = folder / "report.html"

@@ -3,18 +3,19 @@
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from html import escape
 
 from trainers.runs.figures import Curve, Point, has_bound
-from trainers.runs.scale import Scale, tick_label
+from trainers.runs.scale import Scale, step_label, tick_labels
 
 WIDTH, HEIGHT = 480, 280
-LEFT, RIGHT, TOP, BOTTOM = 62, 24, 8, 30
+LEFT, RIGHT, TOP, BOTTOM = 66, 24, 8, 30
 COLOURS = 8  # classes `c0` to `c7`
 MOST_POINTS = 400  # of a curve, and of those that are marked `MOST_MARKED`
 MOST_MARKED = 40
 LINE = 13  # the height of a label
+Place = Callable[[Point], tuple[float, float]]  # where a point of a curve lies in the picture
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,33 +40,50 @@ def chart(name: str, lines: Sequence[Line]) -> str:
         inner = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
         return LEFT + steps.place(x) * inner[0], TOP + (1 - values.place(y)) * inner[1]
 
-    parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(name)} by step">']
-    for tick in values.ticks():
-        y = place((int(steps.low), tick))[1]
-        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{tick_label(name, tick)}</text>')
+    parts = [
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(name)} by step">',
+        *_axes(name, values, steps, place),
+        *(_drawn(line, place) for line in lines),
+        *_end_labels(lines, place),
+        "</svg>",
+    ]
+    return "".join(parts)
+
+
+def _axes(name: str, values: Scale, steps: Scale, place: Place) -> Iterator[str]:
+    ticks = values.ticks()
+    for tick, label in zip(ticks, tick_labels(name, ticks), strict=True):
+        _, y = place((int(steps.low), tick))
+        yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        yield f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{label}</text>'
     for tick in steps.ticks():
         if tick >= 0 and tick == int(tick):
-            x = place((int(tick), values.low))[0]
-            parts.append(f'<text x="{x:.1f}" y="{HEIGHT - 8}" text-anchor="middle">{int(tick):,}</text>')
-    for line in lines:
-        parts.append(f'<g class="c{line.colour % COLOURS}{"" if line.solid else " dashed"}">')
-        parts.append(f"<title>{escape(line.title)}</title>")
-        for segment in _segments(line.curve):
-            places = [place(point) for point in _thinned(segment)]
-            if len(places) > 1:
-                parts.append(f'<polyline points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in places)}"/>')
-            if len(places) == 1 or (line.solid and len(places) <= MOST_MARKED):
-                parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5"/>' for x, y in places]
-        parts.append("</g>")
+            x, _ = place((int(tick), values.low))
+            yield f'<text x="{x:.1f}" y="{HEIGHT - 8}" text-anchor="middle">{step_label(int(tick))}</text>'
+
+
+def _drawn(line: Line, place: Place) -> str:
+    """Returns one curve, with gaps where it isn't finite; what is alone between two, or among few, is marked."""
+    parts = [f'<g class="c{line.colour % COLOURS}{"" if line.solid else " dashed"}">']
+    parts.append(f"<title>{escape(line.title)}</title>")
+    for segment in _segments(line.curve):
+        places = [place(point) for point in _thinned(segment)]
+        if len(places) > 1:
+            parts.append(f'<polyline points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in places)}"/>')
+        if len(places) == 1 or (line.solid and len(places) <= MOST_MARKED):
+            parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5"/>' for x, y in places]
+    return "".join([*parts, "</g>"])
+
+
+def _end_labels(lines: Sequence[Line], place: Place) -> Iterator[str]:
+    """Yields a label at the end of each curve; of two that share one, at that of the held out."""
     held_out = {line.label for line in lines if line.solid}
     labelled = [line for line in lines if line.curve.finite and (line.solid or line.label not in held_out)]
     ends = [(place(line.curve.finite[-1])[1], line) for line in labelled]
     if len(ends) <= (HEIGHT - TOP - BOTTOM) // LINE:  # more find no room
         for y, line in _apart(ends):
             colour, x = line.colour % COLOURS, WIDTH - RIGHT + 4
-            parts.append(f'<text class="end c{colour}" x="{x}" y="{y + 4:.1f}">{escape(line.label)}</text>')
-    return "".join([*parts, "</svg>"])
+            yield f'<text class="end c{colour}" x="{x}" y="{y + 4:.1f}">{escape(line.label)}</text>'
 
 
 def _segments(curve: Curve) -> Iterator[list[Point]]:

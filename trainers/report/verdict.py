@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from core.telemetry.console import format_figure
 from trainers.runs.figures import main_figures, sign
 from trainers.runs.read import FINISHED, Run
-from trainers.runs.spread import Spread
+from trainers.runs.spread import Spread, is_seed
 
 
 def verdict(runs: Sequence[Run]) -> str:
-    """Compares the finished runs by the figure that most have; those that differ in their seed alone count as one."""
+    """Compares the finished runs by the figure that most have; those of one setting count as one, and a seed once."""
     finished = [(i, run) for i, run in enumerate(runs, 1) if run.state == FINISHED]
     if not finished:
         return "No run has finished, and so none can be called better than another."
@@ -18,10 +18,10 @@ def verdict(runs: Sequence[Run]) -> str:
     if not figures:
         return "No figure that is known to be better larger or smaller was measured: the curves have to speak."
     name = figures[0]
-    groups: dict[object, list[tuple[int, float]]] = {}
+    groups: dict[object, list[tuple[int, Run]]] = {}
     for i, run in finished:
         if name in run.figures and math.isfinite(run.figures[name].last[1]):
-            groups.setdefault(_but_its_seed(run), []).append((i, run.figures[name].last[1]))
+            groups.setdefault(_but_its_seed(run), []).append((i, run))
     ranked = sorted((_told(group, name) for group in groups.values()), key=lambda each: -sign(name) * each[1].mean)
     if not ranked:
         return f"No run has ended with a finite {name}."
@@ -35,7 +35,7 @@ def verdict(runs: Sequence[Run]) -> str:
     says = f"{who} ended with the {better} {name}, {figure}, before {next_who} with {next_figure}: "
     deviations = [each.deviation for each in (spread, next_spread) if each.deviation is not None]
     if not deviations:
-        return f"{says}one run each, which can't tell a difference from chance; repeat them with other seeds."
+        return f"{says}one seed each, which can't tell a difference from chance; repeat them with other seeds."
     if gap <= max(deviations):
         return f"{says}no further apart than runs that differ in their seed alone, which doesn't tell who is better."
     times = f"{gap / max(deviations):.1f} times" if max(deviations) else "more than"
@@ -44,15 +44,18 @@ def verdict(runs: Sequence[Run]) -> str:
 
 def _but_its_seed(run: Run) -> object:
     """Returns what runs share that are repetitions of one another; one that left no configuration is alone."""
-    settings = {name: x for name, x in run.configuration.items() if not name.endswith("Experiment.seed")}
+    settings = {name: x for name, x in run.configuration.items() if not is_seed(name)}
     return frozenset(settings.items()) if settings else run.path
 
 
-def _told(group: Sequence[tuple[int, float]], name: str) -> tuple[str, Spread, str]:
+def _told(group: Sequence[tuple[int, Run]], name: str) -> tuple[str, Spread, str]:
     """Returns who a group is, its spread, and that in words."""
     numbers = [str(i) for i, _ in group]
-    spread = Spread.of([x for _, x in group])
-    if spread.deviation is None:
-        return f"run {numbers[0]}", spread, spread.told(name)
-    who = f"runs {', '.join(numbers[:-1])} and {numbers[-1]}"
-    return who, spread, f"{spread.told(name)} over {len(group)} seeds"
+    who = f"runs {', '.join(numbers[:-1])} and {numbers[-1]}" if len(group) > 1 else f"run {numbers[0]}"
+    spread = Spread.of([*{_seed(run): run.figures[name].last[1] for _, run in group}.values()])
+    told = spread.told(name)
+    return who, spread, told if spread.deviation is None else f"{told} over {spread.count} seeds"
+
+
+def _seed(run: Run) -> str | None:
+    return next((x for name, x in run.configuration.items() if is_seed(name)), None)

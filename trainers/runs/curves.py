@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from rich.text import Text
 
 from trainers.runs.figures import Curve, Point, has_bound
-from trainers.runs.scale import Scale, tick_label
+from trainers.runs.scale import Scale, tick_labels
 
 LETTERS = "abcdefgh"
 COLOURS = ("blue", "red", "green", "magenta", "cyan", "yellow", "bright_blue", "bright_red")
@@ -26,7 +26,8 @@ def chart(name: str, curves: Mapping[str, Curve], *, width: int, ascii_only: boo
     points = {letter: curve.finite for letter, curve in curves.items() if curve.finite}
     scale = Scale.of((y for each in points.values() for _, y in each), even=has_bound(name))
     steps = Scale.of((x for each in points.values() for x, _ in each), even=True)
-    labels = {_row(scale, tick): tick_label(name, tick) for tick in scale.ticks()}
+    ticks = scale.ticks()
+    labels = {_row(scale, tick): label for tick, label in zip(ticks, tick_labels(name, ticks), strict=True)}
     margin = max(map(len, labels.values()))
     columns = max(width - margin - 3 - len(points), 16)
     cells: list[list[tuple[int, str]]] = [[(0, "")] * columns for _ in range(HEIGHT)]

@@ -116,7 +116,7 @@ def _figures(path: Path, damage: list[str]) -> dict[str, Curve]:
             step, split = row.pop("step"), str(row.pop("split"))
             if type(step) is not int or not 0 <= step < 2**63:
                 raise TypeError
-            values = {as_said(f"{split}/{name}"): _number(value) for name, value in row.items()}
+            values = {f"{split}/{name}": _number(value) for name, value in row.items()}
         except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError):
             if line.endswith(b"\n"):  # one without is being written, or was when the run was killed
                 unread.append(number)
@@ -125,7 +125,7 @@ def _figures(path: Path, damage: list[str]) -> dict[str, Curve]:
             points.setdefault(name, {})[step] = value
     if unread:
         damage.append(f"lines of `metrics.jsonl` can't be read: {len(unread)}, the first of them line {unread[0]}")
-    ordered = {name: sorted(values.items()) for name, values in points.items()}
+    ordered = {as_said(name): sorted(values.items()) for name, values in points.items()}
     return {name: Curve(*map(tuple, zip(*values, strict=True))) for name, values in ordered.items()}
 
 

@@ -9,29 +9,50 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 
 from core.telemetry.console import format_figure
 
 WIDE = 10.0  # how many times the smallest value the largest has to be for a logarithmic scale
 INTERVALS = 5
-LONGEST = 7  # letters of a label, which has to stand beside a chart
+LONGEST = 8  # letters of a label, which has to stand beside a chart
 
 
-def tick_label(name: str, tick: float) -> str:
-    """Returns what stands beside a round value of the figure `name`.
+def tick_labels(name: str, ticks: Sequence[float]) -> list[str]:
+    """Returns what stands beside round values of the figure `name`: few letters, and no two the same.
 
-    >>> tick_label("loss", 0.05), tick_label("loss", 100.0), tick_label("step_seconds", 0.05)
-    ('0.05', '100', '50 ms')
-    >>> tick_label("loss", 2_000_000.0), tick_label("examples_per_second", -150_000.0)
-    ('2e+06', '-1.5e+05')
+    >>> tick_labels("loss", [0.05, 100.0, 2_000_000.0]), tick_labels("step_seconds", [0.05])
+    (['0.05', '100', '2e6'], ['50 ms'])
+    >>> tick_labels("loss", [1000.0, 1000.2])
+    ['1000', '1000.2']
     """
+    labels = [_label(name, tick) for tick in ticks]
+    if len({*labels}) == len(ticks):
+        return labels
+    digits = next(n for n in range(4, 18) if len({f"{tick:.{n}g}" for tick in ticks}) == len(ticks))
+    return [_short(f"{tick:.{digits}g}") for tick in ticks]
+
+
+def _label(name: str, tick: float) -> str:
     number, space, unit = format_figure(name, tick).partition(" ")
     if "." in number and "e" not in number:
         number = number.rstrip("0").rstrip(".")
-    if len(number) > LONGEST:
-        number = f"{tick:.3g}"
-    return f"{number}{space}{unit}"
+    return f"{_short(number if len(number) <= LONGEST else f'{tick:.3g}')}{space}{unit}"
+
+
+def _short(number: str) -> str:
+    """Returns a number without the letters of its exponent that say nothing."""
+    return re.sub(r"e\+?(-?)0*", r"e\1", number)
+
+
+def step_label(step: int) -> str:
+    """Returns what stands below a step.
+
+    >>> step_label(800_000), step_label(1_500_000)
+    ('800,000', '1.5M')
+    """
+    return f"{step:,}" if step < 1_000_000 else f"{step / 1_000_000:.12g}M"
 
 
 @dataclasses.dataclass(frozen=True)

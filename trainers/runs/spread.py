@@ -14,6 +14,13 @@ from collections.abc import Sequence
 from core.telemetry.console import format_figure
 from trainers.runs.compare import MISSING
 
+SEED = "Experiment.seed"
+
+
+def is_seed(name: str) -> bool:
+    """Tells whether the runs that differ in this parameter alone are repetitions of one another."""
+    return name.rpartition("/")[2].split(".")[-2:] == SEED.split(".")
+
 
 @dataclasses.dataclass(frozen=True)
 class Spread:

@@ -146,13 +146,17 @@ def _check(sweep: Sweep, points: Sequence[Point]) -> int:
     """Has all configurations bound, in one process that imports TensorFlow; returns its exit code."""
     request = {"words": sweep.main_words, "points": [point.params for point in points]}
     parent = os.getpid()
-    return subprocess.run(
+    code = subprocess.run(
         [sys.executable, "-m", "trainers.sweep.check"],
         input=json.dumps(request).encode(),
         start_new_session=True,
         preexec_fn=lambda: die_with(parent),
         check=False,
     ).returncode
+    if code < 0:
+        name = describe_signal(-code)
+        print(f"error: {name} killed the check of the configurations. Nothing was run; try again.", file=sys.stderr)
+    return code if code >= 0 else KILLED
 
 
 def _finished(sweep: Sweep) -> dict[str, Run]:

@@ -17,8 +17,8 @@ from typing import Any
 from core.errors import ConfigurationError, shown
 from trainers.gin_audit.parse import read_all
 from trainers.gin_audit.statements import Reference, text
+from trainers.runs.spread import SEED, is_seed
 
-SEED = "Experiment.seed"
 MOST_POINTS = 10_000
 EXAMPLE = "write a list of gin values, as `--over='adamw.learning_rate=[1e-3, 3e-3]'`"
 
@@ -33,7 +33,7 @@ class Over:
     @property
     def is_seed(self) -> bool:
         """Tells whether the points that differ in it alone are repetitions of one another."""
-        return self.name.split(".")[-2:] == SEED.split(".")
+        return is_seed(self.name)
 
     @property
     def short(self) -> str:

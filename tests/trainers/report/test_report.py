@@ -218,8 +218,12 @@ def test_the_verdict_measures_by_the_spread_between_seeds(tmp_path):
     near = [("0.1", 0, 1.0), ("0.1", 1, 2.0), ("0.2", 0, 1.5)]
     assert "no further apart than runs that differ in their seed alone" in said(tmp_path / "near", *near)
     once = said(tmp_path / "once", ("0.1", 0, 2.0), ("0.2", 0, 1.0))
-    assert once.startswith("Run 2 ended with the smallest eval/loss, 1.0000, before run 1 with 2.0000: one run each")
+    assert once.startswith("Run 2 ended with the smallest eval/loss, 1.0000, before run 1 with 2.0000: one seed each")
     assert "nothing" not in once
+    twice = said(tmp_path / "twice", ("0.1", 0, 1.0), ("0.1", 0, 1.0), ("0.2", 0, 2.0))
+    assert twice.startswith(
+        "Runs 1 and 2 ended with the smallest eval/loss, 1.0000, before run 3 with 2.0000: one seed"
+    )
     assert "no other setting" in said(tmp_path / "one", ("0.1", 0, 2.0))
     assert "No run has ended with a finite eval/loss" in said(tmp_path / "nan", ("0.1", 0, math.nan))
 

@@ -18,7 +18,7 @@ from trainers.runs.compare import differences
 from trainers.runs.curves import HEIGHT, chart
 from trainers.runs.figures import Curve
 from trainers.runs.read import read_run
-from trainers.runs.scale import Scale
+from trainers.runs.scale import Scale, tick_labels
 
 NOW = 1_700_000_000.0
 
@@ -238,6 +238,18 @@ def test_a_scale_holds_its_values_and_its_ticks_rise(values, even):
     assert all(a < b for a, b in itertools.pairwise(ticks))
     assert len(ticks) <= 12
     assert all(-1e-6 <= scale.place(tick) <= 1 + 1e-6 for tick in ticks)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(FINITE, min_size=1, max_size=20))
+def test_labels_say_their_ticks(values):
+    ticks = Scale.of(values).ticks()
+    labels = tick_labels("loss", ticks)
+    assert len({*labels}) == len(ticks)
+    said = [float(label.replace(",", "")) for label in labels]
+    assert said == pytest.approx(ticks, rel=0.01)
+    if max(map(abs, values)) < 1e38 and max(values) - min(values) >= 0.01 * max(map(abs, values)):
+        assert max(map(len, labels)) <= 8  # what there is room for
 
 
 @settings(deadline=None, max_examples=50)

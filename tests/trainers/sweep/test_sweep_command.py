@@ -181,6 +181,17 @@ def test_a_binding_that_no_configurable_takes_is_refused_before_any_run(tmp_path
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_check_that_is_killed_is_told_as_that(folder, capsys, monkeypatch):
+    killed = folder / "killed"
+    killed.write_text("#!/bin/sh\nkill -KILL $$\n")
+    killed.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(killed))
+    assert main([*OVERS, "--", LINEAR]) == 6
+    assert capsys.readouterr().err == (
+        "error: SIGKILL killed the check of the configurations. Nothing was run; try again.\n"
+    )
+
+
 STEPS = ["--gin_param=Trainer.steps = 30000", "--gin_param=Trainer.evaluate_every = 10000"]
 
 
