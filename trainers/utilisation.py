@@ -31,7 +31,7 @@ def measured_peak(devices: Sequence[str]) -> float:
 
 def best_seconds(fn: Callable[..., tf.Tensor], *given: tf.Tensor, within: float = SECONDS) -> float:
     """Times a traced `fn`, which returns one number, again and again `within` so many seconds."""
-    traced: Any = tf.function(fn, autograph=False)
+    traced: Any = tf.function(fn, autograph=False).get_concrete_function(*map(tf.TensorSpec.from_tensor, given))
     traced(*given).numpy()
     began, best = time.perf_counter(), float("inf")
     while (now := time.perf_counter()) - began < within:

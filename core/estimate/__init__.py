@@ -1,38 +1,38 @@
 """What a step of training takes, found from its trace: nothing is run, so it may be larger than any machine at hand."""
 
+from core.estimate.chain import chain_in
 from core.estimate.figures import HELD, Figures, of_evaluation, on_mesh, on_replicas
+from core.estimate.kinds import Kind, Operand, kinds_in
 from core.estimate.memory import ACTIVATIONS, GRADIENTS, PARAMETERS, SLOTS, bytes_of, held_in, on_device, standing
 from core.estimate.operations import operations_by_place, operations_of
 from core.estimate.places import BACKWARD, FORWARD, UPDATE, Place, noting_places
-from core.estimate.products import Product, products_in
 from core.estimate.repeats import Repeats
 from core.estimate.sharding import laid_out
 from core.estimate.spread import Spread, Taken
-from core.estimate.work import CACHED, MOVED, NEAR, NODES, STARTED, TURNS, work_of
+from core.estimate.work import NODES, TURNS, work_of
 
 __all__ = [
     "ACTIVATIONS",
     "BACKWARD",
-    "CACHED",
     "FORWARD",
     "GRADIENTS",
     "HELD",
-    "MOVED",
-    "NEAR",
     "NODES",
     "PARAMETERS",
     "SLOTS",
-    "STARTED",
     "TURNS",
     "UPDATE",
     "Figures",
+    "Kind",
+    "Operand",
     "Place",
-    "Product",
     "Repeats",
     "Spread",
     "Taken",
     "bytes_of",
+    "chain_in",
     "held_in",
+    "kinds_in",
     "laid_out",
     "noting_places",
     "of_evaluation",
@@ -41,7 +41,6 @@ __all__ = [
     "on_replicas",
     "operations_by_place",
     "operations_of",
-    "products_in",
     "standing",
     "work_of",
 ]

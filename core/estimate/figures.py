@@ -12,11 +12,12 @@ from core.distribution import MeshPlan
 from core.distribution.layouts import WHOLE
 from core.distribution.mesh_plan import BATCH
 from core.engine import Assembly, TrainStep, axes_of_slots
+from core.estimate.chain import chain_in
+from core.estimate.kinds import Kind, kinds_in
 from core.estimate.liveness import fullest, timeline
 from core.estimate.memory import SLOTS, bytes_of, held_in, on_device, standing
 from core.estimate.operations import operations_by_place
 from core.estimate.places import Place
-from core.estimate.products import Product, products_in
 from core.estimate.sharding import Axes
 from core.estimate.spread import Spread
 from core.estimate.work import NODES, nodes_of, work_of
@@ -40,9 +41,10 @@ class Figures:
     joined: Counter[str]  # bytes of all-gathers, by what asks for them
     unknown: Counter[str]  # operations without a rule, by their kind
     operations: Counter[Place]  # floating-point operations of a step on all devices, by where they were asked for
-    work: Counter[str]  # what it does besides, on all devices
-    # On replicas, which can be measured, the operations by the product that does them, None of what isn't known.
-    products: Counter[Product | None] = dataclasses.field(default_factory=Counter)
+    work: Counter[str]  # what it is to TensorFlow besides
+    # How often a step starts an operation of each kind, on all replicas, which can be measured.
+    kinds: Mapping[Kind, float] = dataclasses.field(default_factory=dict)
+    chain: Mapping[Kind, float] = dataclasses.field(default_factory=dict)  # the same of those that wait for each other
     evaluation: Counter[str] = dataclasses.field(default_factory=Counter)  # what an evaluation takes
 
     def grown(self, base: "Figures", more: "Figures", times: int) -> "Figures":
@@ -50,7 +52,9 @@ class Figures:
         found = {}
         for field in dataclasses.fields(Figures):
             so_far, a, b = (getattr(figures, field.name) for figures in (self, base, more))
-            found[field.name] = Counter({x: so_far[x] + times * (b[x] - a[x]) for x in dict.fromkeys([*so_far, *b])})
+            found[field.name] = Counter(
+                {x: so_far.get(x, 0) + times * (b.get(x, 0) - a.get(x, 0)) for x in dict.fromkeys([*so_far, *b])}
+            )
         return Figures(**found)
 
 
@@ -74,8 +78,9 @@ def on_replicas(assembly: Assembly, step: TrainStep, chunk: Any) -> Figures:
         joined=Counter(),
         unknown=Counter(),
         operations=_operations(chunk),
-        products=products_in(chunk.graph),
         work=work_of(chunk.graph),
+        kinds=kinds_in(chunk.graph),
+        chain=chain_in(chunk.graph),
     )
 
 

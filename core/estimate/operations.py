@@ -37,16 +37,20 @@ def performed(graph: Any) -> Iterator[tuple[tf.Operation, float]]:
     ops = needed(graph)
     again = {name.rpartition(":")[0] for name in merged(ops)}
     for op in ops:
-        if op.name in again:
-            continue
-        called = called_by(op)
-        if op.type in CHOICES:
-            called = [max(called, key=lambda each: operations_of(each.graph))]
-        yield op, 1.0
-        often = 1.0 / _every(op.inputs[0]) if op.type in CHOICES else 1.0
-        for each in called:
-            for inner, times in performed(each.graph):
-                yield inner, times * each.times * often
+        if op.name not in again:
+            yield op, 1.0
+            for called, often in run_by(op):
+                for each, times in performed(called):
+                    yield each, times * often
+
+
+def run_by(op: tf.Operation) -> list[tuple[Any, float]]:
+    """Returns the functions that `op` calls, and how often: of branches the one with the most products."""
+    called = called_by(op)
+    if op.type not in CHOICES:
+        return [(each.graph, each.times) for each in called]
+    graph = max((each.graph for each in called), key=operations_of)
+    return [(graph, 1.0 / _every(op.inputs[0]))]
 
 
 def products_of(op: tf.Operation) -> int:

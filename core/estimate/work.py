@@ -1,63 +1,21 @@
-"""What a traced step does besides its products, and what it is to TensorFlow before it is run: so many nodes."""
+"""What a traced step is to TensorFlow besides its operations: nodes, and turns of loops and choices."""
 
-import math
 from collections import Counter
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.ops import handle_data_util
 
-from core.estimate.graphs import CHOICES, called_by, is_loop, same_buffer
-from core.estimate.memory import bytes_of
-from core.estimate.operations import performed, products_of
+from core.estimate.graphs import CHOICES, called_by, is_loop
+from core.estimate.operations import performed
 
-STARTED, TURNS, NODES = "operations started", "turns of loops and choices", "nodes"
-MOVED, NEAR = "bytes moved", "bytes moved of small tensors"
-CACHED = 2**20  # bytes of an operation's tensors that a core's own cache still holds when the next one reads them
-# What TensorFlow takes out of a function before it runs it, or does without a kernel's work.
-_NOTHING = {
-    "Const", "Placeholder", "ReadVariableOp", "Shape", "ShapeN", "Size", "Rank", "BroadcastGradientArgs", "NoOp",
-    "VarHandleOp",
-}  # fmt: skip
-_UPDATES = ("ResourceApply", "AssignAddVariableOp", "AssignSubVariableOp")
+TURNS, NODES = "turns of loops and choices", "nodes"
 _IN_A_ROUND = 4  # of a value
-_PARTS = {"Gather", "GatherV2", "GatherNd", "ResourceGather", "Slice", "StridedSlice", "TensorListGetItem"}
 
 
 def work_of(graph: Any) -> Counter[str]:
-    """Counts the operations that a step starts, the bytes that those without products read and write, and all nodes."""
-    started, turns, moved, near = 0.0, 0.0, 0.0, 0.0
-    for op, times in performed(graph):
-        turns += times * _turns(op)
-        if op.type in _NOTHING or same_buffer(op) or called_by(op) or _is_known(op) or _part_of_a_product(op):
-            continue
-        started += times
-        if not products_of(op):
-            made = sum(map(bytes_of, op.outputs))
-            size = 2 * made if op.type in _PARTS else made + sum(map(bytes_of, op.inputs)) + _rewritten(op)
-            if size <= CACHED:
-                near += times * size
-            else:
-                moved += times * size
-    found = {STARTED: started, TURNS: turns, MOVED: moved, NEAR: near, NODES: nodes_of(graph)}
-    return Counter({name: round(count) for name, count in found.items()})
-
-
-def _part_of_a_product(op: tf.Operation) -> bool:
-    """Says whether TensorFlow would do `op` together with the product whose result it reads."""
-    before = op.inputs[0].op if op.inputs else op
-    if op.type == "BiasAdd":
-        return products_of(before) > 0
-    return op.type == "Relu" and before.type == "BiasAdd" and _part_of_a_product(before)
-
-
-def _rewritten(op: tf.Operation) -> int:
-    """Counts the bytes of variables that `op` reads and writes again."""
-    if not op.type.startswith(_UPDATES):
-        return 0
-    handles = [handle_data_util.get_resource_handle_data(x) for x in op.inputs if x.dtype == tf.resource]
-    kinds = [kind for data in handles for kind in data.shape_and_type]
-    return 2 * sum(math.prod(dim.size for dim in x.shape.dim) * tf.as_dtype(x.dtype).size for x in kinds)
+    """Counts what TensorFlow puts in the place of loops and choices, as often as it runs, and all nodes."""
+    turns = sum(times * _turns(op) for op, times in performed(graph))
+    return Counter({TURNS: round(turns), NODES: nodes_of(graph)})
 
 
 def _turns(op: tf.Operation) -> int:
@@ -83,8 +41,3 @@ def nodes_of(graph: Any) -> int:
                 seen[id(called.graph)] = 0
                 ahead.append(called.graph)
     return sum(seen.values())
-
-
-def _is_known(op: tf.Operation) -> bool:
-    """Says whether what `op` makes is known from constants alone: it is then computed once for all."""
-    return bool(op.inputs) and all(x.op.type == "Const" for x in op.inputs) and not op.op_def.is_stateful

@@ -1,45 +1,59 @@
 """What this machine does in a second at best of what a step is made of."""
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
 
-from core.estimate import CACHED, Product
+from core.estimate import Kind, Operand
 from trainers.utilisation import best_seconds, measured_peak
 
-MOST_SECONDS, EACH_SECONDS = 3.0, 0.1  # for all products, and for one beyond its first time
-ENOUGH = 0.95  # of a step's operations: the products that do the rest are many, and small
-AT_ONCE, MOST_ROUNDS = 1e9, 200  # operations in one call, beside which it is nothing, and how often one is done in it
-LARGE = 512 * 2**20  # bytes of a product that isn't done, lest there be no room
+MOST_SECONDS, EACH_SECONDS = 6.0, 0.015  # for all kinds of operations, and for one beyond its first time
+ENOUGH = 0.97  # of a step's time as it is supposed: the operations that take the rest are many, and small
+ABREAST, MOST_ROUNDS, AT_ONCE = 4, 100, 2e-3  # operations of one kind in a round, rounds and seconds of a call
+SHORT = 1e-6  # seconds that an operation is supposed to take, beside which going round would take longer
+LARGE = 512 * 2**20  # bytes of operations abreast that aren't done, lest there be no room
+CACHED = 2**20  # bytes of an operation's tensors that a core's own cache still holds when the next one reads them
 BYTES, PASSES = 4 * 2**20, 50  # of a tensor that passes through memory, and how often it does
 IN_A_PASS = 5  # times a tensor: a product reads and writes, a sum reads two
-ABREAST, DEEP, ROUNDS = 20, 10, 50  # of operations on a few numbers, in a loop as a step's are
+WIDE, DEEP, ROUNDS = 20, 10, 50  # of operations on a few numbers, in a loop as a step's are
 CARRIED, OF_ONE = 50, 4  # values that a loop hands on, and what TensorFlow does for each in a round
 
 
 class Speeds(NamedTuple):
     """What devices have done at best in a second."""
 
-    operations: float  # of a step's own products
-    bytes: float  # read and written by what has no product
+    peak: float  # operations of large products
+    bytes: float  # read and written
     near: float  # the same of small tensors
     starts: float  # of operations, however small
     turns: float  # of what TensorFlow adds to run loops and choices
 
+    def supposed(self, kind: Kind) -> float:
+        """Returns how many seconds one operation takes at least, by what it computes, reads and writes."""
+        passing = kind.bytes / (self.near if kind.bytes <= CACHED else self.bytes)
+        return max(kind.operations / self.peak, passing) + 1 / self.starts
 
-def measured_speeds(devices: Sequence[str], products: Mapping[Product | None, int]) -> Speeds:
-    """Returns what these devices can do, of `products` that do so many operations of a step; it takes some seconds."""
-    gpus = sum("GPU" in device for device in devices)
+
+class Seconds(NamedTuple):
+    """How long an operation takes at best."""
+
+    among: float  # others of its kind, as many as the devices do at a time: each one's share
+    alone: float
+
+
+def measured_speeds(devices: Sequence[str]) -> Speeds:
+    """Measures these devices, of which CPUs of one process count as one; it takes about two seconds."""
     with tf.device(devices[0]):
         few = tf.zeros([64])
 
         def start(x: tf.Tensor) -> tf.Tensor:
             def some(y: tf.Tensor) -> list[tf.Tensor]:
-                parts = [y * float(i) for i in range(1, ABREAST + 1)]
+                parts = [y * float(i) for i in range(1, WIDE + 1)]
                 for _ in range(DEEP - 2):
-                    parts = [parts[i] - parts[i - 1] for i in range(ABREAST)]
+                    parts = [parts[i] - parts[i - 1] for i in range(WIDE)]
                 return [tf.add_n(parts)]
 
             return _again(ROUNDS, some, [x])[0][0]
@@ -48,11 +62,50 @@ def measured_speeds(devices: Sequence[str], products: Mapping[Product | None, in
             return tf.add_n(_again(ROUNDS, lambda *ys: list(ys), [x * float(i) for i in range(CARRIED)]))[0]
 
         moved, near = _passing(BYTES, PASSES), _passing(CACHED // IN_A_PASS, 10 * PASSES)
-        starts = ABREAST * (DEEP - 1) * ROUNDS / best_seconds(start, few)
+        starts = WIDE * (DEEP - 1) * ROUNDS / best_seconds(start, few)
         turns = OF_ONE * CARRIED * ROUNDS / best_seconds(turn, few)
-        operations = _speed_of_all(products, devices)
-    operations, moved, near = (speed * max(gpus, 1) for speed in (operations, moved, near))
-    return Speeds(operations, moved, near, starts, turns)
+    return Speeds(measured_peak(devices), moved * _count(devices), near * _count(devices), starts, turns)
+
+
+def measured_seconds(
+    kinds: Mapping[Kind, float], chain: Mapping[Kind, float], speeds: Speeds, devices: Sequence[str]
+) -> dict[Kind, Seconds]:
+    """Does operations again and again, each kind by itself; returns how long one takes, of those that take most.
+
+    It ends when what is left would hardly count, or takes longer than anybody would wait.
+    """
+    found = dict[Kind, Seconds]()
+    supposed = {kind: times * speeds.supposed(kind) for kind, times in kinds.items()}
+    left, enough, began = sum(supposed.values()), (1 - ENOUGH) * sum(supposed.values()), time.perf_counter()
+    with tf.device(devices[0]):
+        nothing = 1 / speeds.starts
+        around = [_seconds(lambda given: -given[0], [Operand(tf.float32, (256,))], nothing, n) for n in (ABREAST, 1)]
+        for kind, seconds in sorted(supposed.items(), key=lambda item: -item[1]):
+            if left <= enough or time.perf_counter() - began > MOST_SECONDS:
+                break
+            least = speeds.supposed(kind)
+            if kind.operands is None or least < SHORT or ABREAST * kind.bytes > LARGE:
+                continue
+            with contextlib.suppress(tf.errors.OpError):  # a matrix of ones has no inverse, say
+                among = _seconds(kind.of, kind.operands, least, ABREAST) - around[0]
+                alone = _seconds(kind.of, kind.operands, least, 1) - around[1] if kind in chain else among
+                found[kind] = Seconds(max(among + nothing, nothing) / _count(devices), max(alone + nothing, nothing))
+                left -= seconds
+    return found
+
+
+def _seconds(do: Callable[..., tf.Tensor], operands: Sequence[Operand], least: float, abreast: int) -> float:
+    """Returns how long one takes of so many abreast, which takes about `least` or longer; rounds are included."""
+    rounds = round(min(max(AT_ONCE / (abreast * least), 1), MOST_ROUNDS))
+    each = [[x.made() for x in operands] for _ in range(abreast)]
+
+    def one(*_: tf.Tensor) -> list[tf.Tensor]:
+        return [tf.cast(tf.reshape(do(given), [-1])[0], tf.float32) for given in each]
+
+    def work() -> tf.Tensor:
+        return tf.add_n(_again(rounds, one, [0.0] * abreast, overlapping=10 if abreast > 1 else 1))
+
+    return best_seconds(work, within=EACH_SECONDS) / (abreast * rounds)
 
 
 def _passing(size: int, passes: int) -> float:
@@ -61,33 +114,16 @@ def _passing(size: int, passes: int) -> float:
     return IN_A_PASS * size * passes / best_seconds(lambda x: _again(passes, lambda y: [y * 0.5 + x], [x])[0][0], x)
 
 
-def _speed_of_all(products: Mapping[Product | None, int], devices: Sequence[str]) -> float:
-    """Returns how many operations in a second are done of products, or could be where a step has none.
-
-    Of those that do most of the work each its own time is measured.
-    """
-    total, seconds, fastest = sum(products.values()), 0.0, measured_peak(devices[:1])
-    left, enough, began = total, (1 - ENOUGH) * total, time.perf_counter()
-    for product, operations in sorted(products.items(), key=lambda item: -item[1]):
-        if left <= enough or time.perf_counter() - began > MOST_SECONDS:
-            break
-        if product is not None and product.bytes <= LARGE:
-            speed = _speed_of(product)
-            seconds, left, fastest = seconds + operations / speed, left - operations, max(fastest, speed)
-    return total / (seconds + left / fastest) if total else fastest
+def _again(
+    times: int, body: Callable[..., list[tf.Tensor]], carried: Sequence[tf.Tensor | float], overlapping: int = 10
+) -> list[tf.Tensor]:
+    """Goes round a loop, of which so many rounds may overlap."""
+    rounds = tf.while_loop(
+        lambda i, *_: i < times, lambda i, *ys: (i + 1, *body(*ys)), (0, *carried), parallel_iterations=overlapping
+    )
+    return list(rounds[1:])
 
 
-def _speed_of(product: Product) -> float:
-    """Returns how many operations in a second are done of one product, again and again."""
-    rounds = round(min(max(AT_ONCE / product.operations, 1), MOST_ROUNDS))
-
-    def multiply(*operands: tf.Tensor) -> tf.Tensor:
-        again = _again(rounds - 1, lambda _: [product.of(operands)], [product.of(operands)])
-        return tf.reshape(again[0], [-1])[0]
-
-    operands = [x.made() for x in product.operands]
-    return rounds * product.operations / best_seconds(multiply, *operands, within=EACH_SECONDS)
-
-
-def _again(times: int, body: Callable[..., list[tf.Tensor]], carried: list[tf.Tensor]) -> list[tf.Tensor]:
-    return list(tf.while_loop(lambda i, *_: i < times, lambda i, *ys: (i + 1, *body(*ys)), (0, *carried))[1:])
+def _count(devices: Sequence[str]) -> int:
+    """Counts devices that work next to each other; CPUs of one process share its cores."""
+    return max(sum("GPU" in device for device in devices), 1)

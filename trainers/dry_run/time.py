@@ -1,14 +1,15 @@
 """How long a step takes at least, by speeds that are measured here, or by the one that a device is said to have."""
 
+from collections.abc import Mapping
+from typing import NamedTuple
+
 import gin
 
 from core.errors import ConfigurationError, shown
-from core.estimate import MOVED, NEAR, STARTED, TURNS, Figures
+from core.estimate import TURNS, Figures, Kind
 from trainers.dry_run.build import DryBuild
 from trainers.dry_run.operations import counted
-from trainers.dry_run.speeds import Speeds, measured_speeds
-from trainers.sizes import size
-from trainers.utilisation import measured_peak
+from trainers.dry_run.speeds import Seconds, Speeds, measured_seconds, measured_speeds
 
 
 @gin.configurable("DryRun")
@@ -21,21 +22,44 @@ def given_peak(*, peak: float | None = None) -> float | None:
     return peak
 
 
-def speeds_for(build: DryBuild, figures: Figures) -> Speeds:
-    """Measures this machine, by the step's own products."""
-    return measured_speeds(build.strategy.extended.worker_devices, figures.products)
+class Least(NamedTuple):
+    """How long a step takes at least: no shorter than all its work, nor than its longest chain of operations."""
+
+    work: Mapping[str, float]  # seconds on all devices, by what takes them
+    chain: float
+
+    @property
+    def seconds(self) -> float:
+        """Returns the longer of the two."""
+        return max(sum(self.work.values()), self.chain)
 
 
-def least_seconds(figures: Figures, speeds: Speeds) -> dict[str, float]:
-    """Returns the time of each part of a step, as fast as at best, by what it is."""
-    operations, work = figures.operations.total(), figures.work
-    return {
-        f"{counted(operations)} operations at {counted(speeds.operations)} a second": operations / speeds.operations,
-        f"{size(work[MOVED])} through memory at {size(speeds.bytes)}": work[MOVED] / speeds.bytes,
-        f"{size(work[NEAR])} through caches at {size(speeds.near)}": work[NEAR] / speeds.near,
-        f"{work[STARTED]:,} starts at {counted(speeds.starts)}": work[STARTED] / speeds.starts,
-        f"{work[TURNS]:,} turns of loops and choices at {counted(speeds.turns)}": work[TURNS] / speeds.turns,
+def least(figures: Figures, speeds: Speeds, measured: Mapping[Kind, Seconds]) -> Least:
+    """Returns it, of operations as fast as they were `measured`, and others as fast as they are supposed to be."""
+    alone = {kind: times for kind, times in figures.kinds.items() if kind in measured}
+    others = {kind: times for kind, times in figures.kinds.items() if kind not in measured}
+    turns = figures.work[TURNS]
+    work = {
+        f"{sum(alone.values()):,.0f} operations, measured by themselves": sum(
+            times * measured[kind].among for kind, times in alone.items()
+        ),
+        f"{sum(others.values()):,.0f} others, by what they compute, read and write": sum(
+            times * speeds.supposed(kind) for kind, times in others.items()
+        ),
+        f"{turns:,} turns of loops and choices": turns / speeds.turns,
     }
+    chain = sum(
+        times * (measured[kind].alone if kind in measured else speeds.supposed(kind))
+        for kind, times in figures.chain.items()
+    )
+    return Least(work, chain)
+
+
+def measured_here(build: DryBuild, figures: Figures) -> tuple[Speeds, Least]:
+    """Measures this machine, by the step's own operations; returns its speeds, and what they leave of a step."""
+    devices = build.strategy.extended.worker_devices
+    speeds = measured_speeds(devices)
+    return speeds, least(figures, speeds, measured_seconds(figures.kinds, figures.chain, speeds, devices))
 
 
 def how_long(build: DryBuild, figures: Figures) -> str:
@@ -52,12 +76,12 @@ def how_long(build: DryBuild, figures: Figures) -> str:
             "How long a step takes isn't known of devices that aren't here: say what one does at best, in operations a "
             "second, as `DryRun.peak = 312e12`."
         )
-    speeds, best = speeds_for(build, figures), measured_peak(build.strategy.extended.worker_devices)
-    least = least_seconds(figures, speeds)
-    parts, seconds = ", ".join(f"{_shown(x)} for {what}" for what, x in least.items()), sum(least.values())
+    speeds, found = measured_here(build, figures)
+    parts = ", ".join(f"{_shown(x)} for {what}" for what, x in found.work.items())
     return (
-        f"A step takes {_shown(seconds)} at least, as fast as this machine is just now: {parts}. So it is taken to be "
-        f"used to {operations / best / seconds:.0%} of its peak of {counted(best)}."
+        f"A step takes {_shown(found.seconds)} at least, as fast as this machine is just now: {parts}; and "
+        f"{_shown(found.chain)} for the longest chain of those that wait for each other. So it is taken to be used to "
+        f"{operations / speeds.peak / found.seconds:.0%} of its peak of {counted(speeds.peak)}."
     )
 
 
