@@ -20,10 +20,14 @@ class PerReplica:
 
     @property
     def element_spec(self) -> Any:
-        """Returns what `tf.function` is to be told of an element."""
-        spec = self._make(0).element_spec
-        like = self._spread(lambda _: tf.nest.map_structure(lambda x: tf.zeros(x.shape, x.dtype), spec))
-        return tf.nest.map_structure(tf.type_spec_from_value, like)
+        """Returns what `tf.function` is to be told of an element, of which none is made: it may be large."""
+        like = self._spread(lambda _: tf.zeros([]))
+        of_replicas, count = tf.type_spec_from_value(like), len(self._strategy.experimental_local_results(like))
+
+        def spec_of(one: tf.TensorSpec) -> Any:
+            return one if isinstance(of_replicas, tf.TensorSpec) else type(of_replicas)(*[one] * count)
+
+        return tf.nest.map_structure(spec_of, self._make(0).element_spec)
 
     def __iter__(self) -> Iterator[Any]:
         streams: dict[int, Iterator[Any]] = {}

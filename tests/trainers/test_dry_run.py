@@ -45,14 +45,15 @@ def test_it_says_what_a_device_holds(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("sizes", "says"),
+    ("binding", "says"),
     [
-        ("[64, 10]", "It fits: a process of training takes about "),
-        ("[64, 10000000, 100000, 10]", "It doesn't fit: a process of training takes about "),
+        ("MlpClassifier.sizes = [64, 10]", "It fits: a process of training takes about "),
+        ("MlpClassifier.sizes = [64, 10000000, 100000, 10]", "It doesn't fit: a process of training takes about "),
+        ("Trainer.global_batch_size = 1_000_000_000", "It doesn't fit: a process of training takes about "),
     ],
 )
-def test_it_says_whether_that_fits(tmp_path, sizes, says):
-    flags = [f"--gin_file={CONFIGS / 'digits_mlp.gin'}", f"--gin_param=MlpClassifier.sizes = {sizes}"]
+def test_it_says_whether_that_fits(tmp_path, binding, says):
+    flags = [f"--gin_file={CONFIGS / 'digits_mlp.gin'}", f"--gin_param={binding}"]
     done = run(*flags, "--mode=dry_run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert says in " ".join(done.stdout.split())

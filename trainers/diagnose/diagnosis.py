@@ -27,7 +27,8 @@ from trainers.workdir import json_text
 
 LONGEST_CHUNK_SECONDS = 1.0  # chunks of slower steps are cut, or measuring would take for ever
 PROGRAMS = 5  # of a point, that are traced and timed; one more for each phase that sends
-OTHER_BATCH_PROGRAMS = 3  # that are traced and timed to compare with another batch
+OTHER_BATCH_PROGRAMS = 2  # that are traced and timed to compare with another batch
+QUICKER = 6  # times as long is the trace of the whole chunk as one of a part
 
 
 class Diagnosis:
@@ -86,10 +87,10 @@ class Diagnosis:
         """Estimates what measuring takes, from the one trace and the few steps that there have been."""
         bench = self.bench
         programs = PROGRAMS + len({entry.phase for entry in bench.trainer.train_step.exchange.ledger.collectives})
-        timed = bench.traced + ROUNDS * bench.timed_steps * bench.seconds_a_step
-        point = programs * timed + bench.training_seconds()
-        line = bench.traced + 2 * bench.training_seconds()
-        first = len(self.scales) * point + OTHER_BATCH_PROGRAMS * timed
+        timed = bench.traced / QUICKER + ROUNDS * bench.timed_steps * bench.seconds_a_step
+        point, training = programs * timed, bench.training_seconds()
+        first = len(self.scales) * (bench.traced + point + training) + OTHER_BATCH_PROGRAMS * timed
+        line = bench.traced + 2 * training
         return f"{first:.0f} s beside two calls of each hook, and {line:.0f} s more for each line that could help"
 
     def _points(self) -> list[Point]:
