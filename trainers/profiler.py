@@ -16,18 +16,18 @@ EXTRA = "`pip install -e '.[profile]'` brings it"
 
 
 class Profiler:
-    """Profiles whole chunks of steps into `folder`: the one after a wish, and those of `steps`, (first, last).
+    """Profiles whole chunks of steps into `folder`: the one after a wish, and those that have some of `steps` in them.
 
-    Of several workers the chief does.
+    These are (first, last) of a run of `total` steps. Of several workers the chief profiles.
     """
 
-    def __init__(self, folder: Path, steps: Sequence[int] | None):
-        self._folder, self._steps = folder, steps
+    def __init__(self, folder: Path, steps: Sequence[int] | None, *, total: int, chunk_steps: int):
+        self._folder, self._steps, self._chunk_steps = folder, steps, chunk_steps
         self._began: int | None = None  # the step from which it profiles
         self._until = 0
         self._telemetry = Telemetry()
         if steps is not None:
-            _check(steps)
+            _check(steps, total)
 
     def between_chunks(self, step: int, *, wished: bool, telemetry: Telemetry) -> None:
         """Begins or ends a profile where `step` steps are done, if it is time to."""
@@ -40,8 +40,10 @@ class Profiler:
             return
         if wished:
             self._begin(step, step + 1)
-        elif self._steps is not None and self._steps[0] <= step < self._steps[1]:
-            self._begin(step, self._steps[1])
+        elif self._steps is not None:
+            first, last = self._steps
+            if first < step - step % self._chunk_steps + self._chunk_steps and step < last:
+                self._begin(step, last)
 
     def chunk(self, step: int) -> AbstractContextManager[object]:
         """Returns what a chunk of steps is taken in, so that a profile shows where it begins and ends."""
@@ -72,12 +74,16 @@ class Profiler:
         self._began, self._until = step, until
 
 
-def _check(steps: Sequence[int]) -> None:
+def _check(steps: Sequence[int], total: int) -> None:
     pair = isinstance(steps, list | tuple) and len(steps) == 2 and all(type(x) is int for x in steps)
     if not pair or not 0 <= steps[0] < steps[1]:
         raise ConfigurationError(
             f"`Trainer.profile` is {shown(steps)}; it is where to begin and where to end: give two numbers of steps, "
             "the first smaller, as (100, 150)."
+        )
+    if steps[0] >= total:
+        raise ConfigurationError(
+            f"`Trainer.profile` is {shown(steps)}, but the run has {total} steps: begin at one of 0 to {total - 1}."
         )
     if importlib.util.find_spec("xprof") is None:
         raise ConfigurationError(

@@ -68,7 +68,9 @@ class Trainer:
         self.watchdog = Watchdog()
         self._run_chunk: Callable[[Batch, tf.Tensor], object] = self.chunk
         self._next_step = NextStep(experiment, self.input, self.train_step, steps=settings.steps)
-        self._profiler = Profiler(workdir.events, settings.profile)
+        self._profiler = Profiler(
+            workdir.events, settings.profile, total=settings.steps, chunk_steps=self.input.chunk_steps
+        )
         self._meter = Meter()
         self._gauges: Mapping[str, Gauge] | None = None
         self._preemption = preemption or Preemption()

@@ -5,6 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
+SOME = 1024  # values of a feature, by which it is seen how a strategy hands it over
 PREFETCHED = 2  # elements, on a device with a memory of its own
 
 
@@ -21,11 +22,14 @@ class PerReplica:
     @property
     def element_spec(self) -> Any:
         """Returns what `tf.function` is to be told of an element, of which none is made: it may be large."""
-        like = self._spread(lambda _: tf.zeros([]))
-        of_replicas, count = tf.type_spec_from_value(like), len(self._strategy.experimental_local_results(like))
+        replicas = len(self._strategy.experimental_local_results(self._spread(lambda _: tf.zeros([]))))
 
         def spec_of(one: tf.TensorSpec) -> Any:
-            return one if isinstance(of_replicas, tf.TensorSpec) else type(of_replicas)(*[one] * count)
+            count = min(one.shape.num_elements(), SOME)  # a mesh hands few whole numbers over as others
+            some = tf.type_spec_from_value(self._spread(lambda _: tf.zeros([count], one.dtype)))
+            if isinstance(some, tf.TensorSpec):
+                return tf.TensorSpec(one.shape, some.dtype)
+            return type(some)(*[tf.TensorSpec(one.shape, one.dtype)] * replicas)
 
         return tf.nest.map_structure(spec_of, self._make(0).element_spec)
 

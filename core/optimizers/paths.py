@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from core.errors import did_you_mean
 
 
-def matching(patterns: Sequence[str], paths: Iterable[str], *, argument: str) -> set[str]:
+def matching(patterns: Sequence[str], paths: Iterable[str], *, argument: str, what: str = "parameter") -> set[str]:
     """Returns the paths that any of the patterns matches. A pattern without a match is an error, a misspelling."""
     paths = list(paths)
     if isinstance(patterns, str):
@@ -21,8 +21,8 @@ def matching(patterns: Sequence[str], paths: Iterable[str], *, argument: str) ->
         if not hits:
             ends = {path.split("/", i)[-1] for path in paths for i in range(path.count("/") + 1)}
             raise ValueError(
-                f"`{argument}` has the pattern {pattern!r}, which matches no parameter."
-                f"{did_you_mean(pattern, sorted(ends))} Correct it, or leave it out; the parameters are: "
+                f"`{argument}` has the pattern {pattern!r}, which matches no {what}."
+                f"{did_you_mean(pattern, sorted(ends))} Correct it, or leave it out; the {what}s are: "
                 f"{', '.join(sorted(paths))}."
             )
         found |= hits

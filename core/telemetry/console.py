@@ -181,9 +181,11 @@ def _make_bar(stream: TextIO, total_steps: int) -> Progress | None:
     # Asked of the stream itself, because variables such as FORCE_COLOR make rich take a pipe for a terminal.
     if not stream.isatty() or terminal.is_dumb_terminal:
         return None
+    # An ellipsis that the terminal doesn't know would stand there as `\u2026`, and break the line.
+    text = Column(no_wrap=True, overflow="crop" if terminal.options.ascii_only else "ellipsis")
     columns = [
         BarColumn(bar_width=None, complete_style="cyan", finished_style="cyan", table_column=Column(ratio=1)),
-        TextColumn("{task.fields[text]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
+        TextColumn("{task.fields[text]}", markup=False, table_column=text),
     ]
     bar = Progress(*columns, console=terminal, auto_refresh=False, transient=True, expand=True)
     bar.add_task("", total=total_steps, text="")

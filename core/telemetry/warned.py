@@ -6,6 +6,8 @@ from pathlib import Path
 
 from core.telemetry.jsonl import StepLines
 
+_NUMBER = re.compile(r"(?<![\w/`])\d+|(?<=[/`])\d+(?![\d/`])")  # that is no part of a name, nor all of one in a path
+
 
 class Warned(StepLines):
     """Appends warnings to `path`, as `StepLines` does; one that an earlier start of the run has kept stays the one."""
@@ -25,9 +27,11 @@ class Warned(StepLines):
 
 
 def gist(text: str) -> str:
-    """Returns what two warnings share that are the same but for their numbers.
+    """Returns what two warnings share that are the same but for their numbers; those of names tell modules apart.
 
     >>> gist("31 % of the time was spent waiting") == gist("2 % of the time was spent waiting")
     True
+    >>> gist("`layers/0` explodes") == gist("`layers/1` explodes") or gist("`conv1`") == gist("`conv2`")
+    False
     """
-    return re.sub(r"\d+", "", text)
+    return _NUMBER.sub("", text)

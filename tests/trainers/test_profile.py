@@ -1,5 +1,6 @@
 """Profiles: of the steps that were asked for, by a setting or a signal; the run is the same with them."""
 
+import contextlib
 import re
 
 import pytest
@@ -47,7 +48,12 @@ def test_a_signal_profiles_the_next_chunk_and_the_run_goes_on(tmp_path):
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("steps", "chunks", "told"),
-    [((0, 15), [0, 10], [("0", "20")]), ((11, 25), [20], [("20", "30")]), ((20, 1000), [20, 30], [])],
+    [
+        ((0, 15), [0, 10], [("0", "20")]),
+        ((11, 25), [10, 20], [("10", "30")]),
+        ((12, 17), [10], [("10", "20")]),
+        ((20, 1000), [20, 30], []),
+    ],
 )
 def test_a_setting_profiles_the_chunks_from_one_step_to_another(tmp_path, steps, chunks, told):
     (tmp_path / "xprof.py").touch()  # stands for the package, which shows a profile and isn't needed to make one
@@ -62,7 +68,7 @@ def test_a_setting_profiles_the_chunks_from_one_step_to_another(tmp_path, steps,
 def test_one_that_finds_no_room_is_told_of_and_the_run_goes_on(tmp_path, monkeypatch, at_the_end):
     monkeypatch.setattr(profiler.importlib.util, "find_spec", lambda name: name)
     screen = Notes()
-    profiling, telemetry = profiler.Profiler(tmp_path, (0, 10)), Telemetry([screen])
+    profiling, telemetry = profiler.Profiler(tmp_path, (0, 10), total=40, chunk_steps=10), Telemetry([screen])
     profiling.between_chunks(0, wished=False, telemetry=telemetry)
     with most(100):
         if at_the_end:
@@ -77,16 +83,37 @@ def test_one_that_finds_no_room_is_told_of_and_the_run_goes_on(tmp_path, monkeyp
     assert screen.notes[1].startswith("profiled steps 20 to 30")
 
 
+@pytest.mark.parametrize(
+    ("steps", "at"), [((12, 17), [10]), ((10, 20), [10]), ((19, 21), [10, 20]), ((20, 100), [20, 30]), ((0, 1), [0])]
+)
+def test_every_chunk_that_has_some_of_the_steps_in_it_is_profiled_and_no_other(tmp_path, monkeypatch, steps, at):
+    monkeypatch.setattr(profiler.importlib.util, "find_spec", lambda name: name)
+    for name in ("start", "stop"):
+        monkeypatch.setattr(profiler.tf.profiler.experimental, name, lambda *_: None)
+    profiling, telemetry = profiler.Profiler(tmp_path, steps, total=40, chunk_steps=10), Telemetry([])
+    found = []
+    for step in (0, 10, 20, 30):
+        profiling.between_chunks(step, wished=False, telemetry=telemetry)
+        if not isinstance(profiling.chunk(step), contextlib.nullcontext):
+            found.append(step)
+    assert found == at
+
+
 @pytest.mark.parametrize("steps", ["(3, 3)", "[1]", "(-1, 5)"])
 def test_what_is_no_range_is_refused(tmp_path, steps):
     flags = (write_task(tmp_path), f"--gin_param=Trainer.profile = {steps}")
     refused(*flags, cwd=tmp_path, exit_code=2, says=["`Trainer.profile` is", "as (100, 150)"])
 
 
+def test_steps_that_never_come_are_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"`Trainer.profile` is \(40, 50\), but the run has 40 steps"):
+        profiler.Profiler(tmp_path, (40, 50), total=40, chunk_steps=10)
+
+
 def test_without_the_extra_it_is_refused_before_anything_is_trained(tmp_path, monkeypatch):
     monkeypatch.setattr(profiler.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match=r"`xprof`.*isn't there: `pip install -e '.\[profile\]'`"):
-        profiler.Profiler(tmp_path, (10, 20))
+        profiler.Profiler(tmp_path, (10, 20), total=40, chunk_steps=10)
 
 
 @pytest.mark.parametrize("mode", ["summary", "dry_run"])

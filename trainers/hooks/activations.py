@@ -41,7 +41,7 @@ class Activations(Hook):
 
     def __init__(self, every: int | None = None, *, paths: Sequence[str] = ("*",), count: int = 256):
         super().__init__(every)
-        if isinstance(paths, str) or not all(isinstance(path, str) for path in paths):
+        if isinstance(paths, str) or not paths or not all(isinstance(path, str) for path in paths):
             raise ConfigurationError(f"`Activations.paths` is {shown(paths)}; give a list of patterns, as ['net/*'].")
         if not is_size(count):
             raise ConfigurationError(f"`Activations.count` is {shown(count)}; it counts examples: give 1 or more.")
@@ -51,7 +51,7 @@ class Activations(Hook):
 
     def check(self, run: Run) -> None:
         try:
-            matching(self.paths, named_modules(run.experiment.task), argument="Activations.paths")
+            matching(self.paths, named_modules(run.experiment.task), argument="Activations.paths", what="module")
         except ValueError as error:
             raise ConfigurationError(str(error)) from None
 

@@ -24,13 +24,13 @@ class Histograms(Hook):
 
     def __init__(self, every: int | None = None, *, paths: Sequence[str] = ("*",)):
         super().__init__(every)
-        if isinstance(paths, str) or not all(isinstance(path, str) for path in paths):
+        if isinstance(paths, str) or not paths or not all(isinstance(path, str) for path in paths):
             raise ConfigurationError(f"`Histograms.paths` is {shown(paths)}; give a list of patterns, such as ['*/w'].")
         self.paths = paths
 
     def check(self, run: Run) -> None:
         try:
-            matching(self.paths, named_variables(run.experiment.task), argument="Histograms.paths")
+            matching(self.paths, named_variables(run.experiment.task), argument="Histograms.paths", what="variable")
         except ValueError as error:
             raise ConfigurationError(str(error)) from None
 

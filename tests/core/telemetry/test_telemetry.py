@@ -165,6 +165,12 @@ def test_a_dumb_terminal_gets_plain_lines(terminal, monkeypatch):
     assert ESCAPE not in a_run(terminal)
 
 
+def test_a_bar_that_is_too_wide_is_cut_off_in_letters_that_the_terminal_has(terminal, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "30")
+    assert "…" in a_run(terminal)
+    assert without_escapes(a_run(type("", (FakeTerminal,), {"encoding": "ascii"})())).isascii()
+
+
 class Counted:
     """A figure that is still on its way from the device: looking at it costs time."""
 

@@ -83,7 +83,7 @@ def test_dead_units_are_told_once(tmp_path):
 
 def test_a_pattern_that_matches_nothing_is_refused(tmp_path):
     trainer = make(tmp_path, task=mlp, hooks=[Activations(paths=["net/layer/*"])])
-    with pytest.raises(ConfigurationError, match=r"Activations.paths"):
+    with pytest.raises(ConfigurationError, match=r"`Activations.paths` has the pattern 'net/layer/\*', .* no module"):
         trainer.train()
     for wrong in ({"paths": "net"}, {"count": 0}):
         with pytest.raises(ConfigurationError, match=r"`Activations\."):
