@@ -1,9 +1,10 @@
 """What a replay has found, in lines."""
 
 import linecache
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import core
 from core.arguments import listed
 from core.module import named_modules
 from trainers.capsule.find import Finding
@@ -13,6 +14,7 @@ from trainers.capsule.trail import Line, Operation, variables_before
 from trainers.trainer import Trainer
 
 MOST_LINES = 4
+_CORE = f"{Path(core.__file__).parent}/"
 
 
 def report(finding: Finding | None, trainer: Trainer, capsule: Capsule, step: int) -> str:
@@ -33,7 +35,7 @@ def report(finding: Finding | None, trainer: Trainer, capsule: Capsule, step: in
 def _of_operation(operation: Operation, trainer: Trainer) -> Iterator[tuple[str, str]]:
     forward = operation.gradient_of
     yield "operation", operation.name
-    for line in [*operation.lines, *(forward.lines if forward else ())][:MOST_LINES]:
+    for line in _worth_showing([*operation.lines, *(forward.lines if forward else ())]):
         yield "", _shown(line)
     yield from (("took", text) for text in operation.took)
     yield from (("made", text) for text in operation.made)
@@ -55,6 +57,9 @@ def _of_rows(finding: Finding, trainer: Trainer, capsule: Capsule, step: int) ->
     if len(finding.rows) == examples.size:
         yield "row", f"each of the {examples.size} by itself"
         return
+    if finding.rows == list(range(MOST)):
+        yield "row", f"each of the first {MOST} by itself, and perhaps more"
+        return
     source = trainer.experiment.train_source.name
     for row in finding.rows:
         replica = row % rows * capsule.replicas // rows
@@ -62,6 +67,11 @@ def _of_rows(finding: Finding, trainer: Trainer, capsule: Capsule, step: int) ->
         yield "row", f"{row} of {examples.size}: example {examples.reshape(-1)[row]} of source `{source}`{where}"
     if len(finding.rows) == MOST:
         yield "", "and perhaps more"
+
+
+def _worth_showing(lines: Sequence[Line]) -> list[Line]:
+    """Returns the innermost line, and of those that led to it the ones that aren't of Tapeloop's layers."""
+    return [*lines[:1], *(line for line in lines[1:] if not line.file.startswith(_CORE))][:MOST_LINES]
 
 
 def _shown(line: Line) -> str:

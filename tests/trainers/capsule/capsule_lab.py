@@ -3,6 +3,19 @@
 import textwrap
 
 from tests.commands import CONFIGS, run
+from trainers.capsule.folder import Capsule
+
+SOME = Capsule(
+    step=3,
+    exit_code=3,
+    reason="not finite",
+    seed=0,
+    replicas=1,
+    examples=[[0]],
+    checkpoint=None,
+    configuration={},
+    environment={},
+)
 
 TWO, MESH = (f"--gin_file={CONFIGS / 'runtime' / name}.gin" for name in ("mirrored", "mesh"))
 

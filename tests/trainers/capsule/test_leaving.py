@@ -4,24 +4,13 @@ import dataclasses
 import os
 
 import pytest
+from capsule_lab import SOME
 
 from core.errors import NoRoomError, NotFiniteError
 from tests.trainers.trainer_lab import make
 from trainers.capsule import leave
 from trainers.capsule.batch import packed, read_batch
-from trainers.capsule.folder import Capsule, read_capsule, write_capsule
-
-SOME = Capsule(
-    step=3,
-    exit_code=3,
-    reason="not finite",
-    seed=0,
-    replicas=1,
-    examples=[[0]],
-    checkpoint=None,
-    configuration={},
-    environment={},
-)
+from trainers.capsule.folder import read_capsule, write_capsule
 
 
 def given_in(folder):

@@ -60,6 +60,7 @@ def test_calls_in_parallel_are_for_waiting_and_no_more_than_there_may_be():
     verdict = case(parts={WAIT: 0.99}).verdict()
     assert verdict.remedies[0].line == "Trainer.parallel_calls = 32"
     assert "32 parallel calls would hide a part of it, 120 all" in verdict.sentence
+    assert case(parts={WAIT: 0.3, BESIDE: 0.2}).verdict().remedies
     verdict = case(parts={WAIT: 0.1, BESIDE: 0.4}).verdict()
     assert (verdict.kind, verdict.remedies) == ("input", ())
     assert "goes to the cores that make examples of `mine`" in verdict.sentence
