@@ -59,9 +59,8 @@ def _update(
 ) -> tuple[Finding | None, Batch]:
     with trail.following():
         accumulated, outputs = accumulate_gradients(phase.loss, phase.variables(), mine, rng, name=phase.name)
-    weight = accumulated.sums["weight"]
-    if weight < 0.0:
-        return _found(plan, mine, [f"the sum of its weights, {float(weight)}, which counts"], None), outputs
+    if less := _less_than_nothing(accumulated.sums):
+        return _found(plan, mine, less, None), outputs
     optimizer, paths = train_step.optimizers[plan.name], {id(v): path for path, v in train_step.variables.items()}
     parameters = optimizer.parameters
     suspects = {f"the gradient of `{paths[id(parameters[path])]}`": x for path, x in accumulated.gradients.items()}
@@ -73,19 +72,21 @@ def _update(
         return _found(plan, mine, list(bad), origin, rows), outputs
     well = tf.constant(True)
     with trail.following():
-        healthy, sums = write_update(phase, optimizer, accumulated, well, weighted=plan.weighted, fused=True)
-    return _written(plan, mine, sums[GRADIENT_NORM], healthy, trail), outputs
+        _, sums = write_update(phase, optimizer, accumulated, well, weighted=plan.weighted, fused=True)
+    return _written(plan, mine, sums[GRADIENT_NORM], trail), outputs
 
 
 def _through(
     train_step: TrainStep, plan: Plan, values: Batch, index: int, trail: Trail
 ) -> tuple[Finding | None, Batch]:
     """Takes an update that goes on through a `Compute` as the engine does, whose gradients nobody else sees."""
-    healthy, sums, outputs = _run(train_step, plan, values, index, trail)
+    _, sums, outputs = _run(train_step, plan, values, index, trail)
     mine = {key: values[key] for key in plan.reads}
+    if less := _less_than_nothing(sums):
+        return _found(plan, mine, less, None), outputs
     if not is_finite(sums["loss"]):
         return _found(plan, mine, ["its loss"], trail.origin([sums["loss"]])), outputs
-    return _written(plan, mine, sums[GRADIENT_NORM], healthy, trail), outputs
+    return _written(plan, mine, sums[GRADIENT_NORM], trail), outputs
 
 
 def _history(
@@ -112,14 +113,18 @@ def _run(
     return found
 
 
-def _written(plan: Plan, mine: Batch, norm: tf.Tensor, healthy: tf.Tensor, trail: Trail) -> Finding | None:
+def _less_than_nothing(sums: Mapping[str, Any]) -> list[str]:
+    """Says that weights add up to less than nothing, if they do: a step is refused for it."""
+    weight = float(sums["weight"])
+    return [f"the sum of its weights, {weight}, which counts"] if weight < 0.0 else []
+
+
+def _written(plan: Plan, mine: Batch, norm: tf.Tensor, trail: Trail) -> Finding | None:
     """Returns what of an update isn't finite though its loss is."""
     what = [f"what the update wrote to `{path}`" for path in trail.written]
     if not is_finite(norm):
         return _found(plan, mine, ["the norm of its gradients", *what], trail.origin([norm]))
-    if trail.written:
-        return _found(plan, mine, what, first_bad(trail.written.values()))
-    return None if healthy else _found(plan, mine, ["its loss"], None)
+    return _found(plan, mine, what, first_bad(trail.written.values())) if trail.written else None
 
 
 def _found(

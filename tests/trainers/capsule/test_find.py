@@ -166,6 +166,64 @@ def test_a_history_that_is_spoilt_is_found_where_no_update_suffers_yet():
     assert found_in(lambda: Keeps(tf.identity, shown=False)) is None
 
 
+class Weighed(Gan):
+    """Counts its rows less than nothing; `g` is trained through `sample`, and `d` isn't."""
+
+    def __init__(self, of):
+        super().__init__(tf.identity)
+        self.of, self.frozen = of, tuple({"d", "g"} - {of})
+
+    def phases(self):
+        return [phase for phase in super().phases() if phase.name in ("sample", self.of)]
+
+    def judged(self, batch, rng):
+        return Loss(tf.reduce_sum(self.d(batch["z"]), 1), weight=tf.fill([batch["z"].shape[0]], -1.0))
+
+
+@pytest.mark.parametrize("of", ["d", "g"])
+def test_weights_that_add_up_to_less_than_nothing_are_named(of):
+    found = found_in(lambda: Weighed(of))
+    assert (found.phase, found.what, found.origin) == (of, ["the sum of its weights, -6.0, which counts"], None)
+
+
+class Mixes(One):
+    """Takes the logarithm of how far each row is from the least."""
+
+    def phases(self):
+        return [Update("net", loss=self.loss, trains=self.net, optimizer=sgd(0.1), mixes_rows=True)]
+
+    def loss(self, batch, rng):
+        y = tf.reduce_sum(self.net(batch["x"]), 1)
+        return Loss(tf.math.log(y - tf.reduce_min(y)))
+
+
+def test_rows_that_are_mixed_are_those_of_what_the_operation_made():
+    rows = tf.gather(ROWS["x"], [3, 1, 4, 0, 5, 2], axis=1)
+    assert found_in(lambda: Mixes(tf.identity), {"x": rows}).rows == [3]
+
+
+class After(Task):
+    """Takes the logarithm of nothing, by weights that were written just before."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = Part(tf.identity), Part(tf.identity)
+
+    def phases(self):
+        losses = {"a": lambda batch, rng: Loss(tf.reduce_sum(self.a(batch["x"]), 1)), "b": self.late}
+        return [Update(name, loss=losses[name], trains=getattr(self, name), optimizer=sgd(0.1)) for name in losses]
+
+    def late(self, batch, rng):
+        y = self.a(batch["x"])
+        return Loss(tf.reduce_sum(self.b(batch["x"]) * tf.math.log(y - y), 1))
+
+
+def test_a_variable_is_known_again_once_it_was_written():
+    found = found_in(After)
+    assert (found.phase, found.origin.kind) == ("b", "Log")
+    assert variables_before(found.origin) == ["a/w"]
+
+
 def test_of_data_that_are_not_finite_no_operation_of_the_engine_s_is_named():
     x = ROWS["x"].numpy()
     x[0, 4, 1] = np.nan

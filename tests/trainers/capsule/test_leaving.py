@@ -6,7 +6,7 @@ import os
 import pytest
 from capsule_lab import SOME
 
-from core.errors import NoRoomError, NotFiniteError
+from core.errors import CheckpointError, NoRoomError, NotFiniteError
 from tests.trainers.trainer_lab import make
 from trainers.capsule import leave
 from trainers.capsule.batch import packed, read_batch
@@ -44,6 +44,14 @@ def test_where_no_command_could_do_it_again_there_is_none(tmp_path):
     local = make(tmp_path, "local", local_steps=5)
     given_in(local.workdir.path)
     assert str(left(local)) == "the loss is inf."
+
+
+def test_one_whose_index_was_changed_is_damaged(tmp_path):
+    path = write_capsule(tmp_path, SOME, b"", given_in(tmp_path), None)
+    index = path / "capsule.json"
+    index.write_text(index.read_text().replace('"step": 3', '"step": 4'))
+    with pytest.raises(CheckpointError, match=r"`capsule.json` is not as it was written"):
+        read_capsule(path)
 
 
 def no_second_names(*_):

@@ -1,9 +1,13 @@
 """What is said of times that were measured, and how: without measuring any."""
 
+from types import SimpleNamespace
+
 import gin
 import pytest
 
 from core.errors import ConfigurationError
+from trainers.diagnose import points
+from trainers.diagnose.diagnosis import _changes
 from trainers.diagnose.points import Point, Scale, scales, strong, weak
 from trainers.diagnose.remedies import Remedy, Tried, interval, setting
 from trainers.diagnose.tell import tried_text
@@ -127,6 +131,16 @@ def test_a_hook_is_bound_by_the_scope_that_it_was_made_in():
         Settings(**PLAIN, hooks=[scoped], chunk_steps=20)
 
 
+def test_a_line_of_an_interval_is_tried_on_the_hook_that_it_is_of():
+    with gin.config_scope("a"):
+        scoped = Rests(10)
+    settings = Settings(**PLAIN, hooks=[scoped, Rests(20)])
+    changed = _changes(interval("a/Rests.every", 500), settings)
+    assert [hook.every for hook in changed["hooks"]] == [500, 20]
+    assert (scoped.every, settings.hooks[0]) == (10, scoped)  # what is diagnosed stays as it is
+    assert _changes(setting("log_every", 50), settings)["log_every"] == 50
+
+
 def test_a_line_says_what_it_did():
     dear = Remedy("x = 1", caution="but dear")
     assert tried_text(Tried(dear, 100.0, 104.0)).strip() == (
@@ -170,13 +184,31 @@ def test_efficiency_is_of_one_device_with_the_whole_batch_or_its_share():
     def point(replicas, size, seconds):
         return Point(Scale(replicas, size), Times(seconds, seconds / 2, {}, {}), {})
 
-    points = [point(1, 64, 4.0), point(1, 32, 2.0), point(2, 64, 4.0)]
-    assert strong(points[2], points, shared=True) == (1.0, 1.0)  # as fast as one device with all: that is all there is
-    assert strong(points[2], points, shared=False) == (0.5, 0.5)
-    assert weak(points[2], points, shared=False) == (0.5, 0.5)
-    assert weak(points[2], points, shared=True) == (1.0, 1.0)
-    assert strong(points[0], points, shared=True) is None
-    assert strong(points[2], points[1:], shared=True) is None
+    measured = [point(1, 64, 4.0), point(1, 32, 2.0), point(2, 64, 4.0)]
+    assert strong(measured[2], measured, shared=True) == (
+        1.0,
+        1.0,
+    )  # as fast as one device with all: that is all there is
+    assert strong(measured[2], measured, shared=False) == (0.5, 0.5)
+    assert weak(measured[2], measured, shared=False) == (0.5, 0.5)
+    assert weak(measured[2], measured, shared=True) == (1.0, 1.0)
+    assert strong(measured[0], measured, shared=True) is None
+    assert strong(measured[2], measured[1:], shared=True) is None
+
+
+def test_the_most_memory_is_that_of_the_step_alone(monkeypatch):
+    called = []
+    monkeypatch.setattr(points, "reset_peak_memory", lambda: called.append("reset"))
+    monkeypatch.setattr(points, "peak_memory", lambda: called.append("peak") or {"process": 7})
+    trainer = SimpleNamespace(
+        settings=Settings(**PLAIN), train_step=SimpleNamespace(exchange=SimpleNamespace(replicas=2))
+    )
+    bench = SimpleNamespace(
+        trainer=trainer, synthetic=lambda: called.append("step"), times=lambda hooks: called.append("parts")
+    )
+    point = points.measured(bench)
+    assert called == ["reset", "step", "peak", "parts"]
+    assert (point.scale, point.memory) == ((2, 64), {"process": 7})
 
 
 def test_batches_that_replicas_and_microbatches_can_not_share_are_left_out():
