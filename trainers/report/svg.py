@@ -10,7 +10,7 @@ from trainers.runs.figures import Curve, Point, has_bound
 from trainers.runs.scale import Scale, step_label, tick_labels
 
 WIDTH, HEIGHT = 480, 280
-LEFT, RIGHT, TOP, BOTTOM = 66, 24, 8, 30
+LEFT, RIGHT, TOP, BOTTOM = 72, 24, 8, 30
 COLOURS = 8  # classes `c0` to `c7`
 MOST_POINTS = 400  # of a curve, and of those that are marked `MOST_MARKED`
 MOST_MARKED = 40

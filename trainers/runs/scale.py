@@ -68,7 +68,7 @@ class Scale:
         """Returns the scale that holds these finite values: logarithmic, unless `even`, where they span a decade."""
         values = list(values)
         low, high = min(values), max(values)
-        if low == high:
+        if not (high / 2 - low / 2) / INTERVALS:  # one value, or two with no other float between them
             margin = abs(low) / 10 or 1.0
             return cls(low - margin, high + margin, False)
         return cls(low, high, not even and 0 < low * WIDE <= high)
