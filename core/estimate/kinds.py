@@ -31,13 +31,13 @@ class Operand(NamedTuple):
 
     dtype: tf.DType
     shape: tuple[int, ...]
-    values: tuple[float, ...] | None = None
+    values: bytes | None = None  # as the type writes them: not a number is then the same as itself
     in_variable: bool = False
 
     def made(self) -> tf.Tensor | tf.Variable:
         """Returns such a tensor, ones where any number is as good as another, and of whole numbers the first."""
         if self.values is not None:
-            return tf.reshape(tf.constant(self.values, self.dtype), self.shape)
+            return tf.constant(np.frombuffer(self.values, self.dtype.as_numpy_dtype).reshape(self.shape))
         made = (tf.ones if self.dtype.is_floating else tf.zeros)(self.shape, self.dtype)
         return tf.Variable(made) if self.in_variable else made
 
@@ -115,9 +115,9 @@ def _operand(op: tf.Operation, x: tf.Tensor) -> Operand | None:
     """Returns an operand of `op`; None where its values would have to be right, and aren't known."""
     shape, values, whole = tuple(x.shape), None, x.dtype.is_integer
     if math.prod(shape) <= _FEW and (known := _value(x)) is not None:
-        values = tuple(np.reshape(known, -1).tolist())
+        values = np.asarray(known, x.dtype.as_numpy_dtype).tobytes()
     elif products_of(op) and whole:  # a gradient of a convolution is told the shape that it makes
-        values = tuple(op.outputs[0].shape)
+        values = np.array(op.outputs[0].shape, x.dtype.as_numpy_dtype).tobytes()
     elif (op.type == "Pow" and not shape) or (whole and not op.type.startswith(_OF_ANY_NUMBERS)):
         return None
     return Operand(x.dtype, shape, values) if whole or x.dtype.is_floating or x.dtype.is_bool else None

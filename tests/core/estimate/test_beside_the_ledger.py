@@ -116,15 +116,15 @@ TABLE = ("*/tokens/w", "model,-")
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("rows", "parts"), [(1, 2), (2, 1), (2, 2)])
 @pytest.mark.parametrize(
-    ("make", "layouts", "sums"),
+    ("make", "layouts", "sums", "rows", "parts"),
     [
-        (text, MEGATRON, 4 * BLOCKS),
-        (recomputing, MEGATRON, 5 * BLOCKS),
-        (recomputing, [TABLE, *MEGATRON], 5 * BLOCKS + 2),  # of what is looked up, and back from the logits
+        (text, MEGATRON, 4 * BLOCKS, 1, 2),
+        (recomputing, MEGATRON, 5 * BLOCKS, 2, 2),
+        (recomputing, [TABLE, *MEGATRON], 5 * BLOCKS + 2, 1, 2),  # of what is looked up, and back from the logits
+        (recomputing, [TABLE, *MEGATRON], 5 * BLOCKS + 2, 2, 1),
     ],
-    ids=["whole", "recomputed", "table"],
+    ids=["whole-1-2", "recomputed-2-2", "table-1-2", "table-2-1"],
 )
 def test_of_texts(make, layouts, sums, rows, parts):
     said, found = said_and_found(make, texts(), layouts, rows, parts)

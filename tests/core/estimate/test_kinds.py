@@ -66,6 +66,14 @@ def test_an_update_is_done_again_on_a_variable_of_its_own():
     assert variable.numpy().tolist() == [0.0] * 3
 
 
+def test_what_is_not_a_number_is_the_same_as_itself():
+    def fn(x):
+        return tf.add_n([tf.where(tf.abs(x) > i, x, float("nan")) for i in (1.0, 2.0)])
+
+    found = kinds_in(traced(fn, [3]).graph)
+    assert [times for kind, times in found.items() if kind.type == "SelectV2"] == [2]
+
+
 def test_those_alike_are_one_and_all_operations_are_counted():
     def three(x, y):
         return tf.matmul(tf.matmul(tf.matmul(x, y), x), y, transpose_b=True)

@@ -31,8 +31,7 @@ def model(*, no_decay=(), **kwargs):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("microbatches", [1, 2])
-@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize(("microbatches", "recompute"), [(2, False), (1, True)])
 def test_all_blocks_are_counted(microbatches, recompute):
     strategy = on_virtual_cpus(1)
     with shapes_only():
