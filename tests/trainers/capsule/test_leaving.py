@@ -36,11 +36,14 @@ def test_what_keeps_it_from_being_written_stands_behind_the_reason(tmp_path, mon
     assert str(error).startswith("the loss is inf. No capsule could be left of the step: `there` can't be written")
 
 
-def test_where_no_command_could_do_it_again_there_is_none(tmp_path):
+def test_where_no_command_could_do_it_again_or_another_worker_leaves_it_there_is_none(tmp_path, monkeypatch):
     trainer = make(tmp_path)
     assert str(left(trainer)) == "the loss is inf."
     given_in(trainer.workdir.path)
     assert "--mode=replay --capsule=" in str(left(trainer))
+    monkeypatch.setattr(leave, "is_chief", lambda: False)
+    assert str(left(trainer)) == "the loss is inf."
+    monkeypatch.undo()
     local = make(tmp_path, "local", local_steps=5)
     given_in(local.workdir.path)
     assert str(left(local)) == "the loss is inf."
