@@ -33,7 +33,9 @@ def test_the_configuration_is_a_text_and_hyperparameters(tmp_path):
     (text,) = events.Tensors("configuration")
     assert text.tensor_proto.string_val[0].decode() == "```\nTrainer.steps = 300\n```"
     data = events.SummaryMetadata(SESSION_START_INFO_TAG).plugin_data.content
-    found = parse_session_start_info_plugin_data(data).hparams
+    session = parse_session_start_info_plugin_data(data)
+    assert session.group_name == "/".join(tmp_path.parts[-3:-1])  # its row goes by the folder of the run
+    found = session.hparams
     assert found["adamw.learning_rate"].number_value == 0.001
     assert found["x.on"].bool_value is True
     assert found["x.task"].string_value == "@Mlp"

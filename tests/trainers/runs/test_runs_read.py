@@ -80,6 +80,13 @@ def test_the_step_is_the_last_that_anything_tells_of(tmp_path):
     assert read_run(path).step == 400
 
 
+@pytest.mark.parametrize("name", SIGNS)
+def test_a_run_is_heard_of_when_it_last_wrote(tmp_path, name):
+    path = write_run(tmp_path / "a", heard=1000.0)
+    (path / name).touch()
+    assert read_run(path).heard == (path / name).stat().st_mtime > 1000.0
+
+
 def test_who_holds_the_lock_is_running_and_looking_takes_no_lock(tmp_path, monkeypatch):
     path = write_run(tmp_path / "a")
     workdir = Workdir(path)

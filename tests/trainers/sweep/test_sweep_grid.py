@@ -76,6 +76,10 @@ def test_names_are_files_and_differ(words):
         assert len(point.name) <= 200
 
 
+def test_values_that_begin_alike_have_names_that_differ():
+    assert len({point.name for point in grid(f"a.x = ['{'a' * 50}', '{'a' * 51}']")}) == 2
+
+
 def test_a_name_is_the_same_when_the_grid_grows():
     few, many = grid("a.x = ['?', 1]", "seed = [0]"), grid("a.x = ['!', '?', 1, 2]", "seed = [0, 1]")
     assert {point.name for point in few} < {point.name for point in many}
