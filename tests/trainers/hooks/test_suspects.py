@@ -7,7 +7,9 @@ import pytest
 
 from core.data import digits
 from trainers.hooks import Activations, Norms
+from trainers.hooks.divergence import Divergence
 from trainers.hooks.norms import unlikely
+from trainers.hooks.standard import LogMetrics
 
 EXPLODES, VANISHES, IS_DEAD = "explode", "float32 rounds them away", "are zero"
 
@@ -61,3 +63,12 @@ def test_it_has_to_be_seen_twice_in_a_row_also_across_a_crash(hook, bad, good):
     resumed.load(json.loads(json.dumps(first.state())))
     assert len(looking(resumed, bad)) == 1
     assert not looking(hook(10), bad)
+
+
+@pytest.mark.parametrize(("data_wait", "warned"), [(0.15, False), (0.25, True)])
+def test_waiting_for_data_is_told_from_a_fifth_of_the_time_on(data_wait, warned):
+    told = []
+    telemetry = SimpleNamespace(write=lambda *_, **__: None, warn_once=told.append)
+    figures = {"loss": 1.0, "data_wait": data_wait}
+    LogMetrics(10, Divergence())(SimpleNamespace(step=10, take_figures=lambda: figures, telemetry=telemetry))
+    assert ["waiting for data" in text for text in told] == [True] * warned
