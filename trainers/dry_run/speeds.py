@@ -1,6 +1,7 @@
 """What this machine does in a second at best of what a step is made of."""
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -13,13 +14,20 @@ from trainers.utilisation import best_seconds, measured_peak
 MOST_SECONDS, EACH_SECONDS = 6.0, 0.015  # for all kinds of operations, and for one beyond its first time
 ENOUGH = 0.97  # of a step's time as it is supposed: the operations that take the rest are many, and small
 ABREAST, MOST_ROUNDS, AT_ONCE = 4, 100, 2e-3  # operations of one kind in a round, rounds and seconds of a call
-SHORT = 1e-6  # seconds that an operation is supposed to take, beside which going round would take longer
+SHORT = 1e-6  # seconds, for which one core is enough: abreast, such would only be in each other's way
 LARGE = 512 * 2**20  # bytes of operations abreast that aren't done, lest there be no room
 CACHED = 2**20  # bytes of an operation's tensors that a core's own cache still holds when the next one reads them
 BYTES, PASSES = 4 * 2**20, 50  # of a tensor that passes through memory, and how often it does
 IN_A_PASS = 5  # times a tensor: a product reads and writes, a sum reads two
 WIDE, DEEP, ROUNDS = 20, 10, 50  # of operations on a few numbers, in a loop as a step's are
 CARRIED, OF_ONE = 50, 4  # values that a loop hands on, and what TensorFlow does for each in a round
+
+
+class Seconds(NamedTuple):
+    """How long an operation takes at best."""
+
+    among: float  # others, as many as the devices do at a time: each one's share
+    alone: float  # with one before it and one after it
 
 
 class Speeds(NamedTuple):
@@ -29,19 +37,14 @@ class Speeds(NamedTuple):
     bytes: float  # read and written
     near: float  # the same of small tensors
     starts: float  # of operations, however small
+    steps: float  # of such operations one after the other
     turns: float  # of what TensorFlow adds to run loops and choices
 
-    def supposed(self, kind: Kind) -> float:
-        """Returns how many seconds one operation takes at least, by what it computes, reads and writes."""
+    def supposed(self, kind: Kind) -> Seconds:
+        """Returns how long one operation takes at least, by what it computes, reads and writes."""
         passing = kind.bytes / (self.near if kind.bytes <= CACHED else self.bytes)
-        return max(kind.operations / self.peak, passing) + 1 / self.starts
-
-
-class Seconds(NamedTuple):
-    """How long an operation takes at best."""
-
-    among: float  # others of its kind, as many as the devices do at a time: each one's share
-    alone: float
+        busy = max(kind.operations / self.peak, passing)
+        return Seconds(busy + 1 / self.starts, busy + 1 / self.steps)
 
 
 def measured_speeds(devices: Sequence[str]) -> Speeds:
@@ -58,13 +61,22 @@ def measured_speeds(devices: Sequence[str]) -> Speeds:
 
             return _again(ROUNDS, some, [x])[0][0]
 
+        def step(x: tf.Tensor) -> tf.Tensor:
+            def some(y: tf.Tensor) -> list[tf.Tensor]:
+                for _ in range(WIDE * DEEP):
+                    y = x - y
+                return [y]
+
+            return _again(ROUNDS, some, [x])[0][0]
+
         def turn(x: tf.Tensor) -> tf.Tensor:
             return tf.add_n(_again(ROUNDS, lambda *ys: list(ys), [x * float(i) for i in range(CARRIED)]))[0]
 
         moved, near = _passing(BYTES, PASSES), _passing(CACHED // IN_A_PASS, 10 * PASSES)
         starts = WIDE * (DEEP - 1) * ROUNDS / best_seconds(start, few)
+        steps = WIDE * DEEP * ROUNDS / best_seconds(step, few)
         turns = OF_ONE * CARRIED * ROUNDS / best_seconds(turn, few)
-    return Speeds(measured_peak(devices), moved * _count(devices), near * _count(devices), starts, turns)
+    return Speeds(measured_peak(devices), moved * _count(devices), near * _count(devices), starts, steps, turns)
 
 
 def measured_seconds(
@@ -75,21 +87,26 @@ def measured_seconds(
     It ends when what is left would hardly count, or takes longer than anybody would wait.
     """
     found = dict[Kind, Seconds]()
-    supposed = {kind: times * speeds.supposed(kind) for kind, times in kinds.items()}
+    supposed = {kind: times * speeds.supposed(kind).among for kind, times in kinds.items()}
     left, enough, began = sum(supposed.values()), (1 - ENOUGH) * sum(supposed.values()), time.perf_counter()
+    cores, count = len(os.sched_getaffinity(0)), _count(devices)
     with tf.device(devices[0]):
-        nothing = 1 / speeds.starts
-        around = [_seconds(lambda given: -given[0], [Operand(tf.float32, (256,))], nothing, n) for n in (ABREAST, 1)]
+        nothing, few = Seconds(1 / speeds.starts, 1 / speeds.steps), [Operand(tf.float32, (256,))]
+        around = Seconds(*(_seconds(lambda given: -given[0], few, nothing.among, abreast) for abreast in (ABREAST, 1)))
         for kind, seconds in sorted(supposed.items(), key=lambda item: -item[1]):
             if left <= enough or time.perf_counter() - began > MOST_SECONDS:
                 break
-            least = speeds.supposed(kind)
-            if kind.operands is None or least < SHORT or ABREAST * kind.bytes > LARGE:
+            least = speeds.supposed(kind).among
+            if kind.operands is None or ABREAST * kind.bytes > LARGE:
                 continue
+            short, alone = least < SHORT, 0.0
             with contextlib.suppress(tf.errors.OpError):  # a matrix of ones has no inverse, say
-                among = _seconds(kind.of, kind.operands, least, ABREAST) - around[0]
-                alone = _seconds(kind.of, kind.operands, least, 1) - around[1] if kind in chain else among
-                found[kind] = Seconds(max(among + nothing, nothing) / _count(devices), max(alone + nothing, nothing))
+                if short or kind in chain:
+                    alone = max(_seconds(kind.of, kind.operands, least, 1) - around.alone, 0.0)
+                among = alone / cores
+                if not short:
+                    among = max(_seconds(kind.of, kind.operands, least, ABREAST) - around.among, 0.0)
+                found[kind] = Seconds((among + nothing.among) / count, alone + nothing.alone)
                 left -= seconds
     return found
 

@@ -44,12 +44,12 @@ def least(figures: Figures, speeds: Speeds, measured: Mapping[Kind, Seconds]) ->
             times * measured[kind].among for kind, times in alone.items()
         ),
         f"{sum(others.values()):,.0f} others, by what they compute, read and write": sum(
-            times * speeds.supposed(kind) for kind, times in others.items()
+            times * speeds.supposed(kind).among for kind, times in others.items()
         ),
         f"{turns:,} turns of loops and choices": turns / speeds.turns,
     }
     chain = sum(
-        times * (measured[kind].alone if kind in measured else speeds.supposed(kind))
+        times * (measured[kind] if kind in measured else speeds.supposed(kind)).alone
         for kind, times in figures.chain.items()
     )
     return Least(work, chain)

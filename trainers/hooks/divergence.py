@@ -1,5 +1,6 @@
 """Whether a run learns its training examples by heart: it gets better on them, and worse on those held out."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,7 +23,7 @@ class Divergence:
     def held_out(self, step: int, figures: Mapping[str, float]) -> str | None:
         """Hears those of an evaluation; returns a warning where it is the second in a row that is worse."""
         loss, training, best = figures.get(LOSS), self._training, self._best
-        if loss is None or training is None:
+        if loss is None or training is None or math.isnan(loss):  # with which nothing would ever compare
             return None
         if not best or loss < best["loss"]:
             self._best, self._worse = {"step": step, "loss": loss, "training": training}, False

@@ -27,6 +27,11 @@ def test_the_second_evaluation_in_a_row_that_is_worse_is_told():
     assert "from 0.8 to 0.5" in found[3]
 
 
+def test_an_evaluation_that_is_no_number_hides_none_of_the_others():
+    found = list(warnings([(1.0, float("nan")), *RISING[:3], (0.55, float("nan")), *RISING[3:]]))
+    assert [text is not None for text in found] == [False, False, False, False, False, True, True]
+
+
 @pytest.mark.parametrize(
     "losses",
     [
