@@ -21,7 +21,7 @@ from rich.text import Text
 Figures = Mapping[str, SupportsFloat]
 Piece = tuple[str, str]  # of a line, and its style
 
-_REFRESH_SECONDS = 0.5  # drawing takes about a millisecond
+_REFRESH_SECONDS = 1.0  # drawing takes a millisecond or two
 _SPEED = "examples_per_second"  # a line with this figure tells of the training's progress
 _ON_THE_BAR = ("loss", _SPEED, "utilisation", "data_wait", "memory")  # in this order
 
@@ -63,7 +63,7 @@ class Console:
             self._draw(self._bar, step, now)
 
     def progress(self, step: int, figures: Figures | None = None) -> None:
-        """Moves the bar, at most twice a second; `figures` are read only when they are drawn.
+        """Moves the bar, at most once a second; `figures` are read only when they are drawn.
 
         The time left is estimated from the first call on, so make it before the first step.
         """

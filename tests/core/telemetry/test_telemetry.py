@@ -182,11 +182,11 @@ class Counted:
         return 0.5
 
 
-def test_progress_is_drawn_twice_a_second_and_figures_are_read_only_then(terminal):
-    times = [i / 1000 for i in range(2001)]  # a chunk each millisecond, for two seconds
+def test_progress_is_drawn_once_a_second_and_figures_are_read_only_then(terminal):
+    times = [i / 1000 for i in range(4001)]  # a chunk each millisecond, for four seconds
     figure, unseen = Counted(), Counted()
     console = Console(10**6, terminal, clock_of(*times))
-    for step in range(2001):
+    for step in range(4001):
         console.progress(step, {"loss": figure, "accuracy": unseen})
     console.close()
     assert 4 <= figure.looks <= 5
@@ -194,7 +194,7 @@ def test_progress_is_drawn_twice_a_second_and_figures_are_read_only_then(termina
 
     piped = Counted()
     console = Console(10**6, io.StringIO(), clock_of(*times))
-    for step in range(2001):
+    for step in range(4001):
         console.progress(step, {"loss": piped})
     assert piped.looks == 0
 
@@ -204,8 +204,8 @@ def lines_shown(stream):
 
 
 def test_lines_of_training_are_shown_at_once_but_where_they_come_faster_than_anybody_reads(terminal):
-    times = [i / 100 for i in range(101)]  # a line each hundredth of a second, for one second
-    console = Console(10**6, terminal, clock_of(*times, 2.0, 3.0))
+    times = [i / 50 for i in range(101)]  # a line each fiftieth of a second, for two seconds
+    console = Console(10**6, terminal, clock_of(*times, 3.0, 4.0))
     for step in range(100):
         console.write(step, "train", {"loss": 0.5, "examples_per_second": 1.0})
     early = lines_shown(terminal)
