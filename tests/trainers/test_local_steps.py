@@ -77,7 +77,7 @@ def test_rounds_within_intervals_are_refused_by_the_command(tmp_path):
 
 
 def test_a_dry_run_and_one_eager_round(tmp_path):
-    done = run(*FLAGS, "--mode=dry_run", cwd=tmp_path)
+    done = run(*FLAGS, "--gin_param=DryRun.peak = 1e12", "--mode=dry_run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "between replicas, in a round of 20 steps" in done.stdout
     done = run(*FLAGS, "--eager", cwd=tmp_path)
