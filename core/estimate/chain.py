@@ -17,19 +17,19 @@ def chain_in(graph: Any) -> Mapping[Kind, float]:
 
 
 def _chain(graph: Any) -> tuple[float, Counter[Kind]]:
-    lengths, before = dict[str, float](), dict[str, str | None]()
-    own = dict[str, Counter[Kind]]()
+    """Returns how long it takes, roughly, and what it starts."""
+    lengths, own, before = {"": 0.0}, dict[str, Counter[Kind]](), dict[str, str]()  # by operation; "" is none
     for op in needed(graph):
         earlier = [x.op.name for x in op.inputs] + [x.name for x in op.control_inputs]
-        last = max(earlier, key=lambda name: lengths.get(name, 0.0), default=None)
+        before[op.name] = max((name for name in earlier if name in lengths), key=lengths.__getitem__, default="")
         length, own[op.name] = _own(op)
-        lengths[op.name], before[op.name] = length + lengths.get(last or "", 0.0), last
-    name = max(lengths, key=lambda name: lengths[name], default=None)
-    longest, found = lengths.get(name or "", 0.0), Counter[Kind]()
-    while name is not None:
-        found.update(own.get(name, {}))
-        name = before.get(name)
-    return longest, found
+        lengths[op.name] = length + lengths[before[op.name]]
+    name = last = max(lengths, key=lengths.__getitem__)
+    found = Counter[Kind]()
+    while name:
+        found.update(own[name])
+        name = before[name]
+    return lengths[last], found
 
 
 def _own(op: Any) -> tuple[float, Counter[Kind]]:

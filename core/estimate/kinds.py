@@ -27,7 +27,7 @@ _FEW = 16  # numbers of an operand that says what is to be done: an axis, a shap
 
 
 class Operand(NamedTuple):
-    """What an operation is given: any values, or a few that say what it is to do, or a variable that it reads."""
+    """What an operation is given: any values, or a few that say what it is to do, or a variable."""
 
     dtype: tf.DType
     shape: tuple[int, ...]

@@ -2,7 +2,17 @@
 
 import pytest
 
-from benchmarks.estimates import LARGE, compared
+from benchmarks.estimates import CHECKOUT, LARGE, NOT_HERE, compared
+from benchmarks.pages import rows_in
+
+
+def test_the_page_has_every_configuration_that_trains_here_and_is_right_that_no_bound_is_too_high():
+    page = (CHECKOUT / "docs" / "dry-run.md").read_text()
+    names = {path.stem for path in (CHECKOUT / "configs").glob("*.gin")} - NOT_HERE
+    memory, times = (rows_in(page, key) for key in ("estimates", "times"))
+    assert {row[0].strip("`") for row in memory} == {row[0].strip("`") for row in times} == names
+    assert all(abs(float(row[-1].rstrip("%"))) <= 15 for row in memory)
+    assert all(1 <= float(row[-1]) <= 2 for row in times)
 
 
 @pytest.mark.long

@@ -52,3 +52,16 @@ def test_what_waits_for_an_update_comes_after_it():
         return tf.sin(variable)
 
     assert chain_of(update_and_read) == {"Exp": 1, "AssignAddVariableOp": 1, "Sin": 1}
+
+
+def test_rounds_that_write_variables_come_one_after_the_other():
+    variable = tf.Variable(tf.zeros([64, 64]))
+
+    def add(i, y):
+        variable.assign_add(y)
+        return i + 1, y
+
+    def fn(x):
+        return tf.while_loop(lambda i, _: i < 3, add, (0, x), parallel_iterations=10)[1]
+
+    assert chain_of(fn)["AssignAddVariableOp"] == 3

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 import tensorflow as tf
 
-from core.estimate import TURNS, Figures, Kind, kinds_in
+from core.estimate import TURNS, Figures, Kind, Operand, kinds_in
 from trainers.dry_run import speeds as measuring
 from trainers.dry_run.speeds import Seconds, Speeds, measured_seconds
 from trainers.dry_run.time import least
@@ -53,6 +53,25 @@ def test_operations_are_measured_by_themselves_but_for_one_that_ones_are_nothing
     assert all(seconds.among > 0 and seconds.alone > 0 for seconds in found.values())
 
 
-def test_nobody_waits_for_ever(kinds, monkeypatch):
+def test_what_going_round_takes_is_no_part_of_an_operation_and_a_short_one_has_a_share_of_a_core(monkeypatch):
+    asked = Operand(tf.float32, (), None)
+    kinds = {Kind(name, (), (asked,), 0, size): 1.0 for name, size in (("Exp", 10**6), ("Sin", 10**6), ("Cos", 8))}
+    exp, sin, cos = kinds
+    speeds = Speeds(peak=1e9, bytes=1e8, near=1e8, starts=2e6, steps=4e6, turns=1e6)
+    taken = {(exp.of, 4): 5e-3, (exp.of, 1): 8e-3, (sin.of, 4): 6e-3, (cos.of, 1): 9e-6}
+    around = {4: 1e-6, 1: 2e-6}
+    monkeypatch.setattr(measuring, "_seconds", lambda do, _, __, abreast: taken.get((do, abreast), around[abreast]))
+    monkeypatch.setattr(measuring.os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(measuring, "ENOUGH", 1.0)
+    found = measured_seconds(kinds, {exp: 1.0}, speeds, CPU)
+    assert found[exp] == pytest.approx((5e-3 - 1e-6 + 5e-7, 8e-3 - 2e-6 + 2.5e-7))
+    assert found[sin].among == pytest.approx(6e-3 - 1e-6 + 5e-7)
+    assert found[cos] == pytest.approx((7e-6 / 2 + 5e-7, 7e-6 + 2.5e-7))
+
+
+def test_nobody_waits_for_ever_nor_is_what_finds_no_room_abreast_done_again(kinds, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(measuring, "LARGE", 1)
+        assert not measured_seconds(kinds, kinds, SPEEDS, CPU)
     monkeypatch.setattr(measuring, "MOST_SECONDS", 0.0)
     assert not measured_seconds(kinds, kinds, SPEEDS, CPU)
