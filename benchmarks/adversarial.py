@@ -141,7 +141,7 @@ def experiment_of(case: Case) -> Experiment:
 
 def batches_for(case: Case) -> tf.data.Dataset:
     """The same examples, as the peers take them."""
-    return batches_of(experiment_of(case).train_source, case.features, case.batch)
+    return batches_of(experiment_of(case).shown_source, case.features, case.batch)
 
 
 def ours(trainer: Trainer, chunks_a_run: int) -> Callable[[], object]:

@@ -4,7 +4,7 @@ One `Update` and no adversary: the phases of a step aren't shaped for GANs only.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import gin
 import tensorflow as tf
@@ -13,7 +13,7 @@ from core import layers
 from core.module import Module
 from core.optimizers import Transform
 from core.random import Rng
-from core.task import Batch, Feature, Image, Loss, Task, Update
+from core.task import Batch, Feature, Image, Loss, Served, Task, Update
 
 LEVELS = 8  # of noise that evaluation looks at
 
@@ -113,6 +113,14 @@ class Ddpm(Task):
         return Loss(tf.add_n(errors) / LEVELS)
 
     def sample(self, rng: Rng, n: int) -> Batch:
+        """Makes images of new noise."""
+        return self.generate({"noise": rng.fold("sample").normal([n, *self.image_shape])})
+
+    def serve(self, features: Mapping[str, tf.TensorSpec]) -> dict[str, Served]:
+        noise = tf.TensorSpec([None, *self.image_shape])
+        return {"generate": Served(self.generate, {"noise": noise}, examples=self._with_noise)}
+
+    def generate(self, batch: Batch) -> Batch:
         """Goes back from noise by DDIM, adding none on the way: at each step, to the image that ε_θ points at."""
         steps = [i * self.noise_steps // self.sample_steps for i in range(self.sample_steps)]
         alpha_bar = tf.gather(self.alpha_bar(), steps)
@@ -120,13 +128,16 @@ class Ddpm(Task):
 
         def body(i: tf.Tensor, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             a, b = alpha_bar[i], before[i]
-            noise = self.net(x, tf.fill([n], tf.gather(steps, i)))
+            noise = self.net(x, tf.fill(tf.shape(x)[:1], tf.gather(steps, i)))
             image = tf.clip_by_value((x - tf.sqrt(1.0 - a) * noise) / tf.sqrt(a), -1.0, 1.0)
             noise = (x - tf.sqrt(a) * image) / tf.sqrt(1.0 - a)  # as seen from the clipped image
             return i - 1, tf.sqrt(b) * image + tf.sqrt(1.0 - b) * noise
 
-        start = (tf.constant(self.sample_steps - 1), rng.fold("sample").normal([n, *self.image_shape]))
+        start = (tf.constant(self.sample_steps - 1), batch["noise"])
         return {"image": tf.while_loop(lambda i, _: i >= 0, body, start)[1]}
+
+    def _with_noise(self, batch: Batch) -> Batch:
+        return {"noise": Rng.from_seed(0).normal(batch["image"].shape)}
 
     def reads(self) -> dict[str, Feature]:
         return {"image": Image(self.image_shape, low=0.0, high=1.0)}

@@ -5,7 +5,7 @@ views of the whole batch, on all replicas. What is kept is the encoder: a linear
 worth.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import gin
 import tensorflow as tf
@@ -16,7 +16,7 @@ from core.data.augment import affine, random_affine
 from core.module import Module
 from core.optimizers import Transform
 from core.random import Rng
-from core.task import Batch, Feature, Image, Loss, Task, Update, all_rows, own_rows
+from core.task import Batch, Feature, Image, Loss, Served, Task, Update, all_rows, own_rows
 
 
 class Encoder(Module):
@@ -98,6 +98,9 @@ class SimClr(Task):
     def features(self, batch: Batch) -> tf.Tensor:
         """Returns what the encoder makes of images as they are, [rows, features]."""
         return self.encoder(batch["image"])
+
+    def serve(self, features: Mapping[str, tf.TensorSpec]) -> dict[str, Served]:
+        return {"encode": Served(lambda batch: {"features": self.features(batch)}, {"image": features["image"]})}
 
     def reads(self) -> dict[str, Feature]:
         return {"image": Image(self.image_shape)}

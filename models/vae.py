@@ -4,7 +4,7 @@ Its loss changes in the course of a run: the divergence comes in step by step (B
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import gin
 import tensorflow as tf
@@ -12,7 +12,7 @@ import tensorflow as tf
 from core import losses
 from core.optimizers import Transform
 from core.random import Rng
-from core.task import Batch, Feature, Image, Loss, Task, Update
+from core.task import Batch, Feature, Image, Loss, Served, Task, Update
 from models.classifiers.mlp import Mlp
 
 EVALUATION_DRAWS = 16  # of the latent, for each held-out example: the same for all
@@ -75,6 +75,22 @@ class Vae(Task):
     def sample(self, rng: Rng, n: int) -> Batch:
         """Decodes latents from the prior; an image is what each pixel is expected to be."""
         return {"image": self.expected(rng.fold("latent").normal([n, self.latent_size]))}
+
+    def serve(self, features: Mapping[str, tf.TensorSpec]) -> dict[str, Served]:
+        latent = tf.TensorSpec([None, self.latent_size])
+        return {
+            "encode": Served(self.encode, {"image": features["image"]}),
+            "decode": Served(self.decode, {"latent": latent}, examples=lambda x: {"latent": self.encode(x)["mean"]}),
+        }
+
+    def encode(self, batch: Batch) -> Batch:
+        """Returns mean and logarithm of the standard deviation of what an image's latent may be."""
+        mean, log_std = self.posterior(batch["image"])
+        return {"mean": mean, "log_std": log_std}
+
+    def decode(self, batch: Batch) -> Batch:
+        """Returns the image that is expected of each latent."""
+        return {"image": self.expected(batch["latent"])}
 
     def reconstruct(self, batch: Batch) -> Batch:
         """Returns each image beside what becomes of it by way of its latent's mean, both in [-1, 1]."""

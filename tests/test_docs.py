@@ -11,9 +11,14 @@ from tests.pages import bash, blocks, commands
 PAGES = sorted(path.name for path in (CHECKOUT / "docs").glob("*.md"))
 LONG = {
     "asynchronous.md",
-    "dry-run.md",
+    "checkpoints.md",
     "diagnosis.md",
+    "dry-run.md",
+    "evaluation.md",
+    "export.md",
+    "first-run.md",
     "gans.md",
+    "hooks.md",
     "inner-loops.md",
     "language-models.md",
     "local-steps.md",
@@ -21,9 +26,12 @@ LONG = {
     "running.md",
     "runs.md",
     "seeing.md",
+    "streams.md",
     "testing-your-step.md",
+    "warm-starts.md",
     "what-went-wrong.md",
     "your-own-architecture.md",
+    "your-own-step.md",
 }
 READ = [CHECKOUT / name for name in ("README.md", "CONTRIBUTING.md")] + [CHECKOUT / "docs" / name for name in PAGES]
 

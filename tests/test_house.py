@@ -19,7 +19,7 @@ FLOORS = [
     ["core.data", "core.losses", "core.optimizers", "core.telemetry"],
     ["core.metrics"],
     ["core.task"],
-    ["core.layers", "core.workers"],
+    ["core.layers", "core.weights", "core.workers"],
     ["core.distribution"],
     ["core.engine"],
     ["core.estimate", "core.measure"],
@@ -31,7 +31,7 @@ FLOORS = [
     ["trainers", "trainers.*"],
     ["trainers.main"],
     ["trainers.launch"],
-    ["trainers.sweep"],
+    ["trainers.sweep", "trainers.verify_machine"],
 ]
 ABOVE_MODELS = {
     "core.checkpoint",

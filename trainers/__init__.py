@@ -12,9 +12,12 @@ _PUBLIC = {
     "Evaluator": "evaluator",
     "Experiment": "experiment",
     "Hook": "hooks",
+    "LoadedRun": "loaded",
     "Settings": "settings",
     "Trainer": "trainer",
     "Workdir": "workdir",
+    "load": "loaded",
+    "train": "python_run",
 }
 
 __all__ = [*_PUBLIC]

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import numpy as np
+import tensorflow as tf
 
 from core.checkpoint import Manifest
 from core.engine import ALL_WELL
@@ -13,9 +14,12 @@ from trainers.trainer import Trainer
 def pass_steps(trainer: Trainer, end: int) -> None:
     """Takes the steps before `end` as training does, but calls no hook."""
     if trainer.step < end:
-        run = trainer.train_step.exchange.guarded(trainer.chunk.get_concrete_function())
+        exchange = trainer.train_step.exchange
+        run = exchange.guarded(trainer.chunk.get_concrete_function())
         chunk_steps, chunks = trainer.input.chunk_steps, trainer.input.chunks_from(trainer.step)
         with repeatable_or_refused(trainer.experiment.deterministic):
+            # Without a step, as training begins: on a mesh the first call decides in which order variables are written.
+            exchange.noting(run, chunks.peek(within=False), exchange.handed(tf.zeros([3], tf.int64)))
             while trainer.step < end:
                 left = chunk_steps - trainer.step % chunk_steps
                 trainer.take_steps(next(chunks), min(left, end - trainer.step), run=run)

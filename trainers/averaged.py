@@ -5,6 +5,7 @@ import functools
 import tensorflow as tf
 
 from core.distribution import MeshStrategy, ServedStrategy
+from core.engine import Assembly
 from core.module import named_variables
 from core.task import Task
 from core.task.statistics import commit, refreshed
@@ -67,6 +68,19 @@ class HostTwin(Averaged):
         twins = named_variables(self.task)
         for path, variable in named_variables(self.averaged.task).items():
             twins[path].assign(variable.numpy())
+
+
+def where_averages_lie(assembly: Assembly) -> dict[str, str | None]:
+    """Returns which variable of a checkpoint evaluation reads in place of each of the task's, by their paths.
+
+    It is `None` for one that an optimizer computes, which no checkpoint holds.
+    """
+    paths = {id(variable): path for path, variable in named_variables(assembly.task).items()}
+    return {
+        paths[id(optimizer.parameters[path])]: place and f"optimizer/{phase}/{place}"
+        for phase, optimizer in assembly.optimizers.items()
+        for path, place in optimizer.averages().items()
+    }
 
 
 def readable_task(experiment: Experiment, averaged: Averaged) -> Averaged:

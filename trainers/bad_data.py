@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from core.data import Source
+from core.data import Examples
 from core.errors import DataError
 from core.task import Batch
 
@@ -35,7 +35,7 @@ def blamed_feature(batch: Batch, goes_wrong: Callable[[Batch], bool]) -> str | N
 
 
 def unfit_example(
-    what: str, source: Source, feature: str, values: tf.Tensor, indices: npt.NDArray[np.int64]
+    what: str, source: Examples, feature: str, values: tf.Tensor, indices: npt.NDArray[np.int64]
 ) -> DataError:
     """Makes the error that says `what` went wrong: `feature` has these `values` in the examples `indices`.
 

@@ -3,9 +3,11 @@
 import core.data
 import core.distribution
 import core.optimizers
+import core.weights
 import models
 import trainers.hooks.activations
 import trainers.hooks.digits
+import trainers.hooks.early_stopping
 import trainers.hooks.histograms
 import trainers.hooks.norms
 import trainers.hooks.probe

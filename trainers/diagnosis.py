@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from core.data import Source, strange_token, unreadable_image
+from core.data import Examples, bad_record, strange_token, unreadable_image
 from core.errors import ConfigurationError, DataError
 
 WRONG_ROWS = "`evaluate` must return one value per row of its batch in `per_example`"
@@ -18,7 +18,7 @@ _LABEL = re.compile(r"label value of (-?\d+) which is outside the valid range of
 
 
 @contextlib.contextmanager
-def explained(source: Source) -> Iterator[None]:
+def explained(source: Examples) -> Iterator[None]:
     """Raises what TensorFlow's kernels say of examples of `source` as an error in the user's terms."""
     try:
         yield
@@ -27,7 +27,7 @@ def explained(source: Source) -> Iterator[None]:
             raise ConfigurationError(
                 f"{WRONG_ROWS}: not a mean over the batch, nor anything else of another length."
             ) from None
-        damaged = unreadable_image(error.message) or strange_token(error.message)
+        damaged = unreadable_image(error.message) or strange_token(error.message) or bad_record(error.message)
         if damaged is not None:
             raise damaged from error
         found = _LABEL.search(error.message)

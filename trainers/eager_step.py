@@ -5,6 +5,7 @@ from core.errors import CheckpointError, ConfigurationError
 from trainers.again import pass_steps
 from trainers.session import Session
 from trainers.trainer import Trainer
+from trainers.warm_start import warm_start
 
 
 def take_eager_step(session: Session) -> int:
@@ -13,7 +14,7 @@ def take_eager_step(session: Session) -> int:
     Those between the newest checkpoint at or before it and the step are taken as training takes them, but kept nowhere.
     """
     step = session.flags.step
-    trainer = session.trainer(eagerly=True) if step is None else _trainer_at(session, step)
+    trainer = _new_trainer(session) if step is None else _trainer_at(session, step)
     first = trainer.step
     figures = trainer.eager_step()
     taken = (
@@ -21,6 +22,12 @@ def take_eager_step(session: Session) -> int:
     )
     print(f"{taken}, not traced and not saved: " + ", ".join(f"{name} {x:.6g}" for name, x in figures.items()))
     return 0
+
+
+def _new_trainer(session: Session) -> Trainer:
+    trainer = session.trainer(eagerly=True)
+    warm_start(trainer)
+    return trainer
 
 
 def _trainer_at(session: Session, step: int) -> Trainer:
@@ -36,6 +43,8 @@ def _trainer_at(session: Session, step: int) -> Trainer:
     if manifest:
         trainer.state.restore(manifest)
         print(f"restored step {trainer.step} (`{manifest.path.name}`)", flush=True)
+    else:
+        warm_start(trainer)
     pass_steps(trainer, step - step % (trainer.settings.local_steps or 1))
     trainer.progress.take_sums()  # the figures are to be those of the one step
     return trainer

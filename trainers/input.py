@@ -1,18 +1,18 @@
 """What a run reads: the batches of its steps, as chunks for the loop or one by one for whoever looks closer."""
 
-import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from core.data import PerReplica, position_indices, train_chunks
-from core.distribution import MeshStrategy
-from core.errors import NoRoomError
+from core.data import PerReplica, Reader, Reading, Source, SourceReader, Stream, StreamReader
+from core.distribution import Agreement, MeshStrategy
+from core.errors import DataError, NoRoomError
 from core.machine import machine_memory
 from core.task import Batch
+from core.workers import is_chief, joined
 from trainers.diagnosis import explained
 from trainers.experiment import Experiment
 from trainers.settings import Settings
@@ -61,75 +61,98 @@ class Input:
             what = "`Trainer.global_batch_size`"
             self.strategy.plan.check_rows(self.global_batch_size, settings.microbatches, what=what)
         self.origin = 0
-        self._synthetic, self._seed, self._microbatches = experiment.synthetic, experiment.seed, settings.microbatches
-        self._chunks = functools.partial(
-            train_chunks,
-            self.source,
-            global_batch_size=self.global_batch_size,
-            microbatches=self._microbatches,
-            seed=self._seed,
-        )
-        self._parallel_calls = settings.parallel_calls
+        self._agreement = Agreement(self.strategy)
+        self._synthetic = experiment.synthetic
+        self._reader = reader_of(self.source, settings, seed=experiment.seed)
 
-    def chunks_from(self, step: int) -> "Chunks":
-        """Returns the chunks from the one on that `step` is in."""
-        return Chunks(self._stacked_from(step))
+    def chunks_from(self, step: int, *, alive: Callable[[], object] = lambda: None) -> "Chunks":
+        """Returns the chunks from the one on that `step` is in; calls `alive` as it comes there."""
+        return Chunks(self._stacked_from(step, alive))
 
-    def _stacked_from(self, step: int) -> Iterator[Any]:
+    def _stacked_from(self, step: int, alive: Callable[[], object]) -> Iterator[Any]:
         """Yields stacked batches for ever, each replica's its own, from the chunk that `step` is in."""
-        chunks = iter(self._chunks_of_replicas(step))
+        reading = self._reading_from(step)
+        with explained(self.source):
+            reading.begin(alive)
+        chunks = iter(PerReplica(reading.chunks, self.strategy))
         while True:
-            with explained(self.source):
+            with explained(self.source), reading.own_errors():
                 chunk = next(chunks)
             yield chunk
 
     @property
     def chunk_spec(self) -> Any:
         """Returns what `tf.function` is to be told of a chunk."""
-        return self._chunks_of_replicas(0).element_spec
+        return PerReplica(self._reading_from(0).chunks, self.strategy).element_spec
 
     @property
     def batch_spec(self) -> dict[str, tf.TensorSpec]:
         """Returns the specs of a step's batch on one replica, [microbatches, rows, ...]."""
-        spec = self._chunks_of_replica(0, 0).element_spec
+        spec = self._reading_from(0).chunks(0).element_spec
         return {key: tf.TensorSpec(x.shape[1:], x.dtype) for key, x in spec.items()}
 
     def batch_of(self, step: int) -> Batch:
         """Returns the whole global batch of a step, [microbatches, rows, ...], whatever the replicas."""
-        stacked = next(iter(self._chunks(chunk_steps=1, first_step=self._read_as(step), origin=self.origin)))
-        return {key: x[0] for key, x in stacked.items()}
+        return self._reader.batch(self._read_as(step), origin=self.origin)
 
     def examples_of(self, step: int) -> npt.NDArray[np.int64]:
         """Returns which examples of the source the global batch of a step holds, [microbatches, rows]."""
-        indices = position_indices(
-            len(self.source),
-            first_step=self._read_as(step),
-            num_steps=1,
-            global_batch_size=self.global_batch_size,
-            microbatches=self._microbatches,
-            origin=self.origin,
-            seed=self._seed,
-        )
-        return np.asarray(indices[0])
+        return self._reader.numbers(self._read_as(step), origin=self.origin)
 
     def examples_before(self, step: int) -> int:
         """Counts the examples that a run has consumed when `step` begins."""
         return self.origin + step * self.global_batch_size
 
+    def kept(self, step: int) -> dict[str, Any]:
+        """Returns what a checkpoint has to hold, besides the examples consumed, to go on from `step`.
+
+        Every worker calls it, and of a stream that is replayed they must have read the same.
+        """
+        kept, examples = self._reader.kept(self.examples_before(step)), self.examples_before(step)
+        if isinstance(self.source, Stream) and self.source.replay:
+            hash = str(kept.get("hash"))
+            if self._agreement.any_worker(self._agreement.first_text(hash) != hash):
+                raise DataError(
+                    f"The stream `{self.source.name}` isn't the same in every process: after {examples:,} examples "
+                    "their hashes differ. Each process makes the whole stream and takes the rows of its own replicas: "
+                    "let it hang on (seed, epoch) alone, see docs/streams.md."
+                )
+        return kept
+
+    def load(self, kept: dict[str, Any], *, step: int, examples: int) -> None:
+        """Goes on from `step` as a checkpoint has it, with so many examples consumed."""
+        self.origin += examples - self.examples_before(step)
+        self._reader.load(kept, examples)
+
     def _read_as(self, step: int) -> int:
         """Returns the step whose examples `step` reads: synthetic input goes round in its first chunk."""
         return step % self.chunk_steps if self._synthetic else step
 
-    def _chunks_of_replicas(self, step: int) -> PerReplica:
-        return PerReplica(lambda replica: self._chunks_of_replica(replica, step), self.strategy)
-
-    def _chunks_of_replica(self, replica: int, step: int) -> tf.data.Dataset:
-        return self._chunks(
+    def _reading_from(self, step: int) -> Reading:
+        replicas, membership = self.strategy.num_replicas_in_sync, joined()
+        here = max(1, replicas // membership.cluster.size) if membership else replicas
+        first = membership.cluster.index * here if membership and here < replicas else 0
+        return self._reader.reading(
             chunk_steps=self.chunk_steps,
             first_step=step,
             origin=self.origin,
-            replicas=self.strategy.num_replicas_in_sync,
-            replica=replica,
+            replicas=replicas,
+            local=range(first, first + here),
             synthetic=self._synthetic,
-            parallel_calls=self._parallel_calls,
         )
+
+
+def reader_of(source: Source | Stream, settings: Settings, *, seed: int) -> Reader:
+    """Makes what reads the examples of a run that these settings ask for."""
+    layout = {
+        "global_batch_size": settings.global_batch_size,
+        "microbatches": settings.microbatches,
+        "parallel_calls": settings.parallel_calls,
+        "seed": seed,
+    }
+    return StreamReader(source, say=_say, **layout) if isinstance(source, Stream) else SourceReader(source, **layout)
+
+
+def _say(text: str) -> None:
+    if is_chief():
+        print(text, flush=True)

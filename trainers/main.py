@@ -24,6 +24,7 @@ from core.errors import EXIT_CODES, ConfigurationError, PreemptedError, did_you_
 from core.signals import held_back
 from trainers.app import refuse, run_app, start_logging
 from trainers.blame import report
+from trainers.export.asked import asked
 from trainers.flags import parse_flags
 from trainers.native_stderr import native_stderr_in
 from trainers.packages import CHECKOUT, check_own_packages, import_packages
@@ -32,23 +33,31 @@ from trainers.serving import serve, served_place
 
 MODES = {
     "train": "trains, with evaluation; goes on by itself where an earlier run of the same configuration stopped",
-    "evaluate": "evaluates the newest checkpoint of the workdir",
+    "evaluate": "evaluates the newest checkpoint of the workdir, and keeps the figures",
+    "evaluate_continuously": "evaluates each new checkpoint of a run that another process trains, until it is over",
     "sample": "images or texts from the newest checkpoint; with `--images=DIR` those, translated",
+    "export": "what the task serves, with the newest checkpoint's weights, for use without this project",
     "summary": "prints each variable: its size, the phases that train it, where it lives",
     "dry_run": "prints what a step computes, what each device would hold, and what would cross, from shapes alone",
     "diagnose": "measures where the time of a step goes, says what holds it up, and tries gin lines that could help",
     "replay": "does the step of a `--capsule` again, and names what isn't finite first: operation, module, row",
     "resume_check": "trains once without and once with a SIGKILL in the middle, and compares every bit",
 }
-ONLY_IN = {  # the one mode in which a flag has an effect
-    "allow_config_change": "train",
-    "eager": "train",
-    "step": "train",
-    "kill_after_step": "train",
-    "samples": "sample",
-    "images": "sample",
-    "prompt": "sample",
-    "capsule": "replay",
+ONLY_IN = {  # the modes in which a flag has an effect
+    "allow_config_change": ("train",),
+    "restart_optimizer": ("train",),
+    "eager": ("train",),
+    "step": ("train",),
+    "kill_after_step": ("train",),
+    "timeout": ("evaluate_continuously",),
+    "samples": ("sample",),
+    "images": ("sample",),
+    "prompt": ("sample",),
+    "capsule": ("replay",),
+    "format": ("export",),
+    "weights": ("export",),
+    "export_dir": ("export",),
+    "checkpoint": ("evaluate", "sample", "export"),
 }
 MOST_SAMPLES = 65_536
 USAGE = """python -m trainers.main --gin_file=F [--gin_file=G] [--gin_param='a.b=1'] [--workdir=DIR] [--mode=train]
@@ -91,17 +100,29 @@ def parse(words: Sequence[str]) -> FlagValues:
             f"`--workdir` is {flags.workdir!r}: a run keeps its files in a folder of this machine, and writes to no "
             f"`{scheme[0]}`. Mount it as a folder, or name another and copy it there afterwards."
         )
-    for name, mode in ONLY_IN.items():
-        if flags[name].present and flags[name].value is not False and flags.mode != mode:
+    for name, modes in ONLY_IN.items():
+        if flags[name].present and flags[name].value is not False and flags.mode not in modes:
             raise ConfigurationError(f"`--{name}` has no effect with `--mode={flags.mode}`: leave it out.")
+    if flags.checkpoint not in ("newest", "best") and not flags.checkpoint.isdecimal():
+        raise ConfigurationError(
+            f"`--checkpoint` is {flags.checkpoint!r}; give `newest`, `best`, or a step, as `--checkpoint=5000`."
+        )
     if flags["samples"].present and flags.images:
         raise ConfigurationError("`--samples` has no effect with `--images`, which are all translated: leave it out.")
     if flags.prompt and flags.images:
         raise ConfigurationError("`--prompt` is for texts and `--images` for images: leave one of them out.")
+    if flags.mode == "export":
+        asked(flags.format, flags.weights)
+    if flags.restart_optimizer and flags.eager:
+        raise ConfigurationError(
+            "`--restart_optimizer` has no effect with `--eager`, which saves nothing: leave it out."
+        )
     if flags["step"].present and not flags.eager:
         raise ConfigurationError("`--step` says which step `--eager` takes, and has no effect without it: give both.")
     if flags["step"].present and flags.step < 0:
         raise ConfigurationError(f"`--step` is {flags.step}; steps are counted from 0: give that of the step to take.")
+    if flags["timeout"].present and flags.timeout < 1:
+        raise ConfigurationError(f"`--timeout` is {flags.timeout}; it counts seconds: give 1 or more, or leave it out.")
     if flags.samples < 1:
         raise ConfigurationError(f"`--samples` is {flags.samples}; it counts images or texts: give 1 or more.")
     if flags.samples > MOST_SAMPLES:
@@ -110,7 +131,8 @@ def parse(words: Sequence[str]) -> FlagValues:
 
 
 def _usage() -> str:
-    modes = "\n".join(f"  {name:<14}{text}" for name, text in MODES.items())
+    width = max(map(len, MODES)) + 2
+    modes = "\n".join(f"  {name:<{width}}{text}" for name, text in MODES.items())
     exit_codes = "\n".join(f"  {code:<4}{text}" for code, text in EXIT_CODES.items())
     return f"{USAGE}\n\nmodes:\n{modes}\n\nexit codes:\n{exit_codes}"
 
@@ -125,13 +147,19 @@ def _define(flag_values: FlagValues) -> None:
     text("workdir", None, "where the run is kept; runs/<name of the first gin file> if left out")
     text("mode", "train", "one of the modes above")
     switch("allow_config_change", False, "go on in a workdir whose configuration was another")
+    switch("restart_optimizer", False, "go on from the newest checkpoint with fresh optimizers, once in a run")
     switch("eager", False, "one step without tracing: print and breakpoints work in step functions")
     switch("verbose", False, "show tracebacks with errors")
     number("step", None, "with `--eager` that step, from the newest checkpoint at or before it; the first if left out")
     number("kill_after_step", None, "rehearse a crash: SIGKILL the process after this step")
+    number("timeout", None, "seconds that `--mode=evaluate_continuously` waits for something new; by default any time")
     number("samples", 64, "how many images `--mode=sample` makes; of texts, how many for each prompt (1 if left out)")
     texts("prompt", [], "the beginning of a text for `--mode=sample` to go on from; may be given several times")
+    text("checkpoint", "newest", "which one evaluate, sample and export read: newest, best, or a step")
     text("capsule", None, "the folder that a step which isn't finite has left, for `--mode=replay`")
+    text("format", "saved_model", "what `--mode=export` writes: saved_model, tflite, or both with a comma")
+    text("weights", "float32", "how an export keeps weights: float32, bfloat16 or int8")
+    text("export_dir", None, "where an export is put; `export/<step>` in the workdir if left out")
     text("images", None, "a folder of images for `--mode=sample` to translate")
 
 
@@ -145,7 +173,7 @@ def run(flags: FlagValues) -> int:
         start_logging(flags.verbosity)
         serve(place, workdir)
     preemption = Preemption()
-    with preemption.heard() if flags.mode == "train" else without_wishes():
+    with preemption.heard() if flags.mode in ("train", "evaluate_continuously") else without_wishes():
         return _run(flags, preemption)
 
 

@@ -52,13 +52,13 @@ def explain_no_room(error: BaseException) -> NoRoomError | None:
         found = _PYTHON_FILE.search(text) if "OpError" in classes else None
         if found and (full := disk_full(OSError(int(found[1]), "", found[2]))):
             return full
-        if "ResourceExhaustedError" not in classes:
-            return None
-        if found := _FILE.search(text):
+        if "OpError" in classes and (found := _FILE.search(text)):
             return NoRoomError(
                 f"`{found[1]}` can't be written: {found[2]}. Make room there (`df -h`); the same command then goes on "
                 "from the last checkpoint."
             )
+        if "ResourceExhaustedError" not in classes:
+            return None
     doing, remedy = _section(error)
     return NoRoomError(f"out of memory while {doing}: {_what(text)}. {remedy}.")
 

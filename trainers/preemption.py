@@ -14,6 +14,7 @@ signal, whichever, ends the process there and then. A checkpoint is whole or not
 import contextlib
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from types import FrameType
 
@@ -52,7 +53,13 @@ class Preemption:
 
     @contextlib.contextmanager
     def heard(self) -> Iterator[None]:
-        """Hears signals; until `granted` has been entered, those that ask to leave are obeyed at once."""
+        """Hears signals; until `granted` has been entered, those that ask to leave are obeyed at once.
+
+        Only the main thread of a process is ever told of signals: in another there is nothing to hear.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
         numbers = [*STOPPING, *WISHES]
         if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
             numbers.remove(signal.SIGHUP)

@@ -18,8 +18,11 @@ from trainers.workdir import Workdir, json_text
 _ENTRY = re.compile(r"(\d{4,})-step-\d{9,}")
 
 
-def record_start(workdir: Workdir, *, step: int, given: str, operative: str, devices: Sequence[str]) -> None:
-    """Records the configuration, versions, devices, revision and command that a run goes on with from `step`."""
+def record_start(workdir: Workdir, *, step: int, given: str | None, operative: str, devices: Sequence[str]) -> None:
+    """Records the configuration, versions, devices, revision and command that a run goes on with from `step`.
+
+    `given` is what its gin files say together; what is trained by calls of Python has none.
+    """
     run = {
         "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "command": [Path(sys.executable).name, *sys.argv],
@@ -28,7 +31,8 @@ def record_start(workdir: Workdir, *, step: int, given: str, operative: str, dev
         "git": git_revision(),
         "config_hash": workdir.config_hash,
     }
-    configuration = {"given.gin": given, "operative.gin": operative}
+    texts = {"given.gin": given, "operative.gin": operative}
+    configuration = {name: text for name, text in texts.items() if text is not None}
     with space_for(workdir.configurations):
         history = workdir.configurations / "history"
         before = {name: workdir.configurations / name for name in configuration}

@@ -1,5 +1,7 @@
 """All that a run goes on from, saved and restored as one checkpoint."""
 
+import fnmatch
+import functools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -9,10 +11,14 @@ from typing import Any
 import tensorflow as tf
 
 from core import checkpoint
+from core.checkpoint import Best
 from core.distribution import Agreement, MeshStrategy, make_drift_check
-from core.engine import Progress
+from core.engine import ALL_WELL, Progress, Skipping
 from core.errors import ConfigurationError, NotFiniteError, shown
+from core.optimizers import Optimizer
+from core.weights import AVERAGES
 from core.workers import is_chief, joined
+from trainers.averaged import where_averages_lie
 from trainers.diagnosis import REMEDY
 from trainers.experiment import Experiment
 from trainers.hooks.base import Hook, by_name
@@ -22,11 +28,20 @@ from trainers.workdir import Workdir
 
 # Under which a checkpoint says how many replicas took local steps: the numbers hang on it.
 REPLICAS = "replicas"
+FINISHED = "finished"  # how a run has ended that came to its last step
+# And which steps it left out in a row, how often it went back.
+PASSED_OVER = "passed_over"
+# Under which it says what weights the run began with, for as long as the run goes on.
+START_FROM = "start_from"
+# And at which step it went on with fresh optimizers.
+RESTART = "restart_optimizer"
+BEGINNINGS = (START_FROM, RESTART)
 
 
 class RunState:
     """What is learnt, the metric line in flight, the step, the place in the data, what hooks keep and have reported.
 
+    `beginnings` is what each checkpoint of the run remembers of how it began.
     `stopped` is the reason that a hook gave for ending the run early; `reported` holds the last figures of how good it
     is, and `complete` says that those of the end are among them.
     """
@@ -38,21 +53,29 @@ class RunState:
         settings: Settings,
         *,
         variables: Mapping[str, tf.Variable],
+        optimizers: Sequence[Optimizer],
         input: Input,
         progress: Progress,
         hooks: Sequence[Hook],
+        skipping: Skipping | None = None,
     ):
         self.workdir, self.settings, self.input, self.progress, self.hooks = workdir, settings, input, progress, hooks
-        self.variables = variables
+        self.variables, self.optimizers, self.skipping = variables, optimizers, skipping
+        self._where_averages_lie = functools.cache(lambda: where_averages_lie(experiment.assembly))
+        self.beginnings: dict[str, Any] = {}
         tokenizer = experiment.train_source.tokenizer
         self.tokenizer = tokenizer and tokenizer.identity
         self.check_replicas = make_drift_check(experiment.strategy, self.variables)
         self.peers = peers_of(experiment.strategy)
+        self.saves = checkpoint.Saves(workdir.checkpoints, keep=settings.keep, peers=self.peers)
         self.replicas = experiment.strategy.num_replicas_in_sync
         self.step = 0
         self.stopped: str | None = None
         self.reported: dict[str, float] = {}
         self.complete = False
+        self._measured: tuple[int, dict[str, float]] = (0, {})  # what was reported at which step
+        self.rollbacks = 0
+        self._begun = self._hook_states() if settings.policies.rolls_back else {}
 
     @property
     def finished(self) -> bool:
@@ -62,11 +85,26 @@ class RunState:
     @property
     def outcome(self) -> str:
         """Says how a finished run ended."""
-        return "finished" if self.stopped is None else f"stopped at step {self.step}: {self.stopped}"
+        return FINISHED if self.stopped is None else f"stopped at step {self.step}: {self.stopped}"
+
+    @property
+    def best(self) -> Best | None:
+        """Returns the best checkpoint that is kept; the chief alone knows it."""
+        return self.saves.keeper.best(self.step)
+
+    def report(self, figures: Mapping[str, float]) -> None:
+        """Takes over figures of how good this state is."""
+        step, before = self._measured
+        self._measured = self.step, {**(before if step == self.step else {}), **figures}
+        self.reported |= figures
 
     def save(self, *, warn: Callable[[str], None] = print) -> Path:
-        """Saves a checkpoint of this moment; returns where. Every worker calls it; of what is cut each writes parts."""
+        """Begins to save a checkpoint of this moment; returns where it will lie once it is written.
+
+        Every worker calls it; of what is cut each writes parts.
+        """
         self.check_replicas()  # what has drifted apart isn't worth keeping
+        stream = self.input.kept(self.step)
         for path, variable in self.variables.items():
             if variable.dtype.is_floating and not tf.reduce_all(tf.math.is_finite(variable)):
                 raise NotFiniteError(
@@ -76,20 +114,23 @@ class RunState:
         if not is_chief() and self.peers.workers == 1:
             return checkpoint.path_of(self.workdir.checkpoints, self.step)
         self.workdir.check_there()
-        return checkpoint.save(
-            self.workdir.checkpoints,
+        self.saves.warn = warn
+        measured_at, measured = self._measured
+        return self.saves.begin(
             {**self.variables, **self.progress.variables},
             step=self.step,
+            measured=measured if measured_at == self.step else {},
             examples=self.input.examples_before(self.step),
             config_hash=self.workdir.config_hash,
-            keep=self.settings.keep_checkpoints,
-            warn=warn,
-            peers=self.peers,
             extra={
                 "configuration": dict(self.workdir.configuration),
                 **({"tokenizer": self.tokenizer} if self.tokenizer else {}),
                 **({REPLICAS: self.replicas} if self.settings.local_steps else {}),
+                **({AVERAGES: averages} if (averages := self._where_averages_lie()) else {}),
+                **self.beginnings,
+                **({"stream": stream} if stream else {}),
                 **self._kept_by_hooks(),
+                **self._passed_over(),
                 "reported": {
                     "figures": _finite(self.reported),
                     "complete": self.complete,
@@ -99,14 +140,22 @@ class RunState:
             },
         )
 
+    def settle(self, *, note: Callable[[str], object] = print) -> None:
+        """Waits until no save is under way, with a `note` where that takes long; raises what went wrong in it.
+
+        Every worker calls it, and whoever reads checkpoints of a run that goes on calls it first.
+        """
+        self.saves.settle(note)
+
     def tidy(self, *, warn: Callable[[str], None] = print) -> None:
         """Removes what the last save of a finished run, if it was killed, would have removed: no other one will."""
         if is_chief():
-            keep = self.settings.keep_checkpoints
-            checkpoint.tidy(self.workdir.checkpoints, step=self.step, keep=keep, warn=warn)
+            self.saves.keeper.tidy(self.step, warn)
 
-    def restore(self, manifest: checkpoint.Manifest) -> bool:
+    def restore(self, manifest: checkpoint.Manifest, *, optimizers: bool = True) -> bool:
         """Goes on from a checkpoint; returns whether its metric line in flight goes on as well.
+
+        What it holds of `optimizers` is left there if they are to begin anew, which may be others than they were.
 
         A run that a hook has stopped is over, unless it is given more steps or other hooks.
         """
@@ -127,16 +176,24 @@ class RunState:
         same = {path: (tuple(v.shape), v.dtype.name) for path, v in live.items()} == {
             path: (v.shape, v.dtype) for path, v in saved.items()
         }
-        if same:
-            checkpoint.restore(manifest, {**self.variables, **live})
-        else:  # the task reports other figures than it did: the line in flight can't be finished
-            checkpoint.restore(manifest, self.variables, partial=["figures/*"] if saved else [])
-        self.step = manifest.step
-        self.input.origin += manifest.examples - self.input.examples_before(manifest.step)
+        left = [] if optimizers else ["optimizer/*", "outer/*"]
+        if not same:  # the task reports other figures than it did: the line in flight can't be finished
+            left.append("figures/*")
+        whole = {**self.variables, **(live if same else {})}
+        held = [pattern for pattern in left if fnmatch.filter([*whole, *manifest.variables], pattern)]
+        checkpoint.restore(manifest, whole, partial=held)
+        self.step, self.stopped, self.reported, self.complete = manifest.step, None, {}, False
+        self._measured = manifest.step, dict(checkpoint.kept_of(manifest.extra).get("measured", {}))
+        self.beginnings = {name: manifest.extra[name] for name in BEGINNINGS if name in manifest.extra}
+        self.input.load(_mapping(manifest.extra.get("stream")), step=manifest.step, examples=manifest.examples)
         kept, stop, reported = (_mapping(manifest.extra.get(name)) for name in ("hooks", "stop", "reported"))
         for name, hook in by_name(self.hooks).items():
             if name in kept:
                 hook.load(kept[name])
+        passed_over = _mapping(manifest.extra.get(PASSED_OVER))
+        self.rollbacks = passed_over.get("rollbacks", 0)
+        if self.skipping:
+            self.skipping.load(passed_over)
         if stop and stop.get("hooks") == self._given_hooks() and stop["steps"] >= self.settings.steps:
             self.stopped = stop["reason"]
         if reported and reported.get("hooks") == self._given_hooks():  # other hooks have yet to report theirs
@@ -144,8 +201,33 @@ class RunState:
             self.complete = self.finished and reported["complete"]
         return same
 
+    def go_back(self, manifest: checkpoint.Manifest) -> None:
+        """Goes on from an earlier checkpoint with the examples that come next: those since then are passed over."""
+        rollbacks, examples, stream = self.rollbacks, self.input.examples_before(self.step), self.input.kept(self.step)
+        for name, hook in by_name(self.hooks).items():
+            if name in self._begun and name not in _mapping(manifest.extra.get("hooks")):
+                hook.load(self._begun[name])
+        self.restore(manifest)
+        self.progress.bad_step.assign(ALL_WELL)
+        self.input.load(stream, step=self.step, examples=examples)
+        self.rollbacks = max(rollbacks, self.rollbacks) + 1
+
+    def _hook_states(self) -> dict[str, Any]:
+        return {name: hook.state() for name, hook in by_name(self.hooks).items()}
+
+    def _passed_over(self) -> dict[str, Any]:
+        """Returns what is to be known of steps that were left out or taken back."""
+        found = self.skipping.state() if self.skipping else {}
+        found |= {"rollbacks": self.rollbacks} if self.rollbacks else {}
+        return {PASSED_OVER: found} if found else {}
+
+    def restart_optimizers(self) -> None:
+        """Has all optimizers begin anew from the weights as they are, the outer rule of local steps among them."""
+        for optimizer in self.optimizers:
+            optimizer.restart()
+
     def _kept_by_hooks(self) -> dict[str, Any]:
-        states = {name: state for name, hook in by_name(self.hooks).items() if (state := hook.state())}
+        states = {name: state for name, state in self._hook_states().items() if state}
         for name, state in states.items():
             try:
                 json.dumps(state)

@@ -1,6 +1,7 @@
 """How to train: the one list of the trainer's parameters, which checks itself."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -9,11 +10,16 @@ import gin
 import tensorflow as tf
 
 from core.arguments import is_size
+from core.checkpoint import Keep
 from core.distribution import LocalExchange
 from core.engine import Assembly, Rounds, TrainStep, check_local_steps
 from core.errors import ConfigurationError, shown
 from core.optimizers import Transform
 from trainers.hooks.base import Hook
+from trainers.hooks.early_stopping import EarlyStopping
+from trainers.keeping import better_of, check_keeping, check_stopping
+from trainers.limits import Limits
+from trainers.policies import Policies
 
 MOST = 2**31 - 1  # of anything: steps times examples are then counted in 64 bits
 MOST_CALLS = 256
@@ -36,10 +42,19 @@ class Settings:
     With `local_steps` replicas meet once in so many steps, and in between each trains by its own rows alone. There
     their weights become the mean, or what the `outer` rule makes of it: docs/local-steps.md.
 
+    A step that isn't finite ends the run, unless `on_nonfinite` leaves it out ("skip", at most `max_skips` in a row) or
+    goes back to the newest checkpoint and past the examples ("rollback", at most `max_rollbacks` times): `None` is 3 of
+    both. `on_spike` does the same for a gradient of `spike_factor` (`None`: 10) times the largest norm of late:
+    docs/never-lose-a-run.md.
+
+    Of checkpoints the last `keep_checkpoints` stay, those of every `keep_every` steps, and the best by a figure of the
+    evaluation: `keep_best = "max accuracy"`, or "min loss": docs/checkpoints.md.
+
     `profile` is the first and the last step of a profile, which covers whole chunks: docs/seeing.md.
 
     Where a section of the run (a chunk of steps, a hook, an evaluation, a checkpoint) shows no
-    life for `section_deadline` seconds, the command ends; `None` lets it hang.
+    life for `section_deadline` seconds, or earlier than that for ten times as long as ever before, the command ends;
+    `None` lets it hang. `section_deadlines` gives sections their own: docs/never-lose-a-run.md.
     """
 
     steps: int = gin.REQUIRED
@@ -52,11 +67,19 @@ class Settings:
     checkpoint_every: int | None = 500
     check_replicas_every: int | None = None
     keep_checkpoints: int = 3
+    keep_every: int | None = None
+    keep_best: str | None = None
     local_steps: int | None = None
     outer: Transform | None = None
     compile: bool = False
     reduce_gradients_in: Literal["bfloat16"] | None = None
-    section_deadline: float | None = 3600.0  # no sane tracing, save or chunk of evaluation takes an hour
+    on_nonfinite: Literal["raise", "skip", "rollback"] = "raise"
+    on_spike: Literal["skip", "rollback"] | None = None
+    spike_factor: float | None = None
+    max_skips: int | None = None
+    max_rollbacks: int | None = None
+    section_deadline: float | None = Limits.general
+    section_deadlines: Mapping[str, float | None] | None = None
     hooks: Sequence[Hook] = ()
     profile: Sequence[int] | None = None
 
@@ -78,13 +101,7 @@ class Settings:
                 f"`Trainer.parallel_calls` is {self.parallel_calls}; each is a thread with a chunk of its own: give at "
                 f"most {MOST_CALLS}."
             )
-        deadline = self.section_deadline
-        is_number = isinstance(deadline, float | int) and not isinstance(deadline, bool)
-        if deadline is not None and not (is_number and 0 < deadline < math.inf):
-            raise ConfigurationError(
-                f"`Trainer.section_deadline` is {shown(deadline)}; it is a time in seconds: give a number above 0, or "
-                "None, which waits for ever."
-            )
+        assert self.limits  # which refuse what is no time
         if not isinstance(self.hooks, list | tuple):
             raise ConfigurationError(f"`Trainer.hooks` is {shown(self.hooks)}; give a list: `[@SampleGrid()]`.")
         for hook in self.hooks:
@@ -98,6 +115,8 @@ class Settings:
                     f"`Trainer.hooks` holds `{type(hook).__name__}`, whose `every` is {shown(hook.every)}; a hook is "
                     "one whose `every` is None or at least 1. Give a whole number of steps: 10000, not 1e4."
                 )
+        self.policies.check()
+        self._check_keeping()
         if self.local_steps is not None:
             self._check_rounds(self.local_steps)
         elif self.outer is not None:
@@ -107,6 +126,17 @@ class Settings:
             )
         if self.chunk_steps is not None:
             self._check_intervals(self.chunk_steps)
+
+    @property
+    def keep(self) -> Keep:
+        """Returns which checkpoints stay."""
+        best = None if self.keep_best is None else better_of(self.keep_best, "Trainer.keep_best")
+        return Keep(self.keep_checkpoints, self.keep_every, best)
+
+    @functools.cached_property
+    def limits(self) -> Limits:
+        """Returns how long each section may show no life."""
+        return Limits(self.section_deadline, self.section_deadlines or {})
 
     def train_step(self, assembly: Assembly, batch_spec: Mapping[str, tf.TensorSpec], *, seed: int) -> TrainStep:
         """Makes the step that these settings ask for, of one batch of this spec."""
@@ -128,6 +158,12 @@ class Settings:
             return None
         return Rounds(train_step, assembly, local_steps=self.local_steps, outer=self.outer)
 
+    @functools.cached_property
+    def policies(self) -> Policies:
+        """Returns what becomes of bad steps."""
+        names = [field.name for field in dataclasses.fields(Policies)]
+        return Policies(**{name: getattr(self, name) for name in names})
+
     @property
     def intervals(self) -> list[tuple[str, int]]:
         """Returns the steps between things that happen more than once, each with the name that binds it."""
@@ -147,6 +183,13 @@ class Settings:
         common = math.gcd(*(every for _, every in self.intervals)) or unit * max(1, MAX_CHUNK_STEPS // unit)
         allowed = max(unit, min(MAX_CHUNK_STEPS, MAX_CHUNK_BYTES // max(1, step_bytes)))
         return max(n for n in range(unit, allowed + 1, unit) if common % n == 0)
+
+    def _check_keeping(self) -> None:
+        kept, (saved, evaluated) = self.keep, (self.checkpoint_every, self.evaluate_every)
+        check_keeping(kept.every, self.keep_best, checkpoint_every=saved, evaluate_every=evaluated)
+        for hook in self.hooks:
+            if isinstance(hook, EarlyStopping):
+                check_stopping(hook.better, hook.interval_name, hook.every, kept.best, checkpoint_every=saved)
 
     def _check_intervals(self, chunk_steps: int) -> None:
         for name, every in self.intervals:

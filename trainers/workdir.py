@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from core.disk import disk_full, remove_unfinished, write_whole
 from core.errors import CheckpointError, ConfigurationError
@@ -21,9 +21,12 @@ class Workdir:
         self.configurations = path / "config"
         self.metrics = path / "metrics.jsonl"
         self.events = path / "events"
+        self.evaluations = path / "evaluations.jsonl"  # of evaluations beside a run: trainers/kept_figures.py
+        self.evaluation_events = path / "evaluations"
         self.warnings = path / "warnings.jsonl"
         self.result = path / "result.json"
         self._folder: int | None = None
+        self._lock: IO[str] | None = None
         self.configuration: Mapping[str, str] = {}
         self.config_hash = ""
         self.hooks: Mapping[str, str] = {}  # the bindings of hooks, which may change when a run goes on
@@ -40,7 +43,14 @@ class Workdir:
                 f"the workdir `{self.path}` can't be written: {error.strerror or error}. Name another with "
                 "`--workdir=DIR`, or change its permissions."
             ) from None
-        files = [self.path / ".lock", self.path / "run.json", self.result, self.metrics, self.warnings]
+        files = [
+            self.path / ".lock",
+            self.path / "run.json",
+            self.result,
+            self.metrics,
+            self.evaluations,
+            self.warnings,
+        ]
         for path in (*files, *self.path.glob("native_stderr*.log")):
             if path.exists() and not path.is_file():  # to open a pipe would wait for ever
                 raise _wrong_kind(path, "a plain file")
@@ -59,7 +69,7 @@ class Workdir:
 
     def lock(self) -> None:
         """Keeps a second run out until this process ends, and tidies up after those that were killed."""
-        if not self._is_free():
+        if not self.take():
             raise ConfigurationError(
                 f"another run is writing to the workdir `{self.path}`: wait for it, or name another with "
                 "`--workdir=DIR`."
@@ -67,14 +77,22 @@ class Workdir:
         self._folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)  # held open: its number stays its own
         remove_unfinished([self.path, *self._folders])  # none but this run holds the lock
 
-    def _is_free(self) -> bool:
-        """Takes the lock, unless another run holds it."""
+    def take(self) -> bool:
+        """Takes the lock until this process ends, unless another holds it."""
         self._lock = open(self.path / ".lock", "w")  # noqa: SIM115  # held open: closing it would unlock
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         return True
+
+    def release(self) -> None:
+        """Lets another run have the folder: one of this process, which goes on."""
+        if self._lock is not None:
+            self._lock.close()
+        if self._folder is not None:
+            os.close(self._folder)
+        self._lock = self._folder = None
 
     def check_there(self) -> None:
         """Raises a `CheckpointError` where the folder that was locked has been removed, moved or replaced since."""
@@ -99,13 +117,22 @@ class Workdir:
             return {}
         return dict(found) if whole else {}
 
-    def write_result(self, *, step: int, exit_code: int, reason: str, evaluation: Mapping[str, float]) -> None:
-        """Records how the run ended."""
-        self._write_result({"step": step, "exit_code": exit_code, "reason": reason, "evaluation": dict(evaluation)})
+    def write_result(
+        self,
+        *,
+        step: int,
+        exit_code: int,
+        reason: str,
+        evaluation: Mapping[str, float],
+        best: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Records how the run ended, and which checkpoint is the `best` that is kept."""
+        result = {"step": step, "exit_code": exit_code, "reason": reason, "evaluation": dict(evaluation)}
+        self._write_result({**result, **({"best": best} if best else {})})
 
     def write_failed_start(self, *, exit_code: int, reason: str) -> None:
         """Records why a start came to nothing, with no step; the result of a run that began stays, or of another's."""
-        if not self.read_result() and (self._folder is not None or self._is_free()):
+        if not self.read_result() and (self._folder is not None or self.take()):
             self._write_result({"step": None, "exit_code": exit_code, "reason": reason, "evaluation": {}})
 
     def _write_result(self, result: Mapping[str, Any]) -> None:

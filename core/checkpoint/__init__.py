@@ -25,20 +25,31 @@ A directory has one writer at a time, and any number of readers. TensorFlow read
 `plainly_named` lends the directory another name for as long as it takes.
 """
 
-from core.checkpoint.files import path_of, plainly_named, tidy
-from core.checkpoint.manifest import Manifest, SavedVariable, Variables
-from core.checkpoint.read import newest, restore
-from core.checkpoint.write import Peers, save
+from core.checkpoint.files import checkpoints_in, path_of, plainly_named
+from core.checkpoint.keep import Best, Better, Keep, kept_of
+from core.checkpoint.manifest import DamagedError, Manifest, SavedVariable, Variables, verified
+from core.checkpoint.peers import Peers
+from core.checkpoint.read import newest, of_step, restore, steps_in
+from core.checkpoint.saves import Saves, save
 
 __all__ = [
+    "Best",
+    "Better",
+    "DamagedError",
+    "Keep",
     "Manifest",
     "Peers",
     "SavedVariable",
+    "Saves",
     "Variables",
+    "checkpoints_in",
+    "kept_of",
     "newest",
+    "of_step",
     "path_of",
     "plainly_named",
     "restore",
     "save",
-    "tidy",
+    "steps_in",
+    "verified",
 ]

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -68,12 +68,6 @@ def put_in_place(temporary: Path, target: Path, warn: Warn) -> None:
     _remove(replaced, warn)
 
 
-def tidy(directory: Path, *, step: int, keep: int, warn: Warn) -> None:
-    """Removes what a save that was killed after its checkpoint of `step` was there has left to remove."""
-    remove_leftovers(directory, warn)
-    remove_old(directory, step, keep, warn)
-
-
 def remove_leftovers(directory: Path, warn: Warn) -> None:
     """Removes what a killed run had begun to write or to remove."""
     for path in directory.glob(f"{TEMPORARY}*"):
@@ -83,12 +77,10 @@ def remove_leftovers(directory: Path, warn: Warn) -> None:
             _remove(path, warn)
 
 
-def remove_old(directory: Path, step: int, keep: int, warn: Warn) -> None:
-    """Removes all but the `keep` newest up to `step`: a later one is damaged, or somebody went back on purpose."""
-    found = [(of, path) for of, path in checkpoints_in(directory) if of <= step]
-    kept = sorted({of for of, _ in found})[-keep:]  # of one step two may stand there, where one can't be removed
-    for of, path in found:
-        if of not in kept:
+def remove_old(directory: Path, step: int, kept: Container[int], warn: Warn) -> None:
+    """Removes the checkpoints up to `step` that aren't `kept`; of one step two may stand there."""
+    for of, path in checkpoints_in(directory):
+        if of <= step and of not in kept:
             _remove(path, warn)
 
 
@@ -116,6 +108,16 @@ def sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_and_drop(file: Path) -> None:
+    """Waits until a file's bytes are on the disk, and has memory forget them: who reads them reads what is there."""
+    sync(file)
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(descriptor)
 

@@ -3,7 +3,7 @@
 import difflib
 import glob
 import itertools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from core.checkpoint.manifest import Manifest, Variables, type_name
@@ -36,16 +36,13 @@ def check_fit(manifest: Manifest, live: Variables, left_out: set[str], partial: 
     rows += [("misshapen", path, here[path], saved[path]) for path in misshapen]
     if not rows:
         return
-    renamed = []
-    for path in missing:
-        same_type = [other for other in unexpected if saved[other] == here[path]]
-        renamed += [(near, path) for near in difflib.get_close_matches(path, same_type, n=1, cutoff=0.4)]
-    hint = "; ".join(f"`{old}` may now be called `{new}`" for old, new in renamed[:3])
+    near = nearest({path: here[path] for path in missing}, {path: saved[path] for path in unexpected})
+    hint = "; ".join(f"`{old}` may now be called `{new}`" for new, old in near)
     misfits = {path for _, path, *_ in rows}
-    patterns = _patterns(misfits, {*here, *saved} - misfits)
+    patterns = widest_patterns(misfits, {*here, *saved} - misfits)
     rest = ", ".join(f'"{pattern}"' for pattern in [*partial, *patterns])
     raise CheckpointError(
-        f"Checkpoint `{manifest.path}` doesn't fit this model:\n{_table(rows)}\n"
+        f"Checkpoint `{manifest.path}` doesn't fit this model:\n{table(rows, 'this model', 'checkpoint')}\n"
         + (f"{hint[0].upper()}{hint[1:]}. " if hint else "")
         + "Build the model as it was when saved, or begin another `--workdir`."
         + (
@@ -57,20 +54,30 @@ def check_fit(manifest: Manifest, live: Variables, left_out: set[str], partial: 
     )
 
 
-def _patterns(misfits: Collection[str], fitting: Collection[str]) -> list[str]:
-    """Returns the patterns that match the misfits and nothing that fits, each as wide as it can be."""
+def nearest(missing: Mapping[str, str], unexpected: Mapping[str, str], *, most: int = 3) -> list[tuple[str, str]]:
+    """Returns missing paths, each with the unexpected one of its type that is called most like it."""
+    found = []
+    for path, kind in missing.items():
+        same_type = [other for other in unexpected if unexpected[other] == kind]
+        found += [(path, near) for near in difflib.get_close_matches(path, same_type, n=1, cutoff=0.4)]
+    return found[:most]
+
+
+def widest_patterns(wanted: Collection[str], others: Collection[str]) -> list[str]:
+    """Returns the patterns that match what is wanted and nothing of the others, each as wide as it can be."""
 
     def widest(path: str) -> str:
         parents = itertools.accumulate(path.split("/")[:-1], lambda parent, part: f"{parent}{part}/", initial="")
-        clear = (parent for parent in parents if not any(other.startswith(parent) for other in fitting))
+        clear = (parent for parent in parents if not any(other.startswith(parent) for other in others))
         parent = next(clear, None)
         return glob.escape(path) if parent is None else f"{glob.escape(parent)}*"
 
-    return list(dict.fromkeys(map(widest, sorted(misfits))))
+    return list(dict.fromkeys(map(widest, sorted(wanted))))
 
 
-def _table(rows: Sequence[tuple[str, str, str, str]]) -> str:
-    shown = [("", "variable", "this model", "checkpoint"), *rows[:_MAX_ROWS]]
+def table(rows: Sequence[tuple[str, str, str, str]], here: str, there: str) -> str:
+    """Tabulates variables, each with what is said of it, its path, and its type `here` and `there`."""
+    shown = [("", "variable", here, there), *rows[:_MAX_ROWS]]
     widths = [max(len(row[column]) for row in shown) for column in range(4)]
     lines = ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in shown]
     more = [f"  ... and {len(rows) - _MAX_ROWS} more"] if len(rows) > _MAX_ROWS else []

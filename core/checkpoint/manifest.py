@@ -1,20 +1,20 @@
 """The manifest of a checkpoint: what was saved, and the SHA-256 of every file and every variable."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
 
 from core.checkpoint import parts
 from core.checkpoint.files import file_sha256, plain_file, reason
-from core.checkpoint.parts import InParts, read_part
+from core.checkpoint.parts import InParts, Typed, read_part
 
 Variables = Mapping[str, tf.Variable]  # by path
 
@@ -44,6 +44,7 @@ class Manifest:
     config_hash: str
     variables: Mapping[str, SavedVariable]
     extra: Mapping[str, Any]
+    files: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)  # bytes and SHA-256 of each
 
 
 class DamagedError(Exception):
@@ -53,22 +54,31 @@ class DamagedError(Exception):
 def described(variable: tf.Variable) -> SavedVariable:
     if isinstance(variable, InParts) and variable.dtype != tf.string:
         return _of_parts(variable, variable.parts(parts.MOST_BYTES))
-    value = np.asarray(variable.numpy())  # of a mirrored variable, the first replica's
-    # A NumPy array of strings holds addresses, so strings go by their serialised form.
-    content = tf.io.serialize_tensor(value).numpy() if value.dtype == object else value.tobytes()
-    return SavedVariable(tuple(value.shape), variable.dtype.name, hashlib.sha256(content).hexdigest())
+    with tf.device("CPU:0"):
+        return described_value(tf.identity(variable.read_value()))  # of a mirrored variable, the first replica's
 
 
-def described_in(prefix: str, path: str, variable: tf.Variable) -> SavedVariable:
+def described_value(value: tf.Tensor) -> SavedVariable:
+    # A string lies elsewhere, so strings go by their serialised form.
+    content = tf.io.serialize_tensor(value).numpy() if value.dtype == tf.string else bytes_of(value)
+    return SavedVariable(tuple(value.shape), value.dtype.name, hashlib.sha256(content).hexdigest())
+
+
+def bytes_of(value: Any) -> memoryview:
+    """Returns the bytes of a tensor on the host, or of an array in row-major order, uncopied."""
+    return np.frombuffer(value, np.uint8).data
+
+
+def described_in(prefix: str, path: str, variable: Typed) -> SavedVariable:
     """Returns the same of a variable as it lies in a file, read part by part: no process need hold all of it."""
     boxes = parts.in_order(tuple(variable.shape), max(1, parts.MOST_BYTES // variable.dtype.size))
-    return _of_parts(variable, (read_part(prefix, path, variable, box).numpy() for box in boxes))
+    return _of_parts(variable, (read_part(prefix, path, variable, box) for box in boxes))
 
 
-def _of_parts(variable: tf.Variable, values: Iterable[npt.NDArray[Any]]) -> SavedVariable:
+def _of_parts(variable: Typed, values: Iterable[Any]) -> SavedVariable:
     digest = hashlib.sha256()
     for value in values:
-        digest.update(value.tobytes())
+        digest.update(bytes_of(value))
     return SavedVariable(tuple(variable.shape), variable.dtype.name, digest.hexdigest())
 
 
@@ -88,21 +98,33 @@ def _content_sha256(content: Mapping[str, Any]) -> str:
 
 def verified(path: Path) -> Manifest:
     """Returns the manifest of the checkpoint at `path`, after a look at every byte; raises `DamagedError`."""
-    try:
-        with plain_file(path / MANIFEST) as stream:
-            text = stream.read(_MOST_BYTES + 1)
-        _expect(len(text) <= _MOST_BYTES, "size", f"more than {_MOST_BYTES:,} bytes")
-        content = json.loads(text)
-        if not isinstance(content, dict) or content.pop("sha256", None) != _content_sha256(content):
-            raise DamagedError(f"`{MANIFEST}` is not as it was written")
-        manifest = _parsed(path, content)
-        for name, entry in content["files"].items():
+    with _damage_told():
+        manifest = read_manifest(path)
+        for name, entry in manifest.files.items():
             size = (path / name).stat().st_size
             if size != entry["bytes"]:
                 raise DamagedError(f"`{name}` has {size:,} bytes where {entry['bytes']:,} were written")
             if file_sha256(path / name) != entry["sha256"]:
                 raise DamagedError(f"`{name}` is not as it was written (its SHA-256 differs)")
         return manifest
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Returns the manifest alone, which vouches for itself; raises `DamagedError`."""
+    with _damage_told():
+        with plain_file(path / MANIFEST) as stream:
+            text = stream.read(_MOST_BYTES + 1)
+        _expect(len(text) <= _MOST_BYTES, "size", f"more than {_MOST_BYTES:,} bytes")
+        content = json.loads(text)
+        if not isinstance(content, dict) or content.pop("sha256", None) != _content_sha256(content):
+            raise DamagedError(f"`{MANIFEST}` is not as it was written")
+        return _parsed(path, content)
+
+
+@contextlib.contextmanager
+def _damage_told() -> Iterator[None]:
+    try:
+        yield
     except FileNotFoundError as error:
         raise DamagedError(f"`{Path(error.filename).name}` is missing") from error
     except OSError as error:
@@ -133,7 +155,15 @@ def _parsed(path: Path, content: Mapping[str, Any]) -> Manifest:
         name: SavedVariable(tuple(entry["shape"]), entry["dtype"], entry["sha256"])
         for name, entry in content["variables"].items()
     }
-    return Manifest(path, content["step"], content["examples"], content["config_hash"], variables, content["extra"])
+    return Manifest(
+        path,
+        content["step"],
+        content["examples"],
+        content["config_hash"],
+        variables,
+        content["extra"],
+        content["files"],
+    )
 
 
 def _is_count(value: Any) -> bool:

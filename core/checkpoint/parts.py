@@ -12,7 +12,7 @@ A box says which part: of each dimension the first index, and the one behind the
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy.typing as npt
@@ -23,12 +23,16 @@ MOST_BYTES = 1 << 28  # of a part that is fetched from devices
 Box = tuple[tuple[int, int], ...]
 
 
-@runtime_checkable
-class InParts(Protocol):
-    """A variable that gives and takes its value part by part."""
+class Typed(Protocol):
+    """What has a shape and a type, as variables and their copies have."""
 
     shape: tf.TensorShape
     dtype: tf.DType
+
+
+@runtime_checkable
+class InParts(Typed, Protocol):
+    """A variable that gives and takes its value part by part."""
 
     def is_here(self) -> bool:
         """Says whether this process holds all of it."""
@@ -52,7 +56,7 @@ class InParts(Protocol):
 def in_order(shape: Sequence[int], most: int) -> Iterator[Box]:
     """Yields boxes of at most `most` values, which make up the whole one after the other in row-major order."""
     if math.prod(shape) <= most:
-        yield tuple((0, size) for size in shape)
+        yield whole_of(shape)
         return
     inner = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
     axis = next(axis for axis, size in enumerate(inner) if size <= most)
@@ -71,6 +75,11 @@ def shape_and_slice(shape: Sequence[int], box: Box) -> str:
     return f"{' '.join(map(str, shape))} {parts}"
 
 
+def whole_of(shape: Sequence[int]) -> Box:
+    """Returns the box that is all of a variable of this shape."""
+    return tuple((0, size) for size in shape)
+
+
 def key_of(path: str) -> str:
     """Returns TensorFlow's key of a variable in a file."""
     return f"variables/{path.replace('.', '..').replace('/', '.S')}/.ATTRIBUTES/VARIABLE_VALUE"
@@ -81,32 +90,13 @@ def is_here(variable: tf.Variable) -> bool:
     return not isinstance(variable, InParts) or variable.is_here()
 
 
-def writers_of(variables: Mapping[str, tf.Variable]) -> list[int]:
-    """Returns the numbers of the processes that write; the first always does."""
-    cut = (variable for variable in variables.values() if isinstance(variable, InParts))
-    return sorted({0}.union(*(variable.writers() for variable in cut)))
-
-
-def write_slices(prefix: str, variables: Mapping[str, tf.Variable]) -> None:
-    """Writes what this process is to write of variables that are cut."""
-    slices = [
-        (key_of(path), shape_and_slice(variable.shape, box), value)
-        for path, variable in sorted(variables.items())
-        if isinstance(variable, InParts)
-        for box, value in variable.slices().items()
-    ]
-    names, specs, values = zip(*slices, strict=True)
-    with tf.device("CPU:0"):
-        tf.raw_ops.SaveV2(prefix=prefix, tensor_names=names, shape_and_slices=specs, tensors=values)
-
-
 def merge(prefixes: Sequence[str], into: str) -> None:
     """Makes one file of several, by names: no byte of a value is read."""
     with tf.device("CPU:0"):
         tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=prefixes, destination_prefix=into, delete_old_dirs=False)
 
 
-def read_part(prefix: str, path: str, variable: tf.Variable, box: Box) -> tf.Tensor:
+def read_part(prefix: str, path: str, variable: Typed, box: Box) -> tf.Tensor:
     """Reads a part of a variable, on the host; what was saved whole passes through the host's memory as a whole."""
     with tf.device("CPU:0"):
         (value,) = tf.raw_ops.RestoreV2(

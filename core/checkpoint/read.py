@@ -47,6 +47,24 @@ def newest(directory: Path, *, warn: Callable[[str], None], up_to: int | None = 
     return newest(directory, warn=warn, up_to=up_to) if vanished else None
 
 
+def of_step(directory: Path, step: int) -> Manifest | None:
+    """Returns the checkpoint of a step, every byte verified; `None` where there is none of it."""
+    paths = [path for of, path in checkpoints_in(directory) if of == step]
+    if not paths:
+        return None
+    try:
+        return verified(paths[0])
+    except DamagedError as error:
+        raise CheckpointError(
+            f"Checkpoint `{paths[0]}` is damaged: {error}. Put back a good copy of it, or choose another one."
+        ) from error
+
+
+def steps_in(directory: Path) -> list[int]:
+    """Returns of which steps there are checkpoints, whole or not."""
+    return sorted({step for step, _ in checkpoints_in(directory)})
+
+
 def restore(manifest: Manifest, variables: Variables, *, partial: Sequence[str] = ()) -> None:
     """Gives `variables` the values they were saved with, and checks that they have them.
 

@@ -8,48 +8,76 @@ TensorShape([50, 1, 32, 8, 8, 1])
 
 from core.data.arrays import ArraySource, npz
 from core.data.augment import random_crop_and_flip
+from core.data.balanced import balanced
 from core.data.bpe import bpe, train_bpe
 from core.data.corpus import text_files
+from core.data.csv_files import csv
 from core.data.digit_pairs import digit_pairs
 from core.data.digits import digits
 from core.data.idx import mnist
 from core.data.image_files import unreadable_image
 from core.data.images import ImageFiles, image_folder, paired_folders, unpaired_folders
+from core.data.labelled_images import labelled_folders
 from core.data.markov import markov
+from core.data.mixture import Mixture, mixture
+from core.data.packed import Packed, packed
+from core.data.parquet_files import parquet
 from core.data.pipeline import eval_chunks, position_indices, train_chunks
+from core.data.reader import Reader, Reading, SourceReader
 from core.data.replicas import PerReplica
-from core.data.source import Source, check_feature
+from core.data.source import Examples, Source, check_feature
+from core.data.stream import Stream
+from core.data.stream_reader import StreamReader
+from core.data.tfrecord import bad_record, tfrecord
 from core.data.token_files import token_file
 from core.data.token_windows import TokenWindows, strange_token
 from core.data.tokenizers import Tokenizer, byte_tokens
 from core.data.topics import topics
+from core.data.weighted import weighted
 
 __all__ = [
     "ArraySource",
+    "Examples",
     "ImageFiles",
+    "Mixture",
+    "Packed",
     "PerReplica",
+    "Reader",
+    "Reading",
     "Source",
+    "SourceReader",
+    "Stream",
+    "StreamReader",
     "TokenWindows",
     "Tokenizer",
+    "bad_record",
+    "balanced",
     "bpe",
     "byte_tokens",
     "check_feature",
+    "csv",
     "digit_pairs",
     "digits",
     "eval_chunks",
     "image_folder",
+    "labelled_folders",
     "markov",
+    "mixture",
     "mnist",
     "npz",
+    "packed",
     "paired_folders",
+    "parquet",
     "position_indices",
     "random_crop_and_flip",
     "strange_token",
     "text_files",
+    "tfrecord",
     "token_file",
     "topics",
     "train_bpe",
     "train_chunks",
     "unpaired_folders",
     "unreadable_image",
+    "weighted",
 ]

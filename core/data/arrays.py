@@ -40,7 +40,7 @@ class ArraySource(Source):
         check_finite(scale=scale)
         if not arrays:
             raise DataError(f"The source `{name}` is empty: {place} holds no array; give at least one, by feature.")
-        self._arrays = {feature: _checked(name, feature, np.asarray(values)) for feature, values in arrays.items()}
+        self._arrays = {feature: as_kept(name, feature, np.asarray(values)) for feature, values in arrays.items()}
         lengths = {feature: len(values) for feature, values in self._arrays.items()}
         if len(set(lengths.values())) > 1:
             raise DataError(
@@ -60,6 +60,10 @@ class ArraySource(Source):
 
     def gather(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
         return {feature: self._decoded(tf.gather(values, indices)) for feature, values in self._tensors.items()}
+
+    def values(self, feature: str) -> Array | None:
+        check_feature(self, feature)
+        return self._arrays[feature]
 
     def extremes(self, feature: str) -> tuple[int, int, int, int] | None:
         check_feature(self, feature)
@@ -95,7 +99,7 @@ def npz(path: str, scale: float = 1.0 / 255.0) -> Source:
     return ArraySource(read_npz(file), name="npz", place=str(file), scale=scale)
 
 
-def _checked(name: str, feature: str, values: Array) -> Array:
+def as_kept(name: str, feature: str, values: Array) -> Array:
     """Returns `values` in the dtype in which they are kept: uint8 (levels), int32, float32 or bool."""
     if values.ndim == 0:
         raise DataError(

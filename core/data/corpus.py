@@ -5,7 +5,6 @@ document alone: its tokens are the same whether it is read at once, or after an 
 """
 
 import dataclasses
-import glob
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ import numpy as np
 from absl import logging
 
 from core.arguments import listed
-from core.data.files import open_file, path_of
+from core.data.files import list_matches, open_file, path_of
 from core.data.token_files import token_dtype
 from core.data.token_windows import TokenWindows
 from core.data.tokenizers import ByteTokenizer, Numbers, Tokenizer
@@ -86,15 +85,8 @@ def list_texts(*patterns: str) -> list[Path]:
 
 
 def _named(pattern: str) -> list[Path]:
-    path, here = path_of(pattern), Path.cwd()
-    if path.is_dir():
-        found = _below(path)
-    elif path.exists():
-        found = [path]
-    else:
-        root = here if path.is_relative_to(here) else Path(path.anchor)  # whose name is no pattern
-        names = glob.glob(str(path.relative_to(root)), root_dir=root, recursive=True)
-        found = [root / name for name in names if not (root / name).is_dir()]
+    path = path_of(pattern)
+    found = _below(path) if path.is_dir() else list_matches(pattern)
     if not found:
         raise DataError(f"{path} names no file of text; give a file, a folder, or a pattern such as 'books/**/*.txt'.")
     return found

@@ -4,12 +4,13 @@ A file's own word on its size is compared with the bytes that are there before a
 bytes can claim more than any machine holds, and ten megabytes of gzip can hold ten gigabytes of zeros.
 """
 
+import glob
 import os
 import stat
 from pathlib import Path
 from typing import BinaryIO
 
-from core.errors import DataError
+from core.errors import DataError, shown
 from core.machine import machine_memory
 
 # zlib's authors: deflate never makes less than one byte of 1032. What claims more is damaged, or made to do harm.
@@ -25,6 +26,26 @@ _KINDS = {
 def path_of(name: str | os.PathLike[str]) -> Path:
     """Returns the path that a configuration means by `name`: it is UTF-8 on the disk, whatever the locale."""
     return Path(os.fsdecode(os.fspath(name).encode("utf-8", "surrogateescape"))).expanduser().absolute()
+
+
+def list_matches(pattern: str) -> list[Path]:
+    """Lists the files that a name, or a pattern such as 'data/**/*.csv', means, sorted; folders are left out."""
+    path, here = path_of(pattern), Path.cwd()
+    if path.exists():
+        return [] if path.is_dir() else [path]
+    root = here if path.is_relative_to(here) else Path(path.anchor)  # whose name is no pattern
+    names = glob.glob(str(path.relative_to(root)), root_dir=root, recursive=True)
+    return sorted(root / name for name in names if not (root / name).is_dir())
+
+
+def list_files(argument: str, pattern: str) -> list[Path]:
+    """Lists what `pattern`, the value of `argument`, means; refuses to find nothing."""
+    found = list_matches(pattern)
+    if not found:
+        path = path_of(pattern)
+        instead = "is a folder" if path.is_dir() else "names no file"
+        raise DataError(f"`{argument}` is {shown(pattern)}: {path} {instead}; give a file, or a pattern with `*`.")
+    return found
 
 
 def open_file(path: Path) -> BinaryIO:

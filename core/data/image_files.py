@@ -6,6 +6,7 @@ bits the upper eight are kept. A photograph's note on how the camera was held (E
 
 import re
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import tensorflow as tf
@@ -52,24 +53,33 @@ def read_images(paths: tf.Tensor, size: int) -> tf.Tensor:
     They are squeezed or stretched to a square, as CycleGAN's and pix2pix's authors do. A file that can't be decoded
     raises an error that names it: TensorFlow's own doesn't.
     """
-    count = tf.size(paths, tf.int64)
+    return _images(paths, paths, tf.io.read_file, size)
+
+
+def decode_images(contents: tf.Tensor, names: tf.Tensor, size: int) -> tf.Tensor:
+    """Decodes the bytes of image files (strings [n]) as `read_images` does; `names` say which they are, for errors."""
+    return _images(contents, names, tf.identity, size)
+
+
+def _images(given: tf.Tensor, names: tf.Tensor, content: Callable[[tf.Tensor], tf.Tensor], size: int) -> tf.Tensor:
+    count = tf.size(given, tf.int64)
 
     @tf.autograph.experimental.do_not_convert
-    def one(number: tf.Tensor, path: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        pixels = tf.io.decode_image(tf.io.read_file(path), channels=3, expand_animations=False)
+    def one(number: tf.Tensor, each: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        pixels = tf.io.decode_image(content(each), channels=3, expand_animations=False)
         pixels = tf.ensure_shape(pixels, [None, None, 3])
         # Smoothed where it shrinks: else a large photograph loses whole lines. Cubics overshoot, hence the clipping.
         image = tf.image.resize(pixels, [size, size], method="bicubic", antialias=True)
         return number, tf.clip_by_value(image / 255.0, 0.0, 1.0)
 
     # What can't be decoded is left out, and missed by its number; the last element is there so that never all are.
-    files = tf.data.Dataset.from_tensor_slices(paths).enumerate()
+    files = tf.data.Dataset.from_tensor_slices(given).enumerate()
     read = files.map(one, num_parallel_calls=_PARALLEL, deterministic=True).ignore_errors()
     end = tf.data.Dataset.from_tensors((count, tf.zeros([size, size, 3])))
     numbers, images = read.concatenate(end).batch(count + 1).get_single_element()
     places = tf.range(tf.size(numbers, tf.int64))
     first_missing = tf.reduce_min(tf.where(numbers == places, count, places))
-    name = tf.gather(tf.concat([paths, [""]], axis=0), first_missing)
+    name = tf.gather(tf.concat([names, [""]], axis=0), first_missing)
     if tf.executing_eagerly():
         if first_missing < count:
             raise _unreadable(name.numpy())
@@ -90,6 +100,6 @@ def unreadable_image(message: str) -> DataError | None:
 
 def _unreadable(path: bytes) -> DataError:
     return DataError(
-        f"{path.decode(errors='replace')} can't be read or decoded, though its header was in order: it is damaged, or "
-        "was removed or changed since the run began. Write or download it again, or take it out of its folder."
+        f"{path.decode(errors='replace')} can't be read or decoded as an image: it is damaged, or was removed or "
+        "changed since the run began. Write or download it again, or leave it out."
     )

@@ -109,9 +109,9 @@ def paired_folders(
 @gin.configurable
 def image_folder(directory: str, *, size: int) -> ImageFiles:
     """Reads `image` float32 [size, size, 3] in [0, 1]: the files of one folder by name."""
-    side = _checked_size("image_folder", size, None, "test")
+    side = checked_size("image_folder", size, None, "test")
     folder = path_of(directory)
-    images = _images(folder, "give a folder of images as `directory`")
+    images = list_folder(folder, "give a folder of images as `directory`")
     if not images:
         raise DataError(f"{folder} holds no JPEG or PNG file, but {holdings(folder)}; name a folder that does.")
     return ImageFiles({"image": images}, name="image_folder", place=str(folder), size=side, darkest=0.0)
@@ -122,10 +122,10 @@ def _domains(
 ) -> tuple[list[Path], list[Path], int]:
     """Lists the images of both domains, and says the size to give them."""
     check_split(name, split, _SPLITS)
-    side = _checked_size(name, size, load_size, split)
+    side = checked_size(name, size, load_size, split)
     folders = [path_of(directory) / f"{split}{domain}" for domain in "AB"]
     layout = f"`directory` of `{name}` holds the two domains as folders `trainA`, `trainB`, `testA`, `testB`"
-    domains = [_images(folder, layout) for folder in folders]
+    domains = [list_folder(folder, layout) for folder in folders]
     for i, folder in enumerate(folders):
         if not domains[i]:
             raise DataError(
@@ -135,7 +135,8 @@ def _domains(
     return domains[0], domains[1], side
 
 
-def _images(folder: Path, layout: str) -> list[Path]:
+def list_folder(folder: Path, layout: str) -> list[Path]:
+    """Lists the images of a folder that must be there; `layout` says what to give, for its error."""
     if not folder.is_dir():
         parent = folder.parent
         beside = sorted(path.name for path in parent.iterdir() if path.is_dir()) if parent.is_dir() else []
@@ -157,7 +158,8 @@ def _by_name(paths: Sequence[Path]) -> dict[str, Path]:
     return named
 
 
-def _checked_size(name: str, size: int, load_size: int | None, split: str) -> int:
+def checked_size(name: str, size: int, load_size: int | None, split: str) -> int:
+    """Returns the size in pixels that a source called `name` gives to images; refuses sizes that are none."""
     if size < 1:
         raise ConfigurationError(f"`size` of `{name}` is {size}; it is a number of pixels: give 1 or more.")
     if load_size is not None and load_size < size:

@@ -15,9 +15,9 @@ are gathered at once, which is what makes input cheap.
 
 import tensorflow as tf
 
-from core.data.shuffle import shuffled
 from core.data.source import Source
 from core.errors import ConfigurationError
+from core.random import Rng
 
 Features = dict[str, tf.Tensor]
 
@@ -47,12 +47,12 @@ def train_chunks(
     """
     _check_positive(chunk_steps=chunk_steps, parallel_calls=parallel_calls)
     _check_not_negative(first_step=first_step, consumed=origin + first_step * global_batch_size)
-    rows = _rows(global_batch_size, microbatches, replicas, replica)
+    rows = rows_of(global_batch_size, microbatches, replicas, replica)
 
     @tf.autograph.experimental.do_not_convert  # a source's `gather` is run as it is written
     def chunk(number: tf.Tensor) -> Features:
         indices = position_indices(
-            len(source),
+            source,
             first_step=number * chunk_steps,
             num_steps=chunk_steps,
             global_batch_size=global_batch_size,
@@ -66,14 +66,14 @@ def train_chunks(
 
     numbers = tf.data.Dataset.range(first_step // chunk_steps, _ENDLESS)
     if synthetic:
-        return _configured(tf.data.Dataset.range(1).map(chunk).cache().repeat())
+        return configured(tf.data.Dataset.range(1).map(chunk).cache().repeat())
     if parallel_calls == 1:
-        return _configured(numbers.map(chunk))
-    return _configured(numbers.map(chunk, num_parallel_calls=parallel_calls), threads=parallel_calls + 1)
+        return configured(numbers.map(chunk))
+    return configured(numbers.map(chunk, num_parallel_calls=parallel_calls), threads=parallel_calls + 1)
 
 
 def position_indices(
-    size: int,
+    source: Source,
     *,
     first_step: int | tf.Tensor,
     num_steps: int,
@@ -87,15 +87,17 @@ def position_indices(
     """Returns the examples (int64 [num_steps, microbatches, rows]) that these steps see on one replica.
 
     Row r of microbatch m of step s is the example at position `origin + s * B + m * (B / k) + replica * rows + r` of
-    the shuffled stream, with B the global batch of k microbatches: neither k nor the replicas change what a step sees.
+    the source's endless order, with B the global batch of k microbatches: neither k nor the replicas change what a step
+    sees.
     """
-    rows = _rows(global_batch_size, microbatches, replicas, replica)
+    rows = rows_of(global_batch_size, microbatches, replicas, replica)
     step = tf.cast(first_step, tf.int64) + tf.range(num_steps, dtype=tf.int64)[:, None, None]
     microbatch = tf.range(microbatches, dtype=tf.int64)[:, None]
     row = replica * rows + tf.range(rows, dtype=tf.int64)
     positions = origin + step * global_batch_size + microbatch * (replicas * rows) + row
     positions = tf.maximum(positions, 0)  # only steps before the first of a run can lie below: they are never taken
-    indices = shuffled(tf.reshape(positions, [-1]), size=size, seed=seed, span=num_steps * global_batch_size)
+    rng = Rng.from_seed(seed).fold("order of the examples")
+    indices = source.order(tf.reshape(positions, [-1]), rng=rng, span=num_steps * global_batch_size)
     return tf.reshape(indices, [num_steps, microbatches, rows])
 
 
@@ -110,7 +112,7 @@ def eval_chunks(
     """
     _check_positive(chunk_batches=chunk_batches, global_batch_size=global_batch_size)
     rows = -(-global_batch_size // replicas)
-    _rows(rows * replicas, 1, replicas, replica)
+    rows_of(rows * replicas, 1, replicas, replica)
     size = len(source)
     batches = -(-size // global_batch_size)
     chunks = -(-batches // chunk_batches)
@@ -125,7 +127,7 @@ def eval_chunks(
         indices = tf.where(real, positions, tf.zeros_like(positions))
         return _gathered(source, indices, [in_chunk, rows]), tf.cast(real, tf.float32)
 
-    return _configured(tf.data.Dataset.range(chunks).map(chunk))
+    return configured(tf.data.Dataset.range(chunks).map(chunk))
 
 
 def _gathered(source: Source, indices: tf.Tensor, leading: list[int]) -> Features:
@@ -142,8 +144,8 @@ def _gathered(source: Source, indices: tf.Tensor, leading: list[int]) -> Feature
     return {name: tf.reshape(value, [*leading, *spec[name].shape]) for name, value in examples.items()}
 
 
-def _configured(chunks: tf.data.Dataset, threads: int = 2) -> tf.data.Dataset:
-    """Makes the stream ready ahead of the engine, at little cost to it."""
+def configured(chunks: tf.data.Dataset, threads: int = 2) -> tf.data.Dataset:
+    """Makes chunks ready ahead of the engine, at little cost to it."""
     options = tf.data.Options()
     options.deterministic = True
     # Replicas and workers ask for their own rows; TensorFlow's sharding would divide them a second time.
@@ -157,7 +159,7 @@ def _configured(chunks: tf.data.Dataset, threads: int = 2) -> tf.data.Dataset:
     return chunks.prefetch(1).with_options(options)
 
 
-def _rows(global_batch_size: int, microbatches: int, replicas: int, replica: int) -> int:
+def rows_of(global_batch_size: int, microbatches: int, replicas: int, replica: int = 0) -> int:
     """Returns the rows of one microbatch on one replica."""
     _check_positive(global_batch_size=global_batch_size, microbatches=microbatches, replicas=replicas)
     if not 0 <= replica < replicas:

@@ -1,4 +1,4 @@
-"""The order of training: one permutation of the examples per epoch, as a pure function of (seed, epoch).
+"""The order of training: one permutation of the examples per epoch, as a pure function of (rng, epoch).
 
 Any part of any epoch is computed by itself, so a run resumes anywhere in its data without replaying what came before.
 """
@@ -12,7 +12,7 @@ from core.random import Rng
 _SORTED_UP_TO = 4096
 
 
-def shuffled(positions: tf.Tensor, *, size: int, seed: int, span: int) -> tf.Tensor:
+def shuffled(positions: tf.Tensor, *, size: int, rng: Rng, span: int) -> tf.Tensor:
     """Returns the examples (int64 [n]) at `positions` (int64 [n]) of an endless shuffled stream over `size` examples.
 
     The stream is one permutation after the other. `span` bounds how far positions lie apart.
@@ -21,7 +21,7 @@ def shuffled(positions: tf.Tensor, *, size: int, seed: int, span: int) -> tf.Ten
     first_epoch = tf.reduce_min(epochs)
     num_epochs = (span - 1) // size + 2  # the most that `span` positions in a row can touch
     # Rows of one draw, one row an epoch: epochs are as unrelated as random words, and each is reached at once.
-    rows = Rng.from_seed(seed).fold("order of the examples")._replace(first_row=first_epoch).rows
+    rows = rng._replace(first_row=first_epoch).rows
     index, row = positions % size, epochs - first_epoch
     if size <= _SORTED_UP_TO:
         permutations = tf.math.top_k(rows.bits(num_epochs, size), k=size).indices

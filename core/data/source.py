@@ -24,41 +24,33 @@ source's `__init__` reads files with NumPy and leaves tensors to the first `gath
 import abc
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from core.arguments import listed
+from core.data.shuffle import shuffled
 from core.data.tokenizers import Tokenizer
 from core.errors import ConfigurationError, DataError, did_you_mean
+from core.random import Rng
 
 
-class Source(abc.ABC):
-    """Holds a fixed number of examples, each a dictionary of features of fixed shape.
+class Examples(abc.ABC):
+    """Says what examples are like, each a dictionary of features of fixed shape, however one comes by them.
 
-    A source of text has a `tokenizer`, which says what its tokens mean.
+    Those of text have a `tokenizer`, which says what their tokens mean.
     """
 
     tokenizer: Tokenizer | None = None
 
-    def __init__(self, name: str, *, size: int, place: str) -> None:
-        if size < 1:
-            raise DataError(
-                f"The source `{name}` is empty: {place} holds no example. Check that it names the right data."
-            )
+    def __init__(self, name: str, *, place: str) -> None:
         self.name = name
         self.place = place  # where the examples came from, for errors
-        self._size = size
-
-    def __len__(self) -> int:
-        return self._size
 
     @property
     @abc.abstractmethod
     def spec(self) -> dict[str, tf.TensorSpec]:
         """Says what one example looks like, by feature: shapes are fully known and have no batch axis."""
-
-    @abc.abstractmethod
-    def gather(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns the examples of these numbers (int64 [n]), each feature [n, ...]; runs inside a `tf.data` map."""
 
     def extremes(self, feature: str) -> tuple[int, int, int, int] | None:
         """Returns an integer feature's smallest value and an example that has it, then its largest and an example.
@@ -76,7 +68,38 @@ class Source(abc.ABC):
         return None
 
 
-def check_feature(source: Source, feature: str) -> None:
+class Source(Examples):
+    """Holds a fixed number of examples, which can be asked for by number."""
+
+    def __init__(self, name: str, *, size: int, place: str) -> None:
+        if size < 1:
+            raise DataError(
+                f"The source `{name}` is empty: {place} holds no example. Check that it names the right data."
+            )
+        super().__init__(name, place=place)
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    @abc.abstractmethod
+    def gather(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns the examples of these numbers (int64 [n]), each feature [n, ...]; runs inside a `tf.data` map."""
+
+    def order(self, positions: tf.Tensor, *, rng: Rng, span: int) -> tf.Tensor:
+        """Returns the examples (int64 [n]) at `positions` (int64 [n], at least 0) of the endless order of training.
+
+        Each epoch is a permutation; a source that draws in another way has an `order` of its own. It hangs on nothing
+        but `rng` and the position, so that a run goes on anywhere. `span` bounds how far positions lie apart.
+        """
+        return shuffled(positions, size=len(self), rng=rng, span=span)
+
+    def values(self, feature: str) -> npt.NDArray[np.generic] | None:
+        """Returns a feature of all examples, where it lies in memory; None where finding out would mean reading all."""
+        return None
+
+
+def check_feature(source: Examples, feature: str) -> None:
     """Refuses a feature that `source` doesn't have."""
     if feature not in source.spec:
         raise DataError(

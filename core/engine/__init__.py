@@ -6,6 +6,7 @@ from core.engine.local_checks import check_local_steps
 from core.engine.mesh_checks import check_on_mesh
 from core.engine.progress import ALL_WELL, Progress
 from core.engine.rounds import Rounds
+from core.engine.skipping import NOT_FINITE, SPIKE, BadStep, Skipping
 from core.engine.step import StepResult, TrainStep
 from core.engine.sweep import Accumulated, accumulate_gradients, compute
 from core.engine.watch import Watch
@@ -13,10 +14,14 @@ from core.engine.write import commit_untrained, reduce_over_replicas
 
 __all__ = [
     "ALL_WELL",
+    "NOT_FINITE",
+    "SPIKE",
     "Accumulated",
     "Assembly",
+    "BadStep",
     "Progress",
     "Rounds",
+    "Skipping",
     "StepResult",
     "TrainStep",
     "Watch",

@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from core.distribution.exchange import Exchange
 from core.distribution.served_exchange import ServedExchange
 from core.engine.progress import ALL_WELL, Progress
 from core.engine.served_chunk import ServedChunk
@@ -54,6 +55,12 @@ def make_chunk(
     return tf.function(chunk, input_signature=signature, autograph=False, jit_compile=whole or None)
 
 
+def batch_at(exchange: Exchange, stacked: Batch, i: tf.Tensor) -> Batch:
+    """Returns what the step at place `i` of a chunk reads, on each replica."""
+    batch: Batch = exchange.run(lambda batch, i: {key: tf.gather(x, i) for key, x in batch.items()}, stacked, i)
+    return batch
+
+
 def take_steps(
     train_step: TrainStep, stacked: Batch, first: tf.Tensor, begin: tf.Tensor, end: tf.Tensor, before: Taken
 ) -> Taken:
@@ -64,8 +71,7 @@ def take_steps(
     # a constant and compile every chunk anew.
     def body(i: tf.Tensor, _: tf.Tensor, sums: Mapping[str, Sums]) -> Any:
         step = first + i
-        values = exchange.run(lambda batch, i: {key: tf.gather(x, i) for key, x in batch.items()}, stacked, i)
-        result: StepResult = train_step(values, step)
+        result: StepResult = train_step(batch_at(exchange, stacked, i), step)
         added = tf.nest.map_structure(tf.add, sums, dict(result.sums))
         return i + 1, tf.where(result.healthy, tf.constant(ALL_WELL, tf.int64), step), added
 

@@ -42,10 +42,12 @@ class PhaseRunner:
         self.microbatches, self.compile = microbatches, compile
         self._pullbacks: dict[str, Pullback] = {}  # through forward passes of this trace that were kept
         self._arrived: dict[str, Any] = {}  # values that were moved already, where they weren't made
+        self._limits: Mapping[str, tf.Tensor] | None = None  # of the norms of gradients, where updates wait for these
         self._gone_through = {plan.through.name for plan in plans if plan.through}
 
-    def begin(self) -> None:
+    def begin(self, limits: Mapping[str, tf.Tensor] | None) -> None:
         """Forgets what belongs to an earlier trace."""
+        self._limits = limits
         self._pullbacks.clear()
         self._arrived.clear()
 
@@ -258,7 +260,8 @@ class PhaseRunner:
     def _written(self, plan: Plan, reduced: Accumulated, healthy: tf.Tensor) -> Any:
         assert isinstance(plan.phase, Update)
         optimizer, fused = self.optimizers[plan.name], not self.compile or self.exchange.replicas > 1
-        return write_update(plan.phase, optimizer, reduced, healthy, weighted=plan.weighted, fused=fused)
+        limit = self._limits[plan.name] if self._limits else None
+        return write_update(plan.phase, optimizer, reduced, healthy, weighted=plan.weighted, fused=fused, limit=limit)
 
     def _inputs_of(self, plan: Plan, placed: Mapping[str, Placed]) -> dict[str, Any]:
         """Returns what a phase reads, where it runs."""

@@ -82,10 +82,13 @@ class TrainStep:
             compile=compile,
         )
 
-    def __call__(self, values: Batch, index: tf.Tensor) -> StepResult:
-        """Runs every phase that is due."""
+    def __call__(self, values: Batch, index: tf.Tensor, *, limits: Mapping[str, tf.Tensor] | None = None) -> StepResult:
+        """Runs every phase that is due.
+
+        With `limits`, by update, one writes nothing unless the norm of its gradients is finite and below its limit.
+        """
         self.exchange.begin()
-        self.runner.begin()
+        self.runner.begin(limits)
         taken = {key: self.exchange.taken(x, self._dtypes[key]) for key, x in values.items()}
         placed = {key: Placed(self.exchange.by_rows(x, 1), True) for key, x in taken.items()}
         sums, healthy = dict[str, Sums](), tf.constant(self.writes)

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from core.distribution.doors import exchange_of
 from core.engine.assembly import Assembly
-from core.engine.chunk import Taken, make_chunk
+from core.engine.chunk import Taken, batch_at, make_chunk
 from core.engine.describe import Specs
 from core.engine.progress import Progress
 from core.engine.scopes import AxesByPath, made_on
@@ -90,10 +90,7 @@ class Watch:
     def _look(self, stacked: Batch, first: tf.Tensor, begin: tf.Tensor, end: tf.Tensor, before: Taken) -> Taken:
         exchange = self._step.exchange
         with exchange.around():
-            values = exchange.run(
-                lambda batch, i: {key: tf.gather(x, i) for key, x in batch.items()}, stacked, begin - first
-            )
-            self._step(values, begin)
+            self._step(batch_at(exchange, stacked, begin - first), begin)
         return before
 
 

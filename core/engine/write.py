@@ -30,15 +30,27 @@ def reduce_over_replicas(accumulated: Accumulated, exchange: Exchange, name: str
 
 
 def write_update(
-    phase: Update, optimizer: Optimizer, reduced: Accumulated, healthy: tf.Tensor, *, weighted: bool, fused: bool
+    phase: Update,
+    optimizer: Optimizer,
+    reduced: Accumulated,
+    healthy: tf.Tensor,
+    *,
+    weighted: bool,
+    fused: bool,
+    limit: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, Sums]:
-    """Applies what was reduced, if it is finite; returns whether all is well, and the figures."""
+    """Applies what was reduced, if it is finite, and with a `limit` its gradients too, and their norm below that.
+
+    Returns whether all is well, and the figures.
+    """
     gradients = {path: tf.convert_to_tensor(gradient) for path, gradient in reduced.mean_gradients().items()}
     norm, weight = global_norm(gradients), reduced.sums["weight"]
     # The update waits for the loss alone, known before the gradients are: waiting for the check of those would cost
     # small models a tenth of their speed. A gradient that isn't finite ends the run all the same.
     written = healthy & tf.math.is_finite(reduced.sums["loss"])
     healthy = written & tf.math.is_finite(norm)
+    if limit is not None:
+        written = healthy = healthy & (norm < tf.cast(limit, norm.dtype))
     if weighted:
         # No weight is no evidence: the run goes on without an update. Less than none is a mistake.
         healthy &= weight >= 0.0

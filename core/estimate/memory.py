@@ -11,7 +11,10 @@ from core.estimate.graphs import called_by, is_loop
 from core.estimate.liveness import fullest, timeline
 
 SizeOf = Callable[[tf.Tensor], int]
-PARAMETERS, SLOTS, GRADIENTS, ACTIVATIONS = "parameters", "slots", "gradients", "activations"
+PARAMETERS = "parameters"
+SLOTS = "slots"
+GRADIENTS = "gradients"
+ACTIVATIONS = "activations"
 
 
 def bytes_of(x: Any) -> int:

@@ -16,7 +16,9 @@ from tensorflow.python.framework import op_callbacks  # by which `tf.debugging.e
 
 from core.module import named_modules, original
 
-FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
+FORWARD = "forward"
+BACKWARD = "backward"
+UPDATE = "update"
 _PLACE = "_where_it_was_asked_for"
 _TENSORFLOW = str(Path(tf.__file__).parent)
 _CORE = Path(__file__).parent.parent

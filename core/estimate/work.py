@@ -8,7 +8,8 @@ import tensorflow as tf
 from core.estimate.graphs import CHOICES, called_by, is_loop
 from core.estimate.operations import performed
 
-TURNS, NODES = "turns of loops and choices", "nodes"
+TURNS = "turns of loops and choices"
+NODES = "nodes"
 _IN_A_ROUND = 4  # of a value
 
 

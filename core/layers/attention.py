@@ -96,7 +96,7 @@ class MultiHeadAttention(Module):
         )
         return self.out(_join(y))
 
-    def empty_cache(self, batch_size: int, room: int, dtype: tf.DType = tf.float32) -> Cache:
+    def empty_cache(self, batch_size: int | tf.Tensor, room: int, dtype: tf.DType = tf.float32) -> Cache:
         """Returns a cache for `room` positions."""
         check_size(room=room)
         zeros = tf.zeros([batch_size, room, self.num_kv_heads, self.head_size], dtype)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from core.layers.calls import Layer, arguments_of, call
+from core.layers.shapes import check_rank
 from core.module import Module
 from core.random import Rng
 from core.task.statistics import Statistics
@@ -58,6 +59,7 @@ class Residual(Module):
 
 def flatten(x: tf.Tensor) -> tf.Tensor:
     """Returns everything but the batch, in one axis."""
-    if x.shape.rank is None or None in x.shape[1:]:
+    check_rank("flatten", x)
+    if None in x.shape[1:]:
         raise ValueError(f"`x` of `flatten` has shape {x.shape}; give all but its first size by `tf.ensure_shape`.")
     return tf.reshape(x, [tf.shape(x)[0], x.shape[1:].num_elements()])

@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from core.arguments import check_fraction
-from core.layers.shapes import sizes
+from core.layers.shapes import check_rank, sizes
 from core.module import Module
 from core.random import Rng, pinned
 
@@ -20,7 +20,10 @@ class _Dropper(Module):
         self.rate = rate
 
     def __call__(self, x: tf.Tensor, rng: Rng | None = None) -> tf.Tensor:
-        return x if rng is None else drop(x, rng, self.rate, self._mask_shape(x))
+        if rng is None:
+            return x
+        check_rank(self, x)
+        return drop(x, rng, self.rate, self._mask_shape(x))
 
     def _mask_shape(self, x: tf.Tensor) -> list[Any]:
         return sizes(x)

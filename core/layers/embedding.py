@@ -7,7 +7,7 @@ import tensorflow as tf
 from core import initializers
 from core.arguments import check_size
 from core.initializers import Initializer
-from core.layers.shapes import add_wide, check_axes, check_last, merge_leading, nan_unless
+from core.layers.shapes import add_wide, check_axes, check_last, check_rank, merge_leading, nan_unless
 from core.module import Module
 from core.random import Rng
 
@@ -27,6 +27,7 @@ class Embedding(Module):
         self.w = tf.Variable(w_init(rng.fold("w"), [num_embeddings, size]), name="w")
 
     def __call__(self, ids: tf.Tensor, *, dtype: tf.DType = tf.float32) -> tf.Tensor:
+        check_rank(self, ids, "ids")
         if not ids.dtype.is_integer:
             raise ValueError(f"`ids` of `Embedding` are {ids.dtype.name}; give integers, one id per vector.")
         # Gathered before the cast: the gradient then has a row per id, not per vector of the table.

@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from core.layers.rows import for_any_rows
-from core.layers.shapes import sizes, widen
+from core.layers.shapes import check_rank, sizes, widen
 from core.layers.windows import SPACE, Ints, Padding, Pairs, pad_space, per_axis, read_padding
 from core.module import Module
 
@@ -36,6 +36,7 @@ class _Pooling(Module):
         return window, stride, padding
 
     def _settings(self, x: tf.Tensor) -> tuple[list[int], list[int], str | Pairs]:
+        check_rank(self, x)
         if x.shape.rank not in (3, 4, 5):
             raise ValueError(
                 f"`x` of `{type(self).__name__}` has shape {x.shape}; its axes are [batch, ..., channels] with one to "
@@ -78,7 +79,8 @@ class AveragePool(_Pooling):
 
 def global_average_pool(x: tf.Tensor) -> tf.Tensor:
     """Returns the mean over all of space: [batch, ..., channels] to [batch, channels]."""
-    return tf.cast(tf.reduce_mean(widen(x), _space(x)), x.dtype)
+    axes = _space(x)
+    return tf.cast(tf.reduce_mean(widen(x), axes), x.dtype)
 
 
 def global_max_pool(x: tf.Tensor) -> tf.Tensor:
@@ -88,9 +90,10 @@ def global_max_pool(x: tf.Tensor) -> tf.Tensor:
 
 
 def _space(x: tf.Tensor) -> list[int]:
-    if x.shape.rank is None or x.shape.rank < 3:
+    check_rank("global pool", x)
+    if x.shape.rank < 3:
         raise ValueError(
-            f"`x` of a global pool has shape {x.shape}; its axes are [batch, ..., channels] with space between."
+            f"`x` of `global pool` has shape {x.shape}; its axes are [batch, ..., channels] with space between."
         )
     return list(range(1, x.shape.rank - 1))
 

@@ -25,7 +25,12 @@ def rotary(x: tf.Tensor, positions: tf.Tensor, base: float = 10000.0) -> tf.Tens
             f"[{x.shape[1]}], or for each of each example, {x.shape[:2]}."
         )
     size = x.shape[-1]
-    if size is None or size % 2:
+    if size is None:
+        raise ValueError(
+            f"`x` of `rotary` has shape {x.shape}, whose last axis isn't known while tracing; give it by "
+            "`tf.ensure_shape`."
+        )
+    if size % 2:
         raise ValueError(
             f"`x` of `rotary` has shape {x.shape}; planes need an even last axis: take another `head_size`."
         )

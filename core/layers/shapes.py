@@ -6,6 +6,16 @@ from typing import Any
 import tensorflow as tf
 
 
+def check_rank(layer: object, x: tf.Tensor, argument: str = "x") -> None:
+    """Refuses an `x` that isn't a tensor, and one of which not even the number of axes is known while tracing."""
+    _check_tensor(layer, x, argument)
+    if x.shape.rank is None:
+        raise ValueError(
+            f"`{argument}` of `{_name(layer)}` has a shape of which nothing is known while tracing; give it one by "
+            f"`tf.ensure_shape({argument}, ...)`."
+        )
+
+
 def check_axes(layer: object, x: tf.Tensor, axes: str, argument: str = "x") -> None:
     """Refuses an `x` without the axes that `axes` names, for example "batch, height, width, channels"."""
     _check_tensor(layer, x, argument)

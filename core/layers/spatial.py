@@ -49,7 +49,12 @@ class PixelShuffle(Module):
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         check_axes(self, x, f"batch, {SPACE[2]}, channels")
-        if x.shape[-1] is None or x.shape[-1] % self.factor**2:
+        if x.shape[-1] is None:
+            raise ValueError(
+                f"`x` of `PixelShuffle` has shape {x.shape}, whose channels aren't known while tracing; give them by "
+                "`tf.ensure_shape`."
+            )
+        if x.shape[-1] % self.factor**2:
             raise ValueError(
                 f"`x` of `PixelShuffle` has shape {x.shape}, but `factor={self.factor}` takes channels in blocks of "
                 f"{self.factor**2}; make the layer before it wider."

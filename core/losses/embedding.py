@@ -56,7 +56,7 @@ def nt_xent(one: Any, other: Any, *, temperature: float = 0.5, mask: Any = None)
     arguments.check_positive(temperature=temperature)
     one, other, mask, absent = _units(mask, one=one, other=other)
     views = all_rows(tf.stack([one, other], axis=1))
-    ones, others = tf.unstack(views, axis=1)
+    ones, others = tf.unstack(views, num=2, axis=1)
     own = _places(tf.matmul(one, ones, transpose_b=True))
     taken = own if mask is None else own | ~all_rows(mask)
     losses = []

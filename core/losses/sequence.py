@@ -29,7 +29,9 @@ def ctc(logits: Any, labels: Any, *, logit_lengths: Any, label_lengths: Any, bla
     if labels.shape.rank not in (2, None) or not labels.shape[:1].is_compatible_with(logits.shape[:1]):
         raise ValueError(f"`labels` has shape {labels.shape} for logits {logits.shape}; it needs [batch, max_labels].")
     logit_lengths, label_lengths = (
-        arguments.shaped_like(name, arguments.integers(name, lengths), "logits", logits, leading=1)
+        tf.ensure_shape(
+            arguments.shaped_like(name, arguments.integers(name, lengths), "logits", logits, leading=1), [None]
+        )
         for name, lengths in (("logit_lengths", logit_lengths), ("label_lengths", label_lengths))
     )
     logits, labels = tf.ensure_shape(logits, [None, None, classes]), tf.ensure_shape(labels, [None, None])

@@ -109,8 +109,8 @@ def turns_program(whole: Whole) -> tuple[Program, TurnsExchange]:
 class _EndlessStep(TrainStep):
     """Goes on whatever its numbers are: without collectives and updates they mean nothing."""
 
-    def __call__(self, values: Batch, index: tf.Tensor) -> StepResult:
-        return super().__call__(values, index)._replace(healthy=tf.constant(True))
+    def __call__(self, values: Batch, index: tf.Tensor, *, limits: Mapping[str, tf.Tensor] | None = None) -> StepResult:
+        return super().__call__(values, index, limits=limits)._replace(healthy=tf.constant(True))
 
 
 class _Unwritten(Optimizer):

@@ -37,7 +37,10 @@ def ssim(images: Any, targets: Any, *, max_value: float) -> tf.Tensor:
             )
     channels = images.shape[-1]
     if channels is None:
-        raise ValueError("`images` has an unknown number of channels; state it with `tf.ensure_shape`.")
+        raise ValueError(
+            f"`images` of `ssim` has shape {images.shape}, whose channels aren't known while tracing; give them by "
+            "`tf.ensure_shape`."
+        )
     moments = [images, targets, images * images, targets * targets, images * targets]
     x, y, xx, yy, xy = tf.split(_windowed(tf.concat(moments, axis=-1)), 5, axis=-1)
     c1, c2 = _K1**2, _K2**2  # of a dynamic range of one

@@ -18,7 +18,7 @@ import tensorflow as tf
 from core.choice import one_of
 from core.errors import did_you_mean
 from core.optimizers.chain import chain
-from core.optimizers.slots import make_slot, read, read_all, working_dtype
+from core.optimizers.slots import assign, make_slot, read, read_all, working_dtype
 from core.optimizers.transform import Slots, Tensors, Transform, Variables
 from core.tracing import no_python_values
 
@@ -64,6 +64,11 @@ class Optimizer:
         }
         return {"step": self.step, **slots}
 
+    def restart(self) -> None:
+        """Begins anew from the parameters as they are: no update is counted, and slots are as they are at first."""
+        self.step.assign(0)
+        assign(self.slots, self.transform.init(read(self.parameters)))
+
     def apply(
         self,
         gradients: Tensors,
@@ -104,6 +109,20 @@ class Optimizer:
             return None
         return self.transform.shadow(read_all(self.slots), read(self.parameters), self.step.read_value())
 
+    def averages(self) -> dict[str, str | None]:
+        """Returns in which of `variables` what `shadow` returns lies, by path; `None` for what it computes.
+
+        A parameter that is read as it is isn't among them.
+        """
+        if self.transform.shadow is None:
+            return {}
+        with tf.Graph().as_default():  # by itself a tensor goes through it or doesn't; no value is asked for
+            params = {path: _stand_in(v) for path, v in self.parameters.items()}
+            state = {slot: {path: _stand_in(v) for path, v in values.items()} for slot, values in self.slots.items()}
+            read = self.transform.shadow(state, params, tf.zeros([], tf.int64))
+            places = {id(x): f"{slot}/{path}" for slot, values in state.items() for path, x in values.items()}
+        return {path: places.get(id(x)) for path, x in read.items() if x is not params[path]}
+
     def _gradient(self, path: str, gradients: Tensors) -> tf.Tensor:
         gradient = gradients.get(path)
         if gradient is None:
@@ -120,6 +139,11 @@ class Optimizer:
                 "does the loss round, or count? If they are meant, `tf.cast(gradient, tf.float32)`."
             )
         return tf.cast(gradient, working_dtype(self.parameters[path]))
+
+
+def _stand_in(variable: tf.Variable) -> tf.Tensor:
+    """Returns a tensor of a graph, of the type that a rule sees."""
+    return tf.raw_ops.Placeholder(dtype=working_dtype(variable), shape=variable.shape)
 
 
 def apply_in_place(

@@ -14,6 +14,7 @@ from core.task.phases import (
     when_batch_at_least,
 )
 from core.task.reads import Feature, Image, Label, Tokens
+from core.task.serve import Served
 from core.task.statistics import Statistics
 from core.task.task import Task
 
@@ -28,6 +29,7 @@ __all__ = [
     "Loss",
     "Phase",
     "Placement",
+    "Served",
     "Statistics",
     "Task",
     "Tokens",

@@ -13,14 +13,14 @@ from typing import Literal, Protocol
 
 import tensorflow as tf
 
-from core.data import Source
+from core.data import Examples
 from core.errors import DataError
 
 
 class Feature(Protocol):
     """One feature of an example, as a task reads it."""
 
-    def check(self, source: Source, feature: str, *, task: str) -> None:
+    def check(self, source: Examples, feature: str, *, task: str) -> None:
         """Raises a `DataError` where `feature` of `source` isn't what the task called `task` can learn from."""
 
 
@@ -40,7 +40,7 @@ class Image:
     setting: str = "image_shape"
     remedy: str = "give the task the shape of the images, or a source of that shape"
 
-    def check(self, source: Source, feature: str, *, task: str) -> None:
+    def check(self, source: Examples, feature: str, *, task: str) -> None:
         """Raises a `DataError` for another type, shape or range."""
         spec, named = source.spec[feature], f"`{feature}` of source `{source.name}`"
         in_range = "" if self.low is None or self.high is None else f" in {_interval(self.low, self.high)}"
@@ -77,7 +77,7 @@ class Label:
     _: dataclasses.KW_ONLY
     setting: str | None = None
 
-    def check(self, source: Source, feature: str, *, task: str) -> None:
+    def check(self, source: Examples, feature: str, *, task: str) -> None:
         """Raises a `DataError` for a label that names no class, where the source can say without reading everything."""
         extremes = source.extremes(feature)
         for label, example in (extremes[:2], extremes[2:]) if extremes else ():
@@ -106,7 +106,7 @@ class Tokens:
     _: dataclasses.KW_ONLY
     vocabulary: int | None = None
 
-    def check(self, source: Source, feature: str, *, task: str) -> None:
+    def check(self, source: Examples, feature: str, *, task: str) -> None:
         """Raises a `DataError` for windows of another length, or tokens that the vocabulary doesn't have."""
         spec, named = source.spec[feature], f"`{feature}` of source `{source.name}`"
         if spec.dtype != tf.int32 or spec.shape.rank != 1:

@@ -18,13 +18,16 @@ A step function is a plain function: it can be called eagerly in a unit test, wi
 
 from collections.abc import Mapping, Sequence
 
-from core.data import Source, check_feature
+import tensorflow as tf
+
+from core.data import Examples, check_feature
 from core.errors import ConfigurationError
 from core.module import Module
 from core.random import Rng
 from core.task.loss import Batch, Loss
 from core.task.phases import Phase
 from core.task.reads import Feature
+from core.task.serve import Served
 
 
 class Task(Module):
@@ -46,7 +49,7 @@ class Task(Module):
         """Returns what the task reads of an example, by feature: `{"image": Image([8, 8, 1]), "label": Label(10)}`."""
         return {}
 
-    def check_source(self, source: Source) -> None:
+    def check_source(self, source: Examples) -> None:
         """Raises a `DataError` where `source` isn't what the task `reads`; called before the first step."""
         for feature, expected in self.reads().items():
             check_feature(source, feature)
@@ -59,3 +62,14 @@ class Task(Module):
     def sample(self, rng: Rng, n: int) -> Batch:
         """Makes `{"image": [n, height, width, channels] in [-1, 1]}`, and the `"label"`s that they should have."""
         raise ConfigurationError(f"`{type(self).__name__}` makes no samples: it needs `sample(rng, n)`.")
+
+    def serve(self, features: Mapping[str, tf.TensorSpec]) -> Mapping[str, Served]:
+        """Returns what an export offers, by name, the default first; `features` are those of a batch of the source."""
+        raise ConfigurationError(
+            f"`{type(self).__name__}` can't be exported: it doesn't say what it offers. Write in it, with your names "
+            "and `from core.task import Served`:\n"
+            "    def serve(self, features):\n"
+            '        return {"predict": Served(self.predict, {"x": features["x"]})}\n'
+            "    def predict(self, batch):\n"
+            '        return {"y": self.net(batch["x"])}'
+        )

@@ -9,9 +9,9 @@ telemetry.close()
 """
 
 from core.telemetry.console import Console
-from core.telemetry.jsonl import JsonLines
+from core.telemetry.jsonl import JsonLines, StepLines
 from core.telemetry.tensorboard import TensorBoard
 from core.telemetry.warned import Warned
 from core.telemetry.writer import Screen, Telemetry, Writer
 
-__all__ = ["Console", "JsonLines", "Screen", "Telemetry", "TensorBoard", "Warned", "Writer"]
+__all__ = ["Console", "JsonLines", "Screen", "StepLines", "Telemetry", "TensorBoard", "Warned", "Writer"]

@@ -17,6 +17,7 @@ from typing import Any
 
 from core.disk import GOES_ON, append_whole, space_for, write_whole
 
+CHECKPOINT = "checkpoint"  # the column that says what a line is of which the run itself hasn't written
 _encode = json.JSONEncoder(allow_nan=False).encode
 
 
@@ -33,11 +34,16 @@ class StepLines:
     def __init__(self, path: Path, first_step: int):
         self._path = path
         self._stream: FileIO | None = None
-        with space_for(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if path.exists():
-                kept = [line for line in path.read_bytes().splitlines(True) if _is_kept(line, first_step)]
-                write_whole({path: b"".join(kept)})
+        self.rewind(first_step)
+
+    def rewind(self, step: int) -> None:
+        """Removes the lines of steps after this one; all of them, if it is 0."""
+        self.close()
+        with space_for(self._path):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            if self._path.exists():
+                kept = [line for line in self._path.read_bytes().splitlines(True) if _is_kept(line, step)]
+                write_whole({self._path: b"".join(kept)})
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Writes one line and hands it to the operating system, which keeps it even if this process is killed."""
@@ -54,6 +60,7 @@ class StepLines:
         """Closes the file."""
         if self._stream is not None:
             self._stream.close()
+            self._stream = None
 
 
 class JsonLines(StepLines):
@@ -70,11 +77,21 @@ class JsonLines(StepLines):
 
     def write(self, step: int, split: str, figures: Mapping[str, float]) -> None:
         """Writes one line."""
-        row = {"step": step, "split": split}
-        if clash := row.keys() & figures.keys():
-            raise ValueError(f"A figure is named `{min(clash)}`, the name of another column: rename the figure.")
-        values = {name: float(value) for name, value in figures.items()}
-        self.append({**row, **{name: value if math.isfinite(value) else None for name, value in values.items()}})
+        self.append(_row(step, split, figures))
+
+
+def line_of(step: int, split: str, figures: Mapping[str, float], checkpoint: str | None = None) -> bytes:
+    """Returns the line that `JsonLines` writes of figures, and with it the `checkpoint` that they are of."""
+    marks = {} if checkpoint is None else {CHECKPOINT: checkpoint}
+    return f"{_encode(_row(step, split, figures, marks))}\n".encode()
+
+
+def _row(step: int, split: str, figures: Mapping[str, float], marks: Mapping[str, str] = {}) -> dict[str, Any]:
+    row = {"step": step, "split": split, **marks}
+    if clash := row.keys() & figures.keys():
+        raise ValueError(f"A figure is named `{min(clash)}`, the name of another column: rename the figure.")
+    values = {name: float(value) for name, value in figures.items()}
+    return {**row, **{name: value if math.isfinite(value) else None for name, value in values.items()}}
 
 
 def _is_kept(line: bytes, first_step: int) -> bool:

@@ -34,11 +34,24 @@ class TensorBoard:
 
     def __init__(self, directory: Path, first_step: int, clock: Callable[[], float] = time.time):
         self._directory, self._first_step, self._clock = directory, first_step, clock
-        self._files: dict[str, _EventFile] = {}
+        self._files: dict[Path, _EventFile] = {}
+        # TensorBoard drops the steps from this one on, itself included.
+        self._forgotten = first_step + 1 if first_step else 0
+        self._forget()
+
+    def rewind(self, step: int) -> None:
+        """Has TensorBoard forget the steps after this one, and go on from there."""
+        self.close()
+        self._files.clear()
+        self._forgotten = step + 1  # what describes the run stands at the step that it began with
+        self._forget()
+
+    def _forget(self) -> None:
+        directory = self._directory
         with space_for(directory):
             directory.mkdir(parents=True, exist_ok=True)
-            for split in ("", *(path.name for path in directory.iterdir() if path.is_dir())):
-                self._file(split)  # those of before have something to forget
+            for path in (directory, *(path for path in directory.rglob("*") if path.is_dir())):
+                self._file(str(path.relative_to(directory)))  # those of before have something to forget
 
     def write(self, step: int, split: str, figures: Mapping[str, float]) -> None:
         """Writes one event that holds all `figures`."""
@@ -86,27 +99,26 @@ class TensorBoard:
             self._file(split).write(event)
 
     def _file(self, split: str) -> "_EventFile":
-        if split not in self._files:
-            self._files[split] = _EventFile(self._directory / split, self._first_step, self._clock)
-        return self._files[split]
+        path = self._directory / split
+        if path not in self._files:
+            self._files[path] = _EventFile(path, self._forgotten, self._clock)
+        return self._files[path]
 
 
 class _EventFile:
     """A new event file in `directory`, which tells TensorBoard what to forget."""
 
-    def __init__(self, directory: Path, first_step: int, clock: Callable[[], float]):
+    def __init__(self, directory: Path, forgotten: int, clock: Callable[[], float]):
         self._clock = clock
         # TensorBoard reads files in the order of their names, and one restart may be no second after another.
         name = f"events.out.tfevents.{time.time():017.6f}.{socket.gethostname()}.{os.getpid()}.{next(_count):06}"
-        # TensorBoard drops the steps from this one on, itself included.
-        start = first_step + 1 if first_step else 0
-        directory.mkdir(exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True)
         # TensorBoard's own `EventFileWriter` writes in a thread, where a full disk ends in a traceback.
         self._stream = (directory / name).open("ab", buffering=0)
         try:
             self.write(
                 Event(file_version="brain.Event:2"),
-                Event(step=start, session_log=SessionLog(status=SessionLog.START)),
+                Event(step=forgotten, session_log=SessionLog(status=SessionLog.START)),
             )
         except OSError:
             (directory / name).unlink()

@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 
 from core.telemetry.jsonl import StepLines
 
@@ -14,9 +13,10 @@ class Warned(StepLines):
 
     then = "until then warnings are shown, but not kept"
 
-    def __init__(self, path: Path, first_step: int):
-        super().__init__(path, first_step)
-        lines = path.read_bytes().splitlines() if path.exists() else []
+    def rewind(self, step: int) -> None:
+        """Removes the warnings of steps after this one, which may be given again."""
+        super().rewind(step)
+        lines = self._path.read_bytes().splitlines() if self._path.exists() else []
         self._gists = {gist(str(json.loads(line).get("warning"))) for line in lines}
 
     def warn(self, step: int, text: str) -> None:

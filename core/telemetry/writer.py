@@ -34,6 +34,14 @@ class Screen(Writer, Protocol):
 
 
 @runtime_checkable
+class Rewinding(Writer, Protocol):
+    """A writer that keeps what it is given, and can take it back."""
+
+    def rewind(self, step: int) -> None:
+        """Forgets what was written of steps after this one."""
+
+
+@runtime_checkable
 class Gallery(Writer, Protocol):
     """A writer that can show more than figures. What there is no room for in it is left out, and the run goes on."""
 
@@ -54,12 +62,20 @@ class Telemetry:
     """Several writers as one; the screens among them get progress and notes too. Without writers it says nothing."""
 
     def __init__(self, writers: Sequence[Writer] = (), warned: Warned | None = None):
-        self.writers, self.warned = tuple(writers), warned
+        self.warned = warned
+        self._take(writers)
+        self._warnings: set[str] = set()
+        self._step = 0  # the last one heard of
+
+    def add(self, writer: Writer) -> None:
+        """Takes one writer more: it gets what is written from now on."""
+        self._take([*self.writers, writer])
+
+    def _take(self, writers: Sequence[Writer]) -> None:
+        self.writers = tuple(writers)
         self.screens = tuple(writer for writer in writers if isinstance(writer, Screen))
         self.galleries = tuple(writer for writer in writers if isinstance(writer, Gallery))
         self.live = any(screen.live for screen in self.screens)
-        self._warnings: set[str] = set()
-        self._step = 0  # the last one heard of
 
     def write(self, step: int, split: str, figures: Mapping[str, float], *, shown: bool = True) -> None:
         """Hands `figures` to each writer in turn; to screens only if they are to be `shown`."""
@@ -74,6 +90,15 @@ class Telemetry:
         self._step = step
         for screen in self.screens:
             screen.progress(step, figures)
+
+    def rewind(self, step: int) -> None:
+        """Has the steps after this one be as if they had never been, wherever they were kept."""
+        self._step = step
+        for writer in self.writers:
+            if isinstance(writer, Rewinding):
+                writer.rewind(step)
+        if self.warned:
+            self.warned.rewind(step)
 
     def describe(self, text: str, settings: Mapping[str, str]) -> None:
         """Shows the configuration in each gallery."""

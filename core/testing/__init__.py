@@ -16,6 +16,9 @@
     def test_my_function():
         assert_traces_once(my_function, (x, tf.constant(1)), (x, tf.constant(2)))
 
+    def test_my_source():
+        assert_source(Points(100))
+
 Each raises an `AssertionError` that says what was found and what to do. `assert_task` is all of `assert_pure`,
 `assert_rows`, `assert_sums`, `assert_padding`, `assert_causal`, `assert_targets`, `assert_draws`, `assert_float32`,
 `assert_gradients` and `assert_all_trained` that apply; `docs/testing-your-step.md` shows each. The three after it run a
@@ -35,6 +38,7 @@ from core.testing.precision import assert_float32
 from core.testing.purity import assert_pure
 from core.testing.replicas import Outcome, Run, assemble, on_virtual_cpus, on_virtual_mesh
 from core.testing.rows import assert_rows
+from core.testing.sources import assert_source
 from core.testing.step_function import assert_step_function
 from core.testing.sums import assert_sums
 from core.testing.targets import assert_targets
@@ -59,6 +63,7 @@ __all__ = [
     "assert_pure",
     "assert_replica_invariant",
     "assert_rows",
+    "assert_source",
     "assert_step_function",
     "assert_sums",
     "assert_targets",

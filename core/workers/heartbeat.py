@@ -17,6 +17,7 @@ from core.workers.cluster import Cluster
 from core.workers.rendezvous import gather, join
 
 HEARTBEAT_SECONDS = 1.0  # between two signs of life, less where the timeout is short
+MOST_ELSEWHERE = 8  # workers of which the chief tells what they do
 
 
 class Heartbeat:
@@ -25,6 +26,8 @@ class Heartbeat:
     def __init__(self, cluster: Cluster, channels: Mapping[int, Channel]):
         self.cluster = cluster
         self.lost: str | None = None
+        self.doing: Callable[[], str] = lambda: ""  # what this worker does, for the others to know
+        self._doings: dict[int, str] = {}  # what they do, as far as they have said
         self._channels = dict(channels)  # the watching thread's alone, while it runs
         self._known, self._leaving, self._quiet = threading.Event(), threading.Event(), threading.Event()
         self._quiet.set()  # nobody watches
@@ -66,6 +69,18 @@ class Heartbeat:
         broadcast_and_close(self._channels.values(), {"bye": reason})
         self._channels.clear()
 
+    def elsewhere(self, doing: str) -> dict[str, str]:
+        """Returns, by their names, the workers that do something else than `doing`."""
+        others = sorted(self._doings.copy().items())
+        return {self.cluster.name(index): text for index, text in others if text not in ("", doing)}
+
+    def _told_elsewhere(self) -> list[tuple[int, str]]:
+        """Returns who does something else than the chief: it alone hears everybody."""
+        if not self.cluster.is_chief:
+            return []
+        found = [(index, text) for index, text in sorted(self._doings.items()) if text != self.doing()]
+        return found[:MOST_ELSEWHERE]
+
     def _watch(self, timeout: float, on_lost: Callable[[str], None]) -> None:
         """Sends, in the watching thread, that this worker lives, and looks who else does."""
         pause, beat = min(0.2, timeout / 8), min(HEARTBEAT_SECONDS, timeout / 4)
@@ -83,7 +98,7 @@ class Heartbeat:
                     self._lose(index, f"hasn't been heard of for {timeout:g} s: it hangs or is stopped")
             if now - shown >= beat:
                 shown = now
-                broadcast(self._channels.values(), {"alive": True})
+                broadcast(self._channels.values(), {"alive": self.doing(), "elsewhere": self._told_elsewhere()})
         self._quiet.set()
         if self.lost is not None:
             self._known.set()
@@ -96,6 +111,10 @@ class Heartbeat:
             for message in channel.messages():
                 yield index
                 match message:
+                    case {"alive": str(doing), "elsewhere": list(others)}:
+                        pairs = {pair[0]: pair[1] for pair in others if _is_doing(pair, self.cluster.size)}
+                        pairs.pop(self.cluster.index, None)
+                        self._doings = {**(self._doings if self.cluster.is_chief else pairs), index: doing}
                     case {"lost": int(lost), "how": str(how)} if 0 <= lost < self.cluster.size:
                         self._lose(lost, how)
                     case {"bye": reason}:
@@ -118,3 +137,11 @@ class Heartbeat:
             channel.shutdown_write()
         if index in self._channels:
             self._channels.pop(index).close()
+
+
+def _is_doing(pair: object, workers: int) -> bool:
+    """Says whether this is the number of a worker and what it does, as another end may have sent anything."""
+    match pair:
+        case [int(index), str()]:
+            return 0 <= index < workers
+    return False

@@ -41,6 +41,15 @@ class Membership:
         self.timeout = timeout
         self.heartbeat.watch(timeout=timeout, on_lost=self._on_lost)
 
+    def show(self, doing: Callable[[], str]) -> None:
+        """Lets the others know, from now on, what this process is `doing`."""
+        if isinstance(self.heartbeat, Heartbeat):  # by parameter servers nobody waits for another one's step
+            self.heartbeat.doing = doing
+
+    def elsewhere(self, doing: str) -> dict[str, str]:
+        """Returns, by their names, what those of the others do that do something else."""
+        return self.heartbeat.elsewhere(doing) if isinstance(self.heartbeat, Heartbeat) else {}
+
     def leave(self, reason: str | None = None) -> None:
         """Says goodbye, with the reason where it isn't that the work is done."""
         self._ended.set()

@@ -1,12 +1,14 @@
 """The task that every classifier is: one network, one cross-entropy, one accuracy."""
 
+from collections.abc import Mapping
+
 import tensorflow as tf
 
 from core import losses, metrics
 from core.module import Module
 from core.optimizers import Transform
 from core.random import Rng
-from core.task import Batch, Feature, Image, Label, Loss, Task, Update
+from core.task import Batch, Feature, Image, Label, Loss, Served, Task, Update
 
 ANY_IMAGE = Image()
 
@@ -35,7 +37,17 @@ class Classifier(Task):
     def reads(self) -> dict[str, Feature]:
         return {"image": self.image, "label": Label(self.num_classes)}
 
+    def serve(self, features: Mapping[str, tf.TensorSpec]) -> dict[str, Served]:
+        scores = ["logits", "probabilities"]
+        return {"classify": Served(self.classify, {"image": features["image"]}, scores=scores)}
+
+    def classify(self, batch: Batch) -> dict[str, tf.Tensor]:
+        """Returns logits, and the probability of each class."""
+        logits = self.net(batch["image"])
+        return {"logits": logits, "probabilities": tf.nn.softmax(logits)}
+
 
 def flatten(x: tf.Tensor) -> tf.Tensor:
     """Returns `x` [rows, ...] as [rows, features]."""
+    x = tf.convert_to_tensor(x)
     return tf.reshape(x, [-1, x.shape[1:].num_elements()])

@@ -15,7 +15,7 @@ The networks come from a function, `Gan.networks = @mlp_networks`; yours is as g
 Networks that normalise over the batch are for `@BatchNormGan` (`models/gan/batch_norm.py`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import gin
 import tensorflow as tf
@@ -27,7 +27,7 @@ from core.losses.adversarial import Critic, Game, gradient_penalty, logits_and_s
 from core.module import Module
 from core.optimizers import Transform
 from core.random import Rng
-from core.task import Batch, Compute, Feature, Image, Label, Loss, Phase, Task, Update
+from core.task import Batch, Compute, Feature, Image, Label, Loss, Phase, Served, Task, Update
 
 Networks = Callable[..., tuple[Module, Module]]  # of what `Gan` calls it with: a generator and a discriminator
 
@@ -134,6 +134,19 @@ class Gan(Task):
         label = None if self.num_classes is None else tf.range(n) % self.num_classes
         image = self.g(rng.rows.normal(n, self.latent_size), label)
         return {"image": image} if label is None else {"image": image, "label": label}
+
+    def serve(self, features: Mapping[str, tf.TensorSpec]) -> dict[str, Served]:
+        inputs = {"latent": tf.TensorSpec([None, self.latent_size])}
+        if self.num_classes is not None:
+            inputs["label"] = features["label"]
+        return {"generate": Served(self.generate, inputs, examples=self._with_latents)}
+
+    def generate(self, batch: Batch) -> Batch:
+        """Makes an image of each latent."""
+        return {"image": self.g(batch["latent"], self.label(batch))}
+
+    def _with_latents(self, batch: Batch) -> Batch:
+        return {**batch, "latent": self.latents(batch, Rng.from_seed(0))}
 
     def latents(self, batch: Batch, rng: Rng) -> tf.Tensor:
         """Draws z, one a row."""

@@ -1,7 +1,8 @@
 """Language models: the network that predicts tokens, how text is made with it, and the task that trains it."""
 
+from models.language.gpt2 import gpt2_weights
 from models.language.sampling import beam_search, greedy, sampled
 from models.language.task import LanguageModel
 from models.language.transformer import Transformer
 
-__all__ = ["LanguageModel", "Transformer", "beam_search", "greedy", "sampled"]
+__all__ = ["LanguageModel", "Transformer", "beam_search", "gpt2_weights", "greedy", "sampled"]

@@ -1,12 +1,15 @@
 """The task of a language model: the next token, at each place of a window of text."""
 
+from collections.abc import Mapping, Sequence
+
 import gin
 import tensorflow as tf
 
 from core import losses, metrics
+from core.layers.attention import Cache
 from core.optimizers import Transform
 from core.random import Rng
-from core.task import Batch, Feature, Loss, Task, Tokens, Update
+from core.task import Batch, Feature, Loss, Served, Task, Tokens, Update
 from models.language.sampling import Decoder, sampled
 from models.language.transformer import Transformer
 
@@ -90,6 +93,39 @@ class LanguageModel(Task):
         """
         length = self.text_length
         return self.decoder(self.net, prompts, lengths, length=length, end=end, vocabulary=vocabulary, rng=rng)
+
+    def serve(self, features: Mapping[str, tf.TensorSpec]) -> dict[str, Served]:
+        tokens, position = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([], tf.int32)
+        attention = self.net.blocks[0].attention
+        room = [None, len(self.net.blocks), self.text_length, attention.num_kv_heads, attention.head_size]
+        cache = {"keys": tf.TensorSpec(room), "values": tf.TensorSpec(room), "position": position}
+        return {
+            "prefill": Served(self.prefill, {"tokens": tokens}, examples=self._beginnings, scores=["logits"]),
+            "decode": Served(self.decode, {"tokens": tokens, **cache}, examples=self._begun, scores=["logits"]),
+        }
+
+    def prefill(self, batch: Batch) -> Batch:
+        """Returns the logits [rows, vocabulary] of what follows the beginnings `tokens` [rows, time], and a cache."""
+        tokens = batch["tokens"]
+        return self._decoded(tokens, self.net.empty_caches(tf.shape(tokens)[0], self.text_length))
+
+    def decode(self, batch: Batch) -> Batch:
+        """Returns the same for `tokens` that come after those in the cache `keys`, `values`, `position`."""
+        keys, values = tf.unstack(batch["keys"], axis=1), tf.unstack(batch["values"], axis=1)
+        caches = [Cache(k, v, batch["position"]) for k, v in zip(keys, values, strict=True)]
+        return self._decoded(batch["tokens"], caches)
+
+    def _decoded(self, tokens: tf.Tensor, caches: Sequence[Cache]) -> Batch:
+        logits, caches = self.net.decode(tokens, caches)
+        keys, values = (tf.stack(parts, 1) for parts in zip(*((c.keys, c.values) for c in caches), strict=True))
+        return {"logits": logits, "keys": keys, "values": values, "position": caches[0].length}
+
+    def _beginnings(self, batch: Batch) -> Batch:
+        return {"tokens": batch["tokens"][:, : self.text_length // 2]}
+
+    def _begun(self, batch: Batch) -> Batch:
+        begun = self.prefill(self._beginnings(batch))
+        return {**begun, "tokens": batch["tokens"][:, self.text_length // 2 :][:, :1]}
 
     def reads(self) -> dict[str, Feature]:
         context = self.net.context

@@ -168,7 +168,7 @@ class Transformer(Module):
             x = run(x, mask, rng and rng.fold(i))
         return self.tokens.logits(self.norm(x))
 
-    def empty_caches(self, rows: int, room: int) -> list[Cache]:
+    def empty_caches(self, rows: int | tf.Tensor, room: int) -> list[Cache]:
         """Returns a cache for each block, with room for so many positions."""
         return [block.attention.empty_cache(rows, room) for block in self.blocks]
 

@@ -9,7 +9,7 @@ through a history of images. Nothing is generated twice. In names F is `g_ba`, a
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import gin
 import tensorflow as tf
@@ -19,7 +19,7 @@ from core.errors import ConfigurationError
 from core.losses.adversarial import least_squares
 from core.optimizers import Transform
 from core.random import Rng
-from core.task import Batch, Loss, Phase, Update
+from core.task import Batch, Loss, Phase, Served, Update
 from models.translation.image_pool import ImagePool
 from models.translation.measures import Ratio, mean_distance
 from models.translation.patch_gan import PatchGan
@@ -116,6 +116,9 @@ class CycleGan(Translation):
     def translate(self, image: tf.Tensor) -> tf.Tensor:
         """Returns G(a)."""
         return self.g_ab(image)
+
+    def serve(self, features: Mapping[str, tf.TensorSpec]) -> dict[str, Served]:
+        return {"a_to_b": self.served("a", self.g_ab), "b_to_a": self.served("b", self.g_ba)}
 
     def evaluate(self, batch: Batch) -> Loss:
         """Measures the way there and back; of pairs, also each way's error and that of leaving images as they are."""

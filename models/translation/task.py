@@ -1,6 +1,6 @@
 """The task that every translation is: of images `a` and `b` of one shape, as they come or cut out of larger ones."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import tensorflow as tf
@@ -8,7 +8,7 @@ import tensorflow as tf
 from core.data.augment import random_crop_and_flip
 from core.errors import ConfigurationError
 from core.random import Rng
-from core.task import Batch, Compute, Feature, Image, Phase, Task
+from core.task import Batch, Compute, Feature, Image, Phase, Served, Task
 
 
 class Translation(Task):
@@ -58,6 +58,17 @@ class Translation(Task):
     def translate(self, image: tf.Tensor) -> tf.Tensor:
         """Returns images of domain a as images of domain b, both in [-1, 1]."""
         raise ConfigurationError(f"`{type(self).__name__}` translates no images: it needs `translate(image)`.")
+
+    def serve(self, features: Mapping[str, tf.TensorSpec]) -> dict[str, Served]:
+        return {"a_to_b": self.served("a", self.translate)}
+
+    def served(self, domain: str, translate: Callable[[tf.Tensor], tf.Tensor]) -> Served:
+        """Returns a function that translates images of a domain as large as the networks see them."""
+        return Served(
+            lambda batch: {"translated": translate(batch["image"])},
+            {"image": tf.TensorSpec([None, *self.image_shape])},
+            examples=lambda batch: {"image": self.held_out(batch)["ab".index(domain)]},
+        )
 
     def held_out(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the images `a` and `b` that evaluation looks at, as large as `translate` takes them."""

@@ -1,9 +1,11 @@
-"""`python -m tests.browser [--shots=DIR]`: what do readers see? (`pip install -e '.[browser]'`, and Debian's Chromium)
+"""`python -m tests.browser [--shots=DIR]`: what do readers see?
 
-Opens what the commands write in Chromium: the report in a light and a dark system, on a wide and on a narrow screen,
-where it may ask for nothing but itself, all texts must stand out from their ground (WCAG 2: 4.5, lines 3), be whole,
-and lie on no others; and TensorBoard, without the internet, before a run of each configuration that trains here. Both
-have to show the figures of the runs. Pages and events with planted faults come first: each fault must be found.
+It needs `pip install -e '.[browser,docs]'` and Debian's Chromium, in which it opens what the commands write: the report
+in a light and a dark system, on a wide and on a narrow screen, where it may ask for nothing but itself, all texts must
+stand out from their ground (WCAG 2: 4.5, lines 3), be whole, and lie on no others; likewise the pages of `docs/`, built
+as a site; and TensorBoard, without the internet, before a run of each configuration that trains here. Report and
+TensorBoard have to show the figures of the runs. Pages and events with planted faults come first: each fault must be
+found.
 """
 
 import argparse
@@ -14,7 +16,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.browser import boards, planted, reports, shipped, spoiled
+from tests.browser import boards, planted, reports, shipped, sites, spoiled
 from tests.browser.look import browser
 
 
@@ -24,9 +26,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--shots", type=Path, metavar="DIR", help="a folder for pictures of what was looked at")
     flags = parser.parse_args(arguments)
     chromium = shutil.which("chromium")
-    if chromium is None or importlib.util.find_spec("playwright") is None:
-        print("error: `chromium` and Python's `playwright` are needed: `apt install chromium`, and "
-              "`pip install -e '.[browser]'`.", file=sys.stderr)  # fmt: skip
+    if chromium is None or not all(map(importlib.util.find_spec, ("playwright", "mkdocs"))):
+        print("error: `chromium` and Python's `playwright` and `mkdocs` are needed: `apt install chromium`, and "
+              "`pip install -e '.[browser,docs]'`.", file=sys.stderr)  # fmt: skip
         return 2
     if flags.shots:
         flags.shots.mkdir(parents=True, exist_ok=True)
@@ -42,6 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for what, looked in {
             "TensorBoard": boards.faults(started, folder / "shipped", flags.shots),
             "the report": reports.faults(started, folder, folder / "shipped", flags.shots),
+            "the site": sites.faults(started, folder, flags.shots),
         }.items():
             faults = list(looked)
             print(f"{what}: {len(faults) or 'nothing'} wrong", flush=True)

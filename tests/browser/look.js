@@ -1,7 +1,7 @@
-// Returns what is wrong with the page as it stands, in words.
-() => {
+// Returns what is wrong, in words, with the part of the page that `within` selects, as it stands.
+(within) => {
   const faults = [];
-  const root = document.documentElement;
+  const root = document.documentElement, part = document.querySelector(within);
   if (root.scrollWidth > root.clientWidth)
     faults.push(`is ${root.scrollWidth} pixels wide, where there are ${root.clientWidth}`);
 
@@ -35,7 +35,7 @@
   if (dark !== matchMedia("(prefers-color-scheme: dark)").matches)
     faults.push(`is ${dark ? "dark" : "light"}, where the reader's system is not`);
 
-  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  const walker = document.createTreeWalker(part, NodeFilter.SHOW_TEXT);
   for (let node; (node = walker.nextNode());) {
     const element = node.parentElement, text = node.data.trim().slice(0, 30);
     if (!text || ["STYLE", "SCRIPT", "title"].includes(element.tagName) || !shown(element)) continue;
@@ -45,13 +45,13 @@
     if (parseFloat(style.fontSize) < 11) faults.push(`has "${text}" in letters of ${style.fontSize}`);
   }
 
-  for (const line of document.querySelectorAll("polyline, circle")) {
+  for (const line of part.querySelectorAll("polyline, circle")) {
     const style = getComputedStyle(line);
     const ratio = contrast(line, style.fill === "none" ? style.stroke : style.fill);
     if (ratio < 3) faults.push(`has a line at a contrast of ${ratio.toFixed(1)}, below 3`);
   }
 
-  for (const svg of document.querySelectorAll("svg")) {
+  for (const svg of part.querySelectorAll("svg")) {
     if (!shown(svg)) continue;
     const frame = svg.getBoundingClientRect();
     const boxes = [...svg.querySelectorAll("text")].map((text) => [text.textContent, text.getBoundingClientRect()]);
@@ -66,12 +66,12 @@
     });
   }
 
-  for (const element of document.querySelectorAll("body *")) {
+  for (const element of part.querySelectorAll("*")) {
     const style = getComputedStyle(element);
     const cut = element.scrollWidth > element.clientWidth + 1 && ["hidden", "clip"].includes(style.overflowX);
     if (cut && shown(element)) faults.push(`cuts off what "${element.textContent.trim().slice(0, 30)}" says`);
   }
-  for (const image of document.images)
+  for (const image of part.querySelectorAll("img"))
     if (!image.naturalWidth) faults.push(`has an image that isn't there: ${image.alt || image.src.slice(0, 60)}`);
   return [...new Set(faults)];
 }

@@ -29,26 +29,31 @@ def browser(executable: str) -> Iterator["Browser"]:
             started.close()
 
 
-def views(chromium: "Browser", path: Path) -> Iterator[tuple[str, "Page", list[str]]]:
-    """Opens a file in each system and on each screen; yields the view's name, the page, and what is wrong with it."""
+def views(
+    chromium: "Browser", address: str, *, own: str | None = None, within: str = "body"
+) -> Iterator[tuple[str, "Page", list[str]]]:
+    """Opens an address in each system and on each screen; yields the view's name, the page, and what is wrong with it.
+
+    The page may ask for what begins with `own`, which is itself if left out. What `within` selects is looked at.
+    """
     for scheme, (screen, (width, height)) in itertools.product(SCHEMES, SCREENS.items()):
         context = chromium.new_context(
             color_scheme="dark" if scheme == "dark" else "light", viewport={"width": width, "height": height}
         )
         page, faults = context.new_page(), list[str]()
-        _note(page, path.as_uri(), faults)
-        page.goto(path.as_uri())
+        _note(page, own or address, faults)
+        page.goto(address)
         page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true })")
-        faults += page.evaluate(LOOK)
+        faults += page.evaluate(LOOK, within)
         yield f"{scheme}, {screen}", page, faults
         context.close()
 
 
-def _note(page: "Page", address: str, faults: list[str]) -> None:
-    """Notes all that the page asks for beside itself, and what the browser says against it."""
+def _note(page: "Page", own: str, faults: list[str]) -> None:
+    """Notes all that the page asks for beyond its own, and what the browser says against it."""
 
     def asked(request: "Request") -> None:
-        if request.url != address and not request.url.startswith("data:"):
+        if not request.url.startswith((own, "data:", "blob:")):
             faults.append(f"asks for {request.url}")
 
     page.on("request", asked)

@@ -35,7 +35,7 @@ def unseen(chromium: "Browser", folder: Path) -> Iterator[str]:
     path = folder / "planted.html"
     for fault, said in {**FAULTS, "": None}.items():
         path.write_text(PAGE.format(fault=fault))
-        found = [text for _, _, faults in views(chromium, path) for text in faults]
+        found = [text for _, _, faults in views(chromium, path.as_uri()) for text in faults]
         if said is None and found:
             yield f"a page without a fault is said to have one: it {found[0]}"
         if said is not None and not any(said in text for text in found):

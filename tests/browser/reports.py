@@ -52,7 +52,7 @@ def made(folder: Path, shipped: Path) -> Path:
 def faults(chromium: "Browser", folder: Path, shipped: Path, shots: Path | None) -> Iterator[str]:
     """Yields a sentence for each thing that is wrong in some view."""
     path = made(folder, shipped)
-    for view, page, wrong in views(chromium, path):
+    for view, page, wrong in views(chromium, path.as_uri()):
         if shots:
             page.screenshot(path=shots / f"report, {view}.png", full_page=True)
         yield from (f"the report ({view}) {text}" for text in [*wrong, *_untrue(page, folder / "runs" / "digits_mlp")])

@@ -16,6 +16,10 @@ WITHIN = {  # how often a section is entered in one run, and seconds that it tak
     "evaluation": (2, 0.1),
     "hook": (4, 0.01),
     "save": (4, 0.03),
+    "copy": (4, 0.003),
+    "write": (4, 0.02),
+    "seal": (4, 0.005),
+    "move": (4, 0.002),
 }
 THE_END = "each ends in the same bits"
 

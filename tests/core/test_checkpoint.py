@@ -26,7 +26,7 @@ def test_round_trip(tmp_path):
 
     assert values(live) == values(saved)
     assert (manifest.path, manifest.step, manifest.examples, manifest.config_hash) == (path, 1000, 32000, "c0")
-    assert manifest.extra == extra
+    assert manifest.extra == {**extra, "kept": {"because": ["last"], "measured": {}}}
     assert manifest.variables["net/layers/0/w"] == (
         (8, 3),
         "float32",

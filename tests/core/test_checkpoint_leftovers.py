@@ -90,7 +90,7 @@ def test_one_that_was_replaced_and_stays_counts_for_nothing(tmp_path):
     for step in (1, 2, 3):
         save(tmp_path, model(), step, keep=9)
     shutil.copytree(tmp_path / "step-000000003", tmp_path / "step-000000003.replaced")
-    files.remove_old(tmp_path, 3, 2, fail)
+    files.remove_old(tmp_path, 3, {2, 3}, fail)
     assert names(tmp_path) == ["step-000000002", "step-000000003", "step-000000003.replaced"]
 
 

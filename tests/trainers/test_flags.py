@@ -46,6 +46,13 @@ MISTAKES = {
     "crash of step 0": ([FILE, "--mode=summary", "--kill_after_step=0"], ["`--kill_after_step` has no effect"]),
     "only for samples": ([FILE, "--samples=3"], ["`--samples` has no effect with `--mode=train`"]),
     "only without images": ([FILE, "--mode=sample", "--samples=3", "--images=x"], ["`--samples`", "`--images`"]),
+    "misspelt format": ([FILE, "--mode=export", "--format=tflight"], ["'tflight'", "Did you mean `tflite`?"]),
+    "misspelt weights": ([FILE, "--mode=export", "--weights=int9"], ["'int9'", "Did you mean `int8`?"]),
+    "weights that a format hasn't": (
+        [FILE, "--mode=export", "--format=tflite", "--weights=bfloat16"],
+        ["`--weights` is bfloat16", "--format=saved_model"],
+    ),
+    "only for an export": ([FILE, "--weights=int8"], ["`--weights` has no effect with `--mode=train`"]),
     "no flag file": (["--flagfile=none.flags"], ["`--flagfile=none.flags`", "No such file"]),
     "no name of a flag file": (["--flagfile"], ["`--flagfile` has no value"]),
     "folder as a flag file": (["--flagfile=/"], ["`--flagfile=/`", "directory"]),
@@ -151,7 +158,7 @@ def test_help_lists_flags_modes_and_exit_codes(words, capsys):
     assert err == ""
     lines = [line.strip() for line in out.splitlines()]
     for name, text in MODES.items():
-        assert f"{name:<14}{text}" in lines
+        assert any(line.split(maxsplit=1) == [name, text] for line in lines), name
     for code, text in EXIT_CODES.items():
         assert f"{code:<4}{text}" in lines
     for name in ("gin_file", "gin_param", "workdir", "mode", "[no]eager", "[no]verbose", "samples", "images"):

@@ -137,3 +137,23 @@ def test_gin_and_its_audit_know_each_of_them_as_the_trainers():
         gin.bind_parameter("Trainer.steps", 7)
         gin.bind_parameter("Trainer.global_batch_size", 8)
     assert (Settings().steps, Settings(global_batch_size=4).global_batch_size) == (7, 4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"on_nonfinite": "ignore"}, "`Trainer.on_nonfinite` is 'ignore'; give one of 'raise', 'skip', 'rollback'."),
+        ({"on_nonfinite": None}, "`Trainer.on_nonfinite` is None; give one of"),
+        ({"on_spike": "raise"}, "`Trainer.on_spike` is 'raise'; give one of 'skip', 'rollback'."),
+        ({"max_skips": 2}, "`Trainer.max_skips` has no effect where no policy is 'skip'"),
+        ({"max_skips": 2, "on_nonfinite": "rollback"}, "`Trainer.max_skips` has no effect where no policy is 'skip'"),
+        ({"max_rollbacks": 2, "on_spike": "skip"}, "`Trainer.max_rollbacks` has no effect where no policy is 'rollb"),
+        ({"spike_factor": 4.0}, "`Trainer.spike_factor` has no effect without `Trainer.on_spike`"),
+        ({"on_spike": "skip", "spike_factor": 1.0}, "`Trainer.spike_factor` is 1.0; a step is a spike"),
+        ({"on_spike": "skip", "spike_factor": math.nan}, "`Trainer.spike_factor` is nan; a step is a spike"),
+        ({"on_spike": "skip", "spike_factor": True}, "`Trainer.spike_factor` is True; a step is a spike"),
+    ],
+)
+def test_a_policy_that_is_none_or_has_no_effect_is_refused(settings, text):
+    with pytest.raises(ConfigurationError, match=f"^{re.escape(text)}"):
+        make(**settings)

@@ -18,18 +18,20 @@ def small_mlp(*, rng):
     return MlpClassifier(rng=rng, sizes=[64, 16, 10], dropout=0.1, optimizer=adamw(3e-3))
 
 
-def make(tmp_path, name="run", *, task=small_mlp, source=None, eval_source=None, strategy=None, **settings):
+def make(tmp_path, name="run", *, task=small_mlp, source=None, strategy=None, **settings):
     workdir = Workdir(tmp_path / name)
     workdir.create()
     source = source or digits("train")
-    experiment = Experiment(task=task, train_source=source, eval_source=eval_source, strategy=strategy)
+    held_out = {name: settings.pop(name) for name in ("eval_source", "eval_sources") if name in settings}
+    experiment = Experiment(task=task, train_source=source, strategy=strategy, **held_out)
     settings = {"steps": 40, "global_batch_size": 32, "chunk_steps": 10, "log_every": 20, **settings}
     settings = {"evaluate_every": None, "checkpoint_every": None, **settings}
     return Trainer(experiment, workdir, Settings(**settings))
 
 
 def newest(trainer):
-    """The newest checkpoint, which mustn't be damaged."""
+    """The newest checkpoint, once it is written, which mustn't be damaged."""
+    trainer.settle()
     return checkpoint.newest(trainer.workdir.checkpoints, warn=pytest.fail)
 
 

@@ -2,14 +2,17 @@
 
 import copy
 import dataclasses
+import functools
 import inspect
+import operator
+from collections import Counter
 from collections.abc import Hashable, Mapping
 from typing import Any
 
 import gin
 import tensorflow as tf
 
-from core.data import PerReplica, Source, train_chunks
+from core.data import PerReplica, Source, Stream
 from core.distribution import MeshPlan, one_device
 from core.distribution.mesh_outputs import lay_out_outputs
 from core.engine import Progress, assemble, assemble_task, check_on_mesh, make_chunk
@@ -24,6 +27,7 @@ from trainers.blame import plain
 from trainers.evaluator import Evaluator
 from trainers.experiment import Experiment, check_seed, made_by
 from trainers.gauges import memory_in_use
+from trainers.input import reader_of
 from trainers.settings import Settings
 
 Spec = dict[str, tf.TensorSpec]
@@ -55,7 +59,7 @@ class DryBuild:
         """Reads from gin what `Experiment` and `Trainer` would be given."""
         bound: Mapping[str, Any] = gin.get_bindings(Experiment, resolve_references=False)
         asked = inspect.signature(Experiment).bind_partial(
-            **{name: copy.deepcopy(bound[name]) for name in bound if not name.endswith("_source")}
+            **{name: copy.deepcopy(bound[name]) for name in bound if not name.endswith(("_source", "_sources"))}
         )
         asked.apply_defaults()
         given = asked.arguments
@@ -75,14 +79,15 @@ class DryBuild:
         self._lay_out(self.task)
         self.missing: str | None = None  # why the data can't be read, if it can't
         try:
-            self.source: Source = copy.deepcopy(bound["train_source"])
+            self.source: Source | Stream = copy.deepcopy(bound["train_source"])
             self.task.check_source(self.source)
         except DataError as error:
             self.missing = plain(error)  # without what gin adds
             self.source = AsTheTaskReads(self.task, self.missing)
-        self.evaluated: Source | None = None
+        self.evaluated: list[Source] = []
         if not self.missing:
-            self.evaluated = copy.deepcopy(bound.get("eval_source"))
+            sources = [bound.get("eval_source"), *bound.get("eval_sources", {}).values()]
+            self.evaluated = [copy.deepcopy(source) for source in sources if source is not None]
         self.resident = memory_in_use()  # with all that is imported and read
 
     @property
@@ -112,31 +117,23 @@ class DryBuild:
         if rounds:
             assembly = dataclasses.replace(assembly, variables={**assembly.variables, **rounds.variables})
         with noting_places(assembly.task):
-            chunk = make_chunk(step, spec, progress, rounds).get_concrete_function()
+            take = rounds or self.settings.policies.skipping(step, assembly)
+            chunk = make_chunk(step, spec, progress, take).get_concrete_function()
         if self.plan:
             return on_mesh(assembly, chunk, self.plan)
         figures = on_replicas(assembly, step, chunk)
-        if self.evaluated is None:
-            return figures
-        return dataclasses.replace(figures, evaluation=of_evaluation(assembly.task, self._batch_to_evaluate()))
+        found = [of_evaluation(assembly.task, self._batch_to_evaluate(source)) for source in self.evaluated]
+        return dataclasses.replace(figures, evaluation=functools.reduce(operator.or_, found, Counter()))
 
     def _chunks(self, replica: int) -> tf.data.Dataset:
-        return train_chunks(
-            self.source,
-            global_batch_size=self.settings.global_batch_size,
-            microbatches=self.settings.microbatches,
-            chunk_steps=self.chunk_steps,
-            seed=self._seed,
-            replicas=self.replicas,
-            replica=replica,
-        )
+        reader = reader_of(self.source, self.settings, seed=self._seed)
+        return reader.reading(chunk_steps=self.chunk_steps, replicas=self.replicas).chunks(replica)
 
-    def _batch_to_evaluate(self) -> Spec:
-        assert self.evaluated
+    def _batch_to_evaluate(self, source: Source) -> Spec:
         asked = inspect.signature(Evaluator).bind_partial(**gin.get_bindings(Evaluator))
         asked.apply_defaults()
-        rows = min(asked.arguments["global_batch_size"], len(self.evaluated)) // self.replicas
-        return {key: tf.TensorSpec([rows, *spec.shape], spec.dtype) for key, spec in self.evaluated.spec.items()}
+        rows = min(asked.arguments["global_batch_size"], len(source)) // self.replicas
+        return {key: tf.TensorSpec([rows, *spec.shape], spec.dtype) for key, spec in source.spec.items()}
 
     @property
     def chunk_steps(self) -> int:

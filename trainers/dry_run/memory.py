@@ -25,10 +25,11 @@ class Process(NamedTuple):
     before: int  # its first step
     step: int  # that a step adds
     evaluation: int  # that one adds
+    copy: int  # of what checkpoints are written from, from the first on
 
     @property
     def peak(self) -> int:
-        return self.before + max(self.step, self.evaluation)
+        return self.before + max(self.step, self.evaluation) + self.copy
 
 
 def held_by_a_device(build: DryBuild, figures: Figures) -> Held:
@@ -74,12 +75,13 @@ def memory_table(build: DryBuild, held: Held) -> Table:
 
 def process(build: DryBuild, figures: Figures, held: Held) -> Process:
     """Estimates what a process takes that trains on this machine's CPU, whose devices share its memory."""
-    standing = build.replicas * sum(figures.standing.values())
+    copy = sum(figures.standing.values())  # replicas hold the same
+    standing = build.replicas * copy
     nodes = figures.work[NODES] + figures.evaluation[NODES]
     batches = build.replicas * max(held["batches"].values())  # which are fetched before they are needed
     before = round(build.resident) + RUNNING_BYTES + NODE_BYTES * nodes + standing + batches
     step = build.replicas * most(held) - standing - batches
-    return Process(before, step, build.replicas * figures.evaluation[HELD])
+    return Process(before, step, build.replicas * figures.evaluation[HELD], copy)
 
 
 def does_it_fit(build: DryBuild, figures: Figures, held: Held) -> str:

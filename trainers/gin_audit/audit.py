@@ -86,6 +86,10 @@ class Configuration:
             called = any(_takes(binding, node) for node in operative)
             raise _no_effect(binding, selector, called, {*operative, *reachable})
 
+    def taken_by_code(self) -> list[str]:
+        """Returns, after set-up, the bindings of what nothing refers to or has called: code may call it in a step."""
+        return [b.name for b in self._without_effect(_operative(), self._reachable(self._everything))]
+
     def identity(self, exclude: Sequence[str] = ()) -> dict[str, str]:
         """Returns, after set-up, what makes two runs the same experiment (see `trainers.gin_audit.identity`)."""
         return identity(exclude)

@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import gin
@@ -44,9 +44,14 @@ class _Bound:
         found = _REFERENCE.finditer(self.value)
         return {(match["scope"].rstrip("/"), match["selector"]) for match in found if match["selector"]}
 
-    def refers_to(self, other: "_Bound") -> bool:
-        """Tells whether the value names the configurable of `other`; a call without a scope inherits one."""
-        return not self.references.isdisjoint({(other.scope, other.selector), ("", other.selector)})
+    def refers_to(self, other: "_Bound", foreign: Set[str] = frozenset()) -> bool:
+        """Tells whether the value names the configurable of `other`; a call without a scope inherits one.
+
+        It can inherit a `foreign` one from its own scope alone.
+        """
+        if (other.scope, other.selector) in self.references:
+            return True
+        return ("", other.selector) in self.references and (other.scope == self.scope or other.scope not in foreign)
 
 
 def identity(exclude: Sequence[str] = ()) -> dict[str, str]:
@@ -71,7 +76,8 @@ def read_identity(saved: Mapping[str, str], own: Mapping[str, str], exclude: Seq
 
     Old manifests hold complete selectors. They hold the parameters of what excluded ones refer to as well (a hook's,
     say), which show by this: nothing in the manifest refers to them, and this run has none of that name. A parameter
-    that has come since was what it is where nobody gives it.
+    that has come since was what it is where nobody gives it. And where a name without a scope was taken to mean that of
+    any scope, they hold what this run has as well, and knows for that of an excluded one.
     """
     everything = [_parsed(key, value) for key, value in saved.items()]
     if _by_own_names(everything) != dict(saved):
@@ -82,7 +88,8 @@ def read_identity(saved: Mapping[str, str], own: Mapping[str, str], exclude: Seq
             if _own_name(b.selector) not in names and not any(other.refers_to(b) for other in everything)
         }
         exclude = [*exclude, *(f"{_own_name(selector)}.*" for selector in orphans)]
-    found = _by_own_names(_essential(everything, exclude))
+    left_out = identity().keys() - own.keys()
+    found = {key: x for key, x in _by_own_names(_essential(everything, exclude)).items() if key not in left_out}
     calls = {key.rpartition(".")[0] for key in found}
     come_since = {key: x for key, x in own.items() if key not in found and key.rpartition(".")[0] in calls}
     return dict(sorted({**{key: x for key, x in come_since.items() if _is_default(_parsed(key, x))}, **found}.items()))
@@ -120,17 +127,18 @@ def _essential(everything: Sequence[_Bound], exclude: Sequence[str]) -> list[_Bo
     doubtful = _reached(excluded, everything)
     rest = [b for b in everything if b not in excluded]
     certain = [b for b in rest if b not in doubtful]
-    needed = {*certain, *_reached(certain, rest)}
+    foreign = {scope for b in excluded for scope, _ in b.references if scope}
+    needed = {*certain, *_reached(certain, rest, foreign)}
     return [b for b in rest if b in needed]
 
 
-def _reached(start: Iterable[_Bound], everything: Sequence[_Bound]) -> set[_Bound]:
+def _reached(start: Iterable[_Bound], everything: Sequence[_Bound], foreign: Set[str] = frozenset()) -> set[_Bound]:
     """Follows references from `start`."""
     reached: set[_Bound] = set()
     waiting = list(start)
     while waiting:
         b = waiting.pop()
-        new = {other for other in everything if other not in reached and b.refers_to(other)}
+        new = {other for other in everything if other not in reached and b.refers_to(other, foreign)}
         reached |= new
         waiting.extend(new)
     return reached

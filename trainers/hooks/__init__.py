@@ -3,6 +3,7 @@
 from trainers.hooks.activations import Activations
 from trainers.hooks.base import Hook, Run
 from trainers.hooks.digits import DigitQuality, digit_quality, kept_digits
+from trainers.hooks.early_stopping import EarlyStopping
 from trainers.hooks.histograms import Histograms
 from trainers.hooks.norms import Norms
 from trainers.hooks.probe import LinearProbe
@@ -14,6 +15,7 @@ from trainers.hooks.translations import Translations
 __all__ = [
     "Activations",
     "DigitQuality",
+    "EarlyStopping",
     "Histograms",
     "Hook",
     "Judge",

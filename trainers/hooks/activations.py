@@ -59,7 +59,7 @@ class Activations(Hook):
         run.averaged.update()
         if not is_chief():
             return
-        source = run.experiment.eval_source or run.experiment.train_source
+        source = run.experiment.shown_source
         with explained(source):
             batch = source.gather(tf.range(min(self.count, len(source)), dtype=tf.int64))
         self._look = self._look or self._looking(run.averaged.task, source)

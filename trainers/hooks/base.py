@@ -59,7 +59,10 @@ class Run(Protocol):
         """Raises a `DriftError` where replicas no longer hold the same variables."""
 
     def save(self) -> Path:
-        """Saves a checkpoint of this moment."""
+        """Begins to save a checkpoint of this moment; returns where it will lie once it is written."""
+
+    def settle(self) -> None:
+        """Waits until what is being saved is written."""
 
     def stop(self, reason: str) -> None:
         """Ends the run at this step: what is due at the end follows, and `reason` is kept with it."""
@@ -69,6 +72,7 @@ class Hook(abc.ABC):
     """Base class; `every=None` means only at the end of the run."""
 
     every: int | None = None
+    section = "hook"  # of the run that it is, to its watchdog
     scope = ""  # that gin made it in
 
     def __init__(self, every: int | None = None):

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from core import arguments, losses
-from core.data import Source, check_feature
+from core.data import Source, Stream, check_feature
 from core.errors import ConfigurationError
 from core.optimizers import adam
 from core.task import Batch, Task
@@ -124,9 +124,14 @@ def _features_of(task: Task) -> Callable[[Batch], tf.Tensor]:
     return features
 
 
-def _checked(source: Source | None) -> Source:
+def _checked(source: Source | Stream | None) -> Source:
     if source is None:
         raise ConfigurationError("`LinearProbe` asks about held-out examples: bind `Experiment.eval_source`.")
+    if isinstance(source, Stream):
+        raise ConfigurationError(
+            f"`LinearProbe` looks at all examples of `Experiment.train_source`, but `{source.name}` is a stream: leave "
+            "the hook out, or train on a source."
+        )
     for feature in ("image", "label"):
         check_feature(source, feature)
     return source

@@ -45,7 +45,7 @@ class Reconstructions(Hook):
         if not is_chief():
             return
         self._reconstruct = self._reconstruct or self._reconstructor(run)
-        with explained(run.experiment.eval_source or run.experiment.train_source):
+        with explained(run.experiment.shown_source):
             made = self._reconstruct()
         png = encode_grid(tf.concat([made["image"], made["reconstructed"]], axis=2))
         keep_sample(run, f"reconstructed-{run.step:09d}.png", png)
@@ -58,7 +58,7 @@ class Reconstructions(Hook):
                 f"`{type(task).__name__}` reconstructs no images: it needs `reconstruct(batch)`, which returns "
                 '`{"image": ..., "reconstructed": ...}`. Leave out the hook `Reconstructions`, or train a `Vae`.'
             )
-        source = run.experiment.eval_source or run.experiment.train_source
+        source = run.experiment.shown_source
         indices = tf.range(min(self.count, len(source)), dtype=tf.int64)
 
         @tf.function(autograph=False)

@@ -32,6 +32,8 @@ class LogMetrics(Hook):
 class Evaluate(Hook):
     """Evaluates and writes the figures; warns where they get worse while those of training get better."""
 
+    section = "evaluation"
+
     def __init__(self, every: int | None, divergence: Divergence):
         super().__init__(every)
         self.divergence = divergence
@@ -57,17 +59,20 @@ class CheckReplicas(Hook):
 class SaveCheckpoint(Hook):
     """Saves everything the run needs to go on from here."""
 
+    section = "save"
+
     def __call__(self, run: Run) -> None:
         run.save()
 
 
 class KillAfter(Hook):
-    """Rehearses a crash: SIGKILLs the process after the given step's chunk."""
+    """Rehearses a crash: SIGKILLs the process after the given step's chunk, once what it saved is written."""
 
     def due(self, step: int, steps: int) -> bool:
         return self.every is not None and step >= self.every
 
     def __call__(self, run: Run) -> None:
+        run.settle()
         os.kill(os.getpid(), signal.SIGKILL)
 
 

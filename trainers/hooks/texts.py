@@ -14,7 +14,7 @@ import gin
 import numpy as np
 import tensorflow as tf
 
-from core.data import Source
+from core.data import Examples
 from core.errors import ConfigurationError, NotFiniteError, shown
 from core.random import Rng
 from core.task import Task
@@ -72,7 +72,7 @@ def check_writes(task: Task) -> None:
         )
 
 
-def make_writer(task: Any, source: Source, prompts: Sequence[str], seed: int) -> Writer:
+def make_writer(task: Any, source: Examples, prompts: Sequence[str], seed: int) -> Writer:
     """Returns a function that writes a text for each prompt, from the same random numbers each time.
 
     Refuses a task that writes none, and prompts that it can't go on from. It is traced for that, but not run.

@@ -64,7 +64,7 @@ class Translations(Hook):
 
     def _source(self, run: Run) -> Source:
         """Returns the source of what is translated, which has all that is asked for."""
-        source = run.experiment.eval_source or run.experiment.train_source
+        source = run.experiment.shown_source
         for feature in ("a", "b", "label") if self.judge else ("a", "b"):
             check_feature(source, feature)
         return source

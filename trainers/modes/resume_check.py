@@ -15,6 +15,7 @@ import gin
 from core import checkpoint
 from core.errors import CheckpointError, ConfigurationError, TapeloopError
 from trainers.experiment import Experiment, trains_by_servers
+from trainers.hooks import EarlyStopping
 from trainers.session import Session
 from trainers.settings import Settings
 
@@ -39,7 +40,11 @@ def run(session: Session) -> int:
     intervals = {"steps": 8 * unit, "checkpoint_every": 4 * unit, "evaluate_every": 4 * unit, "log_every": 3 * unit}
     flags = [f"--gin_file={name}" for name in session.flags.gin_file]
     flags += [f"--gin_param={text}" for text in session.flags.gin_param]
+    if bound.get("keep_every"):
+        intervals["keep_every"] = 4 * unit
     flags += [f"--gin_param=Trainer.{name} = {steps}" for name, steps in intervals.items()]
+    if gin.get_bindings(EarlyStopping):
+        flags.append(f"--gin_param=EarlyStopping.every = {4 * unit}")  # what it sees has to be saved
     with tempfile.TemporaryDirectory() as scratch:
         whole, killed = Path(scratch) / "whole", Path(scratch) / "killed"
         print(f"training {8 * unit} steps without a stop", flush=True)

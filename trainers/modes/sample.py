@@ -75,7 +75,7 @@ def _write(trainer: Trainer, prompts: Sequence[str], folder: Path) -> int:
 def _translate(trainer: Trainer, images: Path, folder: Path) -> int:
     task = checked_translation(trainer.averaged.task)
     # What is held out has the size that the networks see; what is trained on may be larger, to be cut.
-    known = trainer.experiment.eval_source or trainer.experiment.train_source
+    known = trainer.experiment.shown_source
     check_feature(known, "a")
     source = image_folder(str(images), size=known.spec["a"].shape[0])
     translate = tf.function(task.translate, autograph=False)

@@ -52,9 +52,9 @@ class Curve:
 
 def sign(name: str) -> int:
     """Returns 1 for a figure that is better larger, -1 for one that is better smaller, 0 where its name doesn't say."""
-    _, *phase, _ = name.split("/")
+    split, *phase, _ = name.split("/")
     words = _words(name)
-    if phase and "loss" in words:
+    if phase and split != "eval" and "loss" in words:  # what follows `eval/` is a source
         return 0
     return bool(words & LARGER) - bool(words & SMALLER)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import EXIT_CODES, INTERRUPTED, ConfigurationError, PreemptedError, as_said
+from core.telemetry.jsonl import CHECKPOINT
 from trainers.gin_audit.parse import read_all
 from trainers.gin_audit.statements import Macro, text
 from trainers.runs.figures import Curve
@@ -67,7 +68,7 @@ def read_run(path: Path) -> Run:
     """Returns the run of a folder, of which anything may be missing."""
     damage: list[str] = []
     configuration = _configuration(path / "config" / "operative.gin", damage)
-    figures = _figures(path / "metrics.jsonl", damage)
+    figures = _figures(path, damage)
     record, result = _object(path / "run.json", damage), _object(path / "result.json", damage)
     state, exit_code, reason = _state(path, result, began=bool(record))
     measured = max((curve.steps[-1] for curve in figures.values()), default=0)
@@ -107,7 +108,16 @@ def _state(path: Path, result: Mapping[str, Any], *, began: bool) -> tuple[str, 
 
 
 def _figures(path: Path, damage: list[str]) -> dict[str, Curve]:
-    """Returns each figure by `split/name`, in the order in which they first appear."""
+    """Returns each figure by `split/name`, in the order in which they first appear: the run's own, then others."""
+    points, beside = (_points(path / name, damage) for name in ("metrics.jsonl", "evaluations.jsonl"))
+    for name, values in beside.items():
+        points[name] = values | points.get(name, {})
+    ordered = {as_said(name): sorted(values.items()) for name, values in points.items()}
+    return {name: Curve(*map(tuple, zip(*values, strict=True))) for name, values in ordered.items()}
+
+
+def _points(path: Path, damage: list[str]) -> dict[str, dict[int, float]]:
+    """Returns what a file of lines has of each figure, by step."""
     points: dict[str, dict[int, float]] = {}
     unread = []
     for number, line in enumerate((_bytes(path, damage) or b"").splitlines(True), 1):
@@ -116,6 +126,8 @@ def _figures(path: Path, damage: list[str]) -> dict[str, Curve]:
             step, split = row.pop("step"), str(row.pop("split"))
             if type(step) is not int or not 0 <= step < 2**63:
                 raise TypeError
+            if path.name == "evaluations.jsonl":
+                row.pop(CHECKPOINT, None)
             values = {f"{split}/{name}": _number(value) for name, value in row.items()}
         except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError):
             if line.endswith(b"\n"):  # one without is being written, or was when the run was killed
@@ -124,9 +136,8 @@ def _figures(path: Path, damage: list[str]) -> dict[str, Curve]:
         for name, value in values.items():
             points.setdefault(name, {})[step] = value
     if unread:
-        damage.append(f"lines of `metrics.jsonl` can't be read: {len(unread)}, the first of them line {unread[0]}")
-    ordered = {as_said(name): sorted(values.items()) for name, values in points.items()}
-    return {name: Curve(*map(tuple, zip(*values, strict=True))) for name, values in ordered.items()}
+        damage.append(f"lines of `{path.name}` can't be read: {len(unread)}, the first of them line {unread[0]}")
+    return points
 
 
 def _warnings(path: Path, damage: list[str]) -> Iterator[tuple[int, str]]:

@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 from core.data import ArraySource, Source, eval_chunks, position_indices, train_chunks
 from core.data.shuffle import shuffled
 from core.errors import ConfigurationError
+from core.random import Rng
 
 
 def stream(size, count, seed=0):
     """The first examples of a run, one epoch after the other."""
+    rng = Rng.from_seed(seed).fold("order of the examples")
     epochs = [
-        shuffled(tf.range(n * size, (n + 1) * size, dtype=tf.int64), size=size, seed=seed, span=size).numpy()
+        shuffled(tf.range(n * size, (n + 1) * size, dtype=tf.int64), size=size, rng=rng, span=size).numpy()
         for n in range(-(-count // size))
     ]
     return np.concatenate(epochs)[:count]
@@ -71,7 +73,7 @@ def test_positions_are_the_stream_laid_out_by_step_microbatch_and_replica(
     expected = flat.reshape(num_steps, microbatches, replicas, rows)
     for replica in range(replicas):
         found = position_indices(
-            size,
+            ids(size),
             first_step=first_step,
             num_steps=num_steps,
             global_batch_size=batch,

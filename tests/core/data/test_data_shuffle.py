@@ -12,9 +12,13 @@ from core.random import Rng
 SMALL, LARGE = 1797, 6000  # one size on either side of the change of method
 
 
+def order_of(seed):
+    return Rng.from_seed(seed).fold("order of the examples")
+
+
 def epoch(size, number, seed=0):
     positions = tf.range(size, dtype=tf.int64) + number * size
-    return shuffled(positions, size=size, seed=seed, span=size).numpy()
+    return shuffled(positions, size=size, rng=order_of(seed), span=size).numpy()
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 17, 1000, 4096, 4097, LARGE, 70000])
@@ -25,7 +29,7 @@ def test_an_epoch_is_a_permutation(size):
 
 
 def test_few_examples_are_ordered_by_a_draw_for_each():
-    rng = Rng.from_seed(5).fold("order of the examples")
+    rng = order_of(5)
     keys = rng._replace(first_row=2).rows.bits(1, 50).numpy()[0].astype(np.int64)
     np.testing.assert_array_equal(epoch(50, 2, seed=5), np.argsort(-keys, kind="stable"))
 
@@ -46,7 +50,7 @@ def test_every_example_comes_at_every_place(size):
     buckets, epochs = 10, 1000 if size == 10 else 5
     table = np.zeros([buckets, buckets])
     positions = tf.range(size * epochs, dtype=tf.int64)
-    order = shuffled(positions, size=size, seed=1, span=size * epochs).numpy().reshape(epochs, size)
+    order = shuffled(positions, size=size, rng=order_of(1), span=size * epochs).numpy().reshape(epochs, size)
     place = np.broadcast_to(np.arange(size), order.shape)
     np.add.at(table, (place * buckets // size, order * buckets // size), 1)
     expected = table.sum() / buckets**2
@@ -59,6 +63,8 @@ def test_any_part_is_computed_by_itself(size):
     positions = np.array([0, 1, size - 1, size, 2 * size - 1, 2 * size, 3 * size - 1])
     for start in positions:
         part = tf.range(start, min(start + 9, 3 * size), dtype=tf.int64)
-        np.testing.assert_array_equal(shuffled(part, size=size, seed=0, span=9), whole[start : start + 9])
+        np.testing.assert_array_equal(shuffled(part, size=size, rng=order_of(0), span=9), whole[start : start + 9])
     shuffling = tf.random.Generator.from_seed(0).uniform([100], 0, 3 * size, tf.int64)  # in any order
-    np.testing.assert_array_equal(shuffled(shuffling, size=size, seed=0, span=3 * size), whole[shuffling.numpy()])
+    np.testing.assert_array_equal(
+        shuffled(shuffling, size=size, rng=order_of(0), span=3 * size), whole[shuffling.numpy()]
+    )

@@ -50,6 +50,11 @@ def main(order: dict) -> int:
             say("left", peers.lost)
         elif command == "word":
             say("word", peers.wait_for_word(float(rest)))
+        elif command == "do":
+            peers.doing = lambda doing=rest: doing
+            say("doing")
+        elif command == "elsewhere":
+            say("elsewhere", json.dumps(peers.elsewhere(rest)))
         elif command == "listen":
             listen(cluster)
             say("listened")

@@ -144,7 +144,7 @@ def test_a_malformed_whole_is_refused(text, says):
         ({"worker": TWO, "ps": ["p:1"]}, "chief` is missing", "must name who hands out the steps"),
         ({"chief": ["c:1"], "ps": ["p:1"]}, "worker` is missing", "must name at least one address"),
         ({"chief": ["c:1"], "worker": TWO, "ps": ["a:1000"]}, 'worker[0]` is "a:1000"', "TF_CONFIG.cluster.ps[0]`"),
-        ({"worker": TWO, "evaluator": ["e:1"]}, "evaluator` is", "`--mode=evaluate`"),
+        ({"worker": TWO, "evaluator": ["e:1"]}, "evaluator` is", "`--mode=evaluate_continuously`"),
         ({"worker": TWO, "wroker": ["e:1"]}, "wroker` is", "no job that is known"),
         ({"worker": TWO, "w\x1b[2J": ["e:1"]}, r"w\x1b[2J` is", "no job that is known"),
     ],
@@ -160,7 +160,7 @@ def test_a_malformed_cluster_is_refused_by_its_field(cluster, field, says):
     ("task", "field", "says"),
     [
         ({"type": "ps", "index": 0}, 'type` is "ps"', 'must be "worker", a job of the cluster'),
-        ({"type": "evaluator", "index": 0}, 'type` is "evaluator"', "`--mode=evaluate`"),
+        ({"type": "evaluator", "index": 0}, 'type` is "evaluator"', "`--mode=evaluate_continuously`"),
         ({"type": "chief", "index": 0}, 'type` is "chief"', 'must be "worker", a job of the cluster'),
         ({"type": "master", "index": 0}, 'type` is "master"', 'must be "worker"'),
         ({"type": ["worker"], "index": 0}, 'type` is ["worker"]', 'must be "worker"'),

@@ -1,7 +1,9 @@
 """Workers notice each other's end: real processes on this machine, killed and stopped for real."""
 
+import json
 import signal
 import threading
+import time
 
 import pytest
 from peer_lab import LONG, addresses, met
@@ -69,6 +71,28 @@ def test_all_stopped_and_continued_together_are_no_loss(start):
         worker.tell("word 2")
     for worker in workers:
         assert worker.expect("word") is None
+
+
+def test_each_knows_who_does_something_else_than_it(start):
+    """The chief hears everybody; the others hear of each other by the chief."""
+    workers = met(3, start)
+
+    def elsewhere(asker):
+        asker.tell("elsewhere training")
+        return json.loads(asker.expect("elsewhere"))
+
+    for worker in workers:
+        assert elsewhere(worker) == {}
+        worker.tell("do training")
+        worker.expect("doing")
+    workers[2].tell("do the hook `Mine`")
+    workers[2].expect("doing")
+    until = time.monotonic() + LONG
+    for worker in workers[:2]:
+        while (found := elsewhere(worker)) == {} and time.monotonic() < until:
+            time.sleep(0.1)
+        assert found == {workers[2].name: "the hook `Mine`"}
+    assert elsewhere(workers[2]) == {}
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])

@@ -257,6 +257,7 @@ def test_a_message_as_deep_as_it_is_long_is_nonsense():
     [
         ([{"lost": 7, "how": "x"}, {"lost": -1, "how": "x"}, {"lost": "a", "how": "x"}, {"lost": 0}], None),
         ([{"lost": [], "how": {}}, {"alive": 3}, {}, {"lost": 1.5, "how": "x"}], None),
+        ([{"alive": "x", "elsewhere": x} for x in ([1], [[5, "x"]], [["a", 3]], {}, [[0, "me"], [1, ESCAPES]])], None),
         ([{"lost": 1, "how": ESCAPES}], "worker 1"),
         ([{"bye": {"not": ["a", "text"]}}], "worker 1"),
         ([{"bye": ESCAPES}], "worker 1"),

@@ -103,6 +103,17 @@ def test_what_only_excluded_parameters_refer_to_is_excluded() -> None:
     assert left == identity_of(GOOD + "adamw.learning_rate = @warmup()", exclude=["Lab.evaluator"])
 
 
+def test_what_an_excluded_parameter_names_by_a_scope_is_not_what_others_name_without_one() -> None:
+    content = GOOD + "Lab.source = @points()\npoints.count = 3\n"
+    more = "Lab.evaluator = [@o/points(), @p/points()]\no/points.count = 4\nDigits.anything = @p/points()\n"
+    left = identity_of(content + more, exclude=["Lab.evaluator", "Lab.seed"])
+    assert (left["points.count"], left["p/points.count"]) == ("3", "3")
+    assert "o/points.count" not in left
+    before = {**left, "o/points.count": "4"}  # as it was written once
+    assert read_identity(before, left, ["Lab.evaluator", "Lab.seed"]) == left
+    assert read_identity({**before, "q/points.count": "4"}, left) != left
+
+
 def test_another_configurable_of_the_same_name_changes_nothing_until_it_takes_part() -> None:
     content = GOOD.replace("@adamw", "@audit_test.adamw") + "Digits.anything = [@squash, 'an @audit_test.adamw()']\n"
     alone = identity_of(content)

@@ -237,6 +237,7 @@ def test_best_is_by_name():
     curve = Curve((1, 2, 3), (0.5, 0.25, 0.25))
     assert best("eval/loss", curve) == (2, 0.25)  # the first of equals
     assert best("eval/top_5_accuracy", curve) == (1, 0.5)
-    assert best("eval/d/loss", curve) is None
+    assert best("train/d/loss", curve) is None
+    assert best("eval/noisy/loss", curve) == (2, 0.25)  # of a source
     assert best("eval/accuracy_error", curve) is None
     assert best("eval/loss", Curve((1,), (math.nan,))) is None

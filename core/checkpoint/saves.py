@@ -1,0 +1,185 @@
+"""Saves checkpoints while training goes on: it waits for a copy in memory, and a thread writes."""
+
+import contextlib
+import dataclasses
+import json
+import shutil
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from concurrent import futures
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from core.checkpoint.copies import Copies, copied
+from core.checkpoint.files import Warn, path_of, put_in_place
+from core.checkpoint.keep import Keep, Keeper
+from core.checkpoint.manifest import SavedVariable, Variables
+from core.checkpoint.peers import ALONE, Expected, Peers, refusal
+from core.checkpoint.versions import versions
+from core.checkpoint.write import made_folder, put_together, write_parts
+
+LONG_SECONDS = 3.0
+
+
+KEEP = Keep()
+
+
+@dataclasses.dataclass
+class _UnderWay:
+    """One save that isn't done: what this process does of it now, and what follows once all have done so."""
+
+    step: int
+    temporary: Path
+    work: "futures.Future[None]"
+    rest: Callable[[], None] | None
+
+
+class Saves:
+    """Writes checkpoints into `directory`, one at a time: a second waits for the first.
+
+    Where `peers` hold parts of the variables, all of them call the same methods at the same border between steps. What
+    crosses between them crosses there: a writer's thread talks to nobody.
+    """
+
+    def __init__(self, directory: Path, *, keep: Keep = KEEP, warn: Warn = warnings.warn, peers: Peers = ALONE):
+        self.directory, self.warn, self.peers = directory, warn, peers
+        self.keeper = Keeper(directory, keep)
+        self._copies: Copies = {}
+        self._under_way: _UnderWay | None = None
+        self._warnings: list[str] = []  # of the writer, who leaves it to others to say them
+        self._writer = futures.ThreadPoolExecutor(1, "checkpoint")
+
+    def begin(
+        self,
+        variables: Variables,
+        *,
+        step: int,
+        examples: int,
+        config_hash: str,
+        extra: Mapping[str, Any] = MappingProxyType({}),
+        measured: Mapping[str, float] = MappingProxyType({}),
+    ) -> Path:
+        """Copies `variables`, and begins to write `directory/step-<step>/`, which is put in place by one atomic move.
+
+        Then older ones that are not to `keep` are removed. `extra` is anything that JSON holds, `measured` the figures
+        that this state was found to have. Whenever the process dies, `newest` finds either the checkpoint that was
+        there before, or this one, whole.
+        """
+        self.settle()
+        self._copies = copies = copied(variables, worker=self.peers.worker, into=self._copies)
+        target, is_first = path_of(self.directory, step), self.peers.worker == 0
+        temporary = self._folder(step, target.name)
+        content = {
+            "step": step,
+            "examples": examples,
+            "config_hash": config_hash,
+            "versions": versions(),
+            "extra": json.loads(json.dumps({**extra, **self.keeper.record(step, measured)})),  # as it is now
+        }
+        whole: dict[str, SavedVariable] = {}
+        alone = self.peers.workers == 1
+
+        def finish() -> None:
+            if is_first:
+                put_together(temporary, copies, whole, content)
+                put_in_place(temporary, target, self._warnings.append)
+                self.keeper.remove_old(step, self._warnings.append)
+
+        def write() -> None:
+            whole.update(write_parts(temporary, copies, self.peers.worker))
+            if alone:
+                finish()
+
+        self._under_way = _UnderWay(step, temporary, self._writer.submit(write), None if alone else finish)
+        return target
+
+    @property
+    def busy(self) -> bool:
+        """Says whether this process is writing."""
+        return self.under_way is not None
+
+    @property
+    def under_way(self) -> object | None:
+        """Returns the save that this process is writing, for any thread that wants to tell it from the next."""
+        save = self._under_way
+        return save if save is not None and not save.work.done() else None
+
+    def go_on(self) -> None:
+        """Goes on to what follows in a save under way; called by all at a border at which none is `busy`.
+
+        Raises a `CheckpointError` where one of them couldn't write.
+        """
+        save = self._under_way
+        if save is None:
+            return
+        error = save.work.exception()
+        if error is not None and not isinstance(error, Expected):
+            raise error
+        problem = self.peers.problem(error, save.temporary)
+        if problem is None and save.rest is not None:
+            save.work, save.rest = self._writer.submit(save.rest), None
+            return
+        self._under_way = None
+        self._say_warnings()
+        if problem is not None:
+            if self.peers.worker == 0:
+                shutil.rmtree(save.temporary, ignore_errors=True)
+            raise refusal(self.directory, save.step, error, problem)
+
+    def settle(self, note: Callable[[str], object] = lambda text: None) -> None:
+        """Waits until no save is under way, with a `note` where that takes long; raises what went wrong in it."""
+        while (save := self._under_way) is not None:
+            if futures.wait([save.work], LONG_SECONDS).not_done:
+                note(f"waiting until the checkpoint of step {save.step} is written")
+                futures.wait([save.work])
+            self.go_on()
+
+    @contextlib.contextmanager
+    def settled(self, note: Callable[[str], object] = lambda text: None) -> Iterator[None]:
+        """Settles on the way out. After an error this process waits for what it writes itself, and asks no others."""
+        try:
+            yield
+        except Exception:
+            if self._under_way is not None:
+                error = self._under_way.work.exception()
+                if error is not None:
+                    self.warn(f"The checkpoint of step {self._under_way.step} could not be written: {error}")
+            raise
+        self.settle(note)
+
+    def _folder(self, step: int, name: str) -> Path:
+        """Has the first make the folder that all write into. Where it fails all fail: none waits for another."""
+        made, error = None, None
+        if self.peers.worker == 0:
+            try:
+                made = made_folder(self.directory, name, self.warn).name
+            except OSError as failed:
+                error = failed
+        agreed = self.peers.first_text(made)
+        if agreed is None:
+            raise refusal(self.directory, step, error, self.peers.problem(error))
+        return self.directory / agreed
+
+    def _say_warnings(self) -> None:
+        while self._warnings:
+            self.warn(self._warnings.pop(0))
+
+
+def save(
+    directory: Path,
+    variables: Variables,
+    *,
+    step: int,
+    examples: int,
+    config_hash: str,
+    keep: int = 3,
+    extra: Mapping[str, Any] = MappingProxyType({}),
+    warn: Warn = warnings.warn,
+    peers: Peers = ALONE,
+) -> Path:
+    """Saves one checkpoint as `Saves` does, and waits until it is written."""
+    saves = Saves(directory, keep=Keep(keep), warn=warn, peers=peers)
+    path = saves.begin(variables, step=step, examples=examples, config_hash=config_hash, extra=extra)
+    saves.settle()
+    return path

@@ -1,0 +1,75 @@
+"""CRC-32C (Castagnoli), the check sum of TFRecord, of many pieces of bytes at once.
+
+A check sum without its first and last step is linear: the sum of a whole is the exclusive or of its parts' sums, each
+moved on by the bytes that follow it. So all strips of all pieces are summed up side by side, by tables.
+"""
+
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+Sums = npt.NDArray[np.uint32]
+
+_POLYNOMIAL = 0x82F63B78  # with its bits reversed
+_STRIP = 256  # bytes
+_AT_ONCE = 1024  # strips, whose intermediate values fit into a cache
+_ALL = np.uint32(0xFFFFFFFF)
+_MOST_BITS = 48  # of a number of bytes
+
+
+def crc32c(pieces: Sequence[bytes]) -> Sums:
+    """Returns the check sum of each piece.
+
+    >>> [hex(x) for x in crc32c([b"123456789", b""])]
+    ['0xe3069283', '0x0']
+    """
+    lengths = np.array([len(piece) for piece in pieces], np.int64)
+    strips = -(-lengths // _STRIP)
+    ends = np.cumsum(strips) * _STRIP
+    content = np.zeros(int(strips.sum()) * _STRIP, np.uint8)
+    for piece, end in zip(pieces, ends.tolist(), strict=True):  # zeros before a piece change nothing
+        content[end - len(piece) : end] = np.frombuffer(piece, np.uint8)
+    rows = content.reshape(-1, _STRIP)
+    sums = np.concatenate([_strip_sums(rows[at : at + _AT_ONCE]) for at in range(0, len(rows) or 1, _AT_ONCE)])
+    follow = (np.repeat(np.cumsum(strips), strips) - 1 - np.arange(len(sums))) * _STRIP
+    total = np.zeros(len(pieces), np.uint32)
+    some = lengths > 0
+    if some.any():
+        total[some] = np.bitwise_xor.reduceat(_moved_on(sums, follow), (ends // _STRIP - strips)[some])
+    return total ^ _moved_on(np.full(len(pieces), _ALL), lengths) ^ _ALL
+
+
+def _strip_sums(strips: npt.NDArray[np.uint8]) -> Sums:
+    return np.bitwise_xor.reduce(_tables()[0].take(strips + np.arange(_STRIP) * 256), axis=1)
+
+
+def _moved_on(sums: Sums, zeros: npt.NDArray[np.int64]) -> Sums:
+    """Returns what `sums` become where so many bytes of zero follow."""
+    for bit in range(int(zeros.max(initial=0)).bit_length()):
+        which = np.flatnonzero(zeros >> bit & 1)
+        sums[which] = _through(_tables()[1][bit], sums[which])
+    return sums
+
+
+def _through(table: Sums, sums: Sums) -> Sums:
+    """Applies a linear map, given by what it makes of each byte at each of four places."""
+    return table[0, sums & 255] ^ table[1, sums >> 8 & 255] ^ table[2, sums >> 16 & 255] ^ table[3, sums >> 24]
+
+
+@functools.cache
+def _tables() -> tuple[Sums, list[Sums]]:
+    """Returns the sums of a byte at each place of a strip, and the maps that 1, 2, 4, ... bytes of zero are."""
+    one = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        one = np.where(one & 1, one >> 1 ^ np.uint32(_POLYNOMIAL), one >> 1).astype(np.uint32)
+    by_place = np.empty([_STRIP, 256], np.uint32)
+    by_place[-1] = one
+    for place in range(_STRIP - 2, -1, -1):
+        by_place[place] = one[by_place[place + 1] & 255] ^ by_place[place + 1] >> 8
+    bytes_at = np.arange(256, dtype=np.uint32)[None] << np.array([[0], [8], [16], [24]], np.uint32)
+    maps = [one[bytes_at & 255] ^ bytes_at >> 8]
+    for _ in range(_MOST_BITS):
+        maps.append(_through(maps[-1], maps[-1]))
+    return by_place.reshape(-1), maps

@@ -1,0 +1,98 @@
+"""Images that lie in folders by their class.
+
+flowers/train/
+  daisy/  rose/  tulip/     JPEG or PNG files
+
+Experiment.train_source = @train/labelled_folders()
+Experiment.eval_source = @test/labelled_folders()
+labelled_folders.size = 64
+labelled_folders.classes = ['daisy', 'rose', 'tulip']     # labels are the places in this list
+train/labelled_folders.directory = 'flowers/train'
+test/labelled_folders.directory = 'flowers/test'
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import gin
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from core.arguments import listed
+from core.data.files import path_of
+from core.data.image_files import holdings, list_images
+from core.data.images import ImageFiles, checked_size, list_folder
+from core.data.source import check_feature
+from core.errors import ConfigurationError, DataError, did_you_mean, shown
+
+
+class LabelledImages(ImageFiles):
+    """Hands out `image`, with levels from 0 to 1, and the `label` of each file."""
+
+    def __init__(self, images: Sequence[Path], labels: Sequence[int], *, place: str, size: int) -> None:
+        super().__init__({"image": images}, name="labelled_folders", place=place, size=size, darkest=0.0)
+        self._labels = np.array(labels, np.int32)
+
+    @property
+    def spec(self) -> dict[str, tf.TensorSpec]:
+        return {**super().spec, "label": tf.TensorSpec([], tf.int32)}
+
+    def gather(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {**super().gather(indices), "label": tf.gather(self._labels, indices)}
+
+    def values(self, feature: str) -> npt.NDArray[np.generic] | None:
+        check_feature(self, feature)
+        return self._labels if feature == "label" else None
+
+    def extremes(self, feature: str) -> tuple[int, int, int, int] | None:
+        check_feature(self, feature)
+        if feature != "label":
+            return None
+        low, high = int(self._labels.argmin()), int(self._labels.argmax())
+        return int(self._labels[low]), low, int(self._labels[high]), high
+
+    def value_range(self, feature: str) -> tuple[float, float] | None:
+        return None if feature == "label" else super().value_range(feature)
+
+
+@gin.configurable
+def labelled_folders(directory: str, *, size: int, classes: Sequence[str] | None = None) -> LabelledImages:
+    """Reads `image` float32 [size, size, 3] in [0, 1] and `label` int32 from a folder for each class.
+
+    Without `classes` these are the folders that there are, by name. Give the list where labels are to mean the same in
+    several directories: one of them may then lack a class, but none may have another.
+    """
+    side = checked_size("labelled_folders", size, None, "test")
+    folder = path_of(directory)
+    beside = list_folder(folder, "give a folder that holds a folder of images for each class as `directory`")
+    if beside:
+        raise DataError(
+            f"{beside[0]} lies beside the folders of the classes; move it into its own. (`image_folder` reads images "
+            "without labels.)"
+        )
+    found = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    names = found if classes is None else list(classes)
+    if len(set(names)) < len(names):
+        raise ConfigurationError(f"`labelled_folders.classes` is {shown(names)}; give each class once.")
+    for name in found:
+        if name not in names:
+            raise DataError(
+                f"{folder / name} is the folder of a class that `labelled_folders.classes` doesn't list; it lists "
+                f"{listed(names, most=20)}.{did_you_mean(name, names)} Add it there, or take the folder away."
+            )
+    by_class = {name: list_images(folder / name) for name in found}
+    for name, images in by_class.items():
+        if not images:
+            raise DataError(
+                f"{folder / name} holds no JPEG or PNG file, but {holdings(folder / name)}; give each class images, or "
+                "take the folder away."
+            )
+    if not found:
+        raise DataError(f"{folder} holds {holdings(folder)}; it needs a folder of images for each class.")
+    return LabelledImages(
+        [path for name in found for path in by_class[name]],
+        [names.index(name) for name in found for _ in by_class[name]],
+        place=str(folder),
+        size=side,
+    )

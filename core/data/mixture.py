@@ -1,0 +1,168 @@
+"""Several sources as one, of which each gives its share.
+
+    Experiment.train_source = @mixture()
+    mixture.sources = [@clean/npz(), @noisy/npz()]
+    mixture.weights = [3, 1]
+
+The shares are whole numbers of a block: of each 4 examples 3 come from the first source, spread evenly, so that a batch
+holds its shares to within an example. Each source goes through its own epochs, in its own order (that of `balanced`,
+say, or of another mixture), so a small one is repeated while a large one is not yet through. Where a source stands
+follows from the position alone.
+
+>>> from core.data.arrays import ArraySource
+>>> three, eight = (ArraySource({"x": np.arange(size)}, name="x") for size in (3, 8))
+>>> source = mixture([three, eight], [1, 3])
+>>> source.quotas, len(source)
+([1, 3], 11)
+>>> order = source.order(tf.range(12, dtype=tf.int64), rng=Rng.from_seed(0), span=12)
+>>> np.bincount(order < 3).tolist()  # of 12 examples 3 are of the first source
+[9, 3]
+"""
+
+from collections.abc import Callable, Sequence
+
+import gin
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from core.arguments import listed
+from core.data.source import Source
+from core.errors import ConfigurationError, DataError, shown
+from core.random import Rng
+
+LONGEST_BLOCK = 10_000
+_TOLERANCE = 1e-6  # of an example in a block
+
+
+class Mixture(Source):
+    """Hands out the examples of `sources`, one source after the other; training draws them by `quotas` a block."""
+
+    def __init__(self, sources: Sequence[Source], weights: Sequence[float]) -> None:
+        if not sources:
+            raise ConfigurationError("`mixture.sources` is empty; give at least one source.")
+        _check_alike(sources)
+        place = listed((f"`{source.name}`, {source.place}" for source in sources), most=3, quote="")
+        super().__init__("mixture", size=sum(map(len, sources)), place=place)
+        self.sources, self.tokenizer = list(sources), sources[0].tokenizer
+        self.quotas = quotas_of(weights, len(sources))
+        self._firsts = np.cumsum([0, *map(len, sources)])[:-1].astype(np.int64)
+        # Each source's examples stand at the middles of equal parts of the block; the block is all of them, by place.
+        places = np.concatenate([(np.arange(quota) + 0.5) / quota for quota in self.quotas])
+        numbers = np.repeat(np.arange(len(sources), dtype=np.int32), self.quotas)
+        self._pattern = numbers[np.argsort(places, kind="stable")]
+        self._turns = np.zeros(len(self._pattern), np.int64)  # how many of the same source come before, in the block
+        for number, quota in enumerate(self.quotas):
+            self._turns[self._pattern == number] = np.arange(quota)
+
+    @property
+    def spec(self) -> dict[str, tf.TensorSpec]:
+        return self.sources[0].spec
+
+    def gather(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
+        which = tf.searchsorted(self._firsts, indices, side="right", out_type=tf.int32) - 1
+        return self._from_each(which, indices, lambda number, mine: self._examples(number, mine - self._firsts[number]))
+
+    def order(self, positions: tf.Tensor, *, rng: Rng, span: int) -> tf.Tensor:
+        block = len(self._pattern)
+        which = tf.gather(self._pattern, positions % block)
+        turns = positions // block * tf.gather(tf.constant(self.quotas, tf.int64), which) + tf.gather(
+            self._turns, positions % block
+        )
+
+        def in_turn(number: int, mine: tf.Tensor) -> dict[str, tf.Tensor]:
+            most = (span // block + 2) * self.quotas[number]
+            indices = self.sources[number].order(mine, rng=rng.fold(number), span=most)
+            return {"index": indices + self._firsts[number]}
+
+        return self._from_each(which, turns, in_turn)["index"]
+
+    def values(self, feature: str) -> npt.NDArray[np.generic] | None:
+        parts = [source.values(feature) for source in self.sources]
+        known = [part for part in parts if part is not None]
+        return np.concatenate(known) if len(known) == len(parts) else None
+
+    def extremes(self, feature: str) -> tuple[int, int, int, int] | None:
+        found = [source.extremes(feature) for source in self.sources]
+        known = [(*each, int(first)) for each, first in zip(found, self._firsts, strict=True) if each is not None]
+        if len(known) < len(found):
+            return None
+        low, low_index, _, _, low_first = min(known, key=lambda each: each[0])
+        _, _, high, high_index, high_first = max(known, key=lambda each: each[2])
+        return low, low_index + low_first, high, high_index + high_first
+
+    def value_range(self, feature: str) -> tuple[float, float] | None:
+        ranges = [source.value_range(feature) for source in self.sources]
+        known = [each for each in ranges if each is not None]
+        if len(known) < len(ranges):
+            return None
+        return min(low for low, _ in known), max(high for _, high in known)
+
+    def _examples(self, number: int, indices: tf.Tensor) -> dict[str, tf.Tensor]:
+        return self.sources[number].gather(indices)
+
+    def _from_each(
+        self, which: tf.Tensor, numbers: tf.Tensor, of: Callable[[int, tf.Tensor], dict[str, tf.Tensor]]
+    ) -> dict[str, tf.Tensor]:
+        """Asks the sources that `which` says for their part of `numbers`, and puts the answers where these stood."""
+        count = len(self.sources)
+        places = tf.dynamic_partition(tf.range(tf.size(which)), which, count)
+        made = [of(i, mine) for i, mine in enumerate(tf.dynamic_partition(numbers, which, count))]
+        return {key: tf.dynamic_stitch(places, [each[key] for each in made]) for key in made[0]}
+
+
+@gin.configurable
+def mixture(sources: Sequence[Source], weights: Sequence[float]) -> Mixture:
+    """Makes one source of several whose examples are alike; of each it shows the share that its weight says."""
+    return Mixture(sources, weights)
+
+
+def quotas_of(weights: Sequence[float], count: int) -> list[int]:
+    """Returns how many examples of a block each source gives: the shortest block that is exact, else ten thousandths.
+
+    >>> quotas_of([0.7, 0.3], 2), quotas_of([1, 1, 1], 3), quotas_of([2**0.5, 1], 2)
+    ([7, 3], [1, 1, 1], [5858, 4142])
+    """
+    numbers = np.asarray(weights, np.float64)
+    if numbers.shape != (count,) or not np.all(np.isfinite(numbers)) or not np.all(numbers > 0):
+        raise ConfigurationError(
+            f"`mixture.weights` is {shown(list(weights))}; give a number above 0 for each of the {count} sources."
+        )
+    shares = numbers / numbers.sum()
+    blocks = np.arange(1, LONGEST_BLOCK + 1)
+    off = np.zeros(len(blocks))
+    for share in shares:
+        off = np.maximum(off, np.abs(share * blocks - np.round(share * blocks)))
+    exact = np.flatnonzero((off < _TOLERANCE) & (blocks * shares.min() > 0.5))
+    block = int(blocks[exact[0]]) if exact.size else LONGEST_BLOCK
+    quotas = np.floor(shares * block + _TOLERANCE).astype(int)
+    short = np.argsort(quotas - shares * block, kind="stable")[: block - quotas.sum()]  # what was rounded off most
+    quotas[short] += 1
+    if quotas.min() < 1:
+        raise ConfigurationError(
+            f"`mixture.weights` is {shown(list(weights))}: a share of {shares.min():.2g} is less than one example of "
+            f"{LONGEST_BLOCK:,}; give it a larger weight, or leave the source out."
+        )
+    return quotas.tolist()
+
+
+def _check_alike(sources: Sequence[Source]) -> None:
+    """Refuses sources whose examples, or tokens, aren't alike."""
+    first = sources[0]
+    for source in sources[1:]:
+        if source.spec != first.spec:
+            raise DataError(
+                f"`mixture.sources` differ: an example of `{first.name}` ({first.place}) is {_told(first)}, but one of "
+                f"`{source.name}` ({source.place}) is {_told(source)}; give sources whose features, shapes and types "
+                "are the same."
+            )
+        one, other = (each.tokenizer and each.tokenizer.identity for each in (first, source))
+        if one != other:
+            raise DataError(
+                f"`mixture.sources` differ: the tokens of `{first.name}` ({first.place}) are of {shown(one)}, but "
+                f"those of `{source.name}` ({source.place}) of {shown(other)}; give all one tokenizer."
+            )
+
+
+def _told(source: Source) -> str:
+    return ", ".join(f"`{key}` {x.dtype.name} {x.shape.as_list()}" for key, x in source.spec.items())

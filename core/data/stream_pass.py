@@ -1,0 +1,117 @@
+"""One way through a stream: passes over what a run has consumed, knows it again, and cuts the rest into chunks."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from core.data.aligned import aligned_join
+from core.data.stream import ID, Block, Stream
+from core.data.stream_order import InOrder
+from core.data.trail import Hashes, Trail, hashes_after
+from core.errors import DataError
+
+Chunk = dict[str, npt.NDArray[Any]]  # each feature [chunk_steps, microbatches, rows, ...]
+
+_SAY_SECONDS = 10.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Beginning:
+    """Where a stream begins that a run reads: with which epoch, and how many examples were consumed before."""
+
+    epoch: int = 0
+    examples: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Passed:
+    """The hashes after each step of a chunk that begins with `examples` consumed, and the last epoch begun by then."""
+
+    examples: int
+    hashes: Hashes
+    epoch: int
+
+
+class StreamPass:
+    """Reads the stream from its beginning; the chunks are from the step on that begins with `position` consumed.
+
+    A chunk has the `shape` [chunk_steps, microbatches, rows]. `lead` steps of the first one come before that step, and
+    hold zeros. Each chunk is told to `passed`.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        trail: Trail,
+        beginning: Beginning,
+        *,
+        position: int,
+        lead: int,
+        shape: Sequence[int],
+        seed: int,
+        say: Callable[[str], object],
+        passed: Callable[[Passed], object],
+    ):
+        self._stream, self._trail, self._beginning = stream, trail, beginning
+        self._position, self._lead, self._shape = position, lead, tuple(shape)
+        self._say, self._passed = say, passed
+        self._order = InOrder(
+            stream, seed=seed, epoch=beginning.epoch, before=beginning.examples, count=int(np.prod(shape))
+        )
+        self._count, self._hash = 0, 0  # of the examples since the beginning
+        self._whole_chunks = self._cut()
+
+    def begin(self, alive: Callable[[], object]) -> None:
+        """Passes over what the run has consumed; calls `alive` as it gets ahead."""
+        step, told = int(np.prod(self._shape)), time.monotonic()
+        end = self._position - self._beginning.examples
+        while self._count < end:
+            self._take(min(step, end - self._count))
+            alive()
+            if time.monotonic() - told > _SAY_SECONDS:
+                told = time.monotonic()
+                self._say(f"passing over examples of `{self._stream.name}`: {self._count:,} of {end:,}")
+
+    def chunk(self) -> Chunk:
+        """Returns the next chunk, with the rows of all replicas."""
+        return next(self._whole_chunks)
+
+    def _cut(self) -> Iterator[Chunk]:
+        lead = self._lead
+        size = int(np.prod(self._shape[1:]))
+        while True:
+            before = self._beginning.examples + self._count
+            block, hashes = self._take((self._shape[0] - lead) * size)
+            self._passed(Passed(before, hashes[size - 1 :: size], self._order.epoch))
+            yield {
+                name: _led(lead * size, x).reshape(*self._shape, *x.shape[1:])
+                for name, x in block.items()
+                if name != ID
+            }
+            lead = 0
+
+    def _take(self, count: int) -> tuple[Block, Hashes]:
+        """Returns the next examples, which must be those that were read before, and the hash after each."""
+        block = self._order.take(count)
+        hashes = hashes_after(self._count, self._hash, block)
+        others = self._trail.follow(self._count, hashes)
+        if others is not None:
+            first, last = (self._beginning.examples + x for x in others)
+            raise DataError(
+                f"The stream `{self._stream.name}` ({self._stream.place}) doesn't repeat: of its examples number "
+                f"{first:,} to {last - 1:,}, read up to epoch {self._order.epoch}, at least one isn't what the run has "
+                "read. Let it hang on (seed, epoch) alone: sort the names of files, and seed what shuffles and "
+                "augments. Or give `--gin_param='stream.replay=False'`, which goes on with what it makes now, but not "
+                "in the same bits: docs/streams.md."
+            )
+        self._count, self._hash = self._count + count, int(hashes[-1])
+        return block, hashes
+
+
+def _led(count: int, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Returns `values` with so many zeros before them."""
+    return aligned_join([np.zeros([count, *values.shape[1:]], values.dtype), values]) if count else values

@@ -1,0 +1,169 @@
+"""Reads a stream for a run, and says of it what a checkpoint has to hold.
+
+Every process makes the whole stream, once, and takes the rows of its own replicas.
+"""
+
+import collections
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from core.data.pipeline import configured, rows_of
+from core.data.reader import Reader, Reading
+from core.data.stream import Stream
+from core.data.stream_pass import Beginning, Chunk, Passed, StreamPass
+from core.data.trail import Trail
+from core.errors import ConfigurationError
+
+_AHEAD = 8  # chunks, at the most, from the one that steps are taken of to the one that is made
+
+
+class StreamReader(Reader):
+    """Knows where the stream begins that a run reads, and what was read of it since.
+
+    It begins with epoch 0, or where a run went on that doesn't `replay`.
+    """
+
+    def __init__(self, stream: Stream, *, say: Callable[[str], object] = print, parallel_calls: int = 1, **layout: int):
+        super().__init__(**layout)
+        if parallel_calls != 1:
+            raise ConfigurationError(
+                f"`Trainer.parallel_calls` is {parallel_calls}, but a stream hands out one example after the other: "
+                "leave it out, and give `num_parallel_calls` to what the dataset of the stream maps."
+            )
+        self._stream, self._say = stream, say
+        self._beginning, self._trail = Beginning(), Trail()
+        self._passed = collections.deque[Passed](maxlen=_AHEAD)
+        self._loaded: tuple[int, dict[str, Any]] | None = None
+
+    def reading(
+        self,
+        *,
+        chunk_steps: int,
+        first_step: int = 0,
+        origin: int = 0,
+        replicas: int = 1,
+        local: Sequence[int] = (0,),
+        synthetic: bool = False,
+    ) -> Reading:
+        rows = rows_of(self.global_batch_size, self.microbatches, replicas)
+        if synthetic:
+            whole = self._pass(self._beginning.examples, 0, chunk_steps, lambda passed: None)
+        else:
+            position = origin + first_step * self.global_batch_size
+            whole = self._pass(position, first_step % chunk_steps, chunk_steps, self._passed.append)
+        spec = {
+            name: tf.TensorSpec([chunk_steps, self.microbatches, rows, *x.shape], x.dtype)
+            for name, x in self._stream.spec.items()
+        }
+        return _SharedReading(whole, spec, local=local, synthetic=synthetic)
+
+    def batch(self, step: int, *, origin: int) -> dict[str, tf.Tensor]:
+        whole = self._pass(origin + step * self.global_batch_size, 0, 1, lambda passed: None)
+        whole.begin(lambda: None)
+        return {name: tf.constant(x[0]) for name, x in whole.chunk().items()}
+
+    def numbers(self, step: int, *, origin: int) -> npt.NDArray[np.int64]:
+        numbers = origin + step * self.global_batch_size + np.arange(self.global_batch_size)
+        return numbers.reshape(self.microbatches, -1)
+
+    def kept(self, examples: int) -> dict[str, Any]:
+        if self._loaded and self._loaded[0] == examples:
+            return self._loaded[1]
+        for passed in list(self._passed):
+            steps, rest = divmod(examples - passed.examples, self.global_batch_size)
+            if rest == 0 and 1 <= steps <= len(passed.hashes):
+                return {
+                    "first_epoch": self._beginning.epoch,
+                    "began_at": self._beginning.examples,
+                    "epoch": passed.epoch,
+                    "hash": int(passed.hashes[steps - 1]),
+                    "marks": self._trail.marks(examples - self._beginning.examples),
+                }
+        return {}
+
+    def load(self, kept: dict[str, Any], examples: int) -> None:
+        self._passed.clear()
+        if self._stream.replay:
+            self._beginning = Beginning(kept.get("first_epoch", 0), kept.get("began_at", 0))
+            told = (examples - self._beginning.examples, kept["hash"]) if kept else None
+            self._trail, self._loaded = Trail(kept.get("marks", ()), told), (examples, kept)
+            return
+        self._beginning = Beginning(kept.get("epoch", -1) + 1, examples)
+        self._trail, self._loaded = Trail(), None
+        self._say(
+            f"the stream `{self._stream.name}` isn't replayed: after {examples:,} examples the run goes on with epoch "
+            f"{self._beginning.epoch}. What was left of the one before is never seen, and the run doesn't end in the "
+            "bits of one that was never stopped"
+        )
+
+    def _pass(self, position: int, lead: int, chunk_steps: int, passed: Callable[[Passed], object]) -> StreamPass:
+        return StreamPass(
+            self._stream,
+            self._trail,
+            self._beginning,
+            position=position,
+            lead=lead,
+            shape=[chunk_steps, self.microbatches, self.global_batch_size // self.microbatches],
+            seed=self.seed,
+            say=self._say,
+            passed=passed,
+        )
+
+
+class _SharedReading(Reading):
+    """Reads the stream once for all replicas of this process, each of which takes its rows."""
+
+    def __init__(self, whole: StreamPass, spec: dict[str, tf.TensorSpec], *, local: Sequence[int], synthetic: bool):
+        self._whole, self._spec, self._synthetic = whole, spec, synthetic
+        self._waiting = {replica: collections.deque[Chunk]() for replica in local}
+        self._lock = threading.Lock()
+        self._failure: Exception | None = None
+
+    def begin(self, alive: Callable[[], object]) -> None:
+        self._whole.begin(alive)
+
+    def chunks(self, replica: int) -> tf.data.Dataset:
+        @tf.autograph.experimental.do_not_convert
+        def chunk(_: tf.Tensor) -> dict[str, tf.Tensor]:
+            # Not `from_generator`: it copies, and has the whole process give freed memory back at once, at a cost.
+            types = [x.dtype for x in self._spec.values()]
+            values = tf.numpy_function(lambda: self._next_of(replica), [], types)
+            return {name: tf.ensure_shape(x, s.shape) for (name, s), x in zip(self._spec.items(), values, strict=True)}
+
+        if self._synthetic:
+            return configured(tf.data.Dataset.range(1).map(chunk).cache().repeat())
+        return configured(tf.data.Dataset.range(1 << 62).map(chunk))
+
+    @contextlib.contextmanager
+    def own_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except tf.errors.OpError:
+            if self._failure is None:
+                raise
+        if self._failure is not None:
+            raise self._failure
+
+    def _next_of(self, replica: int) -> list[npt.NDArray[Any]]:
+        """Returns the rows of one replica; whoever is ahead has the next chunk made, and leaves the others theirs."""
+        with self._lock:
+            if not self._waiting[replica]:
+                self._make_next()
+            chunk = self._waiting[replica].popleft()
+        return [chunk[name] for name in self._spec]
+
+    def _make_next(self) -> None:
+        try:
+            whole = self._whole.chunk()
+        except Exception as error:  # TensorFlow hands on its words alone
+            self._failure = error
+            raise
+        for replica, waiting in self._waiting.items():
+            rows = next(iter(self._spec.values())).shape[2]
+            waiting.append({name: x[:, :, replica * rows : (replica + 1) * rows] for name, x in whole.items()})

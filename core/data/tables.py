@@ -1,0 +1,105 @@
+"""Tables: which columns are read, as what, and which features they become, whatever files they lie in.
+
+A column is of numbers, whole or not, or of words: these are listed, and a word becomes its place in the list, so that
+it means the same in training and in evaluation, whatever words each file happens to hold.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from core.arguments import listed
+from core.data.npz_files import Array
+from core.errors import ConfigurationError, DataError, did_you_mean, shown
+
+NUMBERS = ("int", "float")
+
+
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """What a configuration wants of a table; `source` is the name of the configurable."""
+
+    source: str
+    columns: Sequence[str] | None  # all, where it is None
+    types: Mapping[str, str | Sequence[str]]
+    vectors: Mapping[str, Sequence[str]]
+    fill: Mapping[str, float | str]
+
+    def __post_init__(self) -> None:
+        for column, kind in self.types.items():
+            if isinstance(kind, str) and kind not in NUMBERS:
+                raise ConfigurationError(
+                    f"`{self.source}.types` says {kind!r} for `{column}`; give 'int', 'float', or a list of the "
+                    "column's words."
+                )
+            if not isinstance(kind, str) and (len(set(kind)) < len(kind) or not kind):
+                raise ConfigurationError(
+                    f"`{self.source}.types` lists the words {shown(list(kind))} for `{column}`; give each of them once."
+                )
+        for column, value in self.fill.items():
+            words = self.words(column)
+            if value not in words if words else isinstance(value, str):
+                raise ConfigurationError(
+                    f"`{self.source}.fill` says {shown(value)} for `{column}`; give "
+                    + (f"one of its words, {listed(words, most=20)}." if words else "a number.")
+                )
+        for feature, names in self.vectors.items():
+            if isinstance(names, str) or not names:
+                raise ConfigurationError(
+                    f"`{self.source}.vectors` says {shown(names)} for `{feature}`; give a list of columns."
+                )
+
+    def words(self, column: str) -> Sequence[str] | None:
+        """Returns the words of a column, or None where it is of numbers."""
+        kind = self.types.get(column)
+        return None if kind is None or isinstance(kind, str) else kind
+
+    def among(self, header: Sequence[str], place: str) -> list[str]:
+        """Returns the columns to read of those that a file has; `place` names it, for errors."""
+        asked = {
+            "columns": self.columns or (),
+            "types": self.types,
+            "vectors": [name for names in self.vectors.values() for name in names],
+            "fill": self.fill,
+        }
+        for argument, names in asked.items():
+            for name in names:
+                if name not in header:
+                    raise DataError(
+                        f"`{self.source}.{argument}` names the column `{name}`, which {place} doesn't have; it has "
+                        f"{listed(header, most=20)}.{did_you_mean(name, header)}"
+                    )
+        if self.columns is None:
+            return list(header)
+        return list(dict.fromkeys([*self.columns, *asked["vectors"]]))
+
+    def features(self, columns: Mapping[str, Array]) -> dict[str, Array]:
+        """Returns the features that columns become: each by its own name, but those of a vector side by side."""
+        parts = {name for names in self.vectors.values() for name in names}
+        alone = {name: values for name, values in columns.items() if name not in parts}
+        for feature, names in self.vectors.items():
+            if feature in alone:
+                raise ConfigurationError(
+                    f"`{self.source}.vectors` makes a feature `{feature}`, and there is a column of that name; call "
+                    "the feature something else."
+                )
+            for name in names:
+                if columns[name].ndim > 1:
+                    raise DataError(
+                        f"`{self.source}.vectors` names `{name}`, which is a list in each row already: it is a feature "
+                        "by itself, leave it out."
+                    )
+        return alone | {name: np.stack([columns[x] for x in names], 1) for name, names in self.vectors.items()}
+
+
+def check_same_header(source: str, header: Sequence[str], place: str, first: Sequence[str], first_place: str) -> None:
+    """Refuses a file whose columns aren't those of the first one."""
+    if list(header) == list(first):
+        return
+    missing, more = ([name for name in one if name not in other] for one, other in ((first, header), (header, first)))
+    found = [f"lacks {listed(missing, most=5)}"] * bool(missing) + [f"has {listed(more, most=5)} besides"] * bool(more)
+    raise DataError(
+        f"`{source}.files` are no one table: {place} {' and '.join(found) or 'has the same columns in another order'}, "
+        f"compared with {first_place}; give files with the same columns."
+    )

@@ -1,0 +1,129 @@
+"""Records of TensorFlow's own format (TFRecord), each a `tf.train.Example`: read by number, wherever they lie.
+
+    Experiment.train_source = @tfrecord()
+    tfrecord.files = 'data/train-*.tfrecord'
+    tfrecord.features = {'image': ('image', 64), 'label': 'int'}
+
+`core/data/tfrecord_features.py` lists what can be declared. The first run walks through the files once, and keeps where
+their records begin (`core/data/tfrecord_index.py`); after that any record is one read, so that training shuffles all of
+them, not the few that fit into a buffer, and resumes at once. Each record's check sum, and that it is as declared, is
+proved when a run reads it for the first time.
+"""
+
+import functools
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+import gin
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+from google.protobuf.message import DecodeError
+
+from core.arguments import listed
+from core.data.files import list_files
+from core.data.source import Source, check_feature
+from core.data.tfrecord_features import Declared, Feature
+from core.data.tfrecord_index import BadRecordError, index_of
+from core.errors import ConfigurationError, DataError
+
+_AT_ONCE = 1024  # records that Python parses
+
+
+class Records(Source):
+    """Hands out the `features` of the records of files, one file after the other."""
+
+    def __init__(self, files: str, features: Mapping[str, Declared]) -> None:
+        if not features:
+            raise ConfigurationError("`tfrecord.features` is empty; declare at least one: {'label': 'int'}.")
+        self._features = {name: Feature.of(name, declared) for name, declared in features.items()}
+        paths = list_files("tfrecord.files", files)
+        self._files = [index_of(path) for path in paths]
+        self._firsts = np.cumsum([0, *map(len, self._files)])
+        self._proved = [np.zeros(len(file), np.bool_) for file in self._files]
+        for i, file in enumerate(self._files):  # what is wrong with all records is found before the run begins
+            self._records(i, [0] if len(file) else [])
+        super().__init__("tfrecord", size=int(self._firsts[-1]), place=listed(map(str, paths), most=3, quote=""))
+
+    @property
+    def spec(self) -> dict[str, tf.TensorSpec]:
+        return {name: feature.spec for name, feature in self._features.items()}
+
+    def gather(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
+        # Python reads anywhere, and names what is wrong; TensorFlow makes tensors of all records at once.
+        records = tf.ensure_shape(tf.numpy_function(self._read, [indices], tf.string, stateful=False), [None])
+        parsing = {name: feature.parsing for name, feature in self._features.items()}
+        parsed = tf.io.parse_example(records, parsing)
+        # Of no use but to images, and TensorFlow asks for nothing that isn't used.
+        names = tf.ensure_shape(tf.numpy_function(self._names, [indices], tf.string, stateful=False), [None])
+        return {name: feature.made(parsed[name], names) for name, feature in self._features.items()}
+
+    def values(self, feature: str) -> npt.NDArray[np.generic] | None:
+        """Returns a feature of numbers of all records, for which all files are read through."""
+        check_feature(self, feature)
+        asked = self._features[feature]
+        if asked.kind not in ("int", "float"):
+            return None
+        found = []
+        for i, file in enumerate(self._files):
+            for begin in range(0, len(file), _AT_ONCE):
+                records = self._records(i, range(begin, min(begin + _AT_ONCE, len(file))))
+                found += [asked.value_of(tf.train.Example.FromString(record)) for record in records]
+        return np.array(found, np.int32 if asked.kind == "int" else np.float32)
+
+    def value_range(self, feature: str) -> tuple[float, float] | None:
+        check_feature(self, feature)
+        return (0.0, 1.0) if self._features[feature].kind in ("levels", "image") else None
+
+    def _read(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
+        """Reads records, file by file and in the order in which they lie there."""
+        records, of = np.empty(len(indices), object), self._files_of(indices)
+        order = np.argsort(indices, kind="stable")
+        for places in np.split(order, np.flatnonzero(np.diff(of[order])) + 1) if len(order) else ():
+            number = int(of[places[0]])
+            records[places] = self._records(number, (indices[places] - self._firsts[number]).tolist())
+        return records
+
+    def _names(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
+        """Says which records they are, for the errors of images."""
+        of = self._files_of(indices)
+        names = [
+            self._files[i].name_of(n) for i, n in zip(of.tolist(), (indices - self._firsts[of]).tolist(), strict=True)
+        ]
+        return np.array([name.encode("utf-8", "surrogateescape") for name in names], object)
+
+    def _files_of(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return np.searchsorted(self._firsts, indices, side="right") - 1
+
+    def _records(self, number: int, numbers: Sequence[int]) -> list[bytes]:
+        """Reads records of one file; what is wrong with one is found when it is read for the first time."""
+        file, proved = self._files[number], self._proved[number]
+        read = file.read(numbers)
+        new = [(each, content) for each, content in zip(numbers, read, strict=True) if not proved[each]]
+        file.prove([each for each, _ in new], [content for _, content in new])
+        for each, content in new:
+            name = functools.partial(file.name_of, each)
+            example = _parsed(content[12:-4], name)
+            for feature in self._features.values():
+                feature.check(example, name)
+            proved[each] = True
+        return [content[12:-4] for content in read]
+
+
+def _parsed(record: bytes, name: Callable[[], str]) -> tf.train.Example:
+    try:
+        return tf.train.Example.FromString(record)
+    except DecodeError as error:
+        raise BadRecordError(f"{name()} is no `tf.train.Example`; only files of these are read.") from error
+
+
+@gin.configurable
+def tfrecord(files: str, features: Mapping[str, Declared]) -> Source:
+    """Reads the declared features of the records of one file, or of those that a pattern with `*` means."""
+    return Records(files, features)
+
+
+def bad_record(message: str) -> DataError | None:
+    """Finds what is wrong with a record in what TensorFlow made of it in a graph."""
+    found = re.search(rf"{BadRecordError.__name__}: (.*)", message)
+    return DataError(found[1]) if found else None

@@ -1,0 +1,128 @@
+"""What is read of a `tf.train.Example`: the features that are declared, what they become, and what is wrong with one.
+
+| declared | in the record | becomes |
+| --- | --- | --- |
+| `'float'`, `('float', 784)`, `('float', [28, 28])` | so many floats | float32 of that shape |
+| `'int'`, `('int', 3)` | so many integers | int32 |
+| `('int', 128, 0)`, `('float', 128, 0.0)` | as many or fewer | filled up with the last of these three |
+| `('levels', [28, 28, 1])` | bytes, one a level | float32 from 0 to 1 |
+| `('image', 64)` | a JPEG or PNG file | float32 [64, 64, 3] from 0 to 1 |
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from core.arguments import is_size, listed
+from core.data.image_files import decode_images
+from core.data.tfrecord_index import BadRecordError
+from core.errors import ConfigurationError, did_you_mean, shown
+
+Declared = str | Sequence[Any]
+
+_LISTS = {"float": "float_list", "int": "int64_list", "levels": "bytes_list", "image": "bytes_list"}
+_BEYOND = 1 << 31
+_DECLARE = "Correct `tfrecord.features`, or write the files again."
+
+
+@dataclasses.dataclass(frozen=True)
+class Feature:
+    """A feature as it is declared."""
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    fill: float | None
+
+    @classmethod
+    def of(cls, name: str, declared: Declared) -> "Feature":
+        """Reads a declaration."""
+        kind, *rest = [declared] if isinstance(declared, str) else list(declared)
+        size = rest[0] if rest else ()
+        shape = (size,) if is_size(size) else tuple(size) if isinstance(size, list | tuple) else None
+        fill: Any = rest[1] if len(rest) > 1 else None
+        wrong = kind not in _LISTS or shape is None or not all(map(is_size, shape)) or len(rest) > 2
+        wrong = wrong or (kind == "levels" and not shape) or (kind == "image" and len(shape or ()) != 1)
+        if wrong or (fill is not None and (kind not in ("float", "int") or len(shape or ()) != 1)):
+            raise ConfigurationError(
+                f"`tfrecord.features` says {shown(declared)} for `{name}`; give 'float', 'int', ('float', 784), "
+                "('int', 128, 0) to fill short lists with 0, ('levels', [28, 28, 1]) or ('image', 64)."
+            )
+        return cls(name, kind, tuple(shape or ()), fill)
+
+    @property
+    def spec(self) -> tf.TensorSpec:
+        """Says what the feature becomes."""
+        shape = (self.shape[0], self.shape[0], 3) if self.kind == "image" else self.shape
+        return tf.TensorSpec(shape, tf.int32 if self.kind == "int" else tf.float32)
+
+    @property
+    def parsing(self) -> Any:
+        """Returns what `tf.io.parse_example` is to be told."""
+        if self.kind in ("levels", "image"):
+            return tf.io.FixedLenFeature([], tf.string)
+        dtype = tf.int64 if self.kind == "int" else tf.float32
+        if self.fill is None:
+            return tf.io.FixedLenFeature(self.shape, dtype)
+        return tf.io.FixedLenSequenceFeature([], dtype, allow_missing=True, default_value=self.fill)
+
+    def made(self, value: tf.Tensor, names: tf.Tensor) -> tf.Tensor:
+        """Makes the feature of what was parsed of several records; `names` say which, for errors."""
+        if self.kind == "image":
+            return decode_images(value, names, self.shape[0])
+        if self.kind == "levels":
+            levels = tf.io.decode_raw(value, tf.uint8, fixed_length=math.prod(self.shape))
+            return tf.reshape(tf.cast(levels, tf.float32) / 255.0, [-1, *self.shape])
+        if self.fill is not None:  # it was filled up to the longest
+            (length,), longest = self.shape, tf.shape(value)[1]
+            value = tf.pad(value, [[0, 0], [0, length - longest]], constant_values=self.fill)
+            value = tf.ensure_shape(value, [None, length])
+        return tf.cast(value, self.spec.dtype)
+
+    def check(self, example: Any, name: Callable[[], str]) -> None:
+        """Refuses a record, parsed by Python, in which the feature isn't as declared: TensorFlow says less of it."""
+        features = example.features.feature
+        if self.name not in features:
+            if self.fill is not None:
+                return  # a list that is empty
+            raise BadRecordError(
+                f"{name()} has no feature `{self.name}`; it has {listed(sorted(features), most=20)}."
+                f"{did_you_mean(self.name, features)} {_DECLARE}"
+            )
+        found = features[self.name].WhichOneof("kind")
+        if found != _LISTS[self.kind] and not (found is None and self.fill is not None):
+            raise BadRecordError(
+                f"`{self.name}` of {name()} is {_told(found)}, but `tfrecord.features` says {self.kind!r}. {_DECLARE}"
+            )
+        values = getattr(features[self.name], _LISTS[self.kind]).value
+        expected = 1 if _LISTS[self.kind] == "bytes_list" else math.prod(self.shape)
+        if len(values) > expected or (len(values) < expected and self.fill is None):
+            raise BadRecordError(
+                f"`{self.name}` of {name()} has {len(values):,} values, but `tfrecord.features` says {expected:,}. "
+                f"To fill short lists up, give ({self.kind!r}, LENGTH, 0). {_DECLARE}"
+            )
+        if self.kind == "levels" and len(values[0]) != math.prod(self.shape):
+            raise BadRecordError(
+                f"`{self.name}` of {name()} has {len(values[0]):,} bytes, but `tfrecord.features` says "
+                f"{list(self.shape)}, {math.prod(self.shape):,}. {_DECLARE}"
+            )
+        if self.kind == "int" and values and not (min(values) >= -_BEYOND and max(values) < _BEYOND):
+            raise BadRecordError(
+                f"`{self.name}` of {name()} holds {max(values, key=abs)}, which doesn't fit into int32, the integer "
+                "that steps compute with; renumber it."
+            )
+
+    def value_of(self, example: Any) -> Any:
+        """Returns the numbers of a record that Python has parsed, in the declared shape."""
+        values = np.array(getattr(example.features.feature[self.name], _LISTS[self.kind]).value)
+        if self.fill is not None:
+            values = np.pad(values, (0, self.shape[0] - len(values)), constant_values=self.fill)
+        return values.reshape(self.shape)
+
+
+def _told(kind: str | None) -> str:
+    return {"float_list": "floats", "int64_list": "integers", "bytes_list": "bytes"}.get(kind or "", "empty")

@@ -1,0 +1,168 @@
+"""Where the records of a TFRecord file begin, so that any of them can be read by its number.
+
+A record is its length (8 bytes), a check sum of that (4), its bytes, and a check sum of these (4); nothing says where
+the n-th begins but the n - 1 before it. So a file is walked through once, and the places are kept in `.NAME.index`
+beside it, or in the user's cache where that folder can't be written. An index is used while the file has the same size
+and time of change; it is written whole or not at all, so several processes may make one at the same time.
+"""
+
+import dataclasses
+import hashlib
+import os
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from core.data.crc32c import crc32c
+from core.data.files import open_file
+from core.disk import write_whole
+from core.errors import DataError, NoRoomError, TapeloopError
+
+Places = npt.NDArray[np.int64]
+
+AROUND = 16  # bytes of a record that aren't its own
+_LENGTH = struct.Struct("<QI")
+_HEADER = struct.Struct("<16sqq")  # magic, size and time of change of the file; then the places, then their SHA-256
+_MAGIC = b"TAPELOOP INDEX1\n"
+_GZIP = b"\x1f\x8b"
+
+
+class BadRecordError(DataError, ValueError):  # of a `ValueError` TensorFlow makes an error that it names
+    """A record can't be read."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordFile:
+    """A file of records: record i lies from `places[i]` to `places[i + 1]`."""
+
+    path: Path
+    modified: int  # nanoseconds
+    places: Places
+
+    def __len__(self) -> int:
+        return len(self.places) - 1
+
+    def read(self, numbers: Sequence[int]) -> list[bytes]:
+        """Reads records by number, each with its length and check sums around it."""
+        try:
+            with open_file(self.path) as file:
+                state = os.fstat(file.fileno())
+                if (state.st_size, state.st_mtime_ns) != (self.places[-1], self.modified):
+                    raise BadRecordError(
+                        f"{self.path} has changed since the run began; leave it as it is while it runs."
+                    )
+                ends = [(int(self.places[i]), int(self.places[i + 1])) for i in numbers]
+                return [os.pread(file.fileno(), end - begin, begin) for begin, end in ends]
+        except OSError as error:
+            raise BadRecordError(f"{self.path} can't be read: {error.strerror}.") from error
+
+    def prove(self, numbers: Sequence[int], read: Sequence[bytes]) -> None:
+        """Refuses records, as they were read, whose check sums or lengths are others than the file says."""
+        sums = masked([each[12:-4] for each in read])
+        for number, each, found in zip(numbers, read, sums.tolist(), strict=True):
+            length, _ = _LENGTH.unpack_from(each)
+            if length != len(each) - AROUND or found != int.from_bytes(each[-4:], "little"):
+                raise BadRecordError(
+                    f"{self.name_of(number)} is damaged: its check sum is another; write or copy the file again."
+                )
+
+    def name_of(self, number: int) -> str:
+        """Says which record it is, for errors."""
+        return f"record {number} of {self.path} (at byte {self.places[number]})"
+
+
+def index_of(path: Path) -> RecordFile:
+    """Returns the index of a file, as it was kept, or made anew."""
+    try:
+        with open_file(path) as file:
+            state = os.fstat(file.fileno())
+    except OSError as error:
+        raise DataError(f"{path} can't be read: {error.strerror}; check what it is and who may read it.") from error
+    header = _HEADER.pack(_MAGIC, state.st_size, state.st_mtime_ns)
+    kept = [path.with_name(f".{path.name}.index"), _cache() / f"{hashlib.sha256(os.fsencode(path)).hexdigest()}.index"]
+    for place in kept:
+        places = _read(place, header)
+        if places is not None:
+            return RecordFile(path, state.st_mtime_ns, places)
+    places = _walked(path, state.st_size)
+    body = places.astype("<i8").tobytes()
+    for place in kept:
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            write_whole({place: header + body + hashlib.sha256(body).digest()})
+            break
+        except (OSError, NoRoomError):  # without one the next run walks again
+            continue
+    return RecordFile(path, state.st_mtime_ns, places)
+
+
+def masked(pieces: Sequence[bytes]) -> npt.NDArray[np.uint32]:
+    """Returns check sums as TFRecord writes them."""
+    sums = crc32c(pieces)
+    return (sums >> 15 | sums << 17) + np.uint32(0xA282EAD8)
+
+
+def _read(place: Path, header: bytes) -> Places | None:
+    """Reads an index; None where there is none for the file as it is."""
+    try:
+        with open_file(place) as file:
+            content = file.read()
+    except (OSError, TapeloopError):
+        return None
+    body, digest = content[len(header) : -32], content[-32:]
+    if content[: len(header)] != header or hashlib.sha256(body).digest() != digest:
+        return None
+    return np.frombuffer(body, "<i8").astype(np.int64)
+
+
+def _walked(path: Path, size: int) -> Places:
+    """Finds where the records begin; refuses a file that doesn't end with one."""
+    places, at = [0], 0
+    with open_file(path) as file:
+        while at < size:
+            start = file.read(_LENGTH.size)
+            length, check = _LENGTH.unpack(start) if len(start) == _LENGTH.size else (size, 0)
+            if at == 0 and (length + AROUND > size or masked([start[:8]])[0] != check):
+                raise _no_records(path, start, size)
+            at += AROUND + length
+            if at > size:
+                raise _broken(path, places, size)
+            places.append(at)
+            file.seek(length + 4, os.SEEK_CUR)
+    return np.array(places, np.int64)
+
+
+def _no_records(path: Path, start: bytes, size: int) -> DataError:
+    if start.startswith(_GZIP):
+        return DataError(
+            f"{path} is compressed (GZIP), and only a plain file can be read at any place: `gunzip -c` it into another "
+            "file, or write it without compression."
+        )
+    return DataError(
+        f"{path} ({size:,} bytes) doesn't begin with a record of TFRecord: it is cut off, compressed (ZLIB), or "
+        "something else; give plain files that `tf.io.TFRecordWriter` wrote."
+    )
+
+
+def _broken(path: Path, places: Sequence[int], size: int) -> DataError:
+    """Says whether the file is cut off, or else which record's length is the first that is damaged."""
+    with open_file(path) as file:
+        for number, at in enumerate(places):
+            file.seek(at)
+            start = file.read(_LENGTH.size)
+            if len(start) == _LENGTH.size and masked([start[:8]])[0] != _LENGTH.unpack(start)[1]:
+                return DataError(
+                    f"record {number} of {path} (at byte {at}) is damaged: the check sum of its length is another; "
+                    "write or copy the file again."
+                )
+    return DataError(
+        f"record {len(places) - 1} of {path} (at byte {places[-1]}) is cut off: the file ends at byte {size}; copy it "
+        "again, or wait until it is written."
+    )
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tapeloop" / "tfrecord"

@@ -1,0 +1,147 @@
+"""Does a source answer as the pipeline relies on: the same for a number, in whatever company, at whatever time?"""
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from core.data import Source, position_indices, train_chunks
+from core.random import Rng
+
+_EXAMPLES = 24  # that are gathered, of a source that may be slow
+_POSITIONS = 4096  # whose order is looked at
+_FAR = 1 << 40  # a position that no run reaches
+_MANY = 8  # examples, of which two orders are hardly the same by chance
+
+Examples = dict[str, npt.NDArray[np.generic]]
+
+
+def assert_source(source: Source, *, seed: int = 0) -> None:
+    """Asserts that `source` can be resumed anywhere and shared out: an example hangs on its number, an order on `seed`.
+
+    Shards share no position and are together the whole, and an epoch of a source without an `order` of its own holds
+    each example once. Some examples are read, wherever they are, and the order of some thousands of positions.
+    """
+    _check_examples(source)
+    _check_order(source, seed)
+    _check_shards(source, seed)
+    _check_resumed(source, seed)
+
+
+def _check_examples(source: Source) -> None:
+    """Gathers the same examples alone, in company, twice, in a graph."""
+    size, spec = len(source), source.spec
+    numbers = np.unique(np.linspace(0, size - 1, _EXAMPLES).astype(np.int64))
+    whole = _gathered(source, numbers)
+    found = {key: (x.dtype.name, x.shape[1:]) for key, x in whole.items()}
+    promised = {key: (x.dtype.name, tuple(x.shape.as_list())) for key, x in spec.items()}
+    assert found == promised, (
+        f"`gather` of `{source.name}` returns {found}, but its `spec` promises {promised}: make the two agree."
+    )
+    repeated = np.concatenate([np.arange(len(numbers))[::-1], [0, 0]])  # other neighbours, and one of them again
+    for places, what in [
+        (np.arange(len(numbers)), "asked for a second time"),
+        (repeated, "asked for in another order, and repeatedly"),
+        (np.arange(0), "of no numbers at all"),
+        (np.arange(len(numbers))[-1:], "asked for alone"),
+    ]:
+        _check_same(source, whole, _gathered(source, numbers[places]), places, what)
+    gather = tf.autograph.experimental.do_not_convert(source.gather)
+    (in_graph,) = tf.data.Dataset.from_tensors(tf.constant(numbers)).map(gather)
+    mapped = {key: x.numpy() for key, x in in_graph.items()}
+    _check_same(source, whole, mapped, np.arange(len(numbers)), "gathered in a graph")
+
+
+def _check_order(source: Source, seed: int) -> None:
+    """Computes parts of the order by themselves."""
+    size, rng = len(source), Rng.from_seed(seed)
+    for start in (0, _FAR):
+        positions = start + np.arange(_POSITIONS)
+        whole = _order(source, positions, rng)
+        assert (whole.dtype.name, whole.shape) == ("int64", positions.shape), (
+            f"`order` of `{source.name}` returns {whole.dtype} {list(whole.shape)} for {len(positions)} positions; it "
+            "returns the number of one example for each, int64."
+        )
+        outside = whole[(whole < 0) | (whole >= size)]
+        assert not outside.size, (
+            f"`order` of `{source.name}` names example {outside[0]}, but there are 0 to {size - 1}."
+        )
+        for part in (slice(0, 1), slice(5, 12), slice(_POSITIONS - 100, _POSITIONS), slice(None, None, -7)):
+            assert np.array_equal(_order(source, positions[part], rng), whole[part]), (
+                f"`order` of `{source.name}` gives other examples where only some of the positions are asked for, so a "
+                "run couldn't be resumed or shared out: let an example hang on its own position and `rng` alone."
+            )
+    if type(source).order is Source.order:
+        whole = _order(source, np.arange(-(-_POSITIONS // size) * size), rng)
+        epochs = np.sort(whole.reshape(-1, size), axis=1)
+        assert np.array_equal(epochs, np.broadcast_to(np.arange(size), epochs.shape)), (
+            f"an epoch of `{source.name}` doesn't hold each of its {size:,} examples once."
+        )
+    other = _order(source, np.arange(_POSITIONS), Rng.from_seed(seed + 1))
+    assert size < _MANY or not np.array_equal(other, _order(source, np.arange(_POSITIONS), rng)), (
+        f"`order` of `{source.name}` is the same for another seed: draw it from `rng`."
+    )
+
+
+def _check_shards(source: Source, seed: int) -> None:
+    """Lays the same steps out on one, two and four replicas."""
+    steps, rows = 5, 8
+
+    def on(replicas: int, microbatches: int, replica: int) -> npt.NDArray[np.int64]:
+        indices = position_indices(
+            source,
+            first_step=3,
+            num_steps=steps,
+            global_batch_size=rows,
+            microbatches=microbatches,
+            seed=seed,
+            replicas=replicas,
+            replica=replica,
+        )
+        return np.asarray(indices)
+
+    whole = on(1, 1, 0).reshape(steps, rows)
+    for replicas in (2, 4):
+        for microbatches in (1, 2):
+            shards = [on(replicas, microbatches, replica) for replica in range(replicas)]
+            together = np.stack(shards, axis=2).reshape(steps, rows)
+            assert np.array_equal(together, whole), (
+                f"the shards of `{source.name}` on {replicas} replicas aren't together what one replica reads: let "
+                "`order` hang on the position and `rng` alone."
+            )
+
+
+def _check_resumed(source: Source, seed: int) -> None:
+    """Begins the stream anew in its middle."""
+
+    def from_step(step: int) -> Examples:
+        chunks = train_chunks(source, global_batch_size=4, microbatches=1, chunk_steps=2, first_step=step, seed=seed)
+        *_, last = chunks.take((4 - step) // 2 + 1)
+        return {key: x.numpy() for key, x in last.items()}
+
+    whole, resumed = from_step(0), from_step(4)
+    for key, x in whole.items():
+        assert x.tobytes() == resumed[key].tobytes(), (
+            f"`{key}` of `{source.name}` isn't the same where a run goes on in the middle: let an example hang on its "
+            "number alone."
+        )
+
+
+def _check_same(source: Source, whole: Examples, found: Examples, places: npt.NDArray[np.intp], what: str) -> None:
+    for key, x in whole.items():
+        assert (found[key].dtype, found[key].shape) == (x.dtype, x[places].shape), (
+            f"`{key}` of `{source.name}` is {found[key].dtype} {list(found[key].shape)} where it is {what}, and was "
+            f"{x.dtype} {list(x[places].shape)} before."
+        )
+        assert found[key].tobytes() == x[places].tobytes(), (
+            f"`{key}` of `{source.name}` isn't the same where it is {what}: let an example hang on its number alone; "
+            "what is random belongs into the step, drawn from its `rng`."
+        )
+
+
+def _gathered(source: Source, numbers: npt.NDArray[np.int64]) -> Examples:
+    return {key: x.numpy() for key, x in source.gather(tf.constant(numbers, tf.int64)).items()}
+
+
+def _order(source: Source, positions: npt.NDArray[np.int64], rng: Rng) -> npt.NDArray[np.int64]:
+    span = int(np.ptp(positions)) + 1
+    return np.asarray(source.order(tf.constant(positions, tf.int64), rng=rng, span=span))

@@ -1,0 +1,32 @@
+"""Weights that a run begins with: of another run, or of a file of others.
+
+>>> import tempfile
+>>> import tensorflow as tf
+>>> from core import checkpoint as checkpoints
+>>> from core.weights import begin_with, checkpoint
+>>> old, new, folder = tf.Module(), tf.Module(), tempfile.mkdtemp()
+>>> old.w, new.weight, new.head = tf.Variable([1.0, 2.0]), tf.Variable([0.0, 0.0]), tf.Variable(3.0)
+>>> from pathlib import Path
+>>> _ = checkpoints.save(Path(folder), {"task/w": old.w}, step=9, examples=9, config_hash="c0ffee")
+>>> begun = begin_with(checkpoint(folder, take=["weight"], rename={"w": "weight"}), new)
+>>> new.weight.numpy().tolist(), begun.record["step"]
+([1.0, 2.0], 9)
+"""
+
+from core.weights.begin import Begun, begin_with
+from core.weights.of_checkpoint import AVERAGES, checkpoint
+from core.weights.of_file import npz_weights, open_safetensors, safetensors_weights
+from core.weights.weights import ArrayType, StartFrom, Weights
+
+__all__ = [
+    "AVERAGES",
+    "ArrayType",
+    "Begun",
+    "StartFrom",
+    "Weights",
+    "begin_with",
+    "checkpoint",
+    "npz_weights",
+    "open_safetensors",
+    "safetensors_weights",
+]

@@ -1,0 +1,58 @@
+"""Gives the variables of a task the weights that a run begins with."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from core.arguments import listed
+from core.errors import CheckpointError, ConfigurationError
+from core.module import named_variables
+from core.weights.fit import fitted
+from core.weights.weights import StartFrom
+
+
+class Begun(NamedTuple):
+    """Says what a run began with: in a line, and as its checkpoints remember it."""
+
+    line: str
+    record: Mapping[str, Any]
+
+
+def begin_with(start: StartFrom, task: tf.Module) -> Begun:
+    """Assigns what `start` names, bit for bit; nothing is assigned unless all of it is there and fits."""
+    weights = start.open()
+    if refusal := weights.refusal(task):
+        raise ConfigurationError(refusal)
+    variables = named_variables(task)
+    fit = fitted(variables, weights, start)
+    for path, part in fit.parts.items():
+        value = weights.read(part.name)
+        if part.axes is not None:
+            value = np.transpose(value, part.axes)
+        value = np.ascontiguousarray(value.astype(variables[path].dtype.as_numpy_dtype, copy=False))
+        if variables[path].dtype.is_floating and not np.isfinite(value).all():
+            raise CheckpointError(
+                f"`{part.name}` of {weights.place} has values that aren't finite: nothing can be learnt from there. "
+                "Take an earlier checkpoint, or leave it out by `take`."
+            )
+        variables[path].assign(value.reshape(variables[path].shape))
+    said = Counter(
+        word
+        for path, part in fit.parts.items()
+        for word in (weights.called(part.name), _widened(weights.types[part.name].dtype, variables[path]))
+        if word
+    )
+    return Begun(
+        f"begins with {weights.place}: {len(fit.parts)} of {len(variables)} variables"
+        + "".join(f", {count} of them {word}" for word, count in said.items())
+        + (f"; as initialised: {listed(fit.kept, most=3)}" if fit.kept else "")
+        + (f"; not taken: {listed(fit.left, most=3)}" if fit.left else ""),
+        {**weights.record, "variables": {path: part.name for path, part in fit.parts.items()}},
+    )
+
+
+def _widened(dtype: str, variable: tf.Variable) -> str:
+    return "" if dtype == variable.dtype.name else f"widened from {dtype}"

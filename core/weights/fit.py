@@ -1,0 +1,110 @@
+"""What of a task's variables is found among weights: all that was asked for, or an error with a table."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from core.checkpoint.fit import nearest, table, widest_patterns
+from core.errors import CheckpointError, ConfigurationError, shown
+from core.weights.names import matching, renamed
+from core.weights.weights import ArrayType, StartFrom, Weights
+
+NARROW = ("bfloat16", "float16")  # which float32 holds without loss
+
+
+class Part(NamedTuple):
+    """Says under which name a variable's value is found, and by which order of its axes."""
+
+    name: str
+    axes: tuple[int, ...] | None
+
+
+class Fit(NamedTuple):
+    """Says what of a task is taken, what of it stays as it is, and what of the weights nothing takes."""
+
+    parts: Mapping[str, Part]  # by the path of the variable
+    kept: Sequence[str]
+    left: Sequence[str]
+
+
+def fitted(variables: Mapping[str, tf.Variable], weights: Weights, start: StartFrom) -> Fit:
+    """Returns what is taken; raises a `CheckpointError` with a table unless all of it is there, and of its kind."""
+    here = {path: ArrayType(v.dtype.name, tuple(v.shape)) for path, v in variables.items()}
+    hits = matching(start.take, here, argument="take")
+    wanted = [path for path in here if any(path in found for found in hits.values())]
+    names: dict[str, list[str]] = {}
+    for name, path in renamed(weights.types, start.rename).items():
+        names.setdefault(path, []).append(name)
+    for path in wanted:
+        if len(names.get(path, [])) > 1:
+            raise ConfigurationError(
+                f"`rename` makes {' and '.join(f'`{name}`' for name in names[path])} of {weights.place} the one "
+                f"variable `{path}`: rename the one that isn't meant to something else before."
+            )
+    axes = _axes({path: here[path] for path in wanted}, start.transpose)
+    parts = {path: Part(names[path][0], axes.get(path)) for path in wanted if path in names}
+    there = {path: _turned(weights.types[part.name], part.axes) for path, part in parts.items()}
+    missing = [path for path in wanted if path not in parts]
+    misshapen = [path for path in parts if not _fits(there[path], here[path])]
+    unused = {path: weights.types[found[0]] for path, found in names.items() if path not in parts}
+    if missing or misshapen:
+        raise _misfit(weights, here, there, missing, misshapen, unused)
+    return Fit(parts, [path for path in here if path not in parts], [names[path][0] for path in unused])
+
+
+def _fits(there: ArrayType, here: ArrayType) -> bool:
+    return there == here or (there.dtype in NARROW and here == ArrayType("float32", there.shape))
+
+
+def _turned(kind: ArrayType, axes: Sequence[int] | None) -> ArrayType:
+    """Returns what kind an array is with its axes in another order; one that has others stays, and doesn't fit."""
+    if axes is None or len(axes) != len(kind.shape):
+        return kind
+    return ArrayType(kind.dtype, tuple(kind.shape[axis] for axis in axes))
+
+
+def _axes(wanted: Mapping[str, ArrayType], transpose: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
+    """Returns the order of the axes of each variable that `transpose` names."""
+    found: dict[str, tuple[int, ...]] = {}
+    for pattern, paths in matching(transpose, wanted, argument="transpose").items():
+        axes = transpose[pattern]
+        for path in paths:
+            rank = len(wanted[path].shape)
+            if not isinstance(axes, list | tuple) or sorted(axes) != list(range(rank)):
+                raise ConfigurationError(
+                    f"`transpose` has {pattern!r}: {shown(axes)}, but `{path}` has {rank} axes: give each of them "
+                    f"once, as {list(reversed(range(rank)))}."
+                )
+            if path in found:
+                raise ConfigurationError(f"`transpose` names `{path}` by two patterns: let one of them match it.")
+            found[path] = tuple(axes)
+    return found
+
+
+def _misfit(
+    weights: Weights,
+    here: Mapping[str, ArrayType],
+    there: Mapping[str, ArrayType],
+    missing: Sequence[str],
+    misshapen: Sequence[str],
+    unused: Mapping[str, ArrayType],
+) -> CheckpointError:
+    rows = [("missing", path, str(here[path]), "-") for path in missing]
+    rows += [("misshapen", path, str(here[path]), str(there[path])) for path in misshapen]
+    rows += [("unexpected", path, "-", str(kind)) for path, kind in unused.items()]
+    near = nearest({path: str(here[path]) for path in missing}, {path: str(kind) for path, kind in unused.items()})
+    hint = "".join(f"Is `{old}` what is called `{new}` here? " for new, old in near)
+    fitting = {*there} - {*misshapen}
+    patterns = widest_patterns(fitting, {*here} - fitting)
+    return CheckpointError(
+        f"{weights.place} hasn't all that this run would begin with ({len(fitting)} of {len(missing) + len(there)} "
+        f"variables fit):\n{table(rows, 'this task', 'there')}\n"
+        + (f"{hint.strip()} " if hint else "")
+        + "Say by `rename` what its names are here"
+        + (
+            f", or by `take` what is to be taken: {shown(patterns)} fits, and the rest stays random."
+            if patterns
+            else "."
+        )
+    )

@@ -1,0 +1,117 @@
+"""Weights of another run: of its newest checkpoint, or of one that is named."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import gin
+import numpy.typing as npt
+import tensorflow as tf
+
+from core.checkpoint import Manifest, newest, plainly_named
+from core.checkpoint.files import file_sha256, reason
+from core.checkpoint.manifest import MANIFEST, PREFIX, DamagedError, verified
+from core.checkpoint.parts import key_of
+from core.data.files import path_of
+from core.errors import CheckpointError, did_you_mean
+from core.weights.weights import ArrayType, StartFrom, Weights
+
+AVERAGES = "averages"  # under which a manifest says where the averages of variables lie
+TASK = "task/"
+_AVERAGING = ("ema", "polyak", "lookahead", "sam", "schedule_free_adamw")  # of checkpoints that don't say it
+
+
+@gin.configurable
+def checkpoint(
+    path: str, *, take: Sequence[str] = ("*",), rename: Mapping[str, str] = {}, averaged: bool = True
+) -> StartFrom:
+    """Begins with the weights of the run in the folder `path`, of its newest checkpoint or of `checkpoints/step-...`.
+
+    They are those that its evaluation reads, averages where its optimizer keeps them, unless `averaged` is False.
+    """
+    return StartFrom(lambda: CheckpointWeights(path_of(path), averaged=averaged), path, take, rename)
+
+
+class CheckpointWeights(Weights):
+    """The variables of a task as they were saved, by their paths in it; no slot of an optimizer is among them."""
+
+    def __init__(self, path: Path, *, averaged: bool):
+        manifest = self._manifest = _found(path)
+        saved = manifest.variables
+        # A loop of one's own may have saved its variables under any names.
+        names = [name for name in saved if name.startswith(TASK)] or list(saved)
+        self._places = {name.removeprefix(TASK): name for name in names}
+        self._averages = _averages(manifest, averaged)
+        self._places |= {name: place for name, place in self._averages.items() if name in self._places}
+        super().__init__(
+            f"`{manifest.path}`",
+            {name: ArrayType(saved[place].dtype, saved[place].shape) for name, place in self._places.items()},
+            {"path": str(manifest.path), "step": manifest.step, "sha256": file_sha256(manifest.path / MANIFEST)},
+        )
+
+    def read(self, name: str) -> npt.NDArray[Any]:
+        kind, path = self.types[name], self._manifest.path
+        try:
+            with plainly_named(path) as plain, tf.device("CPU:0"):
+                (value,) = tf.raw_ops.RestoreV2(
+                    prefix=f"{plain}/{PREFIX}",
+                    tensor_names=[key_of(self._places[name])],
+                    shape_and_slices=[""],
+                    dtypes=[kind.dtype],
+                )
+        except (OSError, ValueError, tf.errors.OpError) as error:
+            raise CheckpointError(
+                f"`{name}` of {self.place} could not be read: {reason(error, path)}. If its run has just removed it, "
+                "run the same command again: it takes the newest."
+            ) from error
+        array: npt.NDArray[Any] = value.numpy()
+        return array
+
+    def called(self, name: str) -> str:
+        return "averages" if name in self._averages else ""
+
+
+def _found(path: Path) -> Manifest:
+    """Returns the checkpoint that `path` is, or the newest of the run that it is."""
+    if (path / MANIFEST).is_file():
+        try:
+            return verified(path)
+        except DamagedError as error:
+            raise CheckpointError(
+                f"the checkpoint `{path}` can't be begun with: {error}. Name another, or the folder of its run, of "
+                "which the newest good one is taken."
+            ) from error
+    folder = path / "checkpoints"
+    manifest = newest(folder if folder.is_dir() else path, warn=print) if path.is_dir() else None
+    if manifest is None:
+        siblings = [str(other) for other in path.parent.iterdir()] if path.parent.is_dir() else []
+        what = "holds no checkpoint" if path.is_dir() else "is no folder"
+        near = "" if path.is_dir() else did_you_mean(str(path), siblings)
+        raise CheckpointError(
+            f"`{path}`, which this run was to begin with, {what}.{near} Give the folder of a run that has saved one, "
+            "or one of its `checkpoints/step-*`; a relative path is looked for where the command was started."
+        )
+    return manifest
+
+
+def _averages(manifest: Manifest, averaged: bool) -> dict[str, str]:
+    """Returns where the averages lie that are to be taken in place of variables."""
+    if not averaged:
+        return {}
+    instead = "Give `averaged=False`, which takes the weights that its training went on with"
+    places = manifest.extra.get(AVERAGES)
+    if not isinstance(places, dict):
+        rules = {part for name in manifest.variables if not name.startswith(TASK) for part in name.split("/")}
+        if rules.isdisjoint(_AVERAGING):
+            return {}
+        raise CheckpointError(
+            f"`{manifest.path}` holds averages of its weights, but was saved before checkpoints said where they lie. "
+            f"{instead}, or let its run save once more."
+        )
+    computed = [name for name, place in places.items() if place is None]
+    if computed:
+        raise CheckpointError(
+            f"what evaluation reads of `{manifest.path}` isn't kept in it: its optimizer computes `{computed[0]}` and "
+            f"others. {instead}."
+        )
+    return {name: str(place) for name, place in places.items() if place in manifest.variables}

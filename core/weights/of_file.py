@@ -1,0 +1,137 @@
+"""Weights that others have kept in one file: `.npz` or `.safetensors`.
+
+Where such names have a `.` between their parts, as PyTorch's, a `/` takes its place.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import gin
+import numpy as np
+import numpy.typing as npt
+
+from core.checkpoint.files import file_sha256
+from core.data.files import path_of
+from core.data.npz_files import read_npz
+from core.errors import CheckpointError, ConfigurationError, DataError, did_you_mean
+from core.weights.weights import ArrayType, StartFrom, Weights
+
+Read = Callable[[str], npt.NDArray[Any]]
+
+_TYPES = {
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "I64": "int64",
+    "I32": "int32",
+    "I16": "int16",
+    "I8": "int8",
+    "U8": "uint8",
+    "BOOL": "bool",
+}
+
+
+@gin.configurable
+def npz_weights(
+    path: str,
+    *,
+    take: Sequence[str] = ("*",),
+    rename: Mapping[str, str] = {},
+    transpose: Mapping[str, Sequence[int]] = {},
+) -> StartFrom:
+    """Begins with the arrays of a file that `np.savez` has written.
+
+    `transpose` says by patterns of this task's variables in which order their axes stand in the file.
+    """
+    return StartFrom(lambda: open_npz(path_of(path)), path, take, rename, transpose)
+
+
+@gin.configurable
+def safetensors_weights(
+    path: str,
+    *,
+    take: Sequence[str] = ("*",),
+    rename: Mapping[str, str] = {},
+    transpose: Mapping[str, Sequence[int]] = {},
+) -> StartFrom:
+    """Begins with the tensors of a `.safetensors` file.
+
+    `transpose` says by patterns of this task's variables in which order their axes stand in the file.
+    """
+    return StartFrom(lambda: open_safetensors(path_of(path)), path, take, rename, transpose)
+
+
+class FileWeights(Weights):
+    """The arrays of one file."""
+
+    def __init__(self, path: Path, sha256: str, types: Mapping[str, ArrayType], read: Read):
+        self._names = {name.replace(".", "/"): name for name in types}
+        if len(self._names) < len(types):
+            raise CheckpointError(f"`{path}` has names that differ by `.` and `/` alone: rename one of each two in it.")
+        self._read = read
+        found = {name: types[own] for name, own in self._names.items()}
+        super().__init__(f"`{path}`", found, {"path": str(path), "sha256": sha256})
+
+    def read(self, name: str) -> npt.NDArray[Any]:
+        return self._read(self._names[name])
+
+
+def open_npz(path: Path) -> FileWeights:
+    """Returns the arrays of an `.npz` file, all of them read."""
+    sha256 = _hashed(path)
+    try:
+        arrays = read_npz(path)
+    except DataError as error:
+        raise CheckpointError(str(error)) from error
+    types = {name: ArrayType(array.dtype.name, array.shape) for name, array in arrays.items()}
+    return FileWeights(path, sha256, types, arrays.__getitem__)
+
+
+def open_safetensors(path: Path) -> FileWeights:
+    """Returns the tensors of a `.safetensors` file, each to be read when it is asked for."""
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ImportError as error:
+        raise ConfigurationError(
+            f"the package `safetensors`, which files of that kind need, is missing or broken ({error}): `pip install "
+            "-e '.[weights]'` installs it; `@npz_weights()` needs nothing."
+        ) from error
+    sha256 = _hashed(path)
+
+    def explained(error: Exception) -> CheckpointError:
+        return CheckpointError(
+            f"`{path}` can't be read as a `.safetensors` file: {str(error).strip().rstrip('.')}. It is cut short, "
+            "damaged, or of another kind: download or write it again."
+        )
+
+    try:
+        with safe_open(path, "np") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  # it is no dict
+            kinds = {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}
+    except (OSError, SafetensorError) as error:
+        raise explained(error) from error
+
+    def read(name: str) -> npt.NDArray[Any]:
+        try:
+            with safe_open(path, "np") as file:
+                return np.asarray(file.get_tensor(name))
+        except (OSError, SafetensorError) as error:
+            raise explained(error) from error
+
+    types = {name: ArrayType(_TYPES.get(dtype, dtype.lower()), shape) for name, (dtype, shape) in kinds.items()}
+    return FileWeights(path, sha256, types, read)
+
+
+def _hashed(path: Path) -> str:
+    """Returns the hash of a plain file."""
+    try:
+        return file_sha256(path)
+    except OSError as error:
+        siblings = [str(other) for other in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise CheckpointError(
+            f"`{path}`, which this run was to begin with, can't be read: {error.strerror}."
+            f"{did_you_mean(str(path), [other for other in siblings if other != str(path)])} Give the path of the "
+            "file; a relative one is looked for where the command was started."
+        ) from error

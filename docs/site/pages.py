@@ -1,0 +1,108 @@
+"""Makes the pages of the site that no file in `docs/` is: its front page and the reference.
+
+The front page is the README. The reference has a page for each package, with all that it exports, from docstrings and
+signatures as they stand in the code; none of it is imported for that.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # what the reference has can be asked without it
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+# What exports nothing by `__all__`: all of it that doesn't begin with an underscore is public.
+MODULES = ("core/module.py", "core/random.py", "core/initializers.py", "core/errors.py")
+LINK = re.compile(r"\[([^]]*)\]\(([^)#:\s]+)(#[^)]*)?\)")
+
+
+def on_config(config: "MkDocsConfig") -> "MkDocsConfig":
+    """Lists the pages of the reference behind its first one."""
+    assert config.nav is not None
+    (pages,) = (section["Reference"] for section in config.nav if "Reference" in section)
+    pages += [{name: f"reference/{name}.md"} for name in public()]
+    return config
+
+
+def on_files(files: "Files", config: "MkDocsConfig") -> "Files":
+    """Adds the pages that are made."""
+    from mkdocs.structure.files import File
+
+    made = {"index.md": (CHECKOUT / "README.md").read_text("utf-8")} | dict(reference())
+    for name, text in made.items():
+        files.append(File.generated(config, name, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: "Page", config: "MkDocsConfig", files: "Files") -> str:
+    """Leads links to where the site has their pages; of those to other files of the checkout only the words remain."""
+    uri = page.file.src_uri
+    folder = CHECKOUT if uri == "index.md" else (CHECKOUT / "docs" / uri).parent
+
+    def led(found: re.Match[str]) -> str:
+        words, path, anchor = found[1], found[2], found[3] or ""
+        target = (folder / path).resolve()
+        if target == CHECKOUT / "README.md":
+            return f"[{words}](index.md{anchor})"
+        if not target.is_relative_to(CHECKOUT / "docs"):
+            return found[0] if files.get_file_from_path(path) else words
+        return f"[{words}]({target.relative_to(folder if uri != 'index.md' else CHECKOUT / 'docs')}{anchor})"
+
+    return LINK.sub(led, markdown)
+
+
+def reference() -> Iterator[tuple[str, str]]:
+    """Yields the pages of the reference: their names, and their texts as `mkdocstrings` reads them."""
+    index = [
+        "# Reference",
+        "",
+        "All that is public, by the package that exports it.",
+        "",
+        "| package | |",
+        "| --- | --- |",
+    ]
+    for name, (about, names) in public().items():
+        index.append(f"| [`{name}`]({name}.md) | {about} |")
+        entries = [f"::: {place}" for place in names.values()]
+        yield f"reference/{name}.md", "\n\n".join([f"# `{name}`", about, *entries]) + "\n"
+    yield "reference/index.md", "\n".join(index) + "\n"
+
+
+def public() -> dict[str, tuple[str, dict[str, str]]]:
+    """Returns the first sentence of each public package and module, and what it exports, with where that is found."""
+    found = dict[str, tuple[str, dict[str, str]]]()
+    packages = [path for top in ("core", "models", "trainers") for path in CHECKOUT.glob(f"{top}/**/__init__.py")]
+    paths = [*packages, *(CHECKOUT / name for name in MODULES)]
+    for path in sorted(paths):
+        tree = ast.parse(path.read_text("utf-8"))
+        name = ".".join(path.relative_to(CHECKOUT).with_suffix("").parts).removesuffix(".__init__")
+        exported = _exported(tree, name) if path.name == "__init__.py" else _defined(tree, name)
+        if exported:
+            about = (ast.get_docstring(tree) or "").partition("\n\n")[0].replace("\n", " ")
+            found[name] = about, {member: exported[member] for member in sorted(exported, key=str.lower)}
+    return found
+
+
+def _exported(tree: ast.Module, package: str) -> dict[str, str]:
+    """Returns what a package lists in `__all__`, or imports when it is asked for, and which module has it."""
+    found_in = dict[str, str]()  # a function may be called as its module is, and then the package's name is both
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found_in |= {alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            if node.targets[0].id == "_PUBLIC":
+                return {name: f"{package}.{module}.{name}" for name, module in ast.literal_eval(node.value).items()}
+            if node.targets[0].id == "__all__":
+                return {name: found_in[name] for name in ast.literal_eval(node.value)}
+    return {}
+
+
+def _defined(tree: ast.Module, module: str) -> dict[str, str]:
+    kinds = ast.ClassDef | ast.FunctionDef
+    names = [node.name for node in tree.body if isinstance(node, kinds) and not node.name.startswith("_")]
+    return {name: f"{module}.{name}" for name in names}

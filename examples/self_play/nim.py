@@ -1,0 +1,76 @@
+"""Learns a game by playing it against its own past: a step makes the examples that it learns from."""
+
+import gin
+import numpy as np
+import tensorflow as tf
+
+from core.data import ArraySource
+from core.module import Module
+from core.task import Compute, Loss, Task, Update
+
+STICKS, MOST = 12, 3  # on the table, and that may be taken in one move; whoever takes the last has won
+
+
+class Player(Module):
+    def __init__(self, *, trainable=True):
+        super().__init__()
+        self.w = tf.Variable(tf.zeros([STICKS + 1, MOST]), trainable=trainable, name="w")
+
+    def __call__(self, sticks):
+        """Returns the logarithm of how likely it takes one, two, three of so many; what isn't there it can't take."""
+        allowed = tf.range(1, MOST + 1) <= sticks[:, None]
+        return tf.nn.log_softmax(tf.where(allowed, tf.gather(self.w, sticks), -1e9))
+
+
+@gin.configurable
+class Nim(Task):
+    """A row of the batch is how many sticks a game begins with; the player that learns has the first move."""
+
+    def __init__(self, *, rng, follow=0.1, optimizer=gin.REQUIRED):
+        super().__init__()
+        self.player, self.past = Player(), Player(trainable=False)
+        self.follow, self.optimizer = follow, optimizer
+
+    def phases(self):
+        play = Compute("play", self.play, state=self.past)  # once a step, for all rows together
+        return [play, Update("player", loss=self.loss, trains=self.player, optimizer=self.optimizer)]
+
+    def play(self, batch, rng):
+        """Plays the games to their ends; `past` then comes a little nearer to what `player` is now."""
+        left, reward = batch["sticks"], tf.zeros(batch["sticks"].shape)
+        chance = rng.rows.uniform(left.shape[0], STICKS)
+        found, taken = [], []
+        for turn in range(STICKS):
+            who = self.player if turn % 2 == 0 else self.past
+            shares = tf.cumsum(tf.exp(who(left)), axis=1)[:, : MOST - 1]
+            wanted = 1 + tf.reduce_sum(tf.cast(chance[:, turn, None] > shares, tf.int32), axis=1)
+            move = tf.minimum(wanted, left)
+            if who is self.player:
+                found, taken = [*found, left], [*taken, move]
+            ends = (left > 0) & (move == left)
+            reward = tf.where(ends, 1.0 if who is self.player else -1.0, reward)
+            left = left - move
+        came = self.past.w + self.follow * (self.player.w - self.past.w)
+        return {"found": tf.stack(found, 1), "taken": tf.stack(taken, 1), "reward": reward}, {self.past.w.ref(): came}
+
+    def loss(self, batch, rng):
+        """Makes moves of games that were won more likely, and those of lost ones less (Williams, 1992)."""
+        moves = tf.reshape(self.player(tf.reshape(batch["found"], [-1])), [*batch["found"].shape, MOST])
+        chosen = tf.gather(moves, tf.maximum(batch["taken"] - 1, 0), batch_dims=2)
+        played = tf.where(batch["taken"] > 0, chosen, 0.0)
+        won = tf.cast(batch["reward"] > 0.0, tf.float32)
+        return Loss(-batch["reward"] * tf.reduce_sum(played, axis=1), metrics={"won": won})
+
+    def evaluate(self, batch):
+        """Asks for the best move: to leave a multiple of four. Where four are there, or eight, there is none."""
+        best = batch["sticks"] % (MOST + 1)
+        moves = self.player(batch["sticks"])
+        right = tf.gather(moves, tf.maximum(best - 1, 0), batch_dims=1)
+        accuracy = tf.cast(tf.argmax(moves, axis=1, output_type=tf.int32) == best - 1, tf.float32)
+        return Loss(-right, weight=tf.cast(best > 0, tf.float32), metrics={"accuracy": accuracy})
+
+
+@gin.configurable
+def games():
+    """Returns the numbers of sticks to begin with; all else of a game is chance, or the players' doing."""
+    return ArraySource({"sticks": np.arange(1, STICKS + 1)}, name="games")

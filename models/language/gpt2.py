@@ -1,0 +1,133 @@
+"""GPT-2 (Radford et al., 2019) as Hugging Face's `transformers` keeps it, as weights of a `LanguageModel`."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import gin
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from core.data.files import open_file, path_of
+from core.errors import CheckpointError, DataError, shown
+from core.layers import LayerNorm
+from core.weights import ArrayType, StartFrom, Weights, open_safetensors
+from models.language.transformer import EPSILON, Transformer
+
+# What a `Transformer` computes, by the names of `config.json`; of what isn't there GPT-2's default holds.
+COMPUTES: Mapping[str, tuple[Any, ...]] = {
+    "model_type": ("gpt2",),
+    "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
+    "layer_norm_epsilon": (EPSILON,),
+    "scale_attn_weights": (True,),
+    "scale_attn_by_inverse_layer_idx": (False,),
+    "add_cross_attention": (False,),
+    "tie_word_embeddings": (True,),
+}
+MOST_BYTES = 1 << 20  # of `config.json`
+
+# Our names, by those of `transformers` behind its `transformer.`; of what is one matrix there each part is one here.
+PARTS = {
+    "wte/weight": ("tokens/w",),
+    "wpe/weight": ("positions/w",),
+    "ln_f/weight": ("norm/scale",),
+    "ln_f/bias": ("norm/offset",),
+    "ln_1/weight": ("norm_1/scale",),
+    "ln_1/bias": ("norm_1/offset",),
+    "attn/c_attn/weight": ("attention/query/w", "attention/key/w", "attention/value/w"),
+    "attn/c_attn/bias": ("attention/query/b", "attention/key/b", "attention/value/b"),
+    "attn/c_proj/weight": ("attention/out/w",),
+    "attn/c_proj/bias": ("attention/out/b",),
+    "ln_2/weight": ("norm_2/scale",),
+    "ln_2/bias": ("norm_2/offset",),
+    "mlp/c_fc/weight": ("feed_forward/up/w",),
+    "mlp/c_fc/bias": ("feed_forward/up/b",),
+    "mlp/c_proj/weight": ("feed_forward/down/w",),
+    "mlp/c_proj/bias": ("feed_forward/down/b",),
+}
+
+
+@gin.configurable
+def gpt2_weights(path: str, *, take: Sequence[str] = ("*",), rename: Mapping[str, str] = {}) -> StartFrom:
+    """Begins with a GPT-2 in the folder `path`, where `save_pretrained` of `transformers` has written it.
+
+    Its names are those of a `LanguageModel`: `net/tokens/w`, `net/blocks/0/attention/query/w`.
+    """
+    return StartFrom(lambda: Gpt2Weights(path_of(path)), path, take, rename)
+
+
+class Gpt2Weights(Weights):
+    """The tensors of a GPT-2 by the names that they have in a `LanguageModel`."""
+
+    def __init__(self, folder: Path):
+        self._folder, self._config = folder, _read_config(folder)
+        self._tensors = open_safetensors(folder / "model.safetensors")
+        self._places: dict[str, tuple[str, int, int]] = {}  # the tensor, which part of it, of how many
+        types = {}
+        for name, kind in self._tensors.types.items():
+            layer, rest = _taken_apart(name)
+            ours = PARTS.get(rest, ())  # others are masks, which earlier versions kept, and the table once more
+            for i, path in enumerate(ours):
+                path = f"net/{layer}{path}"
+                self._places[path] = (name, i, len(ours))
+                types[path] = ArrayType(kind.dtype, (*kind.shape[:-1], kind.shape[-1] // len(ours)))
+        super().__init__(f"`{folder}`", types, {**self._tensors.record, "path": str(folder)})
+
+    def read(self, name: str) -> npt.NDArray[Any]:
+        tensor, part, parts = self._places[name]
+        return np.split(self._tensors.read(tensor), parts, axis=-1)[part]
+
+    def refusal(self, task: tf.Module) -> str | None:
+        heads = self._config.get("n_head")
+        wanted = {"num_heads": heads, "num_kv_heads": heads, "positions": "learned", "norm": "layer"}
+        wanted |= {"feed_forward": "gelu", "bias": True}
+        for net in (module for module in task.submodules if isinstance(module, Transformer)):
+            found = _shape_of(net)
+            wrong = [f"`{name} = {wanted[name]!r}`, not {x!r}" for name, x in found.items() if x != wanted[name]]
+            if wrong:
+                return f"the GPT-2 in `{self._folder}` is a `LanguageModel` with {', '.join(wrong)}: bind it so."
+        return None
+
+
+def _shape_of(net: Transformer) -> dict[str, Any]:
+    """Returns what the variables of a network don't tell by their shapes, or would leave out without a word."""
+    block = net.blocks[0]
+    return {
+        "num_heads": block.attention.num_heads,
+        "num_kv_heads": block.attention.num_kv_heads,
+        "positions": "rotary" if net.positions is None else "learned",
+        "norm": "layer" if isinstance(block.norm_1, LayerNorm) else "rms",
+        "feed_forward": "gelu" if block.feed_forward.gate is None else "swiglu",
+        "bias": block.feed_forward.up.b is not None,
+    }
+
+
+def _taken_apart(name: str) -> tuple[str, str]:
+    """Returns our beginning of a name, of a block's that of the block, and the rest of theirs."""
+    found = re.fullmatch(r"(?:transformer/)?(?:h/(\d+)/)?(.*)", name)
+    assert found
+    return (f"blocks/{found[1]}/" if found[1] else ""), found[2]
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    """Returns what `config.json` says, where it is a GPT-2 that a `Transformer` computes."""
+    path = folder / "config.json"
+    advice = "Give the folder in which `save_pretrained` has written a GPT-2: `config.json` and `model.safetensors`"
+    try:
+        with open_file(path) as file:
+            config = json.loads(file.read(MOST_BYTES))
+    except (OSError, ValueError, RecursionError, DataError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no JSON"
+        raise CheckpointError(f"`{path}` can't be read: {reason}. {advice}.") from error
+    if not isinstance(config, dict) or type(config.get("n_head")) is not int:
+        raise CheckpointError(f"`{path}` says of no `n_head` how many there are. {advice}.")
+    for name, known in COMPUTES.items():
+        if config.get(name, known[0]) not in known:
+            raise CheckpointError(
+                f"`{path}` has `{name}` = {shown(config[name])}, which no `LanguageModel` computes: only "
+                f"{shown(known[0])} can be begun with."
+            )
+    return config

@@ -1,0 +1,70 @@
+"""The pages of `docs/` as a site: built as `mkdocs.yml` says, served, and each page of it opened."""
+
+import contextlib
+import functools
+import http.server
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.browser.look import views
+from tests.commands import CHECKOUT
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+ALIKE = ("index", "core.layers", "trainers")  # of the reference, whose pages are all made in one way
+SOUGHT = "accumulation"  # stands on several pages
+
+
+def built(folder: Path) -> Path:
+    """Builds the site, in which no link may lead nowhere; returns where it is."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", f"--site-dir={folder / 'site'}"]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"`mkdocs build --strict` has failed:\n{done.stdout}{done.stderr}")
+    return folder / "site"
+
+
+class _Quietly(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Says nothing of what is asked for."""
+
+
+@contextlib.contextmanager
+def serving(site: Path) -> Iterator[str]:
+    """Serves a folder on a free port of this machine, and yields its address."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quietly, directory=site)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+def faults(chromium: "Browser", folder: Path, shots: Path | None) -> Iterator[str]:
+    """Yields a sentence for each thing that is wrong with some page in some view."""
+    site = built(folder)
+    with serving(site) as address:
+        names = sorted(path.relative_to(site) for path in site.rglob("*.html"))
+        for name in names:
+            if name.parent.name == "reference" and name.stem not in ALIKE:
+                continue
+            for view, page, wrong in views(chromium, f"{address}{name}", own=address, within="article"):
+                if shots and name.name in ("index.html", "core.layers.html"):
+                    page.screenshot(path=shots / f"site, {str(name).replace('/', '-')}, {view}.png")
+                if name.name == "index.html" and view == "light, wide":
+                    wrong += _search(page)
+                yield from (f"the site's `{name}` ({view}) {text}" for text in wrong)
+
+
+def _search(page: "Page") -> list[str]:
+    """Seeks a word as a reader does."""
+    page.get_by_placeholder("Search").click()
+    page.keyboard.type(SOUGHT)
+    try:
+        page.locator(".md-search-result__item").nth(2).wait_for(timeout=20_000)
+    except Exception as error:  # of whatever browser drives it
+        return [f"finds too little where one seeks `{SOUGHT}`: {error}"]
+    return []

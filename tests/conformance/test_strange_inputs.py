@@ -1,0 +1,63 @@
+"""Every public layer, loss and metric with NumPy arrays, and with shapes that aren't known while tracing.
+
+Each either computes what it does of plain tensors, or says whose argument it is, what it got and what to do.
+"""
+
+import re
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import core
+
+from . import battery
+from .battery import RNG, Arrays
+from .layer_rows import ROWS_OF_LAYERS
+from .loss_rows import ROWS_OF_LOSSES
+from .metric_rows import ROWS_OF_METRICS
+
+CORE = Path(core.__file__).parent
+ROWS = 6
+TABLES: tuple[Sequence[Any], ...] = (ROWS_OF_LAYERS, ROWS_OF_LOSSES, ROWS_OF_METRICS)
+FIRST_ROWS = [row for rows in TABLES for row in {row.part: row for row in reversed(rows)}.values()]
+WANTED = {
+    "an array": r"^`\w+` of `[\w ]+` is of type ndarray; give a tensor: `tf\.constant\(",
+    "unknown sizes": r"^`\w+`( of .+)? has shape .*tf\.ensure_shape",
+    "an unknown shape": r"^`\w+`( of .+)? has (a )?shape .*tf\.ensure_shape",
+}
+
+
+def called(row: Any) -> tuple[Callable[..., list[Any]], Arrays]:
+    """A call of the part, and arrays for it."""
+    part, arrays = row.make(RNG), row.inputs(np.random.default_rng(5), ROWS)
+    if row in ROWS_OF_METRICS:
+        return lambda *xs: tf.nest.flatten(part(*xs)), arrays
+    return lambda *xs: battery.outputs(row.call, part, xs), arrays
+
+
+@pytest.mark.parametrize("what", WANTED)
+@pytest.mark.parametrize("row", FIRST_ROWS, ids=lambda row: row.part)
+def test_computes_the_same_or_says_what_to_do(row: Any, what: str) -> None:
+    call, arrays = called(row)
+    tensors = [tf.constant(x) for x in arrays]
+    shapes = {"unknown sizes": [[None] * x.ndim for x in arrays], "an unknown shape": [None] * len(arrays)}
+    refusal = None
+    try:
+        if what == "an array":
+            found = call(*arrays)
+        else:
+            specs = [tf.TensorSpec(shape, x.dtype) for shape, x in zip(shapes[what], tensors, strict=True)]
+            found = tf.function(call, input_signature=specs, autograph=False)(*tensors)
+    except (TypeError, ValueError) as error:
+        refusal = error
+    if refusal:
+        assert re.search(WANTED[what], str(refusal))
+        assert CORE in Path(traceback.extract_tb(refusal.__traceback__)[-1].filename).parents
+        return
+    for a, b in zip(found, call(*tensors), strict=True):
+        assert battery.distance(a, b) <= 1e-6

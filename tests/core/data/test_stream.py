@@ -1,0 +1,147 @@
+"""Streams: what examples of iterators and datasets become, and which are refused."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from core.data import Stream, StreamReader
+from core.data.stream_order import InOrder
+from core.data.trail import Trail, hashes_after
+from core.errors import ConfigurationError, DataError
+
+
+def counting(seed, epoch):
+    """Seven examples, known by their numbers, each in the same array."""
+    x = np.zeros([2])
+    for i in range(7):
+        x[:] = 100 * epoch + i, seed
+        yield {"x": x, "label": 100 * epoch + i, "id": f"{epoch}/{i}"}
+
+
+def as_dataset(seed, epoch):
+    examples = list(counting(seed, epoch))
+    features = {"label": np.array([e["label"] for e in examples]), "id": [e["id"] for e in examples]}
+    features["x"] = np.stack([[label, seed] for label in features["label"]]).astype("float64")
+    return tf.data.Dataset.from_tensor_slices(features)
+
+
+def taken(make, *counts, shuffle=None, seed=3):
+    order = InOrder(Stream(make, shuffle=shuffle), seed=seed, epoch=0, before=0, count=5)
+    return [order.take(count) for count in counts]
+
+
+@pytest.mark.parametrize("make", [counting, as_dataset])
+def test_epochs_follow_each_other_in_the_types_that_steps_compute_with(make):
+    first, second = taken(make, 4, 13)
+    labels = np.concatenate([first["label"], second["label"]])
+    assert labels.tolist() == [100 * epoch + i for epoch in range(3) for i in range(7)][:17]
+    np.testing.assert_array_equal(second["x"], np.stack([labels[4:], np.full(13, 3)], axis=1))
+    assert (first["x"].dtype, first["label"].dtype) == (np.float32, np.int32)
+    assert Stream(make).spec == {"x": tf.TensorSpec([2], tf.float32), "label": tf.TensorSpec([], tf.int32)}
+
+
+def test_bytes_of_images_become_levels():
+    stream = Stream(lambda seed, epoch: [{"image": np.full([2, 2, 1], 51, np.uint8)}])
+    assert stream.spec["image"].dtype == tf.float32
+    assert stream.value_range("image") == (0.0, 1.0)
+    (block,) = stream.blocks(0, 0, count=1, before=0)
+    np.testing.assert_allclose(block["image"], 0.2, rtol=1e-6)
+
+
+@pytest.mark.parametrize("size", [1, 5, 40])
+def test_a_buffer_shuffles_by_the_seed_alone_however_many_are_taken(size):
+    whole = taken(counting, 700, shuffle=size)[0]["label"]
+    parts = taken(counting, *[3, 97] * 7, shuffle=size)
+    np.testing.assert_array_equal(np.concatenate([part["label"] for part in parts]), whole)
+    plain = taken(counting, 700 + size)[0]["label"]
+    assert len(set(whole.tolist())) == 700
+    assert set(whole.tolist()) <= set(plain.tolist())
+    other = taken(counting, 700, shuffle=size, seed=4)[0]["label"]
+    assert np.array_equal(whole, plain[:700]) == np.array_equal(whole, other) == (size == 1)
+
+
+def test_a_hash_is_of_the_order_and_of_every_value_of_small_examples():
+    block = {"x": np.arange(12, dtype=np.float32).reshape(4, 3), "y": np.arange(4, dtype=np.int32)}
+    hashes = hashes_after(0, 0, block)
+    assert hashes[3] == hashes_after(2, int(hashes[1]), {name: x[2:] for name, x in block.items()})[1]
+    for row, column in [(0, 0), (2, 1), (3, 2)]:
+        other = {**block, "x": block["x"].copy()}
+        other["x"][row, column] = -1.0
+        differs = hashes_after(0, 0, other) != hashes
+        assert differs.tolist() == [i >= row for i in range(4)]
+    swapped = {name: x[[1, 0, 2, 3]] for name, x in block.items()}
+    assert hashes_after(0, 0, swapped)[3] != hashes[3]
+    named = hashes_after(0, 0, {**block, "id": np.arange(4)})  # then what else it holds doesn't count
+    np.testing.assert_array_equal(named, hashes_after(0, 0, {"x": -block["x"], "id": np.arange(4)}))
+
+
+@pytest.mark.parametrize("changed", [0, 1, 5, 6, 9])
+def test_a_trail_says_between_which_counts_the_first_other_example_is(changed):
+    block = {"x": np.arange(10)}
+    hashes = hashes_after(0, 0, block)
+    trail = Trail()
+    assert trail.follow(0, hashes[:6]) is None
+    assert trail.follow(6, hashes[6:]) is None
+    told = (10, int(hashes[-1]))
+    assert Trail(trail.marks(10), told).follow(0, hashes) is None
+    block["x"][changed] = 77
+    low, high = Trail(trail.marks(10), told).follow(0, hashes_after(0, 0, block))
+    assert low <= changed < high <= min(10, max(1, 2 * low))
+
+
+def example(**changes):
+    return {"x": np.zeros([2], np.float32), "label": 1, **changes}
+
+
+MISFITS = [
+    (
+        [example(), example(x=np.zeros([3], np.float32))],
+        r"example 1 of .* has `x` float32 \[3\], but the first one has",
+    ),
+    ([example(), example(x=np.zeros([2], "complex64"))], r"example 1 of .* has `x` complex64 \[2\], but"),
+    ([example(), example(label=1.5)], r"example 1 of .* has `label` float64 \[\], but the first one has `label` int64"),
+    ([example(), {"x": np.zeros([2])}], r"example 1 of .* has `x`, but the first one has `x` float32 \[2\], `label`"),
+    ([example(), 7], r"example 1 of .* has a int, but"),
+    ([], "is empty"),
+    ([7], "makes a int; make each example a dictionary"),
+    ([{"text": "ab"}], "`text` of the source .* has dtype"),
+    ([example(label=2**40)], "holds 1099511627776, which doesn't fit into int32"),
+]
+
+
+@pytest.mark.parametrize(("examples", "message"), MISFITS)
+def test_an_example_that_does_not_fit_is_named(examples, message):
+    stream = Stream(lambda seed, epoch: iter(examples))
+    with pytest.raises(DataError, match=message):
+        list(stream.blocks(0, 0, count=4, before=0))
+
+
+def test_a_dataset_has_single_examples_of_known_shape():
+    whole = as_dataset(0, 0)
+    for dataset, message in [
+        (whole.batch(2), r"`label` .* has shape \(None,\), which isn't fully known. Leave out `.batch`"),
+        (whole.map(lambda e: (e["x"], e["label"])), "make each example a dictionary of tensors"),
+    ]:
+        with pytest.raises(DataError, match=message):
+            assert Stream(lambda seed, epoch, dataset=dataset: dataset).spec
+    with pytest.raises(DataError, match=r"has .*`x` float64 \[2\].* in epoch 0, but .* in epoch 1"):
+        taken(lambda seed, epoch: whole if epoch == 0 else whole.map(lambda e: {"x": e["x"]}), 10)
+    with pytest.raises(DataError, match="made 3 of epoch 0; return a"):
+        assert Stream(lambda seed, epoch: 3).spec
+
+
+def test_a_stream_that_is_used_up_says_so():
+    once = iter(list(counting(0, 0)))
+    first = {**next(counting(0, 0))}
+    with pytest.raises(DataError, match=r"has ended: after 7 examples it made none of epoch 1. Return a new iterator"):
+        taken(lambda seed, epoch: [first] if epoch == seed == 0 else once, 8)
+
+
+def test_settings_are_checked():
+    for make, message in [(3, "give a function of"), (lambda seed: [], r"write `def <lambda>\(seed, epoch\)`")]:
+        with pytest.raises(ConfigurationError, match=message):
+            Stream(make)
+    with pytest.raises(ConfigurationError, match=r"`stream.shuffle` is 0"):
+        Stream(counting, shuffle=0)
+    with pytest.raises(ConfigurationError, match=r"`Trainer.parallel_calls` is 2, but a stream"):
+        StreamReader(Stream(counting), parallel_calls=2, global_batch_size=2, microbatches=1, seed=0)

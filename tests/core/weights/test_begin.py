@@ -1,0 +1,139 @@
+"""A task begins with what a checkpoint holds, to the bit: all that was asked for, or nothing and a table."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from core.errors import CheckpointError, ConfigurationError
+from core.weights import AVERAGES, StartFrom, begin_with, checkpoint
+from tests.core.checkpoint_lab import DATA, flip_bit, save
+
+
+class Net(tf.Module):
+    """Variables by path, each with a value of its own."""
+
+    def __init__(self, seed, **shapes):
+        rng = np.random.default_rng(seed)
+        for name, shape in shapes.items():
+            setattr(self, name, tf.Variable(rng.normal(size=shape).astype(np.float32)))
+        self.count = tf.Variable(seed, dtype=tf.int64)
+
+
+def variables(net):
+    return {v: getattr(net, v) for v in vars(net) if isinstance(getattr(net, v), tf.Variable)}
+
+
+def save_net(folder, net, *, step=7, slots=(), **options):
+    saved = {f"task/{path}": v for path, v in variables(net).items()}
+    return save(folder / "checkpoints", {**saved, **dict(slots)}, step, **options)
+
+
+@pytest.fixture
+def source(tmp_path):
+    net = Net(1, body=[3, 2], head=[2])
+    save_net(tmp_path / "a", net)
+    return net
+
+
+def begin(tmp_path, task, **choices):
+    return begin_with(checkpoint(str(tmp_path / "a"), **choices), task)
+
+
+def test_all_is_taken_bit_for_bit_and_remembered(tmp_path, source):
+    save_net(tmp_path / "a", Net(3, body=[3, 2], head=[2]), step=5)  # an older one
+    task = Net(2, body=[3, 2], head=[2])
+    begun = begin(tmp_path, task)
+    for path, variable in variables(source).items():
+        assert variable.numpy().tobytes() == getattr(task, path).numpy().tobytes()
+    newest = tmp_path / "a" / "checkpoints" / "step-000000007"
+    assert begun.record == {
+        "path": str(newest), "step": 7, "sha256": begun.record["sha256"],
+        "variables": {path: path for path in ("body", "count", "head")},
+    }  # fmt: skip
+    assert begun.line == f"begins with `{newest}`: 3 of 3 variables"
+
+
+def test_a_checkpoint_can_be_named_in_place_of_its_run(tmp_path, source):
+    older = save_net(tmp_path / "a", old := Net(3, body=[3, 2], head=[2]), step=5)
+    task = Net(2, body=[3, 2], head=[2])
+    assert begin_with(checkpoint(str(older)), task).record["step"] == 5
+    assert task.body.numpy().tolist() == old.body.numpy().tolist()
+
+
+def test_part_of_it_is_taken_under_other_names_and_the_rest_stays(tmp_path, source):
+    task = Net(2, trunk=[3, 2], head=[5])
+    head = task.head.numpy().tolist()
+    begun = begin(tmp_path, task, take=["tr*"], rename={"body": "trunk"})
+    assert task.trunk.numpy().tolist() == source.body.numpy().tolist()
+    assert (task.head.numpy().tolist(), int(task.count)) == (head, 2)
+    assert begun.record["variables"] == {"trunk": "body"}
+    assert "1 of 3 variables; as initialised: `count`, `head`; not taken: `" in begun.line
+
+
+def test_what_is_missing_misshapen_or_left_over_stands_in_a_table(tmp_path, source):
+    task = Net(2, trunk=[3, 2], head=[5])
+    before = {path: v.numpy().tolist() for path, v in variables(task).items()}
+    with pytest.raises(CheckpointError) as error:
+        begin(tmp_path, task)
+    text = str(error.value)
+    assert "(1 of 3 variables fit)" in text
+    rows = [line.split() for line in text.splitlines() if line.startswith("  ")][1:]
+    assert rows == [
+        ["missing", "trunk", "float32[3,2]", "-"],
+        ["misshapen", "head", "float32[5]", "float32[2]"],
+        ["unexpected", "body", "-", "float32[3,2]"],
+    ]
+    assert "['count'] fits" in text
+    assert {path: v.numpy().tolist() for path, v in variables(task).items()} == before
+
+
+def test_two_weights_for_one_variable_are_refused(tmp_path, source):
+    task = Net(2, head=[2])
+    with pytest.raises(ConfigurationError, match=r"`body` and `head` of .* the one variable `head`"):
+        begin(tmp_path, task, rename={"body": "head"})
+    begin(tmp_path, Net(2, head=[3, 2]), rename={"head": "other", "body": "head"})
+
+
+def test_averages_are_taken_where_they_lie_unless_the_weights_are_wanted(tmp_path, source):
+    average = tf.Variable(source.body + 1.0)
+    slots = {"optimizer/net/ema/average/body": average}
+    save_net(tmp_path / "a", source, slots=slots, extra={AVERAGES: {"body": next(iter(slots))}})
+    task = Net(2, body=[3, 2], head=[2])
+    assert begin(tmp_path, task).line.endswith("3 of 3 variables, 1 of them averages")
+    assert task.body.numpy().tolist() == average.numpy().tolist()
+    begin(tmp_path, task, averaged=False)
+    assert task.body.numpy().tolist() == source.body.numpy().tolist()
+    save_net(tmp_path / "a", source, slots=slots)
+    with pytest.raises(CheckpointError, match=r"saved before checkpoints said where they lie\. Give `averaged=False`"):
+        begin(tmp_path, task)
+    save_net(tmp_path / "a", source, extra={AVERAGES: {"body": None}})
+    with pytest.raises(CheckpointError, match="its optimizer computes `body`"):
+        begin(tmp_path, task)
+
+
+def test_what_is_no_checkpoint_or_damaged_is_named(tmp_path, source):
+    task = Net(2, body=[3, 2], head=[2])
+    with pytest.raises(CheckpointError, match=r"is no folder\. Did you mean `.*/a`\?"):
+        begin_with(checkpoint(str(tmp_path / "b")), task)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CheckpointError, match=r"`.*/empty`, which this run was to begin with, holds no checkpoint"):
+        begin_with(checkpoint(str(tmp_path / "empty")), task)
+    folder = tmp_path / "a" / "checkpoints" / "step-000000007"
+    flip_bit(folder / DATA)
+    with pytest.raises(CheckpointError, match=r"can't be begun with: .*its SHA-256 differs"):
+        begin_with(checkpoint(str(folder)), task)
+    with pytest.raises(CheckpointError, match="None of the checkpoints"):
+        begin(tmp_path, task)
+
+
+def test_weights_that_arent_finite_are_refused(tmp_path, source):
+    source.body.assign(source.body * np.nan)
+    save_net(tmp_path / "a", source)
+    with pytest.raises(CheckpointError, match=r"`body` of .* has values that aren't finite"):
+        begin(tmp_path, Net(2, body=[3, 2]), take=["body"])
+
+
+@pytest.mark.parametrize("take", ["net/*", []])
+def test_patterns_come_in_a_list(take):
+    with pytest.raises(ConfigurationError, match=r"`take` is .*; give a list of patterns"):
+        StartFrom(lambda: pytest.fail("opened"), "a", take=take)

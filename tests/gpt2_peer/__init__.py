@@ -1,0 +1,1 @@
+"""A GPT-2 of `transformers`, and ours with its weights."""

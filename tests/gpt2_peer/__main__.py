@@ -1,0 +1,80 @@
+"""`python -m tests.gpt2_peer [--environment=DIR]`: a GPT-2 of `transformers`, taken over, computes the same logits.
+
+Models with random weights are made and saved by PyTorch in an environment of its own, which is made for it (a gigabyte
+or so) unless `--environment` names one that holds `torch` and `transformers`; ours begins with them by `@gpt2_weights`.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import venv
+from collections.abc import Sequence
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+import tensorflow as tf
+
+from core.optimizers import sgd
+from core.random import Rng
+from core.weights import begin_with
+from models import LanguageModel
+from models.language import gpt2_weights
+
+MODELS = {
+    "two layers": {"n_layer": 2, "n_embd": 48, "n_head": 4, "n_positions": 64, "vocab_size": 500},
+    "GPT-2, 124 M": {"n_layer": 12, "n_embd": 768, "n_head": 12, "n_positions": 1024, "vocab_size": 50257},
+}
+NEAR = 1e-4
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints how far the logits of each model lie apart; returns 1 if one of them lies further than is allowed."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[2])
+    parser.add_argument("--environment", type=Path, metavar="DIR", help="one with torch and transformers")
+    flags = parser.parse_args(arguments)
+    worst = 0.0
+    with tempfile.TemporaryDirectory() as scratch:
+        environment = flags.environment or make_environment(Path(scratch) / "environment")
+        for name, settings in MODELS.items():
+            folder = Path(scratch) / name
+            program = Path(__file__).with_name("in_transformers.py")
+            command = [environment / "bin" / "python", program, folder, json.dumps(settings)]
+            versions = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+            apart, size = compared(folder, settings)
+            print(f"{name}: logits up to {size:.2f} lie at most {apart:.1e} apart ({versions})", flush=True)
+            worst = max(worst, apart)
+    return int(not worst <= NEAR)
+
+
+def make_environment(folder: Path) -> Path:
+    """Makes one for the peer alone."""
+    venv.create(folder, with_pip=True)
+    install = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", "torch", "transformers"]
+    subprocess.run(install, check=True)
+    return folder
+
+
+def compared(folder: Path, settings: dict[str, int]) -> tuple[float, float]:
+    """Returns how far our logits lie from those of the model in `folder` at most, and how large these are."""
+    task = LanguageModel(
+        vocabulary=settings["vocab_size"],
+        context=settings["n_positions"],
+        num_layers=settings["n_layer"],
+        size=settings["n_embd"],
+        num_heads=settings["n_head"],
+        optimizer=sgd(0.1),
+        rng=Rng.from_seed(0),
+    )
+    begin_with(gpt2_weights(str(folder)), task)
+    with np.load(folder / "computed.npz") as computed:
+        ours = task.net(tf.constant(computed["tokens"], tf.int32)).numpy()
+        return float(abs(ours - computed["logits"]).max()), float(abs(computed["logits"]).max())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,50 @@
+"""The site of the pages: `.ci/run` builds it, and `python -m tests.browser` opens it; here is what needs neither."""
+
+import ast
+import importlib
+import importlib.util
+import inspect
+import re
+
+import pytest
+
+from tests.commands import CHECKOUT
+
+NAV = (CHECKOUT / "mkdocs.yml").read_text().partition("\nnav:")[2]
+
+
+def _made():
+    found = importlib.util.spec_from_file_location("pages", CHECKOUT / "docs" / "site" / "pages.py")
+    pages = importlib.util.module_from_spec(found)
+    found.loader.exec_module(pages)
+    return pages.public()
+
+
+PUBLIC = _made()
+
+
+def test_every_page_is_listed_once():
+    listed = re.findall(r"([\w-]+\.md)$", NAV, re.MULTILINE)
+    pages = sorted(path.name for path in (CHECKOUT / "docs").glob("*.md"))
+    assert sorted(name for name in listed if name != "index.md") == pages
+
+
+@pytest.mark.parametrize("package", PUBLIC)
+def test_the_reference_has_all_that_a_package_exports_with_its_docstring(package):
+    about, names = PUBLIC[package]
+    assert about.endswith((".", ":")), f"`{package}` doesn't say in a sentence what it is"
+    module = importlib.import_module(package)
+    if hasattr(module, "__all__"):
+        assert sorted(names) == sorted(module.__all__)
+    for name, place in names.items():
+        found = getattr(module, name)
+        home, _, own = place.rpartition(".")
+        assert getattr(importlib.import_module(home), own) is found
+        if inspect.isclass(found) or inspect.isfunction(found):
+            assert inspect.getdoc(found), f"`{package}.{name}` has no docstring"
+
+
+def test_packages_with_public_names_are_in_the_reference():
+    for path in [*CHECKOUT.glob("core/*/__init__.py"), *CHECKOUT.glob("models/*/__init__.py")]:
+        if any(isinstance(node, ast.Assign) for node in ast.parse(path.read_text()).body):
+            assert ".".join(path.parent.relative_to(CHECKOUT).parts) in PUBLIC

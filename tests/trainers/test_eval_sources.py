@@ -1,0 +1,142 @@
+"""Several sources that are held out, each by its name: evaluated together, written apart."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from core.data import ArraySource, digits
+from core.errors import ConfigurationError, DataError
+from core.optimizers import chain, ema, sgd
+from models.classifiers.mlp import MlpClassifier
+from tests.commands import CHECKOUT, CONFIGS, run
+from tests.trainers.trainer_lab import make, newest, small_mlp, train
+from trainers import configurables as configurables  # registers them
+from trainers.evaluations import Evaluations
+from trainers.evaluator import Evaluator
+from trainers.experiment import Experiment
+from trainers.gin_audit.audit import read
+from trainers.runs.read import read_run
+from trainers.settings import Settings
+
+TEST = digits("test")
+EXAMPLES = TEST.gather(tf.range(len(TEST), dtype=tf.int64))
+
+
+def part(count, noise=0.0):
+    """The first test digits, under noise."""
+    image = EXAMPLES["image"].numpy()[:count]
+    noisy = image + noise * np.random.RandomState(0).randn(*image.shape)
+    return ArraySource({"image": noisy.astype("float32"), "label": EXAMPLES["label"].numpy()[:count]}, name="part")
+
+
+def figures_of(lines, step=40):
+    return {split: figures for at, split, figures in lines if at == step and split != "train"}
+
+
+def test_each_source_has_the_figures_that_it_has_alone(tmp_path):
+    """Averages of weights and traces are shared; which source was traced first changes nothing."""
+
+    def averaging(*, rng):
+        return MlpClassifier(rng=rng, sizes=[64, 10], optimizer=chain(sgd(0.3), ema(0.8, debias=False)))
+
+    sources = {"clean": TEST, "noisy": part(360, noise=2.0), "few": part(7)}
+    trainer = make(tmp_path, task=averaging, eval_source=part(100), eval_sources=sources)
+    found = figures_of(train(trainer))
+    assert list(found) == ["eval", "eval/clean", "eval/noisy", "eval/few"]
+    for split, source in trainer.experiment.held_out.items():
+        assert found[split] == Evaluator(trainer.experiment, source).evaluate(), split
+    assert found["eval/noisy"]["accuracy"] < found["eval/clean"]["accuracy"]
+    evaluators = trainer.evaluations._evaluators
+    assert evaluators["eval/noisy"].sums is evaluators["eval/clean"].sums
+    assert evaluators["eval/few"].sums is not evaluators["eval/clean"].sums
+    assert len({id(each.averaged.task) for each in evaluators.values()}) == 1
+
+
+def test_they_change_no_weight_and_what_a_run_remembers_is_theirs_too(tmp_path):
+    sources = {"noisy": part(20, noise=2.0)}
+    trainer = make(tmp_path, "with", eval_source=TEST, eval_sources=sources, evaluate_every=20)
+    lines = train(trainer)
+    alone = make(tmp_path, "without", eval_source=TEST, evaluate_every=20)
+    assert train(alone) == [line for line in lines if line[1] != "eval/noisy"]
+    assert {p: v.sha256 for p, v in newest(trainer).variables.items()} == {
+        p: v.sha256 for p, v in newest(alone).variables.items()
+    }
+    assert trainer.evaluation.keys() == {"loss", "accuracy", "noisy/loss", "noisy/accuracy"}
+    resumed = make(tmp_path, "with", eval_sources=sources)
+    resumed.state.restore(newest(trainer))
+    assert resumed.evaluation == trainer.evaluation
+
+
+def test_without_an_eval_source_the_named_ones_are_evaluated_all_the_same(tmp_path):
+    trainer = make(tmp_path, eval_sources={"few": part(7)}, evaluate_every=20)
+    assert [(step, split) for step, split, _ in train(trainer) if split != "train"] == [
+        (20, "eval/few"),
+        (40, "eval/few"),
+    ]
+    assert trainer.evaluation.keys() == {"few/loss", "few/accuracy"}
+
+
+@pytest.mark.parametrize(
+    ("sources", "says"),
+    [
+        ({"": TEST}, "calls a source ''"),
+        ({"a/b": TEST}, "calls a source 'a/b'"),
+        ({"..": TEST}, r"calls a source '\.\.'"),
+        ({"accuracy": TEST}, "calls a source `accuracy`, which is a figure of `MlpClassifier.evaluate`"),
+        ({"strange": ArraySource({"x": np.zeros([4, 2], "float32")}, name="strange")}, "`strange`"),
+    ],
+)
+def test_what_no_source_can_be_called_or_be_is_refused(sources, says):
+    with pytest.raises((ConfigurationError, DataError), match=says):
+        Evaluations(Experiment(task=small_mlp, train_source=TEST, eval_sources=sources))
+
+
+NAMED = (
+    "Experiment.eval_sources = {'clean': @test/digits(), 'train': @learnt/digits()}",
+    "test/digits.split = 'test'",
+    "learnt/digits.split = 'train'",
+)
+SHORT = ("steps = 20", "chunk_steps = 10", "log_every = 10", "evaluate_every = 10", "checkpoint_every = 20")
+FLAGS = [f"--gin_file={CONFIGS / 'digits_linear.gin'}", *(f"--gin_param=Trainer.{text}" for text in SHORT)]
+
+
+def test_from_gin_into_every_file_of_a_run(tmp_path):
+    """A run that began without them goes on with them: they are no part of what it is."""
+    assert run(*FLAGS, "--workdir=run", cwd=tmp_path).returncode == 0
+    named = [*FLAGS, *(f"--gin_param={text}" for text in NAMED), "--gin_param=Trainer.steps = 40"]
+    done = run(*named, "--workdir=run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / "run"
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    last = {line["split"]: line for line in lines if line["step"] == 40}
+    assert list(last) == ["train", "eval", "eval/clean", "eval/train"]
+    assert {**last["eval/clean"], "split": "eval"} == last["eval"]  # the same examples
+    result = json.loads((folder / "result.json").read_text())["evaluation"]
+    assert result["clean/accuracy"] == result["accuracy"] == last["eval"]["accuracy"]
+    assert result["train/loss"] == last["eval/train"]["loss"] != result["loss"]
+    assert list((folder / "events" / "eval" / "clean").glob("events.*"))
+    curves = read_run(folder).figures
+    assert curves["eval/train/loss"].steps == (30, 40)
+
+
+def bound(*params):
+    configuration = read([str(CONFIGS / "digits_linear.gin")], params, search=[CHECKOUT])
+    configuration.bind([Experiment, Settings, Evaluator], required=[Experiment, Settings])
+
+
+@pytest.mark.parametrize(
+    ("params", "says"),
+    [
+        (
+            ["eval_sources = {'a': @noisy/digits()}", "nosiy/digits.split = 'test'"],
+            "Did you mean `noisy`",
+        ),
+        (["eval_sources = {'a': @adamw()}"], r"`eval_sources` is given .* `Mapping\[str, Source\]`"),
+        (["eval_sources = {'a': @digist()}"], r"Did you mean `digits`\?"),
+    ],
+)
+def test_a_mistake_in_gin_is_named_before_anything_is_made(params, says):
+    with pytest.raises(ConfigurationError, match=says):
+        bound(f"Experiment.{params[0]}", *params[1:])

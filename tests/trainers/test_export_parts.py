@@ -1,0 +1,152 @@
+"""Weights in fewer bits, what an export holds, and when it counts as the same: in process, by numbers worked out."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from core.errors import CheckpointError
+from core.module import named_variables
+from core.task import Served
+from tests.invariance.subjects import config_names, subject
+from trainers.export import compare
+from trainers.export.compare import Difference, check_same, differences, examples_of
+from trainers.export.program import Program
+from trainers.export.weights import Weights, quantised
+
+LARGE = {
+    "cyclegan",
+    "digits_cyclegan",
+    "digits_dcgan",
+    "digits_ddpm",
+    "digits_pix2pix",
+    "digits_simclr",
+    "text_70b",
+    "text_markov",
+    "text_nano",
+    "text_small",
+}
+
+
+def test_int8_has_a_scale_for_each_output():
+    integers, scale = quantised(tf.constant([[127.0, 0.5, 0.0], [-63.4, -1.0, 0.0]]))
+    assert integers.dtype == tf.int8
+    assert integers.numpy().tolist() == [[127, 64, 0], [-63, -127, 0]]
+    np.testing.assert_allclose(scale, [1.0, 1.0 / 127.0, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("weights", "dtypes"), [("float32", {"float32"}), ("bfloat16", {"bfloat16"}), ("int8", {"int8", "float32"})]
+)
+def test_weights_come_back_as_they_were_within_their_bits(weights, dtypes):
+    value = tf.random.stateless_normal([40, 30], [0, 1])
+    kept = Weights(value, weights)
+    assert {v.dtype.name for v in kept.variables} == dtypes
+    back = kept.read()
+    assert back.dtype == tf.float32
+    step = {"float32": 0.0, "bfloat16": 2.0**-8 * tf.abs(value), "int8": tf.reduce_max(tf.abs(value), 0) / 254.0}
+    assert tf.reduce_all(tf.abs(back - value) <= step[weights] * 1.001)
+    assert weights == "float32" or not tf.reduce_all(back == value)
+
+
+@pytest.mark.parametrize("shape", [[31, 33], [2048]])
+def test_vectors_and_what_is_small_stay_as_they_are(shape):
+    (variable,) = Weights(tf.ones(shape), "int8").variables
+    assert variable.dtype == tf.float32
+
+
+def test_whole_numbers_stay_as_they_are():
+    (variable,) = Weights(tf.ones([64, 64], tf.int32), "int8").variables
+    assert variable.dtype == tf.int32
+
+
+def test_an_output_differs_by_a_part_of_its_largest_value():
+    served = {"f": Served(dict, {}, scores=["scores"])}
+    scores = np.array([[0.1, 0.9], [0.6, 0.4]])
+    expected = {
+        "f/0/y": np.array([1.0, -4.0]),
+        "f/1/y": np.array([2.0]),
+        "f/0/n": np.array([1, 2]),
+        "f/0/scores": scores,
+    }
+    made = {
+        **expected,
+        "f/1/y": np.array([2.5]),
+        "f/0/n": np.array([1, 3]),
+        "f/0/scores": np.array([[0.1, 0.9], [0.4, 0.6]]),
+    }
+    found = differences(expected, made, served)["f"]
+    assert found["y"] == Difference(0.5 / 4.0)
+    assert found["n"] == Difference(0.0, 0.5)
+    assert found["scores"] == Difference(pytest.approx(0.2 / 0.9), 0.5)
+
+
+@pytest.mark.parametrize(
+    ("weights", "difference", "says"),
+    [
+        ("float32", Difference(0.9e-5, 0.9), None),
+        ("float32", Difference(1.1e-5, 1.0), "1e-05 is allowed"),
+        ("bfloat16", Difference(0.9e-2, 0.9), None),
+        ("bfloat16", Difference(1.1e-2, 1.0), "0.01 is allowed"),
+        ("int8", Difference(9.0, 0.99), None),
+        ("int8", Difference(0.0, 0.989), "98.90% of what it chooses; 99% are asked for"),
+        ("int8", Difference(0.11), "0.1 is allowed"),
+        ("float32", Difference(float("nan")), "differs"),
+    ],
+)
+def test_how_much_may_differ(weights, difference, says):
+    served = {"f": Served(dict, {}, scores=["y"] if difference.same is not None else [])}
+    if says is None:
+        check_same({"f": {"y": difference}}, served, kind="tflite", weights=weights)
+        return
+    with pytest.raises(CheckpointError, match=says):
+        check_same({"f": {"y": difference}}, served, kind="tflite", weights=weights)
+
+
+def test_whole_numbers_are_choices():
+    served = {"f": Served(dict, {})}
+    with pytest.raises(CheckpointError, match="100% are asked for"):
+        check_same({"f": {"n": Difference(0.0, 0.999)}}, served, kind="tflite", weights="float32")
+    check_same({"f": {"n": Difference(0.0, 0.999)}}, served, kind="tflite", weights="int8")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.long] if n in LARGE else []) for n in config_names()]
+)
+def test_what_ships_serves_what_it_computes_from_weights_of_its_own(name, tmp_path):
+    experiment = subject(name, tmp_path).experiment(tf.distribute.OneDeviceStrategy("CPU:0"))
+    program = Program(experiment.task, experiment.train_source.spec)
+    examples = examples_of(program, experiment.train_source, weights="float32")
+    module, functions = program.exported("float32")
+    for variable in named_variables(experiment.task).values():
+        variable.assign(tf.zeros_like(variable))  # the export reads none of them
+    made = {}
+    for name, rows in examples.rows.items():
+        for i in range(len(rows)):
+            call = f"{name}/{i}/"
+            inputs = {key.removeprefix(call): x for key, x in examples.given.items() if key.startswith(call)}
+            made |= {
+                f"{call}{key}": x.numpy()
+                for key, x in functions[name](**{k: tf.constant(x) for k, x in inputs.items()}).items()
+            }
+    check_same(differences(examples.expected, made, program.served), program.served, kind="function", weights="float32")
+    assert len({*module.weights} - {*named_variables(experiment.task)}) == 0
+
+
+def test_only_what_is_read_is_exported(tmp_path):
+    experiment = subject("digits_gan", tmp_path).experiment(tf.distribute.OneDeviceStrategy("CPU:0"))
+    module, _ = Program(experiment.task, experiment.train_source.spec).exported("int8")
+    assert {*module.weights} == {path for path in named_variables(experiment.task) if path.startswith("g/")}
+    stored = {id(v) for weights in module.weights.values() for v in weights.variables}
+    assert {id(v) for v in module.variables} == stored
+
+
+def test_what_is_compared_of_large_outputs_is_bounded(tmp_path, monkeypatch):
+    experiment = subject("digits_mlp", tmp_path).experiment(tf.distribute.OneDeviceStrategy("CPU:0"))
+    program, source = Program(experiment.task, experiment.train_source.spec), experiment.train_source
+    of_a_row = 4 * (64 + 10 + 10)
+    monkeypatch.setattr(compare, "MOST_BYTES", of_a_row * 5)
+    assert examples_of(program, source, weights="float32").rows == {"classify": [1, 3]}
+    monkeypatch.setattr(compare, "MOST_BYTES", 0)
+    assert examples_of(program, source, weights="float32").rows == {"classify": [1]}
+    monkeypatch.undo()
+    assert examples_of(program, source, weights="int8").rows == {"classify": [1, 3, *[32] * 31]}

@@ -1,0 +1,229 @@
+"""Which checkpoints stay, and a run that ends because it gets no better."""
+
+import json
+import math
+
+import pytest
+
+from core import checkpoint
+from core.checkpoint import keep
+from core.checkpoint.manifest import read_manifest
+from core.data import digits
+from core.errors import CheckpointError, ConfigurationError
+from tests.commands import CONFIGS, run
+from tests.core.checkpoint_lab import fail, flip_bit, model
+from tests.trainers.trainer_lab import Crash, hashes, make, newest, train
+from trainers.hooks import EarlyStopping
+from trainers.loaded import load
+from trainers.settings import Settings
+
+
+def with_accuracies(tmp_path, found, **settings):
+    """A trainer that evaluates and saves every 10 steps, and then finds these accuracies."""
+    often = {"evaluate_every": 10, "checkpoint_every": 10, "keep_checkpoints": 1, "steps": 10 * len(found)}
+    trainer = make(tmp_path, eval_source=digits("test"), **{**often, "keep_best": "max accuracy", **settings})
+
+    def evaluate(alive):
+        yield "eval", {"loss": 1.0, "accuracy": found[trainer.step // 10 - 1]}
+
+    trainer.evaluations.evaluate = evaluate
+    return trainer
+
+
+def there(trainer):
+    """Why each checkpoint was kept when it was written, by its step."""
+    trainer.settle()
+    steps = checkpoint.steps_in(trainer.workdir.checkpoints)
+    kept = [checkpoint.of_step(trainer.workdir.checkpoints, step).extra["kept"] for step in steps]
+    return {step: entry["because"] for step, entry in zip(steps, kept, strict=True)}
+
+
+BEST = "best by max accuracy"
+
+
+def test_the_last_those_of_every_so_many_steps_and_the_best_stay_each_with_its_reason(tmp_path):
+    trainer = with_accuracies(tmp_path, [0.1, 0.4, 0.7, math.nan, 0.7, 0.6, math.inf], keep_every=20)
+    train(trainer)
+    assert there(trainer) == {
+        20: ["last", "every 20 steps", BEST],
+        30: ["last", BEST],
+        40: ["last", "every 20 steps"],
+        60: ["last", "every 20 steps"],
+        70: ["last"],
+    }
+    assert newest(trainer).extra["kept"]["best"] == {"by": "max accuracy", "step": 30, "value": 0.7}
+    assert trainer.state.best == (
+        "max accuracy",
+        30,
+        0.7,
+    )
+
+
+def test_a_best_never_gets_worse_through_crashes_other_intervals_and_an_unmeasured_save(tmp_path):
+    found = [0.3, 0.9, 0.5, 0.6, 0.8, 0.7, 0.95, 0.2]
+    crashed = with_accuracies(tmp_path, found, hooks=[Crash(30)], steps=80)
+    with pytest.raises(RuntimeError):
+        train(crashed)
+    assert there(crashed) == {20: ["last", BEST]}
+    crashed.save()  # by a signal, at a step that is none of the evaluation's
+    again = with_accuracies(tmp_path, found, evaluate_every=20, checkpoint_every=20, hooks=[Crash(60)], steps=80)
+    again.state.restore(newest(crashed))
+    assert again.step == 30
+    with pytest.raises(RuntimeError):
+        train(again)
+    assert [*there(again)] == [20, 40]
+    last = with_accuracies(tmp_path, found)
+    last.state.restore(newest(again))
+    train(last)
+    assert there(last) == {70: ["last", BEST], 80: ["last"]}
+
+
+def test_a_manifest_that_can_not_be_read_is_no_best(tmp_path):
+    better = checkpoint.Better("min", "loss")
+    saves = checkpoint.Saves(tmp_path, keep=checkpoint.Keep(2, best=better), warn=fail)
+    for step, loss in ((1, 0.1), (2, 0.3), (3, 0.4)):
+        saves.begin(model(), step=step, examples=1, config_hash="", measured={"loss": loss})
+    saves.settle()
+    assert checkpoint.steps_in(tmp_path) == [1, 2, 3]
+    keeper = keep.Keeper(tmp_path, saves.keeper.keep)
+    assert keeper.best(3) == ("min loss", 1, 0.1)
+    flip_bit(tmp_path / "step-000000001" / "manifest.json")
+    assert keep.Keeper(tmp_path, saves.keeper.keep).best(3) == ("min loss", 2, 0.3)
+    with pytest.raises(CheckpointError, match=r"step-000000001` is damaged: `manifest.json` is not as it was written"):
+        checkpoint.of_step(tmp_path, 1)
+    assert read_manifest(tmp_path / "step-000000002").extra["kept"]["measured"] == {"loss": 0.3}
+
+
+@pytest.mark.parametrize(
+    ("better", "found", "change", "ends", "best"),
+    [
+        ("max accuracy", [0.1, 0.5, 0.4, 0.5, 0.9], 0.0, 40, 20),  # as good is no better
+        ("max accuracy", [0.1, 0.5, 0.4, 0.6, 0.9], 0.0, 50, 50),
+        ("max accuracy", [0.1, 0.5, 0.55, 0.58, 0.9], 0.1, 40, 40),  # the best that was seen is kept all the same
+        ("min accuracy", [0.9, 0.5, 0.45, 0.42, 0.1], 0.1, 40, 40),
+        ("max accuracy", [0.3, math.nan, math.nan, 0.9, 0.9], 0.0, 30, 10),
+        ("max accuracy", [math.nan, math.nan, 0.9], 0.0, 20, None),
+    ],
+)
+def test_a_run_ends_when_it_has_not_got_better_for_so_many_evaluations(better, found, change, ends, best, tmp_path):
+    hook = EarlyStopping(better, every=10, patience=2, least_change=change)
+    trainer = with_accuracies(tmp_path, found, hooks=[hook], keep_best=better)
+    train(trainer)
+    assert trainer.step == ends
+    assert (trainer.state.best and trainer.state.best.step) == best
+    if ends < 10 * len(found):
+        assert trainer.state.stopped.startswith("`accuracy` was no better than ")
+        assert trainer.state.stopped.endswith(" in 2 evaluations")
+
+
+def test_a_run_that_was_killed_ends_where_one_that_was_not_does(tmp_path):
+    found = [0.1, 0.5, 0.4, 0.3, 0.2, 0.9]
+
+    def trainer(name, *hooks):
+        stopping = EarlyStopping("max accuracy", every=10, patience=3)
+        return with_accuracies(tmp_path / name, found, hooks=[stopping, *hooks])
+
+    whole, killed, resumed = trainer("whole"), trainer("killed", Crash(40)), trainer("killed")
+    train(whole)
+    with pytest.raises(RuntimeError):
+        train(killed)
+    resumed.state.restore(newest(killed))
+    assert resumed.step == 30
+    train(resumed)
+    assert (resumed.step, resumed.state.stopped) == (whole.step, whole.state.stopped) == (50, resumed.state.stopped)
+    assert hashes(resumed) == hashes(whole)
+    assert there(resumed) == there(whole) == {20: ["last", BEST], 50: ["last"]}
+
+
+def settings_of(**settings):
+    return Settings(**{"steps": 100, "global_batch_size": 32, "evaluate_every": 10, "checkpoint_every": 10, **settings})
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"keep_best": "accuracy"}, ["`Trainer.keep_best` is 'accuracy'", "'max accuracy', 'min loss'"]),
+        ({"keep_best": "maximal accuracy"}, ["which way it is better"]),
+        ({"keep_best": 3}, ["`Trainer.keep_best` is 3"]),
+        ({"keep_every": 25}, ["`Trainer.keep_every` is 25", "`Trainer.checkpoint_every` = 10"]),
+        ({"keep_every": 25, "checkpoint_every": None}, ["`Trainer.checkpoint_every` = None"]),
+        (
+            {"keep_best": "max x", "checkpoint_every": 15},
+            ["`Trainer.checkpoint_every` = 15", "`Trainer.evaluate_every` = 10", "Give both the same"],
+        ),
+        ({"keep_best": "max x", "evaluate_every": None}, ["`Trainer.evaluate_every` = None"]),
+        ({"hooks": [("max x", 10)]}, ["`EarlyStopping.figure` is 'max x' and `Trainer.keep_best` None"]),
+        ({"hooks": [("max x", 10)], "keep_best": "min x"}, ["`Trainer.keep_best` 'min x'"]),
+        (
+            {"hooks": [("max x", 15)], "keep_best": "max x"},
+            ["`EarlyStopping.every` is 15", "`Trainer.checkpoint_every` = 10"],
+        ),
+    ],
+)
+def test_what_would_never_be_kept_is_refused(settings, words):
+    settings["hooks"] = [EarlyStopping(figure, every=every) for figure, every in settings.get("hooks", ())]
+    with pytest.raises(ConfigurationError) as refused:
+        settings_of(**settings)
+    assert all(word in str(refused.value) for word in words), refused.value
+
+
+@pytest.mark.parametrize(
+    "bad", [{"patience": 0}, {"patience": 1.5}, {"least_change": -1.0}, {"least_change": math.nan}]
+)
+def test_a_hook_that_could_not_stop_is_refused(bad):
+    with pytest.raises(ConfigurationError, match=rf"^`EarlyStopping\.{next(iter(bad))}` is "):
+        EarlyStopping("max accuracy", every=10, **bad)
+
+
+def test_intervals_that_fit_are_taken():
+    stopping = EarlyStopping("min a/loss", every=40)
+    kept = settings_of(keep_every=40, keep_best=" min  a/loss ", checkpoint_every=20, hooks=[stopping]).keep
+    assert (kept.last, kept.every, str(kept.best)) == (3, 40, "min a/loss")
+
+
+FLAGS = [f"--gin_file={CONFIGS / 'digits_linear.gin'}", "--workdir=run"]
+GIN = """
+better = "max accuracy"
+Trainer.keep_best = %better
+Trainer.hooks = [@EarlyStopping()]
+EarlyStopping.figure = %better
+EarlyStopping.every = 5
+EarlyStopping.patience = 1
+EarlyStopping.least_change = 0.9
+Trainer.steps = 30
+Trainer.evaluate_every = 5
+Trainer.checkpoint_every = 5
+Trainer.keep_checkpoints = 1
+"""
+
+
+def test_the_command_names_the_best_and_evaluates_it(tmp_path):
+    (tmp_path / "stop.gin").write_text(GIN)
+    flags = [*FLAGS, "--gin_file=stop.gin"]
+    unknown = run(*flags, "--gin_param=better = 'max acuracy'", cwd=tmp_path)
+    assert unknown.returncode == 2
+    assert "no evaluation has the figure `acuracy`" in unknown.stderr
+    assert "Did you mean `accuracy`?" in unknown.stderr
+    done = run(*flags, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["reason"].startswith("stopped at step 10: `accuracy` was no better than ")
+    best = result["best"]
+    assert f"the best by max accuracy is {best['value']:.4g}, of step {best['step']}" in done.stdout
+    plain = run(FLAGS[0], "--workdir=plain", "--gin_param=Trainer.steps = 1", cwd=tmp_path)
+    assert "best" not in plain.stdout
+    with pytest.raises(CheckpointError, match=r"keeps no best checkpoint: .* or choose one by its step: 1\."):
+        load(tmp_path / "plain", step="best")
+    last = run(*flags, "--mode=evaluate", cwd=tmp_path)
+    assert "step 10/10" in last.stdout
+    chosen = run(*flags, "--mode=evaluate", "--checkpoint=best", cwd=tmp_path)
+    assert f"step {best['step']}/{best['step']}" in chosen.stdout
+    assert f"accuracy {best['value']:.4f}" in chosen.stdout
+    assert load(tmp_path / "run", step="best").step == best["step"]
+    none = run(*flags, "--mode=evaluate", "--checkpoint=7", cwd=tmp_path)
+    assert none.returncode == 5
+    assert "there is no checkpoint of step 7" in none.stderr
+    for flag, words in (("best", "has no effect with `--mode=train`"), ("latest", "`--checkpoint` is 'latest'")):
+        refused = run(*flags, f"--checkpoint={flag}", *["--mode=evaluate"] * (flag == "latest"), cwd=tmp_path)
+        assert refused.returncode == 2
+        assert words in refused.stderr

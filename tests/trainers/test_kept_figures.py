@@ -1,0 +1,108 @@
+"""Figures that are found for a checkpoint afterwards are kept as the run's own are, once."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from core.checkpoint import Manifest, SavedVariable
+from tests.commands import CONFIGS, run
+from trainers.kept_figures import is_kept, keep
+from trainers.runs.read import read_run
+
+SHORT = ("steps = 20", "chunk_steps = 10", "log_every = 10", "evaluate_every = None", "checkpoint_every = 10")
+FLAGS = [f"--gin_file={CONFIGS / 'digits_linear.gin'}", *(f"--gin_param=Trainer.{text}" for text in SHORT)]
+NAMED = [
+    "--gin_param=Experiment.eval_sources = {'learnt': @learnt/digits()}",
+    "--gin_param=learnt/digits.split='train'",
+]
+
+
+def manifest(tmp_path, step=20, sha256="a"):
+    return Manifest(tmp_path, step, 0, "", {"w": SavedVariable((), "float32", sha256)}, {})
+
+
+def test_a_line_stands_where_the_run_would_have_written_it_and_once(tmp_path):
+    path = tmp_path / "lines.jsonl"
+    lines = ['{"step": 10, "split": "train", "x": 1.0}', '{"step": 20, "split": "eval", "x": 2.0}', '{"step": 30, "sp']
+    path.write_text("\n".join(lines))
+    keep(path, 10, {"eval": {"x": 1.5}, "eval/a": {"x": float("nan")}})
+    first, eval_10, a_10, eval_20 = path.read_text().splitlines()
+    assert (first, eval_20) == (lines[0], lines[1])  # what a kill has cut short has gone
+    assert [json.loads(line) for line in (eval_10, a_10)] == [
+        {"step": 10, "split": "eval", "x": 1.5},
+        {"step": 10, "split": "eval/a", "x": None},
+    ]
+    before = path.stat()
+    keep(path, 10, {"eval": {"x": 1.5}})
+    assert path.stat() == before
+    keep(path, 20, {"eval": {"x": 3.0}})
+    assert [json.loads(line)["x"] for line in path.read_text().splitlines()] == [1.0, 1.5, None, 3.0]
+
+
+def test_a_checkpoint_of_the_same_step_with_other_bits_is_another(tmp_path):
+    path, one, other = tmp_path / "lines.jsonl", manifest(tmp_path), manifest(tmp_path, sha256="b")
+    assert not is_kept(path, one, {"eval"})
+    keep(path, 20, {"eval": {"x": 1.0}}, of=one)
+    assert is_kept(path, one, {"eval"})
+    assert not is_kept(path, one, {"eval", "eval/a"})
+    assert not is_kept(path, other, {"eval"})
+    keep(path, 20, {"eval": {"x": 2.0}}, of=other)
+    assert [is_kept(path, each, {"eval"}) for each in (one, other)] == [False, True]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained")
+    assert run(*FLAGS, "--workdir=run", cwd=folder).returncode == 0
+    return folder / "run"
+
+
+def evaluate(workdir, *flags):
+    done = run(*FLAGS, "--mode=evaluate", f"--workdir={workdir}", *flags, cwd=workdir.parent)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def lines_of(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_evaluating_a_finished_run_adds_what_it_has_not_and_doubles_nothing(trained, tmp_path):
+    workdir = shutil.copytree(trained, tmp_path / "run")
+    before = (workdir / "metrics.jsonl").read_bytes()
+    evaluate(workdir)
+    assert (workdir / "metrics.jsonl").read_bytes() == before
+    evaluate(workdir, *NAMED)
+    more = lines_of(workdir / "metrics.jsonl")
+    assert b"".join((workdir / "metrics.jsonl").read_bytes().splitlines(True)[:-1]) == before
+    assert (more[-1]["step"], more[-1]["split"]) == (20, "eval/learnt")
+    other = evaluate(workdir, "--gin_param=test/digits.split = 'train'")
+    assert "the figures aren't kept, because the run has another configuration:\n- test/digits.split = 'test'" in other
+    assert lines_of(workdir / "metrics.jsonl") == more
+
+
+def test_beside_a_run_at_work_figures_go_into_a_file_of_their_own(trained, tmp_path):
+    """What holds the lock is the only one to write `metrics.jsonl`; who reads runs sees both files as one."""
+    workdir = shutil.copytree(trained, tmp_path / "run")
+    before = (workdir / "metrics.jsonl").read_bytes()
+    hold = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX); print(); sys.stdin.read()"
+    command = [sys.executable, "-c", hold, str(workdir / ".lock")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        holder.stdout.readline()
+        for _ in range(2):
+            assert "a run is at work there" in evaluate(workdir, *NAMED)
+        holder.stdin.close()
+    assert (workdir / "metrics.jsonl").read_bytes() == before
+    found = lines_of(workdir / "evaluations.jsonl")
+    assert [(line["step"], line["split"]) for line in found] == [(20, "eval"), (20, "eval/learnt")]
+    curves = read_run(workdir).figures
+    assert curves["eval/learnt/loss"].last == (20, found[1]["loss"])
+    assert not read_run(workdir).damage
+    # A run that goes back to before the checkpoint takes its figures back as well.
+    shutil.rmtree(workdir / "checkpoints" / "step-000000020")
+    assert run(*FLAGS, f"--workdir={workdir}", cwd=tmp_path).returncode == 0
+    assert lines_of(workdir / "evaluations.jsonl") == []
+    assert (workdir / "metrics.jsonl").read_bytes().splitlines()[-1] == before.splitlines()[-1]

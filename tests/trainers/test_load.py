@@ -1,0 +1,286 @@
+"""A run from Python: what it has learnt, as evaluation reads it, with bindings of its own."""
+
+import contextlib
+import json
+import shutil
+import threading
+import warnings
+
+import gin
+import numpy as np
+import pytest
+import tensorflow as tf
+from gin import config as gin_config
+
+import trainers
+from core import checkpoint
+from core.data import digits
+from core.errors import CheckpointError, ConfigurationError
+from tests.commands import CONFIGS, run
+from trainers import loaded
+from trainers.evaluator import Evaluator
+
+LATE = """
+import gin
+import numpy as np
+import tensorflow as tf
+from core.data import ArraySource
+from core.optimizers import sgd
+from core.task import Loss, Task, Update
+
+@gin.configurable
+def bent(x, by=1.0):
+    return x * by
+
+@gin.configurable
+def lifted(x, by=0.0):
+    return x + by
+
+@gin.configurable
+class Bent(Task):
+    def __init__(self, *, rng, activation=gin.REQUIRED):
+        super().__init__()
+        self.w = tf.Variable(2.0, name="w")
+        self.net, self.activation = tf.Module(), activation
+        self.net.w = self.w
+
+    def phases(self):
+        return [Update("net", loss=self.loss, trains=self.net, optimizer=sgd(0.0))]
+
+    def loss(self, batch, rng):
+        return Loss(self.activation(self.w * batch["x"]))
+
+    def evaluate(self, batch):
+        return Loss(lifted(self.activation(self.w * batch["x"])))
+
+@gin.configurable
+def ones():
+    return ArraySource({"x": np.ones([4], "float32")}, name="ones")
+"""
+GIN = """
+import late_calls
+Experiment.task = @Bent
+Experiment.train_source = @ones()
+Experiment.eval_source = @ones()
+Bent.activation = @bent
+bent.by = {by}
+Trainer.steps = 2
+Trainer.global_batch_size = 2
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("load")
+
+
+@pytest.fixture(scope="module")
+def trained(folder):
+    """A run of 20 steps with two checkpoints, and what `--mode=evaluate` then prints."""
+    flags = [f"--gin_file={CONFIGS / 'digits_mlp.gin'}", "--gin_param=Trainer.checkpoint_every = 10"]
+    flags += ["--gin_param=Trainer.steps = 20", "--gin_param=Trainer.log_every = 10", "--workdir=digits"]
+    done = run(*flags, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder / "digits", run(*flags, "--mode=evaluate", cwd=folder).stdout
+
+
+@pytest.fixture(scope="module")
+def bent(folder):
+    """Two runs that differ in a binding of what a step calls."""
+    (folder / "late_calls.py").write_text(LATE)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, by in (("twice", 2.0), ("thrice", 3.0)):
+            (folder / f"{name}.gin").write_text(GIN.format(by=by))
+            done = run(f"--gin_file={name}.gin", f"--workdir={name}", cwd=folder)
+            assert done.returncode == 0, done.stderr
+        patch.syspath_prepend(str(folder))
+        yield folder / "twice", folder / "thrice"
+
+
+def contents(path):
+    return {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in sorted(path.rglob("*")) if p.is_file()}
+
+
+def test_a_run_evaluates_to_what_the_command_prints_and_none_of_its_files_is_touched(trained, monkeypatch, tmp_path):
+    path, printed = trained
+    before = contents(path)
+    monkeypatch.chdir(tmp_path)
+    loaded_run = trainers.load(path)
+    told = json.loads((path / "result.json").read_text())["evaluation"]
+    assert loaded_run.evaluate() == told
+    assert f"loss {told['loss']:.4f}  accuracy {told['accuracy']:.4f}" in printed
+    assert contents(path) == before
+    assert loaded_run.step == loaded_run.manifest.step == 20
+    assert loaded_run.figures["eval/accuracy"].last == (20, told["accuracy"])
+    assert repr(loaded_run).startswith(f"LoadedRun('{path}', step 20, MlpClassifier(9,610 parameters), eval/loss ")
+    assert len(loaded_run.train_source) > len(loaded_run.eval_source)
+
+
+def test_an_earlier_step_and_another_source(trained):
+    early = trainers.load(str(trained[0]), step=10)
+    assert early.step == 10
+    assert early.evaluate(digits("train")) == Evaluator(early.experiment, digits("train")).evaluate()
+    assert early.evaluate() != trainers.load(trained[0]).evaluate()
+    with pytest.raises(CheckpointError, match=r"`step` is 15, and of that step .* `step-000000010`, `step-000000020`"):
+        trainers.load(trained[0], step=15)
+
+
+def test_runs_have_bindings_of_their_own_whatever_the_order(bent):
+    x = {"x": tf.constant([1.0])}
+
+    def value(one):
+        return float(one.task.evaluate(x).per_example[0])
+
+    for order in (bent, bent[::-1]):
+        runs = {path.name: trainers.load(path) for path in order}
+        traced = {name: tf.function(one.task.evaluate, autograph=False) for name, one in runs.items()}
+        for name, by in (("twice", 2.0), ("thrice", 3.0), ("twice", 2.0)):
+            assert value(runs[name]) == 2.0 * by
+            assert float(traced[name](x).per_example[0]) == 2.0 * by
+            assert float(runs[name].task.phases()[0].loss(x, None).per_example[0]) == 2.0 * by
+            assert runs[name].evaluate()["loss"] == 2.0 * by
+            assert float(runs[name].experiment.make_task().activation(1.0)) == by
+
+
+def test_each_thread_has_the_bindings_of_the_run_that_it_calls(bent):
+    runs, wrong, begin = [trainers.load(path) for path in bent], [], threading.Barrier(3)
+
+    def call(function, expected):
+        begin.wait()
+        wrong.extend(x for _ in range(2000) if (x := function(1.0)) != expected)
+
+    import late_calls
+
+    gin.bind_parameter("bent.by", 5.0)
+    calls = [(runs[0].task.activation, 2.0), (runs[1].task.activation, 3.0), (late_calls.bent, 5.0)]
+    threads = [threading.Thread(target=call, args=each) for each in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_bindings_of_the_process_stay_as_they_are(bent, fails, tmp_path):
+    path = bent[0]
+    if fails:
+        path = tmp_path / "broken"
+        shutil.copytree(bent[0], path)
+        shutil.rmtree(path / "checkpoints")
+    gin.bind_parameter("bent.by", 7.0)
+    gin.finalize()
+
+    def state():
+        gin_tables = [dict(getattr(gin_config, name)) for name in ("_CONFIG", "_OPERATIVE_CONFIG", "_SINGLETONS")]
+        return gin_tables, set(gin_config._IMPORTS), gin_config.config_is_locked(), gin.current_scope()
+
+    before = state()
+    with gin.config_scope("mine"):
+        with pytest.raises(CheckpointError, match="there is no checkpoint") if fails else contextlib.nullcontext():
+            trainers.load(path).evaluate()
+        assert gin.current_scope() == ["mine"]
+    assert state() == before
+    assert gin.config_is_locked()
+
+
+def test_bindings_that_only_a_step_asks_for_are_named(bent, tmp_path):
+    path = tmp_path / "lifted"
+    shutil.copytree(bent[0], path)
+    given = path / "config" / "given.gin"
+    given.write_text(given.read_text() + "lifted.by = 0.5\n")
+    with pytest.warns(UserWarning, match=r"binds lifted\.by, which nothing has asked for.*`with run\.bindings\(\):`"):
+        one = trainers.load(path)
+    assert one.evaluate()["loss"] == 4.5
+    x = {"x": tf.constant([1.0])}
+    assert float(one.task.evaluate(x).per_example[0]) == 4.0
+    with one.bindings():
+        assert float(one.task.evaluate(x).per_example[0]) == 4.5
+
+
+def test_a_checkpoint_that_a_run_replaces_meanwhile_is_followed_by_the_next(trained, tmp_path, monkeypatch):
+    path = tmp_path / "going_on"
+    shutil.copytree(trained[0], path)
+    restore, seen = checkpoint.restore, []
+
+    def late(manifest, variables, **settings):
+        seen.append(manifest.step)
+        if manifest.step == 20:
+            shutil.rmtree(manifest.path)
+        restore(manifest, variables, **settings)
+
+    monkeypatch.setattr(loaded.checkpoint, "restore", late)
+    assert trainers.load(path).step == 10
+    assert seen == [20, 10]
+
+
+def test_what_is_no_run_is_refused(trained, folder, tmp_path):
+    path = trained[0]
+    with pytest.raises(ConfigurationError, match=r"doesn't exist: name the folder of a run.* Did you mean"):
+        trainers.load(f"{path}s")
+    with pytest.raises(ConfigurationError, match="is no run, and none lies in it"):
+        trainers.load(tmp_path)
+    with pytest.raises(ConfigurationError, match="is no run, but holds some: name one, as"):
+        trainers.load(folder)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "run.json").write_text("{}")
+    with pytest.raises(ConfigurationError, match=r"has no `config/given\.gin`"):
+        trainers.load(tmp_path / "empty")
+
+
+def test_what_doesnt_fit_or_is_damaged_is_an_error(trained, tmp_path):
+    def copy(name, old="", new=""):
+        shutil.copytree(trained[0], tmp_path / name)
+        given = tmp_path / name / "config" / "given.gin"
+        given.write_text(given.read_text().replace(old, new))
+        return tmp_path / name
+
+    with pytest.raises(CheckpointError, match=r"doesn't fit this model:\n.*\n +misshapen +task/net/"):
+        trainers.load(copy("wider", "[64, 128, 10]", "[64, 130, 10]"))
+    with pytest.raises(ConfigurationError, match=r"there is no module `nowhere_at_all`"):
+        trainers.load(copy("elsewhere", "Experiment.task", "import nowhere_at_all\nExperiment.task"))
+    damaged = copy("damaged")
+    shard = damaged / "checkpoints" / "step-000000020" / "variables.data-00000-of-00001"
+    shard.write_bytes(shard.read_bytes()[:-1] + b"\xff\x00")
+    with pytest.warns(UserWarning, match="is damaged and was passed over"):
+        assert trainers.load(damaged).step == 10
+    with pytest.warns(UserWarning, match="passed over"), pytest.raises(CheckpointError, match="no whole checkpoint"):
+        trainers.load(damaged, step=20)
+
+
+EACH = ["digits_ddpm", "digits_gan", "digits_pix2pix", "digits_simclr", "digits_vae"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [*EACH, "text_markov"])
+def test_every_kind_of_run_evaluates_as_it_did(name, tmp_path):
+    few = [f"--gin_param={x}" for x in ("Trainer.steps = 2", "Trainer.chunk_steps = None", "Trainer.hooks = []")]
+    done = run(f"--gin_file={CONFIGS / name}.gin", *few, "--workdir=run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    _same(tmp_path / "run")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("mirrored", []),
+        ("mesh", []),
+        ("local_steps", ["Trainer.local_steps = 2", "Trainer.evaluate_every = None", "Trainer.log_every = None"]),
+    ],
+)
+def test_a_run_of_many_devices_is_loaded_onto_one(name, more, tmp_path):
+    files = [f"--gin_file={CONFIGS / each}.gin" for each in ("digits_gan", f"runtime/{name}")]
+    few = [f"--gin_param={x}" for x in ("Trainer.steps = 4", "Trainer.hooks = []", *more)]
+    done = run(*files, *few, "--workdir=run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    _same(tmp_path / "run", rtol=1e-6)  # sums over replicas have another order
+
+
+def _same(path, rtol=0.0):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        one = trainers.load(path)
+    told, figures = json.loads((path / "result.json").read_text())["evaluation"], one.evaluate()
+    assert figures.keys() == told.keys()
+    np.testing.assert_allclose([figures[name] for name in told], [*told.values()], rtol=rtol)

@@ -1,0 +1,247 @@
+"""What becomes of a bad step: left out, or taken back with the way to it; killed and resumed to the same bits."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from trainer_lab import Crash, Lines, make, newest
+
+from core import layers
+from core.data import ArraySource
+from core.errors import DataError
+from core.optimizers import adam
+from core.task import Loss, Task, Update
+from core.telemetry import JsonLines, Telemetry
+from core.testing import on_virtual_cpus, on_virtual_mesh
+from trainers.again import pass_steps
+from trainers.hooks import Hook
+
+STEPS, ROWS, BATCH = 40, 1024, 8  # 128 steps an epoch
+RANDOM = np.random.RandomState(0)
+X = RANDOM.randn(ROWS, 3).astype(np.float32)
+
+
+class Pair(Task):
+    """Trains two networks in turn: what is bad shows in the second, once the first is written."""
+
+    def __init__(self, *, rng):
+        super().__init__()
+        self.first, self.second = (layers.Linear(3, 1, rng=rng.fold(name)) for name in ("first", "second"))
+
+    def phases(self):
+        return [
+            Update("first", loss=self.first_loss, trains=self.first, optimizer=adam(0.05)),
+            Update("second", loss=self.second_loss, trains=self.second, optimizer=adam(0.05)),
+        ]
+
+    def first_loss(self, batch, rng):
+        return Loss(tf.square(self.first(batch["x"])[:, 0] - 1.0))
+
+    def second_loss(self, batch, rng):
+        return Loss(tf.square(self.second(batch["x"])[:, 0] - self.first(batch["x"])[:, 0]) * batch["times"])
+
+
+class Counted(Hook):
+    """Keeps something, from its first call on."""
+
+    calls = 0
+
+    def __call__(self, run):
+        self.calls += 1
+        run.report("counted", {"calls": float(self.calls)})
+
+    def state(self):
+        return {"calls": self.calls} if self.calls else {}
+
+    def load(self, state):
+        self.calls = state.get("calls", 0)
+
+
+def source(*bad, value=np.nan):
+    """Examples of which those at these places of the first epoch's order are bad."""
+    times = np.ones([ROWS], np.float32)
+    for row in bad:
+        times[row] = value
+    return ArraySource({"x": X, "times": times}, name="some")
+
+
+def bad_source(trainer_of, steps, value=np.nan):
+    """A source that strikes at these steps, of the first epoch."""
+    input = trainer_of(source()).input
+    return source(*(int(input.examples_of(step)[0, 0]) for step in steps), value=value)
+
+
+def trainer_of(tmp_path, name, source, hooks=(), **settings):
+    how = {"steps": STEPS, "global_batch_size": BATCH, "chunk_steps": 5, "log_every": 10, "checkpoint_every": 10}
+    return make(tmp_path, name, task=Pair, source=source, hooks=[Counted(15), *hooks], **{**how, **settings})
+
+
+def struck(tmp_path, *steps, value=np.nan):
+    return bad_source(lambda found: trainer_of(tmp_path, "looked", found), steps, value)
+
+
+def train(trainer):
+    lines = Lines()
+    telemetry = Telemetry([lines, JsonLines(trainer.workdir.metrics, trainer.step)])
+    trainer.train(telemetry)
+    telemetry.close()
+    return lines.lines
+
+
+def resume(trainer):
+    trainer.state.restore(newest(trainer))
+    return train(trainer)
+
+
+def end_of(trainer):
+    """All that stands at the end of a run: what is learnt, the place in the data, the lines."""
+    manifest = newest(trainer)
+    timed = ("examples_per_second", "step_seconds", "data_wait")
+    lines = [json.loads(line) for line in trainer.workdir.metrics.read_text().splitlines()]
+    lines = [{key: x for key, x in line.items() if key not in timed} for line in lines]
+    return {path: x.sha256 for path, x in manifest.variables.items()}, manifest.examples, dict(manifest.extra), lines
+
+
+def led(trainer, *parts):
+    """Takes these steps alone, `(begin, end)`; returns what they lead to."""
+    for begin, end in parts:
+        trainer.state.step = begin
+        pass_steps(trainer, end)
+    return weights(trainer)
+
+
+def weights(trainer):
+    return {path: v.numpy() for path, v in trainer.state.variables.items()}
+
+
+def assert_same(found, expected):
+    assert found.keys() == expected.keys()
+    for path, value in expected.items():
+        np.testing.assert_array_equal(found[path], value, err_msg=path)
+
+
+WHERE = {"one device": lambda: None, "2 replicas": lambda: on_virtual_cpus(2), "mesh": lambda: on_virtual_mesh(2, 1)}
+ELSEWHERE = [("one device", True), ("2 replicas", False), ("2 replicas", True), ("mesh", False)]
+PLACES = [("one device", False), *(pytest.param(*place, marks=pytest.mark.long) for place in ELSEWHERE)]
+
+
+@pytest.mark.parametrize(("where", "compile"), PLACES)
+def test_a_run_leaves_bad_steps_out(tmp_path, where, compile):
+    examples, how = struck(tmp_path, 7, 8, 23), {"strategy": WHERE[where](), "compile": compile}
+    trainer = trainer_of(tmp_path, "skips", examples, on_nonfinite="skip", **how)
+    lines = train(trainer)
+    assert [f["skipped_steps"] for _, split, f in lines if split == "train"] == [2, 2, 3, 3]
+    assert trainer.step == STEPS
+    around = trainer_of(tmp_path, "around", examples, **how)
+    assert_same(weights(trainer), led(around, (0, 7), (9, 23), (24, STEPS)))
+
+
+def test_a_run_that_leaves_steps_out_ends_the_same_if_it_is_killed(tmp_path):
+    examples, how = struck(tmp_path, 9, 10, 23), {"on_nonfinite": "skip", "max_skips": 2}
+    whole = trainer_of(tmp_path, "whole", examples, **how)
+    train(whole)
+    for step in (10, 15, 30):
+        killed = trainer_of(tmp_path, f"killed-{step}", examples, hooks=[Crash(step)], **how)
+        with pytest.raises(RuntimeError):
+            train(killed)
+        again = trainer_of(tmp_path, f"killed-{step}", examples, **how)
+        resume(again) if newest(again) else train(again)
+        assert end_of(again) == end_of(whole)
+
+
+def test_too_many_bad_steps_in_a_row_end_the_run_though_it_was_killed_among_them(tmp_path):
+    examples, how = struck(tmp_path, 8, 9, 10, 18, 19, 20, 21), {"on_nonfinite": "skip", "max_skips": 3}
+    with pytest.raises(RuntimeError):
+        train(trainer_of(tmp_path, "run", examples, hooks=[Crash(15)], **how))
+    again = trainer_of(tmp_path, "run", examples, **how)
+    with pytest.raises(DataError, match=r"step 21 is not finite.*The 3 steps before it.*`Trainer.max_skips` is 3"):
+        resume(again)
+    assert_same(weights(again), led(trainer_of(tmp_path, "around", examples), (0, 8), (11, 18)))
+
+
+LOCAL = {"local_steps": 5}
+BACK = [("2 replicas", {}), ("2 replicas", LOCAL), ("mesh", {})]
+
+
+@pytest.mark.parametrize(
+    ("where", "how"), [("one device", {}), *(pytest.param(*place, marks=pytest.mark.long) for place in BACK)]
+)
+def test_a_run_goes_back_and_past_the_examples(tmp_path, where, how):
+    examples, how = struck(tmp_path, 23), {"strategy": WHERE[where](), **how}
+    trainer = trainer_of(tmp_path, "back", examples, on_nonfinite="rollback", **how)
+    lines = train(trainer)
+    found = [(step, f["rollbacks"]) for step, split, f in lines if split == "train"]
+    assert found == [(10, 0), (20, 0), (30, 1), (40, 1)]
+    around = trainer_of(tmp_path, "around", examples, **how)
+    led(around, (0, 20))
+    around.input.origin += 4 * BATCH
+    assert_same(weights(trainer), led(around, (20, STEPS)))
+    assert newest(trainer).examples == (STEPS + 4) * BATCH
+
+
+def test_a_run_goes_back_to_its_beginning_where_nothing_was_saved_since(tmp_path):
+    examples = struck(tmp_path, 18)
+    trainer = trainer_of(tmp_path, "back", examples, on_nonfinite="rollback", checkpoint_every=None)
+    train(trainer)
+    around = trainer_of(tmp_path, "around", examples)
+    around.input.origin += 19 * BATCH
+    assert_same(weights(trainer), led(around, (0, STEPS)))
+    lines = [json.loads(line) for line in trainer.workdir.metrics.read_text().splitlines()]
+    assert [line["step"] for line in lines if line["split"] == "train"] == [10, 20, 30, 40]
+    # What a hook has come to since is taken back as well.
+    assert [(line["step"], line["calls"]) for line in lines if line["split"] == "counted"] == [
+        (15, 1),
+        (30, 2),
+        (40, 3),
+    ]
+
+
+class KilledError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before it is saved", "once it is saved"])
+def test_a_run_that_was_killed_while_it_went_back_ends_the_same(tmp_path, monkeypatch, before):
+    examples, how = struck(tmp_path, 23), {"on_nonfinite": "rollback"}
+    whole = trainer_of(tmp_path, "whole", examples, **how)
+    train(whole)
+    killed = trainer_of(tmp_path, "killed", examples, **how)
+    save = killed.state.save
+
+    def dying(**arguments):
+        if killed.state.rollbacks and before:
+            raise KilledError
+        save(**arguments)
+        if killed.state.rollbacks:
+            raise KilledError
+
+    monkeypatch.setattr(killed.state, "save", dying)
+    with pytest.raises(KilledError):
+        train(killed)
+    again = trainer_of(tmp_path, "killed", examples, **how)
+    resume(again)
+    assert end_of(again) == end_of(whole)
+
+
+def test_a_run_goes_back_so_often_and_no_more(tmp_path):
+    examples, how = struck(tmp_path, 3, 23), {"on_nonfinite": "rollback", "max_rollbacks": 1}
+    with pytest.raises(RuntimeError):
+        train(trainer_of(tmp_path, "run", examples, hooks=[Crash(15)], **how))
+    with pytest.raises(DataError, match=r"The run went back 1 times before, and `Trainer.max_rollbacks` is 1"):
+        resume(trainer_of(tmp_path, "run", examples, **how))
+
+
+@pytest.mark.parametrize(("policy", "figure"), [("skip", "skipped_steps"), ("rollback", "rollbacks")])
+def test_a_spike_is_left_out_or_taken_back(tmp_path, policy, figure):
+    examples = struck(tmp_path, 110, value=1e6)
+    trainer = trainer_of(tmp_path, "run", examples, steps=120, checkpoint_every=50, on_spike=policy)
+    assert [figures[figure] for _, split, figures in train(trainer) if split == "train"][-1] == 1
+    around = trainer_of(tmp_path, "around", examples, steps=120)
+    led(around, (0, 100))
+    if policy == "skip":
+        led(around, (100, 110), (111, 120))
+    else:
+        around.input.origin += 11 * BATCH
+        led(around, (100, 120))
+    assert_same(weights(trainer), weights(around))

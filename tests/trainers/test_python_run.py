@@ -1,0 +1,153 @@
+"""Training by calls of Python: the numbers of the command, stopped and gone on with, and known again."""
+
+import functools
+import json
+import os
+import signal
+import threading
+
+import pytest
+
+import trainers
+from core.data import digits
+from core.errors import ConfigurationError, PreemptedError
+from core.optimizers import adamw, warmup_cosine
+from models.classifiers.mlp import MlpClassifier
+from tests.commands import CONFIGS, run
+from trainers import Experiment, Settings
+from trainers.hooks import Hook
+from trainers.runs.read import read_run
+
+FLAGS = [f"--gin_file={CONFIGS / 'digits_mlp.gin'}", "--workdir=command"]
+FLAGS += [f"--gin_param=Trainer.{x}" for x in ("steps = 20", "log_every = 10", "evaluate_every = 10")]
+
+
+def mlp(rng, dropout=0.0, peak_rate=3e-3):
+    rate = warmup_cosine(peak_rate, warmup_steps=100, total_steps=3000)
+    return MlpClassifier(rng=rng, sizes=[64, 128, 10], dropout=dropout, optimizer=adamw(rate))
+
+
+def experiment(task=mlp, **changed):
+    return Experiment(**{"task": task, "train_source": digits("train"), "eval_source": digits("test"), **changed})
+
+
+def settings(**changed):
+    return Settings(**{"steps": 20, "global_batch_size": 32, "log_every": 10, "evaluate_every": 10, **changed})
+
+
+def hashes(one):
+    return {path: saved.sha256 for path, saved in one.manifest.variables.items()}
+
+
+class At(Hook):
+    """Does something at one step, once."""
+
+    def __init__(self, step, what):
+        super().__init__(step)
+        self.what = what
+
+    def due(self, step, steps):
+        return step == self.every
+
+    def __call__(self, run):
+        self.what()
+
+
+def interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("python_run")
+
+
+@pytest.fixture(scope="module")
+def whole(folder):
+    """A run that nothing has stopped."""
+    return trainers.train(experiment(), settings(), folder / "whole", quiet=True)
+
+
+def test_the_numbers_are_those_of_the_command(whole, folder):
+    done = run(*FLAGS, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    loaded = trainers.load(folder / "command")
+    assert hashes(loaded) == hashes(whole)
+    result = json.loads((folder / "command" / "result.json").read_text())
+    assert whole.evaluate() == loaded.evaluate() == result["evaluation"]
+    assert json.loads((folder / "whole" / "result.json").read_text()) == result
+    with pytest.raises(ConfigurationError, match="holds a run that gin files describe"):
+        trainers.train(experiment(), settings(), folder / "command", quiet=True)
+    refused = run(FLAGS[0], "--workdir=whole", cwd=folder)
+    assert refused.returncode == ConfigurationError.exit_code
+    assert "+ Experiment.task = @MlpClassifier" in refused.stderr
+
+
+def test_a_run_that_is_stopped_goes_on_by_the_same_call(whole, folder):
+    before, one = signal.getsignal(signal.SIGINT), experiment()
+    stopping = settings(hooks=[At(5, interrupt)])
+    with pytest.raises(PreemptedError, match="stopped by SIGINT after step 10 of 20; everything is in"):
+        trainers.train(one, stopping, folder / "stopped", quiet=True)
+    assert signal.getsignal(signal.SIGINT) == before
+    assert read_run(folder / "stopped").state == "stopped"
+    again = trainers.train(one, stopping, folder / "stopped", quiet=True)
+    assert hashes(again) == hashes(whole)
+    assert again.evaluate() == whole.evaluate()
+
+
+def test_a_finished_run_is_returned_as_it_is_and_longer_settings_go_on(whole, folder, capsys):
+    again = trainers.train(experiment(), settings(), folder / "whole")
+    assert capsys.readouterr().out.startswith("already finished: 20 steps, loss ")
+    assert (hashes(again), again.step, repr(again)) == (hashes(whole), 20, repr(whole))
+    trainers.train(experiment(), settings(steps=10), folder / "longer", quiet=True)
+    assert capsys.readouterr().out == ""
+    longer = trainers.train(experiment(), settings(), folder / "longer")
+    assert "going on from step 10 (`step-000000010`)" in capsys.readouterr().out
+    assert hashes(longer) == hashes(whole)
+
+
+def test_it_is_listed_like_any_run(whole, folder):
+    found = read_run(folder / "whole")
+    assert (found.state, found.step, found.steps, found.damage) == ("finished", 20, 20, ())
+    assert found.configuration["Experiment.task"] == "'MlpClassifier'"
+    assert found.figures["eval/accuracy"].steps == whole.figures["eval/accuracy"].steps == (10, 20)
+    with pytest.raises(ConfigurationError, match=r"call `trainers\.train`, which returns a finished run"):
+        trainers.load(folder / "whole")
+
+
+@pytest.mark.parametrize(
+    ("changed", "set_otherwise", "says"),
+    [
+        ({"seed": 1}, {}, "- Experiment.seed = 0\n+ Experiment.seed = 1"),
+        ({"task": functools.partial(mlp, dropout=0.1)}, {}, "- task/net/dropout/rate = 0.0\n+ task/net/dropout/rate"),
+        ({"task": lambda rng: mlp(rng, peak_rate=1e-3)}, {}, "- net.learning_rate = '0 at 0, 0.003 at 100, "),
+        ({"train_source": digits("test")}, {}, "- Experiment.train_source = '1437 examples of digits"),
+        ({}, {"global_batch_size": 16}, "- Trainer.global_batch_size = 32\n+ Trainer.global_batch_size = 16"),
+    ],
+)
+def test_another_run_in_the_folder_is_refused(whole, folder, changed, set_otherwise, says):
+    with pytest.raises(ConfigurationError, match="holds a run of another configuration") as refused:
+        trainers.train(experiment(**changed), settings(**set_otherwise), folder / "whole", quiet=True)
+    assert says in str(refused.value)
+    assert str(refused.value).endswith("or call `trainers.train` with what it was called with before.")
+
+
+def test_what_was_trained_before_begins_no_run(whole, folder):
+    with pytest.raises(ConfigurationError, match=r"`experiment` was trained before.*`Experiment\(\.\.\.\)`"):
+        trainers.train(whole.experiment, settings(), folder / "second", quiet=True)
+
+
+def test_an_error_leaves_the_folder_to_the_next_call(whole, folder):
+    def fail():
+        raise RuntimeError("the hook's own")
+
+    with pytest.raises(RuntimeError, match="the hook's own"):
+        trainers.train(experiment(), settings(hooks=[At(10, fail)]), folder / "failed", quiet=True)
+    assert read_run(folder / "failed").reason == "RuntimeError: the hook's own"
+    found = []
+    thread = threading.Thread(
+        target=lambda: found.append(trainers.train(experiment(), settings(), folder / "failed", quiet=True))
+    )
+    thread.start()
+    thread.join()
+    assert hashes(found[0]) == hashes(whole)

@@ -1,0 +1,128 @@
+"""A run that goes on while its checkpoints are written, and waits for them where it has to."""
+
+import json
+import threading
+
+import pytest
+
+from core import checkpoint
+from core.checkpoint import saves, write
+from core.errors import CheckpointError
+from tests.commands import CONFIGS, run
+from tests.core.checkpoint_lab import fail
+from tests.trainers.trainer_lab import make, train
+from trainers.hooks import Hook
+
+
+class At(Hook):
+    """Does something before the checkpoint of a step."""
+
+    def __init__(self, every, act):
+        super().__init__(every)
+        self.act = act
+
+    def due(self, step, steps):
+        return step == self.every
+
+    def __call__(self, run):
+        self.act(run)
+
+
+@pytest.fixture
+def held(monkeypatch):
+    """Lets no writer begin before it is set."""
+    released, write_parts = threading.Event(), saves.write_parts
+
+    def waiting(*arguments):
+        assert released.wait(60)
+        return write_parts(*arguments)
+
+    monkeypatch.setattr(saves, "write_parts", waiting)
+    yield released
+    released.set()
+
+
+def steps_in(trainer):
+    return checkpoint.steps_in(trainer.workdir.checkpoints)
+
+
+def test_steps_are_taken_while_a_checkpoint_is_written_and_the_end_waits_for_the_last(held, tmp_path):
+    seen = []
+
+    def release(run):
+        seen.append((run.state.saves.busy, steps_in(run)))
+        held.set()
+
+    trainer = make(tmp_path, checkpoint_every=20, hooks=[At(30, release)])
+    train(trainer)
+    assert seen == [(True, [])]  # ten steps after the first was begun
+    assert not trainer.state.saves.busy
+    assert checkpoint.newest(trainer.workdir.checkpoints, warn=fail).step == 40
+
+
+def test_a_checkpoint_that_can_not_be_written_ends_the_run_where_the_next_chunk_ends(tmp_path, monkeypatch):
+    trainer = make(tmp_path, checkpoint_every=10, chunk_steps=5, log_every=None)
+    seal, wait = write.seal, threading.Event()
+
+    def full(file):
+        if "000000020" in str(file):
+            raise OSError(28, "No space left on device", str(file))
+        return seal(file)
+
+    def until_it_has_failed(run):
+        while run.state.saves.busy:
+            wait.wait(0.01)
+
+    monkeypatch.setattr(write, "seal", full)
+    taken = type(trainer).take_steps
+
+    def then_wait(self, *arguments, **options):
+        taken(self, *arguments, **options)
+        until_it_has_failed(self)
+
+    monkeypatch.setattr(type(trainer), "take_steps", then_wait)
+    with pytest.raises(CheckpointError, match=r"step 20 could not be written .*No space left on device"):
+        train(trainer)
+    assert trainer.step == 25
+    assert steps_in(trainer) == [10]
+
+
+def test_a_crash_waits_for_what_is_written(held, tmp_path):
+    def crash(run):
+        threading.Timer(0.1, held.set).start()
+        raise ZeroDivisionError
+
+    trainer = make(tmp_path, checkpoint_every=10, hooks=[At(20, crash)])
+    with pytest.raises(ZeroDivisionError):
+        train(trainer)
+    assert steps_in(trainer) == [10]
+
+
+STOPS = """
+Trainer.hooks = [@EarlyStopping()]
+Trainer.keep_best = "max accuracy"
+Trainer.keep_every = 1000
+EarlyStopping.figure = "max accuracy"
+EarlyStopping.every = 500
+"""
+
+
+@pytest.mark.long
+def test_a_run_that_keeps_more_and_may_stop_resumes_exactly(tmp_path):
+    (tmp_path / "stops.gin").write_text(STOPS)
+    flags = [f"--gin_file={CONFIGS / 'digits_linear.gin'}", "--gin_file=stops.gin"]
+    done = run(*flags, "--mode=resume_check", cwd=tmp_path, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "resume is exact" in done.stdout
+
+
+@pytest.mark.long
+def test_two_replicas_on_a_mesh_keep_the_best_too(tmp_path):
+    flags = [f"--gin_file={CONFIGS / name}.gin" for name in ("digits_linear", "runtime/mesh")]
+    often = ("steps = 40", "evaluate_every = 10", "checkpoint_every = 10", "keep_checkpoints = 1")
+    flags += [f"--gin_param=Trainer.{text}" for text in (*often, 'keep_best = "min loss"')]
+    flags += ["--gin_param=mesh.batch = 2", "--gin_param=mesh.model = 1"]
+    done = run(*flags, "--workdir=run", cwd=tmp_path, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    best = json.loads((tmp_path / "run" / "result.json").read_text())["best"]
+    assert sorted({best["step"], 40}) == checkpoint.steps_in(tmp_path / "run" / "checkpoints")

@@ -1,0 +1,215 @@
+"""Runs that train on a stream: exact when they go on, however they are cut up; refused where it is another."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from trainer_lab import Crash, hashes, newest, train
+from trainer_lab import make as make_trainer
+
+from core.data import Stream, digits
+from core.distribution import mirrored
+from core.errors import ConfigurationError, DataError
+from core.optimizers import sgd
+from core.task import Loss, Task, Update
+from trainers.experiment import Experiment
+
+PLAIN = digits("train")
+ARRAYS = {key: x.numpy() for key, x in PLAIN.gather(tf.range(len(PLAIN), dtype=tf.int64)).items()}
+
+
+def shuffled_digits(seed, epoch, count=300):
+    """So few that a run comes to the fifth epoch."""
+    for i in np.random.RandomState([seed, epoch]).permutation(count):
+        yield {key: x[i] for key, x in ARRAYS.items()}
+
+
+def as_dataset(seed, epoch):
+    some = {key: x[:300] for key, x in ARRAYS.items()}
+    return tf.data.Dataset.from_tensor_slices(some).shuffle(300, seed=1000 * seed + epoch)
+
+
+class Order(Task):
+    """Keeps a mean of images that hangs on which step had which."""
+
+    def __init__(self, *, rng):
+        super().__init__()
+        self.w = tf.Variable(tf.zeros([8, 8, 1]), name="w")
+
+    def phases(self):
+        return [Update("fit", loss=self.loss, trains=self, optimizer=sgd(0.3))]
+
+    def loss(self, batch, rng):
+        return Loss(tf.reduce_sum(tf.square(self.w - batch["image"]), [1, 2, 3]))
+
+
+def make(*arguments, **settings):
+    return make_trainer(*arguments, task=Order, **settings)
+
+
+def resumed(tmp_path, name, stream, *, first, then):
+    """A run of 20 steps that goes on, once it has ended, by other settings."""
+    train(make(tmp_path, name, source=stream(), steps=20, **first))
+    trainer = make(tmp_path, name, source=stream(), **then)
+    trainer.state.restore(newest(trainer))
+    return trainer
+
+
+@pytest.mark.parametrize(("function", "shuffle"), [(shuffled_digits, None), (as_dataset, 50)])
+def test_a_run_that_goes_on_ends_in_the_same_bits(tmp_path, function, shuffle):
+    def stream():
+        return Stream(function, shuffle=shuffle)
+
+    whole = make(tmp_path, "whole", source=stream())
+    train(whole)
+    again = resumed(tmp_path, "cut", stream, first={"chunk_steps": 5}, then={"chunk_steps": 8, "log_every": 40})
+    train(again)
+    assert hashes(again) == hashes(whole)
+    assert newest(again).extra["stream"] == newest(whole).extra["stream"]
+
+
+def test_neither_replicas_nor_microbatches_nor_chunks_change_what_a_step_sees(tmp_path):
+    stream = Stream(shuffled_digits)
+    plain = make(tmp_path, source=stream, chunk_steps=1)
+    expected = {step: plain.input.batch_of(step)["label"].numpy().reshape(-1).tolist() for step in (0, 7, 13)}
+    for replicas, microbatches, chunk_steps in [(2, 1, 4), (4, 2, 5), (1, 2, 10)]:
+        strategy = mirrored(replicas=replicas) if replicas > 1 else None
+        settings = {"chunk_steps": chunk_steps, "microbatches": microbatches}
+        trainer = make(tmp_path, source=stream, strategy=strategy, **settings)
+        for step, labels in expected.items():
+            chunk = next(trainer.input.chunks_from(step))["label"]
+            parts = [part[step % chunk_steps] for part in trainer.input.strategy.experimental_local_results(chunk)]
+            assert tf.reshape(tf.concat(parts, axis=1), [-1]).numpy().tolist() == labels
+            assert trainer.input.batch_of(step)["label"].shape == (microbatches, 32 // microbatches)
+    assert plain.input.examples_of(7).tolist() == [list(range(7 * 32, 8 * 32))]
+
+
+def test_two_replicas_go_on_as_one_did_with_another_batch_size(tmp_path):
+    def stream():
+        return Stream(shuffled_digits)
+
+    settings = {"chunk_steps": 5, "global_batch_size": 16, "steps": 45, "log_every": 15}
+    on_two = resumed(tmp_path, "a", stream, first={}, then={**settings, "strategy": mirrored(replicas=2)})
+    on_one = resumed(tmp_path, "b", stream, first={}, then=settings)
+    for trainer in (on_two, on_one):
+        assert trainer.input.examples_before(20) == 20 * 32
+        assert trainer.input.examples_of(20)[0, 0] == 20 * 32
+        train(trainer)
+    assert newest(on_two).extra["stream"] == newest(on_one).extra["stream"]
+    seen = 20 * 32 + 25 * 16
+    assert newest(on_two).examples == seen
+    assert len(newest(on_two).extra["stream"]["marks"]) == seen.bit_length()
+
+
+def otherwise(count):
+    """The same stream up to `count` examples of the first epoch, and then another."""
+
+    def stream(seed, epoch):
+        for i, example in enumerate(shuffled_digits(seed, epoch)):
+            yield example if i < count and not epoch else {**example, "label": np.int64(0)}
+
+    return stream
+
+
+@pytest.mark.parametrize(("count", "where"), [(0, "0 to 0"), (200, "128 to 255"), (300, "256 to 511")])
+def test_a_stream_that_does_not_repeat_is_refused(tmp_path, count, where):
+    streams = iter([Stream(shuffled_digits), Stream(otherwise(count))])
+    trainer = resumed(tmp_path, "run", lambda: next(streams), first={}, then={"steps": 60})
+    with pytest.raises(DataError, match=f"doesn't repeat: of its examples number {where}, .*replay=False") as error:
+        train(trainer)
+    assert error.value.exit_code == 4
+
+
+def test_a_stream_that_is_not_replayed_goes_on_with_an_epoch_of_its_own(tmp_path, capsys):
+    made = []
+
+    def live(seed, epoch):
+        made.append(epoch)
+        return otherwise(7 * len(made))(seed, epoch)
+
+    def stream():
+        return Stream(live, replay=False)
+
+    trainer = resumed(tmp_path, "run", stream, first={}, then={"steps": 40})
+    began = newest(trainer).extra["stream"]["epoch"] + 1
+    assert f"isn't replayed: after 640 examples the run goes on with epoch {began}." in capsys.readouterr().out
+    made.clear()
+    train(trainer)
+    assert made[0] == began
+    assert newest(trainer).examples == 1280
+    kept = newest(trainer).extra["stream"]
+    assert (kept["first_epoch"], kept["began_at"]) == (began, 640)
+    # What follows does repeat: from there on it can be replayed again, without what came before.
+    trainer = make(tmp_path, "run", source=Stream(live), steps=60)
+    trainer.state.restore(newest(trainer))
+    made.clear()
+    train(trainer)
+    assert made[0] == began
+    assert newest(trainer).extra["stream"]["marks"][:10] == kept["marks"][:10]
+
+
+def test_what_a_function_raises_is_its_own(tmp_path):
+    def breaks(seed, epoch):
+        yield from shuffled_digits(seed, epoch)
+        raise LookupError("the disk of the user")
+
+    with pytest.raises(LookupError, match="the disk of the user") as error:
+        train(make(tmp_path, source=Stream(breaks)))
+    assert "breaks" in [entry.name for entry in error.traceback]
+
+
+def test_a_run_that_ends_by_an_exception_goes_on(tmp_path):
+    def stream():
+        return Stream(shuffled_digits)
+
+    train(make(tmp_path, "whole", source=stream()))
+    with pytest.raises(RuntimeError, match="crash"):
+        train(make(tmp_path, "cut", source=stream(), checkpoint_every=10, hooks=[Crash(20)]))
+    again = make(tmp_path, "cut", source=stream(), checkpoint_every=10)
+    again.state.restore(newest(again))
+    train(again)
+    assert hashes(again) == hashes(make(tmp_path, "whole", source=stream()))
+
+
+def test_synthetic_input_reads_the_first_chunk_alone(tmp_path):
+    made = []
+
+    def counted(seed, epoch):
+        made.append(epoch)
+        return shuffled_digits(seed, epoch)
+
+    trainer = make(tmp_path, source=Stream(counted))
+    trainer.input._synthetic = True
+    chunks = trainer.input.chunks_from(0)
+    first = next(chunks)["label"].numpy()
+    for _ in range(3):
+        np.testing.assert_array_equal(next(chunks)["label"], first)
+    np.testing.assert_array_equal(trainer.input.batch_of(23)["label"], first[3])
+
+
+def test_an_example_that_is_not_finite_is_named_by_its_place_in_the_stream(tmp_path):
+    def spoiled(seed, epoch):
+        for i, example in enumerate(shuffled_digits(seed, epoch)):
+            bad = epoch == 0 and i == 77
+            yield {**example, "image": example["image"] * (np.nan if bad else 1.0)}
+
+    settings = {"steps": 10, "log_every": 10}
+    with pytest.raises(DataError, match=r"step 2 is not finite.*example 77 of source `spoiled` .* in `image`"):
+        train(make(tmp_path, source=Stream(spoiled), **settings))
+
+
+def test_how_far_passing_over_is_is_said_and_shows_life(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("core.data.stream_pass._SAY_SECONDS", 0.0)
+    trainer = make(tmp_path, source=Stream(shuffled_digits))
+    alive = []
+    next(trainer.input.chunks_from(30, alive=lambda: alive.append(True)))
+    assert capsys.readouterr().out.splitlines()[0] == "passing over examples of `shuffled_digits`: 320 of 960"
+    assert len(alive) == 3
+
+
+def test_a_stream_is_for_training_alone(tmp_path):
+    stream = Stream(shuffled_digits)
+    with pytest.raises(ConfigurationError, match=r"`Experiment.eval_source` is the stream `shuffled_digits`"):
+        Experiment(task=Order, train_source=PLAIN, eval_source=stream)
+    with pytest.raises(ConfigurationError, match="of which no single examples can be looked at: bind"):
+        assert Experiment(task=Order, train_source=stream).shown_source
+    assert Experiment(task=Order, train_source=stream, eval_source=PLAIN).shown_source is PLAIN

@@ -1,0 +1,165 @@
+"""A run begins with the weights of another: once, wherever it computes, and then it doesn't need the other."""
+
+import json
+import shutil
+import signal
+
+import numpy as np
+import pytest
+
+from core.data import digits
+from core.module import named_variables
+from core.optimizers import adamw, chain, ema, groups, lookahead, schedule_free_adamw, sgd
+from core.testing import on_virtual_cpus, on_virtual_mesh
+from core.weights import AVERAGES, checkpoint
+from models.classifiers.mlp import MlpClassifier
+from tests.commands import CONFIGS, run
+from tests.trainers.trainer_lab import make, newest, train
+from trainers.warm_start import warm_start
+
+PATHS = ["layers/0/b", "layers/0/w", "layers/1/b", "layers/1/w"]
+LAYOUTS = [("net/layers/0/?", "...,model"), ("net/layers/1/w", "model,-")]
+FAST_AND_SLOW = groups({"layers/1/*": sgd(0.1)}, otherwise=lookahead(adamw(3e-3)))
+WHERE = {
+    "one device": {},
+    "2 replicas": {"strategy": lambda: on_virtual_cpus(2)},
+    "mesh": {"strategy": lambda: on_virtual_mesh(1, 2, LAYOUTS)},
+    "local steps": {"strategy": lambda: on_virtual_cpus(2), "local_steps": 5, "outer": sgd(0.9, momentum=0.5)},
+}
+
+
+def task_with(optimizer):
+    return lambda *, rng: MlpClassifier(rng=rng, sizes=[64, 16, 10], optimizer=optimizer)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """A run whose optimizer keeps averages, and has saved."""
+    folder = tmp_path_factory.mktemp("source")
+    trainer = make(folder, "a", task=task_with(chain(adamw(3e-3), ema(0.9))), steps=20, checkpoint_every=20)
+    train(trainer)
+    return trainer
+
+
+def averages_of(trainer):
+    return {path: np.asarray(x) for path, x in trainer.experiment.assembly.optimizers["net"].shadow().items()}
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_weights_and_all_that_follows_from_them_are_those_that_were_taken(where, source, tmp_path):
+    settings = dict(WHERE[where])
+    strategy = settings.pop("strategy", lambda: None)()
+    averaging = task_with(chain(adamw(3e-3), ema(0.5, debias=False)))
+    trainer = make(tmp_path, task=averaging, strategy=strategy, eval_source=digits("test"), **settings)
+    trainer.experiment.start_from = checkpoint(str(source.workdir.path))
+    assert "4 of 4 variables, 4 of them averages" in warm_start(trainer)
+    taken = averages_of(source)
+    for name, variable in named_variables(trainer.experiment.task).items():
+        assert variable.numpy().tobytes() == taken[name.removeprefix("net/")].tobytes(), name
+    for slot, values in trainer.experiment.assembly.optimizers["net"].slots.items():
+        for path, variable in values.items():
+            expected = taken[path] if slot == "ema/average" else np.zeros_like(taken[path])
+            assert variable.numpy().tobytes() == expected.tobytes(), (slot, path)
+    trainer.averaged.update()
+    for name, variable in named_variables(trainer.averaged.task).items():
+        assert variable.numpy().tobytes() == taken[name.removeprefix("net/")].tobytes(), name
+    trainer.save()
+    assert newest(trainer).extra["start_from"]["path"].endswith("step-000000020")
+    if where != "local steps":
+        one = make(tmp_path, "one", task=averaging, steps=20)
+        one.experiment.start_from = trainer.experiment.start_from
+        warm_start(one)
+        found, expected = train(trainer), train(one)
+        assert found[0][2]["loss"] == pytest.approx(expected[0][2]["loss"], rel=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "expected"),
+    [
+        (adamw(3e-3), None),
+        (chain(adamw(3e-3), ema(0.9)), {path: f"ema/average/{path}" for path in PATHS}),
+        (FAST_AND_SLOW, {path: f"groups/lookahead/slow/{path}" for path in PATHS[:2]}),
+        (schedule_free_adamw(), dict.fromkeys(PATHS)),
+    ],
+)
+def test_a_checkpoint_says_where_its_averages_lie(optimizer, expected, tmp_path):
+    trainer = make(tmp_path, task=task_with(optimizer))
+    trainer.save()
+    manifest = newest(trainer)
+    places = {f"net/{path}": place and f"optimizer/net/{place}" for path, place in (expected or {}).items()}
+    assert manifest.extra.get(AVERAGES, {}) == places
+    assert set(filter(None, places.values())) <= set(manifest.variables)
+
+
+LINEAR = f"--gin_file={CONFIGS / 'digits_linear.gin'}"
+SHORT = ("--gin_param=Trainer.steps = 20", "--gin_param=Trainer.chunk_steps = 5", "--gin_param=Trainer.log_every = 10")
+WARM = ("--gin_param=Experiment.start_from = @checkpoint()", "--gin_param=checkpoint.path = 'a'")
+
+
+def variables_of(workdir, step):
+    manifest = json.loads((workdir / "checkpoints" / f"step-{step:09d}" / "manifest.json").read_text())
+    return {path: entry["sha256"] for path, entry in manifest["variables"].items()}
+
+
+def test_a_run_begins_with_another_once_and_outlives_it(tmp_path):
+    assert run(LINEAR, *SHORT, "--workdir=a", cwd=tmp_path).returncode == 0
+    whole = run(LINEAR, *SHORT, *WARM, "--workdir=whole", cwd=tmp_path)
+    assert whole.returncode == 0, whole.stderr
+    assert f"begins with `{tmp_path}/a/checkpoints/step-000000020`: 2 of 2 variables\n" in whole.stdout
+    begun, trained = variables_of(tmp_path / "whole", 0), variables_of(tmp_path / "a", 20)
+    assert {path: x for path, x in begun.items() if path.startswith("task/")} == {
+        path: x for path, x in trained.items() if path.startswith("task/")
+    }
+    killed = run(LINEAR, *SHORT, *WARM, "--workdir=killed", "--kill_after_step=10", cwd=tmp_path)
+    assert killed.returncode == -signal.SIGKILL
+    shutil.rmtree(tmp_path / "a")
+    resumed = run(LINEAR, *SHORT, *WARM, "--workdir=killed", cwd=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
+    assert "going on from step 0" in resumed.stdout
+    assert variables_of(tmp_path / "killed", 20) == variables_of(tmp_path / "whole", 20)
+    late = run(LINEAR, *SHORT, *WARM, "--workdir=late", cwd=tmp_path)
+    assert (late.returncode, "is no folder" in late.stderr) == (5, True)
+    other = run(LINEAR, *SHORT, "--workdir=killed", cwd=tmp_path)
+    assert (other.returncode, "- Experiment.start_from = @checkpoint()" in other.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("bindings", "code", "message"),
+    [
+        (["Experiment.start_from = 'runs/a'"], 2, "`start_from` is given 'runs/a' (str)"),
+        ([*WARM, "checkpoint.path = 'runs/new'"], 5, "holds no checkpoint"),
+    ],
+)
+def test_what_cant_be_begun_with_is_refused(bindings, code, message, tmp_path):
+    flags = [x if x.startswith("--") else f"--gin_param={x}" for x in bindings]
+    done = run(LINEAR, *SHORT, *flags, "--workdir=runs/new", cwd=tmp_path)
+    assert done.returncode == code, done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_run_goes_on_with_a_fresh_optimizer_once(tmp_path):
+    """However often the command is repeated, and wherever it is killed; the optimizer may be another."""
+    longer = (*SHORT, "--gin_param=Trainer.steps = 40", "--gin_param=Trainer.checkpoint_every = 10")
+    new = ("--gin_param=sgd.momentum = 0.0", "--allow_config_change", "--restart_optimizer")
+    none = run(LINEAR, *SHORT, "--restart_optimizer", "--workdir=a", cwd=tmp_path)
+    assert (none.returncode, "is for a run that goes on, but `a/checkpoints` holds no" in none.stderr) == (2, True)
+    assert run(LINEAR, *SHORT, "--workdir=a", cwd=tmp_path).returncode == 0
+    trained = variables_of(tmp_path / "a", 20)
+    for folder in ("whole", "killed"):
+        shutil.copytree(tmp_path / "a", tmp_path / folder)
+    whole = run(LINEAR, *longer, *new, "--workdir=whole", cwd=tmp_path)
+    assert whole.returncode == 0, whole.stderr
+    assert "`--restart_optimizer`: from step 20 on with a fresh optimizer, whose schedules count from 0" in whole.stdout
+    restarted = variables_of(tmp_path / "whole", 20)
+    assert {path: x for path, x in restarted.items() if path.startswith("task/")} == {
+        path: x for path, x in trained.items() if path.startswith("task/")
+    }
+    assert {path for path in trained if "momentum" in path} - {*restarted}
+    killed = run(LINEAR, *longer, *new, "--workdir=killed", "--kill_after_step=35", cwd=tmp_path)
+    assert killed.returncode == -signal.SIGKILL
+    again = run(LINEAR, *longer, *new, "--workdir=killed", cwd=tmp_path)
+    assert "`--restart_optimizer` has done its work at step 20, and isn't done again" in again.stdout
+    assert variables_of(tmp_path / "killed", 40) == variables_of(tmp_path / "whole", 40)
+    manifest = json.loads((tmp_path / "whole" / "checkpoints" / "step-000000040" / "manifest.json").read_text())
+    assert manifest["extra"]["restart_optimizer"] == {"step": 20}

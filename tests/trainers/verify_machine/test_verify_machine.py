@@ -1,0 +1,106 @@
+"""`python -m trainers.verify_machine`: what its checks say of good machines and bad ones, and its report."""
+
+import json
+
+import pytest
+
+from tests.written_runs import write_run
+from trainers.runs.read import read_run
+from trainers.verify_machine import __main__ as command
+from trainers.verify_machine import checks, kernels
+from trainers.verify_machine.lab import Check, FailedError, Lab, Machine, made
+from trainers.verify_machine.report import markdown, write
+
+MACHINE = Machine("GPU", ("GPU:0", "GPU:1"), {"tensorflow": "2.21.0"}, ("a card", "TensorFloat-32 is on"))
+LOSSES = {20: 2.0, 40: 1.0, 60: 0.5}
+
+
+@pytest.fixture
+def lab(tmp_path):
+    return Lab(tmp_path, MACHINE, 2)
+
+
+def test_figures_may_differ_in_their_last_digits(tmp_path):
+    one = write_run(tmp_path / "one", losses=LOSSES, split="train")
+    near = write_run(tmp_path / "near", losses={step: x * (1 + 1e-5) for step, x in LOSSES.items()}, split="train")
+    assert checks._same_figures(read_run(one), read_run(near)) == "1 figures, at most 1.0e-05 apart"
+
+
+@pytest.mark.parametrize("wrong", [{60: 0.51}, {60: float("nan")}], ids=["off", "nan"])
+def test_figures_that_differ_are_named(tmp_path, wrong):
+    one = write_run(tmp_path / "one", losses=LOSSES, split="train")
+    other = write_run(tmp_path / "other", losses={**LOSSES, **wrong}, split="train")
+    with pytest.raises(FailedError, match="`train/loss` is off by"):
+        checks._same_figures(read_run(one), read_run(other))
+
+
+def test_runs_without_figures_in_common_are_no_pass(tmp_path):
+    one = write_run(tmp_path / "one", losses=LOSSES, split="train")
+    other = write_run(tmp_path / "other", losses=LOSSES, split="eval")
+    with pytest.raises(FailedError, match="no figures in common"):
+        checks._same_figures(read_run(one), read_run(other))
+
+
+def test_a_bit_that_differs_is_seen(tmp_path):
+    import tensorflow as tf
+
+    from core import checkpoint
+
+    for name, value in {"one": 1.0, "same": 1.0, "other": 1.0 + 2**-23}.items():
+        folder = tmp_path / name / "checkpoints"
+        checkpoint.save(folder, {"net/w": tf.Variable([value])}, step=1, examples=1, config_hash="")
+    checks._same_bits(tmp_path / "one", tmp_path / "same")
+    with pytest.raises(FailedError, match=r"1 of 1 variables differ, `net/w` among them"):
+        checks._same_bits(tmp_path / "one", tmp_path / "other")
+    with pytest.raises(FailedError, match="no checkpoint"):
+        checks._same_bits(tmp_path / "one", tmp_path / "none")
+
+
+def test_kernels_are_right_here_and_a_wrong_one_is_named(monkeypatch, lab):
+    found = kernels.errors()
+    assert set(found) == set(kernels.KERNELS)
+    assert max(found.values()) < checks.KERNEL_ERROR
+    for error in (1e-2, float("nan")):
+        monkeypatch.setattr(checks, "command", lambda *_, error=error: json.dumps({**found, "sums": error}))
+        with pytest.raises(FailedError, match="sums is off by"):
+            checks.kernels(lab)
+
+
+def test_what_fails_is_a_line_of_the_report_and_the_others_are_made(lab):
+    def fails(lab):
+        raise FailedError("3 | 4 differ")
+
+    told = [made(Check("a", "what a shows", fails), lab), made(Check("b", "what b shows", lambda lab: "fine"), lab)]
+    page, figures = write(lab, told)
+    assert "| a | what a shows | **FAILED** 3 \\| 4 differ | 0 |\n| b | what b shows | fine | 0 |\n" in page.read_text()
+    assert [each["passed"] for each in json.loads(figures.read_text())["checks"]] == [False, True]
+    assert "Verified on 2 x GPU, together on 2 of them." in markdown(lab, told)
+
+
+def test_a_command_that_fails_is_told_with_its_error_and_where_the_rest_is(lab):
+    with pytest.raises(FailedError, match=r"`trainers.main` ended with 2: error: .*no such gin file.*bad.log"):
+        lab.train("bad", "no-such")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--replicas=1"], "`--replicas` is 1"),
+        (["--only=kernel"], "Did you mean `kernels`?"),
+        (["--out={out}"], "holds an earlier report"),
+    ],
+)
+def test_what_is_refused(tmp_path, capsys, monkeypatch, words, said):
+    (tmp_path / "report.md").write_text("")
+    monkeypatch.chdir(tmp_path)
+    assert command.main([word.format(out=tmp_path) for word in words]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.long
+def test_it_verifies_this_machine(tmp_path, capsys):
+    words = ["--only=learns", "--only=replicates", "--only=places", "--only=cuts", "--only=compiles"]
+    assert command.main([f"--out={tmp_path / 'out'}", *words]) == 0
+    assert "none of 5 checks failed" in capsys.readouterr().out
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert (report["kind"], report["replicas"]) == ("CPU", 2)

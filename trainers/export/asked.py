@@ -1,0 +1,40 @@
+"""What `--mode=export` is asked for: in which formats, and how weights are kept; refused before TensorFlow is there."""
+
+import importlib.util
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from core.errors import ConfigurationError, did_you_mean
+
+FORMATS = ("saved_model", "tflite")
+WEIGHTS = ("float32", "bfloat16", "int8")
+
+
+class Asked(NamedTuple):
+    """What to export."""
+
+    formats: Sequence[str]
+    weights: str
+
+
+def asked(formats: str, weights: str) -> Asked:
+    """Returns what the flags `--format` and `--weights` ask for; refuses what there isn't."""
+    names = [name.strip() for name in formats.split(",")]
+    for flag, found, known in (("format", names, FORMATS), ("weights", [weights], WEIGHTS)):
+        for name in found:
+            if name not in known:
+                raise ConfigurationError(
+                    f"`--{flag}` has {name!r}; use {' or '.join(known)}"
+                    f"{', or several with commas' if flag == 'format' else ''}.{did_you_mean(name, known)}"
+                )
+    if "tflite" in names and weights == "bfloat16":
+        raise ConfigurationError(
+            "`--weights` is bfloat16, which TensorFlow Lite doesn't keep: give `--weights=int8` or `float32`, or "
+            "`--format=saved_model`."
+        )
+    if "tflite" in names and importlib.util.find_spec("ai_edge_litert") is None:
+        raise ConfigurationError(
+            "`--format=tflite` needs the package `ai-edge-litert`, by which the file is compared: `pip install -e "
+            "'.[export]'`, or export with `--format=saved_model`."
+        )
+    return Asked(tuple(dict.fromkeys(names)), weights)

@@ -1,0 +1,154 @@
+"""Whether an export computes what the task does: on real examples, in a process that knows nothing of this project."""
+
+import dataclasses
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from core.data import Source
+from core.errors import CheckpointError, NotFiniteError
+from core.task import Served
+from trainers.export import alone
+from trainers.export.program import Program
+
+BATCHES = (1, 3, 32)  # rows of the calls that are compared
+MOST_BYTES = 1 << 30  # of what one function is given and makes
+MOST_EXAMPLES = 1000
+LARGEST_DIFFERENCE = {"float32": 1e-5, "bfloat16": 1e-2, "int8": 1e-1}  # as parts of an output's largest value
+LEAST_SAME = {"float32": 1.0, "bfloat16": 0.99, "int8": 0.99}  # the share of rows with the same choice
+SECONDS = 1800.0  # for a process, which loads a large model and computes on a slow machine
+
+Array = npt.NDArray[Any]
+Calls = dict[str, Any]  # arrays by `FUNCTION/NUMBER/NAME`
+
+
+class Difference(NamedTuple):
+    """How an output differs from the task's own: by how much, as a part of its largest value; in how many choices."""
+
+    largest: float
+    same: float | None = None
+
+
+Found = dict[str, dict[str, Difference]]  # by function, by output
+
+
+@dataclasses.dataclass(frozen=True)
+class Examples:
+    """What the functions of a task are given of a source, and what they make of it."""
+
+    given: Calls
+    expected: Calls
+    rows: Mapping[str, Sequence[int]]  # of each call, by function
+
+
+def examples_of(program: Program, source: Source, *, weights: str) -> Examples:
+    """Returns batches of real examples, and what the task makes of them."""
+    given: Calls = {}
+    expected: Calls = {}
+    rows: dict[str, list[int]] = {}
+    for name, served in program.served.items():
+        done = rows.setdefault(name, [])
+        held = 0
+        for count in _rows(len(source), choices=weights != "float32" and bool(served.scores)):
+            first = sum(done)
+            if done and held // first * (first + count) > MOST_BYTES:
+                break  # the caches of a large language model are gigabytes
+            numbers = tf.range(first, first + count, dtype=tf.int64) % len(source)
+            inputs = served.inputs_of(source.gather(numbers))
+            outputs = program.functions[name](**inputs)
+            given |= {f"{name}/{len(done)}/{key}": x.numpy() for key, x in inputs.items()}
+            expected |= {f"{name}/{len(done)}/{key}": x.numpy() for key, x in outputs.items()}
+            held += sum(x.dtype.size * math.prod(x.shape) for x in (*inputs.values(), *outputs.values()))
+            done.append(count)
+    for key, value in expected.items():
+        if value.dtype.kind == "f" and not np.isfinite(value).all():
+            function, _, output = key.split("/")
+            raise NotFiniteError(
+                f"`{output}` of `{function}`, which `{type(program.task).__name__}` serves, isn't finite on examples "
+                f"of source `{source.name}`; look in it for a division, logarithm or root of zero. Nothing was written."
+            )
+    return Examples(given, expected, rows)
+
+
+def _rows(size: int, *, choices: bool) -> list[int]:
+    """Returns how many rows each call has; how often `choices` are the same is a share, of which more are asked."""
+    further = (min(size, MOST_EXAMPLES) - sum(BATCHES)) // BATCHES[-1] if choices else 0
+    return [*BATCHES, *[BATCHES[-1]] * further]
+
+
+def computed_alone(kind: str, model: Path, given: Calls, folder: Path) -> Calls:
+    """Returns what an export makes of inputs in a fresh process; `folder` is made for files between the two."""
+    folder.mkdir()
+    np.savez(folder / "given.npz", **given)
+    arguments = [kind, str(model.resolve()), "given.npz", "made.npz"]
+    done = subprocess.run(
+        [sys.executable, "-I", os.path.abspath(alone.__file__), *arguments],
+        cwd=folder, capture_output=True, encoding="utf-8", errors="replace", timeout=SECONDS, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
+        raise CheckpointError(
+            f"the export was written, but a fresh process can't compute with its {kind}: {last}. Nothing was put in "
+            "place."
+        )
+    with np.load(folder / "made.npz") as made:
+        return dict(made)
+
+
+def differences(expected: Calls, made: Calls, served: Mapping[str, Served]) -> Found:
+    """Returns how each output differs, by function."""
+    outputs: dict[tuple[str, str], list[str]] = {}
+    for key in expected:
+        function, _, name = key.split("/")
+        outputs.setdefault((function, name), []).append(key)
+    found: Found = {}
+    for (function, name), keys in outputs.items():
+        pairs = [(expected[key], made[key]) for key in keys]
+        found.setdefault(function, {})[name] = _difference(pairs, chooses=name in served[function].scores)
+    return found
+
+
+def check_same(found: Found, served: Mapping[str, Served], *, kind: str, weights: str) -> None:
+    """Refuses an export that computes something else than the task does."""
+    least, most = LEAST_SAME[weights], LARGEST_DIFFERENCE[weights]
+    for function, outputs in found.items():
+        for name, (largest, same) in outputs.items():
+            if same is not None and (weights == "int8" or name not in served[function].scores):
+                problem = f"agrees with the task in {same:.2%} of what it chooses; {least:.0%} are asked for"
+                well = same >= least
+            else:
+                problem = f"differs from the task's by {largest:.2g} of its largest value; {most} is allowed"
+                well = largest <= most
+            if not well:
+                raise CheckpointError(
+                    f"`{name}` of `{function}`, as {kind} in {weights}, {problem}. {_remedy(weights)} Nothing was put "
+                    "in place."
+                )
+
+
+def _remedy(weights: str) -> str:
+    if weights == "float32":
+        return (
+            "A function that is served must give the same whenever it is asked: look in it for random numbers, and for "
+            "Python values that change from call to call."
+        )
+    return f"These weights don't bear {weights}: export them in more bits, by `--weights=float32`."
+
+
+def _difference(pairs: list[tuple[Array, Array]], *, chooses: bool) -> Difference:
+    if pairs[0][0].dtype.kind != "f":  # a whole number is a choice itself
+        return Difference(0.0, float(np.mean(np.concatenate([np.ravel(x == y) for x, y in pairs]))))
+    scale = max(float(np.max(np.abs(x))) for x, _ in pairs)
+    largest = max(float(np.max(np.abs(x - y))) for x, y in pairs) / (scale or 1.0)
+    if not chooses:
+        return Difference(largest)
+    same = np.concatenate([np.ravel(np.argmax(x, -1) == np.argmax(y, -1)) for x, y in pairs])
+    return Difference(largest, float(np.mean(same)))

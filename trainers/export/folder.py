@@ -1,0 +1,71 @@
+"""The folder of an export: a file or folder for each format, and `export.json`, which says what is in them."""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from core.checkpoint.versions import versions
+from core.data import Source
+from core.disk import space_for, unfinished_folder
+from trainers.export.asked import Asked
+from trainers.export.compare import check_same, computed_alone, differences, examples_of
+from trainers.export.program import Program
+from trainers.export.write import write
+from trainers.workdir import json_text
+
+THEN = "the same command then exports: nothing was put in place"
+
+
+def write_export(target: Path, program: Program, source: Source, asked: Asked, origin: Mapping[str, Any]) -> None:
+    """Writes what is asked for, and puts it in place once all of it computes what the task does; or nothing."""
+    examples = examples_of(program, source, weights=asked.weights)
+    temporary = unfinished_folder(target.parent)
+    with space_for(target, then=THEN):
+        try:
+            temporary.mkdir(parents=True)
+            formats = {}
+            for kind in asked.formats:
+                path = write(kind, program, temporary, weights=asked.weights)
+                made = computed_alone(kind, path, examples.given, scratch := temporary / "compared")
+                shutil.rmtree(scratch)
+                found = differences(examples.expected, made, program.served)
+                check_same(found, program.served, kind=kind, weights=asked.weights)
+                compared = {f: {name: x._asdict() for name, x in outputs.items()} for f, outputs in found.items()}
+                formats[kind] = {"path": path.name, "bytes": bytes_of(path), "differences": compared}
+            content = {
+                **origin,
+                "weights": asked.weights,
+                "functions": described(program),
+                "formats": formats,
+                "compared": {
+                    "source": source.name,
+                    "functions": {
+                        name: {"examples": min(sum(rows), len(source)), "batches": sorted(set(rows))}
+                        for name, rows in examples.rows.items()
+                    },
+                },
+                "versions": versions(),
+            }
+            (temporary / "export.json").write_text(json_text(content), "utf-8")
+            temporary.rename(target)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def described(program: Program) -> dict[str, Any]:
+    """Returns what each function takes and returns, the default first."""
+
+    def specs(tensors: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: {"dtype": x.dtype.name, "shape": list(x.shape)} for name, x in tensors.items()}
+
+    return {
+        name: {"inputs": specs(program.served[name].inputs), "outputs": specs(function.structured_outputs)}
+        for name, function in program.functions.items()
+    }
+
+
+def bytes_of(path: Path) -> int:
+    """Returns how many bytes a file has, or all those of a folder."""
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())

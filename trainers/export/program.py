@@ -1,0 +1,66 @@
+"""The functions that a task serves, traced: as the task computes them, and as an export does by weights of its own."""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from core.errors import ConfigurationError, shown
+from core.layers.rows import some_rows
+from core.module import named_variables, with_values
+from core.task import Batch, Served, Task
+from core.task.serve import checked_serve
+from trainers.export.weights import Weights
+
+Functions = Mapping[str, Any]  # concrete functions by name: they take and return tensors by name
+
+
+class Program:
+    """The functions that `task` serves, for a source whose examples look like `spec`."""
+
+    def __init__(self, task: Task, spec: Mapping[str, tf.TensorSpec]):
+        self.task = task
+        self.features = {name: tf.TensorSpec([None, *x.shape], x.dtype) for name, x in spec.items()}
+        self.served = self._served_by(task)
+        self.functions: Functions = {name: self._traced(name, served) for name, served in self.served.items()}
+
+    def exported(self, weights: str) -> tuple[tf.Module, Functions]:
+        """Returns the same functions with weights kept as asked, and the module that holds those: no others."""
+        module = tf.Module()
+        used = {v.ref() for function in self.functions.values() for v in function.graph.variables}
+        module.weights = {
+            path: Weights(tf.convert_to_tensor(v), weights)
+            for path, v in named_variables(self.task).items()
+            if v.ref() in used
+        }
+        functions = {
+            name: self._traced(name, functools.partial(self._computed, module.weights, name)) for name in self.served
+        }
+        # A function that doesn't go through the task's modules still reads the task's own variables.
+        module.read = list({id(v): v for f in functions.values() for v in f.graph.variables}.values())
+        return module, functions
+
+    def _computed(self, weights: Mapping[str, Weights], name: str, batch: Batch) -> Batch:
+        copy = with_values(self.task, {path: x.read() for path, x in weights.items()})
+        with some_rows():
+            return self._served_by(copy)[name](batch)
+
+    def _served_by(self, task: Task) -> dict[str, Served]:
+        return checked_serve(type(self.task).__name__, task.serve(self.features), self.features)
+
+    def _traced(self, name: str, function: Callable[[Batch], Batch]) -> Any:
+        def call(**batch: tf.Tensor) -> Batch:
+            return self._checked(name, function(batch))
+
+        inputs = {key: tf.TensorSpec(x.shape, x.dtype, name=key) for key, x in self.served[name].inputs.items()}
+        return tf.function(call, autograph=False).get_concrete_function(**inputs)
+
+    def _checked(self, name: str, outputs: Any) -> dict[str, tf.Tensor]:
+        named = isinstance(outputs, Mapping) and outputs and all(map(str.isidentifier, outputs))
+        if not (named and all(map(tf.is_tensor, outputs.values()))):
+            raise ConfigurationError(
+                f"`{name}`, which `{type(self.task).__name__}` serves, returned {shown(outputs)}; return tensors by "
+                'names of letters, digits and _, as in `{"logits": self.net(batch["image"])}`.'
+            )
+        return dict(outputs)

@@ -1,0 +1,57 @@
+"""Ends a run that doesn't get better any more."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import gin
+
+from core.arguments import is_size
+from core.errors import ConfigurationError, shown
+from trainers.hooks.base import Hook, Run
+from trainers.keeping import better_of
+
+
+@gin.configurable
+class EarlyStopping(Hook):
+    """Evaluates every `every` steps, and ends the run after `patience` evaluations in a row without a better one.
+
+    `figure` says of what, and which way is better: "max accuracy", or "min noisy/loss" of a named source. Better is
+    what beats the best before by more than `least_change`. The best stays, as `Trainer.keep_best`.
+    """
+
+    def __init__(
+        self, figure: str = gin.REQUIRED, *, every: int = gin.REQUIRED, patience: int = 3, least_change: float = 0.0
+    ):
+        super().__init__(every)
+        self.better = better_of(figure, "EarlyStopping.figure")
+        if not is_size(patience):
+            raise ConfigurationError(
+                f"`EarlyStopping.patience` is {shown(patience)}; it counts evaluations: give 1 or more."
+            )
+        number = isinstance(least_change, float | int) and not isinstance(least_change, bool)
+        if not number or not 0.0 <= least_change < math.inf:
+            raise ConfigurationError(
+                f"`EarlyStopping.least_change` is {shown(least_change)}; it is a difference of the figure: give a "
+                "number from 0."
+            )
+        self.patience, self.least_change = patience, least_change
+        self._best: dict[str, float] = {}  # step and value
+        self._waited = 0  # evaluations since then
+
+    def __call__(self, run: Run) -> None:
+        value = run.evaluate()[self.better.figure]
+        margin = self.least_change if self.better.way == "max" else -self.least_change
+        if math.isfinite(value) and (not self._best or self.better.beats(value, self._best["value"] + margin)):
+            self._best, self._waited = {"step": run.step, "value": value}, 0
+            return
+        self._waited += 1
+        if self._waited >= self.patience:
+            best = f"{self._best['value']:.4g} of step {self._best['step']}" if self._best else "a number"
+            run.stop(f"`{self.better.figure}` was no better than {best} in {self._waited} evaluations")
+
+    def state(self) -> dict[str, Any]:
+        return {"best": self._best, "waited": self._waited}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self._best, self._waited = dict(state["best"]), state["waited"]

@@ -1,0 +1,99 @@
+"""Which checkpoints a run keeps, as a gin file says it, and how one of them is chosen."""
+
+import re
+from collections.abc import Collection, Sequence
+
+from core import checkpoint
+from core.checkpoint import Better
+from core.errors import CheckpointError, ConfigurationError, did_you_mean, shown
+from trainers.workdir import Workdir
+
+_BETTER = re.compile(r"(max|min) +(\S.*)")
+
+
+def better_of(text: object, name: str) -> Better:
+    """Returns what `name` is bound to: a figure of the evaluation, and which way it is better.
+
+    >>> better_of("min noisy/loss", "Trainer.keep_best")
+    Better(way='min', figure='noisy/loss')
+    """
+    found = _BETTER.fullmatch(text.strip()) if isinstance(text, str) else None
+    if found is None:
+        raise ConfigurationError(
+            f"`{name}` is {shown(text)}; it names a figure of the evaluation, and says first which way it is better: "
+            "give 'max accuracy', 'min loss', or 'min noisy/loss' of `Experiment.eval_sources['noisy']`."
+        )
+    return Better(found[1], found[2])
+
+
+def check_keeping(
+    keep_every: int | None, keep_best: str | None, *, checkpoint_every: int | None, evaluate_every: int | None
+) -> None:
+    """Raises a `ConfigurationError` where what is to be kept would never be saved, or not at an evaluation."""
+    if keep_every is not None and (checkpoint_every is None or keep_every % checkpoint_every):
+        raise ConfigurationError(
+            f"`Trainer.keep_every` is {keep_every}, which isn't a multiple of `Trainer.checkpoint_every` = "
+            f"{checkpoint_every}; what is kept has to be saved. Give it one."
+        )
+    if keep_best is None or checkpoint_every is None:
+        return
+    if evaluate_every is None or checkpoint_every % evaluate_every:
+        raise ConfigurationError(
+            f"`Trainer.keep_best` is {shown(keep_best)}, and `Trainer.checkpoint_every` = {checkpoint_every} isn't a "
+            f"multiple of `Trainer.evaluate_every` = {evaluate_every}; which checkpoint is best is known of those that "
+            "were evaluated. Give both the same."
+        )
+
+
+def check_stopping(
+    better: Better, interval: str, every: int | None, kept: Better | None, *, checkpoint_every: int | None
+) -> None:
+    """Raises a `ConfigurationError` where the best that `EarlyStopping` sees would not be kept."""
+    if kept != better:
+        raise ConfigurationError(
+            f"`EarlyStopping.figure` is {shown(str(better))} and `Trainer.keep_best` {shown(kept and str(kept))}; the "
+            "best would be lost when the run ends. Give both the same, by a macro of gin say."
+        )
+    if checkpoint_every is None or every is None or every % checkpoint_every:
+        raise ConfigurationError(
+            f"`{interval}` is {every}, which isn't a multiple of `Trainer.checkpoint_every` = {checkpoint_every}; the "
+            "best that is seen has to be saved. Give both the same."
+        )
+
+
+def check_figure(better: Better, figures: Collection[str], name: str) -> None:
+    """Raises a `ConfigurationError` where no evaluation has the figure that `name` is bound to."""
+    if not figures:
+        raise ConfigurationError(
+            f"`{name}` is {shown(str(better))}, and there is nothing to evaluate on: bind `Experiment.eval_source`."
+        )
+    if better.figure not in figures:
+        raise ConfigurationError(
+            f"`{name}` is {shown(str(better))}, and no evaluation has the figure `{better.figure}`: there are "
+            f"{', '.join(f'`{figure}`' for figure in sorted(figures))}.{did_you_mean(better.figure, figures)}"
+        )
+
+
+def chosen_checkpoint(workdir: Workdir, choice: str, newest: checkpoint.Manifest) -> checkpoint.Manifest:
+    """Returns the checkpoint that is chosen as in `--checkpoint`, every byte verified; the newest is at hand."""
+    if choice == "newest":
+        return newest
+    if choice == "best":
+        best = checkpoint.kept_of(newest.extra).get("best")
+        if best is None:
+            raise CheckpointError(
+                f"`{workdir.checkpoints}` keeps no best checkpoint: train with `Trainer.keep_best = 'max accuracy'`, "
+                f"or choose one by its step: {_there(workdir)}."
+            )
+        choice = str(best["step"])
+    found = checkpoint.of_step(workdir.checkpoints, int(choice))
+    if found is None:
+        raise CheckpointError(
+            f"there is no checkpoint of step {int(choice)} in `{workdir.checkpoints}`: choose one of {_there(workdir)}."
+        )
+    return found
+
+
+def _there(workdir: Workdir) -> str:
+    steps: Sequence[int] = checkpoint.steps_in(workdir.checkpoints)
+    return ", ".join(map(str, steps))

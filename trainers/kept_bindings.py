@@ -1,0 +1,115 @@
+"""Bindings of gin that last: what one run refers to is called with its own, whatever this process binds besides.
+
+gin has one configuration for a whole process, and a reference without parentheses (`@gelu`) asks for its bindings when
+it is called, not when it is handed over. So two runs in one process would take each other's. Here each has its own
+`KeptBindings`, and what it refers to is called `in_force` of them:
+
+    >>> import gin
+    >>> @gin.configurable
+    ... def scaled(x, by=1.0):
+    ...     return x * by
+    >>> @gin.configurable
+    ... def network(activation=gin.REQUIRED):
+    ...     return activation
+    >>> first = KeptBindings(lambda: gin.parse_config("network.activation = @scaled\\nscaled.by = 2.0"))
+    >>> second = KeptBindings(lambda: gin.parse_config("network.activation = @scaled\\nscaled.by = 3.0"))
+    >>> with first.in_force():
+    ...     double = network()
+    >>> with second.in_force():
+    ...     triple = network()
+    >>> double(1.0), triple(1.0), scaled(1.0)
+    (2.0, 3.0, 1.0)
+
+It goes by thread: while one calls what a run refers to, another sees the bindings of the process.
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, MutableMapping
+from contextvars import ContextVar
+from typing import Any
+
+from gin import config as gin_config
+
+_NAMES = (
+    "_CONFIG",
+    "_OPERATIVE_CONFIG",
+    "_SINGLETONS",
+)  # what gin keeps for a whole process
+
+
+class KeptBindings:
+    """What `bind` binds, beside the bindings of the process, which stay as they are."""
+
+    def __init__(self, bind: Callable[[], object]) -> None:
+        self._tables: dict[str, dict[Any, Any]] = {name: {} for name in _NAMES}
+        imports, locked = set(gin_config._IMPORTS), gin_config._CONFIG_IS_LOCKED
+        try:
+            with self.in_force(), gin_config.unlock_config():
+                bind()
+        finally:  # these two are no dictionaries, and count for `bind` alone
+            gin_config._IMPORTS.clear()
+            gin_config._IMPORTS.update(imports)
+            gin_config._set_config_is_locked(locked)
+        for reference in gin_config.iterate_references(self._tables["_CONFIG"]):
+            if not reference.evaluate:
+                reference._scoped_configurable_fn = gin_config._decorate_fn_or_cls(
+                    self._called_in_force,
+                    reference.scoped_configurable_fn,
+                    reference.configurable.selector,
+                    avoid_class_mutation=True,
+                    decorate_methods=True,
+                )
+
+    @contextlib.contextmanager
+    def in_force(self) -> Iterator[None]:
+        """Has gin go by these bindings in this thread, outside of all scopes; afterwards by those of before."""
+        if _CURRENT.get() is self:  # the scope that is open is this run's own
+            yield
+            return
+        token = _CURRENT.set(self)
+        try:
+            with gin_config.config_scope(None):
+                yield
+        finally:
+            _CURRENT.reset(token)
+
+    def _called_in_force(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            with self.in_force():
+                return function(*args, **kwargs)
+
+        return called
+
+
+class _OfThread(MutableMapping[Any, Any]):
+    """One of gin's dictionaries: that of the bindings in force in this thread, or else that of the process."""
+
+    def __init__(self, name: str, of_process: dict[Any, Any]):
+        self._name, self._of_process = name, of_process
+
+    @property
+    def _table(self) -> dict[Any, Any]:
+        kept = _CURRENT.get()
+        return self._of_process if kept is None else kept._tables[self._name]
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._table[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._table[key] = value
+
+    def __delitem__(self, key: Any) -> None:
+        del self._table[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._table)
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+
+_CURRENT: ContextVar[KeptBindings | None] = ContextVar("kept_bindings", default=None)
+for _name in _NAMES:  # there is no other place at which gin could be told whose call it is
+    setattr(gin_config, _name, _OfThread(_name, getattr(gin_config, _name)))

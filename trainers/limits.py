@@ -1,0 +1,75 @@
+"""How long each section of a run may show no life: given, or learnt from how long it has been silent so far."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+from core.arguments import listed
+from core.errors import ConfigurationError, did_you_mean, shown
+
+TIMES = 10.0  # how many times its longest silence so far a section is given
+LEAST = {  # seconds that each is given in any case: compiling, a disk or a network may be slow once
+    "set-up": 3600.0,
+    "tracing": 3600.0,
+    "data": 900.0,
+    "step": 900.0,
+    "evaluation": 900.0,
+    "hook": 900.0,
+    "save": 1800.0,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """Says what is too long a silence, in seconds; None is never.
+
+    `general` is the most that any section is given, and what one has that hasn't come to its end before; a set-up, for
+    which much may have to be read, is given an hour at least. `given` are those of sections by name: they stand.
+    """
+
+    general: float | None = 3600.0  # no sane tracing, save or chunk of evaluation takes an hour
+    given: Mapping[str, float | None] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_time("Trainer.section_deadline", self.general)
+        for section, seconds in self.given.items():
+            if section not in LEAST:
+                raise ConfigurationError(
+                    f"`Trainer.section_deadlines` names the section {shown(section)}; the sections of a run are "
+                    f"{listed(LEAST)}.{did_you_mean(str(section), LEAST)}"
+                )
+            _check_time(f"Trainer.section_deadlines['{section}']", seconds)
+
+    def of(self, section: str, longest: float | None) -> float | None:
+        """Returns the limit of a section whose `longest` silence so far is known, or isn't."""
+        if section in self.given:
+            return self.given[section]
+        if self.general is None or longest is None:
+            return self.general and max(self.general, LEAST[section] if section == "set-up" else 0.0)
+        return min(self.general, max(LEAST[section], TIMES * longest))
+
+    def reason(self, section: str, limit: float) -> str:
+        """Says why it is that one."""
+        if section in self.given:
+            return f"`Trainer.section_deadlines['{section}']`"
+        if limit == self.general:
+            return "`Trainer.section_deadline`"
+        if section == "set-up":
+            return "no set-up should take that"
+        return f"{TIMES:g} times its longest silence so far, or {LEAST[section]:g} s where that is less"
+
+    @property
+    def shortest(self) -> float | None:
+        """Returns the shortest limit that a section can have; None where none has any."""
+        found = [self.of(section, 0.0) for section in LEAST]
+        return min((limit for limit in found if limit is not None), default=None)
+
+
+def _check_time(name: str, seconds: object) -> None:
+    if seconds is None:
+        return
+    if not isinstance(seconds, float | int) or isinstance(seconds, bool) or not 0 < seconds < math.inf:
+        raise ConfigurationError(
+            f"`{name}` is {shown(seconds)}; it is a time in seconds: give a number above 0, or None, which waits for "
+            "ever."
+        )

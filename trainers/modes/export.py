@@ -1,0 +1,62 @@
+"""`--mode=export`: what the task serves, with the weights of the newest checkpoint, for use without this project."""
+
+import json
+from pathlib import Path
+
+from core import checkpoint
+from core.checkpoint.files import file_sha256
+from core.checkpoint.manifest import MANIFEST
+from core.disk import remove_unfinished
+from core.errors import ConfigurationError
+from core.task import Task
+from trainers.averaged import averaged_task
+from trainers.experiment import Experiment
+from trainers.export.asked import asked
+from trainers.export.folder import write_export
+from trainers.export.program import Program
+from trainers.session import Session
+from trainers.sizes import size
+
+
+def run(session: Session) -> int:
+    """Writes a folder with what `--format` names, and says how large each is."""
+    flags = session.flags
+    wanted = asked(flags.format, flags.weights)
+    session.bind(required=[Experiment])
+    # Where a run was trained doesn't change what it has learnt, and nothing of that need be here.
+    experiment = Experiment(strategy=None, placements={}, one_device=(), deterministic=False)
+    manifest = session.required_checkpoint()
+    exports = session.workdir.path / "export"
+    remove_unfinished([exports])
+    name = manifest.path.name if wanted.weights == "float32" else f"{manifest.path.name}-{wanted.weights}"
+    target = Path(flags.export_dir or exports / name)
+    if target.exists():
+        raise ConfigurationError(
+            f"`{target}` exists already: remove it, or name another folder with `--export_dir=DIR`."
+        )
+    task = restored(experiment, manifest)
+    source = experiment.shown_source
+    origin = {
+        "task": type(task).__name__,
+        "step": manifest.step,
+        "checkpoint_sha256": file_sha256(manifest.path / MANIFEST),
+        "config_hash": manifest.config_hash,
+    }
+    write_export(target, Program(task, source.spec), source, wanted, origin)
+    formats = json.loads((target / "export.json").read_text("utf-8"))["formats"]
+    sizes = ", ".join(f"{kind} of {size(entry['bytes'])}" for kind, entry in formats.items())
+    print(
+        f"exported step {manifest.step} in {wanted.weights}, compared in a fresh process: {sizes}, in `{target}`",
+        flush=True,
+    )
+    return 0
+
+
+def restored(experiment: Experiment, manifest: checkpoint.Manifest) -> Task:
+    """Returns the task as evaluation reads it, from a checkpoint that may hold more than is learnt: figures, rounds."""
+    learnt = {path.partition("/")[0] for path in experiment.variables}
+    others = {path.partition("/")[0] for path in manifest.variables} - learnt
+    checkpoint.restore(manifest, experiment.variables, partial=[f"{name}/*" for name in sorted(others)])
+    averaged = averaged_task(experiment)
+    averaged.update()
+    return averaged.task

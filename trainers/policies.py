@@ -1,0 +1,104 @@
+"""What becomes of a bad step: one that isn't finite, or whose gradient is a spike."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+import tensorflow as tf
+
+from core.distribution import ServedStrategy
+from core.engine import NOT_FINITE, SPIKE, Assembly, Skipping, TrainStep
+from core.errors import ConfigurationError, shown
+
+RAISE, SKIP, ROLLBACK = "raise", "skip", "rollback"
+MAX_SKIPS = MAX_ROLLBACKS = 3
+SPIKE_FACTOR = 10.0  # healthy runs of all kinds stay below 4: docs/never-lose-a-run.md
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Policies:
+    """The policies of `Trainer.*`; `None` is what isn't given."""
+
+    on_nonfinite: str
+    on_spike: str | None
+    max_skips: int | None
+    max_rollbacks: int | None
+    spike_factor: float | None
+
+    def check(self) -> None:
+        """Refuses what is no policy, and what would have no effect."""
+        _check_choice("on_nonfinite", self.on_nonfinite, [RAISE, SKIP, ROLLBACK])
+        if self.on_spike is not None:
+            _check_choice("on_spike", self.on_spike, [SKIP, ROLLBACK])
+        _check_has_effect("max_skips", self.max_skips, when=self.skips, else_bind=SKIP)
+        _check_has_effect("max_rollbacks", self.max_rollbacks, when=self.rolls_back, else_bind=ROLLBACK)
+        factor = self.spike_factor
+        if factor is None:
+            return
+        if not (isinstance(factor, float | int) and not isinstance(factor, bool) and 1.0 < factor < math.inf):
+            raise ConfigurationError(
+                f"`Trainer.spike_factor` is {shown(factor)}; a step is a spike whose gradient has so many times the "
+                "largest norm of late: give a number above 1, such as 10.0."
+            )
+        if self.on_spike is None:
+            raise ConfigurationError(
+                "`Trainer.spike_factor` has no effect without `Trainer.on_spike`: give both (`Trainer.on_spike = "
+                "'skip'`), or leave it out."
+            )
+
+    @property
+    def by_kind(self) -> Mapping[str, str | None]:
+        """Returns the policy for each kind of bad step."""
+        return {NOT_FINITE: self.on_nonfinite, SPIKE: self.on_spike}
+
+    @property
+    def skips(self) -> bool:
+        """Says whether any step may be left out."""
+        return SKIP in self.by_kind.values()
+
+    @property
+    def rolls_back(self) -> bool:
+        """Says whether a run may go back to a checkpoint."""
+        return ROLLBACK in self.by_kind.values()
+
+    def skipping(self, train_step: TrainStep, assembly: Assembly) -> Skipping | None:
+        """Returns what takes the steps, if some of them may be left out, or a spike is to be seen."""
+        self._check_strategy(assembly.strategy, apart=train_step.exchange.apart)
+        if not (self.skips or self.on_spike):
+            return None
+        return Skipping(
+            train_step,
+            assembly,
+            skips=[kind for kind, policy in self.by_kind.items() if policy == SKIP],
+            max_skips=self.max_skips or MAX_SKIPS,
+            spike_factor=(self.spike_factor or SPIKE_FACTOR) if self.on_spike else None,
+        )
+
+    def _check_strategy(self, strategy: tf.distribute.Strategy, *, apart: bool) -> None:
+        in_step = ["`Trainer.on_spike`"] if self.on_spike else []
+        in_step += ["`Trainer.on_nonfinite = 'skip'`"] if self.on_nonfinite == SKIP else []
+        between = ["`Trainer.on_nonfinite = 'rollback'`"] if self.on_nonfinite == ROLLBACK else []
+        if isinstance(strategy, ServedStrategy) and (found := in_step + between):
+            raise ConfigurationError(
+                f"{found[0]} is for steps that all replicas take together, but by `@parameter_server()` each worker "
+                "takes steps of its own, of which the others have read already: leave it out, or train on replicas "
+                "(`@mirrored()`)."
+            )
+        if in_step and apart:
+            raise ConfigurationError(
+                f"{in_step[0]} is for steps that all replicas agree on, but with `Trainer.local_steps` none knows of "
+                "the others' steps before its round ends: use `Trainer.on_nonfinite = 'rollback'`, or leave it out."
+            )
+
+
+def _check_choice(name: str, value: object, choices: list[str]) -> None:
+    if value not in choices:
+        raise ConfigurationError(f"`Trainer.{name}` is {shown(value)}; give one of {', '.join(map(repr, choices))}.")
+
+
+def _check_has_effect(name: str, value: int | None, *, when: bool, else_bind: str) -> None:
+    if value is not None and not when:
+        raise ConfigurationError(
+            f"`Trainer.{name}` has no effect where no policy is '{else_bind}': give `Trainer.on_nonfinite = "
+            f"'{else_bind}'` too, or leave it out."
+        )

@@ -1,0 +1,75 @@
+"""Training by a call of Python, without gin: a run like any other, that is listed, shown and gone on with.
+
+experiment = Experiment(task=my_task, train_source=digits("train"), eval_source=digits("test"))
+settings = Settings(steps=2000, global_batch_size=32)
+run = train(experiment, settings, "runs/mine")
+"""
+
+from pathlib import Path
+
+from core import checkpoint
+from core.errors import ConfigurationError
+from trainers.experiment import Experiment
+from trainers.loaded import LoadedRun
+from trainers.preemption import Preemption
+from trainers.python_identity import described, python_identity, read_python_identity
+from trainers.runs.read import read_run
+from trainers.session import changeable
+from trainers.settings import Settings
+from trainers.start import Configured, Start, newest_checkpoint
+from trainers.trainer import Trainer
+from trainers.training import run_training
+from trainers.workdir import Workdir
+
+
+def train(experiment: Experiment, settings: Settings, workdir: str | Path, *, quiet: bool = False) -> LoadedRun:
+    """Trains `experiment` in a folder, or goes on from its newest checkpoint, and returns the run.
+
+    Called again as before it goes on where it was stopped; a run that has finished is returned as it is. `quiet` prints
+    nothing. A first Ctrl-C saves, and raises a `PreemptedError`; a second one interrupts there and then.
+    """
+    preemption = Preemption()
+    trainer = Trainer(experiment, Workdir(Path(workdir)), settings, preemption)
+    own = python_identity(experiment, settings, changeable(trainer))
+    configured = Configured(
+        identity=own,
+        hooks={},
+        read=lambda saved: read_python_identity(saved, own),
+        given=lambda: None,
+        operative=lambda: _text(experiment, settings),
+        note=lambda before: "",
+        remedy="Train this one in another folder, or call `trainers.train` with what it was called with before.",
+    )
+    start = _Fresh(trainer.workdir, configured, experiment)
+    try:
+        run_training(trainer, start, preemption, quiet=quiet)
+        manifest = newest_checkpoint(trainer.workdir)
+    finally:
+        trainer.workdir.release()
+    assert manifest is not None  # the end of a run is saved
+    trainer.averaged.update()
+    path = trainer.workdir.path
+    return LoadedRun(path, trainer.step, trainer.averaged.task, experiment, read_run(path).figures, manifest, None)
+
+
+class _Fresh(Start):
+    """Refuses to begin a run with what another one has left: experiments hold what they learn."""
+
+    def __init__(self, workdir: Workdir, configured: Configured, experiment: Experiment):
+        super().__init__(workdir, configured)
+        self._optimizers = experiment.assembly.optimizers
+
+    def claim(self) -> checkpoint.Manifest | None:
+        found = super().claim()
+        if found is None and any(int(optimizer.step) for optimizer in self._optimizers.values()):
+            raise ConfigurationError(
+                f"`experiment` was trained before, and `{self.workdir.path}` has no checkpoint to go on from: make "
+                "another by `Experiment(...)`, so that the run begins with weights of its own."
+            )
+        return found
+
+
+def _text(experiment: Experiment, settings: Settings) -> str:
+    """Returns the configuration as the folder keeps it, in the form of a gin file, for who lists and compares runs."""
+    lines = (f"{name} = {value}" for name, value in described(experiment, settings).items())
+    return "\n".join(["# Trained by calls of Python: this can be read, but not run.", *lines, ""])

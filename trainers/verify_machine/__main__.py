@@ -1,0 +1,97 @@
+"""`python -m trainers.verify_machine [--out=DIR] [--replicas=N] [--only=NAME ...]`
+
+Verifies that everything holds on the machine at hand, its GPUs or TPUs, and writes a report. Some minutes.
+"""
+
+if __name__ == "__main__":
+    from trainers.beginning import begin
+
+    begin()
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+
+from absl import flags as absl_flags
+from absl.flags import FlagValues
+
+from core.errors import ConfigurationError, TapeloopError, did_you_mean
+from trainers.app import refuse, run_app, start_logging
+from trainers.blame import report as blame
+from trainers.flags import parse_flags
+
+USAGE = """python -m trainers.verify_machine [--out=DIR] [--replicas=N] [--only=NAME]
+
+Verifies on this machine, its GPUs or TPUs, what Tapeloop promises: kernels, trainings, resumes, replicas. Each check is
+a command in a process of its own. Writes report.md and report.json; ends with 1 if a check has failed."""
+
+
+def main(words: Sequence[str]) -> int:
+    """Runs the command with these words behind its name; returns its exit code."""
+    try:
+        flags = parse(words)
+    except ConfigurationError as error:
+        return refuse(error)
+    return run(flags)
+
+
+def parse(words: Sequence[str]) -> FlagValues:
+    """Returns the flags; raises a `ConfigurationError` for a wrong one."""
+    flags = parse_flags(words, _define, usage=USAGE)
+    if flags.replicas is not None and flags.replicas < 2:
+        raise ConfigurationError(f"`--replicas` is {flags.replicas}; it counts devices together: give 2 or more.")
+    return flags
+
+
+def _define(flag_values: FlagValues) -> None:
+    text = functools.partial(absl_flags.DEFINE_string, flag_values=flag_values)
+    text("out", "verify_machine", "the folder for the report, and for what the checks leave")
+    number = functools.partial(absl_flags.DEFINE_integer, flag_values=flag_values)
+    texts = functools.partial(absl_flags.DEFINE_multi_string, flag_values=flag_values)
+    switch = functools.partial(absl_flags.DEFINE_boolean, flag_values=flag_values)
+    number("replicas", None, "devices to use together; all there are, or two virtual ones, if left out")
+    texts("only", [], "a check to make; may be given several times")
+    switch("verbose", False, "show tracebacks with errors")
+
+
+def run(flags: FlagValues) -> int:
+    """Makes the checks one after the other, with a line for each; returns the exit code."""
+    start_logging(flags.verbosity)
+    try:
+        return _run(flags)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        return blame(error, verbose=flags.verbose)
+
+
+def _run(flags: FlagValues) -> int:
+    from trainers.verify_machine import report
+    from trainers.verify_machine.checks import CHECKS, TOGETHER
+    from trainers.verify_machine.lab import Lab, look, made
+
+    names = [check.name for check in (*CHECKS, *TOGETHER)]
+    for name in flags.only:
+        if name not in names:
+            raise ConfigurationError(f"`--only` is {name!r}; the checks are {names}.{did_you_mean(name, names)}")
+    folder = Path(flags.out)
+    if (folder / "learns").exists() or (folder / "report.md").exists():
+        raise ConfigurationError(f"`--out` is `{folder}`, which holds an earlier report: remove it, or name another.")
+    machine = look(folder)
+    lab = Lab(folder, machine, flags.replicas or max(2, len(machine.devices)))
+    print(f"{len(machine.devices)} x {machine.kind}; {lab.replicas} together", flush=True)
+    outcomes = []
+    for check in (*CHECKS, *TOGETHER):
+        if flags.only and check.name not in flags.only:
+            continue
+        outcomes.append(made(check, lab))
+        told = outcomes[-1]
+        print(f"{'ok    ' if told.passed else 'FAILED'}  {check.name}: {told.seen} ({told.seconds:.0f} s)", flush=True)
+    page, _ = report.write(lab, outcomes)
+    failed = sum(not told.passed for told in outcomes)
+    print(f"{failed or 'none'} of {len(outcomes)} checks failed; the report is `{page}`", flush=True)
+    return TapeloopError.exit_code if failed else 0
+
+
+if __name__ == "__main__":
+    run_app(parse, run)

@@ -1,0 +1,161 @@
+"""What is to hold on any machine, each as a command whose result is compared with that of another."""
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from core import checkpoint
+from trainers.runs.read import Run
+from trainers.verify_machine.lab import Check, FailedError, Lab, command
+
+KERNEL_ERROR = 1e-4  # of float32; where a GPU rounds factors to TensorFloat-32 its own 2 ** -11 is what can be had
+ROUNDED_ERROR = 5e-3
+FIGURE_ERROR = 1e-3  # between figures of early steps, summed in another order
+SHORT = ("Trainer.steps = 60", "Trainer.log_every = 20", "Trainer.evaluate_every = None", "Trainer.hooks = []")
+
+
+def kernels(lab: Lab) -> str:
+    """Compares kernels of the device with those of the CPU in float64."""
+    found: dict[str, float] = json.loads(command(lab.folder / "kernels.log", "trainers.verify_machine.kernels"))
+    rounds = any("TensorFloat-32 is on" in line for line in lab.machine.details)
+    most = ROUNDED_ERROR if rounds else KERNEL_ERROR
+    worst = max(found, key=lambda name: found[name] if math.isfinite(found[name]) else math.inf)
+    if not all(error <= most for error in found.values()):
+        raise FailedError(f"{worst} is off by {found[worst]:.1e}, where {most:.0e} is the most")
+    return f"{len(found)} kinds, {worst} the worst: {found[worst]:.1e}"
+
+
+def learns(lab: Lab) -> str:
+    """Trains on one device, to a quality."""
+    run = lab.train("learns", "digits_mlp", ["steps = 1000"])
+    accuracy = _last(run, "eval/accuracy")
+    if not accuracy > 0.94:
+        raise FailedError(f"after 1,000 steps {accuracy:.1%} of the held-out digits are right, where 94 % are to be")
+    return f"{accuracy:.1%} of the held-out digits after 1,000 steps"
+
+
+def repeats(lab: Lab) -> str:
+    """Trains twice, with deterministic operations, and compares the bits."""
+    bindings = [*SHORT, "Experiment.deterministic = True"]
+    first, second = (lab.train(f"repeats-{i}", "digits_convnet", bindings) for i in (1, 2))
+    _same_bits(first.path, second.path)
+    return "the same bits, of weights and of the optimizer"
+
+
+def resumes(lab: Lab) -> str:
+    """Kills a run, goes on with it, and compares the bits with one that was never stopped."""
+    flags = lab.flags("resumes", "digits_convnet", ["Experiment.deterministic = True"], [])
+    said = command(lab.folder / "resumes.log", *flags, "--mode=resume_check")
+    return said.strip().splitlines()[-1]
+
+
+def compiles(lab: Lab) -> str:
+    """Trains by XLA, and compares the figures with those without."""
+    off, on = (lab.train(f"compile-{x}", "digits_mlp", [*SHORT, f"Trainer.compile = {x}"]) for x in (False, True))
+    return _same_figures(off, on)
+
+
+def accumulates(lab: Lab) -> str:
+    """Trains in four microbatches, and compares the figures with those in one."""
+    one, four = (lab.train(f"microbatches-{k}", "digits_mlp", [*SHORT, f"Trainer.microbatches = {k}"]) for k in (1, 4))
+    return _same_figures(one, four)
+
+
+def replicates(lab: Lab) -> str:
+    """Trains on all devices together, and compares the figures with those of one."""
+    bindings = [*SHORT, f"Trainer.global_batch_size = {32 * lab.replicas}"]
+    one = lab.train("one", "digits_mlp", bindings)
+    return _same_figures(one, lab.train("together", "digits_mlp", bindings, lab.together))
+
+
+def places(lab: Lab) -> str:
+    """Trains a GAN whose generator lives on one device, and compares the figures with those of all devices."""
+    bindings = [*SHORT, f"Trainer.global_batch_size = {32 * lab.replicas}"]
+    everywhere = lab.train("gan-everywhere", "digits_gan", bindings, lab.together)
+    apart = lab.train("gan-apart", "digits_gan_generator_on_one_device", bindings, lab.together)
+    return _same_figures(everywhere, apart)
+
+
+def cuts(lab: Lab) -> str:
+    """Trains on a mesh of all devices, and compares the figures with those of one."""
+    bindings = [*SHORT, f"Trainer.global_batch_size = {32 * lab.replicas}"]
+    mesh = [f"--gin_file={_runtime('mesh')}", f"--gin_param=mesh.batch = {lab.replicas}"]
+    one = lab.train("before-the-mesh", "digits_mlp", bindings)
+    return _same_figures(one, lab.train("mesh", "digits_mlp", bindings, mesh))
+
+
+def resumes_together(lab: Lab) -> str:
+    """Kills a run on all devices, goes on with it, and compares the bits."""
+    bindings = ["Experiment.deterministic = True", f"Trainer.global_batch_size = {32 * lab.replicas}"]
+    flags = lab.flags("resumes-together", "digits_mlp", bindings, lab.together)
+    said = command(lab.folder / "resumes-together.log", *flags, "--mode=resume_check")
+    return said.strip().splitlines()[-1]
+
+
+def is_used_well(lab: Lab) -> str:
+    """Measures where the time of a step goes, on one device and on all of them."""
+    bindings = ["Trainer.hooks = []", f"Trainer.global_batch_size = {128 * lab.replicas}"]
+    flags = lab.flags("diagnosis", "digits_convnet", bindings, lab.together)
+    command(lab.folder / "diagnosis.log", *flags, "--mode=diagnose")
+    found = json.loads((lab.folder / "diagnosis" / "diagnosis.json").read_text())
+    return " ".join(str(found["verdict"]).split())
+
+
+CHECKS = (
+    Check("kernels", "operations and their gradients are right", kernels),
+    Check("learns", "a training on one device comes to what it should", learns),
+    Check("repeats", "deterministic runs end in the same bits", repeats),
+    Check("resumes", "a killed run ends in the bits of a whole one", resumes),
+    Check("compiles", "XLA trains to the same numbers", compiles),
+    Check("accumulates", "microbatches train to the same numbers", accumulates),
+)
+TOGETHER = (
+    Check("replicates", "replicas train to the numbers of one device", replicates),
+    Check("places", "so does a GAN of which a part is on one device", places),
+    Check("cuts", "so does a mesh", cuts),
+    Check("resumes together", "replicas resume to the bit", resumes_together),
+    Check("is used well", "where the time of a step goes", is_used_well),
+)
+
+
+def _runtime(name: str) -> Path:
+    return Path(__file__).resolve().parents[2] / "configs" / "runtime" / f"{name}.gin"
+
+
+def _last(run: Run, figure: str) -> float:
+    if figure not in run.figures:
+        raise FailedError(f"the run left no `{figure}`: see `{run.path}`")
+    return run.figures[figure].values[-1]
+
+
+def _same_bits(one: Path, other: Path) -> None:
+    first, second = (checkpoint.newest(path / "checkpoints", warn=print) for path in (one, other))
+    if first is None or second is None:
+        raise FailedError(f"there is no checkpoint in `{one}` or `{other}`")
+    differ = [path for path, saved in first.variables.items() if second.variables.get(path) != saved]
+    if differ:
+        raise FailedError(f"{len(differ)} of {len(first.variables)} variables differ, `{differ[0]}` among them")
+
+
+def _apart(values: Sequence[float], others: Sequence[float]) -> float:
+    """Returns the largest difference, relative to what is larger than one; infinite where a value is no number."""
+    distances = [abs(a - b) / max(1.0, abs(a)) for a, b in zip(values, others, strict=True)]
+    return max(x if math.isfinite(x) else math.inf for x in distances)
+
+
+def _same_figures(one: Run, other: Run) -> str:
+    """Compares all losses and metrics of training; returns how far they lie apart."""
+    names = [name for name in one.figures if name.startswith("train/") and _is_learnt(name)]
+    if not names or {*names} - {*other.figures}:
+        raise FailedError(f"`{one.path}` and `{other.path}` have no figures in common")
+    apart = {name: _apart(one.figures[name].values, other.figures[name].values) for name in names}
+    worst = max(apart, key=apart.__getitem__)
+    if not apart[worst] <= FIGURE_ERROR:
+        raise FailedError(f"`{worst}` is off by {apart[worst]:.1e}, where {FIGURE_ERROR:.0e} is the most")
+    return f"{len(names)} figures, at most {apart[worst]:.1e} apart"
+
+
+def _is_learnt(name: str) -> bool:
+    """Tells whether a figure is a loss or a metric, and no speed, rate or ratio."""
+    return name.rpartition("/")[2] in ("loss", "accuracy", "real accuracy", "fake accuracy")

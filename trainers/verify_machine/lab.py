@@ -1,0 +1,116 @@
+"""Where checks are made: commands in processes of their own, each with a folder, and what they leave read back.
+
+Nothing here imports TensorFlow: the devices are for the processes.
+"""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from trainers.launch.processes import die_with
+from trainers.packages import CHECKOUT
+from trainers.runs.read import Run, read_run
+
+SECONDS = 900.0  # that a command may take
+
+
+class FailedError(Exception):
+    """Says what a check has found to be wrong."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """What a process with TensorFlow sees of this machine."""
+
+    kind: str  # of the devices that are verified: GPU, TPU, or CPU where there are neither
+    devices: tuple[str, ...]
+    versions: dict[str, str]
+    details: tuple[str, ...]
+
+
+class Lab:
+    """Runs commands for checks; `replicas` is how many devices are used together."""
+
+    def __init__(self, folder: Path, machine: Machine, replicas: int):
+        self.folder, self.machine, self.replicas = folder, machine, replicas
+
+    @property
+    def together(self) -> list[str]:
+        """Returns the flags that make a run use all the devices."""
+        if self.machine.kind == "TPU":
+            return [f"--gin_file={CHECKOUT}/configs/runtime/tpu.gin"]
+        return [
+            f"--gin_file={CHECKOUT}/configs/runtime/mirrored.gin",
+            f"--gin_param=mirrored.replicas = {self.replicas}",
+        ]
+
+    def train(self, name: str, config: str, bindings: Sequence[str] = (), more: Sequence[str] = ()) -> Run:
+        """Trains a shipped configuration in the folder `name`, and returns its run."""
+        command(self.folder / f"{name}.log", *self.flags(name, config, bindings, more))
+        return read_run(self.folder / name)
+
+    def flags(self, name: str, config: str, bindings: Sequence[str], more: Sequence[str]) -> list[str]:
+        """Returns what such a run is called with."""
+        gin = [f"--gin_file={CHECKOUT}/configs/{config}.gin", *more, *(f"--gin_param={text}" for text in bindings)]
+        return ["trainers.main", *gin, f"--workdir={self.folder / name}"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """One thing that is to hold here: `run` returns what was seen, or raises a `FailedError`."""
+
+    name: str
+    shows: str
+    run: Callable[[Lab], str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What became of a check."""
+
+    check: Check
+    passed: bool
+    seen: str
+    seconds: float
+
+
+def made(check: Check, lab: Lab) -> Outcome:
+    """Makes a check."""
+    began = time.monotonic()
+    try:
+        passed, seen = True, check.run(lab)
+    except FailedError as error:
+        passed, seen = False, str(error)
+    return Outcome(check, passed, seen, time.monotonic() - began)
+
+
+def command(log: Path, module: str, *flags: str) -> str:
+    """Runs a module of ours, its output in `log` too; returns what it printed."""
+    words, parent = [sys.executable, "-m", module, *flags], os.getpid()
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w") as stderr:
+        try:
+            done = subprocess.run(
+                words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, encoding="utf-8",
+                errors="replace", timeout=SECONDS, check=False, preexec_fn=lambda: die_with(parent),
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise FailedError(f"`{' '.join(words[1:])}` took more than {SECONDS:.0f} s: see `{log}`") from None
+    with log.open("a") as file:
+        file.write(done.stdout)
+    if done.returncode:
+        last = [line for line in log.read_text(errors="replace").splitlines() if line.startswith("error:")][-1:]
+        raise FailedError(f"`{module}` ended with {done.returncode}: {' '.join(last) or 'see'} `{log}`")
+    return done.stdout
+
+
+def look(folder: Path) -> Machine:
+    """Asks a process with TensorFlow what there is."""
+    found: dict[str, Any] = json.loads(command(folder / "machine.log", "trainers.verify_machine.look"))
+    return Machine(found["kind"], tuple(found["devices"]), found["versions"], tuple(found["details"]))
