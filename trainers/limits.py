@@ -32,6 +32,11 @@ class Limits:
 
     def __post_init__(self) -> None:
         _check_time("Trainer.section_deadline", self.general)
+        if not isinstance(self.given, Mapping):
+            raise ConfigurationError(
+                f"`Trainer.section_deadlines` is {shown(self.given)}; give a dictionary from sections to seconds, such "
+                "as {'evaluation': 600}."
+            )
         for section, seconds in self.given.items():
             if section not in LEAST:
                 raise ConfigurationError(

@@ -5,6 +5,7 @@ it means the same in training and in evaluation, whatever words each file happen
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -27,6 +28,12 @@ class Wanted:
     fill: Mapping[str, float | str]
 
     def __post_init__(self) -> None:
+        for argument in ("types", "vectors", "fill"):
+            if not isinstance(getattr(self, argument), Mapping):
+                raise ConfigurationError(
+                    f"`{self.source}.{argument}` is {shown(getattr(self, argument))}; give a dictionary from names to "
+                    "what is meant for each."
+                )
         for column, kind in self.types.items():
             if isinstance(kind, str) and kind not in NUMBERS:
                 raise ConfigurationError(
@@ -39,10 +46,11 @@ class Wanted:
                 )
         for column, value in self.fill.items():
             words = self.words(column)
-            if value not in words if words else isinstance(value, str):
+            number = isinstance(value, float | int) and math.isfinite(value)
+            if value not in words if words else not number:
                 raise ConfigurationError(
                     f"`{self.source}.fill` says {shown(value)} for `{column}`; give "
-                    + (f"one of its words, {listed(words, most=20)}." if words else "a number.")
+                    + (f"one of its words, {listed(words, most=20)}." if words else "a finite number.")
                 )
         for feature, names in self.vectors.items():
             if isinstance(names, str) or not names:

@@ -5,9 +5,11 @@ import math
 from pathlib import Path
 
 import gin
+import numpy as np
 import pytest
 
-from core.errors import ConfigurationError
+from core.data.arrays import ArraySource
+from core.errors import ConfigurationError, DataError
 from core.losses import adversarial
 from core.optimizers import sgd
 from core.random import Rng
@@ -19,6 +21,7 @@ OURS = ("core.", "models.", "trainers.")
 NO_NUMBERS = {("Translations", "judge")}
 # Seconds to wait for other machines, which are met before anything else is looked at.
 ELSEWHERE = {("multi_worker", "meeting_deadline"), ("multi_worker", "peer_timeout")}
+TWO = ArraySource({"x": np.arange(2)}, name="two")
 EXAMPLES = {
     "path": str(Path(inspect.getfile(Rng)).parent / "data" / "embedded" / "digits.npz"),
     "rng": Rng.from_seed(0),
@@ -44,6 +47,18 @@ EXAMPLES = {
     "steps": 10,
     "global_batch_size": 4,
     "period": 5,
+    "files": str(Path(inspect.getfile(Rng))),
+    "sources": [TWO, TWO],
+    "source": TWO,
+    "figure": "min loss",
+    "patience": 2,
+}
+# How a number is given where a parameter takes more than one.
+GIVEN = {
+    "rates": lambda number: [0.1, number],
+    "weights": lambda number: [0.1, number],
+    "fill": lambda number: {"x": number},
+    "section_deadlines": lambda number: {"step": number},
 }
 
 
@@ -65,8 +80,8 @@ def floats():
 def test_infinity_is_refused_by_name(function, parameter, needed):
     arguments = {name: EXAMPLES.get(name, 0.1) for name in needed}
     for value in (math.inf, -math.inf, math.nan):
-        given = [0.1, value] if parameter == "rates" else value
-        with pytest.raises((ValueError, ConfigurationError)) as error:
+        given = GIVEN.get(parameter, lambda number: number)(value)
+        with pytest.raises((ValueError, ConfigurationError, DataError)) as error:
             function(**{**arguments, parameter: given})
         text = str(error.value)
         assert parameter in text.split("` is ", maxsplit=1)[0]

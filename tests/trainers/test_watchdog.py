@@ -234,6 +234,7 @@ def test_which_limit_there_is_and_why(limits, section, longest, limit, reason):
         ({"evalution": 60}, "names the section 'evalution'; .* Did you mean `evaluation`?"),
         ({3: 60}, "names the section 3"),
         ({"step": 0}, r"`Trainer.section_deadlines\['step'\]` is 0; it is a time in seconds"),
+        (60, "`Trainer.section_deadlines` is 60; give a dictionary"),
         ({"step": "60"}, r"`Trainer.section_deadlines\['step'\]` is '60'"),
     ],
 )

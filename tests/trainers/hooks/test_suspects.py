@@ -42,7 +42,7 @@ def looking(hook, figures):
         step=1,
         norms=lambda: figures,
         averaged=SimpleNamespace(update=lambda: None),
-        experiment=SimpleNamespace(eval_source=source, train_source=source),
+        experiment=SimpleNamespace(shown_source=source),
         telemetry=SimpleNamespace(write=lambda *_, **__: None, warn_once=told.append),
     )
     hook(run)
