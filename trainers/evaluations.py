@@ -6,7 +6,8 @@ from core.errors import ConfigurationError
 from core.task.loss import means
 from trainers.averaged import averaged_task
 from trainers.evaluator import Evaluator
-from trainers.experiment import EVAL, Experiment
+from trainers.experiment import Experiment
+from trainers.held_out import EVAL, refused_by_its_shape
 
 
 class Evaluations:
@@ -18,7 +19,8 @@ class Evaluations:
     def __init__(self, experiment: Experiment):
         self._evaluators: dict[str, Evaluator] = {}
         for split, source in experiment.held_out.items():
-            self._evaluators[split] = Evaluator(experiment, source, *self._evaluators.values())
+            with refused_by_its_shape(experiment.task, experiment.train_source, split, source):
+                self._evaluators[split] = Evaluator(experiment, source, *self._evaluators.values())
         evaluators = list(self._evaluators.values())
         self.averaged = evaluators[0].averaged if evaluators else averaged_task(experiment)
         figures = {name.partition("/")[0] for evaluator in evaluators for name in evaluator.sums.spec.sums}

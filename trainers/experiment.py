@@ -2,7 +2,6 @@
 
 import copy
 import inspect
-import re
 from collections.abc import Callable, Mapping, Sequence
 
 import gin
@@ -12,14 +11,12 @@ from core.data import Source, Stream
 from core.distribution import MeshPlan, MeshStrategy, ServedStrategy
 from core.distribution import one_device as default_strategy
 from core.engine import assemble, assemble_task
-from core.errors import ConfigurationError, shown
+from core.errors import ConfigurationError
 from core.random import Rng
 from core.task import Placement, Task
 from core.weights import StartFrom
+from trainers.held_out import by_split, check_held_out
 from trainers.room import fitting
-
-EVAL = "eval"  # the split of what is held out; that of a source with a name goes on with it
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # it becomes part of names of figures and folders
 
 
 @gin.configurable
@@ -54,19 +51,9 @@ class Experiment:
         if deterministic:  # before anything is computed; there is no way back for this process
             tf.config.experimental.enable_op_determinism()
         self.deterministic = deterministic
-        if isinstance(eval_source, Stream):
-            raise ConfigurationError(
-                f"`Experiment.eval_source` is the stream `{eval_source.name}`, but an evaluation takes each of a fixed "
-                "number of examples once: give a source, such as `@npz()` of a file with as many of them as you like."
-            )
         self.train_source = train_source
         self.eval_source, self.eval_sources = eval_source, dict(eval_sources)
-        for name in self.eval_sources:
-            if not (isinstance(name, str) and _NAME.fullmatch(name)):
-                raise ConfigurationError(
-                    f"`Experiment.eval_sources` calls a source {shown(name)}; its figures and their folder go by that "
-                    "name: use letters, digits, `_`, `-` and `.`."
-                )
+        self.held_out = by_split(eval_source, self.eval_sources)  # by the split that figures go to
         self.start_from = start_from
         self.strategy = MeshStrategy(strategy) if isinstance(strategy, MeshPlan) else strategy or default_strategy()
         if deterministic and isinstance(self.strategy, ServedStrategy):
@@ -78,9 +65,8 @@ class Experiment:
         self.synthetic = synthetic
         self._factory, self._placements, self._one_device = task, placements, one_device
         self._assemble()
-        for source in (train_source, *self.held_out.values()):
-            self.task.check_source(source)
-        self._check_tokenizers()
+        self.task.check_source(train_source)
+        check_held_out(self.task, train_source, self.held_out)
 
     def on(self, strategy: tf.distribute.Strategy) -> "Experiment":
         """Makes the same experiment on another strategy, from the first step on."""
@@ -99,12 +85,6 @@ class Experiment:
             return self._make()
 
     @property
-    def held_out(self) -> dict[str, Source]:
-        """Returns each source to evaluate on, by the split that its figures go to."""
-        first = {} if self.eval_source is None else {EVAL: self.eval_source}
-        return {**first, **{f"{EVAL}/{name}": source for name, source in self.eval_sources.items()}}
-
-    @property
     def variables(self) -> Mapping[str, tf.Variable]:
         """Returns all that is learnt, by path: the task's variables and the optimizers'."""
         return self.assembly.variables
@@ -112,26 +92,13 @@ class Experiment:
     @property
     def shown_source(self) -> Source:
         """Returns the source of single examples to look at: the held-out ones, where there are any."""
-        source = self.eval_source or self.train_source
+        source = next(iter(self.held_out.values()), self.train_source)
         if isinstance(source, Stream):
             raise ConfigurationError(
                 f"`Experiment.train_source` is the stream `{source.name}`, of which no single examples can be looked "
                 "at: bind `Experiment.eval_source` to a source that has some."
             )
         return source
-
-    def _check_tokenizers(self) -> None:
-        """Refuses to evaluate on tokens that mean something else than those that are trained on."""
-        trained = self.train_source.tokenizer
-        for split, source in self.held_out.items():
-            evaluated = source.tokenizer
-            if trained and evaluated and trained.identity != evaluated.identity:
-                name = split.removeprefix(f"{EVAL}/")
-                which = "eval_source" if split == EVAL else f"eval_sources['{name}']"
-                raise ConfigurationError(
-                    f"`Experiment.{which}` has tokens of {shown(evaluated.identity[:16])}, but those of "
-                    f"`Experiment.train_source` are of {shown(trained.identity[:16])}: give all sources one tokenizer."
-                )
 
     def _assemble(self) -> None:
         self.assembly = fitting(

@@ -75,10 +75,11 @@ class LoadedRun:
     def evaluate(self, source: Source | None = None) -> dict[str, float]:
         """Returns the figures of the task's `evaluate` over a whole source, by default that of the run."""
         source = self.eval_source if source is None else source
+        given = next((f"run.eval_sources[{name!r}]" for name in self.eval_sources), "digits('test')")
         if source is None:
             raise ConfigurationError(
                 f"`{self.path}` has nothing to evaluate on: it was trained without `Experiment.eval_source`. Give a "
-                "source, as `run.evaluate(digits('test'))`."
+                f"source, as `run.evaluate({given})`."
             )
         with self.bindings():
             self.experiment.task.check_source(source)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from core.data import ArraySource, digits
+from core.data import ArraySource, Stream, digits
 from core.errors import ConfigurationError, DataError
 from core.optimizers import chain, ema, sgd
 from models.classifiers.mlp import MlpClassifier
@@ -78,6 +78,11 @@ def test_without_an_eval_source_the_named_ones_are_evaluated_all_the_same(tmp_pa
     assert trainer.evaluation.keys() == {"few/loss", "few/accuracy"}
 
 
+def shaped(height, width):
+    image = np.zeros([4, height, width, 1], "float32")
+    return ArraySource({"image": image, "label": np.zeros([4], "int32")}, name="shaped")
+
+
 @pytest.mark.parametrize(
     ("sources", "says"),
     [
@@ -85,7 +90,12 @@ def test_without_an_eval_source_the_named_ones_are_evaluated_all_the_same(tmp_pa
         ({"a/b": TEST}, "calls a source 'a/b'"),
         ({"..": TEST}, r"calls a source '\.\.'"),
         ({"accuracy": TEST}, "calls a source `accuracy`, which is a figure of `MlpClassifier.evaluate`"),
-        ({"strange": ArraySource({"x": np.zeros([4, 2], "float32")}, name="strange")}, "`strange`"),
+        (
+            {"a": ArraySource({"x": np.zeros([4, 2], "float32")}, name="strange")},
+            r"`Experiment.eval_sources\['a'\]`: .*`strange`",
+        ),
+        ({"a": shaped(9, 9)}, r"eval_sources\['a'\]` .* `image` of shape \(9, 9, 1\), not \(8, 8, 1\)\. .* error is: "),
+        ({"a": Stream(lambda seed, epoch: iter([{"x": 1.0}]))}, r"`Experiment.eval_sources\['a'\]` is the stream"),
     ],
 )
 def test_what_no_source_can_be_called_or_be_is_refused(sources, says):
@@ -135,6 +145,7 @@ def bound(*params):
         ),
         (["eval_sources = {'a': @adamw()}"], r"`eval_sources` is given .* `Mapping\[str, Source\]`"),
         (["eval_sources = {'a': @digist()}"], r"Did you mean `digits`\?"),
+        (["eval_sources = {'a': @digits(), 'a': @digits()}"], "'a' stands twice in one dictionary"),
     ],
 )
 def test_a_mistake_in_gin_is_named_before_anything_is_made(params, says):

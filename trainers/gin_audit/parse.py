@@ -114,9 +114,27 @@ class _Reader(config_parser.ParserDelegate):
 
 
 class _Parser(config_parser.ConfigParser):
-    """Refuses a minus before a name (gin reads it, forgets it, and goes on with the name alone), and deep nesting."""
+    """Refuses what gin's parser forgets: a minus before a name, a key's first value; and deep nesting."""
 
     depth = 0
+
+    def __init__(self, content: str, delegate: config_parser.ParserDelegate):
+        self.keys: list[list[Any]] = []  # of the brackets that are open, so far
+        super().__init__(content, delegate)
+
+    def _maybe_parse_container(self) -> tuple[bool, Any]:
+        self.keys.append([])
+        found = super()._maybe_parse_container()
+        self.keys.pop()
+        return found
+
+    def _parse_dict_item(self) -> tuple[Any, Any]:
+        place = self._current_location()
+        key, value = super()._parse_dict_item()
+        if key in self.keys[-1]:
+            raise SyntaxError(f"{key!r} stands twice in one dictionary, which keeps the last alone; rename one", place)
+        self.keys[-1].append(key)
+        return key, value
 
     def parse_value(self) -> Any:
         """Returns the next value, an item of a list, tuple or dict as well."""

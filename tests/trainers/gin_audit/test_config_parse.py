@@ -108,12 +108,19 @@ def test_files_that_include_each_other_come_to_an_end(tmp_path: Path) -> None:
         ("Lab.list = " + "[" * 10_000 + "]" * 10_000, ["a.gin:2", "more than 50 brackets", "[[[...`"]),
         ("Lab.list = " + "(" * 60 + "1" + ",)" * 60, ["a.gin:2", "more than 50 brackets"]),
         ("Lab.dict = " + "{1: " * 60 + "1" + "}" * 60, ["a.gin:2", "more than 50 brackets"]),
+        ("Lab.dict = {'a': 1,\n 'b': 2, 'a': 3}", ["a.gin:3", "'a' stands twice in one dictionary"]),
+        ("Lab.dict = {'a': {'b': {1: 2}, 'b': 1}}", ["a.gin:2", "'b' stands twice"]),
         ("Lab.seed = " + "9" * 5000, ["a.gin:2", "is not a value", "999...`"]),
         ("Lab.name = \x1b]0;title\x07", ["a.gin:2", r"\x1b]0;title\x07"]),
     ],
 )
 def test_syntax_errors_name_file_line_and_text(line: str, parts: list[str]) -> None:
     says(message(lambda: read([written(f"Lab.seed = 1\n{line}\n")], [], [])), *parts)
+
+
+def test_a_key_may_stand_in_several_dictionaries() -> None:
+    read_here = read([written("a = {'a': {'a': 1}, 'b': [{'a': 2}, {'a': 3}]}")], [], [])
+    assert read_here.bindings[0].value == {"a": {"a": 1}, "b": [{"a": 2}, {"a": 3}]}
 
 
 def test_a_minus_before_a_number_is_a_number() -> None:
