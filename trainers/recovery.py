@@ -65,6 +65,7 @@ class Recovery:
         """
         state = self.state
         state.settle(note=telemetry.note)
+        self.agreement.barrier()  # the chief has written what all are about to read
         manifest = checkpoint.newest(state.workdir.checkpoints, warn=telemetry.warn_once, up_to=step)
         if manifest is None or self.agreement.first_text(manifest.path.name) != manifest.path.name:
             raise type(error)(f"{error} There is no checkpoint to go back to in `{state.workdir.checkpoints}`.")

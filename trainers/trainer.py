@@ -95,7 +95,8 @@ class Trainer:
         self._calling.check(self)
         exchange = self.train_step.exchange
         self._read_on()
-        with self._preemption.granted(), contextlib.closing(self._profiler), self.state.saves.settled():
+        saved = self.state.saves.settled(self.telemetry.note)
+        with self._preemption.granted(), contextlib.closing(self._profiler), saved:
             self.watchdog.begin("data", "the first chunk of data")
             stacked = next(self._chunks)
             self.warm_up(stacked)

@@ -130,21 +130,23 @@ class Saves:
     def settle(self, note: Callable[[str], object] = lambda text: None) -> None:
         """Waits until no save is under way, with a `note` where that takes long; raises what went wrong in it."""
         while (save := self._under_way) is not None:
-            if futures.wait([save.work], LONG_SECONDS).not_done:
-                note(f"waiting until the checkpoint of step {save.step} is written")
-                futures.wait([save.work])
+            _wait(save, note)
             self.go_on()
 
     @contextlib.contextmanager
     def settled(self, note: Callable[[str], object] = lambda text: None) -> Iterator[None]:
-        """Settles on the way out. After an error this process waits for what it writes itself, and asks no others."""
+        """Settles on the way out.
+
+        After an error, or a second Ctrl-C, this process waits for what it writes itself, and asks no others.
+        """
         try:
             yield
-        except Exception:
-            if self._under_way is not None:
-                error = self._under_way.work.exception()
-                if error is not None:
-                    self.warn(f"The checkpoint of step {self._under_way.step} could not be written: {error}")
+        except BaseException as ended:
+            if (save := self._under_way) is not None:
+                _wait(save, note)
+                error = save.work.exception()
+                if error is not None and error is not ended:
+                    self.warn(f"The checkpoint of step {save.step} could not be written: {error}")
             raise
         self.settle(note)
 
@@ -164,6 +166,13 @@ class Saves:
     def _say_warnings(self) -> None:
         while self._warnings:
             self.warn(self._warnings.pop(0))
+
+
+def _wait(save: _UnderWay, note: Callable[[str], object]) -> None:
+    """Waits until this process has done its part, with a `note` where that takes long."""
+    if futures.wait([save.work], LONG_SECONDS).not_done:
+        note(f"waiting until the checkpoint of step {save.step} is written")
+        futures.wait([save.work])
 
 
 def save(

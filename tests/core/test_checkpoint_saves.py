@@ -6,6 +6,7 @@ import threading
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.framework import op_callbacks
 
 from core import checkpoint
 from core.checkpoint import saves as module
@@ -14,6 +15,9 @@ from core.checkpoint.manifest import described
 from core.errors import CheckpointError
 from core.testing import on_virtual_cpus, on_virtual_mesh
 from tests.core.checkpoint_lab import fail, model, names, newest
+
+NAMES = {"Identity", "Pack", "Select", "ShardedFilename", "StaticRegexFullMatch", "StringJoin"}
+FILES = {"MergeV2Checkpoints", "ReadVariableOp", "RestoreV2", "SaveV2", *NAMES}  # operations of who writes from copies
 
 
 @pytest.fixture
@@ -28,6 +32,10 @@ def held(monkeypatch):
     monkeypatch.setattr(module, "write_parts", waiting)
     yield released
     released.set()
+
+
+def is_writer():
+    return threading.current_thread().name.startswith("checkpoint")
 
 
 def begin(saves, variables, step):
@@ -136,8 +144,9 @@ def test_what_comes_back_from_the_disk_as_something_else_is_no_checkpoint(place,
     assert names(tmp_path) == []
 
 
+@pytest.mark.parametrize("ended", [ZeroDivisionError, KeyboardInterrupt])
 @pytest.mark.parametrize("fails", [False, True])
-def test_an_error_of_the_loop_waits_for_the_writer_and_stays_the_error(fails, held, tmp_path, monkeypatch):
+def test_what_ends_the_loop_waits_for_the_writer_and_stays_what_it_was(ended, fails, held, tmp_path, monkeypatch):
     told = []
     saves = checkpoint.Saves(tmp_path, warn=told.append)
     if fails:
@@ -147,9 +156,9 @@ def test_an_error_of_the_loop_waits_for_the_writer_and_stays_the_error(fails, he
         with saves.settled():
             begin(saves, model(), 1)
             threading.Timer(0.1, held.set).start()
-            raise ZeroDivisionError
+            raise ended
 
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(ended):
         fail_meanwhile()
     assert ("step-000000001" in names(tmp_path)) is not fails
     assert [text[:39] for text in told] == ["The checkpoint of step 1 could not be w"] * fails
@@ -168,8 +177,36 @@ def test_an_error_that_is_no_fault_of_the_disk_is_raised_as_it_is(tmp_path, monk
     monkeypatch.setattr(write, "seal", lambda file: 1 // 0)
     saves = checkpoint.Saves(tmp_path, warn=fail)
     begin(saves, model(), 1)
-    with pytest.raises(ZeroDivisionError):
-        saves.settle()
+    with pytest.raises(ZeroDivisionError), saves.settled():
+        saves.settle()  # and it isn't told a second time
+
+
+@pytest.mark.parametrize("place", ["2 replicas", "mesh"])
+def test_the_thread_that_writes_runs_nothing_but_what_reads_and_writes(place, tmp_path, monkeypatch):
+    """TensorFlow tells of each operation of a thread, those of the functions that it traces among them."""
+    seen, put_together, write_parts = set(), module.put_together, module.write_parts
+
+    def note(op_type, *_, **__):
+        seen.add(tf.compat.as_str(op_type))
+
+    def noted(function):
+        def call(*arguments):
+            assert is_writer()
+            op_callbacks.add_op_callback(note)
+            try:
+                return function(*arguments)
+            finally:
+                op_callbacks.remove_op_callback(note)
+
+        return call
+
+    monkeypatch.setattr(module, "write_parts", noted(write_parts))
+    monkeypatch.setattr(module, "put_together", noted(put_together))
+    variables, _ = trained(place)
+    saves = checkpoint.Saves(tmp_path, warn=fail)
+    begin(saves, variables, 1)
+    saves.settle()
+    assert {"SaveV2", "RestoreV2"} <= seen <= FILES
 
 
 def test_a_long_wait_is_told(held, tmp_path, monkeypatch):
@@ -191,6 +228,7 @@ def test_several_who_write_agree_at_borders_and_the_first_puts_together_when_all
 
     def first_text_of(worker):
         def first_text(text):
+            assert not is_writer(), "a collective in the thread that writes"
             said[worker] = text
             meeting.wait()
             found = next(filter(None, said), None)

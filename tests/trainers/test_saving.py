@@ -1,17 +1,21 @@
 """A run that goes on while its checkpoints are written, and waits for them where it has to."""
 
 import json
+import signal
 import threading
 
 import pytest
 
 from core import checkpoint
 from core.checkpoint import saves, write
-from core.errors import CheckpointError
+from core.errors import CheckpointError, PreemptedError
 from tests.commands import CONFIGS, run
 from tests.core.checkpoint_lab import fail
+from tests.trainers.test_policies import struck, trainer_of
 from tests.trainers.trainer_lab import make, train
+from trainers import recovery
 from trainers.hooks import Hook
+from trainers.preemption import InterruptedBySignal, Preemption
 
 
 class At(Hook):
@@ -96,6 +100,73 @@ def test_a_crash_waits_for_what_is_written(held, tmp_path):
     with pytest.raises(ZeroDivisionError):
         train(trainer)
     assert steps_in(trainer) == [10]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_save_of_a_signal_waits_for_the_one_under_way_and_is_waited_for(number, held, tmp_path):
+    heard, seen = Preemption(), []
+
+    def send(run):  # before the checkpoint of step 20 is begun, and heard at step 30
+        heard._hear(number, None)
+        threading.Timer(0.2, held.set).start()
+
+    def look(run):
+        seen.append((run.state.saves.busy, steps_in(run)))
+
+    trainer = make(tmp_path, checkpoint_every=20, hooks=[At(20, send), At(40, look)], preemption=heard)
+    heard._in_loop = True
+    if number == signal.SIGUSR1:
+        train(trainer)
+        assert seen == [(False, [20, 30])]
+        return
+    with pytest.raises(PreemptedError, match="after step 30 of 40"):
+        train(trainer)
+    assert not trainer.state.saves.busy
+    assert steps_in(trainer) == [20, 30]
+
+
+def test_a_second_ctrl_c_waits_for_what_is_written(held, tmp_path):
+    heard = Preemption()
+
+    def interrupt(run):
+        threading.Timer(0.2, held.set).start()
+        for _ in range(2):
+            heard._hear(signal.SIGINT, None)
+
+    trainer = make(tmp_path, checkpoint_every=20, hooks=[At(30, interrupt)], preemption=heard)
+    with pytest.raises(InterruptedBySignal):
+        train(trainer)
+    assert not trainer.state.saves.busy
+    assert steps_in(trainer) == [20]
+
+
+def test_going_back_waits_for_the_save_under_way_which_all_then_read(held, tmp_path, monkeypatch):
+    trainer = trainer_of(tmp_path, "back", struck(tmp_path, 23), on_nonfinite="rollback")
+    told, newest = [], recovery.checkpoint.newest
+
+    def hold(run):  # the save of step 20 alone
+        held.clear()
+        threading.Timer(0.2, held.set).start()
+
+    held.set()
+    trainer.hooks.insert(0, At(20, hold))
+
+    def read(directory, **options):
+        told.append("read")
+        found = newest(directory, **options)
+        assert found.step == 20
+        return found
+
+    def meet():
+        told.append("busy" if trainer.state.saves.busy else "met")
+
+    monkeypatch.setattr(recovery.checkpoint, "newest", read)
+    monkeypatch.setattr(trainer._recovery, "_leave_capsule", lambda error, step: error)  # who leaves one waits himself
+    monkeypatch.setattr(trainer._recovery.agreement, "barrier", meet)
+    train(trainer)
+    assert "busy" not in told
+    assert told[:3] == ["met", "read", "met"]
+    assert trainer.state.rollbacks == 1
 
 
 STOPS = """

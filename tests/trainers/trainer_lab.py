@@ -18,7 +18,7 @@ def small_mlp(*, rng):
     return MlpClassifier(rng=rng, sizes=[64, 16, 10], dropout=0.1, optimizer=adamw(3e-3))
 
 
-def make(tmp_path, name="run", *, task=small_mlp, source=None, strategy=None, **settings):
+def make(tmp_path, name="run", *, task=small_mlp, source=None, strategy=None, preemption=None, **settings):
     workdir = Workdir(tmp_path / name)
     workdir.create()
     source = source or digits("train")
@@ -26,7 +26,7 @@ def make(tmp_path, name="run", *, task=small_mlp, source=None, strategy=None, **
     experiment = Experiment(task=task, train_source=source, strategy=strategy, **held_out)
     settings = {"steps": 40, "global_batch_size": 32, "chunk_steps": 10, "log_every": 20, **settings}
     settings = {"evaluate_every": None, "checkpoint_every": None, **settings}
-    return Trainer(experiment, workdir, Settings(**settings))
+    return Trainer(experiment, workdir, Settings(**settings), preemption)
 
 
 def newest(trainer):
