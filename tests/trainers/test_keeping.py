@@ -10,6 +10,7 @@ from core.checkpoint import keep
 from core.checkpoint.manifest import read_manifest
 from core.data import digits
 from core.errors import CheckpointError, ConfigurationError
+from core.testing import on_virtual_cpus
 from tests.commands import CONFIGS, run
 from tests.core.checkpoint_lab import fail, flip_bit, model
 from tests.trainers.trainer_lab import Crash, hashes, make, newest, train
@@ -66,6 +67,7 @@ def test_a_best_never_gets_worse_through_crashes_other_intervals_and_an_unmeasur
         train(crashed)
     assert there(crashed) == {20: ["last", BEST]}
     crashed.save()  # by a signal, at a step that is none of the evaluation's
+    assert newest(crashed).extra["kept"]["measured"] == {}
     again = with_accuracies(tmp_path, found, evaluate_every=20, checkpoint_every=20, hooks=[Crash(60)], steps=80)
     again.state.restore(newest(crashed))
     assert again.step == 30
@@ -94,6 +96,28 @@ def test_a_manifest_that_can_not_be_read_is_no_best(tmp_path):
     assert read_manifest(tmp_path / "step-000000002").extra["kept"]["measured"] == {"loss": 0.3}
 
 
+def test_what_a_run_that_went_back_has_left_ahead_of_it_is_not_its_best(tmp_path):
+    better = checkpoint.Better("min", "loss")
+
+    def saved(last, *found):
+        saves = checkpoint.Saves(tmp_path, keep=checkpoint.Keep(last, best=better), warn=fail)
+        for step, loss in found:
+            saves.begin(model(), step=step, examples=1, config_hash="", measured={"loss": loss})
+        saves.settle()
+        return saves.keeper
+
+    saved(3, (10, 0.3), (20, 0.4), (30, 0.1))
+    flip_bit(tmp_path / "step-000000030" / "variables.index")  # so it goes on from step 20
+    keeper = saved(1, (25, 0.5))
+    assert checkpoint.steps_in(tmp_path) == [10, 25, 30]
+    assert keeper.best(25) == ("min loss", 10, 0.3)
+    assert kept_at(tmp_path, 25) == {"by": "min loss", "step": 10, "value": 0.3}
+
+
+def kept_at(directory, step):
+    return checkpoint.of_step(directory, step).extra["kept"]["best"]
+
+
 @pytest.mark.parametrize(
     ("better", "found", "change", "ends", "best"),
     [
@@ -116,12 +140,14 @@ def test_a_run_ends_when_it_has_not_got_better_for_so_many_evaluations(better, f
         assert trainer.state.stopped.endswith(" in 2 evaluations")
 
 
-def test_a_run_that_was_killed_ends_where_one_that_was_not_does(tmp_path):
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_run_that_was_killed_ends_where_one_that_was_not_does(replicas, tmp_path):
     found = [0.1, 0.5, 0.4, 0.3, 0.2, 0.9]
 
     def trainer(name, *hooks):
         stopping = EarlyStopping("max accuracy", every=10, patience=3)
-        return with_accuracies(tmp_path / name, found, hooks=[stopping, *hooks])
+        strategy = on_virtual_cpus(replicas)
+        return with_accuracies(tmp_path / name, found, hooks=[stopping, *hooks], strategy=strategy)
 
     whole, killed, resumed = trainer("whole"), trainer("killed", Crash(40)), trainer("killed")
     train(whole)
@@ -173,6 +199,14 @@ def test_what_would_never_be_kept_is_refused(settings, words):
 def test_a_hook_that_could_not_stop_is_refused(bad):
     with pytest.raises(ConfigurationError, match=rf"^`EarlyStopping\.{next(iter(bad))}` is "):
         EarlyStopping("max accuracy", every=10, **bad)
+
+
+def test_a_best_of_what_nobody_evaluates_is_refused(tmp_path):
+    often = {"evaluate_every": 10, "checkpoint_every": 10, "keep_best": "min loss"}
+    with pytest.raises(ConfigurationError, match=r"`Trainer.keep_best` is 'min loss', and .* nothing to evaluate on"):
+        make(tmp_path, **often)
+    with pytest.raises(ConfigurationError, match=r"no evaluation has the figure `loss`: there are `odd/accuracy`"):
+        make(tmp_path, eval_sources={"odd": digits("test")}, **often)
 
 
 def test_intervals_that_fit_are_taken():

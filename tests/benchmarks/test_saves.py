@@ -1,0 +1,57 @@
+"""What saving takes: the measurement at a small size, and that the page's figures keep what is promised."""
+
+import math
+import threading
+
+from benchmarks import saves
+from benchmarks.pages import rows_in
+from core.checkpoint import saves as writing
+from tests.commands import CHECKOUT
+
+SMALL = {"examples": 8, "sizes": [64, 8, 10], "steps": 4}
+PAGE = CHECKOUT / "docs" / "checkpoints.md"
+
+
+def test_each_way_has_a_row_with_what_the_loop_waits_and_what_steps_take():
+    rows = saves.measured(2, **SMALL)
+    assert [row[0] for row in rows] == ["meanwhile", "in the loop"]
+    for row in rows:
+        cells = dict(zip(saves.HEAD, row, strict=True))
+        assert 0.0 < number(cells["of its time"]) <= 100.0
+        assert number(cells["other steps take"]) > 0.0
+        low, high = map(float, cells["95 %"].split(" to "))
+        assert low <= high
+
+
+def test_what_is_counted_as_waiting_is_the_save_and_what_the_next_would_wait_for(tmp_path, monkeypatch):
+    """With a writer that takes its time."""
+    write_parts, slow = writing.write_parts, threading.Event()
+
+    def written(*arguments):
+        slow.wait(1.0)
+        return write_parts(*arguments)
+
+    monkeypatch.setattr(writing, "write_parts", written)
+    side = saves.Side(tmp_path, **SMALL)
+    for in_loop in (False, True):
+        assert side.seconds(in_loop=in_loop) < 0.9  # of the steps alone
+    assert side.waits[0] > 0.5
+    assert side.waits[1] >= 1.0
+    side.seconds(saves=False)
+    assert side.waits[2] < 0.5
+    assert side.shares[2] < side.shares[1] < 1.0
+
+
+def test_the_model_has_25_million_weights():
+    weights = sum(before * after + after for before, after in zip(saves.SIZES, saves.SIZES[1:], strict=False))
+    assert math.isclose(weights, 25e6, rel_tol=0.02)
+
+
+def test_the_loop_of_the_page_waits_no_more_than_is_promised():
+    found = {row[0]: dict(zip(saves.HEAD, row, strict=True)) for row in rows_in(PAGE.read_text(), "saves")}
+    assert all(number(cells["of its time"]) <= 3.0 for name, cells in found.items() if name == "meanwhile")
+    assert all(120 <= number(cells["a step"]) <= 200 for cells in found.values())  # milliseconds
+
+
+def number(cell):
+    return float(cell.split()[0].removesuffix("%"))
