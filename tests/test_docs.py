@@ -20,6 +20,7 @@ LONG = {
     "gans.md",
     "hooks.md",
     "inner-loops.md",
+    "input.md",
     "language-models.md",
     "local-steps.md",
     "many-machines.md",

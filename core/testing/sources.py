@@ -139,7 +139,8 @@ def _check_same(source: Source, whole: Examples, found: Examples, places: npt.ND
 
 
 def _gathered(source: Source, numbers: npt.NDArray[np.int64]) -> Examples:
-    return {key: x.numpy() for key, x in source.gather(tf.constant(numbers, tf.int64)).items()}
+    gathered = source.gather(tf.constant(numbers, tf.int64))
+    return {key: tf.convert_to_tensor(x).numpy() for key, x in gathered.items()}  # a source may return arrays
 
 
 def _order(source: Source, positions: npt.NDArray[np.int64], rng: Rng) -> npt.NDArray[np.int64]:

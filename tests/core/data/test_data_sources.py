@@ -72,6 +72,11 @@ class Random(Points):
         return {"x": tf.random.uniform(tf.shape(indices))}
 
 
+class RandomByNumPy(Points):
+    def gather(self, indices):
+        return {"x": np.random.rand(len(indices)).astype(np.float32)}
+
+
 class NotOfNone(Points):
     def gather(self, indices):
         return {"x": tf.cast(indices if indices.shape != [0] else tf.zeros([1]), tf.float32)}
@@ -108,6 +113,7 @@ class TracedOnce(Points):
         (OfAnotherType, "'int64'.*, but its `spec` promises .*'float32'"),
         (ByPlaceInBatch, "`x` of `points` isn't the same where it is asked for in another order"),
         (Random, "isn't the same where it is asked for a second time.*drawn from its `rng`"),
+        (RandomByNumPy, "isn't the same where it is asked for a second time"),
         (NotOfNone, r"`x` of `points` is float32 \[1\] where it is of no numbers at all, and was float32 \[0\]"),
         (TracedOnce, "isn't the same where it is gathered in a graph"),
         (ByCompany, "gives other examples where only some of the positions are asked for"),
