@@ -5,13 +5,14 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from core.arguments import listed
 from core.errors import CheckpointError, ConfigurationError
 from core.module import named_variables
-from core.weights.fit import fitted
-from core.weights.weights import StartFrom
+from core.weights.fit import Part, fitted
+from core.weights.weights import StartFrom, Weights
 
 
 class Begun(NamedTuple):
@@ -28,17 +29,9 @@ def begin_with(start: StartFrom, task: tf.Module) -> Begun:
         raise ConfigurationError(refusal)
     variables = named_variables(task)
     fit = fitted(variables, weights, start)
-    for path, part in fit.parts.items():
-        value = weights.read(part.name)
-        if part.axes is not None:
-            value = np.transpose(value, part.axes)
-        value = np.ascontiguousarray(value.astype(variables[path].dtype.as_numpy_dtype, copy=False))
-        if variables[path].dtype.is_floating and not np.isfinite(value).all():
-            raise CheckpointError(
-                f"`{part.name}` of {weights.place} has values that aren't finite: nothing can be learnt from there. "
-                "Take an earlier checkpoint, or leave it out by `take`."
-            )
-        variables[path].assign(value.reshape(variables[path].shape))
+    values = {path: _read(weights, part, variables[path]) for path, part in fit.parts.items()}
+    for path, value in values.items():
+        variables[path].assign(value)
     said = Counter(
         word
         for path, part in fit.parts.items()
@@ -52,6 +45,20 @@ def begin_with(start: StartFrom, task: tf.Module) -> Begun:
         + (f"; not taken: {listed(fit.left, most=3)}" if fit.left else ""),
         {**weights.record, "variables": {path: part.name for path, part in fit.parts.items()}},
     )
+
+
+def _read(weights: Weights, part: Part, variable: tf.Variable) -> npt.NDArray[Any]:
+    """Returns what a variable takes; raises a `CheckpointError` where nothing can be learnt from it."""
+    value = weights.read(part.name)
+    if part.axes is not None:
+        value = np.transpose(value, part.axes)
+    value = np.ascontiguousarray(value.astype(variable.dtype.as_numpy_dtype, copy=False)).reshape(variable.shape)
+    if variable.dtype.is_floating and not np.isfinite(value).all():
+        raise CheckpointError(
+            f"`{part.name}` of {weights.place} has values that aren't finite: nothing can be learnt from there. "
+            "Take an earlier checkpoint, or leave it out by `take`."
+        )
+    return value
 
 
 def _widened(dtype: str, variable: tf.Variable) -> str:

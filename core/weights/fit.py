@@ -71,7 +71,7 @@ def _axes(wanted: Mapping[str, ArrayType], transpose: Mapping[str, Sequence[int]
         axes = transpose[pattern]
         for path in paths:
             rank = len(wanted[path].shape)
-            if not isinstance(axes, list | tuple) or sorted(axes) != list(range(rank)):
+            if not isinstance(axes, list | tuple) or sorted(map(repr, axes)) != sorted(map(repr, range(rank))):
                 raise ConfigurationError(
                     f"`transpose` has {pattern!r}: {shown(axes)}, but `{path}` has {rank} axes: give each of them "
                     f"once, as {list(reversed(range(rank)))}."
@@ -95,6 +95,7 @@ def _misfit(
     rows += [("unexpected", path, "-", str(kind)) for path, kind in unused.items()]
     near = nearest({path: str(here[path]) for path in missing}, {path: str(kind) for path, kind in unused.items()})
     hint = "".join(f"Is `{old}` what is called `{new}` here? " for new, old in near)
+    hint += _of_others({path: (here[path], there[path]) for path in misshapen}) if weights.others else ""
     fitting = {*there} - {*misshapen}
     patterns = widest_patterns(fitting, {*here} - fitting)
     return CheckpointError(
@@ -108,3 +109,18 @@ def _misfit(
             else "."
         )
     )
+
+
+def _of_others(misshapen: Mapping[str, tuple[ArrayType, ArrayType]]) -> str:
+    """Returns what may be done about arrays of another program that are of another type, or turned."""
+    hint = ""
+    for path, (here, there) in misshapen.items():
+        if here.shape == there.shape:
+            hint += f"Nothing is rounded: write `{path}` as {here.dtype}, and all others that are {there.dtype}. "
+            break
+    for path, (here, there) in misshapen.items():
+        if here.shape != there.shape and sorted(here.shape) == sorted(there.shape):
+            axes = [*reversed(range(len(here.shape)))]
+            hint += f"If axes stand in another order there, say so by `transpose`, as {{'{path}': {axes}}}. "
+            break
+    return hint

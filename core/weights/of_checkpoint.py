@@ -84,9 +84,10 @@ def _found(path: Path) -> Manifest:
     folder = path / "checkpoints"
     manifest = newest(folder if folder.is_dir() else path, warn=print) if path.is_dir() else None
     if manifest is None:
-        siblings = [str(other) for other in path.parent.iterdir()] if path.parent.is_dir() else []
+        siblings = [str(other) for other in path.parent.iterdir() if other.is_dir()] if path.parent.is_dir() else []
         what = "holds no checkpoint" if path.is_dir() else "is no folder"
-        near = "" if path.is_dir() else did_you_mean(str(path), siblings)
+        near = "" if path.exists() else did_you_mean(str(path), siblings)
+        near += " A file of others is read by `@npz_weights()` or `@safetensors_weights()`." if path.is_file() else ""
         raise CheckpointError(
             f"`{path}`, which this run was to begin with, {what}.{near} Give the folder of a run that has saved one, "
             "or one of its `checkpoints/step-*`; a relative path is looked for where the command was started."

@@ -14,10 +14,12 @@ import numpy.typing as npt
 from core.checkpoint.files import file_sha256
 from core.data.files import path_of
 from core.data.npz_files import read_npz
-from core.errors import CheckpointError, ConfigurationError, DataError, did_you_mean
+from core.errors import CheckpointError, ConfigurationError, DataError, did_you_mean, shown
 from core.weights.weights import ArrayType, StartFrom, Weights
 
 Read = Callable[[str], npt.NDArray[Any]]
+
+MOST_LETTERS = 500  # of a name: it comes from a file that nobody has read, and is shown
 
 _TYPES = {
     "F64": "float64",
@@ -29,6 +31,9 @@ _TYPES = {
     "I16": "int16",
     "I8": "int8",
     "U8": "uint8",
+    "U16": "uint16",
+    "U32": "uint32",
+    "U64": "uint64",
     "BOOL": "bool",
 }
 
@@ -66,10 +71,17 @@ def safetensors_weights(
 class FileWeights(Weights):
     """The arrays of one file."""
 
+    others = True
+
     def __init__(self, path: Path, sha256: str, types: Mapping[str, ArrayType], read: Read):
         self._names = {name.replace(".", "/"): name for name in types}
         if len(self._names) < len(types):
             raise CheckpointError(f"`{path}` has names that differ by `.` and `/` alone: rename one of each two in it.")
+        if strange := next((name for name in types if not name.isprintable() or len(name) > MOST_LETTERS), None):
+            raise CheckpointError(
+                f"`{path}` calls an array {shown(strange)}, which is no name that can be shown: write it again under "
+                f"names of up to {MOST_LETTERS} printable characters."
+            )
         self._read = read
         found = {name: types[own] for name, own in self._names.items()}
         super().__init__(f"`{path}`", found, {"path": str(path), "sha256": sha256})

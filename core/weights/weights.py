@@ -1,8 +1,9 @@
 """What a run may begin with in place of its random weights: named arrays, of a checkpoint or of a file of others."""
 
 import dataclasses
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy.typing as npt
@@ -23,7 +24,9 @@ class ArrayType(NamedTuple):
 
 
 class Weights(ABC):
-    """Arrays by name, read one by one."""
+    """Arrays by name, read one by one. Of `others` are those that no task of ours has named and typed."""
+
+    others = False
 
     def __init__(self, place: str, types: Mapping[str, ArrayType], record: Mapping[str, Any]):
         """`place` is what messages call it; `record` is what a checkpoint of the new run remembers of it."""
@@ -57,7 +60,23 @@ class StartFrom:
     transpose: Mapping[str, Sequence[int]] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if isinstance(self.take, str) or not self.take:
+        if not isinstance(self.path, str | os.PathLike) or "\0" in str(self.path) or self.path == "":
+            raise ConfigurationError(f"`path` is {shown(self.path)}; give that of what the run begins with.")
+        if not isinstance(self.take, list | tuple) or not self.take or not _are_texts(self.take):
             raise ConfigurationError(
                 f"`take` is {shown(self.take)}; give a list of patterns of this task's variables, as `['net/body/*']`."
             )
+        if not isinstance(self.rename, Mapping):
+            raise ConfigurationError(
+                f"`rename` is {shown(self.rename)}; give a dict from names there to names here, as "
+                "`{'backbone': 'net/body'}`."
+            )
+        if not isinstance(self.transpose, Mapping) or not _are_texts(self.transpose):
+            raise ConfigurationError(
+                f"`transpose` is {shown(self.transpose)}; give a dict from patterns of this task's variables to orders "
+                "of axes, as `{'*/w': [1, 0]}`."
+            )
+
+
+def _are_texts(values: Iterable[object]) -> bool:
+    return all(isinstance(value, str) for value in values)

@@ -27,6 +27,7 @@ COMPUTES: Mapping[str, tuple[Any, ...]] = {
     "add_cross_attention": (False,),
     "tie_word_embeddings": (True,),
 }
+FILE = "model.safetensors"
 MOST_BYTES = 1 << 20  # of `config.json`
 
 # Our names, by those of `transformers` behind its `transformer.`; of what is one matrix there each part is one here.
@@ -64,7 +65,12 @@ class Gpt2Weights(Weights):
 
     def __init__(self, folder: Path):
         self._folder, self._config = folder, _read_config(folder)
-        self._tensors = open_safetensors(folder / "model.safetensors")
+        if (folder / "model.safetensors.index.json").is_file() and not (folder / FILE).exists():
+            raise CheckpointError(
+                f"`{folder}` holds a GPT-2 in several files: load it in `transformers`, and save it as one by "
+                "`save_pretrained(folder, max_shard_size='100GB')`."
+            )
+        self._tensors = open_safetensors(folder / FILE)
         self._places: dict[str, tuple[str, int, int]] = {}  # the tensor, which part of it, of how many
         types = {}
         for name, kind in self._tensors.types.items():
@@ -73,8 +79,19 @@ class Gpt2Weights(Weights):
             for i, path in enumerate(ours):
                 path = f"net/{layer}{path}"
                 self._places[path] = (name, i, len(ours))
-                types[path] = ArrayType(kind.dtype, (*kind.shape[:-1], kind.shape[-1] // len(ours)))
+                types[path] = ArrayType(kind.dtype, self._cut(name, kind.shape, len(ours)))
         super().__init__(f"`{folder}`", types, {**self._tensors.record, "path": str(folder)})
+
+    def _cut(self, name: str, shape: tuple[int, ...], parts: int) -> tuple[int, ...]:
+        """Returns the shape of each of so many equal parts of a tensor."""
+        if parts == 1:
+            return shape
+        if not shape or shape[-1] % parts:
+            raise CheckpointError(
+                f"`{name}` of `{self._folder}` has the shape {list(shape)}, but a GPT-2 keeps {parts} equal parts in "
+                "it: save it by `save_pretrained` again."
+            )
+        return (*shape[:-1], shape[-1] // parts)
 
     def read(self, name: str) -> npt.NDArray[Any]:
         tensor, part, parts = self._places[name]

@@ -118,6 +118,9 @@ def test_what_is_no_checkpoint_or_damaged_is_named(tmp_path, source):
     (tmp_path / "empty").mkdir()
     with pytest.raises(CheckpointError, match=r"`.*/empty`, which this run was to begin with, holds no checkpoint"):
         begin_with(checkpoint(str(tmp_path / "empty")), task)
+    (tmp_path / "a.npz").touch()
+    with pytest.raises(CheckpointError, match=r"is no folder\. A file of others is read by `@npz_weights\(\)`"):
+        begin_with(checkpoint(str(tmp_path / "a.npz")), task)
     folder = tmp_path / "a" / "checkpoints" / "step-000000007"
     flip_bit(folder / DATA)
     with pytest.raises(CheckpointError, match=r"can't be begun with: .*its SHA-256 differs"):
@@ -133,7 +136,16 @@ def test_weights_that_arent_finite_are_refused(tmp_path, source):
         begin(tmp_path, Net(2, body=[3, 2]), take=["body"])
 
 
-@pytest.mark.parametrize("take", ["net/*", []])
-def test_patterns_come_in_a_list(take):
-    with pytest.raises(ConfigurationError, match=r"`take` is .*; give a list of patterns"):
-        StartFrom(lambda: pytest.fail("opened"), "a", take=take)
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        *(("take", take) for take in ["net/*", [], 3, [3], {"net/*"}]),
+        ("rename", [("a", "b")]),
+        ("transpose", {3: [1, 0]}),
+        ("path", ""),
+        ("path", None),
+    ],
+)
+def test_what_is_no_choice_is_refused_before_anything_is_opened(argument, value):
+    with pytest.raises(ConfigurationError, match=rf"`{argument}` is .*; give "):
+        StartFrom(lambda: pytest.fail("opened"), **{"path": "a", argument: value})

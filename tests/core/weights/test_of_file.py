@@ -63,8 +63,9 @@ def test_names_and_axes_of_others_are_led_to_ours(write, weights, name, linear, 
     assert begun.record["variables"] == {"net/out/b": "out/bias", "net/out/w": "out/weight"}
     assert begun.record["path"] == path
     assert begun.line == f"begins with `{path}`: 2 of 2 variables"
-    with pytest.raises(CheckpointError, match=r"misshapen  net/out/w  float32\[4,5\]  float32\[5,4\]"):
+    with pytest.raises(CheckpointError, match=r"misshapen  net/out/w  float32\[4,5\]  float32\[5,4\]") as error:
         begin_with(weights(path, rename=TO_OURS), linear)
+    assert "If axes stand in another order there, say so by `transpose`, as {'net/out/w': [1, 0]}." in str(error.value)
 
 
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16])
@@ -78,14 +79,36 @@ def test_narrow_floats_are_widened_and_said_to_be(dtype, linear, tmp_path):
 
 def test_other_types_arent_rounded_to_ours(linear, tmp_path):
     write_safetensors(tmp_path / "a", torch_arrays(np.float64))
-    with pytest.raises(CheckpointError, match=r"misshapen  net/out/b  float32\[5\]    float64\[5\]"):
-        begin_with(safetensors_weights(str(tmp_path / "a"), rename=TO_OURS), linear)
+    with pytest.raises(CheckpointError, match=r"misshapen  net/out/b  float32\[5\]    float64\[5\]") as error:
+        begin_with(safetensors_weights(str(tmp_path / "a"), rename=TO_OURS, transpose={"*/w": [1, 0]}), linear)
+    assert "Nothing is rounded: write `net/out/b` as float32, and all others that are float64." in str(error.value)
+    assert "If axes" not in str(error.value)
+
+
+def test_a_bfloat16_that_numpy_has_forgotten_is_named(linear, tmp_path):
+    write_npz(tmp_path / "a.npz", torch_arrays(ml_dtypes.bfloat16))
+    with pytest.raises(CheckpointError, match=r"float32\[5\]    void16\[5\](.|\n)*write `net/out/b` as float32"):
+        begin_with(npz_weights(str(tmp_path / "a.npz"), rename=TO_OURS), linear)
+
+
+def test_pickles_arent_loaded(linear, tmp_path):
+    np.savez(tmp_path / "a.npz", **{"out.weight": np.array([print], object)})
+    with pytest.raises(CheckpointError, match="a pickle runs code while it loads"):
+        begin_with(npz_weights(str(tmp_path / "a.npz")), linear)
+
+
+def test_bytes_of_another_order_are_read(linear, tmp_path):
+    arrays = torch_arrays(np.dtype(">f4"))
+    write_npz(tmp_path / "a.npz", arrays)
+    begin_with(npz_weights(str(tmp_path / "a.npz"), rename=TO_OURS, transpose={"*/w": [1, 0]}), linear)
+    assert linear.net.out.w.numpy().tolist() == arrays["out.weight"].T.tolist()
 
 
 @pytest.mark.parametrize(
     ("transpose", "message"),
     [
         ({"*/w": [0, 0]}, r"'\*/w': \[0, 0\], but `net/out/w` has 2 axes: give each of them once, as \[1, 0\]"),
+        ({"*/w": [1, "0"]}, r"but `net/out/w` has 2 axes"),
         ({"*/v": [1, 0]}, r"`transpose` has the pattern '\*/v', which matches no variable"),
         ({"*/w": [1, 0], "net/*/w": [0, 1]}, "names `net/out/w` by two patterns"),
     ],
@@ -118,14 +141,18 @@ def damage(path, kind):
         write_safetensors(path, whole, x={"dtype": "F32", "shape": [1 << 40], "data_offsets": [100, 100 + (4 << 40)]})
     elif kind == "overlapping":
         write_safetensors(path, whole, x={"dtype": "F32", "shape": [5], "data_offsets": [0, 20]})
-    elif kind == "not finite":
-        write_safetensors(path, {**whole, "out.bias": np.full([5], np.nan, np.float32)})
+    elif kind == "not finite":  # in what is read last
+        write_safetensors(path, {**whole, "out.weight": np.full([5, 4], np.nan, np.float32)})
+    elif kind == "an escape":
+        write_safetensors(path, {**whole, "\x1b[31m": whole["out.bias"]})
+    elif kind == "an endless name":
+        write_safetensors(path, {**whole, "x" * 501: whole["out.bias"]})
 
 
 KINDS = ("missing", "empty", "a pipe", "a folder", "no header", "a huge header", "no JSON", "cut short", "a bomb")
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "overlapping", "not finite"])
+@pytest.mark.parametrize("kind", [*KINDS, "overlapping", "not finite", "an escape", "an endless name"])
 def test_a_bad_file_is_named_and_nothing_is_lost(kind, linear, tmp_path):
     path = tmp_path / "weights.safetensors"
     damage(path, kind)

@@ -107,3 +107,18 @@ def test_another_model_and_a_bad_folder_are_named(config, message, folder):
         (folder / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
     with pytest.raises(CheckpointError, match=message):
         begin_with(gpt2_weights(str(folder)), model())
+
+
+@pytest.mark.parametrize("shape", [[24, 71], []])
+def test_what_cant_be_cut_into_its_parts_is_named(shape, params, folder):
+    whole = named_as_theirs(params)
+    save_file({**whole, "transformer.h.1.attn.c_attn.weight": np.ones(shape, np.float32)}, folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"`transformer/h/1/attn/c_attn/weight` of .* keeps 3 equal parts"):
+        begin_with(gpt2_weights(str(folder)), model())
+
+
+def test_a_model_in_several_files_is_to_be_saved_as_one(folder):
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
+    (folder / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"in several files: .*max_shard_size"):
+        begin_with(gpt2_weights(str(folder)), model())
