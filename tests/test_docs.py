@@ -29,6 +29,7 @@ LONG = {
     "seeing.md",
     "streams.md",
     "testing-your-step.md",
+    "use-a-run.md",
     "warm-starts.md",
     "what-went-wrong.md",
     "your-own-architecture.md",
