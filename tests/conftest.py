@@ -1,5 +1,6 @@
 """The suite runs without Keras, which can't be imported, and says how many `long` tests a plain `pytest` leaves out."""
 
+import gc
 import os
 import random
 import sys
@@ -29,6 +30,17 @@ def chance():
     seed = int(os.environ.get("TEST_SEED") or random.SystemRandom().getrandbits(32))
     print(f"repeat this with `TEST_SEED={seed}`")
     return random.Random(seed)
+
+
+def pytest_collection_finish():
+    """Has what imports left behind collected no more, and what tests leave less often.
+
+    A worker has imported TensorFlow, JAX and all tests: most of a million objects, through which each whole collection
+    would go, and tracing makes so many that there are many.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 10, 10)
 
 
 LEFT_OUT = pytest.StashKey[int]()
