@@ -12,6 +12,8 @@ from trainers.start import Start, record_failed_start
 from trainers.trainer import Trainer
 from trainers.warm_start import begin
 
+WRITING_SECONDS = 60.0  # for a checkpoint under way as another worker is lost: the disk may hang
+
 
 def run_training(trainer: Trainer, start: Start, preemption: Preemption, *, quiet: bool = False) -> None:
     """Trains to the last step, or goes on to it, and leaves a `result.json`, however the run ends."""
@@ -36,8 +38,12 @@ def _train(trainer: Trainer, start: Start, *, quiet: bool) -> None:
         telemetry.note(line)
     membership = joined()
     if membership:
-        lost = PeerLostError.exit_code
-        membership.last_words = lambda reason: _write_failure(trainer, start, exit_code=lost, reason=reason)
+
+        def last_words(reason: str) -> None:
+            _write_failure(trainer, start, exit_code=PeerLostError.exit_code, reason=reason)
+            trainer.state.saves.wait(WRITING_SECONDS)  # the run goes on from what is being written
+
+        membership.last_words = last_words
 
     def once_traced() -> None:
         start.record(trainer.step)

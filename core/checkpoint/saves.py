@@ -133,6 +133,11 @@ class Saves:
             _wait(save, note)
             self.go_on()
 
+    def wait(self, seconds: float) -> None:
+        """Waits in any thread until this process has done its part, but no longer than so many seconds."""
+        if (save := self._under_way) is not None:
+            futures.wait([save.work], seconds)
+
     @contextlib.contextmanager
     def settled(self, note: Callable[[str], object] = lambda text: None) -> Iterator[None]:
         """Settles on the way out.

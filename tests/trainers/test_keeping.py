@@ -80,6 +80,15 @@ def test_a_best_never_gets_worse_through_crashes_other_intervals_and_an_unmeasur
     assert there(last) == {70: ["last", BEST], 80: ["last"]}
 
 
+def test_a_best_that_is_saved_again_is_still_what_it_was_measured_to_be(tmp_path):
+    trainer, again = (with_accuracies(tmp_path, [0.5]) for _ in range(2))
+    train(trainer)
+    again.state.restore(newest(trainer))
+    again.save()  # by a signal before the next step, or by a run that has gone back to it
+    assert newest(again).extra["kept"]["measured"]["accuracy"] == 0.5
+    assert again.state.best == ("max accuracy", 10, 0.5)
+
+
 def test_a_manifest_that_can_not_be_read_is_no_best(tmp_path):
     better = checkpoint.Better("min", "loss")
     saves = checkpoint.Saves(tmp_path, keep=checkpoint.Keep(2, best=better), warn=fail)

@@ -3,19 +3,22 @@
 import json
 import signal
 import threading
+import types
 
 import pytest
 
 from core import checkpoint
 from core.checkpoint import saves, write
-from core.errors import CheckpointError, PreemptedError
+from core.errors import CheckpointError, DataError, PreemptedError
 from tests.commands import CONFIGS, run
 from tests.core.checkpoint_lab import fail
 from tests.trainers.test_policies import struck, trainer_of
 from tests.trainers.trainer_lab import make, train
-from trainers import recovery
+from trainers import recovery, training
+from trainers import trainer as module
 from trainers.hooks import Hook
 from trainers.preemption import InterruptedBySignal, Preemption
+from trainers.start import Configured, Start
 
 
 class At(Hook):
@@ -138,6 +141,35 @@ def test_a_second_ctrl_c_waits_for_what_is_written(held, tmp_path):
         train(trainer)
     assert not trainer.state.saves.busy
     assert steps_in(trainer) == [20]
+
+
+def test_a_process_that_is_ended_as_another_is_lost_waits_for_what_is_written(held, tmp_path, monkeypatch):
+    membership, seen = types.SimpleNamespace(), []
+    monkeypatch.setattr(training, "joined", lambda: membership)
+
+    def end(run):
+        threading.Timer(0.2, held.set).start()
+        membership.last_words("worker 1 was lost")
+        seen.append((json.loads((run.workdir.path / "result.json").read_text())["exit_code"], steps_in(run)))
+
+    trainer = make(tmp_path, checkpoint_every=20, hooks=[At(30, end)])
+    configured = Configured({}, {}, read=dict, given=lambda: None, operative=str, note=str, remedy="")
+    training.run_training(trainer, Start(trainer.workdir, configured), Preemption(), quiet=True)
+    assert seen == [(6, [20])]
+
+
+def test_the_capsule_of_a_bad_step_waits_for_what_it_begins_from(held, tmp_path, monkeypatch):
+    trainer, seen = trainer_of(tmp_path, "run", struck(tmp_path, 23), checkpoint_every=20), []
+    trainer.hooks.insert(0, At(20, lambda run: threading.Timer(0.5, held.set).start()))
+
+    def leave(experiment, settings, workdir, data, error, step):
+        seen.append(steps_in(trainer))
+        return error
+
+    monkeypatch.setattr(module, "leaving_capsule", leave)
+    with pytest.raises(DataError, match="step 23 is not finite"):
+        train(trainer)
+    assert seen == [[20]]
 
 
 def test_going_back_waits_for_the_save_under_way_which_all_then_read(held, tmp_path, monkeypatch):
