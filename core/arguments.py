@@ -28,7 +28,7 @@ def is_size(value: object) -> TypeGuard[int]:
 def check_count(**counts: int) -> None:
     """Refuses counts that aren't whole numbers of at least zero."""
     for name, count in counts.items():
-        if not _is_number(count, Integral) or count < 0:
+        if not is_number(count, Integral) or count < 0:
             raise ValueError(f"`{name}` is {shown(count)}; give a whole number of at least 0.")
 
 
@@ -57,7 +57,7 @@ def check_not_negative(**values: float) -> None:
 def check_fraction(**values: float) -> None:
     """Refuses what isn't in [0, 1): the share that is dropped, smoothed away, or kept of an average."""
     for name, value in values.items():
-        if not _is_number(value) or not 0.0 <= value < 1.0:
+        if not is_number(value) or not 0.0 <= value < 1.0:
             raise ValueError(f"`{name}` is {shown(value)}; give a fraction in [0, 1), such as 0.1.")
 
 
@@ -74,7 +74,7 @@ def check_rate(**values: Any) -> None:
 
 
 def _check_number(name: str, value: object, instead: str = "not a tensor, a string or a bool") -> None:
-    if not _is_number(value):
+    if not is_number(value):
         raise ValueError(
             f"`{name}` is {shown(value)}, of type {type(value).__name__}; give a Python number, {instead}."
         )
@@ -89,7 +89,7 @@ def _is_finite(value: Any) -> bool:
         return False
 
 
-def _is_number(value: object, kind: type = Real) -> bool:
+def is_number(value: object, kind: type = Real) -> bool:
     """Says whether `value` is a number: an integer is one where a float is meant, a bool never."""
     return isinstance(value, kind) and not isinstance(value, bool)
 

@@ -108,8 +108,8 @@ def as_kept(name: str, feature: str, values: Array) -> Array:
         )
     if values.dtype == np.bool_ or (values.dtype == np.uint8 and values.ndim > 1):
         return values
-    if values.dtype.kind == "f":
-        return values.astype(np.float32, copy=False)
+    if values.dtype.kind == "f" or values.dtype == tf.bfloat16.as_numpy_dtype:
+        return _as_float32(name, feature, values)
     if values.dtype.kind not in "iu":
         raise DataError(
             f"`{feature}` of the source `{name}` has dtype {values.dtype}; give integers, floats or bool. "
@@ -123,3 +123,17 @@ def as_kept(name: str, feature: str, values: Array) -> Array:
             "the integer that steps compute with; renumber it, or give it as floats."
         )
     return values.astype(np.int32, copy=False)
+
+
+def _as_float32(name: str, feature: str, values: Array) -> Array:
+    """Returns `values` as float32; refuses a number that only a wider type holds."""
+    with np.errstate(over="ignore"):
+        kept = values.astype(np.float32, copy=False)
+    if values.dtype.itemsize > 4 and not np.isfinite(kept).all():
+        lost = values[np.isinf(kept) & np.isfinite(values)]
+        if lost.size:
+            raise DataError(
+                f"`{feature}` of the source `{name}` holds {lost[0]:g}, which doesn't fit into float32, in which steps "
+                "compute; scale it, or leave the example out."
+            )
+    return kept

@@ -25,13 +25,15 @@ from core.data.arrays import ArraySource
 from core.data.files import list_files, open_file
 from core.data.npz_files import Array
 from core.data.source import Source
-from core.data.tables import Wanted, check_same_header
+from core.data.tables import Wanted, check_names, check_same_header
 from core.errors import ConfigurationError, DataError, shown
 from core.machine import machine_memory
 
 SEPARATORS = (",", ";", "\t")
 _AT_ONCE = 1 << 12  # rows that are text at one time
 _MISSING = {"", "na", "n/a", "nan", "null", "none"}
+_LARGEST = float(np.finfo(np.float32).max)
+_PACKED = {b"\x1f\x8b": "compressed (GZIP)", b"PK": "a ZIP file, as spreadsheets are"}
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
@@ -105,10 +107,7 @@ def _header(path: Path, rows: Iterator[tuple[int, list[str]]], separator: str) -
             f"Line 1 of {path} is one name, {shown(header[0])}, with {separator!r} between columns: set "
             f"`csv.separator = {others[0]!r}`."
         )
-    twice = [name for i, name in enumerate(header) if name in header[:i]]
-    if twice or "" in header:
-        what = f"the name `{twice[0]}` twice" if twice else f"no name for column {header.index('') + 1}"
-        raise DataError(f"Line 1 of {path} has {what}; each column needs a name of its own.")
+    check_names(header, f"Line 1 of {path}")
     if all(_number(name) is not None for name in header):
         raise DataError(
             f"Line 1 of {path} holds numbers, {listed(header, most=3)}, where the names of the columns belong; put a "
@@ -168,7 +167,7 @@ class _Column:
                     values = np.array([kind(field) for field in fields])
                 except (ValueError, OverflowError):
                     continue
-                fits = values.dtype.kind in "if" and np.isfinite(values).all()
+                fits = values.dtype.kind in "if" and (np.abs(values) <= _LARGEST).all()
                 return values if fits else None
         return None
 
@@ -215,9 +214,13 @@ def _opened(path: Path) -> Any:
         file = open_file(path)
     except OSError as error:
         raise DataError(f"{path} can't be read: {error.strerror}; check what it is and who may read it.") from error
-    if file.read(2) in _UTF_16:
+    begins = file.read(2)
+    if begins in _UTF_16:
         file.close()
         raise DataError(f'{path} is UTF-16; save it as UTF-8 (a spreadsheet calls it "CSV UTF-8").')
+    if begins in _PACKED:
+        file.close()
+        raise DataError(f"{path} is {_PACKED[begins]}, and no text; unpack it, or save it as CSV.")
     file.seek(0)
     return file
 

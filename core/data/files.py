@@ -45,6 +45,9 @@ def list_files(argument: str, pattern: str) -> list[Path]:
         path = path_of(pattern)
         instead = "is a folder" if path.is_dir() else "names no file"
         raise DataError(f"`{argument}` is {shown(pattern)}: {path} {instead}; give a file, or a pattern with `*`.")
+    for path in found:
+        if not path.exists():
+            raise DataError(f"`{argument}` names {path}, a link to a file that isn't there; mend it, or take it away.")
     return found
 
 

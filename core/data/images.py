@@ -23,13 +23,13 @@ from typing import Literal
 import gin
 import tensorflow as tf
 
-from core.arguments import listed
+from core.arguments import is_size, listed
 from core.data.files import path_of
 from core.data.image_files import holdings, list_images, read_images
 from core.data.image_headers import image_size
 from core.data.source import Source, check_feature, check_split
 from core.data.unpaired import unpaired
-from core.errors import ConfigurationError, DataError
+from core.errors import ConfigurationError, DataError, shown
 
 _SPLITS = ["train", "test"]
 
@@ -160,8 +160,11 @@ def _by_name(paths: Sequence[Path]) -> dict[str, Path]:
 
 def checked_size(name: str, size: int, load_size: int | None, split: str) -> int:
     """Returns the size in pixels that a source called `name` gives to images; refuses sizes that are none."""
-    if size < 1:
-        raise ConfigurationError(f"`size` of `{name}` is {size}; it is a number of pixels: give 1 or more.")
+    for argument, pixels in [("size", size)] + [("load_size", load_size)] * (load_size is not None):
+        if not is_size(pixels):
+            raise ConfigurationError(
+                f"`{argument}` of `{name}` is {shown(pixels)}; it is a number of pixels: give 1 or more."
+            )
     if load_size is not None and load_size < size:
         raise ConfigurationError(
             f"`load_size` of `{name}` is {load_size}, less than `size`, {size}, which is cut out of it; give "

@@ -72,6 +72,8 @@ def labelled_folders(directory: str, *, size: int, classes: Sequence[str] | None
             "without labels.)"
         )
     found = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    if isinstance(classes, str):
+        raise ConfigurationError(f"`labelled_folders.classes` is {shown(classes)}; give a list: [{shown(classes)}].")
     names = found if classes is None else list(classes)
     if len(set(names)) < len(names):
         raise ConfigurationError(f"`labelled_folders.classes` is {shown(names)}; give each class once.")
@@ -80,6 +82,13 @@ def labelled_folders(directory: str, *, size: int, classes: Sequence[str] | None
             raise DataError(
                 f"{folder / name} is the folder of a class that `labelled_folders.classes` doesn't list; it lists "
                 f"{listed(names, most=20)}.{did_you_mean(name, names)} Add it there, or take the folder away."
+            )
+    for name in found:
+        deeper = sorted(x for x in (folder / name).iterdir() if x.is_dir() and not x.name.startswith("."))
+        if deeper:
+            raise DataError(
+                f"{deeper[0]} is a folder within that of a class, which isn't searched; move its images up, or take it "
+                "away."
             )
     by_class = {name: list_images(folder / name) for name in found}
     for name, images in by_class.items():

@@ -19,6 +19,7 @@ follows from the position alone.
 [9, 3]
 """
 
+import math
 from collections.abc import Callable, Sequence
 
 import gin
@@ -26,8 +27,8 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from core.arguments import listed
-from core.data.source import Source
+from core.arguments import is_number, listed
+from core.data.source import Source, check_source
 from core.errors import ConfigurationError, DataError, shown
 from core.random import Rng
 
@@ -39,8 +40,12 @@ class Mixture(Source):
     """Hands out the examples of `sources`, one source after the other; training draws them by `quotas` a block."""
 
     def __init__(self, sources: Sequence[Source], weights: Sequence[float]) -> None:
+        if not isinstance(sources, list | tuple):
+            raise ConfigurationError(f"`mixture.sources` is {shown(sources)}; give a list of sources.")
         if not sources:
             raise ConfigurationError("`mixture.sources` is empty; give at least one source.")
+        for number, source in enumerate(sources):
+            check_source(f"mixture.sources[{number}]", source)
         _check_alike(sources)
         place = listed((f"`{source.name}`, {source.place}" for source in sources), most=3, quote="")
         super().__init__("mixture", size=sum(map(len, sources)), place=place)
@@ -123,12 +128,14 @@ def quotas_of(weights: Sequence[float], count: int) -> list[int]:
     >>> quotas_of([0.7, 0.3], 2), quotas_of([1, 1, 1], 3), quotas_of([2**0.5, 1], 2)
     ([7, 3], [1, 1, 1], [5858, 4142])
     """
-    numbers = np.asarray(weights, np.float64)
-    if numbers.shape != (count,) or not np.all(np.isfinite(numbers)) or not np.all(numbers > 0):
+    given = weights if isinstance(weights, list | tuple | np.ndarray) else ()
+    if len(given) != count or not all(is_number(x) and math.isfinite(x) and x > 0 for x in given):
         raise ConfigurationError(
-            f"`mixture.weights` is {shown(list(weights))}; give a number above 0 for each of the {count} sources."
+            f"`mixture.weights` is {shown(weights)}; give a number above 0 for each of the {count} sources."
         )
-    shares = numbers / numbers.sum()
+    numbers = np.asarray(given, np.float64)
+    shares = numbers / numbers.max()  # the sum of which a float holds
+    shares /= shares.sum()
     blocks = np.arange(1, LONGEST_BLOCK + 1)
     off = np.zeros(len(blocks))
     for share in shares:
@@ -140,7 +147,7 @@ def quotas_of(weights: Sequence[float], count: int) -> list[int]:
     quotas[short] += 1
     if quotas.min() < 1:
         raise ConfigurationError(
-            f"`mixture.weights` is {shown(list(weights))}: a share of {shares.min():.2g} is less than one example of "
+            f"`mixture.weights` is {shown(weights)}: a share of {shares.min():.2g} is less than one example of "
             f"{LONGEST_BLOCK:,}; give it a larger weight, or leave the source out."
         )
     return quotas.tolist()

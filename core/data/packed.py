@@ -25,7 +25,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from core.arguments import check_size
-from core.data.source import Source, check_feature
+from core.data.source import Source, check_feature, check_source
 from core.errors import DataError
 
 _Numbers = npt.NDArray[np.int64]
@@ -40,6 +40,7 @@ class Packed(Source):
 
     def __init__(self, source: Source, width: int, length: str = "length") -> None:
         check_size(width=width)
+        check_source("packed.source", source)
         check_feature(source, length)
         self.source, self.tokenizer, self._width = source, source.tokenizer, width
         self._parts = {name: spec for name, spec in source.spec.items() if name != length}

@@ -21,7 +21,7 @@ from core.data.arrays import ArraySource
 from core.data.files import list_files, open_file
 from core.data.npz_files import Array
 from core.data.source import Source
-from core.data.tables import Wanted, check_same_header
+from core.data.tables import Wanted, check_names, check_same_header
 from core.errors import ConfigurationError, DataError, shown
 from core.machine import machine_memory
 
@@ -46,8 +46,12 @@ def parquet(
     first: tuple[list[str], str] | None = None
     for path in paths:
         try:
-            with open_file(path) as content, arrow.parquet.ParquetFile(content) as file:
+            with (
+                open_file(path) as content,
+                arrow.parquet.ParquetFile(content, page_checksum_verification=True) as file,
+            ):
                 header, place = file.schema_arrow.names, str(path)
+                check_names(header, place)
                 first = first or (header, place)
                 check_same_header("parquet", header, place, *first)
                 names = wanted.among(header, place)
@@ -127,10 +131,11 @@ def _numbers(name: str, column: Any, path: Path, wanted: str | Sequence[str] | N
 def _filled(wanted: Wanted, name: str, column: Any, path: Path) -> Any:
     value = wanted.fill.get(name)
     if value is None:
-        row = int(np.argmax(column.is_null().to_numpy()))
+        row, more, words = int(np.argmax(column.is_null().to_numpy())), column.null_count - 1, wanted.words(name)
+        fill = f"say what stands for it, `parquet.fill = {{{name!r}: {shown(words[0] if words else 0)}}}`, or "
         raise DataError(
-            f"`{name}` has no value in row {row} of {path}, and in {column.null_count - 1:,} more; say what stands for "
-            f"it, `parquet.fill = {{{name!r}: 0}}`, or leave the rows out."
+            f"`{name}` has no value in row {row} of {path}{f', and in {more:,} more' if more else ''}; "
+            f"{'' if _package().types.is_nested(column.type) else fill}leave such rows out."
         )
     try:
         return column.fill_null(_package().scalar(value).cast(column.type))

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from core.data.source import Source, check_feature
+from core.data.source import Source, check_feature, check_source
 from core.errors import DataError
 
 
@@ -16,6 +16,7 @@ class Reordered(Source):
     """Hands out the examples of `source`; which come when is for `order` to say."""
 
     def __init__(self, source: Source, *, name: str) -> None:
+        check_source(f"{name}.source", source)
         super().__init__(name, size=len(source), place=f"`{source.name}`, {source.place}")
         self.source, self.tokenizer = source, source.tokenizer
 

@@ -31,7 +31,7 @@ import tensorflow as tf
 from core.arguments import listed
 from core.data.shuffle import shuffled
 from core.data.tokenizers import Tokenizer
-from core.errors import ConfigurationError, DataError, did_you_mean
+from core.errors import ConfigurationError, DataError, did_you_mean, shown
 from core.random import Rng
 
 
@@ -97,6 +97,18 @@ class Source(Examples):
     def values(self, feature: str) -> npt.NDArray[np.generic] | None:
         """Returns a feature of all examples, where it lies in memory; None where finding out would mean reading all."""
         return None
+
+
+def check_source(argument: str, source: object) -> None:
+    """Refuses, as the value of `argument`, what isn't a source."""
+    if isinstance(source, Source):
+        return
+    if isinstance(source, Examples):
+        raise ConfigurationError(
+            f"`{argument}` is the stream `{source.name}`, whose examples come one after the other; give a "
+            "source, whose examples can be asked for by number."
+        )
+    raise ConfigurationError(f"`{argument}` is {shown(source)}; give a source: `@digits()`, say.")
 
 
 def check_feature(source: Examples, feature: str) -> None:

@@ -24,14 +24,14 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from core.arguments import is_size, listed
+from core.arguments import is_size
 from core.data.aligned import aligned_empty
 from core.data.arrays import as_kept
 from core.data.source import Examples, check_feature
+from core.data.stream_features import ID, Features, as_array, fitted, of_dataset, of_example, told, told_of, told_one
 from core.errors import ConfigurationError, DataError, shown
 
 Block = dict[str, npt.NDArray[Any]]  # some examples in a row, each feature [examples, ...]
-ID = "id"  # the feature that names an example; steps don't see it
 
 _LEVELS = 255.0  # of grey or colour, that bytes of images tell apart
 
@@ -63,6 +63,8 @@ class Stream(Examples):
             raise ConfigurationError(
                 f"`stream.shuffle` is {shown(shuffle)}; it counts the examples of a buffer: give at least 1, or None."
             )
+        if not isinstance(replay, bool):
+            raise ConfigurationError(f"`stream.replay` is {shown(replay)}; give True or False.")
         super().__init__(name, place=f"`{getattr(make, '__module__', '?')}`")
         self.shuffle, self.replay = shuffle, replay
         self._make = make
@@ -87,10 +89,10 @@ class Stream(Examples):
         They are as steps compute with them; an `id` is as it was given.
         """
         made = self._made(seed, epoch)
-        found = _of_dataset(self.name, made) if isinstance(made, tf.data.Dataset) else self._found
+        found = of_dataset(self.name, made) if isinstance(made, tf.data.Dataset) else self._found
         if found != self._found:
             raise DataError(
-                f"The stream `{self.name}` ({self.place}) has {_words(self._found)} in epoch 0, but {_words(found)} in "
+                f"The stream `{self.name}` ({self.place}) has {told(self._found)} in epoch 0, but {told(found)} in "
                 f"epoch {epoch}: give all epochs the same features, shapes and types."
             )
         if isinstance(made, tf.data.Dataset):
@@ -107,15 +109,13 @@ class Stream(Examples):
             taken = 0
             for example in itertools.islice(examples, count):
                 if not isinstance(example, Mapping) or example.keys() != self._found.keys():
-                    raise self._misfit(before + taken, _kind(example), f"{_words(self._found)}")
+                    raise self._misfit(before + taken, told_of(example), told(self._found))
                 for name, (shape, dtype) in self._found.items():
-                    value = np.asarray(example[name])
-                    if value.shape != shape or not (
-                        value.dtype == dtype or np.can_cast(value.dtype, dtype, "same_kind")
-                    ):
-                        of_first = f"`{name}` {_word(shape, dtype)}"
-                        raise self._misfit(before + taken, f"`{name}` {_word(value.shape, value.dtype)}", of_first)
-                    block[name][taken] = value
+                    value = as_array(example[name])
+                    kept = None if value is None or value.shape != shape else fitted(value, dtype)
+                    if kept is None:
+                        raise self._misfit(before + taken, told_one(name, value), told({name: (shape, dtype)}))
+                    block[name][taken] = kept
                 taken += 1
             if taken:
                 yield {name: values[:taken] for name, values in block.items()}
@@ -130,23 +130,15 @@ class Stream(Examples):
         )
 
     @functools.cached_property
-    def _found(self) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+    def _found(self) -> Features:
         """Returns shape and type of each feature as the function hands them out: those of the first example."""
         made = self._made(0, 0)
         if isinstance(made, tf.data.Dataset):
-            return _of_dataset(self.name, made)
+            return of_dataset(self.name, made)
         first = next(iter(made), None)
         if first is None:
             raise DataError(f"The stream `{self.name}` is empty: {self.place} made no example of epoch 0.")
-        if not isinstance(first, Mapping) or not first:
-            raise DataError(
-                f"The stream `{self.name}` ({self.place}) makes {_kind(first)}; make each example a dictionary: "
-                '`{"image": image, "label": label}`.'
-            )
-        arrays = {str(name): np.asarray(value) for name, value in first.items()}
-        texts = (name for name, x in arrays.items() if name == ID and x.dtype.kind in "US")
-        kinds = {name: x.dtype for name, x in arrays.items()} | {name: np.dtype(object) for name in texts}
-        return {name: (x.shape, kinds[name]) for name, x in arrays.items()}
+        return of_example(f"The stream `{self.name}` ({self.place})", first)
 
     def _made(self, seed: int, epoch: int) -> Any:
         made = self._make(seed, epoch)
@@ -162,37 +154,6 @@ class Stream(Examples):
         return kept.astype(np.float32) / np.float32(_LEVELS) if kept.dtype == np.uint8 else kept
 
 
-def _of_dataset(name: str, dataset: tf.data.Dataset) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-    """Returns shape and type of each feature of a dataset's elements, which must be single examples."""
-    spec = dataset.element_spec
-    if not isinstance(spec, Mapping) or not all(isinstance(x, tf.TensorSpec) for x in spec.values()):
-        raise DataError(
-            f"The stream `{name}` is a dataset of {shown(spec)}; make each example a dictionary of tensors: "
-            '`.map(lambda image, label: {"image": image, "label": label})`.'
-        )
-    unknown = [feature for feature, x in spec.items() if not x.shape.is_fully_defined()]
-    if unknown:
-        raise DataError(
-            f"`{unknown[0]}` of the stream `{name}` has shape {spec[unknown[0]].shape}, which isn't fully known. Leave "
-            "out `.batch`, which is the run's to do; or say the shape, with `tf.ensure_shape` in `.map`."
-        )
-    return {str(k): (tuple(x.shape), np.dtype(x.dtype.as_numpy_dtype)) for k, x in spec.items()}
-
-
 def _array(values: tf.Tensor) -> npt.NDArray[Any]:
-    """Returns the values in the tensor's own memory, where they are numbers."""
-    return values.numpy() if values.dtype == tf.string else np.asarray(memoryview(values))
-
-
-def _kind(example: Any) -> str:
-    if isinstance(example, Mapping):
-        return listed(example) if example else "an empty dictionary"
-    return f"a {type(example).__name__}"
-
-
-def _words(found: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> str:
-    return ", ".join(f"`{name}` {_word(*x)}" for name, x in found.items())
-
-
-def _word(shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
-    return f"{dtype.name} {list(shape)}"
+    """Returns the values in the tensor's own memory, where they are numbers that NumPy knows."""
+    return values.numpy() if values.dtype in (tf.string, tf.bfloat16) else np.asarray(memoryview(values))

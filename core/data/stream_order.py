@@ -22,7 +22,8 @@ class InOrder:
         self._stream, self._seed, self._before = stream, seed, before
         size = stream.shuffle
         blocks = self._epochs(count)
-        self._rows = _Rows(blocks if size is None else shuffled(blocks, size, seed=[seed % 2**32, seed >> 32, epoch]))
+        words = [seed % 2**32, (seed >> 32) % 2**32, epoch]
+        self._rows = _Rows(blocks if size is None else shuffled(blocks, size, seed=words))
 
     def take(self, count: int) -> Block:
         """Returns the next examples, of as many epochs as it takes."""

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from core.data.aligned import aligned_join
-from core.data.stream import ID, Block, Stream
+from core.data.stream import Block, Stream
+from core.data.stream_features import ID
 from core.data.stream_order import InOrder
 from core.data.trail import Hashes, Trail, hashes_after
 from core.errors import DataError

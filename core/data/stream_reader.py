@@ -162,7 +162,7 @@ class _SharedReading(Reading):
         try:
             whole = self._whole.chunk()
         except Exception as error:  # TensorFlow hands on its words alone
-            self._failure = error
+            self._failure = self._failure or error  # it may ask once more, and an iterator that failed has ended
             raise
         for replica, waiting in self._waiting.items():
             rows = next(iter(self._spec.values())).shape[2]

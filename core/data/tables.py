@@ -40,6 +40,11 @@ class Wanted:
                     f"`{self.source}.types` says {kind!r} for `{column}`; give 'int', 'float', or a list of the "
                     "column's words."
                 )
+            if not isinstance(kind, str) and not all(isinstance(word, str) for word in kind):
+                raise ConfigurationError(
+                    f"`{self.source}.types` lists {shown(list(kind))} for `{column}`; words are texts: give "
+                    f"{shown([str(word) for word in kind])}, or 'int' for numbers."
+                )
             if not isinstance(kind, str) and (len(set(kind)) < len(kind) or not kind):
                 raise ConfigurationError(
                     f"`{self.source}.types` lists the words {shown(list(kind))} for `{column}`; give each of them once."
@@ -47,11 +52,20 @@ class Wanted:
         for column, value in self.fill.items():
             words = self.words(column)
             number = isinstance(value, float | int) and math.isfinite(value)
+            if words is None and self.types.get(column) == "int" and number and value != int(value):
+                raise ConfigurationError(
+                    f"`{self.source}.fill` says {shown(value)} for `{column}`, and `{self.source}.types` 'int'; give a "
+                    "whole number."
+                )
             if value not in words if words else not number:
                 raise ConfigurationError(
                     f"`{self.source}.fill` says {shown(value)} for `{column}`; give "
                     + (f"one of its words, {listed(words, most=20)}." if words else "a finite number.")
                 )
+        if isinstance(self.columns, str) or (self.columns is not None and not (self.columns or self.vectors)):
+            raise ConfigurationError(
+                f"`{self.source}.columns` is {shown(self.columns)}; give a list of columns: ['width', 'height']."
+            )
         for feature, names in self.vectors.items():
             if isinstance(names, str) or not names:
                 raise ConfigurationError(
@@ -99,6 +113,14 @@ class Wanted:
                         "by itself, leave it out."
                     )
         return alone | {name: np.stack([columns[x] for x in names], 1) for name, names in self.vectors.items()}
+
+
+def check_names(header: Sequence[str], place: str) -> None:
+    """Refuses columns of one name, or of none; `place` says where they stand, and begins the error."""
+    twice = [name for i, name in enumerate(header) if name in header[:i]]
+    if twice or "" in header:
+        what = f"the name `{twice[0]}` twice" if twice else f"no name for column {header.index('') + 1}"
+        raise DataError(f"{place} has {what}; each column needs a name of its own.")
 
 
 def check_same_header(source: str, header: Sequence[str], place: str, first: Sequence[str], first_place: str) -> None:

@@ -25,7 +25,7 @@ from core.data.files import list_files
 from core.data.source import Source, check_feature
 from core.data.tfrecord_features import Declared, Feature
 from core.data.tfrecord_index import BadRecordError, index_of
-from core.errors import ConfigurationError, DataError
+from core.errors import ConfigurationError, DataError, shown
 
 _AT_ONCE = 1024  # records that Python parses
 
@@ -34,8 +34,10 @@ class Records(Source):
     """Hands out the `features` of the records of files, one file after the other."""
 
     def __init__(self, files: str, features: Mapping[str, Declared]) -> None:
-        if not features:
-            raise ConfigurationError("`tfrecord.features` is empty; declare at least one: {'label': 'int'}.")
+        if not isinstance(features, Mapping) or not features:
+            raise ConfigurationError(
+                f"`tfrecord.features` is {shown(features)}; declare at least one by its name: {{'label': 'int'}}."
+            )
         self._features = {name: Feature.of(name, declared) for name, declared in features.items()}
         paths = list_files("tfrecord.files", files)
         self._files = [index_of(path) for path in paths]

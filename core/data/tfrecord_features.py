@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from core.arguments import is_size, listed
+from core.arguments import is_number, is_size, listed
 from core.data.image_files import decode_images
 from core.data.tfrecord_index import BadRecordError
 from core.errors import ConfigurationError, did_you_mean, shown
@@ -47,6 +47,10 @@ class Feature:
         fill: Any = rest[1] if len(rest) > 1 else None
         wrong = kind not in _LISTS or shape is None or not all(map(is_size, shape)) or len(rest) > 2
         wrong = wrong or (kind == "levels" and not shape) or (kind == "image" and len(shape or ()) != 1)
+        if fill is not None and not (is_number(fill) and math.isfinite(fill) and (kind != "int" or _is_int32(fill))):
+            raise ConfigurationError(
+                f"`tfrecord.features` fills `{name}` with {shown(fill)}; give a number, for 'int' a whole one."
+            )
         if wrong or (fill is not None and (kind not in ("float", "int") or len(shape or ()) != 1)):
             raise ConfigurationError(
                 f"`tfrecord.features` says {shown(declared)} for `{name}`; give 'float', 'int', ('float', 784), "
@@ -90,7 +94,7 @@ class Feature:
             if self.fill is not None:
                 return  # a list that is empty
             raise BadRecordError(
-                f"{name()} has no feature `{self.name}`; it has {listed(sorted(features), most=20)}."
+                f"{name()} has no feature `{self.name}`; it has {listed(sorted(features), most=20) or 'none'}."
                 f"{did_you_mean(self.name, features)} {_DECLARE}"
             )
         found = features[self.name].WhichOneof("kind")
@@ -122,6 +126,10 @@ class Feature:
         if self.fill is not None:
             values = np.pad(values, (0, self.shape[0] - len(values)), constant_values=self.fill)
         return values.reshape(self.shape)
+
+
+def _is_int32(number: float) -> bool:
+    return number == int(number) and -_BEYOND <= number < _BEYOND
 
 
 def _told(kind: str | None) -> str:

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from core.data.stream import ID, Block
+from core.data.stream import Block
+from core.data.stream_features import ID
 
 Hashes = npt.NDArray[np.uint64]
 
@@ -79,6 +80,7 @@ def _digests(values: npt.NDArray[Any]) -> Hashes:
 
 
 def _digest(text: Any) -> int:
+    text = text.item() if isinstance(text, np.ndarray) else text
     raw = text if isinstance(text, bytes) else str(text).encode(errors="surrogatepass")
     return int.from_bytes(hashlib.blake2b(raw, digest_size=8).digest(), "little")
 

@@ -56,6 +56,7 @@ class Weighted(Reordered):
                 f"`weighted.weights` is 0 for all {len(source):,} examples of the source `{source.name}` "
                 f"({source.place}), so none is ever drawn; give a number above 0 to those that are to come."
             )
+        numbers /= numbers.max()  # whose sum may be beyond what a float holds
         self._ends = np.cumsum(numbers / numbers.sum())
         self._last = int(np.flatnonzero(numbers)[-1])
 

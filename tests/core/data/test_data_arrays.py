@@ -212,3 +212,10 @@ def test_making_a_source_leaves_tensorflow_free_to_make_devices():
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "2 [2]", done.stderr
+
+
+def test_a_number_that_only_float64_holds_is_named():
+    numbers = np.array([1.0, np.inf, np.nan, -3.5e38])
+    with pytest.raises(DataError, match=r"`x` of the source `mine` holds -3.5e\+38, which doesn't fit into float32"):
+        of(numbers)
+    np.testing.assert_array_equal(of(numbers[:3]).values("x"), numbers[:3].astype(np.float32))

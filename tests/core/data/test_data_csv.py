@@ -115,6 +115,9 @@ def test_a_long_table_is_read_in_pieces(table):
         ("a\n1\ninf\n", {}, "`a` is 'inf' in line 3 of .*, inf, which is beyond what steps compute with"),
         ("a\n1\n1e999\n", {}, "`a` is '1e999' in line 3 of .*, inf, which is beyond"),
         ("a\n1" + "0" * 30, {}, r"in line 2 of .*, 1e\+30, which is beyond"),
+        ("a\n0.5\n1e39\n", {}, r"`a` is '1e39' in line 3 of .*, 1e\+39, which is beyond"),
+        (b"\x1f\x8b\x08", {}, r"table.csv is compressed \(GZIP\), and no text; unpack it"),
+        (b"PK\x03\x04", {}, "table.csv is a ZIP file, as spreadsheets are"),
         ("a\n3000000000\n", {}, "`a` of the source `csv` holds 3000000000, which doesn't fit into int32"),
         ("a\n1_000\n", {}, "`a` is '1_000' in line 2 of .* which is no number"),
         ("a;b\n1;2\n", {}, r"Line 1 of .* is one name, 'a;b', with ',' between columns: set `csv.separator = ';'`"),
@@ -143,6 +146,10 @@ def test_what_cannot_be_read_is_named_with_its_line(table, tmp_path, text, argum
         ({"types": {"a": "text"}}, "`csv.types` says 'text' for `a`; give 'int', 'float', or a list"),
         ({"types": {"a": ["x", "x"]}}, "lists the words .* for `a`; give each of them once"),
         ({"types": {"a": []}}, "lists the words"),
+        ({"types": {"a": [1, 2]}}, r"lists \[1, 2\] for `a`; words are texts: give \['1', '2'\], or 'int'"),
+        ({"types": {"a": "int"}, "fill": {"a": 0.5}}, "`csv.fill` says 0.5 for `a`, and `csv.types` 'int'; give a wh"),
+        ({"columns": "ab"}, "`csv.columns` is 'ab'; give a list of columns"),
+        ({"columns": []}, r"`csv.columns` is \[\]; give a list of columns"),
         ({"fill": {"a": "x"}}, "`csv.fill` says 'x' for `a`; give a finite number"),
         ({"fill": 0}, "`csv.fill` is 0; give a dictionary"),
         ({"fill": {"a": "z"}, "types": {"a": ["x", "y"]}}, "`csv.fill` says 'z' for `a`; .* words, `x`, `y`"),
@@ -178,3 +185,9 @@ def test_a_folder_and_more_than_memory_are_refused(tmp_path, monkeypatch, table)
         DataError, match=r"`csv.files` names 50 bytes of text, .* has 50 of memory; write .* as TFRecord"
     ):
         table(FLOWERS)
+
+
+def test_a_link_to_nothing_is_named(tmp_path):
+    (tmp_path / "gone.csv").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(DataError, match=r"`csv.files` names .*gone.csv, a link to a file that isn't there"):
+        csv(str(tmp_path / "*.csv"))

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from data_lab import ids
 
-from core.data import ArraySource, Source, balanced, mixture, position_indices, topics, train_chunks, weighted
+from core.data import ArraySource, Source, Stream, balanced, mixture, position_indices, topics, train_chunks, weighted
 from core.data.mixture import quotas_of
 from core.data.permuted import keys_of, permuted
 from core.errors import ConfigurationError, DataError
@@ -104,6 +104,13 @@ def test_examples_come_as_often_as_their_weights_say(weights):
     np.testing.assert_array_equal(counts[:, np.array(weights) == 0], 0)
 
 
+@pytest.mark.parametrize("scale", [1e-320, 1e308])
+def test_weights_may_be_as_small_or_large_as_floats_are(scale):
+    indices = drawn(weighted(ids(3), weights=np.array([1.0, 0.0, 1.0]) * scale), 300)
+    assert np.abs(np.bincount(indices, minlength=3) - [150, 0, 150]).max() <= 1
+    assert quotas_of([scale, scale], 2) == [1, 1]
+
+
 def test_weights_may_be_a_feature():
     source = ArraySource({"importance": np.array([1.0, 3.0])}, name="two")
     np.testing.assert_array_equal(np.bincount(drawn(weighted(source, weights="importance"), 400)), [100, 300])
@@ -169,6 +176,11 @@ class Unread(Source):
         raise NotImplementedError
 
 
+def few(seed, epoch):
+    yield {"label": 1}
+
+
+STREAM = Stream(few)
 PAIRS = ArraySource({"pair": np.zeros([3, 2])}, name="pairs")
 
 
@@ -184,6 +196,14 @@ PAIRS = ArraySource({"pair": np.zeros([3, 2])}, name="pairs")
         (lambda: weighted(ids(2), [np.nan, 1]), DataError, "`weighted.weights` is nan for example 0"),
         (lambda: weighted(ids(2), [0, 0]), DataError, "is 0 for all 2 examples.*give a number above 0"),
         (lambda: weighted(ids(2), ["a", "b"]), DataError, "dtype <U1"),
+        (lambda: mixture([ids(2)] * 2, None), ConfigurationError, "`mixture.weights` is None; give a number"),
+        (lambda: mixture([ids(2)] * 2, "12"), ConfigurationError, "`mixture.weights` is '12'; give a number"),
+        (lambda: mixture([ids(2)] * 2, ["1", "2"]), ConfigurationError, r"is \['1', '2'\]; give a number above 0"),
+        (lambda: mixture(ids(2), [1]), ConfigurationError, "`mixture.sources` is <.*; give a list of sources"),
+        (lambda: mixture([ids(2), 3], [1, 1]), ConfigurationError, r"`mixture.sources\[1\]` is 3; give a source"),
+        (lambda: mixture([STREAM], [1]), ConfigurationError, r"`mixture.sources\[0\]` is the stream `few`, whose"),
+        (lambda: balanced(STREAM, by="label"), ConfigurationError, "`balanced.source` is the stream `few`"),
+        (lambda: weighted(STREAM, [1]), ConfigurationError, "`weighted.source` is the stream `few`"),
         (lambda: mixture([], []), ConfigurationError, "`mixture.sources` is empty"),
         (lambda: mixture([ids(2)], [1, 2]), ConfigurationError, r"`mixture.weights` is \[1, 2\]"),
         (lambda: mixture([ids(2)] * 2, [1, 0]), ConfigurationError, "give a number above 0"),

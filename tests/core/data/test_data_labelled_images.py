@@ -54,12 +54,19 @@ def test_what_is_no_folder_of_classes_is_refused(animals, tmp_path):
         read(classes=["cat", "dog", "cox"])
     with pytest.raises(ConfigurationError, match=r"`labelled_folders.classes` is .* give each class once"):
         read(classes=["cat", "dog", "cow", "dog"])
-    with pytest.raises(ConfigurationError, match="`size` of `labelled_folders` is 0"):
-        read(size=0)
+    with pytest.raises(ConfigurationError, match=r"`labelled_folders.classes` is 'cat'; give a list: \['cat'\]"):
+        read(classes="cat")
+    for size in (0, 4.5, "4", True):
+        with pytest.raises(ConfigurationError, match=f"`size` of `labelled_folders` is {size!r}; it is a number of pi"):
+            read(size=size)
     with pytest.raises(DataError, match=r"There is no folder .*none .*a folder of images for each class"):
         read(directory=str(tmp_path / "none"))
     with pytest.raises(DataError, match=r"0.png lies beside the folders of the classes; move it"):
         read(directory=str(animals / "cat"))
+    (animals / "cat" / "more").mkdir()
+    with pytest.raises(DataError, match=r"cat/more is a folder within that of a class, which isn't searched"):
+        read()
+    (animals / "cat" / "more").rmdir()
     (animals / "empty").mkdir()
     with pytest.raises(DataError, match=r"empty holds no JPEG or PNG file, but nothing; give each class images"):
         read()

@@ -5,7 +5,7 @@ import pytest
 from data_lab import everything, ids
 
 from core.data import ArraySource, packed, train_chunks
-from core.errors import DataError
+from core.errors import ConfigurationError, DataError
 from core.testing import assert_source
 
 RANDOM = np.random.RandomState(0)
@@ -81,5 +81,7 @@ def test_an_epoch_holds_each_sequence_once():
 def test_what_cannot_be_packed_is_refused(make, message):
     with pytest.raises(DataError, match=message):
         make()
+    with pytest.raises(ConfigurationError, match=r"`packed.source` is 3; give a source"):
+        packed(3, 4)
     with pytest.raises(ValueError, match="`width` is 0"):
         packed(sequences([1]), 0)

@@ -102,6 +102,11 @@ def lists(*rows):
         ({"a": [1]}, {"types": {"a": WORDS}}, "`a` is int64 in .* but `parquet.types` lists words for it"),
         ({"a": ["cat", "cow"]}, {"types": {"a": WORDS}}, "`a` is 'cow' in row 1 of .* its words, `cat`, `dog`"),
         ({"a": [1, None, None]}, {}, "`a` has no value in row 1 of .* and in 1 more; .*`parquet.fill = {'a': 0}`"),
+        ({"a": [1, None]}, {}, "`a` has no value in row 1 of .*table.parquet; say what stands"),
+        ({"a": ["dog", None]}, {"types": {"a": WORDS}}, "`parquet.fill = {'a': 'cat'}`, or leave such rows out"),
+        (lists([1, 2], None), {}, "`a` has no value in row 1 of .*table.parquet; leave such rows out"),
+        ({"a": [1.0, 1e300]}, {}, r"`a` of the source `parquet` holds 1e\+300, which doesn't fit into float32"),
+        ({"": [1]}, {}, "table.parquet has no name for column 1"),
         (lists([1, 2], [3]), {}, "`a` is a list of 1 in row 1 of .* but of 2 in row 0"),
         (lists([1, 2], [3, None]), {}, "`a` has no value within the list of row 1"),
         (lists([1, 2]), {"vectors": {"v": ["a"]}}, "`parquet.vectors` names `a`, which is a list in each row"),
@@ -126,6 +131,23 @@ def test_what_is_no_such_file_is_refused(table, tmp_path):
             DataError, match=r"damaged.parquet can't be read as Parquet: .*; write or download it again"
         ):
             parquet(str(tmp_path / "damaged.parquet"))
+
+
+def test_a_column_that_stands_twice_is_refused(tmp_path):
+    pq.write_table(pa.Table.from_arrays([pa.array([1])] * 2, ["a", "a"]), tmp_path / "twice.parquet")
+    with pytest.raises(DataError, match=r"twice.parquet has the name `a` twice"):
+        parquet(str(tmp_path / "twice.parquet"))
+
+
+def test_a_page_whose_check_sum_is_another_is_damaged(tmp_path):
+    path = tmp_path / "damaged.parquet"
+    plain = {"compression": None, "use_dictionary": False, "write_page_checksum": True}
+    pq.write_table(pa.table({"a": list(range(1000))}), path, **plain)
+    content = bytearray(path.read_bytes())
+    content[4000] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"damaged.parquet can't be read as Parquet: .*checksum"):
+        parquet(str(path))
 
 
 def test_files_of_different_tables_are_refused(table, tmp_path):

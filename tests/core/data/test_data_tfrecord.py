@@ -254,9 +254,10 @@ def test_a_record_that_is_not_as_declared_is_named(tmp_path, later, features, me
         (example(x=[]), {"x": "int"}, "`x` of record 0 of .* is empty, but"),
         (example(x=[1, 2]), {"x": ("int", 3)}, r"`x` of record 0 of .* has 2 values, .* says 3.*LENGTH"),
         (example(x=[1, 2, 3]), {"x": ("int", 2, 0)}, "has 3 values, but"),
+        (b"", {"x": "int"}, "record 0 of .* has no feature `x`; it has none"),
         (b"\xff", {"x": "int"}, "record 0 of .* is no `tf.train.Example`"),
     ],
-    ids=range(8),
+    ids=range(9),
 )  # fmt: skip
 def test_what_is_wrong_with_the_first_record_is_said_before_the_run(tmp_path, record, features, message):
     with pytest.raises(DataError, match=message):
@@ -281,8 +282,15 @@ def test_what_cannot_be_declared_is_refused(tmp_path, declared):
         tfrecord(str(write(tmp_path / "a", numbered(0, 1))), {"x": declared})
 
 
+@pytest.mark.parametrize(("kind", "fill"), [("int", 0.5), ("int", 1 << 31), ("int", "0"), ("float", np.nan)])
+def test_what_fills_up_is_a_number(tmp_path, kind, fill):
+    with pytest.raises(ConfigurationError, match=r"`tfrecord.features` fills `x` with .*; give a number"):
+        tfrecord(str(write(tmp_path / "a", numbered(0, 1))), {"x": (kind, 5, fill)})
+
+
 def test_nothing_declared_and_no_file_are_refused(tmp_path):
-    with pytest.raises(ConfigurationError, match=r"`tfrecord.features` is empty"):
-        tfrecord(str(write(tmp_path / "a", numbered(0, 1))), {})
+    for features in ({}, ["label"], None):
+        with pytest.raises(ConfigurationError, match=r"`tfrecord.features` is .*; declare at least one by its name"):
+            tfrecord(str(write(tmp_path / "a", numbered(0, 1))), features)
     with pytest.raises(DataError, match=r"`tfrecord.files` is .* names no file"):
         tfrecord(str(tmp_path / "none*"), FEATURES)

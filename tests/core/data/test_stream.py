@@ -56,8 +56,9 @@ def test_a_buffer_shuffles_by_the_seed_alone_however_many_are_taken(size):
     plain = taken(counting, 700 + size)[0]["label"]
     assert len(set(whole.tolist())) == 700
     assert set(whole.tolist()) <= set(plain.tolist())
-    other = taken(counting, 700, shuffle=size, seed=4)[0]["label"]
-    assert np.array_equal(whole, plain[:700]) == np.array_equal(whole, other) == (size == 1)
+    for seed in (4, -3, 3 + (1 << 40)):
+        other = taken(counting, 700, shuffle=size, seed=seed)[0]["label"]
+        assert np.array_equal(whole, plain[:700]) == np.array_equal(whole, other) == (size == 1)
 
 
 def test_a_hash_is_of_the_order_and_of_every_value_of_small_examples():
@@ -99,7 +100,21 @@ MISFITS = [
         r"example 1 of .* has `x` float32 \[3\], but the first one has",
     ),
     ([example(), example(x=np.zeros([2], "complex64"))], r"example 1 of .* has `x` complex64 \[2\], but"),
-    ([example(), example(label=1.5)], r"example 1 of .* has `label` float64 \[\], but the first one has `label` int64"),
+    (
+        [example(), example(label=1.5)],
+        r"example 1 of .* has `label` float64 \[\], 1.5, but the first one has `label` int64",
+    ),
+    ([example(label=np.int8(1)), example(label=300)], r"has `label` int64 \[\], 300, but the first .* int8"),
+    ([example(y=np.float32(1)), example(y=1e300)], r"has `y` float64 \[\], 1e\+300, but the first one has `y` float32"),
+    ([example(), example(x=[[1, 2], [3]])], "example 1 of .* has rows of unlike lengths in `x`, but"),
+    ([example(x=[[1, 2], [3]])], "makes rows of unlike lengths in `x`; fill them up"),
+    ([example(y=1e300)], r"`y` of the source .* holds 1e\+300, which doesn't fit into float32"),
+    ([{1: 2}], "calls a feature 1; a name is a text"),
+    ([{"id": 7}], "makes nothing but `id`"),
+    ([example(id=1.5)], r"has `id` float64 \[\], .*; give a whole number or a text"),
+    ([example(id=None)], r"has `id` object \[\]|`id` of the source"),
+    ([example(id=[1, 2])], r"has `id` int64 \[2\]"),
+    ([example(id="a"), example(id=1)], r"example 1 of .* has `id` int64 \[\], 1, but the first one has `id` object"),
     ([example(), {"x": np.zeros([2])}], r"example 1 of .* has `x`, but the first one has `x` float32 \[2\], `label`"),
     ([example(), 7], r"example 1 of .* has a int, but"),
     ([], "is empty"),
@@ -114,6 +129,48 @@ def test_an_example_that_does_not_fit_is_named(examples, message):
     stream = Stream(lambda seed, epoch: iter(examples))
     with pytest.raises(DataError, match=message):
         list(stream.blocks(0, 0, count=4, before=0))
+
+
+def test_a_value_of_another_type_is_taken_where_it_is_the_same_number():
+    examples = [example(label=np.int8(1), x=[0.5, 1.0]), example(label=-128, x=[2, 3]), example(label=True, x=[0, 0])]
+    (block,) = Stream(lambda seed, epoch: iter(examples)).blocks(0, 0, count=4, before=0)
+    assert block["label"].tolist() == [1, -128, 1]
+    np.testing.assert_array_equal(block["x"], [[0.5, 1.0], [2.0, 3.0], [0.0, 0.0]])
+
+
+def test_bfloat16_becomes_float32():
+    numbers = tf.constant([0.5, 1.5], tf.bfloat16)
+    for made in ([{"x": x} for x in numbers], tf.data.Dataset.from_tensor_slices({"x": numbers})):
+        (block,) = Stream(lambda seed, epoch, made=made: made).blocks(0, 0, count=2, before=0)
+        assert (block["x"].dtype, block["x"].tolist()) == (np.float32, [0.5, 1.5])
+
+
+def test_an_example_is_known_by_the_same_id_from_an_iterator_and_from_a_dataset():
+    for ids in (["a", "größe"], [b"a", b"\xff\0\1"], [3, 1 << 62]):
+        examples = [{"x": 1, "id": id} for id in ids]
+        dataset = tf.data.Dataset.from_tensor_slices({"x": [1, 1], "id": ids})
+        one, other = (
+            next(Stream(lambda seed, epoch, made=made: made).blocks(0, 0, count=2, before=0))
+            for made in (examples, dataset)
+        )
+        hashes = hashes_after(0, 0, one)
+        np.testing.assert_array_equal(hashes, hashes_after(0, 0, other))
+        assert (hashes != hashes_after(0, 0, {**one, "id": one["id"][::-1]})).any()
+
+
+def test_what_a_function_has_raised_is_told_however_often_it_is_asked():
+    def breaks(seed, epoch):
+        yield example()
+        raise LookupError("the disk of the user")
+
+    reader = StreamReader(Stream(breaks), global_batch_size=2, microbatches=1, seed=0)
+    reading = reader.reading(chunk_steps=1)
+    chunks = iter(reading.chunks(0))
+    for _ in range(3):  # an iterator that has failed says at the second time that it has ended
+        with pytest.raises(tf.errors.OpError):
+            next(chunks)
+    with pytest.raises(LookupError, match="the disk of the user"), reading.own_errors():
+        next(chunks)
 
 
 def test_a_dataset_has_single_examples_of_known_shape():
@@ -141,6 +198,8 @@ def test_settings_are_checked():
     for make, message in [(3, "give a function of"), (lambda seed: [], r"write `def <lambda>\(seed, epoch\)`")]:
         with pytest.raises(ConfigurationError, match=message):
             Stream(make)
+    with pytest.raises(ConfigurationError, match=r"`stream.replay` is 'False'; give True or False"):
+        Stream(counting, replay="False")
     with pytest.raises(ConfigurationError, match=r"`stream.shuffle` is 0"):
         Stream(counting, shuffle=0)
     with pytest.raises(ConfigurationError, match=r"`Trainer.parallel_calls` is 2, but a stream"):
