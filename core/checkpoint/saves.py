@@ -20,7 +20,10 @@ from core.checkpoint.versions import versions
 from core.checkpoint.write import made_folder, put_together, write_parts
 
 LONG_SECONDS = 3.0
-
+TOO_OFTEN = (
+    "A checkpoint was due while the one before it was still being written, and training waits: save less often, or to "
+    "a faster disk."
+)
 
 KEEP = Keep()
 
@@ -66,7 +69,7 @@ class Saves:
         that this state was found to have. Whenever the process dies, `newest` finds either the checkpoint that was
         there before, or this one, whole.
         """
-        self.settle()
+        self.settle(lambda text: self.warn(TOO_OFTEN))
         self._copies = copies = copied(variables, worker=self.peers.worker, into=self._copies)
         target, is_first = path_of(self.directory, step), self.peers.worker == 0
         temporary = self._folder(step, target.name)

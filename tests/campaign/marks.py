@@ -12,6 +12,7 @@ import re
 import resource
 import signal
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 from tests.campaign import rights
 
 MEMORY = 6 << 30  # bytes; a run of the subject takes a tenth of it
+LINGER = 0.5  # seconds, in which the subject takes many steps
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _CHANGES = {  # where in the event's arguments the path stands, and the descriptor of the folder that it is relative to
@@ -143,6 +145,17 @@ def send(*numbers: int) -> Callable[[str], None]:
     return act
 
 
+def send_and_linger(*numbers: int) -> Callable[[str], None]:
+    """Makes what sends signals out of another thread, which then goes on only when the main one has heard them."""
+
+    def act(name: str) -> None:
+        for number in numbers:
+            os.kill(os.getpid(), number)
+            time.sleep(LINGER)
+
+    return act
+
+
 def fill_disk() -> Callable[[str], None]:
     """Makes what refuses to create anything, as a full disk does."""
 
@@ -158,5 +171,6 @@ ACTS: dict[str, Callable[..., Callable[[str], None]]] = {
     "kill": kill,
     "kill_after": kill_after,
     "send": send,
+    "send_and_linger": send_and_linger,
     "fill_disk": fill_disk,
 }

@@ -35,7 +35,10 @@ SECTIONS = {  # the mark at which each begins, and how the run has to end
     "evaluation": ("section evaluation #2", AFTER_THE_CHUNK),
     "save": ("section save #2", AFTER_THE_CHUNK),
     "the last result": ("open .result.json.PID.tmp #1", NOTHING_LEFT),
+    "writing": ("section write #1", AFTER_THE_CHUNK),  # which a thread does while training goes on
+    "moving": ("section move #1", AFTER_THE_CHUNK),
 }
+IN_A_THREAD = ("writing", "moving")
 IMPORTING = {"SIGTERM": SAVED, "SIGHUP": SAVED, "SIGINT": INTERRUPTED, "SIGUSR1": 0}
 
 
@@ -54,10 +57,13 @@ def in_section(bench: Bench, section: str, sent: str) -> None:
     """Sends a run signals at a mark, and starts it again."""
     folder = bench.new()
     mark, codes = SECTIONS[section]
-    done = bench.run(folder, codes=[codes[sent]], at=mark, act="send", values=[int(n) for n in SENT[sent]])
+    act = "send_and_linger" if section in IN_A_THREAD else "send"
+    done = bench.run(folder, codes=[codes[sent]], at=mark, act=act, values=[int(n) for n in SENT[sent]])
     bench.count(f"{sent} {done.returncode}")
     if done.returncode == SAVED and codes is AFTER_THE_CHUNK:
         _check_saved(bench, folder / "run")
+    if section in IN_A_THREAD and sent != "SIGINT thrice" and not checkpoint.steps_in(folder / "run" / "checkpoints"):
+        bench.fail("didn't wait for the checkpoint that was being written")
     if sent == "SIGUSR1" and codes is not NOTHING_LEFT and "a SIGUSR1: saved as" not in done.stdout:
         bench.fail("didn't save at a SIGUSR1")
     bench.run(folder)

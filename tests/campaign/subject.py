@@ -139,11 +139,12 @@ def differences(whole: Path, other: Path, *, lost: str | None = None) -> list[st
 def files(workdir: Path) -> set[str]:
     """Names what a workdir holds; each start leaves TensorBoard a file, which counts once.
 
-    A file of nothing but the warning for which a busy machine gives cause isn't counted.
+    A file of nothing but warnings for which a busy machine gives cause isn't counted.
     """
     names = {str(path.relative_to(workdir)) for path in workdir.rglob("*") if "config/history" not in str(path)}
     warnings = workdir / "warnings.jsonl"
-    if warnings.is_file() and all(b"spent waiting for data" in line for line in warnings.read_bytes().splitlines()):
+    said = warnings.read_bytes().splitlines() if warnings.is_file() else [b""]
+    if all(b"spent waiting for data" in line or b"still being written" in line for line in said):
         names.discard(warnings.name)
     return {re.sub(r"events\.out\.tfevents.*", "events", name) for name in names}
 

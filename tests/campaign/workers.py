@@ -1,8 +1,10 @@
 """Two launched workers, one of which is sent a signal at a random moment; all end in the bits of an undisturbed launch.
 
-A worker that is killed, stopped or told to leave ends all of them, and the launcher starts all again.
+A worker that is killed, stopped or told to leave ends all of them, and the launcher starts all again. Two that hold
+parts of the same weights, as a mesh, write each checkpoint together.
 """
 
+import functools
 import os
 import re
 import signal
@@ -20,38 +22,41 @@ from tests.commands import CONFIGS, environment
 from tests.trainers.launch.test_many_workers import workers_of
 
 LAUNCH = (sys.executable, "-m", "trainers.launch", "--workers=2", "--max_restarts=3", "--deadline=20")
-FLAGS = (
-    "--",
-    subject.FLAG,
-    f"--gin_file={CONFIGS / 'runtime' / 'multi_worker.gin'}",
-    "--gin_param=Trainer.steps = 400",
-    "--gin_param=multi_worker.peer_timeout = 4.0",
-    "--workdir=run",
+FLAGS = ("--", subject.FLAG, "--gin_param=Trainer.steps = 400", "--workdir=run")
+REPLICAS = (f"--gin_file={CONFIGS / 'runtime' / 'multi_worker.gin'}", "--gin_param=multi_worker.peer_timeout = 4.0")
+MESH = (
+    f"--gin_file={CONFIGS / 'runtime' / 'mesh.gin'}",
+    "--gin_param=mesh.batch = 1",
+    "--gin_param=mesh.model = 2",
+    "--gin_param=mesh.layouts = [('net/w', 'model,-')]",
 )
+KINDS = {"replicas": REPLICAS, "a mesh": MESH}
 STARTING = 6.0  # seconds, of which imports take the first ones and the workers' meeting the last
 ALONE = threading.Lock()  # two launches at once would take each other's time, and lose workers for it
 SIGNALS = ("SIGKILL", "SIGSTOP", "SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1")
 
 
 def cases(lab: Lab) -> Iterator[Case]:
-    """Yields a case for each signal and worker, while they train and while they start."""
-    kinds = [(name, index, False) for name in SIGNALS for index in (0, 1)]
-    kinds += [("SIGKILL", index, True) for index in (0, 1)]
-    for name, index, starting in kinds[:1] if lab.short else kinds:
+    """Yields a case for each signal and worker, while they train and while they start; of a mesh, for kills."""
+    kinds = [(name, index, "replicas", False) for name in SIGNALS for index in (0, 1)]
+    kinds += [("SIGKILL", index, "replicas", True) for index in (0, 1)]
+    kinds += [("SIGKILL", index, "a mesh", False) for index in (0, 1) * 2]
+    for i, (name, index, kind, starting) in enumerate(kinds[:1] if lab.short else kinds):
         when = "while they start" if starting else "while they train"
+        mesh = f" of a mesh, {i}" if kind == "a mesh" else ""
         yield Case(
-            f"{name} to worker {index} {when}",
-            lambda bench, name=name, index=index, starting=starting: sent(bench, name, index, starting=starting),
-            f"{'the chief' if index == 0 else 'the other worker'}, {when}",
+            f"{name} to worker {index} {when}{mesh}",
+            functools.partial(sent, name=name, index=index, kind=kind, starting=starting),
+            "a worker of a mesh" if mesh else f"{'the chief' if index == 0 else 'the other worker'}, {when}",
         )
 
 
-def sent(bench: Bench, name: str, index: int, *, starting: bool) -> None:
+def sent(bench: Bench, *, name: str, index: int, kind: str, starting: bool) -> None:
     """Sends one worker a signal, and compares with a launch that nothing disturbs."""
     with ALONE:
-        whole = None if bench.lab.short else _undisturbed(bench.lab)  # a launch costs as much as all of another part
+        whole = None if bench.lab.short else _undisturbed(bench.lab, kind)  # a launch takes long
         folder = bench.new()
-        process = _launch(folder)
+        process = _launch(folder, kind)
         try:
             if starting:
                 time.sleep(bench.chance.uniform(1.0, STARTING))
@@ -77,19 +82,19 @@ def sent(bench: Bench, name: str, index: int, *, starting: bool) -> None:
         bench.fail(difference)
 
 
-def _undisturbed(lab: Lab) -> Path:
-    whole = lab.scratch / "launched"
+def _undisturbed(lab: Lab, kind: str) -> Path:
+    whole = lab.scratch / f"launched, {kind}"
     if not whole.exists():
         subject.write(whole)
-        process = _launch(whole)
+        process = _launch(whole, kind)
         said, _ = process.communicate(timeout=2 * lab.limit)
         if process.returncode:
             raise RuntimeError(f"the undisturbed launch ended with {process.returncode}: {last_line(said)}")
     return whole
 
 
-def _launch(folder: Path) -> "subprocess.Popen[str]":
-    command = [*LAUNCH, *ports.flags(), *FLAGS]
+def _launch(folder: Path, kind: str) -> "subprocess.Popen[str]":
+    command = [*LAUNCH, *ports.flags(), *FLAGS, *KINDS[kind]]
     return subprocess.Popen(
         command, cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )

@@ -220,6 +220,12 @@ def test_a_long_wait_is_told(held, tmp_path, monkeypatch):
 
     saves.settle(note)
     assert told == ["waiting until the checkpoint of step 1 is written"]
+    held.clear()
+    saves.warn = note  # of a save that comes too early nobody else says anything
+    begin(saves, model(), 2)
+    begin(saves, model(), 3)
+    saves.settle()
+    assert told[1:] == [module.TOO_OFTEN]
 
 
 def test_several_who_write_agree_at_borders_and_the_first_puts_together_when_all_have_written(held, tmp_path):
