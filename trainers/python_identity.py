@@ -53,6 +53,10 @@ def described(experiment: Experiment, settings: Settings) -> dict[str, str]:
         found["Experiment.eval_source"] = text(_source(experiment.eval_source))
     if experiment.eval_sources:
         found["Experiment.eval_sources"] = text({name: _source(x) for name, x in experiment.eval_sources.items()})
+    if (start := experiment.start_from) is not None:
+        chosen = {name: getattr(start, name) for name in ("take", "rename", "transpose")}
+        said = {name: dict(x) if isinstance(x, Mapping) else list(x) for name, x in chosen.items()}
+        found["Experiment.start_from"] = text({"path": str(start.path), **said})
     if experiment.synthetic:
         found["Experiment.synthetic"] = "True"
     for field in dataclasses.fields(settings):

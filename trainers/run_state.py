@@ -207,7 +207,10 @@ class RunState:
         for name, hook in by_name(self.hooks).items():
             if name in self._begun and name not in _mapping(manifest.extra.get("hooks")):
                 hook.load(self._begun[name])
-        self.restore(manifest)
+        restarted = None if RESTART in manifest.extra else self.beginnings.get(RESTART)
+        self.restore(manifest, optimizers=restarted is None)
+        if restarted:
+            self.go_on_with_fresh_optimizers(manifest)
         self.progress.bad_step.assign(ALL_WELL)
         self.input.load(stream, step=self.step, examples=examples)
         self.rollbacks = max(rollbacks, self.rollbacks) + 1
@@ -225,6 +228,19 @@ class RunState:
         """Has all optimizers begin anew from the weights as they are, the outer rule of local steps among them."""
         for optimizer in self.optimizers:
             optimizer.restart()
+
+    def go_on_with_fresh_optimizers(self, manifest: checkpoint.Manifest) -> bool:
+        """Has all optimizers begin anew from what was restored; returns whether that may take its place at once.
+
+        It may not where the checkpoint was measured, and has averages that were read: it may be the best one. If the
+        run is killed before the next one, the same command begins there once more.
+        """
+        self.restart_optimizers()
+        self.beginnings[RESTART] = {"step": self.step}
+        if not (self._measured[1] and manifest.extra.get(AVERAGES)):
+            return True
+        self._measured = self.step, {}
+        return False
 
     def _kept_by_hooks(self) -> dict[str, Any]:
         states = {name: state for name, state in self._hook_states().items() if state}

@@ -33,7 +33,18 @@ def begin(trainer: Trainer, manifest: Manifest | None, *, restart_optimizer: boo
     restarted = manifest.extra.get(RESTART)
     restarts = restart_optimizer and restarted is None
     same_figures = trainer.state.restore(manifest, optimizers=not restarts)
+    if restarts and trainer.state.finished:
+        raise ConfigurationError(
+            f"`--restart_optimizer` is for a run that goes on, but that in `{trainer.workdir.path}` is over "
+            f"({trainer.state.outcome}) with `Trainer.steps = {trainer.steps}`: give it more, or leave the flag out."
+        )
     lines = [f"going on from step {trainer.step} (`{manifest.path.name}`)"]
+    start = trainer.experiment.start_from
+    if start is not None and START_FROM not in trainer.state.beginnings:
+        lines.append(
+            f"Warning: `Experiment.start_from` has no effect on a run that is at step {trainer.step}: only a new one "
+            f"begins with `{start.path}`, in another `--workdir`"
+        )
     before, now = manifest.extra.get(REPLICAS), trainer.train_step.exchange.replicas
     if before not in (None, now):
         lines.append(
@@ -42,15 +53,14 @@ def begin(trainer: Trainer, manifest: Manifest | None, *, restart_optimizer: boo
         )
     if not same_figures:
         lines.append("the figures of the task have changed: the metric line in flight starts anew")
+    to_save = restarts and trainer.state.go_on_with_fresh_optimizers(manifest)
     if restarts:
-        trainer.state.restart_optimizers()
-        trainer.state.beginnings[RESTART] = {"step": trainer.step}
         lines.append(
             f"`--restart_optimizer`: from step {trainer.step} on with a fresh optimizer, whose schedules count from 0"
         )
     elif restarted is not None and restart_optimizer:
         lines.append(f"`--restart_optimizer` has done its work at step {restarted['step']}, and isn't done again")
-    return Beginning(lines, to_save=restarts)
+    return Beginning(lines, to_save)
 
 
 def warm_start(trainer: Trainer) -> str | None:

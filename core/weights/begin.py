@@ -11,6 +11,7 @@ import tensorflow as tf
 from core.arguments import listed
 from core.errors import CheckpointError, ConfigurationError
 from core.module import named_variables
+from core.weights.derived import refresh_derived
 from core.weights.fit import Part, fitted
 from core.weights.weights import StartFrom, Weights
 
@@ -23,15 +24,21 @@ class Begun(NamedTuple):
 
 
 def begin_with(start: StartFrom, task: tf.Module) -> Begun:
-    """Assigns what `start` names, bit for bit; nothing is assigned unless all of it is there and fits."""
+    """Assigns what `start` names, bit for bit; nothing is assigned unless all of it is there and fits.
+
+    What is derived from these weights follows them.
+    """
     weights = start.open()
     if refusal := weights.refusal(task):
         raise ConfigurationError(refusal)
     variables = named_variables(task)
     fit = fitted(variables, weights, start)
-    values = {path: _read(weights, part, variables[path]) for path, part in fit.parts.items()}
-    for path, value in values.items():
-        variables[path].assign(value)
+    for path, part in fit.parts.items():
+        _read(weights, part, variables[path])  # all is seen before any is taken, and never held at once
+    for path, part in fit.parts.items():
+        variables[path].assign(_read(weights, part, variables[path]))
+    taken = {id(variables[path]): part.name for path, part in fit.parts.items()}
+    refresh_derived(task, taken, {variable for variable, name in taken.items() if weights.called(name)})
     said = Counter(
         word
         for path, part in fit.parts.items()

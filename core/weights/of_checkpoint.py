@@ -46,8 +46,14 @@ class CheckpointWeights(Weights):
         super().__init__(
             f"`{manifest.path}`",
             {name: ArrayType(saved[place].dtype, saved[place].shape) for name, place in self._places.items()},
-            {"path": str(manifest.path), "step": manifest.step, "sha256": file_sha256(manifest.path / MANIFEST)},
+            {"path": str(manifest.path), "step": manifest.step, "sha256": self._sha256()},
         )
+
+    def _sha256(self) -> str:
+        try:
+            return file_sha256(self._manifest.path / MANIFEST)
+        except OSError as error:
+            raise self._unread("manifest.json", error) from error
 
     def read(self, name: str) -> npt.NDArray[Any]:
         kind, path = self.types[name], self._manifest.path
@@ -60,12 +66,16 @@ class CheckpointWeights(Weights):
                     dtypes=[kind.dtype],
                 )
         except (OSError, ValueError, tf.errors.OpError) as error:
-            raise CheckpointError(
-                f"`{name}` of {self.place} could not be read: {reason(error, path)}. If its run has just removed it, "
-                "run the same command again: it takes the newest."
-            ) from error
+            raise self._unread(name, error) from error
         array: npt.NDArray[Any] = value.numpy()
         return array
+
+    def _unread(self, name: str, error: Exception) -> CheckpointError:
+        path = self._manifest.path
+        return CheckpointError(
+            f"`{name}` of `{path}` could not be read: {reason(error, path)}. If its run has just removed it, run the "
+            "same command again: it takes the newest."
+        )
 
     def called(self, name: str) -> str:
         return "averages" if name in self._averages else ""
@@ -84,9 +94,9 @@ def _found(path: Path) -> Manifest:
     folder = path / "checkpoints"
     manifest = newest(folder if folder.is_dir() else path, warn=print) if path.is_dir() else None
     if manifest is None:
-        siblings = [str(other) for other in path.parent.iterdir() if other.is_dir()] if path.parent.is_dir() else []
+        siblings = [other.name for other in path.parent.iterdir() if other.is_dir()] if path.parent.is_dir() else []
         what = "holds no checkpoint" if path.is_dir() else "is no folder"
-        near = "" if path.exists() else did_you_mean(str(path), siblings)
+        near = "" if path.exists() else did_you_mean(path.name, siblings)
         near += " A file of others is read by `@npz_weights()` or `@safetensors_weights()`." if path.is_file() else ""
         raise CheckpointError(
             f"`{path}`, which this run was to begin with, {what}.{near} Give the folder of a run that has saved one, "

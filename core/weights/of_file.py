@@ -141,9 +141,9 @@ def _hashed(path: Path) -> str:
     try:
         return file_sha256(path)
     except OSError as error:
-        siblings = [str(other) for other in path.parent.iterdir()] if path.parent.is_dir() else []
+        siblings = [other.name for other in path.parent.iterdir() if other.is_file()] if path.parent.is_dir() else []
         raise CheckpointError(
             f"`{path}`, which this run was to begin with, can't be read: {error.strerror}."
-            f"{did_you_mean(str(path), [other for other in siblings if other != str(path)])} Give the path of the "
+            f"{did_you_mean(path.name, [other for other in siblings if other != path.name])} Give the path of the "
             "file; a relative one is looked for where the command was started."
         ) from error

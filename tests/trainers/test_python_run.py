@@ -12,10 +12,12 @@ import trainers
 from core.data import digits
 from core.errors import ConfigurationError, PreemptedError
 from core.optimizers import adamw, warmup_cosine
+from core.weights import checkpoint
 from models.classifiers.mlp import MlpClassifier
 from tests.commands import CONFIGS, run
 from trainers import Experiment, Settings
 from trainers.hooks import Hook
+from trainers.python_identity import described
 from trainers.runs.read import read_run
 
 FLAGS = [f"--gin_file={CONFIGS / 'digits_mlp.gin'}", "--workdir=command"]
@@ -151,3 +153,11 @@ def test_an_error_leaves_the_folder_to_the_next_call(whole, folder):
     thread.start()
     thread.join()
     assert hashes(found[0]) == hashes(whole)
+
+
+def test_what_a_run_begins_with_is_part_of_what_it_is():
+    one = experiment(start_from=checkpoint("a", take=["net/*"], rename={"body": "net"}))
+    assert described(one, settings())["Experiment.start_from"] == (
+        "{'path': 'a', 'take': ['net/*'], 'rename': {'body': 'net'}, 'transpose': {}}"
+    )
+    assert "Experiment.start_from" not in described(experiment(), settings())

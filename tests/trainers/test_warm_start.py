@@ -7,15 +7,19 @@ import signal
 import numpy as np
 import pytest
 
+from core.checkpoint.manifest import read_manifest
 from core.data import digits
+from core.errors import ConfigurationError
 from core.module import named_variables
 from core.optimizers import adamw, chain, ema, groups, lookahead, schedule_free_adamw, sgd
 from core.testing import on_virtual_cpus, on_virtual_mesh
 from core.weights import AVERAGES, checkpoint
 from models.classifiers.mlp import MlpClassifier
 from tests.commands import CONFIGS, run
-from tests.trainers.trainer_lab import make, newest, train
-from trainers.warm_start import warm_start
+from tests.trainers.test_keeping import there, with_accuracies
+from tests.trainers.trainer_lab import hashes, make, newest, train
+from trainers.run_state import RESTART
+from trainers.warm_start import begin, warm_start
 
 PATHS = ["layers/0/b", "layers/0/w", "layers/1/b", "layers/1/w"]
 LAYOUTS = [("net/layers/0/?", "...,model"), ("net/layers/1/w", "model,-")]
@@ -89,6 +93,51 @@ def test_a_checkpoint_says_where_its_averages_lie(optimizer, expected, tmp_path)
     places = {f"net/{path}": place and f"optimizer/net/{place}" for path, place in (expected or {}).items()}
     assert manifest.extra.get(AVERAGES, {}) == places
     assert set(filter(None, places.values())) <= set(manifest.variables)
+
+
+def test_a_fresh_optimizer_leaves_a_checkpoint_as_it_was_measured(tmp_path):
+    """The best by a figure of its averages mustn't become one with others."""
+    averaging = task_with(chain(adamw(3e-3), ema(0.9)))
+    trainer = with_accuracies(tmp_path, [0.9], task=averaging)
+    train(trainer)
+    best, measured = newest(trainer), hashes(trainer)
+    other = task_with(chain(sgd(0.1, momentum=0.9), ema(0.9)))
+    again = with_accuracies(tmp_path, [0.9, 0.1, 0.2], task=other, on_nonfinite="rollback")
+    lines, to_save = begin(again, best, restart_optimizer=True)
+    assert (to_save, "from step 10 on with a fresh optimizer" in lines[-1]) == (False, True)
+    again.state.go_back(best)
+    assert (again.state.beginnings, again.state.rollbacks) == ({RESTART: {"step": 10}}, 1)
+    assert [int(optimizer.step) for optimizer in again.state.optimizers] == [0]
+    train(again)
+    assert there(again)[10] == ["last", "best by max accuracy"]
+    assert (newest(again).extra[RESTART], again.state.best.step) == ({"step": 10}, 10)
+    assert {path: x.sha256 for path, x in read_manifest(best.path).variables.items()} == measured
+    last = with_accuracies(tmp_path, [0.9, 0.1, 0.2], task=averaging)
+    begin(last, best, restart_optimizer=True)
+    last.save()  # as a signal would have it
+    assert newest(last, up_to=10).extra["kept"] == {"because": ["last"], "measured": {}}
+
+
+def test_a_fresh_optimizer_is_saved_at_once_where_no_averages_were_measured(tmp_path):
+    train(with_accuracies(tmp_path, [0.9]))
+    again = with_accuracies(tmp_path, [0.9, 0.1])
+    assert begin(again, newest(again), restart_optimizer=True).to_save
+    again.save()
+    assert (newest(again).extra[RESTART], there(again)) == ({"step": 10}, {10: ["last", "best by max accuracy"]})
+    over = with_accuracies(tmp_path, [0.9])
+    assert begin(over, newest(over), restart_optimizer=True).lines[-1].endswith("isn't done again")
+
+
+def test_what_would_have_no_effect_on_a_run_that_goes_on_is_said(tmp_path):
+    train(trainer := make(tmp_path, steps=20, checkpoint_every=20))
+    over = make(tmp_path, steps=20)
+    with pytest.raises(
+        ConfigurationError, match=r"`.*/run` is over \(finished\) with `Trainer.steps = 20`: give it more"
+    ):
+        begin(over, newest(trainer), restart_optimizer=True)
+    longer = make(tmp_path)
+    longer.experiment.start_from = checkpoint("a")
+    assert "`Experiment.start_from` has no effect on a run that is at step 20" in begin(longer, newest(longer)).lines[1]
 
 
 LINEAR = f"--gin_file={CONFIGS / 'digits_linear.gin'}"

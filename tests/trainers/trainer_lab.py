@@ -29,10 +29,10 @@ def make(tmp_path, name="run", *, task=small_mlp, source=None, strategy=None, pr
     return Trainer(experiment, workdir, Settings(**settings), preemption)
 
 
-def newest(trainer):
+def newest(trainer, **choice):
     """The newest checkpoint, once it is written, which mustn't be damaged."""
     trainer.settle()
-    return checkpoint.newest(trainer.workdir.checkpoints, warn=pytest.fail)
+    return checkpoint.newest(trainer.workdir.checkpoints, warn=pytest.fail, **choice)
 
 
 def hashes(trainer):

@@ -1,11 +1,19 @@
 """A task begins with what a checkpoint holds, to the bit: all that was asked for, or nothing and a table."""
 
+from shutil import rmtree
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from core import layers
+from core.checkpoint import of_step
 from core.errors import CheckpointError, ConfigurationError
-from core.weights import AVERAGES, StartFrom, begin_with, checkpoint
+from core.module import Module, named_variables
+from core.random import Rng
+from core.task.statistics import commit, refreshed
+from core.testing import on_virtual_cpus
+from core.weights import AVERAGES, StartFrom, begin_with, checkpoint, of_checkpoint
 from tests.core.checkpoint_lab import DATA, flip_bit, save
 
 
@@ -111,10 +119,71 @@ def test_averages_are_taken_where_they_lie_unless_the_weights_are_wanted(tmp_pat
         begin(tmp_path, task)
 
 
+def spectral(seed):
+    task = Module()
+    task.net = layers.SpectralNorm(layers.Linear(6, 5, rng=Rng.from_seed(seed)), rng=Rng.from_seed(seed))
+    return task
+
+
+def save_spectral(folder, task, **options):
+    slots = options.pop("slots", {})
+    return save(
+        folder / "a/checkpoints", {f"task/{p}": v for p, v in named_variables(task).items()} | slots, 7, **options
+    )
+
+
+@pytest.mark.parametrize("strategy", [tf.distribute.get_strategy, lambda: on_virtual_cpus(2)], ids=["one", "two"])
+def test_what_is_derived_from_weights_follows_those_that_were_taken(strategy, tmp_path):
+    old = spectral(1)
+    old.net.layer.w.assign(old.net.layer.w @ np.diag([1.0, 9.0, 0.1, 1.0, 1.0]).astype(np.float32))
+    average = tf.Variable(old.net.layer.w @ np.diag([5.0, 0.1, 1.0, 1.0, 1.0]).astype(np.float32))
+    save_spectral(tmp_path, old, slots={"average": average}, extra={AVERAGES: {"net/layer/w": "average"}})
+    with strategy().scope():
+        task = spectral(2)
+    begin(tmp_path, task, averaged=False)
+    assert task.net.vector.numpy().tobytes() == old.net.vector.numpy().tobytes()
+    begin(tmp_path, task)
+    old.net.layer.w.assign(average)
+    commit(refreshed(old))  # as evaluation of averages does
+    np.testing.assert_allclose(task.net.vector.numpy(), old.net.vector.numpy(), atol=1e-6)
+    with strategy().scope():
+        task = spectral(3)
+    save_spectral(tmp_path / "c", spectral(4))
+    begin(tmp_path / "c", task, take=["net/layer/w"])
+    assert np.linalg.svd(task.net.kernel().numpy())[1][0] == pytest.approx(1.0, abs=1e-3)
+    with strategy().scope():
+        task = spectral(3)
+    task.net.vector.assign([0.0, 1.0, 0.0, 0.0, 0.0])
+    before = task.net.vector.numpy()
+    save_net(tmp_path / "b", Net(1, other=[2]))
+    task.other = tf.Variable([0.0, 0.0])
+    begin_with(checkpoint(str(tmp_path / "b"), take=["other"]), task)
+    assert task.net.vector.numpy().tobytes() == before.tobytes()
+
+
+@pytest.mark.parametrize("when", ["at first", "later"])
+def test_a_checkpoint_that_its_run_removes_meanwhile_is_named(when, tmp_path, source, monkeypatch):
+    folder, task = tmp_path / "a/checkpoints/step-000000007", Net(2, body=[3, 2], head=[2])
+    if when == "at first":
+        monkeypatch.setattr(of_checkpoint, "newest", lambda *_, **__: [of_step(folder.parent, 7), rmtree(folder)][0])
+        weights = checkpoint(str(tmp_path / "a"))
+    else:
+        opened = checkpoint(str(tmp_path / "a")).open()
+        rmtree(folder)
+        weights = StartFrom(lambda: opened, "a")
+    before = task.body.numpy().tolist()
+    with pytest.raises(CheckpointError, match=r"of `.*7` could not be read: .* run the same command again"):
+        begin_with(weights, task)
+    assert task.body.numpy().tolist() == before
+
+
 def test_what_is_no_checkpoint_or_damaged_is_named(tmp_path, source):
     task = Net(2, body=[3, 2], head=[2])
-    with pytest.raises(CheckpointError, match=r"is no folder\. Did you mean `.*/a`\?"):
-        begin_with(checkpoint(str(tmp_path / "b")), task)
+    (tmp_path / "baseline").mkdir()
+    with pytest.raises(CheckpointError, match=r"is no folder\. Did you mean `baseline`\? Give"):
+        begin_with(checkpoint(str(tmp_path / "basline")), task)
+    with pytest.raises(CheckpointError, match=r"is no folder\. Give"):
+        begin_with(checkpoint(str(tmp_path / "other")), task)
     (tmp_path / "empty").mkdir()
     with pytest.raises(CheckpointError, match=r"`.*/empty`, which this run was to begin with, holds no checkpoint"):
         begin_with(checkpoint(str(tmp_path / "empty")), task)
