@@ -128,6 +128,15 @@ def test_a_save_of_a_signal_waits_for_the_one_under_way_and_is_waited_for(number
     assert steps_in(trainer) == [20, 30]
 
 
+def test_a_save_of_a_signal_that_fails_is_an_error_and_no_end_with_everything_saved(tmp_path, monkeypatch):
+    heard = Preemption()
+    trainer = make(tmp_path, hooks=[At(20, lambda run: heard._hear(signal.SIGTERM, None))], preemption=heard)
+    heard._in_loop = True
+    monkeypatch.setattr(write, "seal", lambda file: (tmp_path / "gone").stat())
+    with pytest.raises(CheckpointError, match="step 30 could not be written"):
+        train(trainer)
+
+
 def test_a_second_ctrl_c_waits_for_what_is_written(held, tmp_path):
     heard = Preemption()
 
@@ -176,9 +185,13 @@ def test_going_back_waits_for_the_save_under_way_which_all_then_read(held, tmp_p
     trainer = trainer_of(tmp_path, "back", struck(tmp_path, 23), on_nonfinite="rollback")
     told, newest = [], recovery.checkpoint.newest
 
-    def hold(run):  # the save of step 20 alone
+    def leave(error, step):  # who leaves a capsule waits himself
+        threading.Timer(1.0, held.set).start()
+        return error
+
+    def hold(run):  # the save of this step alone
+        run.settle()
         held.clear()
-        threading.Timer(0.2, held.set).start()
 
     held.set()
     trainer.hooks.insert(0, At(20, hold))
@@ -193,7 +206,7 @@ def test_going_back_waits_for_the_save_under_way_which_all_then_read(held, tmp_p
         told.append("busy" if trainer.state.saves.busy else "met")
 
     monkeypatch.setattr(recovery.checkpoint, "newest", read)
-    monkeypatch.setattr(trainer._recovery, "_leave_capsule", lambda error, step: error)  # who leaves one waits himself
+    monkeypatch.setattr(trainer._recovery, "_leave_capsule", leave)
     monkeypatch.setattr(trainer._recovery.agreement, "barrier", meet)
     train(trainer)
     assert "busy" not in told
