@@ -26,9 +26,7 @@ FLAGS = ("--", subject.FLAG, "--gin_param=Trainer.steps = 400", "--workdir=run")
 REPLICAS = (f"--gin_file={CONFIGS / 'runtime' / 'multi_worker.gin'}", "--gin_param=multi_worker.peer_timeout = 4.0")
 MESH = (
     f"--gin_file={CONFIGS / 'runtime' / 'mesh.gin'}",
-    "--gin_param=mesh.batch = 1",
-    "--gin_param=mesh.model = 2",
-    "--gin_param=mesh.layouts = [('net/w', 'model,-')]",
+    "--gin_param=mesh.slot_layouts = [('net/w', 'batch,-')]",
 )
 KINDS = {"replicas": REPLICAS, "a mesh": MESH}
 STARTING = 6.0  # seconds, of which imports take the first ones and the workers' meeting the last

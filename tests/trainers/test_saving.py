@@ -53,6 +53,17 @@ def steps_in(trainer):
     return checkpoint.steps_in(trainer.workdir.checkpoints)
 
 
+def settle_to_release(trainer, held):
+    """Has the writer held until somebody waits for it."""
+    settle = trainer.state.settle
+
+    def released(**options):
+        held.set()
+        settle(**options)
+
+    trainer.state.settle = released
+
+
 def test_steps_are_taken_while_a_checkpoint_is_written_and_the_end_waits_for_the_last(held, tmp_path):
     seen = []
 
@@ -169,7 +180,7 @@ def test_a_process_that_is_ended_as_another_is_lost_waits_for_what_is_written(he
 
 def test_the_capsule_of_a_bad_step_waits_for_what_it_begins_from(held, tmp_path, monkeypatch):
     trainer, seen = trainer_of(tmp_path, "run", struck(tmp_path, 23), checkpoint_every=20), []
-    trainer.hooks.insert(0, At(20, lambda run: threading.Timer(0.5, held.set).start()))
+    settle_to_release(trainer, held)
 
     def leave(experiment, settings, workdir, data, error, step):
         seen.append(steps_in(trainer))
@@ -185,14 +196,11 @@ def test_going_back_waits_for_the_save_under_way_which_all_then_read(held, tmp_p
     trainer = trainer_of(tmp_path, "back", struck(tmp_path, 23), on_nonfinite="rollback")
     told, newest = [], recovery.checkpoint.newest
 
-    def leave(error, step):  # who leaves a capsule waits himself
-        threading.Timer(1.0, held.set).start()
-        return error
-
     def hold(run):  # the save of this step alone
         run.settle()
         held.clear()
 
+    settle_to_release(trainer, held)
     held.set()
     trainer.hooks.insert(0, At(20, hold))
 
@@ -206,7 +214,7 @@ def test_going_back_waits_for_the_save_under_way_which_all_then_read(held, tmp_p
         told.append("busy" if trainer.state.saves.busy else "met")
 
     monkeypatch.setattr(recovery.checkpoint, "newest", read)
-    monkeypatch.setattr(trainer._recovery, "_leave_capsule", leave)
+    monkeypatch.setattr(trainer._recovery, "_leave_capsule", lambda error, step: error)  # who leaves one waits himself
     monkeypatch.setattr(trainer._recovery.agreement, "barrier", meet)
     train(trainer)
     assert "busy" not in told
