@@ -15,7 +15,7 @@ from core.optimizers import adamw, chain, ema, groups, lookahead, schedule_free_
 from core.testing import on_virtual_cpus, on_virtual_mesh
 from core.weights import AVERAGES, checkpoint
 from models.classifiers.mlp import MlpClassifier
-from tests.commands import CONFIGS, run
+from tests.commands import CONFIGS, launch, run
 from tests.trainers.test_keeping import there, with_accuracies
 from tests.trainers.trainer_lab import hashes, make, newest, train
 from trainers.run_state import RESTART
@@ -128,6 +128,16 @@ def test_a_fresh_optimizer_is_saved_at_once_where_no_averages_were_measured(tmp_
     assert begin(over, newest(over), restart_optimizer=True).lines[-1].endswith("isn't done again")
 
 
+def test_workers_that_found_different_weights_say_so(source, tmp_path, monkeypatch):
+    trainer = make(tmp_path, task=task_with(adamw(3e-3)))
+    trainer.experiment.start_from = checkpoint(str(source.workdir.path))
+    monkeypatch.setattr(trainer.agreement, "first_text", lambda text: "the first worker's")
+    with pytest.raises(
+        ConfigurationError, match=r"`Experiment.start_from` names `.*/a`, where this worker found other"
+    ):
+        begin(trainer, None)
+
+
 def test_what_would_have_no_effect_on_a_run_that_goes_on_is_said(tmp_path):
     train(trainer := make(tmp_path, steps=20, checkpoint_every=20))
     over = make(tmp_path, steps=20)
@@ -170,6 +180,28 @@ def test_a_run_begins_with_another_once_and_outlives_it(tmp_path):
     assert (late.returncode, "is no folder" in late.stderr) == (5, True)
     other = run(LINEAR, *SHORT, "--workdir=killed", cwd=tmp_path)
     assert (other.returncode, "- Experiment.start_from = @checkpoint()" in other.stderr) == (2, True)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("processes", "runtime"),
+    [(["--workers=2"], "multi_worker.gin"), (["--workers=2", "--ps=1"], "parameter_server.gin")],
+)
+def test_processes_begin_with_another_run_and_outlive_it(processes, runtime, tmp_path):
+    assert run(LINEAR, *SHORT, "--workdir=a", cwd=tmp_path).returncode == 0
+    many = (*processes, "--", LINEAR, f"--gin_file={CONFIGS / 'runtime' / runtime}", *WARM, *SHORT, "--workdir=many")
+    done = launch(*many, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    begun, trained = variables_of(tmp_path / "many", 0), variables_of(tmp_path / "a", 20)
+    assert {path: x for path, x in begun.items() if path.startswith("task/")} == {
+        path: x for path, x in trained.items() if path.startswith("task/")
+    }
+    shutil.rmtree(tmp_path / "a")
+    again = launch(*many, "--gin_param=Trainer.steps = 40", "--restart_optimizer", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    extra = json.loads((tmp_path / "many" / "checkpoints" / "step-000000040" / "manifest.json").read_text())["extra"]
+    assert extra["start_from"]["path"].endswith("a/checkpoints/step-000000020")
+    assert extra["restart_optimizer"] == {"step": 20}
 
 
 @pytest.mark.parametrize(
