@@ -75,6 +75,7 @@ class RunState:
         self.complete = False
         self._measured: tuple[int, dict[str, float]] = (0, {})  # what was reported at which step
         self.rollbacks = 0
+        self.unsaved_restart = False  # of the optimizers, at the newest checkpoint
         self._begun = self._hook_states() if settings.policies.rolls_back else {}
 
     @property
@@ -111,6 +112,7 @@ class RunState:
                     f"after step {self.step}, `{path}` is not finite, though every loss and gradient was: what "
                     f"the step made of them wasn't. Nothing was saved. {REMEDY}"
                 )
+        self.unsaved_restart = False
         if not is_chief() and self.peers.workers == 1:
             return checkpoint.path_of(self.workdir.checkpoints, self.step)
         self.workdir.check_there()
@@ -232,15 +234,16 @@ class RunState:
     def go_on_with_fresh_optimizers(self, manifest: checkpoint.Manifest) -> bool:
         """Has all optimizers begin anew from what was restored; returns whether that may take its place at once.
 
-        It may not where the checkpoint was measured, and has averages that were read: it may be the best one. If the
-        run is killed before the next one, the same command begins there once more.
+        It may not where the checkpoint is the best one by what evaluation read of its averages. If the run is killed
+        before the next one, the same command begins there once more.
         """
         self.restart_optimizers()
         self.beginnings[RESTART] = {"step": self.step}
-        if not (self._measured[1] and manifest.extra.get(AVERAGES)):
+        if not manifest.extra.get(AVERAGES):
             return True
-        self._measured = self.step, {}
-        return False
+        self._measured = self.step, {}  # by other averages
+        self.unsaved_restart = checkpoint.kept_of(manifest.extra).get("best", {}).get("step") == self.step
+        return not self.unsaved_restart
 
     def _kept_by_hooks(self) -> dict[str, Any]:
         states = {name: state for name, state in self._hook_states().items() if state}

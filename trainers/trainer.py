@@ -277,6 +277,8 @@ class Trainer:
             self.settle()  # the step is done again from the newest checkpoint
         except CheckpointError as unwritten:
             self.telemetry.warn_once(str(unwritten))
+        if self.state.unsaved_restart:
+            return type(error)(f"{error} No capsule is left: no checkpoint has its fresh optimizer yet.")
         error = leaving_capsule(self.experiment, self.settings, self.workdir, self.input, error, step)
         self.agreement.barrier()  # a worker that left before the chief has written it would end the chief
         return error

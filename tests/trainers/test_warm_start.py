@@ -9,7 +9,7 @@ import pytest
 
 from core.checkpoint.manifest import read_manifest
 from core.data import digits
-from core.errors import ConfigurationError
+from core.errors import ConfigurationError, NotFiniteError
 from core.module import named_variables
 from core.optimizers import adamw, chain, ema, groups, lookahead, schedule_free_adamw, sgd
 from core.testing import on_virtual_cpus, on_virtual_mesh
@@ -104,6 +104,7 @@ def test_a_fresh_optimizer_leaves_a_checkpoint_as_it_was_measured(tmp_path):
     other = task_with(chain(sgd(0.1, momentum=0.9), ema(0.9)))
     again = with_accuracies(tmp_path, [0.9, 0.1, 0.2], task=other, on_nonfinite="rollback")
     lines, to_save = begin(again, best, restart_optimizer=True)
+    assert "No capsule is left" in str(again._leaving_capsule(NotFiniteError("step 11"), 11))
     assert (to_save, "from step 10 on with a fresh optimizer" in lines[-1]) == (False, True)
     again.state.go_back(best)
     assert (again.state.beginnings, again.state.rollbacks) == ({RESTART: {"step": 10}}, 1)
