@@ -30,7 +30,7 @@ def cases(lab: Lab) -> Iterator[Case]:
     count = -(-len(chosen) // TOGETHER)
     for i in range(count):  # of moments far from each other, so that a run killed at one still comes to the next
         yield Case(f"before marks {i + 1} of {count}", lambda bench, at=chosen[i::count]: at_marks(bench, at), THE_END)
-    for section in list(WITHIN)[:: 6 if lab.short else 1]:
+    for section in list(WITHIN)[:: 7 if lab.short else 1]:
         for i in range(1 if lab.short else 6):
             yield Case(f"within {section} {i + 1}", lambda bench, section=section: within(bench, section), THE_END)
     for i in range(1 if lab.short else 20):

@@ -126,9 +126,9 @@ def kill() -> Callable[[str], None]:
 
 def kill_after(seconds: float) -> Callable[[str], None]:
     """Makes what ends it some time later, by a timer of the kernel's: C++ that holds Python up can't put it off."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # here: a mark in the thread that writes may set no handler
 
     def act(name: str) -> None:
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6))
 
     return act

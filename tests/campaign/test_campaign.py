@@ -5,6 +5,7 @@ import json
 import os
 import random
 import signal
+import threading
 
 import pytest
 
@@ -150,6 +151,18 @@ def test_what_is_sent_thrice_comes_thrice_whatever_comes_of_it():
     finally:
         signal.signal(signal.SIGINT, before)
     assert came == [signal.SIGINT] * 3
+
+
+def test_a_kill_is_set_off_by_the_thread_that_writes_too(tmp_path, monkeypatch):
+    handled, armed = [], []
+    monkeypatch.setattr(marks.signal, "signal", lambda *_: handled.append(threading.current_thread()))
+    monkeypatch.setattr(marks.signal, "setitimer", lambda *_: armed.append(threading.current_thread()))
+    writer = threading.Thread(target=marks.kill_after(9.0), args=("section write",))
+    writer.start()
+    writer.join()
+    assert handled == [threading.main_thread()]  # others may not
+    assert armed == [writer]
+    assert "within write 1" in {case.name for case in kills.cases(Lab(tmp_path, 0, short=True))}
 
 
 def test_every_signal_is_sent_in_every_section(tmp_path):
