@@ -25,10 +25,15 @@ def is_size(value: object) -> TypeGuard[int]:
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
 
 
+def is_count(value: object) -> TypeGuard[int]:
+    """Says whether `value` is a whole number of at least zero."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 0
+
+
 def check_count(**counts: int) -> None:
     """Refuses counts that aren't whole numbers of at least zero."""
     for name, count in counts.items():
-        if not is_number(count, Integral) or count < 0:
+        if not is_count(count):
             raise ValueError(f"`{name}` is {shown(count)}; give a whole number of at least 0.")
 
 

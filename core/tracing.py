@@ -2,7 +2,10 @@
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
 
 # What TensorFlow says, what was done, and what to do instead. Its own advice is AutoGraph, which is off.
 _ASKED = [
@@ -40,3 +43,13 @@ def no_python_values(who: str) -> Iterator[None]:
                     f"as it is written (AutoGraph is off). {instead}. To look at values, run one step with `--eager`."
                 ).with_traceback(error.__traceback__) from None
         raise
+
+
+def traced_for_each(function: Callable[..., Any], **settings: Any) -> Any:
+    """Returns a `tf.function` of a method of which each object has its own, traced once.
+
+    TensorFlow counts by the method, and would warn who has several runs in one process of a function traced too often.
+    """
+    made: Any = tf.function(function, autograph=False, **settings)
+    made._omit_frequent_tracing_warning = True
+    return made

@@ -2,13 +2,12 @@
 
 import functools
 
-import tensorflow as tf
-
 from core.distribution import MeshStrategy, ServedStrategy
 from core.engine import Assembly
 from core.module import named_variables
 from core.task import Task
 from core.task.statistics import commit, refreshed
+from core.tracing import traced_for_each
 from trainers.experiment import Experiment
 
 
@@ -37,10 +36,13 @@ class AveragedTwin(Averaged):
         served = isinstance(experiment.strategy, ServedStrategy)
         super().__init__(experiment.make_host_task() if served else experiment.make_task())
         self.experiment = experiment
+        self._copy = traced_for_each(self._copied)
 
-    @tf.function(autograph=False)
     def update(self) -> None:
         """Copies averages, and everything of which there is no average."""
+        self._copy()
+
+    def _copied(self) -> None:
         read = {id(v): v.read_value() for v in named_variables(self.experiment.task).values()}
         for optimizer in self.experiment.assembly.optimizers.values():
             averages = optimizer.shadow() or {}

@@ -12,6 +12,7 @@ from core.distribution.shared_rows import mixing_unlike
 from core.engine.describe import LossSpec
 from core.task import Batch, Task
 from core.task.loss import Sums, checked, weighted_sums
+from core.tracing import traced_for_each
 from trainers.diagnosis import WRONG_ROWS
 
 
@@ -36,8 +37,8 @@ class ChunkSums:
         self.task, self.spec, self.exchange = task, spec, exchange
         self._element, self._together, self._batch_rows, self._last_rows = element, together, batch_rows, last_rows
         signature = (*chunks.element_spec, tf.type_spec_from_value(exchange.handed(tf.constant(0))))
-        self.of_chunk = tf.function(self._sum_chunk, input_signature=signature, autograph=False)
-        self.of_last = tf.function(self._sum_last, input_signature=signature[::2], autograph=False)
+        self.of_chunk = traced_for_each(self._sum_chunk, input_signature=signature)
+        self.of_last = traced_for_each(self._sum_last, input_signature=signature[::2])
         self._traced = False
 
     def fits(self, element: object, last_rows: int) -> bool:

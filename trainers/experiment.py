@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 import gin
 import tensorflow as tf
 
-from core.data import Source, Stream
+from core.arguments import is_count
+from core.data import Source, Stream, check_examples
 from core.distribution import MeshPlan, MeshStrategy, ServedStrategy
 from core.distribution import one_device as default_strategy
 from core.engine import assemble, assemble_task
-from core.errors import ConfigurationError
+from core.errors import ConfigurationError, shown
 from core.random import Rng
 from core.task import Placement, Task
 from core.weights import StartFrom
@@ -51,6 +52,12 @@ class Experiment:
         if deterministic:  # before anything is computed; there is no way back for this process
             tf.config.experimental.enable_op_determinism()
         self.deterministic = deterministic
+        check_examples("Experiment.train_source", train_source)
+        if not isinstance(strategy, tf.distribute.Strategy | MeshPlan | MeshStrategy | ServedStrategy | None):
+            raise ConfigurationError(
+                f"`Experiment.strategy` is {shown(strategy)}; give what a call makes: `core.distribution.mirrored()`, "
+                "in gin `@mirrored()` with parentheses."
+            )
         self.train_source = train_source
         self.eval_source, self.eval_sources = eval_source, dict(eval_sources)
         self.held_out = by_split(eval_source, self.eval_sources)  # by the split that figures go to
@@ -114,8 +121,10 @@ class Experiment:
 
 def check_seed(seed: int) -> None:
     """Refuses a seed that isn't one."""
-    if not 0 <= seed < 2**62:
-        raise ConfigurationError(f"`Experiment.seed` is {seed}; it must be at least 0 and less than 2 ** 62.")
+    if not (is_count(seed) and seed < 2**62):
+        raise ConfigurationError(
+            f"`Experiment.seed` is {shown(seed)}; it must be at least 0 and less than 2 ** 62. Give a whole number."
+        )
 
 
 def made_by(factory: Callable[..., Task], seed: int) -> Task:

@@ -10,7 +10,7 @@ import contextlib
 import re
 from collections.abc import Iterator, Mapping
 
-from core.data import Examples, Source, Stream
+from core.data import Examples, Source, Stream, check_examples
 from core.errors import ConfigurationError, DataError, shown
 from core.task import Task
 
@@ -35,6 +35,7 @@ def by_split(eval_source: Source | None, eval_sources: Mapping[str, Source]) -> 
     first = {} if eval_source is None else {EVAL: eval_source}
     found = {**first, **{f"{EVAL}/{name}": source for name, source in eval_sources.items()}}
     for split, source in found.items():
+        check_examples(setting_of(split).strip("`"), source)
         if isinstance(source, Stream):
             raise ConfigurationError(
                 f"{setting_of(split)} is the stream `{source.name}`, but an evaluation takes each of a fixed "

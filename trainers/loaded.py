@@ -6,14 +6,17 @@
 
 import contextlib
 import dataclasses
+import os
+import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
 from core import checkpoint
+from core.arguments import is_count
 from core.checkpoint import Manifest
-from core.data import Source, Stream
+from core.data import Source, Stream, check_examples
 from core.errors import CheckpointError, ConfigurationError, shown
 from core.task import Task
 from trainers import configurables as configurables  # registers them
@@ -29,7 +32,7 @@ from trainers.runs.figures import Curve
 from trainers.runs.find import find_runs
 from trainers.runs.read import is_run, read_run
 from trainers.settings import Settings
-from trainers.workdir import Workdir
+from trainers.workdir import Workdir, named_folder
 
 # Wherever a run was trained, and whatever it began with, what it has learnt is loaded onto one device.
 _HERE = (
@@ -72,7 +75,7 @@ class LoadedRun:
         """Returns what it was evaluated on besides, by name."""
         return self.experiment.eval_sources
 
-    def evaluate(self, source: Source | None = None) -> dict[str, float]:
+    def evaluate(self, source: Source | Stream | None = None) -> dict[str, float]:
         """Returns the figures of the task's `evaluate` over a whole source, by default that of the run."""
         source = self.eval_source if source is None else source
         given = next((f"run.eval_sources[{name!r}]" for name in self.eval_sources), "digits('test')")
@@ -80,6 +83,12 @@ class LoadedRun:
             raise ConfigurationError(
                 f"`{self.path}` has nothing to evaluate on: it was trained without `Experiment.eval_source`. Give a "
                 f"source, as `run.evaluate({given})`."
+            )
+        check_examples("source", source)
+        if isinstance(source, Stream):
+            raise ConfigurationError(
+                f"`source` is the stream `{source.name}`, but an evaluation takes each of a fixed number of examples "
+                "once: give a source that has a length, as `run.evaluate(digits('test'))`."
             )
         with self.bindings():
             self.experiment.task.check_source(source)
@@ -94,7 +103,7 @@ class LoadedRun:
         return f"LoadedRun({', '.join([repr(str(self.path)), f'step {self.step:,}', repr(self.task), *last])})"
 
 
-def load(workdir: str | Path, step: int | Literal["best"] | None = None) -> LoadedRun:
+def load(workdir: str | os.PathLike[str], step: int | Literal["best"] | None = None) -> LoadedRun:
     """Returns the run of a folder as it was at its newest checkpoint, or that of `step`, on one device.
 
     The `"best"` is the one that `Trainer.keep_best` has kept.
@@ -102,22 +111,20 @@ def load(workdir: str | Path, step: int | Literal["best"] | None = None) -> Load
     It may be training meanwhile: nothing of it is written or locked. gin's bindings in this process stay as they are,
     and the run has its own.
     """
-    path = Path(workdir).absolute()
-    given = path / "config" / "given.gin"
+    named = named_folder(workdir)
+    path = named.absolute()
+    if not (step is None or step == "best" or is_count(step)):
+        raise ConfigurationError(
+            f"`step` is {shown(step)}; give the step of a checkpoint, 400 say, or 'best', or none for the newest."
+        )
     if not is_run(path):
-        below = find_runs([str(workdir)])  # or an error that says what is there
-        raise ConfigurationError(
-            f"{shown(str(workdir))} is no run, but holds some: name one, as {shown(str(below[0]))}."
+        below = find_runs([str(named)])  # or an error that says what is there
+        raise ConfigurationError(f"{shown(str(named))} is no run, but holds some: name one, as {shown(str(below[0]))}.")
+    with _modules_from_here():
+        configuration = audit.read([str(_given(path))], _HERE, search=[CHECKOUT])
+        bindings = KeptBindings(
+            lambda: configuration.bind([Experiment, Settings, Evaluator, given_peak], required=[Experiment])
         )
-    if not given.is_file():
-        raise ConfigurationError(
-            f"`{path}` has no `config/given.gin`, which says what was trained: the run never began, or calls of Python "
-            "trained it; then make its experiment as before and call `trainers.train`, which returns a finished run."
-        )
-    configuration = audit.read([str(given)], _HERE, search=[CHECKOUT])
-    bindings = KeptBindings(
-        lambda: configuration.bind([Experiment, Settings, Evaluator, given_peak], required=[Experiment])
-    )
     with bindings.in_force():
         experiment = Experiment()
         manifest = _restore(experiment, Workdir(path), step)
@@ -131,6 +138,36 @@ def load(workdir: str | Path, step: int | Literal["best"] | None = None) -> Load
             stacklevel=2,
         )
     return LoadedRun(path, manifest.step, averaged.task, experiment, read_run(path).figures, manifest, bindings)
+
+
+def _given(path: Path) -> Path:
+    """Returns the file that says what was trained."""
+    given = path / "config" / "given.gin"
+    if given.is_file():
+        return given
+    if (path / "config" / "operative.gin").is_file():
+        raise ConfigurationError(
+            f"`{path}` was trained by calls of Python, and no gin file says how to make its task: make the experiment "
+            "as before and call `trainers.train`, which returns a run that has finished as it is."
+        )
+    raise ConfigurationError(
+        f"`{path}` has no `config/given.gin`, which says what was trained: the run has yet to begin, or never did. "
+        "`python -m trainers.runs` lists it, with the reason."
+    )
+
+
+@contextlib.contextmanager
+def _modules_from_here() -> Iterator[None]:
+    """Has Python look for a run's own modules in the working directory, too, as the command does that trained it."""
+    here = os.getcwd()
+    if here in sys.path:
+        yield
+        return
+    sys.path.append(here)  # behind all others: nothing of that name is put in the shade
+    try:
+        yield
+    finally:
+        sys.path.remove(here)
 
 
 def _restore(experiment: Experiment, workdir: Workdir, step: int | Literal["best"] | None) -> Manifest:

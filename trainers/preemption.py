@@ -8,7 +8,8 @@
 | SIGUSR2 | is remembered | profiles the next chunk, and goes on |
 
 A SIGHUP that was ignored before, as `nohup` does it, is left ignored. On the way out after an interruption the next
-signal, whichever, ends the process there and then. A checkpoint is whole or not there at all in any case.
+signal, whichever, ends the process there and then; one that isn't this run's own (a notebook) it interrupts once more.
+A checkpoint is whole or not there at all in any case.
 """
 
 import contextlib
@@ -33,9 +34,10 @@ class InterruptedBySignal(KeyboardInterrupt):  # no `Exception`: nobody's `excep
 
 
 class Preemption:
-    """Remembers what signals have asked of this process."""
+    """Remembers what signals have asked of this process, which they may end unless it is for more than this run."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, ends_process: bool = True) -> None:
+        self._ends_process = ends_process
         self.signal: int | None = None  # which one has asked it to leave, if any
         self._wishes, self._taken = dict.fromkeys(WISHES, 0), dict.fromkeys(WISHES, 0)
         self._in_loop = False
@@ -91,7 +93,9 @@ class Preemption:
         if number in WISHES:
             self._wishes[signal.Signals(number)] += 1
         elif self._interruption is not None:
-            os._exit(self._interruption.exit_code)
+            if self._ends_process:
+                os._exit(self._interruption.exit_code)
+            raise self._interruption
         elif not self._in_loop:
             self._leave(
                 number,

@@ -5,10 +5,11 @@ settings = Settings(steps=2000, global_batch_size=32)
 run = train(experiment, settings, "runs/mine")
 """
 
-from pathlib import Path
+import os
+import weakref
 
 from core import checkpoint
-from core.errors import ConfigurationError
+from core.errors import ConfigurationError, shown
 from trainers.experiment import Experiment
 from trainers.loaded import LoadedRun
 from trainers.preemption import Preemption
@@ -19,17 +20,25 @@ from trainers.settings import Settings
 from trainers.start import Configured, Start, newest_checkpoint
 from trainers.trainer import Trainer
 from trainers.training import run_training
-from trainers.workdir import Workdir
+from trainers.workdir import Workdir, named_folder
 
 
-def train(experiment: Experiment, settings: Settings, workdir: str | Path, *, quiet: bool = False) -> LoadedRun:
+def train(
+    experiment: Experiment, settings: Settings, workdir: str | os.PathLike[str], *, quiet: bool = False
+) -> LoadedRun:
     """Trains `experiment` in a folder, or goes on from its newest checkpoint, and returns the run.
 
     Called again as before it goes on where it was stopped; a run that has finished is returned as it is. `quiet` prints
     nothing. A first Ctrl-C saves, and raises a `PreemptedError`; a second one interrupts there and then.
     """
-    preemption = Preemption()
-    trainer = Trainer(experiment, Workdir(Path(workdir)), settings, preemption)
+    for name, value, kind in (("experiment", experiment, Experiment), ("settings", settings, Settings)):
+        if not isinstance(value, kind):
+            raise ConfigurationError(
+                f"`{name}` is {shown(value)}; give what `trainers.{kind.__name__}(...)` makes: "
+                "`trainers.train(experiment, settings, 'runs/mine')`."
+            )
+    preemption = Preemption(ends_process=False)
+    trainer = Trainer(experiment, Workdir(named_folder(workdir)), settings, preemption)
     own = python_identity(experiment, settings, changeable(trainer))
     configured = Configured(
         identity=own,
@@ -40,7 +49,7 @@ def train(experiment: Experiment, settings: Settings, workdir: str | Path, *, qu
         note=lambda before: "",
         remedy="Train this one in another folder, or call `trainers.train` with what it was called with before.",
     )
-    start = _Fresh(trainer.workdir, configured, experiment)
+    start = _Fresh(trainer.workdir, configured, experiment, settings)
     try:
         run_training(trainer, start, preemption, quiet=quiet)
         manifest = newest_checkpoint(trainer.workdir)
@@ -48,25 +57,39 @@ def train(experiment: Experiment, settings: Settings, workdir: str | Path, *, qu
         trainer.workdir.release()
     assert manifest is not None  # the end of a run is saved
     trainer.averaged.update()
-    path = trainer.workdir.path
+    path = trainer.workdir.path.absolute()
     return LoadedRun(path, trainer.step, trainer.averaged.task, experiment, read_run(path).figures, manifest, None)
 
 
 class _Fresh(Start):
-    """Refuses to begin a run with what another one has left: experiments hold what they learn."""
+    """Refuses to begin a run with what another one has left: experiments hold what they learn, hooks what they saw."""
 
-    def __init__(self, workdir: Workdir, configured: Configured, experiment: Experiment):
+    def __init__(self, workdir: Workdir, configured: Configured, experiment: Experiment, settings: Settings):
         super().__init__(workdir, configured)
-        self._optimizers = experiment.assembly.optimizers
+        self._experiment, self._settings = experiment, settings
 
     def claim(self) -> checkpoint.Manifest | None:
         found = super().claim()
-        if found is None and any(int(optimizer.step) for optimizer in self._optimizers.values()):
+        optimizers = self._experiment.assembly.optimizers.values()
+        if found is None and any(int(optimizer.step) for optimizer in optimizers):
             raise ConfigurationError(
                 f"`experiment` was trained before, and `{self.workdir.path}` has no checkpoint to go on from: make "
                 "another by `Experiment(...)`, so that the run begins with weights of its own."
             )
+        if found is None or found.step < self._settings.steps:
+            for hook in self._settings.hooks:
+                if hook.of is not None and hook.of() is not self._experiment:
+                    name = type(hook).__name__
+                    raise ConfigurationError(
+                        f"`Trainer.hooks` holds a `{name}` that was in a run of another experiment, and may remember "
+                        f"it: make another by `{name}(...)`, and settings with it by `Settings(...)`."
+                    )
         return found
+
+    def record(self, step: int) -> None:
+        super().record(step)
+        for hook in self._settings.hooks:
+            hook.of = weakref.ref(self._experiment)
 
 
 def _text(experiment: Experiment, settings: Settings) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from core.disk import disk_full, remove_unfinished, write_whole
-from core.errors import CheckpointError, ConfigurationError
+from core.errors import CheckpointError, ConfigurationError, shown
 
 
 class Workdir:
@@ -138,6 +138,13 @@ class Workdir:
     def _write_result(self, result: Mapping[str, Any]) -> None:
         self.check_there()
         write_whole({self.result: json_text(result).encode()})
+
+
+def named_folder(workdir: object) -> Path:
+    """Returns the folder that a call of Python names: `~` is the home directory there, as it is in a shell."""
+    if not isinstance(workdir, str | os.PathLike) or not os.fspath(workdir):
+        raise ConfigurationError(f"`workdir` is {shown(workdir)}; name the folder of the run, as 'runs/mine'.")
+    return Path(os.fsdecode(workdir)).expanduser()
 
 
 def _wrong_kind(path: Path, kind: str) -> ConfigurationError:

@@ -111,6 +111,21 @@ def check_source(argument: str, source: object) -> None:
     raise ConfigurationError(f"`{argument}` is {shown(source)}; give a source: `@digits()`, say.")
 
 
+def check_examples(name: str, value: object) -> None:
+    """Refuses what hands out no examples, such as arrays or a dataset of TensorFlow's; `name` says what it was for."""
+    if isinstance(value, Examples):
+        return
+    if callable(value):
+        made = getattr(value, "__name__", "source")
+        what, instead = f"`{made}` itself", f"call it: `{made}(...)`, in gin `@{made}()` with parentheses"
+    elif isinstance(value, tf.data.Dataset):
+        what, instead = "a dataset", "give `core.data.Stream(make)`, of a function of (seed, epoch) that returns it"
+    else:
+        what = f"of type {type(value).__name__}"
+        instead = "give a source, such as `core.data.ArraySource({'image': images, 'label': labels}, name='mine')`"
+    raise ConfigurationError(f"`{name}` is {what}, which hands out no examples: {instead}.")
+
+
 def check_feature(source: Examples, feature: str) -> None:
     """Refuses a feature that `source` doesn't have."""
     if feature not in source.spec:

@@ -7,7 +7,7 @@ import tensorflow as tf
 from core.arguments import check_fraction, check_groups, check_size
 from core.layers.dropout import drop
 from core.layers.recompute import recompute
-from core.layers.shapes import check_axes, sizes, widen
+from core.layers.shapes import check_axes, check_floats, sizes, widen
 from core.random import Rng
 
 
@@ -102,6 +102,12 @@ def _check_heads(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor) -> None:
         ("v", v, "batch, keys, kv_heads, size"),
     ):
         check_axes("attend", x, axes, name)
+        check_floats("attend", x, name)
+        if x.dtype != q.dtype:
+            raise ValueError(
+                f"`{name}` of `attend` is {x.dtype.name}, and `q` {q.dtype.name}; give both in one dtype: "
+                f"`tf.cast({name}, q.dtype)`."
+            )
         if None in x.shape[2:]:
             raise ValueError(
                 f"`{name}` of `attend` has shape {x.shape}, whose heads and size aren't known while tracing; give them "

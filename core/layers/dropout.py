@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from core.arguments import check_fraction
-from core.layers.shapes import check_rank, sizes
+from core.layers.shapes import check_floats, check_rank, sizes
 from core.module import Module
 from core.random import Rng, pinned
 
@@ -23,6 +23,7 @@ class _Dropper(Module):
         if rng is None:
             return x
         check_rank(self, x)
+        check_floats(self, x)
         return drop(x, rng, self.rate, self._mask_shape(x))
 
     def _mask_shape(self, x: tf.Tensor) -> list[Any]:

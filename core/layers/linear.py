@@ -68,6 +68,11 @@ class Bilinear(Module):
         """Returns the layer with another kernel than its own."""
         check_last(self, left, self.left_size, "left_size")
         check_last(self, right, self.right_size, "right_size")
+        if left.dtype != right.dtype:
+            raise ValueError(
+                f"`right` of `Bilinear` is {right.dtype.name}, and `left` {left.dtype.name}; give both in one dtype: "
+                "`tf.cast(right, left.dtype)`."
+            )
         if not left.shape[:-1].is_compatible_with(right.shape[:-1]):
             raise ValueError(
                 f"`left` of `Bilinear` has shape {left.shape} and `right` {right.shape}; all axes but the last are "

@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from core.layers.rows import for_any_rows
-from core.layers.shapes import check_rank, sizes, widen
+from core.layers.shapes import check_floats, check_rank, sizes, widen
 from core.layers.windows import SPACE, Ints, Padding, Pairs, pad_space, per_axis, read_padding
 from core.module import Module
 
@@ -68,6 +68,7 @@ class AveragePool(_Pooling):
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         window, stride, padding = self._settings(x)
+        check_floats(self, x)
         wide = widen(x)  # a window's sum needs more digits, and room, than its mean
         if isinstance(padding, str):
             return tf.cast(_pool(tf.nn.avg_pool, wide, window, stride, padding), x.dtype)
@@ -80,6 +81,7 @@ class AveragePool(_Pooling):
 def global_average_pool(x: tf.Tensor) -> tf.Tensor:
     """Returns the mean over all of space: [batch, ..., channels] to [batch, channels]."""
     axes = _space(x)
+    check_floats("global pool", x)
     return tf.cast(tf.reduce_mean(widen(x), axes), x.dtype)
 
 

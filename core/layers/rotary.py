@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from core.arguments import check_positive
-from core.layers.shapes import check_axes, widen
+from core.layers.shapes import check_axes, check_floats, widen
 
 
 def rotary(x: tf.Tensor, positions: tf.Tensor, base: float = 10000.0) -> tf.Tensor:
@@ -16,6 +16,7 @@ def rotary(x: tf.Tensor, positions: tf.Tensor, base: float = 10000.0) -> tf.Tens
     the planes are of neighbours.
     """
     check_axes("rotary", x, "batch, time, heads, size")
+    check_floats("rotary", x)
     check_positive(base=base)
     positions = tf.convert_to_tensor(positions)
     rank = positions.shape.rank

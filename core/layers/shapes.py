@@ -26,9 +26,18 @@ def check_axes(layer: object, x: tf.Tensor, axes: str, argument: str = "x") -> N
         )
 
 
+def check_floats(layer: object, x: tf.Tensor, argument: str = "x") -> None:
+    """Refuses whole numbers, booleans and texts: weights in their dtype would be none any more."""
+    _check_tensor(layer, x, argument)
+    if not (x.dtype.is_floating or x.dtype.is_complex):
+        raise ValueError(
+            f"`{argument}` of `{_name(layer)}` is {x.dtype.name}; give floats: `tf.cast({argument}, tf.float32)`."
+        )
+
+
 def check_last(layer: object, x: tf.Tensor, size: int, argument: str) -> None:
-    """Refuses an `x` whose last axis isn't of the size that the layer was made for."""
-    _check_tensor(layer, x)
+    """Refuses an `x` that isn't of floats, or whose last axis isn't of the size that the layer was made for."""
+    check_floats(layer, x)
     if x.shape.rank is None or x.shape.rank < 1 or x.shape[-1] is None:
         raise ValueError(
             f"`x` of `{_name(layer)}` has shape {x.shape}, whose last axis isn't known while tracing; give it by "

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from core.arguments import check_choice, check_size
 from core.layers.rows import for_any_rows
-from core.layers.shapes import check_axes, sizes
+from core.layers.shapes import check_axes, check_floats, sizes
 from core.layers.windows import SPACE, Ints, Padding, pad_space, per_axis, read_padding
 from core.module import Module
 
@@ -82,6 +82,7 @@ class Resize(Module):
         old = sizes(x)[1:3]
         new = self.size or [n * s for n, s in zip(old, self.scale or [], strict=True)]
         if self.method == "bilinear":
+            check_floats(self, x)
             return tf.cast(_bilinear(tf.cast(x, tf.float32), tf.stack(new)), x.dtype)
         for axis, (n, m) in enumerate(zip(old, new, strict=True), 1):
             times = self.scale[axis - 1] if self.scale else (m // n if isinstance(n, int) and m % n == 0 else 0)

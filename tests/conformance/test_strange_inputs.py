@@ -61,3 +61,29 @@ def test_computes_the_same_or_says_what_to_do(row: Any, what: str) -> None:
         return
     for a, b in zip(found, call(*tensors), strict=True):
         assert battery.distance(a, b) <= 1e-6
+
+
+@pytest.mark.parametrize("row", [row for row in FIRST_ROWS if row in ROWS_OF_LAYERS], ids=lambda row: row.part)
+def test_a_layer_of_whole_numbers_computes_as_of_floats_or_asks_for_these(row: Any) -> None:
+    """Weights that were cast to the dtype of pixels would be zeros, and nobody the wiser."""
+    call, arrays = called(row)
+    whole = [np.rint(3 * x).astype(np.int32) if x.dtype.kind == "f" else x for x in arrays]
+    floats = [tf.constant(x.astype(y.dtype)) for x, y in zip(whole, arrays, strict=True)]
+    refusal = None
+    try:
+        found = call(*map(tf.constant, whole))
+    except ValueError as error:
+        refusal = str(error)
+    if refusal:
+        assert re.search(r"^`\w+` of `[\w ]+` (is|are) int32; give floats: `tf\.cast\(\w+, tf\.float32\)`", refusal)
+        return
+    for a, b in zip(found, call(*floats), strict=True):
+        assert battery.distance(tf.cast(a, b.dtype), b) <= 1e-6
+
+
+@pytest.mark.parametrize("part", ["attend", "Bilinear"])
+def test_inputs_of_two_dtypes_are_told_apart(part: str) -> None:
+    call, arrays = called(next(row for row in FIRST_ROWS if row.part == part))
+    first, second, *rest = map(tf.constant, arrays)
+    with pytest.raises(ValueError, match=r"^`\w+` of `\w+` is float64, and `\w+` float32; give both in one dtype: `tf"):
+        call(first, tf.cast(second, tf.float64), *rest)

@@ -6,17 +6,21 @@ import os
 import signal
 import threading
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
 import trainers
-from core.data import digits
+from core.data import Stream, digits
+from core.distribution import mirrored
 from core.errors import ConfigurationError, PreemptedError
 from core.optimizers import adamw, warmup_cosine
 from core.weights import checkpoint
 from models.classifiers.mlp import MlpClassifier
 from tests.commands import CONFIGS, run
 from trainers import Experiment, Settings
-from trainers.hooks import Hook
+from trainers.hooks import EarlyStopping, Hook
+from trainers.preemption import Preemption
 from trainers.python_identity import described
 from trainers.runs.read import read_run
 
@@ -113,7 +117,7 @@ def test_it_is_listed_like_any_run(whole, folder):
     assert (found.state, found.step, found.steps, found.damage) == ("finished", 20, 20, ())
     assert found.configuration["Experiment.task"] == "'MlpClassifier'"
     assert found.figures["eval/accuracy"].steps == whole.figures["eval/accuracy"].steps == (10, 20)
-    with pytest.raises(ConfigurationError, match=r"call `trainers\.train`, which returns a finished run"):
+    with pytest.raises(ConfigurationError, match=r"calls of Python, .* call `trainers\.train`, which returns a run"):
         trainers.load(folder / "whole")
 
 
@@ -134,9 +138,100 @@ def test_another_run_in_the_folder_is_refused(whole, folder, changed, set_otherw
     assert str(refused.value).endswith("or call `trainers.train` with what it was called with before.")
 
 
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"settings": {"steps": 20}}, r"^`settings` is {'steps': 20}; give what `trainers\.Settings\(\.\.\.\)` makes"),
+        ({"experiment": mlp}, r"^`experiment` is <function mlp .*; give what `trainers\.Experiment\(\.\.\.\)` makes"),
+        ({"workdir": ""}, r"^`workdir` is ''; name the folder of the run"),
+        ({"workdir": None}, r"^`workdir` is None; name the folder of the run"),
+    ],
+)
+def test_what_is_no_argument_is_refused(changed, says, whole, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = {"experiment": whole.experiment, "settings": settings(), "workdir": "run", **changed}
+    with pytest.raises(ConfigurationError, match=says):
+        trainers.train(**given, quiet=True)
+    assert not list(tmp_path.iterdir())
+
+
+def endless(seed, epoch):
+    while True:
+        yield {"x": np.float32(1.0)}
+
+
+def test_what_hands_out_no_examples_is_refused(whole):
+    with pytest.raises(ConfigurationError, match=r"^`source` is the stream `endless`.*a source that has a length"):
+        whole.evaluate(Stream(endless))
+    for wrong, says in (
+        (digits, r"`digits` itself.*: call it: `digits\(\.\.\.\)`"),
+        (tf.data.Dataset.range(3), r"a dataset,.*`core\.data\.Stream\(make\)`"),
+        (np.ones([3]), r"of type ndarray,.*`core\.data\.ArraySource\("),
+        ({"x": np.ones([3])}, r"of type dict,.*`core\.data\.ArraySource\("),
+    ):
+        with pytest.raises(ConfigurationError, match=rf"^`source` is {says}"):
+            whole.evaluate(wrong)
+        for name in ("train_source", "eval_source"):
+            with pytest.raises(ConfigurationError, match=rf"^`Experiment\.{name}` is {says}"):
+                experiment(**{name: wrong})
+        with pytest.raises(ConfigurationError, match=rf"^`Experiment\.eval_sources\['more'\]` is {says}"):
+            experiment(eval_sources={"more": wrong})
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"strategy": "mirrored"}, r"^`Experiment\.strategy` is 'mirrored'; give what a call makes: `core\.distr"),
+        (
+            {"strategy": mirrored},
+            r"^`Experiment\.strategy` is <function mirrored .*: `core\.distribution\.mirrored\(\)`",
+        ),
+        ({"seed": "a"}, r"^`Experiment\.seed` is 'a'; .* Give a whole number"),
+        ({"seed": 0.5}, r"^`Experiment\.seed` is 0\.5; .* Give a whole number"),
+        ({"seed": -1}, r"^`Experiment\.seed` is -1; it must be at least 0"),
+    ],
+)
+def test_what_makes_no_experiment_is_refused(changed, says):
+    with pytest.raises(ConfigurationError, match=says):
+        experiment(**changed)
+
+
+def test_the_folder_may_be_below_home(whole, folder, monkeypatch):
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.chdir(folder)
+    assert trainers.train(experiment(), settings(), "~/whole", quiet=True).path == folder / "whole"
+    again = trainers.train(experiment(), settings(), "whole", quiet=True)
+    assert (again.path, hashes(again)) == (folder / "whole", hashes(whole))
+
+
+def test_an_interruption_never_ends_the_process_of_a_notebook():
+    preemption = Preemption(ends_process=False)
+    with preemption.granted():
+        interrupt()
+        for _ in range(3):  # the first was a wish
+            with pytest.raises(KeyboardInterrupt, match="a second Ctrl-C"):
+                interrupt()
+
+
 def test_what_was_trained_before_begins_no_run(whole, folder):
     with pytest.raises(ConfigurationError, match=r"`experiment` was trained before.*`Experiment\(\.\.\.\)`"):
         trainers.train(whole.experiment, settings(), folder / "second", quiet=True)
+
+
+def test_a_hook_takes_nothing_from_one_experiment_to_another(folder):
+    stopping = settings(
+        hooks=[EarlyStopping("min loss", every=10, patience=1, least_change=100.0)],
+        keep_best="min loss",
+        checkpoint_every=10,
+    )
+    one = experiment()
+    first = trainers.train(one, stopping, folder / "early", quiet=True)
+    assert trainers.train(one, stopping, folder / "early", quiet=True).step == first.step == 20
+    assert trainers.train(experiment(), stopping, folder / "early", quiet=True).step == 20  # it takes no steps
+    with pytest.raises(
+        ConfigurationError, match=r"a `EarlyStopping` that was in a run of another experiment.*another by"
+    ):
+        trainers.train(experiment(), stopping, folder / "late", quiet=True)
 
 
 def test_an_error_leaves_the_folder_to_the_next_call(whole, folder):

@@ -9,7 +9,7 @@ In a gin file: `Trainer.hooks = [@Heartbeat()]` and `Heartbeat.every = 100`.
 """
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -74,6 +74,7 @@ class Hook(abc.ABC):
     every: int | None = None
     section = "hook"  # of the run that it is, to its watchdog
     scope = ""  # that gin made it in
+    of: Callable[[], Experiment | None] | None = None  # whose run it has been in, where calls of Python trained it
 
     def __init__(self, every: int | None = None):
         self.every, self.scope = every, gin.current_scope_str()

@@ -1,0 +1,47 @@
+"""Runs of every kind, of one device and of many, are loaded onto one, and evaluate to the figures that they wrote."""
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+
+import trainers
+from tests.commands import CONFIGS, run
+
+EACH = ["digits_ddpm", "digits_gan", "digits_pix2pix", "digits_simclr", "digits_vae"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [*EACH, "text_markov"])
+def test_every_kind_of_run_evaluates_as_it_did(name, tmp_path):
+    few = [f"--gin_param={x}" for x in ("Trainer.steps = 2", "Trainer.chunk_steps = None", "Trainer.hooks = []")]
+    done = run(f"--gin_file={CONFIGS / name}.gin", *few, "--workdir=run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    _same(tmp_path / "run")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("mirrored", []),
+        ("mesh", []),
+        ("local_steps", ["Trainer.local_steps = 2", "Trainer.evaluate_every = None", "Trainer.log_every = None"]),
+    ],
+)
+def test_a_run_of_many_devices_is_loaded_onto_one(name, more, tmp_path):
+    files = [f"--gin_file={CONFIGS / each}.gin" for each in ("digits_gan", f"runtime/{name}")]
+    few = [f"--gin_param={x}" for x in ("Trainer.steps = 4", "Trainer.hooks = []", *more)]
+    done = run(*files, *few, "--workdir=run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    _same(tmp_path / "run", rtol=1e-6)  # sums over replicas have another order
+
+
+def _same(path, rtol=0.0):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        one = trainers.load(path)
+    told, figures = json.loads((path / "result.json").read_text())["evaluation"], one.evaluate()
+    assert figures.keys() == told.keys()
+    np.testing.assert_allclose([figures[name] for name in told], [*told.values()], rtol=rtol)
