@@ -29,7 +29,8 @@ def run_training(trainer: Trainer, start: Start, preemption: Preemption, *, quie
 def _train(trainer: Trainer, start: Start, *, quiet: bool) -> None:
     manifest = start.claim()
     workdir = trainer.workdir
-    beginning = begin(trainer, manifest, restart_optimizer=start.restart_optimizer)
+    with naming_lost_peers():
+        beginning = begin(trainer, manifest, restart_optimizer=start.restart_optimizer)
     if trainer.state.finished:
         _end_again(trainer, quiet=quiet)
         return

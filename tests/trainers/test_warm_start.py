@@ -3,22 +3,29 @@
 import json
 import shutil
 import signal
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from core.checkpoint.manifest import read_manifest
 from core.data import digits
-from core.errors import ConfigurationError, NotFiniteError
+from core.errors import ConfigurationError, NotFiniteError, PeerLostError
 from core.module import named_variables
 from core.optimizers import adamw, chain, ema, groups, lookahead, schedule_free_adamw, sgd
 from core.testing import on_virtual_cpus, on_virtual_mesh
 from core.weights import AVERAGES, checkpoint
+from core.workers import membership
+from core.workers.cluster import Cluster
 from models.classifiers.mlp import MlpClassifier
 from tests.commands import CONFIGS, launch, run
 from tests.trainers.test_keeping import there, with_accuracies
 from tests.trainers.trainer_lab import hashes, make, newest, train
+from trainers.preemption import Preemption
 from trainers.run_state import RESTART
+from trainers.start import Configured, Start
+from trainers.training import run_training
 from trainers.warm_start import begin, warm_start
 
 PATHS = ["layers/0/b", "layers/0/w", "layers/1/b", "layers/1/w"]
@@ -137,6 +144,23 @@ def test_workers_that_found_different_weights_say_so(source, tmp_path, monkeypat
         ConfigurationError, match=r"`Experiment.start_from` names `.*/a`, where this worker found other"
     ):
         begin(trainer, None)
+
+
+def test_a_worker_that_is_lost_while_all_look_for_the_weights_is_named(tmp_path, monkeypatch):
+    trainer = make(tmp_path)
+
+    def lose(*_, **__):
+        peers = SimpleNamespace(wait_for_word=lambda seconds: "worker 1 ended")
+        joined = SimpleNamespace(cluster=Cluster(("a:1", "b:2"), 0), heartbeat=peers, timeout=0.0)
+        monkeypatch.setattr(membership, "_joined", joined)
+        raise tf.errors.UnavailableError(None, None, "Socket closed")
+
+    monkeypatch.setattr("trainers.training.begin", lose)
+    configured = Configured({}, {}, read=dict, given=lambda: None, operative=str, note=str, remedy="")
+    with pytest.raises(PeerLostError, match="worker 1 ended"):
+        run_training(trainer, Start(trainer.workdir, configured), Preemption(), quiet=True)
+    result = json.loads(trainer.workdir.result.read_text())
+    assert (result["exit_code"], "worker 1 ended" in result["reason"]) == (6, True)
 
 
 def test_what_would_have_no_effect_on_a_run_that_goes_on_is_said(tmp_path):
