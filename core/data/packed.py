@@ -1,7 +1,7 @@
 """Sequences of unlike length in rows of one width, several to a row, so that little of a row is padding.
 
     Experiment.train_source = @packed()
-    packed.source = @tfrecord()     # 'tokens': ('int', 512, 0), filled up, and 'length': 'int', how many of them count
+    packed.source = @tfrecord()     # 'tokens': ('int', 512, 0), filled up, and 'length': ('length', 'tokens')
     packed.width = 512
 
 A batch has one shape, always: a step that was traced for another would be another program. So what is short isn't put

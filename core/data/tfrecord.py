@@ -39,6 +39,13 @@ class Records(Source):
                 f"`tfrecord.features` is {shown(features)}; declare at least one by its name: {{'label': 'int'}}."
             )
         self._features = {name: Feature.of(name, declared) for name, declared in features.items()}
+        for name, feature in self._features.items():
+            if feature.counts is not None and getattr(self._features.get(feature.counts), "fill", None) is None:
+                filled = [name for name, x in self._features.items() if x.fill is not None]
+                raise ConfigurationError(
+                    f"`tfrecord.features` says that `{name}` counts the values of `{feature.counts}`; declare that "
+                    f"as a list that is filled up, ('int', 128, 0). {f'Such are {listed(filled)}.' if filled else ''}"
+                )
         paths = list_files("tfrecord.files", files)
         self._files = [index_of(path) for path in paths]
         self._firsts = np.cumsum([0, *map(len, self._files)])
@@ -54,24 +61,24 @@ class Records(Source):
     def gather(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
         # Python reads anywhere, and names what is wrong; TensorFlow makes tensors of all records at once.
         records = tf.ensure_shape(tf.numpy_function(self._read, [indices], tf.string, stateful=False), [None])
-        parsing = {name: feature.parsing for name, feature in self._features.items()}
+        parsing = {name: feature.parsing for name, feature in self._features.items() if feature.counts is None}
         parsed = tf.io.parse_example(records, parsing)
         # Of no use but to images, and TensorFlow asks for nothing that isn't used.
         names = tf.ensure_shape(tf.numpy_function(self._names, [indices], tf.string, stateful=False), [None])
-        return {name: feature.made(parsed[name], names) for name, feature in self._features.items()}
+        return {name: feature.made(parsed, names) for name, feature in self._features.items()}
 
     def values(self, feature: str) -> npt.NDArray[np.generic] | None:
         """Returns a feature of numbers of all records, for which all files are read through."""
         check_feature(self, feature)
         asked = self._features[feature]
-        if asked.kind not in ("int", "float"):
+        if asked.kind not in ("int", "float", "length"):
             return None
         found = []
         for i, file in enumerate(self._files):
             for begin in range(0, len(file), _AT_ONCE):
                 records = self._records(i, range(begin, min(begin + _AT_ONCE, len(file))))
                 found += [asked.value_of(tf.train.Example.FromString(record)) for record in records]
-        return np.array(found, np.int32 if asked.kind == "int" else np.float32)
+        return np.array(found, asked.spec.dtype.as_numpy_dtype)
 
     def value_range(self, feature: str) -> tuple[float, float] | None:
         check_feature(self, feature)

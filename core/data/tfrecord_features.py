@@ -5,13 +5,14 @@
 | `'float'`, `('float', 784)`, `('float', [28, 28])` | so many floats | float32 of that shape |
 | `'int'`, `('int', 3)` | so many integers | int32 |
 | `('int', 128, 0)`, `('float', 128, 0.0)` | as many or fewer | filled up with the last of these three |
+| `('length', 'tokens')` | the list `tokens`, which is filled up | int32, how many values it has |
 | `('levels', [28, 28, 1])` | bytes, one a level | float32 from 0 to 1 |
 | `('image', 64)` | a JPEG or PNG file | float32 [64, 64, 3] from 0 to 1 |
 """
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,11 +38,14 @@ class Feature:
     kind: str
     shape: tuple[int, ...]
     fill: float | None
+    counts: str | None = None  # the feature whose values it counts
 
     @classmethod
     def of(cls, name: str, declared: Declared) -> "Feature":
         """Reads a declaration."""
         kind, *rest = [declared] if isinstance(declared, str) else list(declared)
+        if kind == "length" and len(rest) == 1 and isinstance(rest[0], str):
+            return cls(name, kind, (), None, rest[0])
         size = rest[0] if rest else ()
         shape = (size,) if is_size(size) else tuple(size) if isinstance(size, list | tuple) else None
         fill: Any = rest[1] if len(rest) > 1 else None
@@ -54,7 +58,8 @@ class Feature:
         if wrong or (fill is not None and (kind not in ("float", "int") or len(shape or ()) != 1)):
             raise ConfigurationError(
                 f"`tfrecord.features` says {shown(declared)} for `{name}`; give 'float', 'int', ('float', 784), "
-                "('int', 128, 0) to fill short lists with 0, ('levels', [28, 28, 1]) or ('image', 64)."
+                "('int', 128, 0) to fill short lists with 0, ('length', 'tokens') to count their values, ('levels', "
+                "[28, 28, 1]) or ('image', 64)."
             )
         return cls(name, kind, tuple(shape or ()), fill)
 
@@ -62,7 +67,7 @@ class Feature:
     def spec(self) -> tf.TensorSpec:
         """Says what the feature becomes."""
         shape = (self.shape[0], self.shape[0], 3) if self.kind == "image" else self.shape
-        return tf.TensorSpec(shape, tf.int32 if self.kind == "int" else tf.float32)
+        return tf.TensorSpec(shape, tf.int32 if self.kind in ("int", "length") else tf.float32)
 
     @property
     def parsing(self) -> Any:
@@ -72,24 +77,28 @@ class Feature:
         dtype = tf.int64 if self.kind == "int" else tf.float32
         if self.fill is None:
             return tf.io.FixedLenFeature(self.shape, dtype)
-        return tf.io.FixedLenSequenceFeature([], dtype, allow_missing=True, default_value=self.fill)
+        return tf.io.RaggedFeature(dtype)
 
-    def made(self, value: tf.Tensor, names: tf.Tensor) -> tf.Tensor:
+    def made(self, parsed: Mapping[str, Any], names: tf.Tensor) -> tf.Tensor:
         """Makes the feature of what was parsed of several records; `names` say which, for errors."""
+        if self.counts is not None:
+            return tf.cast(parsed[self.counts].row_lengths(), tf.int32)
+        value = parsed[self.name]
         if self.kind == "image":
             return decode_images(value, names, self.shape[0])
         if self.kind == "levels":
             levels = tf.io.decode_raw(value, tf.uint8, fixed_length=math.prod(self.shape))
             return tf.reshape(tf.cast(levels, tf.float32) / 255.0, [-1, *self.shape])
-        if self.fill is not None:  # it was filled up to the longest
-            (length,), longest = self.shape, tf.shape(value)[1]
-            value = tf.pad(value, [[0, 0], [0, length - longest]], constant_values=self.fill)
-            value = tf.ensure_shape(value, [None, length])
+        if self.fill is not None:
+            shape = [None, *self.shape]
+            value = tf.ensure_shape(value.to_tensor(self.fill, shape=shape), shape)
         return tf.cast(value, self.spec.dtype)
 
     def check(self, example: Any, name: Callable[[], str]) -> None:
         """Refuses a record, parsed by Python, in which the feature isn't as declared: TensorFlow says less of it."""
         features = example.features.feature
+        if self.counts is not None:
+            return
         if self.name not in features:
             if self.fill is not None:
                 return  # a list that is empty
@@ -122,6 +131,9 @@ class Feature:
 
     def value_of(self, example: Any) -> Any:
         """Returns the numbers of a record that Python has parsed, in the declared shape."""
+        if self.counts is not None:
+            of = example.features.feature[self.counts]
+            return len(getattr(of, of.WhichOneof("kind") or "int64_list").value)
         values = np.array(getattr(example.features.feature[self.name], _LISTS[self.kind]).value)
         if self.fill is not None:
             values = np.pad(values, (0, self.shape[0] - len(values)), constant_values=self.fill)

@@ -282,12 +282,6 @@ def test_what_cannot_be_declared_is_refused(tmp_path, declared):
         tfrecord(str(write(tmp_path / "a", numbered(0, 1))), {"x": declared})
 
 
-@pytest.mark.parametrize(("kind", "fill"), [("int", 0.5), ("int", 1 << 31), ("int", "0"), ("float", np.nan)])
-def test_what_fills_up_is_a_number(tmp_path, kind, fill):
-    with pytest.raises(ConfigurationError, match=r"`tfrecord.features` fills `x` with .*; give a number"):
-        tfrecord(str(write(tmp_path / "a", numbered(0, 1))), {"x": (kind, 5, fill)})
-
-
 def test_nothing_declared_and_no_file_are_refused(tmp_path):
     for features in ({}, ["label"], None):
         with pytest.raises(ConfigurationError, match=r"`tfrecord.features` is .*; declare at least one by its name"):
