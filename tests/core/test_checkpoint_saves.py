@@ -228,7 +228,9 @@ def test_a_long_wait_is_told(held, tmp_path, monkeypatch):
     assert told[1:] == [module.TOO_OFTEN]
 
 
-def test_several_who_write_agree_at_borders_and_the_first_puts_together_when_all_have_written(held, tmp_path):
+def test_several_who_write_agree_at_borders_and_the_first_puts_together_when_all_have_written(
+    held, tmp_path, monkeypatch
+):
     """Two who talk by a barrier, each with its thread; one fails, both say so."""
     meeting, said = threading.Barrier(2, timeout=60), [None, None]
 
@@ -272,16 +274,17 @@ def test_several_who_write_agree_at_borders_and_the_first_puts_together_when_all
     assert len(ended) == 2
     assert ended[0] == ended[1]
     assert "worker 0: " in ended[0]
+    ended.clear()
+    write_parts = module.write_parts
 
+    def full(temporary, copies, worker):
+        if worker == 1:
+            raise OSError(28, "No space left on device")
+        return write_parts(temporary, copies, worker)
 
-def test_a_copy_is_one_in_any_scope(tmp_path):
-    """A loop of one's own may save within the scope of its strategy, where each variable would be one a replica."""
-    strategy = on_virtual_cpus(2)
-    with strategy.scope():
-        variables = {"w": tf.Variable([1.0, 2.0])}
-        saves = checkpoint.Saves(tmp_path, warn=fail)
-        for step in (1, 2):
-            begin(saves, variables, step)
-            saves.settle()
-            assert newest(tmp_path).variables == {"w": described(variables["w"])}
-            variables["w"].assign([3.0, 4.0])
+    monkeypatch.setattr(module, "write_parts", full)
+    together(tmp_path / "full")
+    assert len(ended) == 2
+    assert ended[0] == ended[1]
+    assert "worker 1: No space left on device" in ended[0]
+    assert names(tmp_path / "full") == []

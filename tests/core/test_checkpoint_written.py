@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from core import checkpoint
 from core.checkpoint import write
 from core.checkpoint.copies import Copy
-from tests.core.checkpoint_lab import DATA, INDEX, model, save
+from core.checkpoint.manifest import described
+from core.testing import on_virtual_cpus
+from tests.core.checkpoint_lab import DATA, INDEX, fail, model, newest, save
 
 
 @pytest.fixture
@@ -55,6 +58,19 @@ def test_a_copy_has_memory_of_its_own_from_the_first_on():
         assert not np.shares_memory(memory(held), memory(variable.read_value()))
         copy.take(variable)
     assert np.shares_memory(memory(variable.read_value()), memory(variable.read_value()))  # or it shows nothing
+
+
+def test_a_copy_is_one_in_any_scope(tmp_path):
+    """A loop of one's own may save within the scope of its strategy, where each variable would be one a replica."""
+    strategy = on_virtual_cpus(2)
+    with strategy.scope():
+        variables = {"w": tf.Variable([1.0, 2.0])}
+        saves = checkpoint.Saves(tmp_path, warn=fail)
+        for step in (1, 2):
+            saves.begin(variables, step=step, examples=1, config_hash="")
+            saves.settle()
+            assert newest(tmp_path).variables == {"w": described(variables["w"])}
+            variables["w"].assign([3.0, 4.0])
 
 
 def memory(tensor):
