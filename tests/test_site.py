@@ -42,6 +42,9 @@ def test_the_reference_has_all_that_a_package_exports_with_its_docstring(package
         assert getattr(importlib.import_module(home), own) is found
         if inspect.isclass(found) or inspect.isfunction(found):
             assert inspect.getdoc(found), f"`{package}.{name}` has no docstring"
+        else:
+            alone = rf"^{own}(: .+?)? = |^def {own}\("  # `A, B = 1, 2` is nothing that mkdocstrings finds
+            assert re.search(alone, inspect.getsource(importlib.import_module(home)), re.MULTILINE), f"`{place}`"
 
 
 def test_packages_with_public_names_are_in_the_reference():

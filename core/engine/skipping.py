@@ -16,7 +16,8 @@ from core.engine.undo import Undo
 from core.task import Batch
 from core.task.loss import GRADIENT_NORM, Sums
 
-NOT_FINITE, SPIKE = "not finite", "a spike"
+NOT_FINITE = "not finite"
+SPIKE = "a spike"
 KINDS = (NOT_FINITE, SPIKE)
 
 

@@ -66,8 +66,8 @@ class Bilinear(Module):
 
     def compute(self, left: tf.Tensor, right: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
         """Returns the layer with another kernel than its own."""
-        check_last(self, left, self.left_size, "left_size")
-        check_last(self, right, self.right_size, "right_size")
+        check_last(self, left, self.left_size, "left_size", "left")
+        check_last(self, right, self.right_size, "right_size", "right")
         if left.dtype != right.dtype:
             raise ValueError(
                 f"`right` of `Bilinear` is {right.dtype.name}, and `left` {left.dtype.name}; give both in one dtype: "

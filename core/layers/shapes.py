@@ -35,18 +35,18 @@ def check_floats(layer: object, x: tf.Tensor, argument: str = "x") -> None:
         )
 
 
-def check_last(layer: object, x: tf.Tensor, size: int, argument: str) -> None:
+def check_last(layer: object, x: tf.Tensor, size: int, argument: str, name: str = "x") -> None:
     """Refuses an `x` that isn't of floats, or whose last axis isn't of the size that the layer was made for."""
-    check_floats(layer, x)
+    check_floats(layer, x, name)
     if x.shape.rank is None or x.shape.rank < 1 or x.shape[-1] is None:
         raise ValueError(
-            f"`x` of `{_name(layer)}` has shape {x.shape}, whose last axis isn't known while tracing; give it by "
-            f"`tf.ensure_shape(x, [..., {size}])`."
+            f"`{name}` of `{_name(layer)}` has shape {x.shape}, whose last axis isn't known while tracing; give it by "
+            f"`tf.ensure_shape({name}, [..., {size}])`."
         )
     if x.shape[-1] != size:
         raise ValueError(
-            f"`x` of `{_name(layer)}` has shape {x.shape}, but the layer was made with `{argument}={size}`; make it "
-            f"with `{argument}={x.shape[-1]}`, or feed it a last axis of {size}."
+            f"`{name}` of `{_name(layer)}` has shape {x.shape}, but the layer was made with `{argument}={size}`; make "
+            f"it with `{argument}={x.shape[-1]}`, or feed it a last axis of {size}."
         )
 
 

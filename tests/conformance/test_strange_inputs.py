@@ -87,3 +87,12 @@ def test_inputs_of_two_dtypes_are_told_apart(part: str) -> None:
     first, second, *rest = map(tf.constant, arrays)
     with pytest.raises(ValueError, match=r"^`\w+` of `\w+` is float64, and `\w+` float32; give both in one dtype: `tf"):
         call(first, tf.cast(second, tf.float64), *rest)
+
+
+def test_which_of_two_inputs_is_wrong_is_said() -> None:
+    call, arrays = called(next(row for row in FIRST_ROWS if row.part == "Bilinear"))
+    left, right = map(tf.constant, arrays)
+    with pytest.raises(ValueError, match=r"^`right` of `Bilinear` has shape .*`right_size=\d+`; make it with"):
+        call(left, right[..., :-1])
+    with pytest.raises(ValueError, match=r"^`left` of `Bilinear` is int64; give floats: `tf\.cast\(left, "):
+        call(tf.cast(left, tf.int64), right)

@@ -1,5 +1,6 @@
 """Python that asks for values while TensorFlow traces: the error says what to write, not to use AutoGraph."""
 
+import logging
 import traceback
 
 import numpy as np
@@ -9,6 +10,7 @@ import tensorflow as tf
 from core.engine.describe import describe_loss
 from core.optimizers import Optimizer, sgd
 from core.task import Loss
+from core.tracing import traced_for_each
 
 
 def branches(x):
@@ -92,3 +94,25 @@ def test_other_mistakes_keep_their_words(fn):
     with pytest.raises((TypeError, AttributeError, ValueError)) as caught:
         describe_loss(loss, {"x": tf.TensorSpec([4, 2])}, "net")
     assert "AutoGraph" not in str(caught.value)
+
+
+class Doubling:
+    def __init__(self, trace):
+        self.traced = trace(self.double)
+
+    def double(self, x):
+        return x + x
+
+
+@pytest.mark.parametrize(("trace", "warns"), [(traced_for_each, False), (tf.function, True)])
+def test_who_has_one_of_each_of_many_objects_is_warned_of_nothing(trace, warns):
+    heard = []
+    handler = logging.Handler()
+    handler.emit = lambda record: heard.append(record.getMessage())
+    logging.getLogger("tensorflow").addHandler(handler)
+    try:
+        for i in range(6):
+            assert int(Doubling(trace).traced(tf.constant(i))) == 2 * i
+    finally:
+        logging.getLogger("tensorflow").removeHandler(handler)
+    assert any("triggered tf.function retracing" in text for text in heard) == warns
