@@ -24,6 +24,15 @@ _STANDARD = os.path.join(sysconfig.get_path("stdlib"), "")
 _INSTALLED = {"site-packages", "dist-packages"}
 # What these raise is the fault of whoever called them. Any other package is the user's own choice.
 _CALLED = {"absl", "gin", "numpy", "rich", "tensorboard", "tensorflow"}
+PAGES = {  # by exit code: where a reader goes on whose message names no page of its own
+    2: "docs/running.md#configurations",
+    3: "docs/what-went-wrong.md",
+    4: "docs/input.md",
+    5: "docs/checkpoints.md#what-goes-wrong",
+    6: "docs/never-lose-a-run.md",
+    7: "docs/reliability.md",
+    8: "docs/running.md#does-it-fit",
+}
 _FURTHER = "_tapeloop_further"  # the attribute of an exception that keeps what failed after it
 
 
@@ -63,7 +72,7 @@ def report(error: BaseException, *, verbose: bool) -> int:
         traceback.print_exception(error)
     if not own or isinstance(error, SystemExit):
         place = "" if isinstance(error, TapeloopError | SystemExit | KeyboardInterrupt) else _place(error)
-        print(f"error: {reason_of(error)}{place}", file=sys.stderr)
+        print(f"error: {reason_of(error)}{place}{_page(error, code)}", file=sys.stderr)
     for text in getattr(error, _FURTHER, ()):
         print(f"error, after that: {text}", file=sys.stderr)
     return code
@@ -104,6 +113,11 @@ def _place(error: BaseException) -> str:
     """Returns where in the user's own code an error arose, if it did."""
     own = [(name, line) for name, line in _frames(error) if not name.startswith(_OURS)]
     return f" ({own[-1][0]}:{own[-1][1]}; `--verbose` shows the traceback)" if own else ""
+
+
+def _page(error: BaseException, code: int) -> str:
+    """Returns a sentence with the page about such errors, unless the message names one."""
+    return "" if code not in PAGES or "docs/" in reason_of(error) else f" See {PAGES[code]}."
 
 
 def _frames(error: BaseException) -> list[tuple[str, int | None]]:

@@ -1,9 +1,13 @@
 """What a command refuses is told in a short paragraph that no terminal obeys, whatever it was given."""
 
+import re
+
 import pytest
 
+from core.errors import ConfigurationError
 from tests.commands import CONFIGS
 from trainers import main as command
+from trainers.blame import PAGES, report
 from trainers.launch import __main__ as launcher
 
 LINEAR = f"--gin_file={CONFIGS / 'digits_linear.gin'}"
@@ -35,3 +39,23 @@ def test_flags(flag, given, capsys):
 def test_flags_of_launch(flag, given, capsys):
     assert launcher.main([flag + given, "--", LINEAR]) == 2
     check(capsys.readouterr().err, given)
+
+
+def test_messages_name_a_page_and_no_page_twice(capsys):
+    assert command.main([LINEAR, "--gin_param=Trainer.stepz = 3"]) == 2
+    assert capsys.readouterr().err.endswith(f" See {PAGES[2]}.\n")
+    report(ConfigurationError("`x` is 3: see docs/gans.md."), verbose=False)
+    assert capsys.readouterr().err == "error: `x` is 3: see docs/gans.md.\n"
+    report(ZeroDivisionError("one's own"), verbose=False)
+    assert "docs/" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("place", PAGES.values())
+def test_pages_that_messages_name_are_there(place):
+    name, _, anchor = place.partition("#")
+    text = (CONFIGS.parent / name).read_text()
+    assert not anchor or anchor in {slug(title) for title in re.findall(r"^#+ (.*)$", text, re.MULTILINE)}
+
+
+def slug(title):
+    return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")

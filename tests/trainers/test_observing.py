@@ -141,6 +141,7 @@ class Full(Hook):
         self.size = size
 
     def __call__(self, run):
+        run.settle()  # what is being saved has room
         _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (self.size, hard))
 
