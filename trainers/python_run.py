@@ -71,7 +71,7 @@ class _Fresh(Start):
     def claim(self) -> checkpoint.Manifest | None:
         found = super().claim()
         optimizers = self._experiment.assembly.optimizers.values()
-        if found is None and any(int(optimizer.step) for optimizer in optimizers):
+        if found is None and any(int(optimizer.step.numpy()) for optimizer in optimizers):
             raise ConfigurationError(
                 f"`experiment` was trained before, and `{self.workdir.path}` has no checkpoint to go on from: make "
                 "another by `Experiment(...)`, so that the run begins with weights of its own."

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import trainers
 from core.data import Stream, digits
-from core.distribution import mirrored
+from core.distribution import mesh, mirrored
 from core.errors import ConfigurationError, PreemptedError
 from core.optimizers import adamw, warmup_cosine
 from core.weights import checkpoint
@@ -99,6 +99,15 @@ def test_a_run_that_is_stopped_goes_on_by_the_same_call(whole, folder):
     again = trainers.train(one, stopping, folder / "stopped", quiet=True)
     assert hashes(again) == hashes(whole)
     assert again.evaluate() == whole.evaluate()
+
+
+@pytest.mark.parametrize("strategy", [mirrored, mesh])
+def test_a_run_of_two_devices_has_the_numbers_of_one(strategy, whole, tmp_path):
+    two = mesh(batch=2) if strategy is mesh else mirrored(devices=["CPU:0", "CPU:1"])
+    run = trainers.train(experiment(strategy=two), settings(), tmp_path / "run", quiet=True)
+    assert run.evaluate() == pytest.approx(whole.evaluate(), rel=1e-5)
+    with pytest.raises(ConfigurationError, match=r"`experiment` was trained before"):
+        trainers.train(run.experiment, settings(), tmp_path / "second", quiet=True)
 
 
 def test_a_finished_run_is_returned_as_it_is_and_longer_settings_go_on(whole, folder, capsys):
