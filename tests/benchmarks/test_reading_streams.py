@@ -1,0 +1,26 @@
+"""What reading a stream takes: the measurement at a small size, and that the page's figures keep what it says."""
+
+import pytest
+
+from benchmarks import streams
+from benchmarks.pages import rows_in
+from tests.commands import CHECKOUT
+
+
+@pytest.mark.parametrize("name", streams.STREAMS)
+def test_each_stream_has_a_row(name, monkeypatch):
+    monkeypatch.setattr(streams, "STEPS", 2)
+    found = dict(zip(streams.HEAD, streams.measured(name, pairs=2, chunks=1), strict=True))
+    assert float(found["ratio"]) > 0.0
+    low, high = map(float, found["95 %"].split(" to "))
+    assert low <= high
+    assert found["an epoch begins in"].endswith(" ms")
+
+
+def test_the_streams_of_the_page_cost_what_it_says_beside_tf_data_alone():
+    lines = rows_in((CHECKOUT / "docs" / "streams.md").read_text(), "streams")
+    rows = [line for line in lines if len(line) == len(streams.HEAD)]  # below them stands what they were measured on
+    assert [row[0] for row in rows] == list(streams.STREAMS)
+    for _, ours, alone, *_ in rows:
+        assert float(ours.removesuffix(" ms")) - float(alone.removesuffix(" ms")) <= 2.0
+    assert all(float(row[3]) <= 1.1 for row in rows[1:])  # all but the one that does next to nothing
