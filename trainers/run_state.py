@@ -106,12 +106,8 @@ class RunState:
         """
         self.check_replicas()  # what has drifted apart isn't worth keeping
         stream = self.input.kept(self.step)
-        for path, variable in self.variables.items():
-            if variable.dtype.is_floating and not tf.reduce_all(tf.math.is_finite(variable)):
-                raise NotFiniteError(
-                    f"after step {self.step}, `{path}` is not finite, though every loss and gradient was: what "
-                    f"the step made of them wasn't. Nothing was saved. {REMEDY}"
-                )
+        if unfit := self.unfit():
+            raise NotFiniteError(unfit)
         self.unsaved_restart = False
         if not is_chief() and self.peers.workers == 1:
             return checkpoint.path_of(self.workdir.checkpoints, self.step)
@@ -141,6 +137,16 @@ class RunState:
                 **self._stop_record(),
             },
         )
+
+    def unfit(self) -> str | None:
+        """Says what of this moment isn't finite and so isn't worth keeping, if anything."""
+        for path, variable in self.variables.items():
+            if variable.dtype.is_floating and not tf.reduce_all(tf.math.is_finite(variable)):
+                return (
+                    f"after step {self.step}, `{path}` is not finite, though every loss and gradient was: what the "
+                    f"step made of them wasn't. Nothing was saved. {REMEDY}"
+                )
+        return None
 
     def settle(self, *, note: Callable[[str], object] = print) -> None:
         """Waits until no save is under way, with a `note` where that takes long; raises what went wrong in it.

@@ -21,7 +21,7 @@ from trainers.diagnosis import explained, repeatable_or_refused
 from trainers.evaluations import Evaluations, short_name
 from trainers.experiment import Experiment
 from trainers.gauges import Gauge, make_gauges
-from trainers.hooks.standard import standard_hooks
+from trainers.hooks.standard import SaveCheckpoint, standard_hooks
 from trainers.input import Input
 from trainers.keeping import check_figure
 from trainers.learning_rates import rate_figures
@@ -70,10 +70,9 @@ class Trainer:
             skipping=skipping,
         )
         self._rates = rate_figures(experiment.assembly.optimizers, outer=outer)
-        self.agreement = Agreement(experiment.strategy)
-        self._recovery = Recovery(self.state, self.train_step, self.agreement, self._leaving_capsule)
+        self.agreement, self.watchdog = Agreement(experiment.strategy), Watchdog()
+        self._recovery = Recovery(self.state, self.train_step, self.agreement, self._leaving_capsule, self.watchdog)
         self.telemetry = Telemetry([])
-        self.watchdog = Watchdog()
         self._calling = Calling(self.hooks, self.state, self.agreement, self.watchdog)
         self._run_chunk: Callable[[Batch, tf.Tensor], object] = self.chunk
         self._next_step = NextStep(experiment, self.input, self.train_step, steps=settings.steps)
@@ -139,7 +138,8 @@ class Trainer:
         if due or preempted or wanted:
             with explained(self.input.source):  # what a step raises that was handed out is raised here
                 self.train_step.exchange.settle()
-            if self._recovery.went_back(self.telemetry):
+            saving = preempted or wanted or any(isinstance(hook, SaveCheckpoint) for hook in due)
+            if self._recovery.went_back(self.telemetry, saving=saving):
                 self._read_on()
                 due = []
         with self._meter.paused():

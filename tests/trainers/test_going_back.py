@@ -1,0 +1,142 @@
+"""Bad steps where they are awkward: in a stream, beside a save, in the first and last step, in weights, in metrics."""
+
+import threading
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from policy_lab import BATCH, ROWS, STEPS, Pair, X, end_of, led, resume, struck, train, trainer_of, weights
+from trainer_lab import Crash, make, newest
+
+from core.checkpoint import saves
+from core.data import Stream
+from core.optimizers import sgd
+from core.task import Loss, Update
+
+
+def short_stream(*bad, rows=100):
+    """An epoch of some examples, of which those at these places of the run are bad."""
+
+    def numbers(seed, epoch):
+        for i in range(rows):
+            yield {"x": X[i], "times": np.float32(np.nan if epoch * rows + i in bad else 1.0)}
+
+    return Stream(numbers)
+
+
+@pytest.mark.parametrize(
+    ("policy", "examples"),
+    [pytest.param("skip", STEPS * BATCH, marks=pytest.mark.long), ("rollback", (STEPS + 4 + 1) * BATCH)],
+)
+def test_a_stream_goes_on_past_bad_steps_and_ends_the_same_if_it_is_killed(tmp_path, policy, examples):
+    def trainer(name, *hooks):
+        return trainer_of(tmp_path, name, short_stream(190, 199), hooks=hooks, on_nonfinite=policy)
+
+    whole = trainer("whole")
+    train(whole)
+    assert newest(whole).examples == examples
+    with pytest.raises(RuntimeError):
+        train(trainer("killed", Crash(30)))
+    again = trainer("killed")
+    resume(again)
+    assert end_of(again) == end_of(whole)
+
+
+def test_a_run_goes_back_to_the_checkpoint_that_is_being_written(tmp_path, monkeypatch):
+    """The bad step is found long before the writer is done."""
+    held, asked, write = threading.Event(), [], saves.write_parts
+
+    def slow(folder, *arguments):
+        asked.append(folder)
+        if len(asked) == 3:  # that of step 20
+            assert held.wait(60)
+        return write(folder, *arguments)
+
+    examples = struck(tmp_path, 20)
+    whole, run = (trainer_of(tmp_path, name, examples, on_nonfinite="rollback") for name in ("whole", "run"))
+    train(whole)
+    settle = run.state.settle
+
+    def settling(**arguments):
+        held.set()
+        settle(**arguments)
+
+    monkeypatch.setattr(saves, "write_parts", slow)
+    monkeypatch.setattr(run.state, "settle", settling)
+    train(run)
+    assert end_of(run) == end_of(whole)
+    assert newest(run).examples == (STEPS + 1) * BATCH
+
+
+@pytest.mark.parametrize(
+    ("policy", "examples"), [pytest.param("skip", STEPS, marks=pytest.mark.long), ("rollback", STEPS + 1 + 9)]
+)
+def test_the_first_step_and_the_last_are_steps_like_others(tmp_path, policy, examples):
+    trainer = trainer_of(tmp_path, "run", struck(tmp_path, 0, 39), on_nonfinite=policy)
+    figures = [figures for _, split, figures in train(trainer) if split == "train"][-1]
+    assert figures["skipped_steps" if policy == "skip" else "rollbacks"] == 2
+    assert newest(trainer).step == STEPS
+    assert newest(trainer).examples == examples * BATCH
+
+
+class Overflowing(Pair):
+    """A step has a finite loss and a finite gradient, and weights that aren't come of them."""
+
+    def phases(self):
+        return [Update("both", loss=self.loss, trains=[self.first, self.second], optimizer=sgd(1e30))]
+
+    def loss(self, batch, rng):  # steps of about 0.1; one of 1e47 where an example strikes
+        total = tf.add_n([tf.reduce_sum(v) for v in (self.first.w, self.first.b, self.second.w, self.second.b)])
+        return Loss(total * (batch["times"] - 1.0 + 1e-31 * batch["x"][:, 0]))
+
+
+def test_weights_that_no_loss_has_shown_yet_are_gone_back_from_too(tmp_path):
+    """They come of the very last step before a checkpoint."""
+
+    def trainer(name, **policies):
+        how = {"steps": 20, "global_batch_size": BATCH, "chunk_steps": 5, "log_every": 5, "checkpoint_every": 10}
+        task = Overflowing
+        return make(tmp_path, name, task=task, source=struck(tmp_path, 9, value=1e18), **how, **policies)
+
+    with pytest.raises(Exception, match="after step 10, `task/first/[wb]` is not finite"):
+        train(trainer("raises"))
+    back = trainer("back", on_nonfinite="rollback")
+    assert train(back)[-1][2]["rollbacks"] == 1
+    around = trainer("around")
+    around.input.origin += 10 * BATCH
+    expected = led(around, (0, 20))
+    for path, value in weights(back).items():
+        np.testing.assert_array_equal(value, expected[path])
+
+
+class Measured(Pair):
+    """What is bad shows in a metric alone."""
+
+    def second_loss(self, batch, rng):
+        return Loss(tf.square(self.second(batch["x"])[:, 0]), metrics={"odd": batch["times"]})
+
+
+def test_a_metric_is_no_reason_to_leave_a_step_out(tmp_path):
+    examples, how = struck(tmp_path, 7, value=np.inf), {"task": Measured, "steps": 10, "global_batch_size": BATCH}
+    found = {}
+    for policy in ("raise", "skip", "rollback"):
+        trainer = make(tmp_path, policy, source=examples, on_nonfinite=policy, **how)
+        ((_, _, figures),) = train(trainer)
+        assert figures["second/odd"] == np.inf
+        assert {figures.get("skipped_steps", 0), figures.get("rollbacks", 0)} == {0}
+        found[policy] = weights(trainer)
+    for path, value in found["raise"].items():
+        np.testing.assert_array_equal(found["skip"][path], value)
+        np.testing.assert_array_equal(found["rollback"][path], value)
+
+
+def test_each_section_of_going_back_is_told_to_the_watchdog(tmp_path, monkeypatch):
+    trainer, begun = trainer_of(tmp_path, "run", struck(tmp_path, 23), on_nonfinite="rollback"), []
+    monkeypatch.setattr(trainer.watchdog, "begin", lambda section, what: begun.append((section, what)))
+    train(trainer)
+    first = begun.index(("save", "the checkpoint of the beginning"))
+    looked = begun.index(("step", "looking into step 23"))
+    back = begun.index(("save", "going back to a checkpoint"))
+    assert first < looked < back
+    assert begun[back + 1] == ("data", "the next chunk of data")
+    assert ROWS > STEPS * BATCH  # one epoch: step 23 strikes once
