@@ -145,6 +145,14 @@ class Session:
         saved = found.extra.get("configuration")
         return _changes(saved, trainer) if isinstance(saved, dict) else "the checkpoint doesn't say which"
 
+    def changes_of_experiment(self, found: checkpoint.Manifest) -> str:
+        """Returns what differs in what an experiment is made of, where no trainer is, but for how it learns."""
+        without = [*NOT_IDENTITY, "Experiment.start_from", "*.optimizer", "*_optimizer"]
+        own = identity(without)
+        calls = {key.rpartition(".")[0] for key in own}
+        saved = read_identity(found.extra.get("configuration") or {}, own, without)
+        return difference({key: x for key, x in saved.items() if key.rpartition(".")[0] in calls}, own)
+
     def newest_checkpoint(self, up_to: int | None = None) -> checkpoint.Manifest | None:
         """Returns the newest whole checkpoint of the workdir, or of its steps `up_to` one."""
         return newest_checkpoint(self.workdir, up_to)

@@ -1,6 +1,7 @@
 """Whether an export computes what the task does: on real examples, in a process that knows nothing of this project."""
 
 import dataclasses
+import errno
 import math
 import os
 import subprocess
@@ -14,7 +15,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from core.data import Source
-from core.errors import CheckpointError, NotFiniteError
+from core.errors import CheckpointError, NoRoomError, NotFiniteError
 from core.task import Served
 from trainers.export import alone
 from trainers.export.program import Program
@@ -64,8 +65,8 @@ def examples_of(program: Program, source: Source, *, weights: str) -> Examples:
             numbers = tf.range(first, first + count, dtype=tf.int64) % len(source)
             inputs = served.inputs_of(source.gather(numbers))
             outputs = program.functions[name](**inputs)
-            given |= {f"{name}/{len(done)}/{key}": x.numpy() for key, x in inputs.items()}
-            expected |= {f"{name}/{len(done)}/{key}": x.numpy() for key, x in outputs.items()}
+            given |= {f"{name}/{len(done)}/{key}": _array(x) for key, x in inputs.items()}
+            expected |= {f"{name}/{len(done)}/{key}": _array(x) for key, x in outputs.items()}
             held += sum(x.dtype.size * math.prod(x.shape) for x in (*inputs.values(), *outputs.values()))
             done.append(count)
     for key, value in expected.items():
@@ -76,6 +77,12 @@ def examples_of(program: Program, source: Source, *, weights: str) -> Examples:
                 f"of source `{source.name}`; look in it for a division, logarithm or root of zero. Nothing was written."
             )
     return Examples(given, expected, rows)
+
+
+def _array(x: tf.Tensor) -> Array:
+    """Returns a tensor as NumPy has it, which can't keep bfloat16 in a file."""
+    found: Array = (tf.cast(x, tf.float32) if x.dtype == tf.bfloat16 else x).numpy()
+    return found
 
 
 def _rows(size: int, *, choices: bool) -> list[int]:
@@ -89,17 +96,25 @@ def computed_alone(kind: str, model: Path, given: Calls, folder: Path) -> Calls:
     folder.mkdir()
     np.savez(folder / "given.npz", **given)
     arguments = [kind, str(model.resolve()), "given.npz", "made.npz"]
-    done = subprocess.run(
-        [sys.executable, "-I", os.path.abspath(alone.__file__), *arguments],
-        cwd=folder, capture_output=True, encoding="utf-8", errors="replace", timeout=SECONDS, check=False,
-    )  # fmt: skip
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", os.path.abspath(alone.__file__), *arguments],
+            cwd=folder, capture_output=True, encoding="utf-8", errors="replace", timeout=SECONDS, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise CheckpointError(
+            f"the export was written, but a fresh process hasn't computed with its {kind} in {SECONDS:.0f} s: the "
+            "machine is too busy, or a function that is served never ends. Nothing was put in place."
+        ) from None
+    if done.returncode == NoRoomError.exit_code:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
         raise CheckpointError(
             f"the export was written, but a fresh process can't compute with its {kind}: {last}. Nothing was put in "
             "place."
         )
-    with np.load(folder / "made.npz") as made:
+    with np.load(folder / "made.npz", allow_pickle=True) as made:
         return dict(made)
 
 
@@ -144,7 +159,7 @@ def _remedy(weights: str) -> str:
 
 
 def _difference(pairs: list[tuple[Array, Array]], *, chooses: bool) -> Difference:
-    if pairs[0][0].dtype.kind != "f":  # a whole number is a choice itself
+    if pairs[0][0].dtype.kind != "f":  # a whole number or a text is a choice itself
         return Difference(0.0, float(np.mean(np.concatenate([np.ravel(x == y) for x, y in pairs]))))
     scale = max(float(np.max(np.abs(x))) for x, _ in pairs)
     largest = max(float(np.max(np.abs(x - y))) for x, y in pairs) / (scale or 1.0)

@@ -7,7 +7,8 @@ from typing import Any
 
 from core.checkpoint.versions import versions
 from core.data import Source
-from core.disk import space_for, unfinished_folder
+from core.disk import disk_full, space_for, unfinished_folder
+from core.errors import ConfigurationError
 from trainers.export.asked import Asked
 from trainers.export.compare import check_same, computed_alone, differences, examples_of
 from trainers.export.program import Program
@@ -19,11 +20,11 @@ THEN = "the same command then exports: nothing was put in place"
 
 def write_export(target: Path, program: Program, source: Source, asked: Asked, origin: Mapping[str, Any]) -> None:
     """Writes what is asked for, and puts it in place once all of it computes what the task does; or nothing."""
-    examples = examples_of(program, source, weights=asked.weights)
     temporary = unfinished_folder(target.parent)
     with space_for(target, then=THEN):
         try:
-            temporary.mkdir(parents=True)
+            _make(temporary, target)
+            examples = examples_of(program, source, weights=asked.weights)
             formats = {}
             for kind in asked.formats:
                 path = write(kind, program, temporary, weights=asked.weights)
@@ -51,6 +52,16 @@ def write_export(target: Path, program: Program, source: Source, asked: Asked, o
             temporary.rename(target)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _make(temporary: Path, target: Path) -> None:
+    try:
+        temporary.mkdir(parents=True)
+    except OSError as error:
+        raise disk_full(error, target, then=THEN) or ConfigurationError(
+            f"`{target}` can't be written: {error.strerror}. Name another folder with `--export_dir=DIR`, or change "
+            "the permissions of this one's parents."
+        ) from None
 
 
 def described(program: Program) -> dict[str, Any]:

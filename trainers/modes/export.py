@@ -2,6 +2,9 @@
 
 import json
 from pathlib import Path
+from typing import Any
+
+import gin
 
 from core import checkpoint
 from core.checkpoint.files import file_sha256
@@ -9,6 +12,7 @@ from core.checkpoint.manifest import MANIFEST
 from core.disk import remove_unfinished
 from core.errors import ConfigurationError
 from core.task import Task
+from core.workers.cluster import cluster_from_environment
 from trainers.averaged import averaged_task
 from trainers.experiment import Experiment
 from trainers.export.asked import asked
@@ -17,15 +21,29 @@ from trainers.export.program import Program
 from trainers.session import Session
 from trainers.sizes import size
 
+# Where a run was trained and what it began with don't change what it has learnt, and nothing of that need be here.
+_HERE: dict[str, Any] = {
+    "start_from": None,
+    "strategy": None,
+    "placements": {},
+    "one_device": (),
+    "deterministic": False,
+}
+
 
 def run(session: Session) -> int:
     """Writes a folder with what `--format` names, and says how large each is."""
     flags = session.flags
     wanted = asked(flags.format, flags.weights)
+    _check_alone()
     session.bind(required=[Experiment])
-    # Where a run was trained doesn't change what it has learnt, and nothing of that need be here.
-    experiment = Experiment(strategy=None, placements={}, one_device=(), deterministic=False)
+    for parameter, value in _HERE.items():
+        gin.bind_parameter(f"Experiment.{parameter}", value)
+    experiment = Experiment()
+    session.configuration.check_consumed()
     manifest = session.required_checkpoint()
+    if changes := session.changes_of_experiment(manifest):
+        print(f"Warning: `{manifest.path}` is of a run of another configuration:\n{changes}", flush=True)
     exports = session.workdir.path / "export"
     remove_unfinished([exports])
     name = manifest.path.name if wanted.weights == "float32" else f"{manifest.path.name}-{wanted.weights}"
@@ -50,6 +68,15 @@ def run(session: Session) -> int:
         flush=True,
     )
     return 0
+
+
+def _check_alone() -> None:
+    cluster = cluster_from_environment()
+    if cluster is not None and len(cluster.workers) > 1:
+        raise ConfigurationError(
+            f"`--mode=export` is one process, but this one was started as {cluster.name(cluster.index)} of "
+            f"{len(cluster.workers)}: leave out `trainers.launch`, or unset `TF_CONFIG`."
+        )
 
 
 def restored(experiment: Experiment, manifest: checkpoint.Manifest) -> Task:
