@@ -73,6 +73,15 @@ def test_an_export_that_is_there_stays(trained):
     refused(*MLP, *SHORT, EXPORT, cwd=trained, exit_code=2, says=["step-000000100` exists", "--export_dir"])
 
 
+def test_what_a_run_began_with_may_be_gone_and_another_configuration_is_warned_of(trained):
+    gone = ("--gin_param=Experiment.start_from = @checkpoint()", "--gin_param=checkpoint.path = 'gone'")
+    same = run(*MLP, *SHORT, *gone, EXPORT, cwd=trained)
+    assert (same.returncode, "Warning" in same.stdout, "exists" in same.stderr) == (2, False, True)
+    other = run(*MLP, *SHORT, EXPORT, "--gin_param=MlpClassifier.dropout = 0.25", cwd=trained)
+    assert "step-000000100` is of a run of another configuration:\n- MlpClassifier.dropout" in other.stdout
+    assert "+ MlpClassifier.dropout = 0.25" in other.stdout
+
+
 def test_no_checkpoint(tmp_path):
     refused(*MLP, EXPORT, cwd=tmp_path, exit_code=5, says=["there is no checkpoint", "--mode=train"])
 
@@ -80,11 +89,21 @@ def test_no_checkpoint(tmp_path):
 SERVES = """return Loss(tf.square(y))
 
     def serve(self, features):
-        return {{"double": Served(self.double, {{"x": features["x"]}}, scores=["scores"])}}
+        return {{"double": Served(self.double, {{"x": features["x"]}}, scores=["scores"]){more}}}
 
     def double(self, batch):
         {body}
+
+    def kinds(self, batch):
+        x = tf.cast(batch["half"], tf.float32) + tf.strings.to_number(batch["text"])[:, None]
+        whole = tf.cast(x, tf.int64)
+        return {{"half": tf.cast(x, tf.bfloat16), "text": tf.as_string(whole), "whole": whole}}
 """
+KINDS = """, "kinds": Served(
+            self.kinds,
+            {"half": tf.TensorSpec([None, 3], tf.bfloat16), "text": tf.TensorSpec([None], tf.string)},
+            examples=lambda b: {"half": tf.cast(b["x"], tf.bfloat16), "text": tf.as_string(b["x"][:, 0])},
+        )"""
 BODIES = {
     "the same": ('return {"y": 2.0 * self.net(batch["x"])}', 0, []),
     "chance": (
@@ -107,7 +126,8 @@ BODIES = {
 @pytest.mark.parametrize("name", BODIES)
 def test_a_task_of_ones_own(name, tmp_path):
     body, code, says = BODIES[name]
-    flag = write_task(tmp_path, loss=SERVES.format(body=body), outside="from core.task import Served")
+    more = "" if code else KINDS
+    flag = write_task(tmp_path, loss=SERVES.format(body=body, more=more), outside="from core.task import Served")
     assert run(flag, cwd=tmp_path).returncode == 0
     if code:
         refused(flag, EXPORT, cwd=tmp_path, exit_code=code, says=says)

@@ -98,7 +98,7 @@ def test_weights_that_no_loss_has_shown_yet_are_gone_back_from_too(tmp_path):
         task = Overflowing
         return make(tmp_path, name, task=task, source=struck(tmp_path, 9, value=1e18), **how, **policies)
 
-    with pytest.raises(Exception, match="after step 10, `task/first/[wb]` is not finite"):
+    with pytest.raises(Exception, match=r"after step 10, `task/first/[wb]` is not finite"):
         train(trainer("raises"))
     back = trainer("back", on_nonfinite="rollback")
     assert train(back)[-1][2]["rollbacks"] == 1

@@ -81,8 +81,8 @@ def examples_of(program: Program, source: Source, *, weights: str) -> Examples:
 
 def _array(x: tf.Tensor) -> Array:
     """Returns a tensor as NumPy has it, which can't keep bfloat16 in a file."""
-    found: Array = (tf.cast(x, tf.float32) if x.dtype == tf.bfloat16 else x).numpy()
-    return found
+    value = (tf.cast(x, tf.float32) if x.dtype == tf.bfloat16 else x).numpy()
+    return np.asarray(value, object if x.dtype == tf.string else None)  # a single text would be bytes without an array
 
 
 def _rows(size: int, *, choices: bool) -> list[int]:
@@ -159,7 +159,7 @@ def _remedy(weights: str) -> str:
 
 
 def _difference(pairs: list[tuple[Array, Array]], *, chooses: bool) -> Difference:
-    if pairs[0][0].dtype.kind != "f":  # a whole number or a text is a choice itself
+    if pairs[0][0].dtype.kind not in "fc":  # a whole number or a text is a choice itself
         return Difference(0.0, float(np.mean(np.concatenate([np.ravel(x == y) for x, y in pairs]))))
     scale = max(float(np.max(np.abs(x))) for x, _ in pairs)
     largest = max(float(np.max(np.abs(x - y))) for x, y in pairs) / (scale or 1.0)

@@ -1,0 +1,82 @@
+"""What stops an export before, or beside, the fresh process: by name, with the documented exit code."""
+
+import json
+import runpy
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from core.data import ArraySource
+from core.errors import CheckpointError, ConfigurationError, NoRoomError
+from core.task import Served
+from trainers.export import alone, compare
+from trainers.export.compare import Difference, computed_alone, differences, examples_of
+from trainers.export.folder import write_export
+from trainers.modes import export
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_anything_is_computed(tmp_path):
+    (tmp_path / "file").write_text("")
+    for target in (tmp_path / "file" / "below", tmp_path / "file" / "below" / "deeper"):
+        with pytest.raises(ConfigurationError, match=r"can't be written: Not a directory.*--export_dir=DIR"):
+            write_export(target, None, None, None, {})
+
+
+def test_one_of_several_processes_exports_nothing(monkeypatch):
+    cluster = {"worker": ["127.0.0.1:5001", "127.0.0.1:5002"]}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 1}}))
+    with pytest.raises(ConfigurationError, match=r"one process.*worker 1 .* of 2.*unset `TF_CONFIG`"):
+        export.run(SimpleNamespace(flags=SimpleNamespace(format="saved_model", weights="float32")))
+
+
+def test_a_fresh_process_that_never_ends(tmp_path, monkeypatch):
+    monkeypatch.setattr(compare, "SECONDS", 0.01)
+    with pytest.raises(CheckpointError, match="hasn't computed with its saved_model in 0 s"):
+        computed_alone("saved_model", tmp_path, {}, tmp_path / "compared")
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "says"), [(8, OSError, "No space left"), (7, CheckpointError, "it ended with 7.*Nothing was put")]
+)
+def test_how_the_fresh_process_ended(code, error, says, tmp_path, monkeypatch):
+    (tmp_path / "ends.py").write_text(f"raise SystemExit({code})")
+    monkeypatch.setattr(compare, "alone", SimpleNamespace(__file__=str(tmp_path / "ends.py")))
+    with pytest.raises(error, match=says):
+        computed_alone("saved_model", tmp_path, {}, tmp_path / "compared")
+
+
+def test_a_disk_that_is_full_in_the_fresh_process(tmp_path, monkeypatch):
+    for name in ("core", "models", "trainers"):
+        monkeypatch.setitem(sys.modules, name, sys.modules.get(name))  # to be put back: the process bars them
+    tf.saved_model.save(tf.Module(), str(tmp_path / "model"))
+    (tmp_path / "made.npz").symlink_to("/dev/full")
+    np.savez(tmp_path / "given.npz")
+    files = [str(tmp_path / name) for name in ("model", "given.npz", "made.npz")]
+    monkeypatch.setattr(sys, "argv", ["alone.py", "saved_model", *files])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(alone.__file__, run_name="__main__")
+    assert ended.value.code == NoRoomError.exit_code
+
+
+class Kinds:
+    """Stands for what is served: all dtypes that NumPy can't keep in a file as they are, and a single text."""
+
+    task = None
+    functions = {  # noqa: RUF012
+        "f": lambda x: {"half": tf.cast(x, tf.bfloat16), "text": tf.as_string(x), "one": tf.constant("low")}
+    }
+    served = {"f": Served(dict, {"x": tf.TensorSpec([None])})}  # noqa: RUF012
+
+
+def test_texts_and_bfloat16_are_compared():
+    source = ArraySource({"x": tf.range(40.0).numpy()}, name="numbers")
+    examples = examples_of(Kinds, source, weights="float32")
+    assert examples.expected["f/1/half"].tolist() == [1.0, 2.0, 3.0]
+    assert examples.expected["f/0/one"].tolist() == b"low"
+    found = differences(examples.expected, examples.expected, Kinds.served)["f"]
+    assert found == {"half": Difference(0.0), "text": Difference(0.0, 1.0), "one": Difference(0.0, 1.0)}
+    other = {**examples.expected, "f/0/one": np.asarray(b"high", object)}
+    assert differences(examples.expected, other, Kinds.served)["f"]["one"] == Difference(0.0, pytest.approx(2 / 3))
