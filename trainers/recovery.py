@@ -105,7 +105,7 @@ class Recovery:
         state.save(warn=telemetry.warn_once)
         self._told = self.skipping.skipped if self.skipping else 0
         telemetry.rewind(state.step)
-        telemetry.warn_once(f"{error} The run has gone back to `{manifest.path.name}`, and past the examples.")
+        telemetry.warn(f"{error} The run has gone back to `{manifest.path.name}`, and past the examples.")
         telemetry.note(f"going on from step {state.step} (`{manifest.path.name}`), past the examples of step {step}")
 
     def _tell_of_skipped(self, telemetry: Telemetry) -> None:
@@ -118,7 +118,7 @@ class Recovery:
         if bad.kind == NOT_FINITE and not self._capsule_left:
             self._capsule_left = True
             error = self._leave_capsule(error, bad.step)
-        telemetry.warn_once(str(error))
+        telemetry.warn(str(error))
 
 
 def _how(bad: BadStep) -> str:

@@ -107,18 +107,20 @@ class Trainer:
             self._turn_profiler()
             self._meter.restart()
             while not self.state.finished:
+                chunks = self._chunks
                 self.advance(stacked)
                 if not self.state.finished:
                     self.watchdog.begin("data", "the next chunk of data")
                     with self._meter.waiting():
                         stacked = next(self._chunks)
+                    if self._chunks is not chunks:  # read anew, which takes its time as it did at the beginning
+                        self._meter.restart()
             self.settle()
         return self.evaluation
 
     def _read_on(self) -> None:
         """Has the chunks that come next be those from this step on."""
         self._chunks = self._next_step.chunks = self.input.chunks_from(self.step, alive=self.watchdog.alive)
-        self._meter.restart()
 
     def advance(self, stacked: Batch) -> None:
         """Runs what is left of the chunk of steps that `step` is in, and the hooks that are due then."""

@@ -17,13 +17,14 @@ class Warned(StepLines):
         """Removes the warnings of steps after this one, which may be given again."""
         super().rewind(step)
         lines = self._path.read_bytes().splitlines() if self._path.exists() else []
-        self._gists = {gist(str(json.loads(line).get("warning"))) for line in lines}
+        self._texts = {str(json.loads(line).get("warning")) for line in lines}
 
-    def warn(self, step: int, text: str) -> None:
-        """Keeps a warning of this step, unless it is there already."""
-        if gist(text) not in self._gists:
+    def warn(self, step: int, text: str, *, each: bool = False) -> None:
+        """Keeps a warning of this step, unless it is there already: to the letter, if `each` is to be kept."""
+        there = text in self._texts or (not each and gist(text) in map(gist, self._texts))
+        if not there:
             self.append({"step": step, "warning": text})
-            self._gists.add(gist(text))
+            self._texts.add(text)
 
 
 def gist(text: str) -> str:

@@ -97,6 +97,7 @@ class Telemetry:
         for writer in self.writers:
             if isinstance(writer, Rewinding):
                 writer.rewind(step)
+        self._warnings.clear()
         if self.warned:
             self.warned.rewind(step)
 
@@ -125,10 +126,14 @@ class Telemetry:
         """Shows and keeps a warning, unless it was before; one that differs in its numbers alone is the same."""
         if gist(text) not in self._warnings:
             self._warnings.add(gist(text))
-            self.note(f"Warning: {text}")
-            if self.warned:
-                with self.sparing():
-                    self.warned.warn(self._step, text)
+            self.warn(text, each=False)
+
+    def warn(self, text: str, *, each: bool = True) -> None:
+        """Shows and keeps a warning; `each`, or what a file has none of yet that differs in its numbers alone."""
+        self.note(f"Warning: {text}")
+        if self.warned:
+            with self.sparing():
+                self.warned.warn(self._step, text, each=each)
 
     @contextlib.contextmanager
     def sparing(self) -> Iterator[None]:

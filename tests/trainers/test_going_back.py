@@ -1,5 +1,6 @@
 """Bad steps where they are awkward: in a stream, beside a save, in the first and last step, in weights, in metrics."""
 
+import json
 import threading
 
 import numpy as np
@@ -12,6 +13,8 @@ from core.checkpoint import saves
 from core.data import Stream
 from core.optimizers import sgd
 from core.task import Loss, Update
+from core.telemetry import Telemetry, Warned
+from trainers.meter import Meter
 
 
 def short_stream(*bad, rows=100):
@@ -79,6 +82,20 @@ def test_the_first_step_and_the_last_are_steps_like_others(tmp_path, policy, exa
     assert newest(trainer).examples == examples * BATCH
 
 
+class Waits:
+    """Remembers how much of the time a line says that it waited for data."""
+
+    def __init__(self):
+        self.found = []
+
+    def write(self, step, split, figures):
+        if split == "train":
+            self.found.append(figures["data_wait"])
+
+    def close(self):
+        pass
+
+
 class Overflowing(Pair):
     """A step has a finite loss and a finite gradient, and weights that aren't come of them."""
 
@@ -140,3 +157,34 @@ def test_each_section_of_going_back_is_told_to_the_watchdog(tmp_path, monkeypatc
     assert first < looked < back
     assert begun[back + 1] == ("data", "the next chunk of data")
     assert ROWS > STEPS * BATCH  # one epoch: step 23 strikes once
+
+
+@pytest.mark.parametrize(
+    ("policy", "says"), [pytest.param("skip", "was left out", marks=pytest.mark.long), ("rollback", "has gone back")]
+)
+def test_each_time_it_is_said_which_step_it_was(tmp_path, policy, says):
+    trainer = trainer_of(tmp_path, "run", struck(tmp_path, 13, 23, 33), on_nonfinite=policy)
+    telemetry = Telemetry([], Warned(trainer.workdir.warnings, 0))
+    trainer.train(telemetry)
+    telemetry.close()
+    warned = [json.loads(line)["warning"] for line in trainer.workdir.warnings.read_text().splitlines()]
+    # Of what is gone back from, the next bad example comes as many steps sooner as were passed over.
+    steps = (13, 23, 33) if policy == "skip" else (13, 19, 19)
+    warned = [text for text in warned if says in text]
+    for step, text in zip(steps, warned, strict=True):
+        assert text.startswith(f"step {step} ")
+
+
+def test_that_data_are_read_anew_is_no_wait_for_data(tmp_path):
+    trainer, now = trainer_of(tmp_path, "run", struck(tmp_path, 23), on_nonfinite="rollback"), [0.0]
+    trainer._meter, chunks_from = Meter(clock=lambda: now[0]), trainer.input.chunks_from
+
+    def slow_at_first(*arguments, **options):
+        now[0] += 100.0
+        yield from chunks_from(*arguments, **options)
+
+    trainer.input.chunks_from = slow_at_first
+    waits = Waits()
+    trainer.train(Telemetry([waits]))
+    assert now[0] == 200.0
+    assert waits.found == [0.0] * 4

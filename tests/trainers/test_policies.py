@@ -1,13 +1,16 @@
 """What becomes of a bad step: left out, or taken back with the way to it; killed and resumed to the same bits."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from policy_lab import BATCH, STEPS, assert_same, end_of, led, resume, struck, train, trainer_of, weights
 from trainer_lab import Crash, newest
 
-from core.errors import DataError
+from core.distribution import ServedStrategy
+from core.errors import ConfigurationError, DataError
 from core.testing import on_virtual_cpus, on_virtual_mesh
+from trainers.policies import Policies
 
 WHERE = {"one device": lambda: None, "2 replicas": lambda: on_virtual_cpus(2), "mesh": lambda: on_virtual_mesh(2, 1)}
 ELSEWHERE = [("one device", True), ("2 replicas", False), ("2 replicas", True), ("mesh", False)]
@@ -133,3 +136,28 @@ def test_a_spike_is_left_out_or_taken_back(tmp_path, policy, figure):
         around.input.origin += 11 * BATCH
         led(around, (100, 120))
     assert_same(weights(trainer), weights(around))
+
+
+SERVED, APART, TOGETHER = object.__new__(ServedStrategy), True, False
+
+
+@pytest.mark.parametrize(
+    ("settings", "strategy", "apart", "says"),
+    [
+        (
+            {"on_nonfinite": "skip"},
+            None,
+            APART,
+            r"^`Trainer\.on_nonfinite = 'skip'` is .*`Trainer\.local_steps`.*'rollb",
+        ),
+        ({"on_spike": "rollback"}, None, APART, r"^`Trainer\.on_spike` is .*`Trainer\.local_steps`.* leave it out"),
+        ({"on_nonfinite": "skip"}, SERVED, TOGETHER, r"^`Trainer\.on_nonfinite = 'skip'` is .*`@parameter_server\(\)`"),
+        ({"on_nonfinite": "rollback"}, SERVED, TOGETHER, r"^`Trainer\.on_nonfinite = 'rollback'` is .*`@parameter_ser"),
+        ({"on_spike": "skip"}, SERVED, TOGETHER, r"^`Trainer\.on_spike` is .*`@parameter_server\(\)`.*`@mirrored\(\)`"),
+    ],
+)
+def test_where_steps_are_not_taken_together_a_policy_is_refused_by_name(settings, strategy, apart, says):
+    nothing = dict.fromkeys(("on_spike", "max_skips", "max_rollbacks", "spike_factor"))
+    policies = Policies(**{"on_nonfinite": "raise", **nothing, **settings})
+    with pytest.raises(ConfigurationError, match=says):
+        policies.skipping(SimpleNamespace(exchange=SimpleNamespace(apart=apart)), SimpleNamespace(strategy=strategy))

@@ -38,3 +38,26 @@ def test_a_run_that_goes_on_has_those_of_before_and_none_twice(tmp_path, first_s
     found = [(line["step"], line["warning"]) for line in kept(path)]
     early = (10, "early 1") if first_step else (30, "early 2")
     assert found == [early, (20, "late 1") if first_step == 20 else (30, "late 2")]
+
+
+def test_what_each_time_is_another_thing_is_kept_each_time(tmp_path):
+    path = tmp_path / "warnings.jsonl"
+    for _ in range(2):  # the second time it was killed, and comes to the same steps
+        telemetry = Telemetry([], Warned(path, 10))
+        telemetry.progress(10)
+        for step in (7, 8):
+            telemetry.warn(f"step {step} was left out")
+        telemetry.close()
+    assert [line["warning"] for line in kept(path)] == ["step 7 was left out", "step 8 was left out"]
+
+
+def test_what_a_run_forgets_as_it_goes_back_is_given_again(tmp_path):
+    path = tmp_path / "warnings.jsonl"
+    telemetry = Telemetry([], Warned(path, 0))
+    for step in (30, 20, 30):
+        telemetry.rewind(20)
+        telemetry.progress(step)
+        telemetry.warn_once("it is slow")
+        assert [line["step"] for line in kept(path)] == [step]
+        telemetry.rewind(10)
+    telemetry.close()
