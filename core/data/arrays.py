@@ -108,7 +108,7 @@ def as_kept(name: str, feature: str, values: Array) -> Array:
         )
     if values.dtype == np.bool_ or (values.dtype == np.uint8 and values.ndim > 1):
         return values
-    if values.dtype.kind == "f" or values.dtype == tf.bfloat16.as_numpy_dtype:
+    if values.dtype.kind == "f" or values.dtype.name == "bfloat16":
         return _as_float32(name, feature, values)
     if values.dtype.kind not in "iu":
         raise DataError(
