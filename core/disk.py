@@ -23,11 +23,13 @@ from core.errors import NoRoomError
 
 # What a process that was killed leaves behind: unfinished files of `write_whole`, and those of versions before it.
 _UNFINISHED = re.compile(r"\.write-(\d+)|\.(?:.+\.)?(\d+)\.tmp|(?:run|result)\.(\d+)\.tmp", re.DOTALL)
+_UNFINISHED_FOLDER = re.compile(r"\.(.+)\.(\d+)\.tmp", re.DOTALL)
 _REMEDIES = {
     errno.ENOSPC: "Make room there (`df -h` and `df -i` show what is left)",
     errno.EDQUOT: "Your quota is used up (`quota -s` shows it): remove files, or ask for more",
     errno.EFBIG: "Files may not become that large here: raise the limit (`ulimit -f`), or use another file system",
 }
+FULL = tuple(_REMEDIES)  # the numbers of such errors
 GOES_ON = "the same command then goes on from the last checkpoint"
 
 
@@ -106,6 +108,18 @@ def remove_unfinished(folders: Iterable[Path]) -> None:
                     _remove(path, is_ours=path.name == unfinished_folder(folder, pid).name)
         except OSError as error:
             print(f"Warning: `{folder}` could not be searched for leftovers: {error.strerror}.", flush=True)
+
+
+def remove_unfinished_folders(parent: Path, name: str | None = None) -> None:
+    """Removes folders that processes that are gone were making as `unfinished`: all of them, or what was to be `name`.
+
+    By name it leaves alone what else lies in a folder that isn't ours.
+    """
+    with contextlib.suppress(OSError):  # who then writes there is told
+        for path in parent.iterdir():
+            found = _UNFINISHED_FOLDER.fullmatch(path.name)
+            if found and name in (None, found[1]) and path.is_dir() and not _is_another(int(found[2])):
+                _remove(path, is_ours=True)
 
 
 def _remove(path: Path, *, is_ours: bool) -> None:

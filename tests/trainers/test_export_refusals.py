@@ -1,7 +1,9 @@
 """What stops an export before, or beside, the fresh process: by name, with the documented exit code."""
 
 import json
+import os
 import runpy
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -10,9 +12,10 @@ import pytest
 import tensorflow as tf
 
 from core.data import ArraySource
+from core.disk import remove_unfinished_folders
 from core.errors import CheckpointError, ConfigurationError, NoRoomError
 from core.task import Served
-from trainers.export import alone, compare
+from trainers.export import alone, compare, folder
 from trainers.export.compare import Difference, computed_alone, differences, examples_of
 from trainers.export.folder import write_export
 from trainers.modes import export
@@ -59,6 +62,38 @@ def test_a_disk_that_is_full_in_the_fresh_process(tmp_path, monkeypatch):
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(alone.__file__, run_name="__main__")
     assert ended.value.code == NoRoomError.exit_code
+
+
+@pytest.mark.parametrize(
+    ("message", "error", "says"),
+    [
+        ("a/.b.1.tmp/part-0; No space left on device [Op:SaveV2]", NoRoomError, "/made` can't.*No space.*then exports"),
+        ("a/.b.1.tmp/part-0; Input/output error", tf.errors.UnknownError, "Input/output"),
+    ],
+)
+def test_a_disk_that_is_full_where_tensorflow_writes(message, error, says, tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise tf.errors.UnknownError(None, None, message)
+
+    monkeypatch.setattr(folder, "examples_of", fail)
+    with pytest.raises(error, match=says):
+        write_export(tmp_path / "made", None, None, SimpleNamespace(weights="float32"), {})
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_killed_export_left_is_removed_and_nothing_else(tmp_path, monkeypatch):
+    gone, alive = subprocess.Popen(["true"]), os.getppid()
+    gone.wait()
+    mine = [f".made.{gone.pid}.tmp", f".made.{alive}.tmp", f".other.{gone.pid}.tmp", f".{gone.pid}.tmp"]
+    for name in mine:
+        (tmp_path / name / "saved_model").mkdir(parents=True)
+    (tmp_path / f".file.{gone.pid}.tmp").write_text("")
+    monkeypatch.setattr(folder, "examples_of", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        write_export(tmp_path / "made", None, None, SimpleNamespace(weights="float32"), {})
+    assert {path.name for path in tmp_path.iterdir()} == {*mine[1:], f".file.{gone.pid}.tmp"}
+    remove_unfinished_folders(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {mine[1], mine[3], f".file.{gone.pid}.tmp"}
 
 
 class Kinds:

@@ -1,14 +1,17 @@
 """The folder of an export: a file or folder for each format, and `export.json`, which says what is in them."""
 
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import tensorflow as tf
+
 from core.checkpoint.versions import versions
 from core.data import Source
-from core.disk import disk_full, space_for, unfinished_folder
-from core.errors import ConfigurationError
+from core.disk import FULL, disk_full, remove_unfinished_folders, space_for, unfinished
+from core.errors import ConfigurationError, NoRoomError
 from trainers.export.asked import Asked
 from trainers.export.compare import check_same, computed_alone, differences, examples_of
 from trainers.export.program import Program
@@ -20,7 +23,8 @@ THEN = "the same command then exports: nothing was put in place"
 
 def write_export(target: Path, program: Program, source: Source, asked: Asked, origin: Mapping[str, Any]) -> None:
     """Writes what is asked for, and puts it in place once all of it computes what the task does; or nothing."""
-    temporary = unfinished_folder(target.parent)
+    temporary = unfinished(target)
+    remove_unfinished_folders(target.parent, target.name)
     with space_for(target, then=THEN):
         try:
             _make(temporary, target)
@@ -50,8 +54,16 @@ def write_export(target: Path, program: Program, source: Source, asked: Asked, o
             }
             (temporary / "export.json").write_text(json_text(content), "utf-8")
             temporary.rename(target)
+        except tf.errors.OpError as error:
+            raise _full(error, target) or error from None
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _full(error: tf.errors.OpError, target: Path) -> NoRoomError | None:
+    """Returns what to say where TensorFlow, which writes variables itself, found no room on a disk."""
+    code = next((code for code in FULL if f"; {os.strerror(code)}" in error.message), 0)
+    return disk_full(OSError(code, ""), target, then=THEN)
 
 
 def _make(temporary: Path, target: Path) -> None:

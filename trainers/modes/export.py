@@ -9,7 +9,7 @@ import gin
 from core import checkpoint
 from core.checkpoint.files import file_sha256
 from core.checkpoint.manifest import MANIFEST
-from core.disk import remove_unfinished
+from core.disk import remove_unfinished_folders
 from core.errors import ConfigurationError
 from core.task import Task
 from core.workers.cluster import cluster_from_environment
@@ -45,7 +45,7 @@ def run(session: Session) -> int:
     if changes := session.changes_of_experiment(manifest):
         print(f"Warning: `{manifest.path}` is of a run of another configuration:\n{changes}", flush=True)
     exports = session.workdir.path / "export"
-    remove_unfinished([exports])
+    remove_unfinished_folders(exports)
     name = manifest.path.name if wanted.weights == "float32" else f"{manifest.path.name}-{wanted.weights}"
     target = Path(flags.export_dir or exports / name)
     if target.exists():
