@@ -1,0 +1,31 @@
+"""What policies cost: the measurement at a small size, and that the page has a row for each of them."""
+
+import gin
+import pytest
+
+from benchmarks import policies
+from benchmarks.pages import rows_in
+from tests.commands import CHECKOUT
+
+
+@pytest.fixture(autouse=True)
+def no_bindings_are_left():
+    yield
+    gin.clear_config()
+
+
+@pytest.mark.long
+def test_each_policy_has_a_row_beside_what_training_does_anyway():
+    rows = [dict(zip(policies.HEAD, row, strict=True)) for row in policies.measured("digits_mlp", 2, steps=4)]
+    assert [row["policy"] for row in rows] == [*policies.POLICIES]
+    assert rows[0]["beside `raise`"] == "1.000 times as long"
+    for row in rows:
+        assert float(row["a step"].removesuffix(" µs")) > 0.0
+        low, high = map(float, row["95 %"].split(" to "))
+        assert 0.0 < low <= high
+
+
+def test_the_page_has_each_policy_in_each_experiment_or_none():
+    rows = rows_in((CHECKOUT / "docs" / "never-lose-a-run.md").read_text(), "policies")
+    found = [(row[0], row[1]) for row in rows if len(row) > 1]
+    assert found in ([], [(f"`{name}`", policy) for name in policies.CONFIGURATIONS for policy in policies.POLICIES])
