@@ -11,6 +11,7 @@ from test_language_model import SHAPES
 from core.random import Rng, RowRng
 from models import beam_search, greedy, sampled
 from models.language.sampling import keep_nucleus, keep_top_k
+from trainers.export.program import Program
 
 RNG = Rng.from_seed(0)
 PROMPTS, LENGTHS = [[1, 2, 3, 4], [5, 0, 0, 0], [7, 8, 0, 0]], [4, 1, 2]
@@ -54,6 +55,19 @@ def test_greedy_is_the_argmax_of_the_whole_network(shape):
         while len(expected) < CONTEXT:
             expected.append(int(np.argmax(log_p(task, [expected])[0, -1])) if END not in expected[length:] else END)
         np.testing.assert_array_equal(row, expected)
+
+
+def test_what_is_exported_writes_the_same_text():
+    task = lively(decoder=greedy())
+    served = Program(task, {"tokens": tf.TensorSpec([CONTEXT], tf.int32)}).exported("float32")[1]
+    for row, prompt, length in zip(write(task), PROMPTS, LENGTHS, strict=True):
+        made = served["prefill"](tokens=tf.constant([prompt[:length]]))
+        text = prompt[:length]
+        while len(text) < CONTEXT:
+            text.append(int(np.argmax(made["logits"][0])) if END not in text[length:] else END)
+            cache = {name: made[name] for name in ("keys", "values", "position")}
+            made = served["decode"](tokens=tf.constant([text[-1:]]), **cache) if len(text) < CONTEXT else made
+        np.testing.assert_array_equal(row, text)
 
 
 def test_beams_find_the_same_for_a_prompt_alone_as_among_others():
