@@ -95,11 +95,12 @@ def parse(words: Sequence[str]) -> FlagValues:
         raise ConfigurationError(
             f"`--mode` is {flags.mode!r}; use one of {', '.join(MODES)}.{did_you_mean(flags.mode, MODES)}"
         )
-    if flags.workdir and (scheme := re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", flags.workdir)):
-        raise ConfigurationError(
-            f"`--workdir` is {flags.workdir!r}: a run keeps its files in a folder of this machine, and writes to no "
-            f"`{scheme[0]}`. Mount it as a folder, or name another and copy it there afterwards."
-        )
+    for name in ("workdir", "export_dir"):
+        if flags[name].value and (scheme := re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", flags[name].value)):
+            raise ConfigurationError(
+                f"`--{name}` is {flags[name].value!r}: files are kept in a folder of this machine, and nothing is written "
+                f"to `{scheme[0]}`. Mount it as a folder, or name another and copy it there afterwards."
+            )
     for name, modes in ONLY_IN.items():
         if flags[name].present and flags[name].value is not False and flags.mode not in modes:
             raise ConfigurationError(f"`--{name}` has no effect with `--mode={flags.mode}`: leave it out.")

@@ -1,6 +1,7 @@
 """A run from Python: what it has learnt, as evaluation reads it, with bindings of its own."""
 
 import contextlib
+import importlib
 import json
 import logging
 import shutil
@@ -168,6 +169,7 @@ def test_the_bindings_of_the_process_stay_as_they_are(bent, fails, tmp_path):
         path = tmp_path / "broken"
         shutil.copytree(bent[0], path)
         shutil.rmtree(path / "checkpoints")
+    importlib.import_module("late_calls")
     gin.bind_parameter("bent.by", 7.0)
     gin.finalize()
 

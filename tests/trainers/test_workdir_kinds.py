@@ -95,8 +95,9 @@ def test_a_workdir_that_is_no_folder(tmp_path, make):
 
 @pytest.mark.parametrize("flag", ["gs://bucket/run", "s3://b", "hdfs://x/y", "file:///tmp/x"])
 def test_remote_workdirs_are_refused_by_name(flag, capsys):
-    assert main(["--gin_file=configs/digits_linear.gin", f"--workdir={flag}"]) == 2
-    assert flag in capsys.readouterr().err
+    for name in (f"--workdir={flag}", f"--export_dir={flag}"):
+        assert main(["--gin_file=configs/digits_linear.gin", "--mode=export", name]) == 2
+        assert f"`{name.partition('=')[0]}` is '{flag}'" in capsys.readouterr().err
 
 
 RESULT = {"step": 40, "exit_code": 0, "evaluation": {"loss": 1.0}}
