@@ -51,5 +51,7 @@ class Calling:
 
     def call_one(self, hook: Hook, run: Run) -> None:
         """Calls one hook, under watch."""
-        self._watchdog.begin(hook.section, f"the hook `{type(hook).__name__}`")
+        name = f"the hook `{type(hook).__name__}`"
+        self._watchdog.begin(hook.section, name)
         hook(run)
+        self._watchdog.begin(hook.section, f"what follows {name}")  # where a worker may wait for one still at the hook
