@@ -96,10 +96,11 @@ def parse(words: Sequence[str]) -> FlagValues:
             f"`--mode` is {flags.mode!r}; use one of {', '.join(MODES)}.{did_you_mean(flags.mode, MODES)}"
         )
     for name in ("workdir", "export_dir"):
-        if flags[name].value and (scheme := re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", flags[name].value)):
+        folder = str(flags[name].value or "")
+        if scheme := re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", folder):
             raise ConfigurationError(
-                f"`--{name}` is {flags[name].value!r}: files are kept in a folder of this machine, and nothing is written "
-                f"to `{scheme[0]}`. Mount it as a folder, or name another and copy it there afterwards."
+                f"`--{name}` is {folder!r}: files are kept in a folder of this machine, and nothing is written to "
+                f"`{scheme[0]}`. Mount it as a folder, or name another and copy it there afterwards."
             )
     for name, modes in ONLY_IN.items():
         if flags[name].present and flags[name].value is not False and flags.mode not in modes:
