@@ -1,5 +1,6 @@
 """All that a run goes on from, saved and restored as one checkpoint."""
 
+import contextlib
 import fnmatch
 import functools
 import json
@@ -14,7 +15,7 @@ from core import checkpoint
 from core.checkpoint import Best
 from core.distribution import Agreement, MeshStrategy, make_drift_check
 from core.engine import ALL_WELL, Progress, Skipping
-from core.errors import ConfigurationError, NotFiniteError, shown
+from core.errors import CheckpointError, ConfigurationError, DriftError, NotFiniteError, shown
 from core.optimizers import Optimizer
 from core.weights import AVERAGES
 from core.workers import is_chief, joined
@@ -65,7 +66,7 @@ class RunState:
         self.beginnings: dict[str, Any] = {}
         tokenizer = experiment.train_source.tokenizer
         self.tokenizer = tokenizer and tokenizer.identity
-        self.check_replicas = make_drift_check(experiment.strategy, self.variables)
+        self._check_drift = make_drift_check(experiment.strategy, self.variables)
         self.peers = peers_of(experiment.strategy)
         self.saves = checkpoint.Saves(workdir.checkpoints, keep=settings.keep, peers=self.peers)
         self.replicas = experiment.strategy.num_replicas_in_sync
@@ -92,6 +93,15 @@ class RunState:
     def best(self) -> Best | None:
         """Returns the best checkpoint that is kept; the chief alone knows it."""
         return self.saves.keeper.best(self.step)
+
+    def check_replicas(self) -> None:
+        """Raises a `DriftError`, on all workers, where replicas no longer hold the same variables."""
+        try:
+            self._check_drift()
+        except DriftError:
+            with contextlib.suppress(CheckpointError):  # the drift is why the run ends
+                self.saves.settle()  # what is being saved is from before: of parts, all see to it that it is whole
+            raise
 
     def report(self, figures: Mapping[str, float]) -> None:
         """Takes over figures of how good this state is."""
@@ -163,9 +173,8 @@ class RunState:
     def restore(self, manifest: checkpoint.Manifest, *, optimizers: bool = True) -> bool:
         """Goes on from a checkpoint; returns whether its metric line in flight goes on as well.
 
-        What it holds of `optimizers` is left there if they are to begin anew, which may be others than they were.
-
-        A run that a hook has stopped is over, unless it is given more steps or other hooks.
+        What it holds of `optimizers` is left there if they are to begin anew, which may be others than they were. A
+        run that a hook has stopped is over, unless it is given more steps or other hooks.
         """
         learnt = manifest.extra.get("tokenizer", self.tokenizer)
         if learnt != self.tokenizer:

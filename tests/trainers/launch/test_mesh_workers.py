@@ -93,12 +93,25 @@ def test_a_signal_stops_both_with_everything_saved_and_they_go_on(plan, tmp_path
 
 
 PLANTS = """
+import time
+
 import gin
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
+from core.checkpoint import saves
 from core.workers import is_chief
 from trainers.hooks import Hook
+
+write_parts = saves.write_parts
+
+
+def slowly(*arguments):  # step 20 is still being saved when step 40 drifts
+    time.sleep(3)
+    return write_parts(*arguments)
+
+
+saves.write_parts = slowly
 
 
 @gin.configurable
