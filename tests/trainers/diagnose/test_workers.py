@@ -27,4 +27,6 @@ def test_a_slow_worker_is_named_by_the_first(tmp_path):
     together = found["points"][-1]
     assert together["replicas_alone"][1] > 0.9 * 0.1 > 2 * together["replicas_alone"][0]
     assert {crossing["phase"] for crossing in together["collectives"]} == {"net"}
-    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["diagnosis.json", "diagnosis.svg"]
+    made = {path.name for path in (tmp_path / "run").iterdir()}
+    # A worker that begins when the other has made the folder keeps there what TensorFlow says.
+    assert made - {"native_stderr_1.log"} == {"diagnosis.json", "diagnosis.svg"}
