@@ -165,7 +165,7 @@ def _define(flag_values: FlagValues) -> None:
     text("images", None, "a folder of images for `--mode=sample` to translate")
 
 
-def run(flags: FlagValues) -> int:
+def run(flags: FlagValues, *, ends_process: bool = False) -> int:
     """Runs the mode that the flags name, or serves the process that does; returns the exit code."""
     try:
         place, (_, workdir) = served_place(), _given(flags)
@@ -176,10 +176,10 @@ def run(flags: FlagValues) -> int:
         serve(place, workdir)
     preemption = Preemption()
     with preemption.heard() if flags.mode in ("train", "evaluate_continuously") else without_wishes():
-        return _run(flags, preemption)
+        return _run(flags, preemption, ends_process=ends_process)
 
 
-def _run(flags: FlagValues, preemption: Preemption) -> int:
+def _run(flags: FlagValues, preemption: Preemption, *, ends_process: bool) -> int:
     start_logging(flags.verbosity)
     try:
         check_own_packages()
@@ -191,7 +191,7 @@ def _run(flags: FlagValues, preemption: Preemption) -> int:
         if flags.mode == "replay":  # before its configuration is read
             read_capsule(workdir)
         configuration = audit.read(files, flags.gin_param, search=[CHECKOUT])
-        with native_stderr_in(_log_folder(flags, workdir)):
+        with native_stderr_in(_log_folder(flags, workdir), ends_process=ends_process):
             with held_back(signal.SIGTERM):  # by NumPy's threads for good: what comes is this thread's to hear
                 import_packages("numpy")
             import_packages("rich.progress", "tensorboard.summary.writer.record_writer", "tensorflow")
@@ -246,4 +246,4 @@ def saying_goodbye() -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    run_app(parse, run)
+    run_app(parse, functools.partial(run, ends_process=True))

@@ -17,10 +17,11 @@ from trainers.streams import lasting_stream
 
 
 @contextlib.contextmanager
-def native_stderr_in(workdir: Path | None) -> Iterator[None]:
+def native_stderr_in(workdir: Path | None, *, ends_process: bool = False) -> Iterator[None]:
     """Sends what TensorFlow's C++ writes to stderr to a file of the workdir; `sys.stderr` stays where it was.
 
     No environment variable silences TensorFlow's start-up lines altogether, and level 3 would hide real errors as well.
+    A failure that `ends_process` leaves the descriptor there: threads that read ahead are not done with failing.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     path = workdir / log_name() if workdir else Path(os.devnull)
@@ -37,20 +38,23 @@ def native_stderr_in(workdir: Path | None) -> Iterator[None]:
     visible = lasting_stream(spare, like=sys.stderr)
     python_stderr, sys.stderr = sys.stderr, visible
     faulthandler.enable(visible)  # a crash in C++ still says where Python was
+    failed = False
     try:
         yield
     except BaseException as error:
+        failed = True
         plain = isinstance(error, ValueError | TypeError | OSError) or exit_code_of(error) != TapeloopError.exit_code
         if workdir and not plain:
             _show_tail(path, visible)
         raise
     finally:
-        faulthandler.disable()
-        sys.stderr = python_stderr
-        os.dup2(original, 2)
-        os.close(original)
-        visible.close()
-        os.close(spare)
+        if not (failed and ends_process):
+            faulthandler.disable()
+            sys.stderr = python_stderr
+            os.dup2(original, 2)
+            os.close(original)
+            visible.close()
+            os.close(spare)
 
 
 def move_native_stderr(workdir: Path) -> None:

@@ -39,7 +39,7 @@ def served_place() -> ServedCluster | None:
 def serve(cluster: ServedCluster, workdir: Path) -> NoReturn:
     """Serves the chief of this cluster until it has no more use for it, and ends the process."""
     try:
-        with native_stderr_in(None):
+        with native_stderr_in(None, ends_process=True):
             code = _serve(cluster, workdir)
     except BaseException as error:
         code = report(error, verbose=False)

@@ -108,6 +108,16 @@ Noisy.every = 10
 TWO = ("--gin_param=Experiment.strategy = @mirrored()", "--gin_param=mirrored.replicas = 2")
 THEIRS = "raise type('Theirs', (BaseException,), {})('mine')"
 W = "w = given[0].experiment.task.net.w; "
+# Threads that read ahead fail after the run has, and C++ says so.
+STILL_SPEAKING = """
+import os, threading, time
+def speak():
+    while True:
+        os.write(2, b"C++ speaks\\n")
+        time.sleep(1e-4)
+threading.Thread(target=speak, daemon=True).start()
+np.zeros(2**46)
+"""
 SIGTERM = "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"
 
 
@@ -145,6 +155,7 @@ ROWS = [
     Row("train", "source", "open('/dev/full', 'w').write('x' * 10**6)", 8, "No space left on device"),
     Row("train", "source", "raise DataError('torn')", 4, "torn"),
     Row("train", "reading", "np.zeros(2**46)", 8, "out of memory while reading a batch: Unable to allocate 512. TiB"),
+    Row("train", "reading", STILL_SPEAKING, 8, "out of memory while reading a batch: Unable to allocate 512. TiB"),
     Row("train", "evaluation", "raise MemoryError", 8, "out of memory while"),
     Row("train", "hook", SIGTERM, 75, "stopped by SIGTERM", True),
     Row("train", "constructor", SIGTERM, 75, "stopped by SIGTERM"),
