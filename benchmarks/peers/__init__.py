@@ -1,0 +1,1 @@
+"""How fast Tapeloop trains beside its peers: the same model, batches, data and optimizer, in fresh processes."""

@@ -1,0 +1,132 @@
+"""How fast Tapeloop trains beside its peers: `python -m benchmarks.peers [--prepare] [--works=mlp,conv] [--rounds=4]`
+
+Each peer is a program as its own experts would write it (`benchmarks/peers/programs`), in an environment of its own,
+which `--prepare` makes. All begin with the same weights and read the same batches; a row whose loss differs is void.
+Prints tables of steps a second and ratios, for what is to be reached too, and keeps the results as JSON, after every
+process: what an interrupted run has measured stays. `--write` brings the tables of docs/performance.md up to date.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import pages
+from benchmarks.environments import prepare
+from benchmarks.machine import machine
+from benchmarks.peers import kept
+from benchmarks.peers.roster import PEERS, TARGETS
+from benchmarks.peers.rounds import CHECKOUT, interleaved
+from benchmarks.peers.table import peers_table, rows_of, targets_table
+from benchmarks.peers.works import WORKS
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measures, prints and keeps; returns 1 where a row is void."""
+    flags = parse(arguments)
+    if flags.prepare:
+        for environment in {PEERS[name].environment for name in flags.peers} - {None}:
+            prepare(str(environment))
+    results = kept.read(flags.json)
+    try:
+        for name in flags.works if flags.rounds else ():
+            measure(name, flags, results)
+    except KeyboardInterrupt:
+        print("interrupted: this is what there is", flush=True)
+    shown = [name for name in flags.works if name in results]
+    for name in shown:
+        show(name, results[name])
+    if flags.write:
+        pages.write(CHECKOUT / "docs", tables(results), {})
+    return int(any(row.wrong.startswith("void") for name in shown for row in rows_of(results[name]["found"]).values()))
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Returns the flags; `--peers=jax` stands for all of JAX's."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("--prepare", action="store_true", help="first make the environments that aren't there")
+    parser.add_argument("--works", default=",".join(WORKS), help="of %(default)s (default: all)")
+    parser.add_argument(
+        "--peers", default=",".join(PEERS), help="of %(default)s (default: all), or how they begin: jax"
+    )
+    parser.add_argument("--rounds", type=int, default=4, help="0 shows what is kept (default: 4)")
+    parser.add_argument("--seconds", type=float, default=2.5, help="of a process's timed steps (default: 2.5)")
+    parser.add_argument("--json", type=Path, default=kept.FILE, help="where results are kept (default: build/peers)")
+    parser.add_argument("--write", action="store_true", help="bring the tables of docs/performance.md up to date")
+    flags = parser.parse_args(arguments)
+    flags.works = chosen(parser, "--works", flags.works, list(WORKS))
+    flags.peers = chosen(parser, "--peers", flags.peers, list(PEERS))
+    return flags
+
+
+def chosen(parser: argparse.ArgumentParser, flag: str, given: str, known: Sequence[str]) -> list[str]:
+    """Returns those of `known` that are given, or whose beginning up to a dash is; ends the command for a stranger."""
+    words = [word for word in given.split(",") if word]
+    for word in words:
+        if not any(_is_meant(name, word) for name in known):
+            parser.error(f"`{flag}` names `{word}`; there are {', '.join(known)}.")
+    return [name for name in known if any(_is_meant(name, word) for word in words)]
+
+
+def _is_meant(name: str, word: str) -> bool:
+    return name == word or name.startswith(f"{word}-")
+
+
+def measure(name: str, flags: argparse.Namespace, results: dict[str, Any]) -> None:
+    """Lays the work out, and runs all peers on it."""
+    from benchmarks.peers.laid_out import lay_out  # which imports TensorFlow
+
+    peers = [peer for peer in flags.peers if name in PEERS[peer].works]
+    own = {"machine": machine(), "rounds": flags.rounds, "found": {}}
+
+    def say(line: str) -> None:
+        print(f"{name}, {line}", flush=True)
+        kept.write(flags.json, {**results, name: own})
+
+    with tempfile.TemporaryDirectory() as scratch:
+        lay_out(name, Path(scratch))
+        results[name] = own
+        interleaved(peers, Path(scratch), rounds=flags.rounds, seconds=flags.seconds, found=own["found"], say=say)
+
+
+def show(name: str, result: dict[str, Any]) -> None:
+    """Prints the tables of a work."""
+    rows, console = rows_of(result["found"]), Console(width=140)
+    for title, (head, cells) in (
+        (f"{WORKS[name].what}; {where(result)}", peers_table(rows)),
+        ("to be reached", targets_table(rows, TARGETS[name])),
+    ):
+        table = Table(*head, title=title)
+        for row in cells:
+            table.add_row(*row)
+        console.print(table)
+
+
+def where(result: dict[str, Any]) -> str:
+    """Names the machine."""
+    about = result["machine"]
+    return (
+        f"{about['cores']} cores of {about['processor']}, TensorFlow {about['tensorflow']}, {result['rounds']} rounds"
+    )
+
+
+def tables(results: dict[str, Any]) -> dict[str, str]:
+    """Returns the tables of pages by name."""
+    found = {}
+    for name, result in results.items():
+        rows = rows_of(result["found"])
+        found[f"peers, {name}"] = f"{WORKS[name].what}, on {where(result)}:\n\n" + pages.table(*peers_table(rows))
+        found[f"targets, {name}"] = pages.table(*targets_table(rows, TARGETS[name]))
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

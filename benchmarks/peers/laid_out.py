@@ -1,0 +1,55 @@
+"""The folder of a work, which every program reads: data, initial weights and order of examples are Tapeloop's own."""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import gin
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from benchmarks.peers.works import WORKS, Arrays
+from core.data.pipeline import position_indices
+from trainers import configurables as configurables  # registers them with gin
+from trainers.experiment import Experiment
+from trainers.settings import Settings as Settings  # so too
+
+GIN = Path(__file__).parent / "works"
+
+
+def lay_out(name: str, folder: Path) -> None:
+    """Writes the work called so into `folder`."""
+    work = WORKS[name]
+    save(folder / "data.npz", work.data())
+    gin.clear_config()
+    bindings = [f"npz.path = {str(folder / 'data.npz')!r}", "Clock.every = 1", "Clock.check = 1", "Clock.seconds = 0.0"]
+    gin.parse_config_files_and_bindings([str(GIN / "common.gin"), str(GIN / f"{name}.gin")], bindings)
+    batch, experiment = gin.query_parameter("Trainer.global_batch_size"), Experiment()
+    gin.clear_config()
+    save(folder / "weights.npz", by_plain_name(experiment.task.parameters()))
+    indices = position_indices(
+        experiment.shown_source,  # no stream, and so the one that is trained on
+        first_step=0,
+        num_steps=work.order,
+        global_batch_size=batch,
+        seed=experiment.seed,
+    )
+    np.save(folder / "order.npy", indices.numpy().reshape(work.order, batch).astype(np.int32))
+    said = {"name": name, "batch": batch, "chunk": work.chunk, "log": work.log, "check": work.check}
+    (folder / "work.json").write_text(json.dumps(said))
+
+
+def save(path: Path, arrays: Arrays) -> None:
+    """Writes arrays by name."""
+    np.savez(path, allow_pickle=False, **arrays)
+
+
+def by_plain_name(parameters: Mapping[str, tf.Variable]) -> dict[str, npt.NDArray[np.generic]]:
+    """Returns weights by the names that programs know: without the network's, queries, keys and values as one."""
+    plain = {path.removeprefix("net/"): value.numpy() for path, value in parameters.items()}
+    for path in [path for path in plain if re.search(r"attention/query/[wb]$", path)]:
+        parts = [plain.pop(path.replace("query", part)) for part in ("query", "key", "value")]
+        plain[path.replace("query", "qkv")] = np.concatenate(parts, axis=-1)
+    return plain

@@ -1,0 +1,84 @@
+"""Keras 3 on TensorFlow: `compile` and `fit`, with a data set whose every element is one vectorised gather.
+
+An epoch is what is timed as one. Its mean loss is Keras's own.
+"""
+
+import json
+import math
+import os
+import sys
+import time
+from pathlib import Path
+
+os.environ["KERAS_BACKEND"] = "tensorflow"
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import tensorflow as tf
+
+from benchmarks.peers.programs.keras_nets import NETS
+from benchmarks.peers.programs.work import SEGMENT_SECONDS, Work
+
+
+class Epochs(keras.callbacks.Callback):
+    """Notes when each epoch ends, and stops in time."""
+
+    def __init__(self, seconds=math.inf):
+        super().__init__()
+        self.seconds, self.ends = seconds, []
+
+    def on_train_begin(self, logs=None):
+        self.ends = [time.perf_counter()]
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.ends.append(time.perf_counter())
+        self.model.stop_training = self.ends[-1] - self.ends[0] >= self.seconds and len(self.ends) > 2
+
+
+def settings_of(variant, work):
+    """Returns what `compile` is given."""
+    return {
+        "default": {},
+        "jit": {"jit_compile": True},
+        "chunks": {"steps_per_execution": work.chunk},
+        "jit-chunks": {"steps_per_execution": work.chunk, "jit_compile": True},
+    }[variant]
+
+
+def batches(work):
+    features = [tf.constant(work.data["tokens" if work.name == "transformer" else "image"])]
+    targets = features[0] if work.name == "transformer" else tf.constant(work.data["label"])
+
+    def gathered(rows):
+        if work.name == "transformer":
+            tokens = tf.gather(targets, rows)
+            return tokens[:, :-1], tokens[:, 1:]
+        return tf.gather(features[0], rows), tf.gather(targets, rows)
+
+    return tf.data.Dataset.from_tensor_slices(work.order).repeat().map(gathered).prefetch(tf.data.AUTOTUNE)
+
+
+def main():
+    folder, variant, seconds = sys.argv[1:]
+    work = Work(Path(folder))
+    model = NETS[work.name](work.weights)
+    model.compile(
+        # Keras adds it before the correction: of 1e-8, that moves the loss.
+        optimizer=keras.optimizers.Adam(1e-3, epsilon=1e-9),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        **settings_of(variant, work),
+    )
+    data, epochs = batches(work), Epochs()
+    compared = model.fit(
+        data, steps_per_epoch=work.log, epochs=work.check // work.log, verbose=0, shuffle=False, callbacks=[epochs]
+    )
+    step = (epochs.ends[-1] - epochs.ends[-2]) / work.log
+    per_epoch = max(1, math.ceil(SEGMENT_SECONDS / step / work.chunk)) * work.chunk
+    timed = Epochs(float(seconds))
+    model.fit(data, steps_per_epoch=per_epoch, epochs=10**6, verbose=0, shuffle=False, callbacks=[timed])
+    rates = [per_epoch / (end - began) for began, end in zip(timed.ends[1:-1], timed.ends[2:], strict=True)]
+    print(json.dumps({"loss": compared.history["loss"][-1], "rates": rates}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

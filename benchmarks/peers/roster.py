@@ -1,0 +1,87 @@
+"""The peers: who they are, in which environment each runs, and which works it is written for."""
+
+from typing import NamedTuple
+
+PROGRAMS = "benchmarks.peers.programs"
+DENSE = ("mlp", "softmax", "transformer")  # a convolution in a loop of XLA takes XLA's slowest path: seconds a step
+SMALL = ("mlp", "softmax")
+ALL = (*DENSE, "conv")
+
+
+class Peer(NamedTuple):
+    """A program and its variant; `environment` is one of `benchmarks.environments`, None is Tapeloop's own."""
+
+    what: str
+    program: str
+    variant: str
+    environment: str | None = None
+    works: tuple[str, ...] = ALL
+
+
+PEERS = {
+    "hand-step": Peer("TensorFlow by hand, a step a call", "by_hand", "step"),
+    "hand-loop": Peer("TensorFlow by hand, a loop in the graph over an iterator", "by_hand", "loop"),
+    "hand-xla": Peer("the same, the step by XLA", "by_hand", "xla"),
+    "hand-fed": Peer("by hand, stacked steps in one XLA program, fed with batches", "by_hand", "fed", works=DENSE),
+    "hand-indices": Peer("the same, handed indices, a gather a step", "by_hand", "indices", works=DENSE),
+    "hand-gather": Peer("the same, handed indices, one gather", "by_hand", "gather", works=SMALL),
+    "keras-default": Peer("Keras `fit`", "in_keras", "default", "keras"),
+    "keras-jit": Peer("Keras `fit`, `jit_compile`", "in_keras", "jit", "keras"),
+    "keras-chunks": Peer("Keras `fit`, `steps_per_execution`", "in_keras", "chunks", "keras"),
+    "keras-both": Peer("Keras `fit`, both", "in_keras", "jit-chunks", "keras"),
+    "jax-step": Peer("JAX and Optax, a jitted step a call", "in_jax", "step", "jax"),
+    "jax-scan": Peer("JAX and Optax, `lax.scan`, fed with batches", "in_jax", "scan", "jax", DENSE),
+    "jax-indices": Peer("the same, handed indices, a gather a step", "in_jax", "indices", "jax", DENSE),
+    "jax-gather": Peer("the same, handed indices, one gather", "in_jax", "gather", "jax", SMALL),
+    "fabric-eager": Peer("PyTorch and Lightning Fabric", "in_fabric", "eager", "torch"),
+    "fabric-compiled": Peer("the same, `torch.compile`", "in_fabric", "compiled", "torch"),
+    "tapeloop-defaults": Peer("Tapeloop, its defaults", "ours", "default"),
+    "tapeloop-xla": Peer("Tapeloop, `compile` by XLA", "ours", "xla"),
+    "tapeloop-auto": Peer("Tapeloop, `compile` chosen by itself", "ours", "auto"),
+}
+DEFAULTS, AUTO = "tapeloop-defaults", "tapeloop-auto"
+
+
+class Target(NamedTuple):
+    """How many times as fast as the fastest of some peers Tapeloop shall be, at least."""
+
+    what: str
+    against: tuple[str, ...]
+    at_least: float | None  # None: as near as it goes
+
+
+LOOPS = ("hand-step", "hand-loop", "hand-xla")
+INDICES = ("hand-indices", "hand-gather")
+HAND = (*LOOPS, "hand-fed", *INDICES)
+JAX_INDICES = ("jax-indices", "jax-gather")
+JAX = ("jax-step", "jax-scan", *JAX_INDICES)
+KERAS = ("keras-default", "keras-jit", "keras-chunks", "keras-both")
+FABRIC = ("fabric-eager", "fabric-compiled")
+
+TARGETS = {
+    "mlp": [
+        Target("stacked steps handed indices, by hand", INDICES, 0.95),
+        Target("best loop by hand with an iterator", LOOPS, 1.8),
+        Target("JAX, a step a call", ("jax-step",), 1.4),
+        Target("JAX scanned, fed with batches", ("jax-scan",), 0.8),
+        Target("JAX scanned, handed indices", JAX_INDICES, None),
+        Target("Keras at its best", KERAS, 1.8),
+        Target("Fabric", FABRIC, 6.0),
+    ],
+    "softmax": [
+        Target("stacked steps handed indices, by hand", INDICES, 0.95),
+        Target("JAX scanned, handed indices", JAX_INDICES, 0.95),
+    ],
+    "conv": [
+        Target("best loop by hand", LOOPS, 1.1),
+        Target("JAX", JAX, 4.0),
+        Target("Keras at its best", KERAS, 1.15),
+        Target("Fabric, compiled", ("fabric-compiled",), 1.6),
+    ],
+    "transformer": [
+        Target("best loop by hand", HAND, 1.15),
+        Target("JAX", JAX, 2.6),
+        Target("Keras at its best", KERAS, 1.25),
+        Target("Fabric, compiled", ("fabric-compiled",), 1.0),
+    ],
+}

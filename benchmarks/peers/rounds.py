@@ -1,0 +1,74 @@
+"""Runs the programs, each in a fresh process: peer after peer, every other round backwards."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.environments import python_of
+from benchmarks.peers.roster import PEERS, PROGRAMS
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+MOST_SECONDS = 900.0  # of a process; `torch.compile` takes a minute
+NOT_INSTALLED = "isn't installed: `--prepare` installs it"
+
+Found = dict[str, Any]  # `loss` and `rates`, or `failed`
+
+
+def interleaved(
+    peers: Sequence[str],
+    folder: Path,
+    *,
+    rounds: int,
+    seconds: float,
+    found: dict[str, list[Found]],
+    say: Callable[[str], None],
+    run: Callable[[str, Path, float], Found] | None = None,
+) -> None:
+    """Adds what each peer finds in each round to `found`, where it stays if the user interrupts.
+
+    One that has failed isn't tried again.
+    """
+    for i in range(rounds):
+        for name in list(peers)[:: 1 if i % 2 == 0 else -1]:
+            seen = found.setdefault(name, [])
+            if any("failed" in each for each in seen):
+                continue
+            seen.append((run or run_once)(name, folder, seconds))
+            say(f"round {i + 1} of {rounds}, {name}: {told(seen[-1])}")
+
+
+def told(found: Found) -> str:
+    """Returns what a process found, in a few words."""
+    if "failed" in found:
+        return str(found["failed"])
+    rates = sorted(found["rates"])
+    return f"{rates[len(rates) // 2]:,.1f} steps/s, loss {found['loss']:.6g}"
+
+
+def run_once(name: str, folder: Path, seconds: float) -> Found:
+    """Runs a peer's program on the work in `folder`."""
+    peer = PEERS[name]
+    python = python_of(peer.environment) if peer.environment else sys.executable
+    if python is None:
+        return {"failed": NOT_INSTALLED}
+    command = [str(python), "-m", f"{PROGRAMS}.{peer.program}", str(folder), peer.variant, str(seconds)]
+    return run_command(command)
+
+
+def run_command(command: Sequence[str], environment: Mapping[str, str] = os.environ) -> Found:
+    """Runs a program, which prints what it found as JSON on its last line."""
+    own = {**environment, "PYTHONPATH": str(CHECKOUT)}
+    try:
+        done = subprocess.run(
+            command, cwd=CHECKOUT, env=own, capture_output=True, text=True, timeout=MOST_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return {"failed": f"failed: it took longer than {MOST_SECONDS:.0f} s"}
+    if done.returncode:
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()] or ["it said nothing"]
+        return {"failed": f"failed: exit code {done.returncode}, {lines[-1][:300]}", "said": done.stderr[-10_000:]}
+    return dict(json.loads(done.stdout.strip().rpartition("\n")[2]))

@@ -1,0 +1,86 @@
+"""What is made of the times: medians, spreads, ratios, and rows that are void because their losses differ."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from benchmarks.peers.roster import AUTO, DEFAULTS, PEERS, Target
+from benchmarks.peers.rounds import Found
+
+# Programs that do the same agree to 1e-6 after as many steps in float32, in whatever order they add. What is easily got
+# wrong shows: an epsilon of Adam's that is added before its correction moves the loss by 1e-2.
+TOLERANCE = 1e-3
+NONE = "–"
+
+
+class Row(NamedTuple):
+    """A peer's steps a second, unless something is `wrong` with it."""
+
+    median: float = float("nan")
+    low: float = float("nan")
+    high: float = float("nan")
+    wrong: str = ""
+
+
+def rows_of(found: Mapping[str, Sequence[Found]]) -> dict[str, Row]:
+    """Returns a row for each peer; losses are compared with Tapeloop's, or else with the median of all."""
+    losses = {name: [each["loss"] for each in seen if "loss" in each] for name, seen in found.items()}
+    known = [loss for each in losses.values() for loss in each]
+    right = float(np.median(losses.get(DEFAULTS) or losses.get(AUTO) or known or [np.nan]))
+    return {name: _row(seen, right) for name, seen in found.items()}
+
+
+def _row(seen: Sequence[Found], right: float) -> Row:
+    failed = [str(each["failed"]).partition(":")[0] for each in seen if "failed" in each]  # why is printed meanwhile
+    if failed or not seen:
+        return Row(wrong=failed[0] if failed else "not run")
+    for each in seen:
+        if not abs(each["loss"] - right) <= TOLERANCE * abs(right):  # of nan, too
+            return Row(wrong=f"void: its loss is {each['loss']:.6g}, not {right:.6g}")
+    rates = [rate for each in seen for rate in each["rates"]]
+    low, high = np.percentile(rates, [10, 90])
+    return Row(float(np.median(rates)), float(low), float(high))
+
+
+def ratio(rows: Mapping[str, Row], ours: str, against: Sequence[str]) -> tuple[float, str] | None:
+    """Returns how many times as fast as the fastest of them `ours` is, and which one that is."""
+    there = {name: rows[name].median for name in against if name in rows and not rows[name].wrong}
+    if not there or ours not in rows or rows[ours].wrong:
+        return None
+    best = max(there, key=lambda name: there[name])
+    return rows[ours].median / there[best], best
+
+
+def peers_table(rows: Mapping[str, Row]) -> tuple[list[str], list[list[str]]]:
+    """Returns the table of a work: what each peer makes of it, and how much of that Tapeloop makes."""
+    head = ["peer", "steps/s", "10 to 90 %", "`auto` / it", "defaults / it"]
+    cells = []
+    for name, row in rows.items():
+        if row.wrong:
+            cells.append([PEERS[name].what, row.wrong, "", "", ""])
+        else:
+            spread = f"{_number(row.low)} to {_number(row.high)}"
+            ratios = [_ratio(ratio(rows, ours, [name])) for ours in (AUTO, DEFAULTS)]
+            cells.append([PEERS[name].what, _number(row.median), spread, *ratios])
+    return head, cells
+
+
+def targets_table(rows: Mapping[str, Row], targets: Sequence[Target]) -> tuple[list[str], list[list[str]]]:
+    """Returns how Tapeloop stands by what it is to reach."""
+    head = ["against", "which", "at least", "`auto`", "defaults"]
+    cells = []
+    for target in targets:
+        auto, defaults = (ratio(rows, ours, target.against) for ours in (AUTO, DEFAULTS))
+        best = auto or defaults
+        floor = "as it goes" if target.at_least is None else f"{target.at_least:g}"
+        cells.append([target.what, best[1] if best else NONE, floor, _ratio(auto), _ratio(defaults)])
+    return head, cells
+
+
+def _ratio(found: tuple[float, str] | None) -> str:
+    return NONE if found is None else f"{found[0]:.2f}"
+
+
+def _number(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"

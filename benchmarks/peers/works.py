@@ -1,0 +1,66 @@
+"""What is trained: each work's data, and how many of its steps are compared and timed.
+
+The model, the batch and the optimizer are those of `works/NAME.gin`.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Arrays = Mapping[str, npt.NDArray[np.generic]]
+
+
+class Work(NamedTuple):
+    """How a work is laid out; its gin file has the rest."""
+
+    what: str
+    data: Callable[[], Arrays]
+    chunk: int  # steps for one call from Python, where a peer takes several
+    log: int  # steps between two lines of metrics
+    check: int  # steps after which losses are compared: the mean of the last `log` of them
+    order: int  # steps until a peer reads the same examples again: enough to have read all of them
+
+
+def images(count: int, *shape: int) -> Arrays:
+    """Makes random levels, and the classes that a random matrix finds in them: there is something to be learnt."""
+    random = np.random.RandomState(0)
+    image = random.randint(0, 256, [count, *shape], dtype=np.uint8)
+    flat = image.reshape(count, -1).astype(np.float32) / 255.0 - 0.5
+    return {"image": image, "label": (flat @ random.randn(flat.shape[1], 10)).argmax(1).astype(np.int32)}
+
+
+def tokens(count: int, length: int, vocabulary: int) -> Arrays:
+    """Makes windows in which the next token is most often the one after it in a random order of all."""
+    random = np.random.RandomState(0)
+    after = random.permutation(vocabulary).astype(np.int32)
+    strangers = random.randint(0, vocabulary, [count, length + 1]).astype(np.int32)
+    jumps, found = random.rand(count, length + 1) < 0.1, strangers.copy()
+    for i in range(1, length + 1):
+        found[:, i] = np.where(jumps[:, i], strangers[:, i], after[found[:, i - 1]])
+    return {"tokens": found, "document": np.zeros_like(found), "bytes": np.ones_like(found)}
+
+
+WORKS = {
+    "mlp": Work(
+        "MLP 784-128-10, batch 32",
+        lambda: images(60_000, 784),
+        chunk=50, log=250, check=500, order=4000,
+    ),
+    "softmax": Work(
+        "softmax regression 784-10, batch 64",
+        lambda: images(60_000, 784),
+        chunk=50, log=250, check=500, order=2000,
+    ),
+    "conv": Work(
+        "five 3×3 convolutions to 128 channels, 32×32×3, batch 64",
+        lambda: images(10_000, 32, 32, 3),
+        chunk=10, log=10, check=20, order=320,
+    ),
+    "transformer": Work(
+        "transformer, 4 blocks of 128, 4 heads, 128 tokens, batch 16",
+        lambda: tokens(4_000, 128, 256),
+        chunk=10, log=10, check=20, order=500,
+    ),
+}  # fmt: skip

@@ -1,0 +1,180 @@
+"""The comparison with peers: its tables, its rounds, and that what is written by hand trains as Tapeloop does."""
+
+import importlib
+import math
+
+import numpy as np
+import pytest
+
+from benchmarks import environments
+from benchmarks.peers import __main__ as command
+from benchmarks.peers import laid_out, rounds
+from benchmarks.peers.programs import ours
+from benchmarks.peers.programs.work import Work, measured
+from benchmarks.peers.roster import AUTO, DEFAULTS, PEERS, TARGETS, Target
+from benchmarks.peers.table import TOLERANCE, peers_table, ratio, rows_of, targets_table
+from benchmarks.peers.works import WORKS, images, tokens
+from core.task.loss import means
+from trainers.settings import Settings
+from trainers.trainer import Trainer
+from trainers.workdir import Workdir
+
+
+def found(loss, *rates):
+    return {"loss": loss, "rates": list(rates)}
+
+
+def test_medians_are_over_all_rounds_and_ratios_are_of_medians():
+    rows = rows_of({DEFAULTS: [found(2.0, 10.0, 30.0), found(2.0, 20.0)], "jax-scan": [found(2.0, 40.0)]})
+    assert rows[DEFAULTS].median == 20.0
+    assert rows[DEFAULTS].low < 20.0 < rows[DEFAULTS].high
+    assert ratio(rows, DEFAULTS, ["jax-scan"]) == (0.5, "jax-scan")
+
+
+def test_the_fastest_of_several_is_what_counts_and_one_that_is_wrong_does_not():
+    rows = rows_of(
+        {
+            AUTO: [found(2.0, 30.0)],
+            "jax-step": [found(2.0, 10.0)],
+            "jax-scan": [found(2.0, 20.0)],
+            "jax-indices": [found(2.0 * (1.0 + 2 * TOLERANCE), 1000.0)],
+        }
+    )
+    assert ratio(rows, AUTO, ["jax-step", "jax-scan", "jax-indices"]) == (1.5, "jax-scan")
+    assert rows["jax-indices"].wrong.startswith("void: its loss is 2.004, not 2")
+    assert ratio(rows, DEFAULTS, ["jax-step"]) is None
+    assert ratio(rows, AUTO, ["jax-indices"]) is None
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, 2.1])
+def test_one_other_loss_in_any_round_voids_the_row(loss):
+    rows = rows_of({DEFAULTS: [found(2.0, 10.0)] * 3, "jax-scan": [found(2.0, 10.0), found(loss, 10.0)]})
+    assert rows["jax-scan"].wrong.startswith("void")
+    assert not rows[DEFAULTS].wrong
+
+
+def test_without_tapeloop_losses_are_compared_with_each_other():
+    rows = rows_of({"jax-step": [found(2.0, 1.0)], "jax-scan": [found(2.0, 1.0)], "hand-step": [found(3.0, 1.0)]})
+    assert [name for name, row in rows.items() if row.wrong] == ["hand-step"]
+
+
+def test_what_is_not_there_is_a_row_that_says_so():
+    rows = rows_of({DEFAULTS: [found(2.0, 1.0)], "fabric-eager": [{"failed": rounds.NOT_INSTALLED}], "jax-step": []})
+    _, cells = peers_table(rows)
+    assert [row[1] for row in cells] == ["1", "isn't installed", "not run"]
+    _, (row,) = targets_table(rows, [Target("Fabric", ("fabric-eager",), 6.0)])
+    assert row == ["Fabric", "–", "6", "–", "–"]
+
+
+def test_a_target_names_peers_that_there_are():
+    assert set(TARGETS) == set(WORKS)
+    for name, targets in TARGETS.items():
+        for target in targets:
+            there = [peer for peer in target.against if name in PEERS[peer].works]
+            assert there, (name, target.what)
+
+
+def test_every_other_round_goes_backwards_and_what_failed_is_left_alone(tmp_path):
+    called = []
+
+    def run(name, folder, seconds):
+        called.append(name)
+        return {"failed": "failed: no"} if name == "b" else found(1.0, 1.0)
+
+    kept = {}
+    rounds.interleaved(["a", "b", "c"], tmp_path, rounds=3, seconds=1.0, found=kept, say=len, run=run)
+    assert called == ["a", "b", "c", "c", "a", "a", "c"]
+    assert [len(kept[name]) for name in "abc"] == [3, 1, 3]
+
+
+def test_an_environment_that_is_not_there_and_a_program_that_fails(monkeypatch, tmp_path):
+    monkeypatch.setattr(environments, "FOLDER", tmp_path)
+    assert rounds.run_once("jax-scan", tmp_path, 1.0) == {"failed": rounds.NOT_INSTALLED}
+    assert rounds.run_command(["sh", "-c", "echo why >&2; exit 3"])["failed"] == "failed: exit code 3, why"
+    assert rounds.run_command(["sh", "-c", "echo noise; echo '{\"loss\": 1.0}'"]) == {"loss": 1.0}
+
+
+def test_a_family_of_peers_is_meant_by_its_name_and_a_stranger_ends_the_command(capsys):
+    flags = command.parse(["--peers=jax,hand-step", "--works=mlp"])
+    assert flags.peers == ["hand-step", "jax-step", "jax-scan", "jax-indices", "jax-gather"]
+    assert flags.works == ["mlp"]
+    with pytest.raises(SystemExit):
+        command.parse(["--peers=flax"])
+    assert "`--peers` names `flax`" in capsys.readouterr().err
+
+
+def test_segments_of_ours_last_long_enough():
+    assert ours.rates_of([(10, 0.0), (20, 0.3), (30, 0.6), (40, 0.9), (50, 1.2)]) == pytest.approx([100 / 3, 100 / 3])
+    assert ours.rates_of([(10, 0.0), (20, 0.1)]) == pytest.approx([100])
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Few steps of few examples."""
+    sizes = {"mlp": [784], "softmax": [784], "conv": [32, 32, 3]}
+    for name, work in list(WORKS.items()):
+        data = (
+            (lambda: tokens(40, 128, 256)) if name == "transformer" else (lambda shape=sizes[name]: images(90, *shape))
+        )
+        monkeypatch.setitem(WORKS, name, work._replace(data=data, chunk=2, log=2, check=4, order=8))
+
+
+def ours_on(folder, scratch, monkeypatch):
+    """Returns the mean loss of the third and fourth step, as the trainer has it."""
+    taken = {}
+
+    def experiment_of(*_):
+        taken["experiment"] = real()
+        return taken["experiment"]
+
+    real = laid_out.Experiment
+    monkeypatch.setattr(laid_out, "Experiment", experiment_of)
+    laid_out.lay_out(folder.name, folder)
+    work = Work(folder)
+    settings = Settings(steps=10, global_batch_size=work.batch, chunk_steps=2, log_every=None, checkpoint_every=None)
+    trainer = Trainer(taken["experiment"], Workdir(scratch), settings)
+    chunks = trainer.input.chunks_from(0)
+    trainer.take_steps(next(chunks), 2, run=trainer.chunk)
+    trainer.progress.take_sums()
+    trainer.take_steps(next(chunks), 2, run=trainer.chunk)
+    ((_, sums),) = trainer.progress.take_sums().items()
+    return work, means(sums)["loss"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mlp",
+        "softmax",
+        pytest.param("conv", marks=pytest.mark.long),
+        pytest.param("transformer", marks=pytest.mark.long),
+    ],
+)
+def test_by_hand_and_jax_train_as_tapeloop_does(name, small, tmp_path, monkeypatch):
+    (tmp_path / name).mkdir()
+    work, loss = ours_on(tmp_path / name, tmp_path / "run", monkeypatch)
+    by_hand = importlib.import_module("benchmarks.peers.programs.by_hand")
+    in_jax = importlib.import_module("benchmarks.peers.programs.in_jax")
+    advances = [by_hand.looped(work, jit=None), by_hand.handed_indices(work, once=False), in_jax.fed(work)]
+    for advance in advances[:: 1 if name != "conv" else 2]:
+        assert measured(work, advance, seconds=0.0)["loss"] == pytest.approx(loss, rel=2e-5)
+
+
+def test_the_order_of_a_work_is_that_of_training(small, tmp_path, monkeypatch):
+    (tmp_path / "softmax").mkdir()
+    work, _ = ours_on(tmp_path / "softmax", tmp_path / "run", monkeypatch)
+    assert work.order.shape == (8, 64)
+    assert sorted(np.unique(work.order)) == list(range(90))
+
+
+@pytest.mark.long
+def test_the_command_measures_keeps_and_shows(tmp_path, capsys):
+    peers = "hand-step,hand-indices,tapeloop-defaults"
+    arguments = ["--works=softmax", f"--peers={peers}", f"--json={tmp_path / 'kept.json'}"]
+    assert command.main([*arguments, "--rounds=1", "--seconds=0.1"]) == 0
+    first = capsys.readouterr().out
+    assert "softmax, round 1 of 1, hand-step: " in first
+    assert command.main([*arguments, "--rounds=0"]) == 0
+    shown = capsys.readouterr().out
+    assert "Tapeloop, its defaults" in shown
+    assert first.endswith(shown)
