@@ -26,6 +26,7 @@ from trainers.app import refuse, run_app, start_logging
 from trainers.blame import report
 from trainers.export.asked import asked
 from trainers.flags import parse_flags
+from trainers.importing import only_what_is_used, without_collector
 from trainers.native_stderr import native_stderr_in
 from trainers.packages import CHECKOUT, check_own_packages, import_packages
 from trainers.preemption import Preemption, without_wishes
@@ -192,10 +193,11 @@ def _run(flags: FlagValues, preemption: Preemption, *, ends_process: bool) -> in
             read_capsule(workdir)
         configuration = audit.read(files, flags.gin_param, search=[CHECKOUT])
         with native_stderr_in(_log_folder(flags, workdir), ends_process=ends_process):
-            with held_back(signal.SIGTERM):  # by NumPy's threads for good: what comes is this thread's to hear
-                import_packages("numpy")
-            import_packages("rich.progress", "tensorboard.summary.writer.record_writer", "tensorflow")
-            from trainers.session import Session
+            with without_collector(), only_what_is_used():
+                with held_back(signal.SIGTERM):  # by NumPy's threads for good: what comes is this thread's to hear
+                    import_packages("numpy")
+                import_packages("rich.progress", "tensorboard.summary.writer.record_writer", "tensorflow")
+                from trainers.session import Session
 
             with saying_goodbye():
                 session = Session(flags, configuration, workdir, preemption)
