@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,8 +38,10 @@ def interleaved(
             seen = found.setdefault(name, [])
             if any("failed" in each for each in seen):
                 continue
+            began = time.perf_counter()
             seen.append((run or run_once)(name, folder, seconds))
-            say(f"round {i + 1} of {rounds}, {name}: {told(seen[-1])}")
+            took = time.perf_counter() - began
+            say(f"round {i + 1} of {rounds}, {name} ({took:.0f} s): {told(seen[-1])}")
 
 
 def told(found: Found) -> str:

@@ -23,12 +23,21 @@ class Work(NamedTuple):
     order: int  # steps until a peer reads the same examples again: enough to have read all of them
 
 
-def images(count: int, *shape: int) -> Arrays:
+def levels(count: int, size: int) -> Arrays:
     """Makes random levels, and the classes that a random matrix finds in them: there is something to be learnt."""
     random = np.random.RandomState(0)
-    image = random.randint(0, 256, [count, *shape], dtype=np.uint8)
-    flat = image.reshape(count, -1).astype(np.float32) / 255.0 - 0.5
-    return {"image": image, "label": (flat @ random.randn(flat.shape[1], 10)).argmax(1).astype(np.int32)}
+    image = random.randint(0, 256, [count, size], dtype=np.uint8)
+    centred = image.astype(np.float32) / 255.0 - 0.5
+    return {"image": image, "label": (centred @ random.randn(size, 10)).argmax(1).astype(np.int32)}
+
+
+def coloured(count: int, size: int) -> Arrays:
+    """Makes images of one colour each, under noise, and classes of colours."""
+    random = np.random.RandomState(0)
+    colour = random.randint(0, 128, [count, 1, 1, 3])
+    noise = random.randint(0, 128, [count, size, size, 3])
+    label = ((colour[:, 0, 0] - 63.5) @ random.randn(3, 10)).argmax(1)
+    return {"image": (colour + noise).astype(np.uint8), "label": label.astype(np.int32)}
 
 
 def tokens(count: int, length: int, vocabulary: int) -> Arrays:
@@ -45,17 +54,17 @@ def tokens(count: int, length: int, vocabulary: int) -> Arrays:
 WORKS = {
     "mlp": Work(
         "MLP 784-128-10, batch 32",
-        lambda: images(60_000, 784),
+        lambda: levels(60_000, 784),
         chunk=50, log=250, check=500, order=4000,
     ),
     "softmax": Work(
         "softmax regression 784-10, batch 64",
-        lambda: images(60_000, 784),
+        lambda: levels(60_000, 784),
         chunk=50, log=250, check=500, order=2000,
     ),
     "conv": Work(
         "five 3×3 convolutions to 128 channels, 32×32×3, batch 64",
-        lambda: images(10_000, 32, 32, 3),
+        lambda: coloured(10_000, 32),
         chunk=10, log=10, check=20, order=320,
     ),
     "transformer": Work(

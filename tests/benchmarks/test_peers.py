@@ -13,7 +13,7 @@ from benchmarks.peers.programs import ours
 from benchmarks.peers.programs.work import Work, measured
 from benchmarks.peers.roster import AUTO, DEFAULTS, PEERS, TARGETS, Target
 from benchmarks.peers.table import TOLERANCE, peers_table, ratio, rows_of, targets_table
-from benchmarks.peers.works import WORKS, images, tokens
+from benchmarks.peers.works import WORKS, coloured, levels, tokens
 from core.task.loss import means
 from trainers.settings import Settings
 from trainers.trainer import Trainer
@@ -111,12 +111,14 @@ def test_segments_of_ours_last_long_enough():
 @pytest.fixture
 def small(monkeypatch):
     """Few steps of few examples."""
-    sizes = {"mlp": [784], "softmax": [784], "conv": [32, 32, 3]}
-    for name, work in list(WORKS.items()):
-        data = (
-            (lambda: tokens(40, 128, 256)) if name == "transformer" else (lambda shape=sizes[name]: images(90, *shape))
-        )
-        monkeypatch.setitem(WORKS, name, work._replace(data=data, chunk=2, log=2, check=4, order=8))
+    few = {
+        "mlp": lambda: levels(90, 784),
+        "softmax": lambda: levels(90, 784),
+        "conv": lambda: coloured(90, 32),
+        "transformer": lambda: tokens(40, 128, 256),
+    }
+    for name, data in few.items():
+        monkeypatch.setitem(WORKS, name, WORKS[name]._replace(data=data, chunk=2, log=2, check=4, order=8))
 
 
 def ours_on(folder, scratch, monkeypatch):
@@ -173,7 +175,7 @@ def test_the_command_measures_keeps_and_shows(tmp_path, capsys):
     arguments = ["--works=softmax", f"--peers={peers}", f"--json={tmp_path / 'kept.json'}"]
     assert command.main([*arguments, "--rounds=1", "--seconds=0.1"]) == 0
     first = capsys.readouterr().out
-    assert "softmax, round 1 of 1, hand-step: " in first
+    assert "softmax, round 1 of 1, hand-step (" in first
     assert command.main([*arguments, "--rounds=0"]) == 0
     shown = capsys.readouterr().out
     assert "Tapeloop, its defaults" in shown
