@@ -1,4 +1,4 @@
-"""What a function may not ask while it is traced, said in terms of what to write instead."""
+"""What a function may know while it is traced, and what it may not ask, said in terms of what to write instead."""
 
 import contextlib
 import re
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.ops import control_flow_util  # by which TensorFlow's own loops know for whom they are traced
 
 # What TensorFlow says, what was done, and what to do instead. Its own advice is AutoGraph, which is off.
 _ASKED = [
@@ -43,6 +44,11 @@ def no_python_values(who: str) -> Iterator[None]:
                     f"as it is written (AutoGraph is off). {instead}. To look at values, run one step with `--eager`."
                 ).with_traceback(error.__traceback__) from None
         raise
+
+
+def in_xla() -> bool:
+    """Says whether what is being traced is compiled by XLA, which is quick where kernels are slow, and the reverse."""
+    return bool(control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
 
 
 def traced_for_each(function: Callable[..., Any], **settings: Any) -> Any:

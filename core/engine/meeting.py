@@ -26,8 +26,8 @@ class Meeting:
     weights themselves: it is saved between rounds.
     """
 
-    def __init__(self, assembly: Assembly, exchange: LocalExchange, outer: Transform | None, *, fused: bool):
-        self.exchange, self.fused = exchange, fused
+    def __init__(self, assembly: Assembly, exchange: LocalExchange, outer: Transform | None):
+        self.exchange = exchange
         updates = [phase for phase in assembly.phases if isinstance(phase, Update)]
         trained = {id(variable) for phase in updates for variable in phase.variables().values()}
         modules = [m for p in updates for m in ([p.trains] if isinstance(p.trains, tf.Module) else p.trains)]
@@ -71,7 +71,7 @@ class Meeting:
             variable.assign(new)
         if self.outer:
             way_back = {path: _wide(x) - found[path] for path, x in weights.items()}
-            self.outer.apply(way_back, apply_if=well, fused=self.fused)
+            self.outer.apply(way_back, apply_if=well)
         return struck, sums
 
 

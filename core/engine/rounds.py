@@ -27,8 +27,7 @@ class Rounds:
     def __init__(self, train_step: TrainStep, assembly: Assembly, *, local_steps: int, outer: Transform | None = None):
         assert isinstance(train_step.exchange, LocalExchange)
         self.train_step, self.exchange, self.local_steps = train_step, train_step.exchange, local_steps
-        fused = not train_step.compile or self.exchange.replicas > 1  # as the step's own updates are
-        self.meeting = Meeting(assembly, self.exchange, outer, fused=fused)
+        self.meeting = Meeting(assembly, self.exchange, outer)
 
     @property
     def variables(self) -> Mapping[str, tf.Variable]:

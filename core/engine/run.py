@@ -259,9 +259,9 @@ class PhaseRunner:
 
     def _written(self, plan: Plan, reduced: Accumulated, healthy: tf.Tensor) -> Any:
         assert isinstance(plan.phase, Update)
-        optimizer, fused = self.optimizers[plan.name], not self.compile or self.exchange.replicas > 1
         limit = self._limits[plan.name] if self._limits else None
-        return write_update(plan.phase, optimizer, reduced, healthy, weighted=plan.weighted, fused=fused, limit=limit)
+        optimizer = self.optimizers[plan.name]
+        return write_update(plan.phase, optimizer, reduced, healthy, weighted=plan.weighted, limit=limit)
 
     def _inputs_of(self, plan: Plan, placed: Mapping[str, Placed]) -> dict[str, Any]:
         """Returns what a phase reads, where it runs."""

@@ -36,7 +36,6 @@ def write_update(
     healthy: tf.Tensor,
     *,
     weighted: bool,
-    fused: bool,
     limit: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, Sums]:
     """Applies what was reduced, if it is finite, and with a `limit` its gradients too, and their norm below that.
@@ -56,7 +55,7 @@ def write_update(
         healthy &= weight >= 0.0
         written &= weight > 0.0
     value = tf.math.divide_no_nan(reduced.sums["loss"], weight)
-    optimizer.apply(gradients, value=value, apply_if=written, fused=fused)
+    optimizer.apply(gradients, value=value, apply_if=written)
     commit_untrained(phase, reduced, written)
     return healthy, {**reduced.sums, GRADIENT_NORM: weight * tf.cast(norm, weight.dtype)}
 

@@ -15,12 +15,11 @@ from collections.abc import Collection, Mapping
 
 import tensorflow as tf
 
-from core.choice import one_of
 from core.errors import did_you_mean
 from core.optimizers.chain import chain
 from core.optimizers.slots import assign, make_slot, read, read_all, working_dtype
 from core.optimizers.transform import Slots, Tensors, Transform, Variables
-from core.tracing import no_python_values
+from core.tracing import in_xla, no_python_values
 
 KERNELS_FROM = 2**16  # values in the largest variable; measured on CPUs, in between the two did not differ
 
@@ -84,7 +83,7 @@ class Optimizer:
         again, without a word. The engine ends such a run; in a loop of one's own, put `clip_by_global_norm` in front of
         the rule, which measures any gradient that is finite.
 
-        Code that XLA compiles sets `fused` to false: XLA fuses the pure rule by itself, and masks it for nothing.
+        Unless `fused`, and in code that XLA compiles, which fuses by itself, the pure rule is taken, never a kernel.
         """
         gradients = {path: self._gradient(path, gradients) for path in self.parameters}
         with no_python_values("a schedule or rule of the optimizer"):
@@ -157,31 +156,23 @@ def apply_in_place(
     apply_if: tf.Tensor | None = None,
     fused: bool = True,
 ) -> None:
-    """Writes one update: by the fused twin where that pays, else by computing it and assigning the results.
-
-    With `fused` the writes may stand under a condition; without, they are one straight line that masks by selecting.
-    """
-    if fused and apply_if is not None:
-        # A condition costs a tenth of a small update, selecting every value doubles it.
-        write = functools.partial(apply_in_place, transform, gradients, slots, params, step=step, value=value)
+    """Writes one update: by the fused twin where that pays, else by computing it and assigning the results."""
+    if apply_if is not None:
+        # A condition costs a tenth of a small update, selecting every value doubles it: with a kernel, and under XLA,
+        # which otherwise copies all slots first.
+        write = functools.partial(
+            apply_in_place, transform, gradients, slots, params, step=step, value=value, fused=fused
+        )
         tf.cond(apply_if, write, lambda: None)
         return
-    if fused and transform.fused and _suits_kernels(params.values()):
+    if fused and not in_xla() and transform.fused and _suits_kernels(params.values()):
         transform.fused(gradients, slots, params, step=step, value=value)
         return
     state, before = read_all(slots), read(params)
     updates, new_state = transform.update(gradients, state, before, step=step, value=value)
     for path, variable in params.items():
-        if apply_if is None:
-            variable.assign_add(tf.cast(updates[path], variable.dtype))
-        else:
-            # Adding a masked update would not do: an addition of zero flushes denormals and turns -0.0 into 0.0.
-            new = tf.cast(before[path] + updates[path], variable.dtype)
-            variable.assign(one_of(apply_if, new, variable.read_value()))
-    for slot, values in slots.items():
-        for path, variable in values.items():
-            new = new_state[slot][path]
-            variable.assign(new if apply_if is None else one_of(apply_if, new, state[slot][path]))
+        variable.assign_add(tf.cast(updates[path], variable.dtype))
+    assign(slots, new_state)
 
 
 def _suits_kernels(variables: Collection[tf.Variable]) -> bool:

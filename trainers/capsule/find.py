@@ -72,7 +72,7 @@ def _update(
         return _found(plan, mine, list(bad), origin, rows), outputs
     well = tf.constant(True)
     with trail.following():
-        _, sums = write_update(phase, optimizer, accumulated, well, weighted=plan.weighted, fused=True)
+        _, sums = write_update(phase, optimizer, accumulated, well, weighted=plan.weighted)
     return _written(plan, mine, sums[GRADIENT_NORM], trail), outputs
 
 
