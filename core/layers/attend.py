@@ -5,6 +5,7 @@ import math
 import tensorflow as tf
 
 from core.arguments import check_fraction, check_groups, check_size
+from core.layers.attend_gradients import bias_of, weighted_values
 from core.layers.dropout import drop
 from core.layers.recompute import recompute
 from core.layers.shapes import check_axes, check_floats, sizes, widen
@@ -38,26 +39,29 @@ def attend(
     kv_heads = k.shape[2]
     if mask is not None:
         mask = _by_group(mask, q, k)
-    q = tf.transpose(tf.reshape(q, [batch, time, kv_heads, heads // kv_heads, size]), [0, 2, 3, 1, 4])
+    q = tf.reshape(q, [batch, time, kv_heads, heads // kv_heads, size])
     q *= tf.cast(1.0 / math.sqrt(size), q.dtype)
-    k, v = tf.transpose(k, [0, 2, 1, 3]), tf.transpose(v, [0, 2, 1, 3])
 
     def part(
         q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, mask: tf.Tensor | None, first: tf.Tensor | int, rng: Rng | None
     ) -> tf.Tensor:
         if not causal:
-            return _attend(q, k, v, mask, dropout_rate, rng)
-        seen = first + tf.expand_dims(tf.range(tf.shape(q)[3]), 1) >= tf.range(tf.shape(k)[2])
-        return _attend(q, k, v, seen if mask is None else mask & seen, dropout_rate, rng)
+            return _attend(q, k, v, mask, mask, dropout_rate, rng)
+        seen = first + tf.expand_dims(tf.range(tf.shape(q)[1]), 1) >= tf.range(tf.shape(k)[1])
+        seen = tf.reshape(seen, [1, 1, 1, *sizes(seen)])
+        if mask is None and isinstance(first_query, int) and first_query >= 0:  # then each query sees a key
+            return _attend(q, k, v, seen, None, dropout_rate, rng)
+        seen = seen if mask is None else mask & seen
+        return _attend(q, k, v, seen, seen, dropout_rate, rng)
 
     if chunk_size is None or not isinstance(time, int) or time <= chunk_size:
         y = part(q, k, v, mask, first_query, rng)
     else:
         count = -(-time // chunk_size)
-        chunks: tuple[tf.Tensor, ...] = (tf.range(count), _chunks(q, count, chunk_size))
+        chunks: tuple[tf.Tensor, ...] = (tf.range(count), _chunks(q, 1, count, chunk_size))
         varies = mask is not None and mask.shape[3] != 1
         if varies:
-            chunks += (_chunks(mask, count, chunk_size),)
+            chunks += (_chunks(mask, 3, count, chunk_size),)
 
         def chunk(element: tuple[tf.Tensor, ...]) -> tf.Tensor:
             i, part_q, *rest = element
@@ -65,34 +69,35 @@ def attend(
             part_rng = None if rng is None else rng.fold(i)
             return recompute(part)(part_q, k, v, part_mask, first_query + i * chunk_size, part_rng)
 
-        shape = [q.shape[0], *q.shape[1:3], chunk_size, v.shape[-1]]
+        shape = [q.shape[0], chunk_size, *q.shape[2:4], v.shape[-1]]
         # One after the other: next to each other they would need the memory that chunks are there to save.
         y = tf.map_fn(chunk, chunks, parallel_iterations=1, fn_output_signature=tf.TensorSpec(shape, q.dtype))
-        y = tf.transpose(y, [1, 2, 3, 0, 4, 5])
-        y = tf.reshape(y, [batch, kv_heads, heads // kv_heads, count * chunk_size, v.shape[-1]])[:, :, :, :time]
-    return tf.reshape(tf.transpose(y, [0, 3, 1, 2, 4]), [batch, time, heads, v.shape[-1]])
+        y = tf.reshape(tf.transpose(y, [1, 0, 2, 3, 4, 5]), [batch, count * chunk_size, heads, v.shape[-1]])[:, :time]
+    return tf.reshape(y, [batch, time, heads, v.shape[-1]])
 
 
 def _attend(
-    q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, mask: tf.Tensor | None, dropout_rate: float, rng: Rng | None
+    q: tf.Tensor,
+    k: tf.Tensor,
+    v: tf.Tensor,
+    mask: tf.Tensor | None,
+    seeing: tf.Tensor | None,
+    dropout_rate: float,
+    rng: Rng | None,
 ) -> tf.Tensor:
-    """Attends; `q` is `[batch, group, head, time, size]` and scaled, `k` and `v` are `[batch, group, keys, size]`."""
-    batch, groups, heads, time, size = sizes(q)
-    keys = sizes(k)[2]
+    """Attends; `q` is [batch, time, group, head, size] and scaled, `k` and `v` are [batch, keys, group, size].
+
+    Queries that see no key of `seeing`, where it is given, get zeros.
+    """
     if q.dtype == tf.float16:  # which ends at 65504, where scores may not
         q, k = widen(q), widen(k)
-    # The heads of a group are more queries to the same keys: one product, and no copy of the keys for each.
-    scores = tf.matmul(tf.reshape(q, [batch, groups, heads * time, size]), k, transpose_b=True)
-    scores = tf.reshape(widen(scores), [batch, groups, heads, time, keys])
-    if mask is not None:
-        scores = tf.where(mask, scores, scores.dtype.min)
-    weights = tf.cast(tf.nn.softmax(scores), v.dtype)
-    if rng is not None:
-        weights = drop(weights, rng, dropout_rate, sizes(weights))
-    y = tf.matmul(tf.reshape(weights, [batch, groups, heads * time, keys]), v)
-    y = tf.reshape(y, [batch, groups, heads, time, v.shape[-1]])
+    bias = None if mask is None else bias_of(mask)
+    y = weighted_values(q, k, v, bias, rng and (lambda weights: drop(weights, rng, dropout_rate, sizes(weights))))
+    if seeing is None:
+        return y
     # The softmax of a row that is masked throughout is uniform: its result is taken out here, where it is small.
-    return y if mask is None else tf.where(tf.reduce_any(mask, -1, keepdims=True), y, tf.zeros([], y.dtype))
+    sees = tf.transpose(tf.reduce_any(seeing, -1, keepdims=True), [0, 3, 1, 2, 4])
+    return tf.where(sees, y, tf.zeros([], y.dtype))
 
 
 def _check_heads(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor) -> None:
@@ -151,8 +156,9 @@ def _by_group(mask: tf.Tensor, q: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
     return tf.reshape(mask, [batch, groups, heads // groups, time, keys])
 
 
-def _chunks(x: tf.Tensor, count: int, chunk_size: int) -> tf.Tensor:
-    """Returns `x` `[a, b, c, time, d]` as `[count, a, b, c, chunk_size, d]`, padded at the end."""
-    a, b, c, time, d = sizes(x)
-    x = tf.pad(x, [(0, 0), (0, 0), (0, 0), (0, count * chunk_size - time), (0, 0)])
-    return tf.transpose(tf.reshape(x, [a, b, c, count, chunk_size, d]), [3, 0, 1, 2, 4, 5])
+def _chunks(x: tf.Tensor, axis: int, count: int, chunk_size: int) -> tf.Tensor:
+    """Returns `x` with `axis`, padded at its end, cut into `count` chunks, which are the first axis."""
+    shape = sizes(x)
+    around = [(0, count * chunk_size - shape[axis] if i == axis else 0) for i in range(len(shape))]
+    x = tf.reshape(tf.pad(x, around), [*shape[:axis], count, chunk_size, *shape[axis + 1 :]])
+    return tf.transpose(x, [axis, *range(axis), *range(axis + 1, len(shape) + 1)])

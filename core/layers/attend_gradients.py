@@ -1,0 +1,76 @@
+"""The arithmetic of attention, with a gradient of few passes over what is as large as queries by keys.
+
+All else is smaller by a factor of the sequence's length: what can be done there is. The gradient of the softmax takes
+its sum over keys from the result (Dao et al., 2022), and products that are to come out turned have their small factor
+turned instead.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from core.layers.shapes import sizes, widen
+
+Drop = Callable[[tf.Tensor], tf.Tensor]
+
+
+def weighted_values(
+    q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, bias: tf.Tensor | None, drop: Drop | None = None
+) -> tf.Tensor:
+    """Returns `softmax(q k' + bias) v` [batch, time, groups, heads, value size].
+
+    `q` is [batch, time, groups, heads, size], `k` and `v` are [batch, keys, groups, size]; the `bias` broadcasts to
+    [batch, groups, heads, time, keys], and has no gradient. Weights go through `drop`, in the same shape.
+    """
+
+    @tf.custom_gradient
+    def run(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor) -> Any:
+        batch, time, groups, heads, _ = sizes(q)
+        keys = sizes(k)[1]
+        k_rows, v_rows = tf.transpose(k, [0, 2, 1, 3]), tf.transpose(v, [0, 2, 1, 3])
+        # The heads of a group are more queries to the same keys: one product, and no copy of the keys for each.
+        scores = widen(tf.matmul(_by_head(q), k_rows, transpose_b=True))
+        by_head = [batch, groups, heads, time, keys]
+        if bias is not None:
+            wide = tf.cast(bias, scores.dtype)
+            scores = scores + tf.squeeze(wide, 2) if heads == 1 else tf.reshape(scores, by_head) + wide
+        softmax = tf.reshape(tf.nn.softmax(scores), [batch, groups, heads * time, keys])
+        weights = tf.cast(softmax, v.dtype)
+        if drop is not None:
+            weights = tf.reshape(drop(tf.reshape(weights, by_head)), [batch, groups, heads * time, keys])
+        y = tf.matmul(weights, v_rows)
+        y = tf.transpose(tf.reshape(y, [batch, groups, heads, time, v.shape[-1]]), [0, 3, 1, 2, 4])
+
+        def gradient(dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            # Over all keys the weights times their own gradient add up to the result times its own.
+            mean = tf.transpose(tf.reduce_sum(widen(dy) * widen(y), -1), [0, 2, 3, 1])
+            mean = tf.reshape(mean, [batch, groups, heads * time, 1])
+            dweights = widen(tf.matmul(_by_head(dy), v_rows, transpose_b=True))
+            dscores = softmax * (dweights - mean) if drop is None else widen(weights) * dweights - softmax * mean
+            dscores = tf.cast(dscores, q.dtype)
+            dq = tf.reshape(tf.matmul(dscores, k_rows), [batch, groups, heads, time, q.shape[-1]])
+            dk, dv = tf.matmul(_turned(q), dscores), tf.matmul(_turned(dy), weights)
+            return tf.transpose(dq, [0, 3, 1, 2, 4]), tf.transpose(dk, [0, 3, 1, 2]), tf.transpose(dv, [0, 3, 1, 2])
+
+        return y, gradient
+
+    return run(q, k, v)
+
+
+def bias_of(mask: tf.Tensor) -> tf.Tensor:
+    """Returns what to add to scores: nothing where `mask` is true, and elsewhere so much that no weight is left."""
+    # A logarithm, because XLA computes one once: a selection it would repeat wherever scores are read, in each layer.
+    return tf.maximum(tf.math.log(tf.cast(mask, tf.float32)), 0.5 * tf.float32.min)
+
+
+def _by_head(x: tf.Tensor) -> tf.Tensor:
+    """Returns `x` [batch, time, groups, heads, size] as [batch, groups, heads * time, size]."""
+    batch, time, groups, heads, size = sizes(x)
+    return tf.reshape(tf.transpose(x, [0, 2, 3, 1, 4]), [batch, groups, heads * time, size])
+
+
+def _turned(x: tf.Tensor) -> tf.Tensor:
+    """Returns `x` [batch, time, groups, heads, size] as [batch, groups, size, heads * time]."""
+    batch, time, groups, heads, size = sizes(x)
+    return tf.reshape(tf.transpose(x, [0, 2, 4, 3, 1]), [batch, groups, size, heads * time])
