@@ -101,7 +101,7 @@ def show(name: str, result: dict[str, Any]) -> None:
     """Prints the tables of a work."""
     rows, console = rows_of(result["found"]), Console(width=140)
     for title, (head, cells) in (
-        (f"{WORKS[name].what}; {where(result)}", peers_table(rows)),
+        (f"{WORKS[name].what}; {where(result)}", peers_table(rows, first_step=not WORKS[name].check)),
         ("to be reached", targets_table(rows, TARGETS[name])),
     ):
         table = Table(*head, title=title)
@@ -123,7 +123,9 @@ def tables(results: dict[str, Any]) -> dict[str, str]:
     found = {}
     for name, result in results.items():
         rows = rows_of(result["found"])
-        found[f"peers, {name}"] = f"{WORKS[name].what}, on {where(result)}:\n\n" + pages.table(*peers_table(rows))
+        found[f"peers, {name}"] = f"{WORKS[name].what}, on {where(result)}:\n\n" + pages.table(
+            *peers_table(rows, first_step=not WORKS[name].check)
+        )
         found[f"targets, {name}"] = pages.table(*targets_table(rows, TARGETS[name]))
     return found
 

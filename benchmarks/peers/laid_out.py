@@ -10,35 +10,45 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from benchmarks.peers.works import WORKS, Arrays
+from benchmarks.peers.works import WORKS, Arrays, gin_files
 from core.data.pipeline import position_indices
 from trainers import configurables as configurables  # registers them with gin
 from trainers.experiment import Experiment
 from trainers.settings import Settings as Settings  # so too
-
-GIN = Path(__file__).parent / "works"
 
 
 def lay_out(name: str, folder: Path) -> None:
     """Writes the work called so into `folder`."""
     work = WORKS[name]
     save(folder / "data.npz", work.data())
+    said = {
+        "name": name,
+        "gin": [str(path) for path in gin_files(name)],
+        "replicas": work.replicas,
+        **{key: getattr(work, key) for key in ("chunk", "log", "check")},
+    }
+    if work.check:
+        said["batch"] = lay_out_training(name, folder)
+    (folder / "work.json").write_text(json.dumps(said))
+
+
+def lay_out_training(name: str, folder: Path) -> int:
+    """Writes the weights and the order with which a training begins; returns the size of its batch."""
     gin.clear_config()
     bindings = [f"npz.path = {str(folder / 'data.npz')!r}", "Clock.every = 1", "Clock.check = 1", "Clock.seconds = 0.0"]
-    gin.parse_config_files_and_bindings([str(GIN / "common.gin"), str(GIN / f"{name}.gin")], bindings)
-    batch, experiment = gin.query_parameter("Trainer.global_batch_size"), Experiment()
+    gin.parse_config_files_and_bindings([str(path) for path in gin_files(name)], bindings)
+    batch, experiment = int(gin.query_parameter("Trainer.global_batch_size")), Experiment()
     gin.clear_config()
     save(folder / "weights.npz", by_plain_name(experiment.task.parameters()))
-    indices = position_indices(
+    order = position_indices(
         experiment.shown_source,  # no stream, and so the one that is trained on
         first_step=0,
-        num_steps=work.order,
+        num_steps=WORKS[name].order,
         global_batch_size=batch,
         seed=experiment.seed,
     )
-    np.save(folder / "order.npy", indices.numpy().reshape(work.order, batch).astype(np.int32))
-    said = {"name": name, "batch": batch, "chunk": work.chunk, "log": work.log, "check": work.check}
-    (folder / "work.json").write_text(json.dumps(said))
+    np.save(folder / "order.npy", order.numpy().reshape(-1, batch).astype(np.int32))
+    return batch
 
 
 def save(path: Path, arrays: Arrays) -> None:

@@ -5,7 +5,10 @@ from typing import NamedTuple
 PROGRAMS = "benchmarks.peers.programs"
 DENSE = ("mlp", "softmax", "transformer")  # a convolution in a loop of XLA takes XLA's slowest path: seconds a step
 SMALL = ("mlp", "softmax")
+IMAGES = ("mlp", "softmax", "conv")
 ALL = (*DENSE, "conv")
+REPLICAS = ("replicas-mlp", "replicas-wide-1024", "replicas-wide-256")
+OURS = (*ALL, "start", *REPLICAS)
 
 
 class Peer(NamedTuple):
@@ -29,15 +32,21 @@ PEERS = {
     "keras-jit": Peer("Keras `fit`, `jit_compile`", "in_keras", "jit", "keras"),
     "keras-chunks": Peer("Keras `fit`, `steps_per_execution`", "in_keras", "chunks", "keras"),
     "keras-both": Peer("Keras `fit`, both", "in_keras", "jit-chunks", "keras"),
+    "orbit-plain": Peer("Orbit and Sonnet", "in_orbit", "plain", "orbit", IMAGES),
+    "orbit-jit": Peer("the same, the step by XLA", "in_orbit", "jit", "orbit", IMAGES),
     "jax-step": Peer("JAX and Optax, a jitted step a call", "in_jax", "step", "jax"),
     "jax-scan": Peer("JAX and Optax, `lax.scan`, fed with batches", "in_jax", "scan", "jax", DENSE),
     "jax-indices": Peer("the same, handed indices, a gather a step", "in_jax", "indices", "jax", DENSE),
     "jax-gather": Peer("the same, handed indices, one gather", "in_jax", "gather", "jax", SMALL),
     "fabric-eager": Peer("PyTorch and Lightning Fabric", "in_fabric", "eager", "torch"),
     "fabric-compiled": Peer("the same, `torch.compile`", "in_fabric", "compiled", "torch"),
-    "tapeloop-defaults": Peer("Tapeloop, its defaults", "ours", "default"),
+    "start-keras": Peer("a minimal script of Keras", "start_keras", "default", "keras", ("start",)),
+    "start-plain": Peer("the same, without XLA", "start_keras", "plain", "keras", ("start",)),
+    "one-defaults": Peer("Tapeloop on one device, its defaults", "ours", "one-default", works=REPLICAS),
+    "one-auto": Peer("the same, `compile` chosen by itself", "ours", "one-auto", works=REPLICAS),
+    "tapeloop-defaults": Peer("Tapeloop, its defaults", "ours", "default", works=OURS),
     "tapeloop-xla": Peer("Tapeloop, `compile` by XLA", "ours", "xla"),
-    "tapeloop-auto": Peer("Tapeloop, `compile` chosen by itself", "ours", "auto"),
+    "tapeloop-auto": Peer("Tapeloop, `compile` chosen by itself", "ours", "auto", works=OURS),
 }
 DEFAULTS, AUTO = "tapeloop-defaults", "tapeloop-auto"
 
@@ -57,6 +66,12 @@ JAX_INDICES = ("jax-indices", "jax-gather")
 JAX = ("jax-step", "jax-scan", *JAX_INDICES)
 KERAS = ("keras-default", "keras-jit", "keras-chunks", "keras-both")
 FABRIC = ("fabric-eager", "fabric-compiled")
+
+
+def one_device(at_least: float) -> list[Target]:
+    """Returns what two replicas are compared with."""
+    return [Target("one device", ("one-auto",), at_least), Target("one device, defaults", ("one-defaults",), None)]
+
 
 TARGETS = {
     "mlp": [
@@ -84,4 +99,8 @@ TARGETS = {
         Target("Keras at its best", KERAS, 1.25),
         Target("Fabric", FABRIC, 1.0),
     ],
+    "start": [Target("a minimal script of Keras", ("start-keras", "start-plain"), 1.11)],
+    "replicas-mlp": one_device(0.95),
+    "replicas-wide-1024": one_device(0.95),
+    "replicas-wide-256": one_device(0.9),
 }

@@ -16,7 +16,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 MOST_SECONDS = 900.0  # of a process; `torch.compile` takes a minute
 NOT_INSTALLED = "isn't installed: `--prepare` installs it"
 
-Found = dict[str, Any]  # `loss` and `rates`, or `failed`
+Found = dict[str, Any]  # `loss` (where any is compared) and `rates`, or `failed`
 
 
 def interleaved(
@@ -49,7 +49,10 @@ def told(found: Found) -> str:
     if "failed" in found:
         return str(found["failed"])
     rates = sorted(found["rates"])
-    return f"{rates[len(rates) // 2]:,.1f} steps/s, loss {found['loss']:.6g}"
+    rate = rates[len(rates) // 2]
+    if "loss" not in found:
+        return f"{1.0 / rate:.2f} s"
+    return f"{rate:,.1f} steps/s, loss {found['loss']:.6g}"
 
 
 def run_once(name: str, folder: Path, seconds: float) -> Found:
@@ -64,7 +67,7 @@ def run_once(name: str, folder: Path, seconds: float) -> Found:
 
 def run_command(command: Sequence[str], environment: Mapping[str, str] = os.environ) -> Found:
     """Runs a program, which prints what it found as JSON on its last line."""
-    own = {**environment, "PYTHONPATH": str(CHECKOUT)}
+    own, began = {**environment, "PYTHONPATH": str(CHECKOUT)}, time.perf_counter()
     try:
         done = subprocess.run(
             command, cwd=CHECKOUT, env=own, capture_output=True, text=True, timeout=MOST_SECONDS, check=False
@@ -74,4 +77,7 @@ def run_command(command: Sequence[str], environment: Mapping[str, str] = os.envi
     if done.returncode:
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()] or ["it said nothing"]
         return {"failed": f"failed: exit code {done.returncode}, {lines[-1][:300]}", "said": done.stderr[-10_000:]}
-    return dict(json.loads(done.stdout.strip().rpartition("\n")[2]))
+    found = dict(json.loads(done.stdout.strip().rpartition("\n")[2]))
+    if "finished" in found:  # by a clock that all processes share
+        return {"rates": [1.0 / (found["finished"] - began)]}
+    return found

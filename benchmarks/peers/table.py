@@ -36,7 +36,7 @@ def _row(seen: Sequence[Found], right: float) -> Row:
     if failed or not seen:
         return Row(wrong=failed[0] if failed else "not run")
     for each in seen:
-        if not abs(each["loss"] - right) <= TOLERANCE * abs(right):  # of nan, too
+        if "loss" in each and not abs(each["loss"] - right) <= TOLERANCE * abs(right):  # of nan, too
             return Row(wrong=f"void: its loss is {each['loss']:.6g}, not {right:.6g}")
     rates = [rate for each in seen for rate in each["rates"]]
     low, high = np.percentile(rates, [10, 90])
@@ -52,17 +52,22 @@ def ratio(rows: Mapping[str, Row], ours: str, against: Sequence[str]) -> tuple[f
     return rows[ours].median / there[best], best
 
 
-def peers_table(rows: Mapping[str, Row]) -> tuple[list[str], list[list[str]]]:
-    """Returns the table of a work: what each peer makes of it, and how much of that Tapeloop makes."""
-    head = ["peer", "steps/s", "10 to 90 %", "`auto` / it", "defaults / it"]
+def peers_table(rows: Mapping[str, Row], *, first_step: bool = False) -> tuple[list[str], list[list[str]]]:
+    """Returns the table of a work: what each peer makes of it, and how much of that Tapeloop makes.
+
+    Where only the `first_step` is timed, seconds stand in place of steps a second; ratios are of speeds all the same.
+    """
+    head = ["peer", "seconds" if first_step else "steps/s", "10 to 90 %", "`auto` / it", "defaults / it"]
     cells = []
     for name, row in rows.items():
         if row.wrong:
             cells.append([PEERS[name].what, row.wrong, "", "", ""])
         else:
-            spread = f"{_number(row.low)} to {_number(row.high)}"
+            numbers = [_number(1.0 / x if first_step else x) for x in (row.median, row.low, row.high)]
+            low, high = reversed(numbers[1:]) if first_step else numbers[1:]
+            spread = f"{low} to {high}"
             ratios = [_ratio(ratio(rows, ours, [name])) for ours in (AUTO, DEFAULTS)]
-            cells.append([PEERS[name].what, _number(row.median), spread, *ratios])
+            cells.append([PEERS[name].what, numbers[0], spread, *ratios])
     return head, cells
 
 

@@ -4,16 +4,21 @@ The model, the batch and the optimizer are those of `works/NAME.gin`.
 """
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+GIN, CONFIGS = Path(__file__).parent / "works", Path(__file__).resolve().parents[2] / "configs"
 Arrays = Mapping[str, npt.NDArray[np.generic]]
 
 
 class Work(NamedTuple):
-    """How a work is laid out; its gin file has the rest."""
+    """How a work is laid out; its gin files have the rest.
+
+    Of one whose `check` is 0 the first step is all that is timed, and no loss is compared.
+    """
 
     what: str
     data: Callable[[], Arrays]
@@ -21,6 +26,13 @@ class Work(NamedTuple):
     log: int  # steps between two lines of metrics
     check: int  # steps after which losses are compared: the mean of the last `log` of them
     order: int  # steps until a peer reads the same examples again: enough to have read all of them
+    replicas: bool = False  # whether Tapeloop trains on two of them
+
+
+def gin_files(name: str) -> list[Path]:
+    """Returns what describes the work to Tapeloop."""
+    common = GIN / "common.gin" if WORKS[name].check else CONFIGS / "digits_mlp.gin"
+    return [common, GIN / f"{name}.gin"]
 
 
 def levels(count: int, size: int) -> Arrays:
@@ -51,6 +63,17 @@ def tokens(count: int, length: int, vocabulary: int) -> Arrays:
     return {"tokens": found, "document": np.zeros_like(found), "bytes": np.ones_like(found)}
 
 
+def small_digits() -> Arrays:
+    """Returns the digits that ship with Tapeloop."""
+    import tensorflow as tf  # nothing else here needs it: the command answers at once
+
+    from core.data import digits
+
+    source = digits("train")
+    features = source.gather(tf.range(len(source), dtype=tf.int64))
+    return {"image": features["image"].numpy().reshape(-1, 64), "label": features["label"].numpy()}
+
+
 WORKS = {
     "mlp": Work(
         "MLP 784-128-10, batch 32",
@@ -71,5 +94,25 @@ WORKS = {
         "transformer, 4 blocks of 128, 4 heads, 128 tokens, batch 16",
         lambda: tokens(4_000, 128, 256),
         chunk=10, log=10, check=20, order=500,
+    ),
+    "start": Work(
+        "command to first finished step, `digits_mlp`",
+        small_digits,
+        chunk=50, log=50, check=0, order=0,
+    ),
+    "replicas-mlp": Work(
+        "MLP 784-128-10, batch 256, 2 replicas",
+        lambda: levels(60_000, 784),
+        chunk=50, log=100, check=200, order=200, replicas=True,
+    ),
+    "replicas-wide-1024": Work(
+        "MLP 784-1024-1024-10, batch 1024, 2 replicas",
+        lambda: levels(60_000, 784),
+        chunk=10, log=10, check=20, order=100, replicas=True,
+    ),
+    "replicas-wide-256": Work(
+        "MLP 784-1024-1024-10, batch 256, 2 replicas",
+        lambda: levels(60_000, 784),
+        chunk=10, log=10, check=20, order=200, replicas=True,
     ),
 }  # fmt: skip

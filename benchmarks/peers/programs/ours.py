@@ -7,6 +7,8 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,35 +16,45 @@ from typing import Any
 from benchmarks.peers.programs.work import SEGMENT_SECONDS
 
 COMPILE = {"off": False, "xla": True, "auto": "auto"}  # as `Trainer.compile` has them; the default isn't bound
+TWO_REPLICAS = Path(__file__).resolve().parents[3] / "configs" / "runtime" / "mirrored.gin"
+ONE = "one-"  # how variants begin that train on one device, whatever the work
 
 
 def main() -> None:
     """Trains, and prints what the run has kept."""
     folder, variant, seconds = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
     said = json.loads((folder / "work.json").read_text())
-    bindings = {
-        "npz.path": str(folder / "data.npz"),
-        "Trainer.log_every": said["log"],
-        "Clock.every": said["log"],
-        "Clock.check": said["check"],
-        "Clock.seconds": float(seconds),
-    }
-    if variant != "default":
-        bindings["Trainer.compile"] = COMPILE[variant]
-    gin_files = [Path(__file__).parents[1] / "works" / name for name in ("common.gin", f"{said['name']}.gin")]
+    gin_files, bindings = list(said["gin"]), {"Clock.every": said["log"], "Clock.check": said["check"] or said["log"]}
+    if said["check"]:
+        bindings |= {"npz.path": str(folder / "data.npz"), "Trainer.log_every": said["log"]}
+    if said["replicas"] and not variant.startswith(ONE):
+        gin_files.append(str(TWO_REPLICAS))
+    if (compiled := variant.removeprefix(ONE)) != "default":
+        bindings["Trainer.compile"] = COMPILE[compiled]
     with tempfile.TemporaryDirectory() as scratch:
-        command = [
-            *(sys.executable, "-m", "trainers.main", f"--workdir={scratch}/run"),
-            *(f"--gin_file={path}" for path in gin_files),
-            *(f"--gin_param={name} = {value!r}" for name, value in bindings.items()),
-        ]
-        done = subprocess.run(command, check=False, stdout=sys.stderr)
-        if done.returncode:
-            sys.exit(done.returncode)
-        lines = [json.loads(line) for line in Path(scratch, "run", "metrics.jsonl").read_text().splitlines()]
-        clock = json.loads(Path(scratch, "run", "clock.json").read_text())
-    (loss,) = (line["loss"] for line in lines if line["step"] == said["check"] and line["split"] == "train")
-    print(json.dumps({"loss": loss, "rates": rates_of([tuple(x) for x in clock if x[0] >= said["check"]])}))
+        began = time.perf_counter()
+        run = trained(gin_files, {**bindings, "Clock.seconds": float(seconds) if said["check"] else 0.0}, scratch)
+        clock = [(step, now) for step, now in json.loads((run / "clock.json").read_text())]
+        if said["check"]:
+            lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+            (loss,) = (line["loss"] for line in lines if line["step"] == said["check"] and line["split"] == "train")
+            found = {"loss": loss, "rates": rates_of([each for each in clock if each[0] >= said["check"]])}
+        else:
+            found = {"rates": [1.0 / (clock[0][1] - began)]}
+    print(json.dumps(found))
+
+
+def trained(gin_files: Sequence[str], bindings: Mapping[str, Any], scratch: str) -> Path:
+    """Runs the command; returns its workdir, or ends with its exit code where it failed."""
+    command = [
+        *(sys.executable, "-m", "trainers.main", f"--workdir={scratch}/run"),
+        *(f"--gin_file={path}" for path in gin_files),
+        *(f"--gin_param={name} = {value!r}" for name, value in bindings.items()),
+    ]
+    done = subprocess.run(command, check=False, stdout=sys.stderr)
+    if done.returncode:
+        sys.exit(done.returncode)
+    return Path(scratch, "run")
 
 
 def rates_of(clock: list[tuple[Any, ...]]) -> list[float]:
