@@ -75,10 +75,12 @@ class Experiment:
         self.task.check_source(train_source)
         check_held_out(self.task, train_source, self.held_out)
 
-    def on(self, strategy: tf.distribute.Strategy) -> "Experiment":
-        """Makes the same experiment on another strategy, from the first step on."""
+    def on(self, strategy: tf.distribute.Strategy, placements: Mapping[str, Placement] | None = None) -> "Experiment":
+        """Makes the same experiment on a strategy, from the first step on, by its own `placements` or these."""
         other = copy.copy(self)
         other.strategy = strategy
+        if placements is not None:
+            other._placements = placements
         other._assemble()
         return other
 

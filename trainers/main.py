@@ -41,6 +41,7 @@ MODES = {
     "summary": "prints each variable: its size, the phases that train it, where it lives",
     "dry_run": "prints what a step computes, what each device would hold, and what would cross, from shapes alone",
     "diagnose": "measures where the time of a step goes, says what holds it up, and tries gin lines that could help",
+    "tune": "tries settings that change no number on this machine, and prints the gin lines that make it faster",
     "replay": "does the step of a `--capsule` again, and names what isn't finite first: operation, module, row",
     "resume_check": "trains once without and once with a SIGKILL in the middle, and compares every bit",
 }
@@ -60,6 +61,7 @@ ONLY_IN = {  # the modes in which a flag has an effect
     "export_dir": ("export",),
     "checkpoint": ("evaluate", "sample", "export"),
 }
+HEARS = ("train", "evaluate_continuously", "tune")  # the modes that signals ask to leave, rather than end
 MOST_SAMPLES = 65_536
 USAGE = """python -m trainers.main --gin_file=F [--gin_file=G] [--gin_param='a.b=1'] [--workdir=DIR] [--mode=train]
 
@@ -176,7 +178,7 @@ def run(flags: FlagValues, *, ends_process: bool = False) -> int:
         start_logging(flags.verbosity)
         serve(place, workdir)
     preemption = Preemption()
-    with preemption.heard() if flags.mode in ("train", "evaluate_continuously") else without_wishes():
+    with preemption.heard() if flags.mode in HEARS else without_wishes():
         return _run(flags, preemption, ends_process=ends_process)
 
 

@@ -1,6 +1,6 @@
 """What a step of training takes: programs that lack a part of it, timed in turns, so that differences tell."""
 
-from core.measure.clock import fractions
+from core.measure.clock import fractions, side_by_side
 from core.measure.memory import peak_memory, reset_peak_memory
 from core.measure.programs import Program, Whole, backward_program, collective_programs, forward_program, turns_program
 from core.measure.turns import TurnsExchange
@@ -15,5 +15,6 @@ __all__ = [
     "fractions",
     "peak_memory",
     "reset_peak_memory",
+    "side_by_side",
     "turns_program",
 ]

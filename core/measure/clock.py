@@ -1,23 +1,28 @@
 """Times things in turns: a machine's speed drifts, so what is compared is measured side by side."""
 
+import itertools
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+
+
+def side_by_side(runs: Mapping[str, Callable[[], float]]) -> Iterator[dict[str, float]]:
+    """Yields what each run says that it took, round after round, every other one backwards.
+
+    >>> took = side_by_side({"a": iter([1.0, 2.0]).__next__, "b": iter([3.0, 4.0]).__next__})
+    >>> next(took), next(took)
+    ({'a': 1.0, 'b': 3.0}, {'b': 4.0, 'a': 2.0})
+    """
+    for i in itertools.count():
+        yield {name: runs[name]() for name in list(runs)[:: 1 if i % 2 == 0 else -1]}
 
 
 def fractions(runs: Mapping[str, Callable[[], float]], *, of: str, rounds: int) -> tuple[float, dict[str, float]]:
     """Returns the median of what the run `of` says it took, and medians of the fractions of it that all others took.
 
-    Each round goes through all of them, every other one backwards.
-
     >>> whole, parts = fractions({"part": iter([1.0, 6.0, 1.0]).__next__, "all": lambda: 4.0}, of="all", rounds=3)
     >>> whole, parts["part"]
     (4.0, 0.25)
     """
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
-    for i in range(rounds):
-        for name in list(runs)[:: 1 if i % 2 == 0 else -1]:
-            seconds[name].append(runs[name]())
-    return statistics.median(seconds[of]), {
-        name: statistics.median(x / whole for x, whole in zip(found, seconds[of], strict=True))
-        for name, found in seconds.items()
-    }
+    found = list(itertools.islice(side_by_side(runs), rounds))
+    whole = statistics.median(seconds[of] for seconds in found)
+    return whole, {name: statistics.median(seconds[name] / seconds[of] for seconds in found) for name in runs}

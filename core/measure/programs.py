@@ -29,9 +29,9 @@ class Program:
         self.progress = progress
         self._run = chunk.get_concrete_function()
 
-    def seconds(self, stacked: Batch, steps: int) -> float:
-        """Returns how long the first `steps` of the chunk `stacked` take, to the end of the last."""
-        place = tf.constant([0, 0, steps], tf.int64)
+    def seconds(self, stacked: Batch, steps: int, *, first: int = 0) -> float:
+        """Returns how long the first `steps` of the chunk `stacked` take, whose `first` step this is, to their end."""
+        place = tf.constant([first, first, first + steps], tf.int64)
         began = time.perf_counter()
         self._run(stacked, place)
         self.progress.bad_step.numpy()

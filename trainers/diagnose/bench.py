@@ -1,13 +1,10 @@
 """One way to run the experiment, traced and ready to be timed: with real input, on one batch, and in parts."""
 
 import functools
-import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
-from core.engine import ALL_WELL
 from core.measure import (
     Program,
     Whole,
@@ -19,16 +16,14 @@ from core.measure import (
 )
 from core.telemetry import JsonLines, Telemetry, TensorBoard
 from core.workers import is_chief
-from trainers.bad_step import explain_bad_step
 from trainers.diagnose.times import Measured, Times, split
-from trainers.diagnose.together import agreed, later_elsewhere, of_each_replica
-from trainers.diagnosis import explained, repeatable_or_refused
 from trainers.hooks.standard import CheckReplicas, Evaluate, LogMetrics, SaveCheckpoint
+from trainers.rehearsal import REAL_CHUNKS, REAL_SECONDS, Rehearsal
+from trainers.together import later_elsewhere, of_each_replica
 from trainers.trainer import Trainer
 
 TIMED_SECONDS, ROUNDS = 0.1, 7  # of one call, and how often each program has its turn
-STRETCHES, REAL_SECONDS, REAL_CHUNKS, PATIENCE_SECONDS = 3, 0.3, 3, 20.0  # of training by real input
-FETCHED_AHEAD = 2  # chunks that were made while nobody ate them: one is there, one on its way
+STRETCHES = 3  # of training by real input
 
 STANDARD = {
     LogMetrics: "Trainer.log_every",
@@ -38,18 +33,11 @@ STANDARD = {
 }
 
 
-class Bench:
-    """A trainer whose steps are timed; what it learns is thrown away."""
+class Bench(Rehearsal):
+    """A trainer whose steps are timed whole, on one batch, and in parts."""
 
     def __init__(self, trainer: Trainer):
-        self.trainer, self.chunk_steps = trainer, trainer.input.chunk_steps
-        began = time.perf_counter()
-        self.stacked: Any = next(trainer.input.chunks_from(0))
-        self._whole = Program(trainer.chunk, trainer.progress)
-        self._seconds(self._whole, 0)  # what XLA compiles, it compiles at the first call
-        self.traced = time.perf_counter() - began
-        # Workers take as many steps as each other, though their clocks differ.
-        (self.seconds_a_step,) = agreed([min(self._seconds(self._whole, 1) for _ in range(2))], trainer.agreement)
+        super().__init__(trainer)
         self.timed_steps = max(1, min(self.chunk_steps, int(TIMED_SECONDS / self.seconds_a_step)))
 
     def times(self, hooks: Mapping[str, float] = {}) -> Times:
@@ -64,7 +52,7 @@ class Bench:
         _, found = fractions({"launch": launched, **self._timed(runs)}, of="whole", rounds=ROUNDS)
         alone = self._alone(pieces) if pieces.step.exchange.replicas > 1 else []
         real, waited, synthetic = self.training()
-        self._refuse_bad_step()
+        self.refuse_bad_step()
         # A call takes so many steps, and once what it takes to call; in training it takes a whole chunk of them.
         launch = found["launch"] / self.chunk_steps
         steps = {name: max(found[name] - found["launch"], 0.0) / self.timed_steps for name in runs}
@@ -96,27 +84,6 @@ class Bench:
         step, found = fractions({"real": real, "synthetic": self.synthetic}, of="real", rounds=STRETCHES)
         # Steps on one batch aren't slower than the same with input: a machine that says so was busy just then.
         return step, step * statistics.median(waits), step * min(found["synthetic"], 1.0)
-
-    def real(self) -> tuple[float, float]:
-        """Trains by real input; returns what a step takes, and how long it waits for data."""
-        chunks = self.trainer.input.chunks_from(0)
-        calls = self.trainer.settings.parallel_calls
-        for _ in range(FETCHED_AHEAD + (calls if calls > 1 else 0)):
-            next(chunks)
-        began = time.perf_counter()
-        self._whole.seconds(next(chunks), self.chunk_steps)
-        (first,) = agreed([time.perf_counter() - began], self.trainer.agreement)
-        count = max(math.ceil(REAL_SECONDS / first), REAL_CHUNKS, 2 * calls)
-        count = max(1, min(count, int(PATIENCE_SECONDS / first)))
-        began, waited = time.perf_counter(), 0.0
-        for _ in range(count):
-            before = time.perf_counter()
-            stacked = next(chunks)
-            waited += time.perf_counter() - before
-            self._whole.seconds(stacked, self.chunk_steps)
-        passed = time.perf_counter() - began
-        self._refuse_bad_step()
-        return passed / (count * self.chunk_steps), waited / (count * self.chunk_steps)
 
     def synthetic(self) -> float:
         """Returns what a step takes on one batch."""
@@ -188,12 +155,3 @@ class Bench:
         for program in programs.values():
             self._seconds(program, 1)
         return {name: functools.partial(self._seconds, p, self.timed_steps) for name, p in programs.items()}
-
-    def _seconds(self, program: Program, steps: int) -> float:
-        with explained(self.trainer.input.source), repeatable_or_refused(self.trainer.experiment.deterministic):
-            return program.seconds(self.stacked, steps)
-
-    def _refuse_bad_step(self) -> None:
-        bad_step = int(self.trainer.progress.bad_step)
-        if bad_step != ALL_WELL:
-            raise explain_bad_step(self.trainer.train_step, self.trainer.input, bad_step)

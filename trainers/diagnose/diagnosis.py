@@ -18,10 +18,11 @@ from trainers.diagnose.picture import picture
 from trainers.diagnose.points import Point, Scale, measured, scales
 from trainers.diagnose.remedies import Remedy, Tried
 from trainers.diagnose.tell import as_json, crossing_table, parts_table, scaling_table, tried_text
-from trainers.diagnose.together import agreed
 from trainers.diagnose.verdict import Case, Verdict
 from trainers.experiment import Experiment
+from trainers.rehearsal import divisor
 from trainers.settings import Settings
+from trainers.together import agreed
 from trainers.trainer import Trainer
 from trainers.workdir import json_text
 
@@ -139,7 +140,7 @@ class Diagnosis:
         trainer = self.bench.trainer
         # Of larger batches a chunk has fewer, or it would take as much more memory.
         larger = settings.get("global_batch_size", 0) / trainer.settings.global_batch_size
-        chunk_steps = _divisor(self.bench.chunk_steps, most=int(self.bench.chunk_steps / max(larger, 1.0)))
+        chunk_steps = divisor(self.bench.chunk_steps, most=int(self.bench.chunk_steps / max(larger, 1.0)))
         changed: dict[str, Any] = {"chunk_steps": chunk_steps, **settings}
         experiment = trainer.experiment
         if devices:
@@ -149,16 +150,11 @@ class Diagnosis:
 
 def _with_short_chunks(bench: Bench) -> Bench:
     """Returns the bench, or one like it whose chunks don't take too long."""
-    steps = _divisor(bench.chunk_steps, most=int(LONGEST_CHUNK_SECONDS / bench.seconds_a_step))
+    steps = divisor(bench.chunk_steps, most=int(LONGEST_CHUNK_SECONDS / bench.seconds_a_step))
     if steps == bench.chunk_steps:
         return bench
     trainer = bench.trainer
     return Bench(_like(trainer, trainer.experiment, dataclasses.replace(trainer.settings, chunk_steps=steps)))
-
-
-def _divisor(number: int, *, most: int) -> int:
-    """Returns the largest divisor up to `most`, or 1: intervals are multiples of it as well."""
-    return max((n for n in range(1, min(number, most) + 1) if number % n == 0), default=1)
 
 
 def _changes(remedy: Remedy, settings: Settings) -> dict[str, Any]:

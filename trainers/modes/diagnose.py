@@ -1,29 +1,18 @@
 """`--mode=diagnose`: are the devices used well, and if not, why? Measures, judges, tries what could help."""
 
-import os
-import shutil
-
-from core.disk import unfinished_folder
 from core.errors import ConfigurationError
 from trainers.diagnose.diagnosis import Diagnosis
+from trainers.rehearsal import in_a_scratch_folder
 from trainers.session import Session
 from trainers.trainer import Trainer
-from trainers.workdir import Workdir
 
 
 def run(session: Session) -> int:
     """Prints what it found and writes it as `diagnosis.json`; what it trains goes nowhere."""
-    folder = session.workdir
-    folder.create()
-    scratch = unfinished_folder(folder.path, os.getpid())  # of a process that was killed, a run removes it
-    session.workdir = Workdir(scratch)
-    try:
-        session.workdir.create()
+    with in_a_scratch_folder(session) as folder:
         trainer = session.trainer()
         _refuse_what_has_no_parts(trainer)
-        Diagnosis(trainer).run(folder.path)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        Diagnosis(trainer).run(folder)
     return 0
 
 

@@ -1,0 +1,115 @@
+"""`--mode=tune`: which settings that change no number make this configuration faster, on this machine?"""
+
+import dataclasses
+import functools
+from pathlib import Path
+
+from rich.console import Console
+
+from core.disk import write_whole
+from core.errors import ConfigurationError, PreemptedError
+from core.workers import is_chief
+from trainers.rehearsal import in_a_scratch_folder
+from trainers.session import Session
+from trainers.together import agreed
+from trainers.trainer import Trainer
+from trainers.tune.changes import Choice
+from trainers.tune.search import SEARCH_SECONDS, Row, Search
+from trainers.tune.tell import as_json, progress, table, winners
+from trainers.tune.trial import Trial
+from trainers.workdir import json_text
+
+LONGEST_CHUNK_SECONDS = 0.25  # chunks of slower steps are cut, or a turn would take too long
+FILE = "tune.json"
+
+
+def run(session: Session) -> int:
+    """Prints what it tried and the gin lines that are worth it, and keeps it as `tune.json`; it trains nothing."""
+    with session.preemption.obeyed(), in_a_scratch_folder(session) as folder:
+        trainer = session.trainer()
+        _refuse_what_cannot_be_tried(trainer)
+        with session.preemption.granted():
+            Tuning(session, trainer, folder).run()
+    return 0
+
+
+class Tuning:
+    """One tuning: it makes the trials, tells what comes of them, and keeps that, complete or not."""
+
+    def __init__(self, session: Session, trainer: Trainer, folder: Path):
+        self.preemption, self.trainer, self.path = session.preemption, trainer, folder / FILE
+        self.console = Console(highlight=False, quiet=not is_chief())
+        self._chunk_steps = trainer.input.chunk_steps
+        self._search: Search | None = None
+
+    def run(self) -> None:
+        """Searches, and tells."""
+        self.console.print(
+            f"trying settings that change no number, for about {SEARCH_SECONDS:.0f} s at most; nothing that it trains "
+            "is kept",
+            soft_wrap=True,
+        )
+        try:
+            self._searched()
+        except (PreemptedError, KeyboardInterrupt):
+            if self._search:
+                self._tell(self._search, complete=False)
+            raise
+
+    def _searched(self) -> None:
+        configured = Trial(self.trainer)
+        compared = configured.compared_steps()
+        self._look()
+        steps = configured.cut_to(LONGEST_CHUNK_SECONDS)
+        cut, self._chunk_steps = steps < self._chunk_steps, steps
+        search = self._search = Search(
+            self._make(Choice()),
+            self._make,
+            compared_steps=compared,
+            cut=cut,
+            agree=functools.partial(agreed, agreement=self.trainer.agreement),
+            found=self._found,
+            look=self._look,
+        )
+        search.run()
+        self._tell(search, complete=True)
+
+    def _make(self, choice: Choice) -> Trial:
+        """Makes a trial of other settings, whose variables are as before the first step."""
+        trainer = self.trainer
+        experiment = trainer.experiment.on(trainer.experiment.strategy, choice.placements)
+        settings = {"chunk_steps": self._chunk_steps, **choice.settings}
+        return Trial(Trainer(experiment, trainer.workdir, dataclasses.replace(trainer.settings, **settings)))
+
+    def _look(self) -> None:
+        """Leaves if a signal has asked for it."""
+        if self.trainer.agreement.any_worker(self.preemption.signal is not None):
+            raise PreemptedError(
+                f"stopped by {self.preemption.name}; what was found until then is in `{self.path}`. Run the same "
+                "command again for all of it."
+            )
+
+    def _found(self, row: Row) -> None:
+        self.console.print(progress(row), soft_wrap=True)
+        assert self._search is not None
+        self._keep(self._search, complete=False)
+
+    def _tell(self, search: Search, *, complete: bool) -> None:
+        self.console.print(table(search))
+        self.console.print(winners(search), soft_wrap=True)
+        self._keep(search, complete=complete)
+        self.console.print(f"all of it is in `{self.path}`", soft_wrap=True)
+
+    def _keep(self, search: Search, *, complete: bool) -> None:
+        if is_chief():
+            write_whole({self.path: json_text(as_json(search, complete=complete)).encode()})
+
+
+def _refuse_what_cannot_be_tried(trainer: Trainer) -> None:
+    """Refuses steps that other machines take."""
+    if trainer.train_step.exchange.remote:
+        raise ConfigurationError(
+            "`--mode=tune` times steps that all replicas take together, and by parameter servers they don't: leave the "
+            "runtime's `--gin_file` out, tune what one worker does, and look at `examples_per_second` in the metric "
+            "lines for the rest. See docs/make-it-fast.md."
+        )

@@ -1,0 +1,91 @@
+"""Which values are worth a trial: a generator for each setting, which is told of each whether it was faster."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Generator, Mapping, Sequence
+
+from core.task import EVERY_REPLICA, ONE_DEVICE, Placement
+from trainers.settings import MAX_CHUNK_BYTES, Settings
+from trainers.tune.changes import PLACEMENTS, Change, NotTried
+
+Proposals = Generator[Change | NotTried, bool, None]
+
+CHUNKS = (10, 50, 100)  # of about so many steps
+MOST_CALLS = 16
+WAITS = 0.03  # of the time, from which on a source is slow
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """What proposals are made from: the settings that are the fastest so far, and how they did."""
+
+    settings: Settings
+    chunk_steps: int
+    step_bytes: int  # of a step's batch
+    replicas: int
+    updates: Sequence[str]  # the names of the phases that train
+    mixing: Sequence[str]  # those whose rows are mixed, as many at a time as a microbatch has
+    placements: Mapping[str, Placement]  # of all phases that may run elsewhere
+    cut: bool  # chunks are shorter than configured, or a trial would take too long
+    seconds: float  # a step
+    waits: float  # for data, of that
+
+
+def compiles(case: Case) -> Proposals:
+    """Proposes the other of compiled and not."""
+    yield Change("compile", not case.settings.compile)
+
+
+def chunks(case: Case) -> Proposals:
+    """Proposes chunks of other lengths that the intervals allow."""
+    if case.cut:
+        why = f"a step takes {1000 * case.seconds:,.0f} ms, beside which calls of any number of steps cost nothing"
+        yield NotTried("chunk_steps", "any", why)
+        return
+    unit = case.settings.local_steps or 1
+    common = math.gcd(*(every for _, every in case.settings.intervals))  # 0 where there are none
+    allowed = [n for n in range(unit, max(CHUNKS) + 1, unit) if common % n == 0]
+    lengths = {max((n for n in allowed if n <= most), default=case.chunk_steps) for most in CHUNKS}
+    for steps in sorted(lengths - {case.chunk_steps}):
+        if steps * case.step_bytes <= MAX_CHUNK_BYTES:
+            yield Change("chunk_steps", steps)
+
+
+def microbatches(case: Case) -> Proposals:
+    """Proposes half as many as long as that helps, or else twice as many."""
+    now, size = case.settings.microbatches, case.settings.global_batch_size
+    if case.mixing:
+        why = f"phase `{case.mixing[0]}` mixes the rows of a microbatch: with others it would be another loss"
+        yield NotTried("microbatches", "any", why)
+        return
+    fewer = now
+    while fewer % 2 == 0 and (yield Change("microbatches", fewer // 2)):
+        fewer //= 2
+    more = now
+    while fewer == now and size % (2 * more * case.replicas) == 0 and (yield Change("microbatches", 2 * more)):
+        more *= 2
+
+
+def places(case: Case) -> Proposals:
+    """Proposes each phase on one device that runs on every replica, and the other way round."""
+    if case.replicas == 1:
+        return
+    chosen = dict[str, Placement]()
+    for name, placement in case.placements.items():
+        everywhere = placement.on_every_replica(case.settings.global_batch_size)
+        other = {**chosen, name: ONE_DEVICE if everywhere else EVERY_REPLICA}
+        if (yield Change(PLACEMENTS, other)):
+            chosen = other
+
+
+def calls(case: Case) -> Proposals:
+    """Proposes to gather twice as many chunks at once, as long as that helps, where steps wait for data."""
+    if case.waits < WAITS:
+        yield NotTried("parallel_calls", "any", f"steps wait for data in {100 * case.waits:.1f} % of the time")
+        return
+    more = 2 * case.settings.parallel_calls
+    while more <= MOST_CALLS and (yield Change("parallel_calls", more)):
+        more *= 2
+
+
+ORDER: Sequence[Callable[[Case], Proposals]] = (compiles, chunks, microbatches, places, calls)

@@ -1,0 +1,78 @@
+"""What was found, as a table for people and as JSON for programs."""
+
+import math
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+from rich.table import Table
+
+from trainers.diagnose.tell import milliseconds
+from trainers.tune.search import Row, Search
+
+WIDE = 300  # characters of a reason
+
+
+def table(search: Search) -> Table:
+    """Tabulates what was tried."""
+    names = ("setting", "value", "a step", "as fast", "noise", "first call", "")
+    found = Table(*names, title="each beside the best so far: times as fast")
+    for column in found.columns[2:6]:
+        column.justify = "right"
+    found.add_row("as configured", "", milliseconds(search.configured_seconds))
+    for row in search.rows:
+        found.add_row(row.setting, row.shown, *_measured(row), row.verdict)
+    return found
+
+
+def progress(row: Row) -> str:
+    """Says in a line what came of a proposal, as soon as it is known."""
+    how = f"{row.outcome.times_as_fast:.2f} times as fast, " if row.outcome else ""
+    why = textwrap.shorten(row.why, WIDE, placeholder=" ...")
+    return f"`{row.setting} = {row.shown}`: {how}{row.verdict}{': ' if why else ''}{why}"
+
+
+def winners(search: Search) -> str:
+    """Returns the gin lines that are worth it, and what they gain."""
+    if search.total is None:
+        return "nothing that was tried is faster than what is configured by more than the noise: leave it as it is"
+    if not search.choice.changes:
+        return f"together they gain nothing ({search.total.times_as_fast:.2f} times as fast): leave it as it is"
+    lines = "\n".join(search.choice.lines)
+    gain = f"{search.total.times_as_fast:.2f} times as fast, ± {100 * search.total.noise:.0f} %"
+    return f"# together {gain}, with the same figures\n{lines}"
+
+
+def as_json(search: Search, *, complete: bool) -> Mapping[str, Any]:
+    """Returns all of it as JSON holds it; times are seconds a step."""
+    total = search.total
+    return {
+        "complete": complete,
+        "step_seconds": search.configured_seconds,
+        "tried": [_row_json(row) for row in search.rows],
+        "lines": search.choice.lines,
+        "times_as_fast": total.times_as_fast if total and search.choice.changes else None,
+    }
+
+
+def _row_json(row: Row) -> dict[str, Any]:
+    outcome = row.outcome
+    return {
+        "setting": row.setting,
+        "value": row.shown,
+        "verdict": row.verdict,
+        "why": row.why,
+        "step_seconds": outcome.seconds if outcome else None,
+        "times_as_fast": outcome.times_as_fast if outcome else None,
+        "noise": outcome.noise if outcome else None,
+        "pairs": list(outcome.ratios) if outcome else [],
+        "first_call_seconds": row.traced,
+    }
+
+
+def _measured(row: Row) -> tuple[str, str, str, str]:
+    first = f"{row.traced:.1f} s" if row.traced is not None else ""
+    if row.outcome is None:
+        return "", "", "", first
+    noise = f"{100 * row.outcome.noise:.0f} %" if math.isfinite(row.outcome.noise) else ""
+    return milliseconds(row.outcome.seconds), f"{row.outcome.times_as_fast:.2f}", noise, first
