@@ -3,14 +3,15 @@
 import os
 import platform
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
+
+from core.machine import processor
 
 
 def machine() -> dict[str, Any]:
     """Returns the machine as it is before it is measured."""
     return {
-        "processor": _processor(),
+        "processor": processor(),
         "cores": os.cpu_count(),
         "load_before": load(),
         "highest_load": load(),
@@ -22,10 +23,3 @@ def machine() -> dict[str, Any]:
 def load() -> float:
     """Returns how many processes wanted to compute, on average over the last minute."""
     return round(os.getloadavg()[0], 1)
-
-
-def _processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()

@@ -1,9 +1,20 @@
-"""How much memory there is for this process: the machine's, or what its container leaves it."""
+"""What machine this is: its processor, and how much memory there is for this process."""
 
 import os
+import platform
 from pathlib import Path
 
 CONTAINER = Path("/sys/fs/cgroup/memory.max")  # of control groups, version 2: a number of bytes, or "max"
+
+
+def processor() -> str:
+    """Returns the name of the processor."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
 
 
 def machine_memory() -> int:

@@ -46,11 +46,12 @@ def repeatable_or_refused(deterministic: bool) -> Iterator[None]:
     try:
         yield
     except tf.errors.UnimplementedError as error:
-        first = error.message.strip().split("\n")[0].rstrip(".")
-        if not deterministic or "determinis" not in first:
+        lines = error.message.strip().split("\n")
+        first = next((line.strip().rstrip(".") for line in lines if "determinis" in line), None)
+        if not deterministic or first is None:
             raise
         raise ConfigurationError(
             "`Experiment.deterministic` is True, but TensorFlow has no repeatable form of an operation of this step: "
-            f"{first}. Set `Trainer.compile = False` if it is XLA that lacks it, or else `Experiment.deterministic = "
+            f'{first}. Set `Trainer.compile = "off"` if it is XLA that lacks it, or else `Experiment.deterministic = '
             "False`."
         ) from error

@@ -17,6 +17,7 @@ from core.errors import ConfigurationError
 from core.module import named_modules
 from core.optimizers import Optimizer, Transform
 from trainers.experiment import Experiment
+from trainers.gin_audit.identity import spelt_today
 from trainers.gin_audit.statements import text
 from trainers.settings import Settings
 
@@ -41,7 +42,7 @@ def read_python_identity(saved: Mapping[str, str], own: Mapping[str, str]) -> di
             "the folder holds a run that gin files describe: go on with it by the command that trained it, or train "
             "this one in another folder."
         )
-    both = {key: x for key, x in saved.items() if key in own or not _is_of_module(key)}
+    both = {key: x for key, x in spelt_today(saved).items() if key in own or not _is_of_module(key)}
     return dict(sorted({**{key: x for key, x in own.items() if _is_of_module(key)}, **both}.items()))
 
 

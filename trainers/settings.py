@@ -15,6 +15,7 @@ from core.distribution import LocalExchange
 from core.engine import Assembly, Rounds, TrainStep, check_local_steps
 from core.errors import ConfigurationError, shown
 from core.optimizers import Transform
+from trainers.compiling import compile_words, what_to_compile
 from trainers.hooks.base import Hook
 from trainers.hooks.early_stopping import EarlyStopping
 from trainers.keeping import better_of, check_keeping, check_stopping
@@ -38,6 +39,9 @@ class Settings:
     program of each length. Of a slow source, `parallel_calls` chunks are gathered at once, which changes no number
     either; each takes its memory. `reduce_gradients_in = "bfloat16"` halves what replicas send each other, and costs
     the last bits of gradients.
+
+    `compile` says what XLA compiles: nothing ("off"), all that it can ("xla"), or what is found to be the fastest in
+    the first seconds of a run ("auto"); `{"d": "xla"}` compiles one update: docs/make-it-fast.md.
 
     With `local_steps` replicas meet once in so many steps, and in between each trains by its own rows alone. There
     their weights become the mean, or what the `outer` rule makes of it: docs/local-steps.md.
@@ -71,7 +75,7 @@ class Settings:
     keep_best: str | None = None
     local_steps: int | None = None
     outer: Transform | None = None
-    compile: bool = False
+    compile: str | bool | Mapping[str, str | bool] = "off"
     reduce_gradients_in: Literal["bfloat16"] | None = None
     on_nonfinite: Literal["raise", "skip", "rollback"] = "raise"
     on_spike: Literal["skip", "rollback"] | None = None
@@ -115,6 +119,7 @@ class Settings:
                     f"`Trainer.hooks` holds `{type(hook).__name__}`, whose `every` is {shown(hook.every)}; a hook is "
                     "one whose `every` is None or at least 1. Give a whole number of steps: 10000, not 1e4."
                 )
+        object.__setattr__(self, "compile", compile_words(self.compile))
         self.policies.check()
         self._check_keeping()
         if self.local_steps is not None:
@@ -147,7 +152,7 @@ class Settings:
             batch_spec,
             seed=seed,
             steps=self.steps,
-            compile=self.compile,
+            compile=what_to_compile(compile_words(self.compile)),
             reduce_in=tf.as_dtype(self.reduce_gradients_in) if self.reduce_gradients_in else None,
             exchange=LocalExchange(assembly.strategy) if self.local_steps else None,
         )
@@ -183,6 +188,15 @@ class Settings:
         common = math.gcd(*(every for _, every in self.intervals)) or unit * max(1, MAX_CHUNK_STEPS // unit)
         allowed = max(unit, min(MAX_CHUNK_STEPS, MAX_CHUNK_BYTES // max(1, step_bytes)))
         return max(n for n in range(unit, allowed + 1, unit) if common % n == 0)
+
+    def short_chunks(self, chunk_steps: int) -> str | None:
+        """Returns a warning where the chunks that came out are short."""
+        if self.chunk_steps is not None or chunk_steps >= min(10, self.steps):
+            return None
+        return (
+            f"chunks of {chunk_steps} steps are slow for small models, and all that the intervals (or 64 MiB of "
+            "batches) allow: give `Trainer.log_every` and the like a common divisor, of 50 say."
+        )
 
     def _check_keeping(self) -> None:
         kept, (saved, evaluated) = self.keep, (self.checkpoint_every, self.evaluate_every)

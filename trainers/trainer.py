@@ -1,9 +1,10 @@
-"""The loop around the step: chunks of steps, hooks between them, and the ways a run can end."""
+"""The loop around the step: chunks, hooks between them, the ways a run can end; long because they share one state."""
 
 import contextlib
+import functools
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import tensorflow as tf
@@ -17,6 +18,7 @@ from trainers.averaged import readable_task
 from trainers.bad_step import explain_bad_step
 from trainers.calling import Calling
 from trainers.capsule.leave import leaving_capsule
+from trainers.choosing import Choosing
 from trainers.diagnosis import explained, repeatable_or_refused
 from trainers.evaluations import Evaluations, short_name
 from trainers.experiment import Experiment
@@ -30,6 +32,7 @@ from trainers.meter import Meter, figures_of
 from trainers.preemption import Preemption
 from trainers.profiler import Profiler
 from trainers.recovery import Recovery
+from trainers.refused_by_xla import compiled_or_refused
 from trainers.run_state import RunState
 from trainers.settings import Settings
 from trainers.watchdog import Watchdog
@@ -55,7 +58,10 @@ class Trainer:
         )
         rounds = settings.rounds(self.train_step, experiment.assembly)
         skipping = settings.policies.skipping(self.train_step, experiment.assembly)
-        self.chunk = make_chunk(self.train_step, self.input.chunk_spec, self.progress, rounds or skipping)
+        self._make_chunk = functools.partial(
+            make_chunk, self.train_step, self.input.chunk_spec, self.progress, rounds or skipping
+        )
+        self.chunk = self._make_chunk()
         self.hooks = standard_hooks(settings, evaluates=bool(self.evaluations))
         outer = rounds.meeting.outer if rounds else None
         self.state = RunState(
@@ -166,21 +172,36 @@ class Trainer:
         """Traces (and compiles) by a chunk that ends where it begins."""
         self.watchdog.begin("tracing", "tracing")
         began, exchange = time.perf_counter(), self.train_step.exchange
-        # Called through its one trace: finding that anew would cost about a millisecond for every chunk.
-        self._run_chunk = exchange.guarded(self.chunk.get_concrete_function())
+        said, alive = self.telemetry.note, self.watchdog.alive
+        choosing = Choosing(self.train_step, self._program, self.state, self.agreement, note=said, alive=alive)
+        with self._explained():
+            self._run_chunk = choosing.choose(stacked) if choosing.asked else self._program()
         self.evaluations.trace()
         if exchange.remote:
             self.averaged.update()
-        with repeatable_or_refused(self.experiment.deterministic):
+        with self._explained():
             nowhere = exchange.handed(tf.zeros([3], tf.int64))
             exchange.noting(self._run_chunk, stacked, nowhere)
-        verb, chunk_steps = "compiled" if self.settings.compile else "traced", self.input.chunk_steps
+        verb, chunk_steps = "compiled" if self.train_step.compiled else "traced", self.input.chunk_steps
+        if self.train_step.loop_apart:
+            self.telemetry.note(self.train_step.loop_apart)
         self.telemetry.note(f"{verb} in {time.perf_counter() - began:.1f} s; {chunk_steps} steps a chunk")
-        if self.settings.chunk_steps is None and chunk_steps < min(10, self.steps):
-            self.telemetry.warn_once(
-                f"chunks of {chunk_steps} steps are slow for small models, and all that the intervals (or 64 MiB "
-                "of batches) allow: give `Trainer.log_every` and the like a common divisor, of 50 say."
-            )
+        if short := self.settings.short_chunks(chunk_steps):
+            self.telemetry.warn_once(short)
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Raises what TensorFlow says of a chunk of steps in the user's terms."""
+        repeatable = repeatable_or_refused(self.experiment.deterministic)
+        with explained(self.input.source), repeatable, compiled_or_refused():
+            yield
+
+    def _program(self) -> Callable[[Batch, tf.Tensor], object]:
+        """Traces a chunk; it is called through its one trace: finding that anew would cost about a millisecond."""
+        self.chunk = self._make_chunk()
+        program: Callable[[Batch, tf.Tensor], object]
+        program = self.train_step.exchange.guarded(self.chunk.get_concrete_function())
+        return program
 
     def _turn_profiler(self) -> None:
         """Begins or ends a profile of this process, if it is time to."""
@@ -190,7 +211,7 @@ class Trainer:
     def take_steps(self, stacked: Batch, count: int, *, run: Callable[[Batch, tf.Tensor], object]) -> None:
         """Takes the next `count` steps of a chunk by `run`; no hook is called."""
         first, end = self.step - self.step % self.input.chunk_steps, min(self.step + count, self.steps)
-        with explained(self.input.source):
+        with self._explained():
             run(stacked, self.train_step.exchange.handed(tf.constant([first, self.step, end], tf.int64)))
         self._meter.steps += end - self.step
         self.state.step, self._evaluated = end, False

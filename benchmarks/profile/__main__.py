@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--work", choices=WORKS, default="conv", help="what is trained (default: conv)")
     parser.add_argument("--gin_file", action="append", default=[], help="a configuration of your own, in its place")
     parser.add_argument(
-        "--gin_param", action="append", default=[], help="a binding on top, as `Trainer.compile = True`"
+        "--gin_param", action="append", default=[], help="a binding on top, as `Trainer.compile = 'xla'`"
     )
     parser.add_argument("--write", action="store_true", help="put the table into docs/performance.md")
     flags = parser.parse_args(arguments)

@@ -50,9 +50,7 @@ def make_chunk(
     # A signature makes a changed shape an error that names the argument, instead of a silent second trace.
     place_spec = tf.type_spec_from_value(exchange.handed(tf.zeros([3], tf.int64)))
     signature = (dict(stacked_spec), place_spec)
-    # One program has one device: of several replicas, each compiles the arithmetic of its updates (`PhaseRunner`).
-    whole = train_step.compile and exchange.replicas == 1
-    return tf.function(chunk, input_signature=signature, autograph=False, jit_compile=whole or None)
+    return tf.function(chunk, input_signature=signature, autograph=False, jit_compile=train_step.whole or None)
 
 
 def batch_at(exchange: Exchange, stacked: Batch, i: tf.Tensor) -> Batch:

@@ -6,6 +6,7 @@ Here a mistake becomes an error that names the phase: a scalar loss, shapes that
 import contextlib
 import contextvars
 import dataclasses
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from core.task.statistics import Averages, noticing_averages, summing_over_repli
 from core.tracing import no_python_values
 
 Specs = Mapping[str, tf.TensorSpec]
+_CONVOLUTION = re.compile("(Depthwise)?Conv[23]D")
 
 
 class Access(NamedTuple):
@@ -35,6 +37,7 @@ class Access(NamedTuple):
     averages: Mapping[Any, Averages]  # by reference, with the layers that normalised by the batch
     ancestries: Mapping[str, Ancestry]  # what each output hangs on
     keeps: frozenset[Any] = frozenset()  # references of the variables whose next values a history returns
+    convolves: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,7 +149,7 @@ def _trace(
     replicas: int,
 ) -> tuple[Any, Access]:
     seed, read, variables = Rng.from_seed(0), set[str](), list[tf.Variable]()
-    unused, asks_progress, seen = set[str](), False, _Mixing(replicas)
+    unused, asks_progress, convolves, seen = set[str](), False, False, _Mixing(replicas)
 
     def noticed(b: Batch, step: tf.Tensor, progress: tf.Tensor) -> Any:
         rng = seed._replace(moment=Moment(step, progress=progress))
@@ -172,10 +175,18 @@ def _trace(
             used = [bool(tensor.consumers()) for tensor in function.inputs]  # the variables come last
             unused = {key for key, is_used in zip(sorted(batch), used, strict=False) if not is_used}
             asks_progress = used[len(batch) + 1]
+            convolves = _convolves(function)
     access = Access(
         frozenset(read), frozenset(read & unused), tuple(variables), seen.mixes, asks_progress, averages, found
     )
-    return result, access
+    return result, access._replace(convolves=convolves)
+
+
+def _convolves(function: Any) -> bool:
+    """Says whether a traced function, or one that it calls, holds a convolution."""
+    graph = function.graph.as_graph_def()
+    nodes = [graph.node, *(called.node_def for called in graph.library.function)]
+    return any(_CONVOLUTION.match(node.op) for of_one in nodes for node in of_one)
 
 
 class _Mixing:

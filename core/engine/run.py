@@ -1,6 +1,6 @@
 """Runs one phase: its sweep where the phase runs, its gradients on to the variables, its update where these are."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -35,11 +35,11 @@ class PhaseRunner:
         rng: Rng,
         steps: int | None,
         microbatches: int,
-        compile: bool,
     ):
         self.optimizers, self.one_device_ids = assembly.optimizers, assembly.one_device_ids
         self.exchange, self.rng, self.steps = exchange, rng, steps
-        self.microbatches, self.compile = microbatches, compile
+        self.microbatches = microbatches
+        self.compiled: Collection[str] = ()  # updates of which each compiles its arithmetic by itself
         self._pullbacks: dict[str, Pullback] = {}  # through forward passes of this trace that were kept
         self._arrived: dict[str, Any] = {}  # values that were moved already, where they weren't made
         self._limits: Mapping[str, tf.Tensor] | None = None  # of the norms of gradients, where updates wait for these
@@ -195,10 +195,11 @@ class PhaseRunner:
         def swept(values: Batch, index: tf.Tensor, cotangents: Batch | None) -> tuple[Additive, Rows]:
             return self._swept(plan, sweep, values, index, asked._replace(cotangents=cotangents))
 
-        # Several replicas can compile the arithmetic of an update alone, not the collective after it. It is wrapped
-        # within the replica: what is wrapped outside is traced for one, and called, with its variables, by all.
-        compiled = self.compile and self.exchange.replicas > 1 and not plan.phase.mixes_rows
-        if compiled and asked.variables and asked.cotangents is None:
+        # Several replicas can compile the arithmetic of an update alone, not the collective after it, nor one in it. It
+        # is wrapped within the replica: what is wrapped outside is traced for one, and called, with its variables, by
+        # all.
+        alone = self.exchange.replicas == 1 or not plan.phase.mixes_rows
+        if plan.name in self.compiled and alone and asked.variables and asked.cotangents is None:
             fn = lambda *args: tf.function(swept, autograph=False, jit_compile=True)(*args)  # noqa: E731
         else:
             fn = swept

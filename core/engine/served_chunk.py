@@ -28,7 +28,7 @@ class ServedChunk:
         bad_step: tf.Variable,
         sums: Mapping[str, Any],
     ):
-        if train_step.compile:
+        if train_step.compiled:
             raise ConfigurationError(
                 "`Trainer.compile` asks for programs of XLA, which can't reach parameter servers: leave it out."
             )

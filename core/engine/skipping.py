@@ -82,6 +82,11 @@ class Skipping:
         self._late.assign(late)
         return bad_step, sums
 
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """Returns what it counts by."""
+        return [self._tally, self._late]
+
     def _take(self, values: Batch, step: tf.Tensor, limits: tf.Tensor) -> tuple[StepResult, list[tf.Tensor]]:
         """Takes one step, whole or not at all; returns besides its number, phase and kind, for the case that it is bad.
 

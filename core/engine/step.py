@@ -4,11 +4,12 @@ Control flow over phases stands here, around `strategy.run`: a collective inside
 Whoever writes a loop of their own takes the pieces instead: `docs/bespoke-loop.md`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 import tensorflow as tf
 
+from core.arguments import listed
 from core.distribution.doors import exchange_of
 from core.distribution.exchange import Exchange
 from core.engine.assembly import Assembly
@@ -17,10 +18,10 @@ from core.engine.describe import LossSpec, Specs, zeros
 from core.engine.place import Placed
 from core.engine.plan import Plan, Planner
 from core.engine.run import PhaseRunner
-from core.errors import ConfigurationError
+from core.errors import ConfigurationError, did_you_mean
 from core.module import named_variables
 from core.random import Rng
-from core.task import Batch, Phase
+from core.task import Batch, Phase, Update
 from core.task.loss import Sums
 
 
@@ -47,12 +48,12 @@ class TrainStep:
         *,
         seed: int,
         steps: int | None = None,
-        compile: bool = False,
+        compile: bool | Collection[str] = False,
         reduce_in: tf.DType | None = None,
         exchange: Exchange | None = None,
         writes: bool = True,
     ):
-        self.optimizers, self.compile, self.writes = assembly.optimizers, compile, writes
+        self.optimizers, self.writes = assembly.optimizers, writes
         self.exchange = exchange or exchange_of(assembly.strategy, reduce_in=reduce_in)
         self._dtypes = {key: spec.dtype for key, spec in batch.items()}
         self.variables = named_variables(assembly.task)
@@ -79,8 +80,34 @@ class TrainStep:
             rng=self.rng,
             steps=steps,
             microbatches=planner.microbatches,
-            compile=compile,
         )
+        self.compile(compile)
+
+    def compile(self, what: bool | Collection[str]) -> None:
+        """Has traces from here on compiled by XLA: all, these updates one by one, or nothing.
+
+        All is a chunk of steps as one program, on one device: of several replicas, each compiles the arithmetic of its
+        updates. So it is on a CPU where a phase convolves: in loops of XLA's convolutions take eighty times as long.
+        """
+        updates = [plan.name for plan in self.plans if isinstance(plan.phase, Update)]
+        named = updates if isinstance(what, bool) else list(what)
+        if strange := [name for name in named if name not in updates]:
+            raise ConfigurationError(
+                f"`Trainer.compile` names `{strange[0]}`, but the updates of this task are {listed(updates)}."
+                f"{did_you_mean(strange[0], updates)}"
+            )
+        self.compiled = what
+        on_cpu = "GPU" not in self.exchange.device and "TPU" not in self.exchange.device
+        alone = what is True and self.exchange.replicas == 1
+        convolving = next((plan.name for plan in self.plans if plan.access.convolves), None) if on_cpu else None
+        self.whole = alone and not convolving
+        self.loop_apart = (
+            f"the loop of steps stays TensorFlow's: `{convolving}` convolves, which on a CPU takes XLA eighty times as "
+            "long in a loop of its own"
+            if alone and convolving
+            else None
+        )
+        self.runner.compiled = frozenset() if what is False or self.whole else frozenset(named)
 
     def __call__(self, values: Batch, index: tf.Tensor, *, limits: Mapping[str, tf.Tensor] | None = None) -> StepResult:
         """Runs every phase that is due.

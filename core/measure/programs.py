@@ -56,12 +56,17 @@ class Whole:
             self.batch_spec,
             seed=self.seed,
             steps=self.steps,
-            compile=self.step.compile,
+            compile=self._compiled(assembly),
             exchange=exchange,
         )
         sums = {name: spec.sums_of_update for name, spec in step.specs.items()}
         progress = Progress(sums, strategy=assembly.strategy)
         return Program(make_chunk(step, self.chunk_spec, progress), progress)
+
+    def _compiled(self, assembly: Assembly) -> bool | list[str]:
+        """Returns what of these pieces is compiled, as the step's are: forward passes alone are no update."""
+        what, updates = self.step.compiled, (phase.name for phase in assembly.phases if isinstance(phase, Update))
+        return what if isinstance(what, bool) else [name for name in updates if name in what]
 
     def silent(self, *heard: str) -> SilentExchange:
         """Makes a door through which only these phases are heard."""

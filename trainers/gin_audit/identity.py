@@ -20,6 +20,8 @@ from gin import config as gin_config
 from trainers.gin_audit import registry
 from trainers.gin_audit.statements import Macro, Reference, scoped, text
 
+# What means the same: a value that a parameter had, as it is said today.
+SPELT_TODAY = {"Trainer.compile": {"True": "'xla'", "False": "'off'"}}
 # A reference within a literal, after its `@`: scopes, selector. A string, first, is passed over whatever it holds.
 _REFERENCE = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|@(?P<scope>(?:\w+/)*)(?P<selector>[\w.]+)""")
 
@@ -68,7 +70,7 @@ def identity(exclude: Sequence[str] = ()) -> dict[str, str]:
         if registry.get(selector).module != "gin"  # macros appear by their values
         for parameter, value in parameters.items()
     ]
-    return _by_own_names(_essential(everything, exclude))
+    return spelt_today(_by_own_names(_essential(everything, exclude)))
 
 
 def read_identity(saved: Mapping[str, str], own: Mapping[str, str], exclude: Sequence[str] = ()) -> dict[str, str]:
@@ -89,10 +91,16 @@ def read_identity(saved: Mapping[str, str], own: Mapping[str, str], exclude: Seq
         }
         exclude = [*exclude, *(f"{_own_name(selector)}.*" for selector in orphans)]
     left_out = identity().keys() - own.keys()
-    found = {key: x for key, x in _by_own_names(_essential(everything, exclude)).items() if key not in left_out}
+    found = spelt_today(_by_own_names(_essential(everything, exclude)))
+    found = {key: x for key, x in found.items() if key not in left_out}
     calls = {key.rpartition(".")[0] for key in found}
     come_since = {key: x for key, x in own.items() if key not in found and key.rpartition(".")[0] in calls}
     return dict(sorted({**{key: x for key, x in come_since.items() if _is_default(_parsed(key, x))}, **found}.items()))
+
+
+def spelt_today(found: Mapping[str, str]) -> dict[str, str]:
+    """Returns an identity whose values are said as they are today."""
+    return {key: SPELT_TODAY.get(key.rpartition("/")[2], {}).get(value, value) for key, value in found.items()}
 
 
 def _is_default(b: _Bound) -> bool:

@@ -1,0 +1,192 @@
+"""`Trainer.compile`: what is compiled by which word, what is chosen by "auto" and remembered, and what is refused."""
+
+import json
+import types
+
+import pytest
+import tensorflow as tf
+
+from core.errors import ConfigurationError
+from core.optimizers import sgd
+from core.task import Loss, Update
+from core.telemetry import Telemetry
+from core.testing.replicas import on_virtual_cpus
+from models.classifiers.convnet import ConvNetClassifier
+from models.classifiers.mlp import MlpClassifier
+from tests.trainers.trainer_lab import Lines, hashes, make, train
+from trainers.choosing import FILE, Choosing
+from trainers.compiling import compile_words
+from trainers.gin_audit.identity import spelt_today
+from trainers.settings import Settings
+
+
+class Said(Lines):
+    live = False
+
+    def __init__(self):
+        super().__init__()
+        self.notes = []
+
+    def note(self, text):
+        self.notes.append(text)
+
+    def progress(self, step, figures=None):
+        self.step = step
+
+
+def run(trainer):
+    """Trains; returns what was said."""
+    said = Said()
+    trainer.train(Telemetry([said]))
+    return "\n".join(said.notes)
+
+
+def test_words_mean_what_they_meant():
+    assert [compile_words(x) for x in (True, False, "auto", "xla")] == ["xla", "off", "auto", "xla"]
+    assert compile_words({"d": True, "g": "off"}) == {"d": "xla", "g": "off"}
+    assert Settings(steps=1, global_batch_size=1).compile == "off"
+    old = {"Trainer.compile": "True", "mine/Trainer.compile": "False", "Trainer.steps": "True"}
+    today = {"Trainer.compile": "'xla'", "mine/Trainer.compile": "'off'", "Trainer.steps": "True"}
+    assert spelt_today(old) == today == spelt_today(today)
+
+
+@pytest.mark.parametrize("given", ["atuo", 1, None, {"net": "auto"}, {"net": 3}, ["net"]])
+def test_other_words_are_refused(given):
+    with pytest.raises(ConfigurationError, match=r'`Trainer\.compile`.* "off"'):
+        Settings(steps=1, global_batch_size=1, compile=given)
+
+
+def test_an_update_that_isnt_there_is_named(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"names `nett`, but the updates of this task are `net`\..* `net`\?"):
+        make(tmp_path, compile={"nett": "xla"})
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_what_auto_measures_trains_nothing_and_is_remembered(replicas, tmp_path):
+    def made(name, **settings):
+        strategy = on_virtual_cpus(replicas) if replicas > 1 else None
+        return make(tmp_path, name, strategy=strategy, checkpoint_every=20, **settings)
+
+    auto = made("auto", compile="auto")
+    said = run(auto)
+    kept = json.loads((auto.workdir.path / FILE).read_text())
+    assert kept["seconds_a_step"].keys() == {"off", "xla"} | ({"net by xla"} if replicas == 1 else set())
+    assert f"compile: {kept['compile']} (a step: off " in said
+    plain = made("plain", compile=kept["compile"])
+    train(plain)
+    assert hashes(auto) == hashes(plain)
+    again = made("auto", compile="auto")
+    again.warm_up(next(again.input.chunks_from(0)))
+    assert again.train_step.compiled == auto.train_step.compiled
+
+
+def choose(trainer, programs=None, **more):
+    """Chooses with programs and a clock of the test's own; returns the words chosen, and what was said."""
+    notes = []
+    own = Choosing(trainer.train_step, programs or trainer._program, trainer.state, trainer.agreement,
+                   note=notes.append, alive=lambda: None, **more)  # fmt: skip
+    own.choose(next(trainer.input.chunks_from(0)))
+    return json.loads((trainer.workdir.path / FILE).read_text())["compile"], "\n".join(notes)
+
+
+class Clock:
+    """A clock that programs move on, each by the seconds that a step of it takes: without XLA first."""
+
+    def __init__(self, *seconds):
+        self.now, self._seconds = 0.0, iter(seconds)
+
+    def __call__(self):
+        return self.now
+
+    def program(self):
+        seconds = next(self._seconds)
+
+        def program(stacked, place):
+            _, begin, end = place.numpy()
+            self.now += seconds * (end - begin)
+
+        return program
+
+
+@pytest.mark.parametrize(
+    ("off", "whole", "alone", "chosen"),
+    [(1.0, 0.5, 0.7, "xla"), (1.0, 0.98, 2.0, "off"), (1.0, 80.0, 2.0, "off"), (1.0, 0.9, 0.6, {"net": "xla"})],
+)
+def test_the_fastest_is_chosen_and_xla_has_to_pay(off, whole, alone, chosen, tmp_path):
+    clock = Clock(off, whole, alone)
+    words, said = choose(make(tmp_path, compile="auto"), clock.program, clock=clock)
+    assert words == chosen
+    assert "off 1e+03 ms" in said
+
+
+def test_a_step_that_isnt_finite_while_it_is_measured_chooses_nothing(tmp_path):
+    trainer = make(tmp_path, compile="auto")
+
+    def program():
+        return lambda stacked, place: trainer.progress.bad_step.assign(3)
+
+    words, said = choose(trainer, program)
+    assert words == "off"
+    assert "a step wasn't finite" in said
+    assert int(trainer.progress.bad_step) == -1
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda kept: kept["measured_on"].update(processor="Z80"), "measured elsewhere (processor was Z80, and is "),
+        (lambda kept: kept["measured_on"].update(replicas=4), "replicas was 4, and is 1"),
+        (lambda kept: kept.update(compile={"nett": "xla"}), "measured again"),
+        (lambda kept: kept.clear(), "can't be read: measured again"),
+    ],
+)
+def test_what_was_measured_elsewhere_is_measured_again(damage, says, tmp_path):
+    trainer, clock = make(tmp_path, compile="auto"), Clock(1.0, 0.5, 0.7)
+    assert choose(trainer, clock.program, clock=clock)[0] == "xla"
+    clock = Clock(0.1)  # the one that is remembered
+    assert "as `compile.json` remembers" in choose(trainer, clock.program, clock=clock)[1]
+    file = trainer.workdir.path / FILE
+    kept = json.loads(file.read_text())
+    damage(kept)
+    file.write_text(json.dumps(kept))
+    clock = Clock(0.1, 0.5, 0.7)
+    words, said = choose(trainer, clock.program, clock=clock)
+    assert words == "off"
+    assert says in said
+
+
+def texts(*, rng):
+    """A task whose loss XLA can't compile."""
+    task = MlpClassifier(rng=rng, sizes=[64, 10], optimizer=sgd(0.1))
+
+    def loss(batch, rng):
+        numbers = tf.strings.to_number(tf.strings.as_string(batch["image"][:, 0, 0, 0]))
+        return Loss(tf.reduce_sum(task.net(batch["image"]) ** 2, 1) + numbers)
+
+    task.phases = types.MethodType(lambda self: [Update("net", loss=loss, trains=self.net, optimizer=sgd(0.1))], task)
+    return task
+
+
+def test_what_xla_cant_compile_is_named_with_its_line_and_auto_goes_without(tmp_path):
+    line = texts.__code__.co_firstlineno + 5
+    says = rf"XLA can't compile `AsString`, which .*test_compile\.py:{line} \(`loss`\) makes"
+    with pytest.raises(ConfigurationError, match=says):
+        train(make(tmp_path, "xla", task=texts, compile="xla"))
+    auto = make(tmp_path, "auto", task=texts, compile="auto")
+    said = run(auto)
+    assert json.loads((auto.workdir.path / FILE).read_text())["compile"] == "off"
+    assert "compile: xla is out: XLA can't compile `AsString`" in said
+
+
+def convnet(*, rng):
+    return ConvNetClassifier(rng=rng, image_shape=[8, 8, 1], channels=[4], hidden=8, optimizer=sgd(0.1))
+
+
+def test_a_loop_with_convolutions_stays_tensorflows_and_says_so(tmp_path):
+    trainer = make(tmp_path, task=convnet, compile="xla", steps=10)
+    said = run(trainer)
+    assert not trainer.train_step.whole
+    assert "the loop of steps stays TensorFlow's: `net` convolves" in said
+    other = make(tmp_path, "mlp", compile="xla")
+    assert other.train_step.whole
+    assert other.train_step.loop_apart is None

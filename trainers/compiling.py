@@ -1,0 +1,36 @@
+"""What `Trainer.compile` may say: what XLA compiles."""
+
+from collections.abc import Mapping
+
+from core.errors import ConfigurationError, did_you_mean, shown
+
+OFF, XLA, AUTO = "off", "xla", "auto"
+WORDS = {True: XLA, False: OFF}  # what was said before there were three
+
+Compile = str | Mapping[str, str]
+
+
+def compile_words(given: object) -> Compile:
+    """Returns what was given for `Trainer.compile` as words: one for all, or one for each update that is named."""
+    if isinstance(given, Mapping):
+        return {str(name): _word(value, f"`Trainer.compile` of `{name}`", (OFF, XLA)) for name, value in given.items()}
+    return _word(given, "`Trainer.compile`", (OFF, XLA, AUTO))
+
+
+def what_to_compile(words: Compile) -> bool | list[str]:
+    """Returns what a `TrainStep` is told; of "auto", which is found out later, nothing."""
+    if isinstance(words, Mapping):
+        return [name for name, word in words.items() if word == XLA]
+    return words == XLA
+
+
+def _word(given: object, what: str, known: tuple[str, ...]) -> str:
+    word = WORDS.get(given, given) if isinstance(given, bool) else given
+    if not isinstance(word, str) or word not in known:
+        *others, last = (f'"{name}"' for name in known)
+        near = did_you_mean(given, known) if isinstance(given, str) else ""
+        raise ConfigurationError(
+            f"{what} is {shown(given)}; give {', '.join(others)} or {last}, or by update: "
+            f'`Trainer.compile = {{"net": "xla"}}`.{near}'
+        )
+    return word
