@@ -1,14 +1,28 @@
-"""CycleGAN (Zhu et al., 2017) at 32 by 32 pixels: networks, losses, history and step."""
+"""CycleGAN (Zhu et al., 2017), by default at 32 by 32 pixels: networks, losses, history and step."""
+
+from typing import NamedTuple
 
 import tensorflow as tf
 
-from benchmarks.by_hand.adam import Adam
+from benchmarks.by_hand.adam import Adam, Rate
 from benchmarks.by_hand.history import History
 
-BATCH, SIZE, CHANNELS, WIDTH, BLOCKS, D_CHANNELS, POOL = 4, 32, 3, 16, 3, [32, 64], 50
+BATCH, CHANNELS, POOL = 4, 3, 50
 CYCLE, IDENTITY = 10.0, 5.0
 RATE, BETA_1, BETA_2, EPSILON = 5e-4, 0.5, 0.999, 1e-8
 STEPS, HALF = 10**6, 5 * 10**5  # so many that the rate never comes down in a measurement
+
+
+class Sizes(NamedTuple):
+    """How large images and networks are."""
+
+    size: int = 32
+    width: int = 16
+    blocks: int = 3
+    d_channels: tuple[int, int] = (32, 64)
+
+
+DEFAULT = Sizes()
 
 
 def rate(step: tf.Tensor) -> tf.Tensor:
@@ -19,13 +33,14 @@ def rate(step: tf.Tensor) -> tf.Tensor:
 class Generator:
     """c7s1-16, d32, d64, R64 three times, u32, u16, c7s1-3; kernels lie in `w`, scales and offsets in `norms`."""
 
-    def __init__(self) -> None:
-        c1, c2, c4 = WIDTH, 2 * WIDTH, 4 * WIDTH
-        residual = [[3, 3, c4, c4]] * (2 * BLOCKS)
+    def __init__(self, sizes: Sizes = DEFAULT) -> None:
+        c1, c2, c4 = sizes.width, 2 * sizes.width, 4 * sizes.width
+        self.blocks = sizes.blocks
+        residual = [[3, 3, c4, c4]] * (2 * sizes.blocks)
         # TensorFlow's transposed convolution takes the kernel of the convolution whose gradient it is.
         up = [[3, 3, c2, c4], [3, 3, c1, c2]]
         self.w = [kernel(s) for s in ([7, 7, CHANNELS, c1], [3, 3, c1, c2], [3, 3, c2, c4], *residual, *up)]
-        self.norms = [scale_and_offset(c) for c in (c1, c2, c4, *[c4] * (2 * BLOCKS), c2, c1)]
+        self.norms = [scale_and_offset(c) for c in (c1, c2, c4, *[c4] * (2 * sizes.blocks), c2, c1)]
         self.last, self.bias = kernel([7, 7, c1, CHANNELS]), tf.Variable(tf.zeros([CHANNELS]))
         self.kernels = [*self.w, self.last]
         self.parameters = [*self.kernels, *(v for norm in self.norms for v in norm), self.bias]
@@ -35,7 +50,7 @@ class Generator:
         x = tf.nn.relu(instance_norm(convolved(reflected(x, 3), next(w)), *next(norms)))
         for _ in range(2):
             x = tf.nn.relu(instance_norm(convolved(x, next(w), stride=2, padding=1), *next(norms)))
-        for _ in range(BLOCKS):
+        for _ in range(self.blocks):
             y = tf.nn.relu(instance_norm(convolved(reflected(x, 1), next(w)), *next(norms)))
             x += instance_norm(convolved(reflected(y, 1), next(w)), *next(norms))
         for _ in range(2):
@@ -49,8 +64,8 @@ class Generator:
 class Discriminator:
     """C32-C64 of PatchGAN: a logit for each patch of 16 by 16."""
 
-    def __init__(self) -> None:
-        c1, c2 = D_CHANNELS
+    def __init__(self, sizes: Sizes = DEFAULT) -> None:
+        c1, c2 = sizes.d_channels
         self.kernels = [kernel(s) for s in ([4, 4, CHANNELS, c1], [4, 4, c1, c2], [4, 4, c2, 1])]
         self.first, self.last = tf.Variable(tf.zeros([c1])), tf.Variable(tf.zeros([1]))
         self.norm = scale_and_offset(c2)
@@ -71,9 +86,10 @@ class CycleGan:
         "d_a", "d_a/real_accuracy", "d_a/fake_accuracy", "d_b", "d_b/real_accuracy", "d_b/fake_accuracy",
     )  # fmt: skip
 
-    def __init__(self, *, kernel: bool = False):
-        self.g_ab, self.g_ba, self.d_a, self.d_b = Generator(), Generator(), Discriminator(), Discriminator()
-        self.history_a, self.history_b = (History(POOL, [SIZE, SIZE, CHANNELS]) for _ in range(2))
+    def __init__(self, sizes: Sizes = DEFAULT, *, rate: float | Rate = rate, kernel: bool = False):
+        self.g_ab, self.g_ba = Generator(sizes), Generator(sizes)
+        self.d_a, self.d_b = Discriminator(sizes), Discriminator(sizes)
+        self.history_a, self.history_b = (History(POOL, [sizes.size, sizes.size, CHANNELS]) for _ in range(2))
         self.g_parameters = [*self.g_ab.parameters, *self.g_ba.parameters]
         self.parameters = [*self.g_parameters, *self.d_a.parameters, *self.d_b.parameters]
         self.g_adam, self.d_a_adam, self.d_b_adam = (

@@ -9,7 +9,7 @@ import keras  # type: ignore[import-untyped]
 import tensorflow as tf
 
 from benchmarks.by_hand import cyclegan as hand
-from benchmarks.by_hand.cyclegan import BETA_1, BETA_2, CHANNELS, EPSILON, SIZE, distance, mean_square
+from benchmarks.by_hand.cyclegan import BETA_1, BETA_2, CHANNELS, DEFAULT, EPSILON, Sizes, distance, mean_square
 from benchmarks.by_hand.history import History
 
 
@@ -34,11 +34,12 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):
 class CycleGan(keras.Model):
     """All four networks; `fit` is given batches of pairs of images."""
 
-    def __init__(self) -> None:
+    def __init__(self, sizes: Sizes = DEFAULT, *, rate: Any = None, epsilon: float = EPSILON) -> None:
         super().__init__()
-        self.g_ab, self.g_ba = generator(), generator()
-        self.d_a, self.d_b = discriminator(), discriminator()
-        shape = [SIZE, SIZE, CHANNELS]
+        self.rate, self.epsilon = rate or Schedule(), epsilon
+        self.g_ab, self.g_ba = generator(sizes), generator(sizes)
+        self.d_a, self.d_b = discriminator(sizes), discriminator(sizes)
+        shape = [sizes.size, sizes.size, CHANNELS]
         self.history_a, self.history_b = History(hand.POOL, shape), History(hand.POOL, shape)
         self.trackers = [keras.metrics.Mean(name) for name in hand.CycleGan.figures]
 
@@ -46,7 +47,7 @@ class CycleGan(keras.Model):
         """Makes the optimizers too; `settings` are those of Keras."""
         super().compile(**settings)
         self.g_optimizer, self.d_a_optimizer, self.d_b_optimizer = (
-            keras.optimizers.Adam(Schedule(), beta_1=BETA_1, beta_2=BETA_2, epsilon=EPSILON) for _ in range(3)
+            keras.optimizers.Adam(self.rate, beta_1=BETA_1, beta_2=BETA_2, epsilon=self.epsilon) for _ in range(3)
         )
 
     @property
@@ -92,15 +93,15 @@ def norm() -> Any:
     return keras.layers.GroupNormalization(groups=-1, epsilon=1e-6)
 
 
-def generator() -> Any:
+def generator(sizes: Sizes) -> Any:
     """Two convolutions down, the residual blocks, two up."""
-    c1, c2, c4 = hand.WIDTH, 2 * hand.WIDTH, 4 * hand.WIDTH
-    image = x = keras.Input([SIZE, SIZE, CHANNELS])
+    c1, c2, c4 = sizes.width, 2 * sizes.width, 4 * sizes.width
+    image = x = keras.Input([sizes.size, sizes.size, CHANNELS])
     x = keras.layers.ReLU()(norm()(conv(c1, 7)(Reflect(3)(x))))
     for channels in (c2, c4):
         x = conv(channels, 3, strides=2)(keras.layers.ZeroPadding2D(1)(x))
         x = keras.layers.ReLU()(norm()(x))
-    for _ in range(hand.BLOCKS):
+    for _ in range(sizes.blocks):
         y = keras.layers.ReLU()(norm()(conv(c4, 3)(Reflect(1)(x))))
         x = keras.layers.Add()([x, norm()(conv(c4, 3)(Reflect(1)(y)))])
     for channels in (c2, c1):
@@ -112,12 +113,12 @@ def generator() -> Any:
     return keras.Model(image, conv(CHANNELS, 7, use_bias=True, activation="tanh")(Reflect(3)(x)))
 
 
-def discriminator() -> Any:
+def discriminator(sizes: Sizes) -> Any:
     """C32-C64."""
-    c1, c2 = hand.D_CHANNELS
+    c1, c2 = sizes.d_channels
     return keras.Sequential(
         [
-            keras.Input([SIZE, SIZE, CHANNELS]),
+            keras.Input([sizes.size, sizes.size, CHANNELS]),
             keras.layers.ZeroPadding2D(1),
             conv(c1, 4, strides=2, use_bias=True),
             keras.layers.LeakyReLU(0.2),

@@ -25,7 +25,7 @@ from benchmarks.machine import machine
 from benchmarks.peers import kept
 from benchmarks.peers.roster import PEERS, TARGETS
 from benchmarks.peers.rounds import CHECKOUT, interleaved
-from benchmarks.peers.table import peers_table, rows_of, targets_table
+from benchmarks.peers.table import Row, peers_table, rows_of, targets_table
 from benchmarks.peers.works import WORKS
 
 
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         show(name, results[name])
     if flags.write:
         pages.write(CHECKOUT / "docs", tables(results), {})
-    return int(any(row.wrong.startswith("void") for name in shown for row in rows_of(results[name]["found"]).values()))
+    return int(any(row.wrong.startswith("void") for name in shown for row in rows(name, results[name]).values()))
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -99,15 +99,20 @@ def measure(name: str, flags: argparse.Namespace, results: dict[str, Any]) -> No
 
 def show(name: str, result: dict[str, Any]) -> None:
     """Prints the tables of a work."""
-    rows, console = rows_of(result["found"]), Console(width=140)
+    found, console = rows(name, result), Console(width=140)
     for title, (head, cells) in (
-        (f"{WORKS[name].what}; {where(result)}", peers_table(rows, first_step=not WORKS[name].check)),
-        ("to be reached", targets_table(rows, TARGETS[name])),
+        (f"{WORKS[name].what}; {where(result)}", peers_table(found, first_step=not WORKS[name].check)),
+        ("to be reached", targets_table(found, TARGETS[name])),
     ):
         table = Table(*head, title=title)
         for row in cells:
             table.add_row(*row)
         console.print(table)
+
+
+def rows(name: str, result: dict[str, Any]) -> dict[str, Row]:
+    """Returns the rows of a work."""
+    return rows_of(result["found"], WORKS[name].tolerance)
 
 
 def where(result: dict[str, Any]) -> str:
@@ -120,14 +125,14 @@ def where(result: dict[str, Any]) -> str:
 
 def tables(results: dict[str, Any]) -> dict[str, str]:
     """Returns the tables of pages by name."""
-    found = {}
+    texts = {}
     for name, result in results.items():
-        rows = rows_of(result["found"])
-        found[f"peers, {name}"] = f"{WORKS[name].what}, on {where(result)}:\n\n" + pages.table(
-            *peers_table(rows, first_step=not WORKS[name].check)
+        found = rows(name, result)
+        texts[f"peers, {name}"] = f"{WORKS[name].what}, on {where(result)}:\n\n" + pages.table(
+            *peers_table(found, first_step=not WORKS[name].check)
         )
-        found[f"targets, {name}"] = pages.table(*targets_table(rows, TARGETS[name]))
-    return found
+        texts[f"targets, {name}"] = pages.table(*targets_table(found, TARGETS[name]))
+    return texts
 
 
 if __name__ == "__main__":

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from benchmarks.peers.works import WORKS, Arrays, gin_files
+from benchmarks.peers.works import WORKS, Arrays, Work, gin_files
 from core.data.pipeline import position_indices
+from core.random import Rng
 from trainers import configurables as configurables  # registers them with gin
 from trainers.experiment import Experiment
 from trainers.settings import Settings as Settings  # so too
@@ -25,7 +26,7 @@ def lay_out(name: str, folder: Path) -> None:
         "name": name,
         "gin": [str(path) for path in gin_files(name)],
         "replicas": work.replicas,
-        **{key: getattr(work, key) for key in ("chunk", "log", "check")},
+        **{key: getattr(work, key) for key in ("chunk", "log", "check", "figure")},
     }
     if work.check:
         said["batch"] = lay_out_training(name, folder)
@@ -48,7 +49,20 @@ def lay_out_training(name: str, folder: Path) -> int:
         seed=experiment.seed,
     )
     np.save(folder / "order.npy", order.numpy().reshape(-1, batch).astype(np.int32))
+    if WORKS[name].latents:
+        np.save(folder / "latents.npy", latents_of(WORKS[name], batch, experiment.seed))
     return batch
+
+
+def latents_of(work: Work, batch: int, seed: int) -> npt.NDArray[np.float32]:
+    """Returns what a GAN's steps draw, [steps, batch, latents]."""
+    drawn = Rng.from_seed(seed).fold("train")
+
+    @tf.function
+    def of_step(step: tf.Tensor) -> tf.Tensor:
+        return drawn.fold(step).fold("sample").fold("latent").rows.normal(batch, work.latents)
+
+    return np.stack([of_step(tf.constant(step, tf.int64)).numpy() for step in range(work.order)])
 
 
 def save(path: Path, arrays: Arrays) -> None:

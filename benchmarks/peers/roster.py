@@ -7,8 +7,10 @@ DENSE = ("mlp", "softmax", "transformer")  # a convolution in a loop of XLA take
 SMALL = ("mlp", "softmax")
 IMAGES = ("mlp", "softmax", "conv")
 ALL = (*DENSE, "conv")
+GANS = ("dcgan", "cyclegan")
+WITH_GANS = (*ALL, *GANS)
 REPLICAS = ("replicas-mlp", "replicas-wide-1024", "replicas-wide-256")
-OURS = (*ALL, "start", *REPLICAS)
+OURS = (*WITH_GANS, "start", *REPLICAS)
 
 
 class Peer(NamedTuple):
@@ -22,16 +24,16 @@ class Peer(NamedTuple):
 
 
 PEERS = {
-    "hand-step": Peer("TensorFlow by hand, a step a call", "by_hand", "step"),
-    "hand-loop": Peer("TensorFlow by hand, a loop in the graph over an iterator", "by_hand", "loop"),
-    "hand-xla": Peer("the same, the step by XLA", "by_hand", "xla"),
+    "hand-step": Peer("TensorFlow by hand, a step a call", "by_hand", "step", works=WITH_GANS),
+    "hand-loop": Peer("TensorFlow by hand, a loop in the graph over an iterator", "by_hand", "loop", works=WITH_GANS),
+    "hand-xla": Peer("the same, the step by XLA", "by_hand", "xla", works=WITH_GANS),
     "hand-fed": Peer("by hand, stacked steps in one XLA program, fed with batches", "by_hand", "fed", works=DENSE),
     "hand-indices": Peer("the same, handed indices, a gather a step", "by_hand", "indices", works=DENSE),
     "hand-gather": Peer("the same, handed indices, one gather", "by_hand", "gather", works=SMALL),
-    "keras-default": Peer("Keras `fit`", "in_keras", "default", "keras"),
-    "keras-jit": Peer("Keras `fit`, `jit_compile`", "in_keras", "jit", "keras"),
-    "keras-chunks": Peer("Keras `fit`, `steps_per_execution`", "in_keras", "chunks", "keras"),
-    "keras-both": Peer("Keras `fit`, both", "in_keras", "jit-chunks", "keras"),
+    "keras-default": Peer("Keras `fit`", "in_keras", "default", "keras", works=WITH_GANS),
+    "keras-jit": Peer("Keras `fit`, `jit_compile`", "in_keras", "jit", "keras", works=WITH_GANS),
+    "keras-chunks": Peer("Keras `fit`, `steps_per_execution`", "in_keras", "chunks", "keras", works=WITH_GANS),
+    "keras-both": Peer("Keras `fit`, both", "in_keras", "jit-chunks", "keras", works=WITH_GANS),
     "orbit-plain": Peer("Orbit and Sonnet", "in_orbit", "plain", "orbit", IMAGES),
     "orbit-jit": Peer("the same, the step by XLA", "in_orbit", "jit", "orbit", IMAGES),
     "jax-step": Peer("JAX and Optax, a jitted step a call", "in_jax", "step", "jax"),
@@ -45,7 +47,7 @@ PEERS = {
     "one-defaults": Peer("Tapeloop on one device, its defaults", "ours", "one-default", works=REPLICAS),
     "one-auto": Peer("the same, `compile` chosen by itself", "ours", "one-auto", works=REPLICAS),
     "tapeloop-defaults": Peer("Tapeloop, its defaults", "ours", "default", works=OURS),
-    "tapeloop-xla": Peer("Tapeloop, `compile` by XLA", "ours", "xla"),
+    "tapeloop-xla": Peer("Tapeloop, `compile` by XLA", "ours", "xla", works=WITH_GANS),
     "tapeloop-auto": Peer("Tapeloop, `compile` chosen by itself", "ours", "auto", works=OURS),
 }
 DEFAULTS, AUTO = "tapeloop-defaults", "tapeloop-auto"
@@ -66,6 +68,7 @@ JAX_INDICES = ("jax-indices", "jax-gather")
 JAX = ("jax-step", "jax-scan", *JAX_INDICES)
 KERAS = ("keras-default", "keras-jit", "keras-chunks", "keras-both")
 FABRIC = ("fabric-eager", "fabric-compiled")
+GAN_TARGETS = [Target("best loop by hand", LOOPS, 1.1), Target("Keras at its best", KERAS, 1.25)]
 
 
 def one_device(at_least: float) -> list[Target]:
@@ -99,6 +102,8 @@ TARGETS = {
         Target("Keras at its best", KERAS, 1.25),
         Target("Fabric", FABRIC, 1.0),
     ],
+    "dcgan": GAN_TARGETS,
+    "cyclegan": GAN_TARGETS,
     "start": [Target("a minimal script of Keras", ("start-keras", "start-plain"), 1.11)],
     "replicas-mlp": one_device(0.95),
     "replicas-wide-1024": one_device(0.95),

@@ -7,10 +7,8 @@ import numpy as np
 
 from benchmarks.peers.roster import AUTO, DEFAULTS, PEERS, Target
 from benchmarks.peers.rounds import Found
+from benchmarks.peers.works import TOLERANCE
 
-# Programs that do the same agree to 1e-6 after as many steps in float32, in whatever order they add. What is easily got
-# wrong shows: an epsilon of Adam's that is added before its correction moves the loss by 1e-2.
-TOLERANCE = 1e-3
 NONE = "–"
 
 
@@ -23,20 +21,20 @@ class Row(NamedTuple):
     wrong: str = ""
 
 
-def rows_of(found: Mapping[str, Sequence[Found]]) -> dict[str, Row]:
+def rows_of(found: Mapping[str, Sequence[Found]], tolerance: float = TOLERANCE) -> dict[str, Row]:
     """Returns a row for each peer; losses are compared with Tapeloop's, or else with the median of all."""
     losses = {name: [each["loss"] for each in seen if "loss" in each] for name, seen in found.items()}
     known = [loss for each in losses.values() for loss in each]
     right = float(np.median(losses.get(DEFAULTS) or losses.get(AUTO) or known or [np.nan]))
-    return {name: _row(seen, right) for name, seen in found.items()}
+    return {name: _row(seen, right, tolerance) for name, seen in found.items()}
 
 
-def _row(seen: Sequence[Found], right: float) -> Row:
+def _row(seen: Sequence[Found], right: float, tolerance: float) -> Row:
     failed = [str(each["failed"]).partition(":")[0] for each in seen if "failed" in each]  # why is printed meanwhile
     if failed or not seen:
         return Row(wrong=failed[0] if failed else "not run")
     for each in seen:
-        if "loss" in each and not abs(each["loss"] - right) <= TOLERANCE * abs(right):  # of nan, too
+        if "loss" in each and not abs(each["loss"] - right) <= tolerance * abs(right):  # of nan, too
             return Row(wrong=f"void: its loss is {each['loss']:.6g}, not {right:.6g}")
     rates = [rate for each in seen for rate in each["rates"]]
     low, high = np.percentile(rates, [10, 90])

@@ -11,6 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 GIN, CONFIGS = Path(__file__).parent / "works", Path(__file__).resolve().parents[2] / "configs"
+# How far losses may lie apart. Programs that do the same agree to 1e-6 after as many steps in float32, in whatever
+# order they add, and where nets are deep, to 1e-4. What is easily got wrong shows: an epsilon of Adam's that is added
+# before its correction moves the loss by 1e-2. A game of two networks doubles the last bits' difference in a few steps.
+TOLERANCE = 1e-3
 Arrays = Mapping[str, npt.NDArray[np.generic]]
 
 
@@ -27,6 +31,9 @@ class Work(NamedTuple):
     check: int  # steps after which losses are compared: the mean of the last `log` of them
     order: int  # steps until a peer reads the same examples again: enough to have read all of them
     replicas: bool = False  # whether Tapeloop trains on two of them
+    figure: str = "loss"  # that is compared, as lines of metrics have it
+    tolerance: float = TOLERANCE
+    latents: int = 0  # numbers that a GAN draws for an image
 
 
 def gin_files(name: str) -> list[Path]:
@@ -63,6 +70,12 @@ def tokens(count: int, length: int, vocabulary: int) -> Arrays:
     return {"tokens": found, "document": np.zeros_like(found), "bytes": np.ones_like(found)}
 
 
+def two_domains(count: int, size: int) -> Arrays:
+    """Makes images of colours under noise, in [-1, 1], and others that are less noisy."""
+    domains = {"a": coloured(count, size)["image"], "b": coloured(count, size)["image"] // 2 + 64}
+    return {name: image.astype(np.float32) / 127.5 - 1.0 for name, image in domains.items()}
+
+
 def small_digits() -> Arrays:
     """Returns the digits that ship with Tapeloop."""
     import tensorflow as tf  # nothing else here needs it: the command answers at once
@@ -94,6 +107,16 @@ WORKS = {
         "transformer, 4 blocks of 128, 4 heads, 128 tokens, batch 16",
         lambda: tokens(4_000, 128, 256),
         chunk=10, log=10, check=20, order=500,
+    ),
+    "dcgan": Work(
+        "DCGAN, 32×32×3, channels 32-64-128, batch 64",
+        lambda: coloured(10_000, 32),
+        chunk=5, log=5, check=10, order=320, figure="d/loss", latents=64, tolerance=3e-3,
+    ),
+    "cyclegan": Work(
+        "CycleGAN, 64×64×3, 6 blocks, width 32, batch 1",
+        lambda: two_domains(500, 64),
+        chunk=5, log=5, check=5, order=1000, figure="generators/loss", tolerance=3e-3,
     ),
     "start": Work(
         "command to first finished step, `digits_mlp`",

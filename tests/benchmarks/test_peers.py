@@ -13,9 +13,9 @@ from benchmarks.peers import laid_out, rounds
 from benchmarks.peers.programs import ours
 from benchmarks.peers.programs.work import Work, measured
 from benchmarks.peers.roster import AUTO, DEFAULTS, PEERS, TARGETS, Target
-from benchmarks.peers.table import TOLERANCE, peers_table, ratio, rows_of, targets_table
-from benchmarks.peers.works import WORKS, coloured, levels, tokens
-from core.task.loss import means
+from benchmarks.peers.table import peers_table, ratio, rows_of, targets_table
+from benchmarks.peers.works import TOLERANCE, WORKS, coloured, levels, tokens, two_domains
+from trainers.meter import figures_of
 from trainers.settings import Settings
 from trainers.trainer import Trainer
 from trainers.workdir import Workdir
@@ -128,6 +128,8 @@ def small(monkeypatch):
         "softmax": lambda: levels(90, 784),
         "conv": lambda: coloured(90, 32),
         "transformer": lambda: tokens(40, 128, 256),
+        "dcgan": lambda: coloured(90, 32),
+        "cyclegan": lambda: two_domains(20, 64),
     }
     for name, data in few.items():
         monkeypatch.setitem(WORKS, name, WORKS[name]._replace(data=data, chunk=2, log=2, check=4, order=8))
@@ -151,8 +153,17 @@ def ours_on(folder, scratch, monkeypatch):
     trainer.take_steps(next(chunks), 2, run=trainer.chunk)
     trainer.progress.take_sums()
     trainer.take_steps(next(chunks), 2, run=trainer.chunk)
-    ((_, sums),) = trainer.progress.take_sums().items()
-    return work, means(sums)["loss"]
+    return work, figures_of(trainer.progress.take_sums())[WORKS[folder.name].figure]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["dcgan", "cyclegan"])
+def test_gans_by_hand_train_as_tapeloop_does(name, small, tmp_path, monkeypatch):
+    (tmp_path / name).mkdir()
+    work, loss = ours_on(tmp_path / name, tmp_path / "run", monkeypatch)
+    by_hand = importlib.import_module("benchmarks.peers.programs.by_hand")
+    advance = by_hand.looped(work, jit=None)
+    assert measured(work, advance, seconds=0.0)["loss"] == pytest.approx(loss, rel=2e-3)
 
 
 @pytest.mark.parametrize(

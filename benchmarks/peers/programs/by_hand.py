@@ -7,6 +7,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tensorflow as tf
 
+from benchmarks.peers.programs import gans
 from benchmarks.peers.programs.hand_nets import FEATURES, LOSSES
 from benchmarks.peers.programs.work import main
 
@@ -14,7 +15,8 @@ RATE, BETA_1, BETA_2, EPSILON = 1e-3, 0.9, 0.999, 1e-8
 
 
 def data_of(work):
-    return {name: tf.constant(work.data[name]) for name in FEATURES.get(work.name, ("image", "label"))}
+    names = {**FEATURES, **gans.FEATURES}.get(work.name, ("image", "label"))
+    return {name: tf.constant(work.data[name]) for name in names}
 
 
 def batches(work, indices):
@@ -24,7 +26,14 @@ def batches(work, indices):
     def gathered(rows):
         return {name: tf.gather(values, rows) for name, values in data.items()}
 
-    return tf.data.Dataset.from_tensor_slices(indices).repeat().map(gathered).prefetch(tf.data.AUTOTUNE)
+    def with_latents(rows, latents):
+        return {**gathered(rows), "latent": latents}
+
+    if work.latents is None:
+        read = tf.data.Dataset.from_tensor_slices(indices).repeat().map(gathered)
+    else:
+        read = tf.data.Dataset.from_tensor_slices((indices, work.latents)).repeat().map(with_latents)
+    return read.prefetch(tf.data.AUTOTUNE)
 
 
 def corrected(t):
@@ -35,6 +44,8 @@ def corrected(t):
 
 def stepping(work, *, jit):
     """Returns a step over variables."""
+    if work.name in gans.STEPS:
+        return tf.function(gans.STEPS[work.name](work), jit_compile=jit)
     loss_of = LOSSES[work.name]
     weights = {name: tf.Variable(value) for name, value in work.weights.items()}
     slots = {name: (tf.Variable(tf.zeros_like(v)), tf.Variable(tf.zeros_like(v))) for name, v in weights.items()}

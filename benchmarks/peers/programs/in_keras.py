@@ -16,8 +16,12 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import keras
 import tensorflow as tf
 
+from benchmarks.peers.programs import by_hand
+from benchmarks.peers.programs.keras_gans import FIGURES, GANS
 from benchmarks.peers.programs.keras_nets import NETS
 from benchmarks.peers.programs.work import SEGMENT_SECONDS, Work
+
+READ = {"dcgan": ("image", "latent"), "cyclegan": ("a", "b")}
 
 
 class Epochs(keras.callbacks.Callback):
@@ -46,21 +50,26 @@ def settings_of(variant, work):
 
 
 def batches(work):
-    features = [tf.constant(work.data["tokens" if work.name == "transformer" else "image"])]
-    targets = features[0] if work.name == "transformer" else tf.constant(work.data["label"])
+    """Returns an endless data set of what `fit` is given: inputs and targets, or all that a GAN reads."""
 
-    def gathered(rows):
+    def pair(batch):
         if work.name == "transformer":
-            tokens = tf.gather(targets, rows)
-            return tokens[:, :-1], tokens[:, 1:]
-        return tf.gather(features[0], rows), tf.gather(targets, rows)
+            return batch["tokens"][:, :-1], batch["tokens"][:, 1:]
+        return tuple(batch[name] for name in READ.get(work.name, ("image", "label")))
 
-    return tf.data.Dataset.from_tensor_slices(work.order).repeat().map(gathered).prefetch(tf.data.AUTOTUNE)
+    def decoded(image, latent):
+        return tf.cast(image, tf.float32) * (1.0 / 255.0), latent
+
+    read = by_hand.batches(work, work.order).map(pair)
+    return (read.map(decoded) if work.name == "dcgan" else read).prefetch(tf.data.AUTOTUNE)
 
 
-def main():
-    folder, variant, seconds = sys.argv[1:]
-    work = Work(Path(folder))
+def compiled(variant, work):
+    """Returns the model, ready to be trained."""
+    if work.name in GANS:
+        model = GANS[work.name](work)
+        model.compile(**settings_of(variant, work))
+        return model
     model = NETS[work.name](work.weights)
     model.compile(
         # Keras adds it before the correction: of 1e-8, that moves the loss.
@@ -68,6 +77,13 @@ def main():
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         **settings_of(variant, work),
     )
+    return model
+
+
+def main():
+    folder, variant, seconds = sys.argv[1:]
+    work = Work(Path(folder))
+    model = compiled(variant, work)
     data, epochs = batches(work), Epochs()
     compared = model.fit(
         data, steps_per_epoch=work.log, epochs=work.check // work.log, verbose=0, shuffle=False, callbacks=[epochs]
@@ -77,7 +93,7 @@ def main():
     timed = Epochs(float(seconds))
     model.fit(data, steps_per_epoch=per_epoch, epochs=10**6, verbose=0, shuffle=False, callbacks=[timed])
     rates = [per_epoch / (end - began) for began, end in zip(timed.ends[1:-1], timed.ends[2:], strict=True)]
-    print(json.dumps({"loss": compared.history["loss"][-1], "rates": rates}), flush=True)
+    print(json.dumps({"loss": compared.history[FIGURES.get(work.name, "loss")][-1], "rates": rates}), flush=True)
 
 
 if __name__ == "__main__":

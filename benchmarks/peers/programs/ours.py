@@ -15,7 +15,6 @@ from typing import Any
 
 from benchmarks.peers.programs.work import SEGMENT_SECONDS
 
-COMPILE = {"off": False, "xla": True, "auto": "auto"}  # as `Trainer.compile` has them; the default isn't bound
 TWO_REPLICAS = Path(__file__).resolve().parents[3] / "configs" / "runtime" / "mirrored.gin"
 ONE = "one-"  # how variants begin that train on one device, whatever the work
 
@@ -30,14 +29,16 @@ def main() -> None:
     if said["replicas"] and not variant.startswith(ONE):
         gin_files.append(str(TWO_REPLICAS))
     if (compiled := variant.removeprefix(ONE)) != "default":
-        bindings["Trainer.compile"] = COMPILE[compiled]
+        bindings["Trainer.compile"] = compiled
     with tempfile.TemporaryDirectory() as scratch:
         began = time.perf_counter()
         run = trained(gin_files, {**bindings, "Clock.seconds": float(seconds) if said["check"] else 0.0}, scratch)
         clock = [(step, now) for step, now in json.loads((run / "clock.json").read_text())]
         if said["check"]:
             lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-            (loss,) = (line["loss"] for line in lines if line["step"] == said["check"] and line["split"] == "train")
+            (loss,) = (
+                line[said["figure"]] for line in lines if line["step"] == said["check"] and line["split"] == "train"
+            )
             found = {"loss": loss, "rates": rates_of([each for each in clock if each[0] >= said["check"]])}
         else:
             found = {"rates": [1.0 / (clock[0][1] - began)]}

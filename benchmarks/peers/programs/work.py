@@ -26,6 +26,8 @@ class Work:
         self.chunk, self.log, self.check = said["chunk"], said["log"], said["check"]
         self.data, self.weights = dict(np.load(folder / "data.npz")), dict(np.load(folder / "weights.npz"))
         self.order = np.load(folder / "order.npy")  # a multiple of `chunk` long; read over and over
+        latents = folder / "latents.npy"  # of a GAN, whose steps draw the same ones everywhere
+        self.latents = np.load(latents) if latents.exists() else None
 
     @property
     def chunks(self) -> Any:
