@@ -114,12 +114,21 @@ def _largest(pool: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor) -> tf.Tensor:
         right = y + tf.where(y <= x.dtype.min, tf.constant(float("-inf"), x.dtype), tf.zeros_like(y))
         return tf.where(found, tf.constant(float("nan"), x.dtype), right)
 
-    # By a gradient of its own: what TensorFlow keeps of a condition for its gradient can't be laid out on a mesh.
+    # By gradients of their own: what TensorFlow keeps of a condition for its gradient can't be laid out on a mesh.
     @tf.custom_gradient
     def chosen(y: tf.Tensor) -> Any:
-        # A sum of squares is finite only if each of them is: the second pool is for other cases.
-        value = tf.cond(tf.math.is_finite(tf.nn.l2_loss(tf.stop_gradient(x))), lambda: y, lambda: marked(y))
-        return value, lambda dy: tf.where(tf.math.is_nan(value), tf.zeros([], dy.dtype), dy)
+        # A sum of squares is finite only if each of them is: all else is for other cases.
+        finite = tf.math.is_finite(tf.nn.l2_loss(tf.stop_gradient(x)))
+        value = tf.cond(finite, lambda: y, lambda: marked(y))
+
+        @tf.custom_gradient
+        def passed(dy: tf.Tensor) -> Any:
+            def numbers() -> tf.Tensor:
+                return tf.where(tf.math.is_nan(value), tf.zeros([], dy.dtype), dy)
+
+            return tf.cond(finite, lambda: dy, numbers), passed  # what selects is its own transpose
+
+        return value, passed
 
     return chosen(y)
 

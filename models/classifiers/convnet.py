@@ -45,9 +45,8 @@ class ConvNet(Module):
 
     def __call__(self, x: tf.Tensor, rng: Rng | None = None) -> tf.Tensor:
         for i, conv in enumerate(self.convolutions):
-            x = tf.nn.relu(conv(x))
-            if i % 2 == 1:
-                x = self.pool(x)
+            x = conv(x)
+            x = tf.nn.relu(self.pool(x) if i % 2 == 1 else x)  # of the largest, which is the largest of all of theirs
         x = self.dropout(flatten(x), rng and rng.fold("features"))
         x = self.dropout(tf.nn.relu(self.hidden(x)), rng and rng.fold("hidden"))
         return self.logits(x)
