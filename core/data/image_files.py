@@ -4,6 +4,7 @@ JPEG and PNG are read, told apart by what they hold. Grey becomes three equal ch
 bits the upper eight are kept. A photograph's note on how the camera was held (EXIF) is not looked at.
 """
 
+import os
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -18,7 +19,7 @@ SUFFIXES = (".jpg", ".jpeg", ".png")
 # Leaving out what its owner takes for an image, without a word, would be wrong; a text file may lie about.
 _OTHER_IMAGES = (".gif", ".webp", ".bmp", ".tif", ".tiff", ".heic", ".heif", ".avif", ".jxl", ".jp2", ".ppm", ".svg")
 _UNREADABLE = "An image file is damaged or has gone:"
-_PARALLEL = 2  # the pipeline has two threads
+THREADS = os.cpu_count() or 1  # that decode side by side
 
 
 def list_images(folder: Path) -> list[Path]:
@@ -47,13 +48,14 @@ def holdings(folder: Path) -> str:
     return ", ".join(found) or "nothing"
 
 
-def read_images(paths: tf.Tensor, size: int) -> tf.Tensor:
+def read_images(paths: tf.Tensor, size: int, *, fitting: bool = False) -> tf.Tensor:
     """Reads the images of these files (strings [n]) as float32 [n, size, size, 3] in [0, 1].
 
-    They are squeezed or stretched to a square, as CycleGAN's and pix2pix's authors do. A file that can't be decoded
-    raises an error that names it: TensorFlow's own doesn't.
+    They are squeezed or stretched to a square, as CycleGAN's and pix2pix's authors do; where all are known to be
+    `fitting`, nothing is, which takes a quarter of the time and gives the same numbers. A file that can't be decoded,
+    or no longer fits, raises an error that names it: TensorFlow's own doesn't.
     """
-    return _images(paths, paths, tf.io.read_file, size)
+    return _images(paths, paths, tf.io.read_file, size, fitting=fitting)
 
 
 def decode_images(contents: tf.Tensor, names: tf.Tensor, size: int) -> tf.Tensor:
@@ -61,12 +63,21 @@ def decode_images(contents: tf.Tensor, names: tf.Tensor, size: int) -> tf.Tensor
     return _images(contents, names, tf.identity, size)
 
 
-def _images(given: tf.Tensor, names: tf.Tensor, content: Callable[[tf.Tensor], tf.Tensor], size: int) -> tf.Tensor:
+def _images(
+    given: tf.Tensor,
+    names: tf.Tensor,
+    content: Callable[[tf.Tensor], tf.Tensor],
+    size: int,
+    *,
+    fitting: bool = False,
+) -> tf.Tensor:
     count = tf.size(given, tf.int64)
 
     @tf.autograph.experimental.do_not_convert
     def one(number: tf.Tensor, each: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         pixels = tf.io.decode_image(content(each), channels=3, expand_animations=False)
+        if fitting:  # stays bytes, a quarter of what is copied into the batch
+            return number, tf.ensure_shape(pixels, [size, size, 3])
         pixels = tf.ensure_shape(pixels, [None, None, 3])
         # Smoothed where it shrinks: else a large photograph loses whole lines. Cubics overshoot, hence the clipping.
         image = tf.image.resize(pixels, [size, size], method="bicubic", antialias=True)
@@ -74,8 +85,8 @@ def _images(given: tf.Tensor, names: tf.Tensor, content: Callable[[tf.Tensor], t
 
     # What can't be decoded is left out, and missed by its number; the last element is there so that never all are.
     files = tf.data.Dataset.from_tensor_slices(given).enumerate()
-    read = files.map(one, num_parallel_calls=_PARALLEL, deterministic=True).ignore_errors()
-    end = tf.data.Dataset.from_tensors((count, tf.zeros([size, size, 3])))
+    read = files.map(one, num_parallel_calls=THREADS, deterministic=True).ignore_errors()
+    end = tf.data.Dataset.from_tensors((count, tf.zeros([size, size, 3], tf.uint8 if fitting else tf.float32)))
     numbers, images = read.concatenate(end).batch(count + 1).get_single_element()
     places = tf.range(tf.size(numbers, tf.int64))
     first_missing = tf.reduce_min(tf.where(numbers == places, count, places))
@@ -86,7 +97,8 @@ def _images(given: tf.Tensor, names: tf.Tensor, content: Callable[[tf.Tensor], t
     else:
         with tf.control_dependencies([tf.debugging.Assert(first_missing == count, [_UNREADABLE, name])]):
             images = tf.identity(images)
-    return tf.ensure_shape(images[:-1], [None, size, size, 3])
+    images = tf.ensure_shape(images[:-1], [None, size, size, 3])
+    return tf.cast(images, tf.float32) / 255.0 if fitting else images
 
 
 def unreadable_image(message: str) -> DataError | None:

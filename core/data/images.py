@@ -25,7 +25,7 @@ import tensorflow as tf
 
 from core.arguments import is_size, listed
 from core.data.files import path_of
-from core.data.image_files import holdings, list_images, read_images
+from core.data.image_files import THREADS, holdings, list_images, read_images
 from core.data.image_headers import image_size
 from core.data.source import Source, check_feature, check_split
 from core.data.unpaired import unpaired
@@ -40,11 +40,14 @@ class ImageFiles(Source):
     Their levels are from `darkest` to 1.
     """
 
+    threads = THREADS
+
     def __init__(
         self, files: Mapping[str, Sequence[Path]], *, name: str, place: str, size: int, darkest: float = -1.0
     ) -> None:
-        for path in dict.fromkeys(path for paths in files.values() for path in paths):
-            image_size(path)  # refuses what can't be an image before the run begins
+        # What can't be an image is refused before the run begins.
+        sizes = {image_size(path) for path in dict.fromkeys(path for paths in files.values() for path in paths)}
+        self._fitting = sizes == {(size, size)}
         self.files = {feature: list(paths) for feature, paths in files.items()}
         self._side, self._darkest = size, darkest
         super().__init__(name, size=len(next(iter(self.files.values()))), place=place)
@@ -54,10 +57,13 @@ class ImageFiles(Source):
         return {feature: tf.TensorSpec([self._side, self._side, 3], tf.float32) for feature in self.files}
 
     def gather(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
-        return {
-            feature: self._darkest + (1.0 - self._darkest) * read_images(tf.gather(paths, indices), self._side)
+        levels = {
+            feature: read_images(tf.gather(paths, indices), self._side, fitting=self._fitting)
             for feature, paths in self._paths.items()
         }
+        if self._darkest == 0.0:
+            return levels
+        return {feature: self._darkest + (1.0 - self._darkest) * x for feature, x in levels.items()}
 
     def value_range(self, feature: str) -> tuple[float, float] | None:
         check_feature(self, feature)

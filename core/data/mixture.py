@@ -50,6 +50,7 @@ class Mixture(Source):
         place = listed((f"`{source.name}`, {source.place}" for source in sources), most=3, quote="")
         super().__init__("mixture", size=sum(map(len, sources)), place=place)
         self.sources, self.tokenizer = list(sources), sources[0].tokenizer
+        self.threads = max(source.threads for source in sources)
         self.quotas = quotas_of(weights, len(sources))
         self._firsts = np.cumsum([0, *map(len, sources)])[:-1].astype(np.int64)
         # Each source's examples stand at the middles of equal parts of the block; the block is all of them, by place.

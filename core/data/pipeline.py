@@ -67,9 +67,10 @@ def train_chunks(
     numbers = tf.data.Dataset.range(first_step // chunk_steps, _ENDLESS)
     if synthetic:
         return configured(tf.data.Dataset.range(1).map(chunk).cache().repeat())
-    if parallel_calls == 1:
+    calls = parallel_calls if source.threads == 1 else max(parallel_calls, 2)
+    if calls == 1:
         return configured(numbers.map(chunk))
-    return configured(numbers.map(chunk, num_parallel_calls=parallel_calls), threads=parallel_calls + 1)
+    return configured(numbers.map(chunk, num_parallel_calls=calls), threads=max(calls, source.threads) + 1)
 
 
 def position_indices(

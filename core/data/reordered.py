@@ -18,7 +18,7 @@ class Reordered(Source):
     def __init__(self, source: Source, *, name: str) -> None:
         check_source(f"{name}.source", source)
         super().__init__(name, size=len(source), place=f"`{source.name}`, {source.place}")
-        self.source, self.tokenizer = source, source.tokenizer
+        self.source, self.tokenizer, self.threads = source, source.tokenizer, source.threads
 
     @property
     def spec(self) -> dict[str, tf.TensorSpec]:

@@ -69,7 +69,13 @@ class Examples(abc.ABC):
 
 
 class Source(Examples):
-    """Holds a fixed number of examples, which can be asked for by number."""
+    """Holds a fixed number of examples, which can be asked for by number.
+
+    `threads` says how many a `gather` keeps busy: of a source that computes, as decoding images does, two chunks are
+    gathered side by side, so that these go on while one of the chunks is put together.
+    """
+
+    threads = 1
 
     def __init__(self, name: str, *, size: int, place: str) -> None:
         if size < 1:

@@ -40,6 +40,30 @@ def test_pixels_come_out_from_zero_to_one_at_their_places(tmp_path):
     np.testing.assert_allclose(everything(source)["image"][0], NOISE / 255.0, atol=1e-5)
 
 
+def test_images_of_the_right_size_are_left_as_they_are_to_the_bit(tmp_path):
+    """One that has another size has all of them squeezed or stretched, which those of the right size don't feel."""
+    jpeg(tmp_path / "a.jpg", NOISE)
+    png(tmp_path / "b.png", NOISE)
+    fitting = everything(image_folder(str(tmp_path), size=8))["image"]
+    png(tmp_path / "c.png", NOISE[:4])
+    np.testing.assert_array_equal(everything(image_folder(str(tmp_path), size=8))["image"][:2], fitting)
+    np.testing.assert_array_equal(fitting[1], NOISE.astype(np.float32) / np.float32(255.0))
+
+
+def test_chunks_that_are_decoded_side_by_side_come_in_their_order(tmp_path):
+    for i in range(16):
+        png(tmp_path / f"{i:02}.png", level(10 * i))
+    source = image_folder(str(tmp_path), size=4)
+    assert source.threads >= 1
+    layout = {"global_batch_size": 4, "microbatches": 1, "chunk_steps": 2, "seed": 0}
+    found = []
+    for threads in (1, 2):
+        source.threads = threads
+        stream = train_chunks(source, **layout).take(6)
+        found.append(np.stack([chunk["image"] for chunk in stream]))
+    np.testing.assert_array_equal(*found)
+
+
 def test_a_folder_says_the_range_of_its_images(tmp_path):
     assert unpaired_folders(domains(tmp_path, 1, 1), size=2).value_range("a") == (-1.0, 1.0)
     assert image_folder(str(tmp_path / "trainA"), size=2).value_range("image") == (0.0, 1.0)

@@ -151,3 +151,12 @@ def test_making_a_source_of_files_leaves_tensorflow_alone(tmp_path, monkeypatch)
     sources.append(image_folder(str(tmp_path / "trainA"), size=4))
     monkeypatch.undo()
     assert [len(everything(source)) for source in sources] == [2, 2, 1]
+
+
+def test_an_image_whose_size_has_changed_since_is_named(tmp_path):
+    for name in ("a.png", "b.png"):
+        png(tmp_path / name, NOISE)
+    source = image_folder(str(tmp_path), size=8)
+    png(tmp_path / "b.png", NOISE[:4])
+    with pytest.raises(DataError, match=r"b\.png can't be read .* changed since the run began"):
+        everything(source)
