@@ -155,8 +155,10 @@ def stacked_loop(trainer: Trainer, sizes: list[int], *, compile: bool, kernel: b
     @tf.function(jit_compile=compile or None)
     def loop(image: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         total, right = 0.0, 0.0
+        decode = trainer.input.decode or (lambda values: values)
         for i in tf.range(CHUNK):
-            loss, accuracy = model.step(image[i, 0], label[i, 0])
+            batch = decode({"image": image[i, 0], "label": label[i, 0]})
+            loss, accuracy = model.step(batch["image"], batch["label"])
             total, right = total + loss, right + accuracy
         return total, right
 

@@ -8,11 +8,12 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from core.data import PerReplica, Reader, Reading, Source, SourceReader, Stream, StreamReader
-from core.distribution import Agreement, MeshStrategy
+from core.distribution import Agreement, MeshStrategy, ServedStrategy
 from core.errors import DataError, NoRoomError
 from core.machine import machine_memory
 from core.task import Batch
 from core.workers import is_chief, joined
+from trainers.compiling import OFF
 from trainers.diagnosis import explained
 from trainers.experiment import Experiment
 from trainers.settings import Settings
@@ -63,7 +64,8 @@ class Input:
         self.origin = 0
         self._agreement = Agreement(self.strategy)
         self._synthetic = experiment.synthetic
-        self._reader = reader_of(self.source, settings, seed=experiment.seed)
+        self.decode = decoder_of(self.source, self.strategy, settings)
+        self._reader = reader_of(self.source, settings, seed=experiment.seed, as_kept=self.decode is not None)
 
     def chunks_from(self, step: int, *, alive: Callable[[], object] = lambda: None) -> "Chunks":
         """Returns the chunks from the one on that `step` is in; calls `alive` as it comes there."""
@@ -87,9 +89,9 @@ class Input:
 
     @property
     def batch_spec(self) -> dict[str, tf.TensorSpec]:
-        """Returns the specs of a step's batch on one replica, [microbatches, rows, ...]."""
+        """Returns the specs of a step's batch on one replica, [microbatches, rows, ...], as phases read it."""
         spec = self._reading_from(0).chunks(0).element_spec
-        return {key: tf.TensorSpec(x.shape[1:], x.dtype) for key, x in spec.items()}
+        return {key: tf.TensorSpec(x.shape[1:], self.source.spec[key].dtype) for key, x in spec.items()}
 
     def batch_of(self, step: int) -> Batch:
         """Returns the whole global batch of a step, [microbatches, rows, ...], whatever the replicas."""
@@ -142,15 +144,30 @@ class Input:
         )
 
 
-def reader_of(source: Source | Stream, settings: Settings, *, seed: int) -> Reader:
-    """Makes what reads the examples of a run that these settings ask for."""
+def decoder_of(
+    source: Source | Stream, strategy: tf.distribute.Strategy, settings: Settings
+) -> Callable[[Batch], Batch] | None:
+    """Returns how a step decodes examples that come as the source keeps them; None where they come as they are read.
+
+    A step that XLA compiles decodes for nothing; without, two operations more are a seventh of the smallest steps. A
+    mesh and parameter servers lay out or send what they are handed, of the types that they can.
+    """
+    if settings.compile == OFF or isinstance(source, Stream) or isinstance(strategy, MeshStrategy | ServedStrategy):
+        return None
+    return source.kept.decode if source.kept else None
+
+
+def reader_of(source: Source | Stream, settings: Settings, *, seed: int, as_kept: bool = False) -> Reader:
+    """Makes what reads the examples of a run that these settings ask for, `as_kept` where a step decodes them."""
     layout = {
         "global_batch_size": settings.global_batch_size,
         "microbatches": settings.microbatches,
         "parallel_calls": settings.parallel_calls,
         "seed": seed,
     }
-    return StreamReader(source, say=_say, **layout) if isinstance(source, Stream) else SourceReader(source, **layout)
+    if isinstance(source, Stream):
+        return StreamReader(source, say=_say, **layout)
+    return SourceReader(source, as_kept=as_kept, **layout)
 
 
 def _say(text: str) -> None:

@@ -26,7 +26,8 @@ class NextStep:
             )
         if self._watch is None:
             assembly, specs = self._experiment.assembly, (self._input.batch_spec, self._input.chunk_spec)
-            self._watch = Watch(assembly, *specs, seed=self._experiment.seed, steps=self._steps)
+            decode = self._input.decode
+            self._watch = Watch(assembly, *specs, seed=self._experiment.seed, steps=self._steps, decode=decode)
         return self._watch
 
     def norms(self, step: int) -> dict[str, float]:

@@ -21,7 +21,7 @@ import tensorflow as tf
 from core.arguments import check_finite
 from core.data.files import path_of
 from core.data.npz_files import Array, read_npz
-from core.data.source import Source, check_feature
+from core.data.source import Kept, Source, check_feature
 from core.errors import DataError
 
 
@@ -59,7 +59,15 @@ class ArraySource(Source):
         }
 
     def gather(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
-        return {feature: self._decoded(tf.gather(values, indices)) for feature, values in self._tensors.items()}
+        return self._decode(self._gather(indices))
+
+    @property
+    def kept(self) -> Kept | None:
+        narrow = any(values.dtype == np.uint8 for values in self._arrays.values())
+        if not narrow or type(self).gather is not ArraySource.gather:  # a subclass makes more of them
+            return None
+        spec = {feature: tf.TensorSpec(values.shape[1:], values.dtype) for feature, values in self._arrays.items()}
+        return Kept(spec, self._gather, self._decode)
 
     def values(self, feature: str) -> Array | None:
         check_feature(self, feature)
@@ -78,9 +86,15 @@ class ArraySource(Source):
         check_feature(self, feature)
         return (0.0, self._highest_level * self._scale) if self._arrays[feature].dtype == np.uint8 else None
 
-    def _decoded(self, values: tf.Tensor) -> tf.Tensor:
+    def _gather(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {feature: tf.gather(values, indices) for feature, values in self._tensors.items()}
+
+    def _decode(self, kept: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Makes numbers of levels on their way out; in memory they stay bytes, a quarter of the size."""
-        return tf.cast(values, tf.float32) * self._scale if values.dtype == tf.uint8 else values
+        return {
+            feature: tf.cast(values, tf.float32) * self._scale if values.dtype == tf.uint8 else values
+            for feature, values in kept.items()
+        }
 
     @functools.cached_property
     def _tensors(self) -> dict[str, tf.Tensor]:

@@ -37,13 +37,15 @@ def train_chunks(
     replica: int = 0,
     synthetic: bool = False,
     parallel_calls: int = 1,
+    as_kept: bool = False,
 ) -> tf.data.Dataset:
     """Makes an endless stream of chunks `{feature: [chunk_steps, microbatches, rows, ...]}` for one replica.
 
     Chunks are aligned: the first holds `first_step`, but begins at the multiple of `chunk_steps` at or below it.
     `origin` is where step 0 stands in the data; it isn't 0 once a run has gone on with another batch size. With
     `synthetic` the first chunk comes over and over and the source is read once: what a step then gains is what input
-    costs. Of a slow source, `parallel_calls` chunks are gathered at once.
+    costs. Of a slow source, `parallel_calls` chunks are gathered at once. Examples come `as_kept` where the source has
+    them so, and steps decode them.
     """
     _check_positive(chunk_steps=chunk_steps, parallel_calls=parallel_calls)
     _check_not_negative(first_step=first_step, consumed=origin + first_step * global_batch_size)
@@ -62,7 +64,7 @@ def train_chunks(
             replicas=replicas,
             replica=replica,
         )
-        return _gathered(source, indices, [chunk_steps, microbatches, rows])
+        return _gathered(source, indices, [chunk_steps, microbatches, rows], as_kept=as_kept)
 
     numbers = tf.data.Dataset.range(first_step // chunk_steps, _ENDLESS)
     if synthetic:
@@ -131,10 +133,11 @@ def eval_chunks(
     return configured(tf.data.Dataset.range(chunks).map(chunk))
 
 
-def _gathered(source: Source, indices: tf.Tensor, leading: list[int]) -> Features:
+def _gathered(source: Source, indices: tf.Tensor, leading: list[int], *, as_kept: bool = False) -> Features:
     """Gathers the examples of `indices`, whose shape is `leading`, and proves that they are as the source says."""
-    examples = source.gather(tf.reshape(indices, [-1]))
-    spec = source.spec
+    kept = source.kept if as_kept else None
+    spec, gather = (kept.spec, kept.gather) if kept else (source.spec, source.gather)
+    examples = gather(tf.reshape(indices, [-1]))
     found = {name: (value.dtype.name, tuple(value.shape[1:])) for name, value in examples.items()}
     promised = {name: (feature.dtype.name, tuple(feature.shape)) for name, feature in spec.items()}
     if found != promised:

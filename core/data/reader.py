@@ -80,11 +80,14 @@ class Reader(abc.ABC):
 
 
 class SourceReader(Reader):
-    """Asks for the examples of each chunk by their numbers; of a slow source, for `parallel_calls` chunks at once."""
+    """Asks for the examples of each chunk by their numbers; of a slow source, for `parallel_calls` chunks at once.
 
-    def __init__(self, source: Source, *, parallel_calls: int = 1, **layout: int):
+    They come `as_kept`, where that is asked for and the source has them so.
+    """
+
+    def __init__(self, source: Source, *, parallel_calls: int = 1, as_kept: bool = False, **layout: int):
         super().__init__(**layout)
-        self._source, self._parallel_calls = source, parallel_calls
+        self._source, self._parallel_calls, self._as_kept = source, parallel_calls, as_kept
 
     def reading(
         self,
@@ -109,12 +112,15 @@ class SourceReader(Reader):
                 replica=replica,
                 synthetic=synthetic,
                 parallel_calls=self._parallel_calls,
+                as_kept=self._as_kept,
             )
         )
 
     def batch(self, step: int, *, origin: int) -> dict[str, tf.Tensor]:
         chunks = self.reading(chunk_steps=1, first_step=step, origin=origin).chunks(0)
-        return {key: x[0] for key, x in next(iter(chunks)).items()}
+        kept = self._source.kept if self._as_kept else None
+        batch = {key: x[0] for key, x in next(iter(chunks)).items()}
+        return kept.decode(batch) if kept else batch
 
     def numbers(self, step: int, *, origin: int) -> npt.NDArray[np.int64]:
         indices = position_indices(

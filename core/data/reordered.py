@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from core.data.source import Source, check_feature, check_source
+from core.data.source import Kept, Source, check_feature, check_source
 from core.errors import DataError
 
 
@@ -26,6 +26,10 @@ class Reordered(Source):
 
     def gather(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
         return self.source.gather(indices)
+
+    @property
+    def kept(self) -> Kept | None:
+        return self.source.kept if type(self).gather is Reordered.gather else None
 
     def values(self, feature: str) -> npt.NDArray[np.generic] | None:
         return self.source.values(feature)

@@ -22,7 +22,8 @@ source's `__init__` reads files with NumPy and leaves tensors to the first `gath
 """
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +34,14 @@ from core.data.shuffle import shuffled
 from core.data.tokenizers import Tokenizer
 from core.errors import ConfigurationError, DataError, did_you_mean, shown
 from core.random import Rng
+
+
+class Kept(NamedTuple):
+    """Examples as they are kept, narrower than steps read them, and how a step makes of them what it reads."""
+
+    spec: dict[str, tf.TensorSpec]
+    gather: Callable[[tf.Tensor], dict[str, tf.Tensor]]
+    decode: Callable[[Mapping[str, tf.Tensor]], dict[str, tf.Tensor]]
 
 
 class Examples(abc.ABC):
@@ -91,6 +100,14 @@ class Source(Examples):
     @abc.abstractmethod
     def gather(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
         """Returns the examples of these numbers (int64 [n]), each feature [n, ...]; runs inside a `tf.data` map."""
+
+    @property
+    def kept(self) -> Kept | None:
+        """Returns how its examples can be gathered as they are kept; None where `gather` is the only way.
+
+        What waits for a step is then smaller, and the step itself decodes it; `gather` gives the same numbers.
+        """
+        return None
 
     def order(self, positions: tf.Tensor, *, rng: Rng, span: int) -> tf.Tensor:
         """Returns the examples (int64 [n]) at `positions` (int64 [n], at least 0) of the endless order of training.

@@ -4,7 +4,7 @@ Control flow over phases stands here, around `strategy.run`: a collective inside
 Whoever writes a loop of their own takes the pieces instead: `docs/bespoke-loop.md`.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -38,7 +38,8 @@ class TrainStep:
     By another `exchange` than the strategy's own, that of local steps, each replica takes it in its own context.
     `values` are `[microbatches, rows, ...]` on each replica, as `batch` says; `index` is the step's number, from 0.
     Of how many `steps` it is one has to be known where a step function asks for `rng.progress`. Unless it `writes`, it
-    computes what it would write, and no more.
+    computes what it would write, and no more. Where values are handed in as a source keeps them, `decode` makes of them
+    what phases read.
     """
 
     def __init__(
@@ -52,8 +53,9 @@ class TrainStep:
         reduce_in: tf.DType | None = None,
         exchange: Exchange | None = None,
         writes: bool = True,
+        decode: Callable[[Batch], Batch] | None = None,
     ):
-        self.optimizers, self.writes = assembly.optimizers, writes
+        self.optimizers, self.writes, self.decode = assembly.optimizers, writes, decode
         self.exchange = exchange or exchange_of(assembly.strategy, reduce_in=reduce_in)
         self._dtypes = {key: spec.dtype for key, spec in batch.items()}
         self.variables = named_variables(assembly.task)
@@ -116,6 +118,8 @@ class TrainStep:
         """
         self.exchange.begin()
         self.runner.begin(limits)
+        if self.decode:
+            values = self.exchange.run(self.decode, dict(values))
         taken = {key: self.exchange.taken(x, self._dtypes[key]) for key, x in values.items()}
         placed = {key: Placed(self.exchange.by_rows(x, 1), True) for key, x in taken.items()}
         sums, healthy = dict[str, Sums](), tf.constant(self.writes)

@@ -5,7 +5,7 @@ It is the training step itself, with all its phases due, each from the weights a
 
 import dataclasses
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -61,7 +61,16 @@ class MeasuredUpdate(Optimizer):
 class Watch:
     """Looks at the step that comes next, in a trace of its own: a run that isn't looked at pays nothing."""
 
-    def __init__(self, assembly: Assembly, batch: Specs, stacked: Any, *, seed: int, steps: int):
+    def __init__(
+        self,
+        assembly: Assembly,
+        batch: Specs,
+        stacked: Any,
+        *,
+        seed: int,
+        steps: int,
+        decode: Callable[[Batch], Batch] | None = None,
+    ):
         device = exchange_of(assembly.strategy).device
 
         def measured(optimizer: Optimizer) -> MeasuredUpdate:
@@ -73,7 +82,7 @@ class Watch:
         self.optimizers = {name: measured(optimizer) for name, optimizer in assembly.optimizers.items()}
         phases = [dataclasses.replace(phase, every=1) for phase in assembly.phases]
         looking = dataclasses.replace(assembly, phases=phases, optimizers=self.optimizers)
-        self._step = TrainStep(looking, batch, seed=seed, steps=steps, writes=False)
+        self._step = TrainStep(looking, batch, seed=seed, steps=steps, writes=False, decode=decode)
         chunk = make_chunk(self._step, stacked, Progress({}, strategy=assembly.strategy), self._look)
         self._chunk = self._step.exchange.guarded(chunk.get_concrete_function())
 

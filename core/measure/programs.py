@@ -58,6 +58,7 @@ class Whole:
             steps=self.steps,
             compile=self._compiled(assembly),
             exchange=exchange,
+            decode=self.step.decode,
         )
         sums = {name: spec.sums_of_update for name, spec in step.specs.items()}
         progress = Progress(sums, strategy=assembly.strategy)

@@ -49,6 +49,9 @@ def _check_examples(source: Source) -> None:
     (in_graph,) = tf.data.Dataset.from_tensors(tf.constant(numbers)).map(gather)
     mapped = {key: x.numpy() for key, x in in_graph.items()}
     _check_same(source, whole, mapped, np.arange(len(numbers)), "gathered in a graph")
+    if kept := source.kept:
+        decoded = {key: x.numpy() for key, x in kept.decode(kept.gather(tf.constant(numbers))).items()}
+        _check_same(source, whole, decoded, np.arange(len(numbers)), "gathered as it is kept, and decoded")
 
 
 def _check_order(source: Source, seed: int) -> None:

@@ -1,0 +1,56 @@
+"""Examples wait as their source keeps them where XLA compiles the step, which decodes them: to the same numbers."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from core.data import ArraySource, digits
+from core.data.balanced import balanced
+from core.testing import assert_source
+from core.testing.replicas import on_virtual_cpus
+from tests.trainers.trainer_lab import make, train
+
+
+class Inverted(ArraySource):
+    def gather(self, indices):
+        return {key: 1.0 - x if key == "image" else x for key, x in super().gather(indices).items()}
+
+
+def levels(kind=ArraySource):
+    random = np.random.RandomState(0)
+    return kind({"image": random.randint(0, 17, [50, 8, 8, 1]).astype("uint8"), "label": random.randint(0, 10, 50)},
+                name="levels", scale=1 / 16)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("source", "compile", "kept"),
+    [(levels(), "xla", True), (levels(), "auto", True), (levels(), "off", False), (levels(Inverted), "xla", False)],
+)
+def test_what_waits_is_small_and_what_is_read_the_same(source, compile, kept, tmp_path):
+    trainer = make(tmp_path, source=source, compile=compile)
+    stacked = next(trainer.input.chunks_from(0))
+    assert stacked["image"].dtype == (tf.uint8 if kept else tf.float32)
+    assert trainer.input.batch_spec["image"].dtype == tf.float32
+    decoded = trainer.input.decode(stacked) if kept else stacked
+    for key, batch in trainer.input.batch_of(3).items():
+        np.testing.assert_array_equal(decoded[key][3], batch)
+    examples = source.gather(tf.reshape(trainer.input.examples_of(3), [-1]))
+    np.testing.assert_array_equal(batch_image := trainer.input.batch_of(3)["image"][0], examples["image"])
+    assert batch_image.dtype == tf.float32
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_run_learns_the_same(replicas, tmp_path):
+    def lines(compile):
+        strategy = on_virtual_cpus(replicas) if replicas > 1 else None
+        return train(make(tmp_path, str(compile), compile=compile, strategy=strategy, steps=40))
+
+    for one, other in zip(lines("off"), lines("xla"), strict=True):
+        assert one[:2] == other[:2]
+        assert one[2] == pytest.approx(other[2], rel=1e-4)
+
+
+def test_a_source_made_of_another_keeps_as_that_does():
+    for source in (digits("train"), balanced(digits("train"), by="label")):
+        assert source.kept.spec["image"] == tf.TensorSpec([8, 8, 1], tf.uint8)
+        assert_source(source)
