@@ -21,7 +21,7 @@ from rich.table import Table
 
 from benchmarks import pages
 from benchmarks.environments import prepare
-from benchmarks.machine import machine
+from benchmarks.machine import load, machine
 from benchmarks.peers import kept
 from benchmarks.peers.roster import PEERS, TARGETS
 from benchmarks.peers.rounds import CHECKOUT, interleaved
@@ -88,6 +88,7 @@ def measure(name: str, flags: argparse.Namespace, results: dict[str, Any]) -> No
     own = {"machine": machine(), "rounds": flags.rounds, "found": {}}
 
     def say(line: str) -> None:
+        own["machine"]["highest_load"] = max(own["machine"]["highest_load"], load())
         print(f"{name}, {line}", flush=True)
         kept.write(flags.json, {**results, name: own})
 

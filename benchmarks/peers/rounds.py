@@ -1,5 +1,6 @@
 """Runs the programs, each in a fresh process: peer after peer, every other round backwards."""
 
+import functools
 import json
 import os
 import subprocess
@@ -10,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.environments import python_of
+from benchmarks.peers.others import undisturbed
 from benchmarks.peers.roster import PEERS, PROGRAMS
 
 CHECKOUT = Path(__file__).resolve().parents[2]
+MOST_OF_OTHERS, TRIES = 0.1, 3  # of the cores, while a program ran; and how often it may be run for that
 MOST_SECONDS = 900.0  # of a process; `torch.compile` takes a minute
 NOT_INSTALLED = "isn't installed: `--prepare` installs it"
 
@@ -31,7 +34,7 @@ def interleaved(
 ) -> None:
     """Adds what each peer finds in each round to `found`, where it stays if the user interrupts.
 
-    One that has failed isn't tried again.
+    One that has failed isn't tried again; one in which others computed is.
     """
     for i in range(rounds):
         for name in list(peers)[:: 1 if i % 2 == 0 else -1]:
@@ -39,7 +42,8 @@ def interleaved(
             if any("failed" in each for each in seen):
                 continue
             began = time.perf_counter()
-            seen.append((run or run_once)(name, folder, seconds))
+            one = functools.partial(run or run_once, name, folder, seconds)
+            seen.append(undisturbed(one, at_most=MOST_OF_OTHERS, tries=TRIES))
             took = time.perf_counter() - began
             say(f"round {i + 1} of {rounds}, {name} ({took:.0f} s): {told(seen[-1])}")
 
@@ -48,11 +52,10 @@ def told(found: Found) -> str:
     """Returns what a process found, in a few words."""
     if "failed" in found:
         return str(found["failed"])
-    rates = sorted(found["rates"])
+    rates, others = sorted(found["rates"]), found.get("others", 0.0)
     rate = rates[len(rates) // 2]
-    if "loss" not in found:
-        return f"{1.0 / rate:.2f} s"
-    return f"{rate:,.1f} steps/s, loss {found['loss']:.6g}"
+    said = f"{rate:,.1f} steps/s, loss {found['loss']:.6g}" if "loss" in found else f"{1.0 / rate:.2f} s"
+    return said if others <= MOST_OF_OTHERS else f"{said} (others took {others:.0%} of the machine)"
 
 
 def run_once(name: str, folder: Path, seconds: float) -> Found:

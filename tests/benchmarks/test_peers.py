@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import environments
 from benchmarks.peers import __main__ as command
-from benchmarks.peers import laid_out, rounds
+from benchmarks.peers import laid_out, others, rounds
 from benchmarks.peers.programs import ours
 from benchmarks.peers.programs.work import Work, measured
 from benchmarks.peers.roster import AUTO, DEFAULTS, PEERS, TARGETS, Target
@@ -83,7 +83,7 @@ def test_a_target_names_peers_that_there_are():
             assert there, (name, target.what)
 
 
-def test_every_other_round_goes_backwards_and_what_failed_is_left_alone(tmp_path):
+def test_every_other_round_goes_backwards_and_what_failed_is_left_alone(tmp_path, monkeypatch):
     called = []
 
     def run(name, folder, seconds):
@@ -91,9 +91,25 @@ def test_every_other_round_goes_backwards_and_what_failed_is_left_alone(tmp_path
         return {"failed": "failed: no"} if name == "b" else found(1.0, 1.0)
 
     kept = {}
+    monkeypatch.setattr(others, "share_of_others", lambda *_: 0.0)
     rounds.interleaved(["a", "b", "c"], tmp_path, rounds=3, seconds=1.0, found=kept, say=len, run=run)
     assert called == ["a", "b", "c", "c", "a", "a", "c"]
     assert [len(kept[name]) for name in "abc"] == [3, 1, 3]
+
+
+def test_what_others_took_is_what_the_programs_did_not():
+    before, after = others.Seen(0.0, 100.0, 50.0), others.Seen(10.0, 118.0, 60.0)
+    assert others.share_of_others(before, after, cores=2) == pytest.approx(0.4)
+    assert others.share_of_others(before, others.Seen(10.0, 108.0, 60.0), cores=2) == 0.0  # ticks are coarse
+    assert others.seen().all_busy > 0.0
+
+
+def test_the_least_disturbed_of_a_few_runs_counts(monkeypatch):
+    shares, runs = iter([0.5, 0.2, 0.3]), iter("abc")
+    monkeypatch.setattr(others, "share_of_others", lambda *_: next(shares))
+    assert others.undisturbed(lambda: {"run": next(runs)}, at_most=0.1, tries=3) == {"run": "b", "others": 0.2}
+    shares, runs = iter([0.05]), iter("a")
+    assert others.undisturbed(lambda: {"run": next(runs)}, at_most=0.1, tries=3) == {"run": "a", "others": 0.05}
 
 
 def test_an_environment_that_is_not_there_and_a_program_that_fails(monkeypatch, tmp_path):
