@@ -14,6 +14,7 @@ from core.engine import ALL_WELL
 from core.measure import Program
 from trainers.bad_step import explain_bad_step
 from trainers.diagnosis import explained, repeatable_or_refused
+from trainers.refused_by_xla import compiled_or_refused
 from trainers.session import Session
 from trainers.together import agreed
 from trainers.trainer import Trainer
@@ -30,7 +31,7 @@ class Rehearsal:
         self.trainer, self.chunk_steps = trainer, trainer.input.chunk_steps
         began = time.perf_counter()
         self.stacked: Any = next(trainer.input.chunks_from(0))
-        self._whole = Program(trainer.chunk, trainer.progress)
+        self._whole = Program(trainer.chunk, trainer.progress, trainer.train_step.exchange)
         self._seconds(self._whole, 0)  # what XLA compiles, it compiles at the first call
         self.traced = time.perf_counter() - began
         round_steps = trainer.settings.local_steps or 1
@@ -78,7 +79,8 @@ class Rehearsal:
     def _seconds(self, program: Program, steps: int, stacked: Any = None, *, first: int = 0) -> float:
         """Times steps of a chunk, by default of the first one."""
         chunk = self.stacked if stacked is None else stacked
-        with explained(self.trainer.input.source), repeatable_or_refused(self.trainer.experiment.deterministic):
+        repeatable = repeatable_or_refused(self.trainer.experiment.deterministic)
+        with explained(self.trainer.input.source), repeatable, compiled_or_refused():
             return program.seconds(chunk, steps, first=first)
 
 

@@ -23,17 +23,22 @@ from core.task import Batch, Loss, Phase, Update
 
 
 class Program:
-    """A traced chunk of steps that can be timed."""
+    """A traced chunk of steps that can be timed, through the door of its step."""
 
-    def __init__(self, chunk: Any, progress: Progress):
-        self.progress = progress
-        self._run = chunk.get_concrete_function()
+    def __init__(self, chunk: Any, progress: Progress, exchange: Exchange):
+        self.progress, self._exchange = progress, exchange
+        self._run = exchange.guarded(chunk.get_concrete_function())
+        self._ran = False
 
     def seconds(self, stacked: Batch, steps: int, *, first: int = 0) -> float:
         """Returns how long the first `steps` of the chunk `stacked` take, whose `first` step this is, to their end."""
-        place = tf.constant([first, first, first + steps], tf.int64)
+        place = self._exchange.handed(tf.constant([first, first, first + steps], tf.int64))
         began = time.perf_counter()
-        self._run(stacked, place)
+        if self._ran:
+            self._run(stacked, place)
+        else:
+            self._exchange.noting(self._run, stacked, place)
+        self._ran = True
         self.progress.bad_step.numpy()
         return time.perf_counter() - began
 
@@ -62,7 +67,7 @@ class Whole:
         )
         sums = {name: spec.sums_of_update for name, spec in step.specs.items()}
         progress = Progress(sums, strategy=assembly.strategy)
-        return Program(make_chunk(step, self.chunk_spec, progress), progress)
+        return Program(make_chunk(step, self.chunk_spec, progress), progress, step.exchange)
 
     def _compiled(self, assembly: Assembly) -> bool | list[str]:
         """Returns what of these pieces is compiled, as the step's are: forward passes alone are no update."""

@@ -9,6 +9,7 @@ from rich.console import Console
 from core.disk import write_whole
 from core.errors import ConfigurationError, PreemptedError
 from core.workers import is_chief
+from trainers.compiling import AUTO, OFF
 from trainers.rehearsal import in_a_scratch_folder
 from trainers.session import Session
 from trainers.together import agreed
@@ -27,7 +28,7 @@ def run(session: Session) -> int:
     """Prints what it tried and the gin lines that are worth it, and keeps it as `tune.json`; it trains nothing."""
     with session.preemption.obeyed(), in_a_scratch_folder(session) as folder:
         trainer = session.trainer()
-        _refuse_what_cannot_be_tried(trainer)
+        refuse_what_cannot_be_tried(trainer)
         with session.preemption.granted():
             Tuning(session, trainer, folder).run()
     return 0
@@ -49,6 +50,8 @@ class Tuning:
             "is kept",
             soft_wrap=True,
         )
+        if self.trainer.settings.compile == AUTO:
+            self.console.print('`Trainer.compile` is "auto": everything is compared with "off"')
         try:
             self._searched()
         except (PreemptedError, KeyboardInterrupt):
@@ -79,6 +82,8 @@ class Tuning:
         trainer = self.trainer
         experiment = trainer.experiment.on(trainer.experiment.strategy, choice.placements)
         settings = {"chunk_steps": self._chunk_steps, **choice.settings}
+        if trainer.settings.compile == AUTO:  # which is found out by a run itself
+            settings = {"compile": OFF, **settings}
         return Trial(Trainer(experiment, trainer.workdir, dataclasses.replace(trainer.settings, **settings)))
 
     def _look(self) -> None:
@@ -98,14 +103,14 @@ class Tuning:
         self.console.print(table(search))
         self.console.print(winners(search), soft_wrap=True)
         self._keep(search, complete=complete)
-        self.console.print(f"all of it is in `{self.path}`", soft_wrap=True)
+        self.console.print(f"measured in {search.spent:.0f} s; all of it is in `{self.path}`", soft_wrap=True)
 
     def _keep(self, search: Search, *, complete: bool) -> None:
         if is_chief():
             write_whole({self.path: json_text(as_json(search, complete=complete)).encode()})
 
 
-def _refuse_what_cannot_be_tried(trainer: Trainer) -> None:
+def refuse_what_cannot_be_tried(trainer: Trainer) -> None:
     """Refuses steps that other machines take."""
     if trainer.train_step.exchange.remote:
         raise ConfigurationError(

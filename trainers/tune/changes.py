@@ -1,6 +1,7 @@
 """What may change without changing a number: values of a few settings, as gin lines, and what was chosen of them."""
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,9 +20,7 @@ class Change:
     @property
     def shown(self) -> str:
         """Returns the value as gin reads it."""
-        if self.setting != PLACEMENTS:
-            return repr(self.value)
-        return "{" + ", ".join(f'"{phase}": {_made(placement)}' for phase, placement in self.value.items()) + "}"
+        return _shown(self.value)
 
     @property
     def line(self) -> str:
@@ -65,5 +64,9 @@ class Choice:
         return [change.line for change in self.changes.values()]
 
 
-def _made(placement: Placement) -> str:
-    return "@on_one_device()" if placement == ONE_DEVICE else "@on_every_replica()"
+def _shown(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_shown(key)}: {_shown(x)}" for key, x in value.items()) + "}"
+    if isinstance(value, Placement):
+        return "@on_one_device()" if value == ONE_DEVICE else "@on_every_replica()"
+    return json.dumps(value) if isinstance(value, str) else repr(value)

@@ -34,9 +34,10 @@ class Outcome:
 
     @property
     def faster(self) -> bool:
-        """Says whether the second gained something, and more than the noise."""
-        gain = self.times_as_fast - 1.0
-        return self.times_as_fast >= WORTH and gain > self.noise
+        """Says whether the second gained something, more than the noise, and in all pairs but one of many."""
+        slower = sum(ratio <= 1.0 for ratio in self.ratios)
+        enough = self.times_as_fast >= WORTH and self.times_as_fast - 1.0 > self.noise
+        return enough and slower <= (1 if len(self.ratios) == PAIRS else 0)
 
 
 def contest(

@@ -5,14 +5,16 @@ import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 
 from core.task import EVERY_REPLICA, ONE_DEVICE, Placement
+from trainers.compiling import OFF, XLA
 from trainers.settings import MAX_CHUNK_BYTES, Settings
 from trainers.tune.changes import PLACEMENTS, Change, NotTried
 
 Proposals = Generator[Change | NotTried, bool, None]
 
 CHUNKS = (10, 50, 100)  # of about so many steps
+LONG_SECONDS = 0.1  # of a chunk, beside which a call costs nothing
 MOST_CALLS = 16
-WAITS = 0.03  # of the time, from which on a source is slow
+WAITS, HIDES = 0.03, 0.2  # of the time, from which on a source is slow, and so slow that it comes first
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +25,7 @@ class Case:
     chunk_steps: int
     step_bytes: int  # of a step's batch
     replicas: int
+    on_mesh: bool
     updates: Sequence[str]  # the names of the phases that train
     mixing: Sequence[str]  # those whose rows are mixed, as many at a time as a microbatch has
     placements: Mapping[str, Placement]  # of all phases that may run elsewhere
@@ -32,14 +35,26 @@ class Case:
 
 
 def compiles(case: Case) -> Proposals:
-    """Proposes the other of compiled and not."""
-    yield Change("compile", not case.settings.compile)
+    """Proposes nothing compiled or all, then one update after the other, beside those that it helped."""
+    if case.on_mesh:
+        yield NotTried("compile", "any", "on a mesh XLA compiles nothing")
+        return
+    for word in (OFF, XLA):
+        if word != case.settings.compile:
+            yield Change("compile", word)
+    chosen = dict[str, str]()
+    # On several replicas what there is to compile of the only update is all that there is.
+    for name in case.updates if case.replicas == 1 or len(case.updates) > 1 else ():
+        other = {**chosen, name: XLA}
+        if other != case.settings.compile and (yield Change("compile", other)):
+            chosen = other
 
 
 def chunks(case: Case) -> Proposals:
     """Proposes chunks of other lengths that the intervals allow."""
-    if case.cut:
-        why = f"a step takes {1000 * case.seconds:,.0f} ms, beside which calls of any number of steps cost nothing"
+    if case.cut or case.chunk_steps * case.seconds > LONG_SECONDS:
+        takes = 1000 * case.chunk_steps * case.seconds
+        why = f"{case.chunk_steps} steps take {takes:,.0f} ms, beside which the call that takes them costs nothing"
         yield NotTried("chunk_steps", "any", why)
         return
     unit = case.settings.local_steps or 1
@@ -88,4 +103,10 @@ def calls(case: Case) -> Proposals:
         more *= 2
 
 
-ORDER: Sequence[Callable[[Case], Proposals]] = (compiles, chunks, microbatches, places, calls)
+def calls_first(case: Case) -> Proposals:
+    """Proposes the same before anything else where the wait is so long that it hides what a step takes."""
+    if case.waits >= HIDES:
+        yield from calls(case)
+
+
+ORDER: Sequence[Callable[[Case], Proposals]] = (calls_first, compiles, chunks, microbatches, places, calls)

@@ -8,7 +8,7 @@ from typing import Protocol
 from core.errors import NotFiniteError, PeerLostError, PreemptedError
 from trainers.blame import reason_of
 from trainers.tune.changes import Change, Choice, NotTried
-from trainers.tune.contest import WORTH, Outcome, contest
+from trainers.tune.contest import Outcome, contest
 from trainers.tune.proposals import ORDER, Case
 from trainers.tune.trial import forget, unlike
 
@@ -73,6 +73,11 @@ class Search:
         self._figures = configured.figures(compared_steps)
         self.seconds = self.configured_seconds = agree([configured.step()])[0]
 
+    @property
+    def spent(self) -> float:
+        """Returns the seconds since it began."""
+        return self._clock() - self._began
+
     def run(self) -> None:
         """Tries everything that is proposed, then all that was chosen beside what is configured."""
         for propose in ORDER:
@@ -89,14 +94,14 @@ class Search:
                     break
         if self.choice.changes:
             self.total = self._contest(self.configured, self.best)
-            if self.total.times_as_fast < WORTH:
+            if not self.total.faster:
                 self.choice = Choice()
 
     def _row(self, proposal: Change | NotTried) -> Row:
         setting, shown = proposal.setting, proposal.shown
         if isinstance(proposal, NotTried):
             return Row(setting, shown, NOT_TRIED, proposal.why)
-        if self._agree([self._clock() - self._began])[0] > SEARCH_SECONDS:
+        if self._agree([self.spent])[0] > SEARCH_SECONDS:
             return Row(setting, shown, NOT_TRIED, f"{SEARCH_SECONDS:.0f} s were over")
         self._look()
         try:

@@ -1,6 +1,5 @@
 """What was found, as a table for people and as JSON for programs."""
 
-import math
 import textwrap
 from collections.abc import Mapping
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from trainers.diagnose.tell import milliseconds
+from trainers.tune.contest import Outcome
 from trainers.tune.search import Row, Search
 
 WIDE = 300  # characters of a reason
@@ -15,10 +15,11 @@ WIDE = 300  # characters of a reason
 
 def table(search: Search) -> Table:
     """Tabulates what was tried."""
-    names = ("setting", "value", "a step", "as fast", "noise", "first call", "")
-    found = Table(*names, title="each beside the best so far: times as fast")
-    for column in found.columns[2:6]:
+    names = ("setting", "value", "a step", "as fast", "first", "")
+    found = Table(*names, title="times as fast as the best before it; how long its first call takes")
+    for column in found.columns[2:5]:
         column.justify = "right"
+    found.columns[0].no_wrap, found.columns[1].overflow = True, "fold"
     found.add_row("as configured", "", milliseconds(search.configured_seconds))
     for row in search.rows:
         found.add_row(row.setting, row.shown, *_measured(row), row.verdict)
@@ -27,7 +28,7 @@ def table(search: Search) -> Table:
 
 def progress(row: Row) -> str:
     """Says in a line what came of a proposal, as soon as it is known."""
-    how = f"{row.outcome.times_as_fast:.2f} times as fast, " if row.outcome else ""
+    how = f"{_fast(row.outcome)} times as fast, " if row.outcome else ""
     why = textwrap.shorten(row.why, WIDE, placeholder=" ...")
     return f"`{row.setting} = {row.shown}`: {how}{row.verdict}{': ' if why else ''}{why}"
 
@@ -37,17 +38,17 @@ def winners(search: Search) -> str:
     if search.total is None:
         return "nothing that was tried is faster than what is configured by more than the noise: leave it as it is"
     if not search.choice.changes:
-        return f"together they gain nothing ({search.total.times_as_fast:.2f} times as fast): leave it as it is"
+        return f"together they gain nothing ({_fast(search.total)} times as fast): leave it as it is"
     lines = "\n".join(search.choice.lines)
-    gain = f"{search.total.times_as_fast:.2f} times as fast, ± {100 * search.total.noise:.0f} %"
-    return f"# together {gain}, with the same figures\n{lines}"
+    return f"# together {_fast(search.total)} times as fast, with the same figures\n{lines}"
 
 
 def as_json(search: Search, *, complete: bool) -> Mapping[str, Any]:
-    """Returns all of it as JSON holds it; times are seconds a step."""
+    """Returns all of it as JSON holds it; `seconds` is what it took."""
     total = search.total
     return {
         "complete": complete,
+        "seconds": search.spent,
         "step_seconds": search.configured_seconds,
         "tried": [_row_json(row) for row in search.rows],
         "lines": search.choice.lines,
@@ -70,9 +71,10 @@ def _row_json(row: Row) -> dict[str, Any]:
     }
 
 
-def _measured(row: Row) -> tuple[str, str, str, str]:
+def _measured(row: Row) -> tuple[str, str, str]:
     first = f"{row.traced:.1f} s" if row.traced is not None else ""
-    if row.outcome is None:
-        return "", "", "", first
-    noise = f"{100 * row.outcome.noise:.0f} %" if math.isfinite(row.outcome.noise) else ""
-    return milliseconds(row.outcome.seconds), f"{row.outcome.times_as_fast:.2f}", noise, first
+    return (milliseconds(row.outcome.seconds), _fast(row.outcome), first) if row.outcome else ("", "", first)
+
+
+def _fast(outcome: Outcome) -> str:
+    return f"{outcome.times_as_fast:.2f} ± {100 * outcome.noise:.0f} %"

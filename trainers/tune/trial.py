@@ -6,10 +6,11 @@ from collections.abc import Mapping
 
 from core.task import Compute, Update
 from trainers.rehearsal import Rehearsal, divisor
+from trainers.together import agreed
 from trainers.tune.proposals import Case
 
 TURN_SECONDS, PATIENCE_SECONDS = 0.25, 2.0  # of a stretch of training by real input, and the most
-MOST_STEPS, COMPARED_SECONDS = 20, 2.0  # whose figures are compared
+MOST_STEPS, COMPARED_SECONDS = 10, 2.0  # whose figures are compared: after more, last bits may have grown
 SAME, NOTHING = 1e-4, 1e-6  # figures are equal that differ by so small a fraction, or by so little
 
 
@@ -42,7 +43,8 @@ class Trial(Rehearsal):
     def cut_to(self, seconds: float) -> int:
         """Returns how many steps a chunk can have and take no more than `seconds`."""
         unit = self.trainer.settings.local_steps or 1
-        return unit * divisor(self.chunk_steps // unit, most=int(seconds / (unit * self.step())))
+        (step,) = agreed([self.step()], self.trainer.agreement)
+        return unit * divisor(self.chunk_steps // unit, most=int(seconds / (unit * step)))
 
     def case(self, *, seconds: float, waits: float, cut: bool) -> Case:
         """Returns what proposals are made from, where a step takes `seconds`, and `waits` for data."""
@@ -54,6 +56,7 @@ class Trial(Rehearsal):
             trainer.settings.global_batch_size
             * sum(x.dtype.size * (x.shape.num_elements() or 0) for x in spec.values()),
             trainer.train_step.exchange.replicas,
+            trainer.train_step.exchange.on_mesh,
             [phase.name for phase in phases if isinstance(phase, Update)],
             # A phase with a number of its own keeps it, whatever the trainer's.
             [phase.name for phase in phases if phase.mixes_rows and phase.microbatches is None],

@@ -1,10 +1,14 @@
 """`--mode=tune` by the command: what it prints is true of this machine, can be pasted, and leaves a run as it was."""
 
 import json
+import types
 
 import pytest
 
+from core.errors import ConfigurationError
 from tests.commands import CONFIGS, run
+from tests.trainers.command_lab import write_task
+from trainers.modes.tune import refuse_what_cannot_be_tried
 
 DIGITS = f"--gin_file={CONFIGS / 'digits_mlp.gin'}"
 
@@ -41,3 +45,35 @@ def test_a_small_network_is_tuned_and_its_run_stays_as_it_is(tmp_path):
     pasted = [f"--gin_param={line}" for line in found["lines"]]
     done = run(DIGITS, few[0], *pasted, "--workdir=other", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+MANY = "MADE = []"
+SEND = """MADE.append(0)
+        if len(MADE) == {count}:
+            import os, signal
+            os.kill(os.getpid(), signal.SIGTERM)"""
+
+
+def test_a_signal_ends_it_with_what_was_found_until_then(tmp_path):
+    flag = write_task(tmp_path, outside=MANY, init=SEND.format(count=4))  # in the second trial
+    done = run(flag, "--mode=tune", "--workdir=run", cwd=tmp_path)
+    assert done.returncode == 75, (done.stdout, done.stderr)
+    assert done.stderr.startswith("error: stopped by SIGTERM; what was found until then is in `run/tune.json`")
+    found = json.loads((tmp_path / "run" / "tune.json").read_text())
+    assert (found["complete"], len(found["tried"])) == (False, 1)
+    assert "as configured" in done.stdout
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"tune.json"}
+
+
+def test_a_signal_before_the_first_trial_ends_it_at_once(tmp_path):
+    flag = write_task(tmp_path, outside=MANY, init=SEND.format(count=1))
+    done = run(flag, "--mode=tune", "--workdir=run", cwd=tmp_path)
+    assert done.returncode == 75, (done.stdout, done.stderr)
+    assert not (tmp_path / "run" / "tune.json").exists()
+
+
+def test_parameter_servers_are_refused_by_name():
+    exchange = types.SimpleNamespace(remote=True)
+    trainer = types.SimpleNamespace(train_step=types.SimpleNamespace(exchange=exchange))
+    with pytest.raises(ConfigurationError, match=r"^`--mode=tune` .* parameter servers .* leave the runtime's"):
+        refuse_what_cannot_be_tried(trainer)
