@@ -63,12 +63,12 @@ def measured(rounds: int, keras: Path | None) -> list[list[str]]:
     return rows if keras else [*rows, ["Keras", "isn't installed: `--prepare` does it", "", "", ""]]
 
 
-def ours(environment: Mapping[str, str]) -> float:
-    """Starts a training of the digits; returns the seconds until its first line of metrics."""
+def ours(environment: Mapping[str, str], *more: str) -> float:
+    """Starts a training of the digits with `more` flags; returns the seconds until its first line of metrics."""
     with tempfile.TemporaryDirectory() as scratch:
         # Its own file, for whoever follows it, is how a run says what is done.
         metrics = Path(scratch, "run", "metrics.jsonl")
-        words = ["-m", "trainers.main", "--gin_file=configs/digits_mlp.gin", "--gin_param=Trainer.log_every = 1"]
+        words = ["-m", "trainers.main", "--gin_file=configs/digits_mlp.gin", "--gin_param=Trainer.log_every = 1", *more]
         began = time.perf_counter()
         process = subprocess.Popen(
             [sys.executable, *words, f"--workdir={metrics.parent}"],

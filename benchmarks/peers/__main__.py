@@ -117,10 +117,12 @@ def rows(name: str, result: dict[str, Any]) -> dict[str, Row]:
 
 
 def where(result: dict[str, Any]) -> str:
-    """Names the machine."""
+    """Names the machine, and says how alone the programs were on it."""
     about = result["machine"]
+    others = max((each.get("others", 0.0) for seen in result["found"].values() for each in seen), default=0.0)
     return (
-        f"{about['cores']} cores of {about['processor']}, TensorFlow {about['tensorflow']}, {result['rounds']} rounds"
+        f"{about['cores']} cores of {about['processor']}, TensorFlow {about['tensorflow']}, rounds: {result['rounds']}, "
+        f"others took at most {others:.0%}"
     )
 
 

@@ -19,17 +19,18 @@ from trainers.settings import Settings as Settings  # so too
 
 
 def lay_out(name: str, folder: Path) -> None:
-    """Writes the work called so into `folder`."""
+    """Writes the work called so into `folder`; nothing, where only a first step is timed."""
     work = WORKS[name]
+    if not work.check:
+        return
     save(folder / "data.npz", work.data())
     said = {
         "name": name,
+        "batch": lay_out_training(name, folder),
         "gin": [str(path) for path in gin_files(name)],
         "replicas": work.replicas,
         **{key: getattr(work, key) for key in ("chunk", "log", "check", "figure")},
     }
-    if work.check:
-        said["batch"] = lay_out_training(name, folder)
     (folder / "work.json").write_text(json.dumps(said))
 
 

@@ -2,7 +2,6 @@
 
 import importlib
 import math
-import time
 
 import numpy as np
 import pytest
@@ -68,7 +67,7 @@ def test_what_is_not_there_is_a_row_that_says_so():
 
 
 def test_where_only_the_first_step_is_timed_no_loss_is_compared_and_seconds_are_shown():
-    rows = rows_of({"start-keras": [{"rates": [0.1]}], DEFAULTS: [{"rates": [0.25]}, {"rates": [0.5]}]})
+    rows = rows_of({"start-fit": [{"rates": [0.1]}], DEFAULTS: [{"rates": [0.25]}, {"rates": [0.5]}]})
     _, (keras, defaults) = peers_table(rows, first_step=True)
     assert keras[1] == "10"
     assert keras[4] == "3.75"
@@ -117,9 +116,6 @@ def test_an_environment_that_is_not_there_and_a_program_that_fails(monkeypatch, 
     assert rounds.run_once("jax-scan", tmp_path, 1.0) == {"failed": rounds.NOT_INSTALLED}
     assert rounds.run_command(["sh", "-c", "echo why >&2; exit 3"])["failed"] == "failed: exit code 3, why"
     assert rounds.run_command(["sh", "-c", "echo noise; echo '{\"loss\": 1.0}'"]) == {"loss": 1.0}
-    now = time.perf_counter()
-    (rate,) = rounds.run_command(["sh", "-c", f"echo '{{\"finished\": {now + 1e4}}}'"])["rates"]
-    assert 1.0 / rate == pytest.approx(1e4, rel=1e-2)
 
 
 def test_a_family_of_peers_is_meant_by_its_name_and_a_stranger_ends_the_command(capsys):

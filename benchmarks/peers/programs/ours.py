@@ -7,12 +7,12 @@ import json
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from benchmarks.peers.programs import start
 from benchmarks.peers.programs.work import SEGMENT_SECONDS
 
 TWO_REPLICAS = Path(__file__).resolve().parents[3] / "configs" / "runtime" / "mirrored.gin"
@@ -22,27 +22,28 @@ ONE = "one-"  # how variants begin that train on one device, whatever the work
 def main() -> None:
     """Trains, and prints what the run has kept."""
     folder, variant, seconds = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+    if not (folder / "work.json").exists():
+        start.main()
+        return
     said = json.loads((folder / "work.json").read_text())
-    gin_files, bindings = list(said["gin"]), {"Clock.every": said["log"], "Clock.check": said["check"] or said["log"]}
-    if said["check"]:
-        bindings |= {"npz.path": str(folder / "data.npz"), "Trainer.log_every": said["log"]}
+    gin_files = list(said["gin"])
+    bindings = {
+        "npz.path": str(folder / "data.npz"),
+        "Trainer.log_every": said["log"],
+        "Clock.every": said["log"],
+        "Clock.check": said["check"],
+        "Clock.seconds": float(seconds),
+    }
     if said["replicas"] and not variant.startswith(ONE):
         gin_files.append(str(TWO_REPLICAS))
     if (compiled := variant.removeprefix(ONE)) != "default":
         bindings["Trainer.compile"] = compiled
     with tempfile.TemporaryDirectory() as scratch:
-        began = time.perf_counter()
-        run = trained(gin_files, {**bindings, "Clock.seconds": float(seconds) if said["check"] else 0.0}, scratch)
+        run = trained(gin_files, bindings, scratch)
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         clock = [(step, now) for step, now in json.loads((run / "clock.json").read_text())]
-        if said["check"]:
-            lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-            (loss,) = (
-                line[said["figure"]] for line in lines if line["step"] == said["check"] and line["split"] == "train"
-            )
-            found = {"loss": loss, "rates": rates_of([each for each in clock if each[0] >= said["check"]])}
-        else:
-            found = {"rates": [1.0 / (clock[0][1] - began)]}
-    print(json.dumps(found))
+    (loss,) = (line[said["figure"]] for line in lines if line["step"] == said["check"] and line["split"] == "train")
+    print(json.dumps({"loss": loss, "rates": rates_of([each for each in clock if each[0] >= said["check"]])}))
 
 
 def trained(gin_files: Sequence[str], bindings: Mapping[str, Any], scratch: str) -> Path:
