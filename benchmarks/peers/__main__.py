@@ -121,8 +121,8 @@ def where(result: dict[str, Any]) -> str:
     about = result["machine"]
     others = max((each.get("others", 0.0) for seen in result["found"].values() for each in seen), default=0.0)
     return (
-        f"{about['cores']} cores of {about['processor']}, TensorFlow {about['tensorflow']}, rounds: {result['rounds']}, "
-        f"others took at most {others:.0%}"
+        f"{about['cores']} cores of {about['processor']}, TensorFlow {about['tensorflow']}, "
+        f"rounds: {result['rounds']}, others took at most {others:.0%}"
     )
 
 

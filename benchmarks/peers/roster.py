@@ -26,26 +26,36 @@ class Peer(NamedTuple):
 PEERS = {
     "hand-step": Peer("TensorFlow by hand, a step a call", "by_hand", "step", works=WITH_GANS),
     "hand-loop": Peer("TensorFlow by hand, a loop in the graph over an iterator", "by_hand", "loop", works=WITH_GANS),
-    "hand-xla": Peer("the same, the step by XLA", "by_hand", "xla", works=WITH_GANS),
-    "hand-fed": Peer("by hand, stacked steps in one XLA program, fed with batches", "by_hand", "fed", works=DENSE),
-    "hand-indices": Peer("the same, handed indices, a gather a step", "by_hand", "indices", works=DENSE),
-    "hand-gather": Peer("the same, handed indices, one gather", "by_hand", "gather", works=SMALL),
+    "hand-xla": Peer("TensorFlow by hand, that loop, its step by XLA", "by_hand", "xla", works=WITH_GANS),
+    "hand-fed": Peer(
+        "TensorFlow by hand, stacked steps in one XLA program, fed with batches", "by_hand", "fed", works=DENSE
+    ),
+    "hand-indices": Peer(
+        "TensorFlow by hand, stacked steps, handed indices, a gather a step", "by_hand", "indices", works=DENSE
+    ),
+    "hand-gather": Peer(
+        "TensorFlow by hand, stacked steps, handed indices, one gather", "by_hand", "gather", works=SMALL
+    ),
     "keras-default": Peer("Keras `fit`", "in_keras", "default", "keras", works=WITH_GANS),
     "keras-jit": Peer("Keras `fit`, `jit_compile`", "in_keras", "jit", "keras", works=WITH_GANS),
     "keras-chunks": Peer("Keras `fit`, `steps_per_execution`", "in_keras", "chunks", "keras", works=WITH_GANS),
-    "keras-both": Peer("Keras `fit`, both", "in_keras", "jit-chunks", "keras", works=WITH_GANS),
+    "keras-both": Peer(
+        "Keras `fit`, `jit_compile` and `steps_per_execution`", "in_keras", "jit-chunks", "keras", works=WITH_GANS
+    ),
     "orbit-plain": Peer("Orbit and Sonnet", "in_orbit", "plain", "orbit", IMAGES),
-    "orbit-jit": Peer("the same, the step by XLA", "in_orbit", "jit", "orbit", IMAGES),
+    "orbit-jit": Peer("Orbit and Sonnet, the step by XLA", "in_orbit", "jit", "orbit", IMAGES),
     "jax-step": Peer("JAX and Optax, a jitted step a call", "in_jax", "step", "jax"),
     "jax-scan": Peer("JAX and Optax, `lax.scan`, fed with batches", "in_jax", "scan", "jax", DENSE),
-    "jax-indices": Peer("the same, handed indices, a gather a step", "in_jax", "indices", "jax", DENSE),
-    "jax-gather": Peer("the same, handed indices, one gather", "in_jax", "gather", "jax", SMALL),
+    "jax-indices": Peer(
+        "JAX and Optax, `lax.scan`, handed indices, a gather a step", "in_jax", "indices", "jax", DENSE
+    ),
+    "jax-gather": Peer("JAX and Optax, `lax.scan`, handed indices, one gather", "in_jax", "gather", "jax", SMALL),
     "fabric-eager": Peer("PyTorch and Lightning Fabric", "in_fabric", "eager", "torch"),
-    "fabric-compiled": Peer("the same, `torch.compile`", "in_fabric", "compiled", "torch"),
+    "fabric-compiled": Peer("PyTorch and Lightning Fabric, `torch.compile`", "in_fabric", "compiled", "torch"),
     "start-fit": Peer("a minimal script of Keras, `fit`", "start", "fit", "keras", ("start",)),
-    "start-batch": Peer("the same, `train_on_batch`", "start", "train_on_batch", "keras", ("start",)),
+    "start-batch": Peer("a minimal script of Keras, `train_on_batch`", "start", "train_on_batch", "keras", ("start",)),
     "one-defaults": Peer("Tapeloop on one device, its defaults", "ours", "one-default", works=REPLICAS),
-    "one-auto": Peer("the same, `compile` chosen by itself", "ours", "one-auto", works=REPLICAS),
+    "one-auto": Peer("Tapeloop on one device, `compile` chosen by itself", "ours", "one-auto", works=REPLICAS),
     "tapeloop-defaults": Peer("Tapeloop, its defaults", "ours", "default", works=OURS),
     "tapeloop-xla": Peer("Tapeloop, `compile` by XLA", "ours", "xla", works=WITH_GANS),
     "tapeloop-auto": Peer("Tapeloop, `compile` chosen by itself", "ours", "auto", works=OURS),

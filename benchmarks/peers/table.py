@@ -55,17 +55,18 @@ def peers_table(rows: Mapping[str, Row], *, first_step: bool = False) -> tuple[l
 
     Where only the `first_step` is timed, seconds stand in place of steps a second; ratios are of speeds all the same.
     """
-    head = ["peer", "seconds" if first_step else "steps/s", "10 to 90 %", "`auto` / it", "defaults / it"]
+    head = ["peer", "what it is", "seconds" if first_step else "steps/s", "10 to 90 %", "`auto` / it", "defaults / it"]
     cells = []
     for name, row in rows.items():
+        who = [f"`{name}`", PEERS[name].what]
         if row.wrong:
-            cells.append([PEERS[name].what, row.wrong, "", "", ""])
+            cells.append([*who, row.wrong, "", "", ""])
         else:
             numbers = [_number(1.0 / x if first_step else x) for x in (row.median, row.low, row.high)]
             low, high = reversed(numbers[1:]) if first_step else numbers[1:]
             spread = f"{low} to {high}"
             ratios = [_ratio(ratio(rows, ours, [name])) for ours in (AUTO, DEFAULTS)]
-            cells.append([PEERS[name].what, numbers[0], spread, *ratios])
+            cells.append([*who, numbers[0], spread, *ratios])
     return head, cells
 
 
@@ -77,7 +78,7 @@ def targets_table(rows: Mapping[str, Row], targets: Sequence[Target]) -> tuple[l
         auto, defaults = (ratio(rows, ours, target.against) for ours in (AUTO, DEFAULTS))
         best = auto or defaults
         floor = "as it goes" if target.at_least is None else f"{target.at_least:g}"
-        cells.append([target.what, best[1] if best else NONE, floor, _ratio(auto), _ratio(defaults)])
+        cells.append([target.what, f"`{best[1]}`" if best else NONE, floor, _ratio(auto), _ratio(defaults)])
     return head, cells
 
 
