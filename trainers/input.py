@@ -8,12 +8,13 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from core.data import PerReplica, Reader, Reading, Source, SourceReader, Stream, StreamReader
-from core.distribution import Agreement, MeshStrategy, ServedStrategy
+from core.distribution import Agreement, MeshStrategy
+from core.engine import TrainStep
 from core.errors import DataError, NoRoomError
 from core.machine import machine_memory
 from core.task import Batch
 from core.workers import is_chief, joined
-from trainers.compiling import OFF
+from trainers.compiling import AUTO, XLA
 from trainers.diagnosis import explained
 from trainers.experiment import Experiment
 from trainers.settings import Settings
@@ -64,8 +65,14 @@ class Input:
         self.origin = 0
         self._agreement = Agreement(self.strategy)
         self._synthetic = experiment.synthetic
-        self.decode = decoder_of(self.source, self.strategy, settings)
-        self._reader = reader_of(self.source, settings, seed=experiment.seed, as_kept=self.decode is not None)
+        self.decode: Callable[[Batch], Batch] | None = None
+        self._settings, self._reader = settings, reader_of(self.source, settings, seed=experiment.seed)
+
+    def decode_in(self, train_step: TrainStep) -> None:
+        """Has examples wait as the source keeps them, and the step decode them, where that is worth it."""
+        self.decode = train_step.decode = decoder_of(self.source, self._settings, train_step)
+        if self.decode:
+            self._reader = reader_of(self.source, self._settings, seed=self._reader.seed, as_kept=True)
 
     def chunks_from(self, step: int, *, alive: Callable[[], object] = lambda: None) -> "Chunks":
         """Returns the chunks from the one on that `step` is in; calls `alive` as it comes there."""
@@ -144,15 +151,13 @@ class Input:
         )
 
 
-def decoder_of(
-    source: Source | Stream, strategy: tf.distribute.Strategy, settings: Settings
-) -> Callable[[Batch], Batch] | None:
+def decoder_of(source: Source | Stream, settings: Settings, train_step: TrainStep) -> Callable[[Batch], Batch] | None:
     """Returns how a step decodes examples that come as the source keeps them; None where they come as they are read.
 
-    A step that XLA compiles decodes for nothing; without, two operations more are a seventh of the smallest steps. A
-    mesh and parameter servers lay out or send what they are handed, of the types that they can.
+    A chunk that is one program of XLA's decodes for nothing; in others the operations are a seventh of the smallest
+    steps.
     """
-    if settings.compile == OFF or isinstance(source, Stream) or isinstance(strategy, MeshStrategy | ServedStrategy):
+    if isinstance(source, Stream) or settings.compile not in (XLA, AUTO) or not train_step.one_program:
         return None
     return source.kept.decode if source.kept else None
 

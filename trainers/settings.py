@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import gin
@@ -15,7 +15,6 @@ from core.distribution import LocalExchange
 from core.engine import Assembly, Rounds, TrainStep, check_local_steps
 from core.errors import ConfigurationError, shown
 from core.optimizers import Transform
-from core.task import Batch
 from trainers.compiling import compile_words, what_to_compile
 from trainers.hooks.base import Hook
 from trainers.hooks.early_stopping import EarlyStopping
@@ -144,15 +143,8 @@ class Settings:
         """Returns how long each section may show no life."""
         return Limits(self.section_deadline, self.section_deadlines or {})
 
-    def train_step(
-        self,
-        assembly: Assembly,
-        batch_spec: Mapping[str, tf.TensorSpec],
-        *,
-        seed: int,
-        decode: Callable[[Batch], Batch] | None = None,
-    ) -> TrainStep:
-        """Makes the step that these settings ask for, of one batch of this spec once it is decoded."""
+    def train_step(self, assembly: Assembly, batch_spec: Mapping[str, tf.TensorSpec], *, seed: int) -> TrainStep:
+        """Makes the step that these settings ask for, of one batch of this spec."""
         if self.local_steps:
             check_local_steps(assembly, global_batch_size=self.global_batch_size, outer=self.outer)
         return TrainStep(
@@ -163,7 +155,6 @@ class Settings:
             compile=what_to_compile(compile_words(self.compile)),
             reduce_in=tf.as_dtype(self.reduce_gradients_in) if self.reduce_gradients_in else None,
             exchange=LocalExchange(assembly.strategy) if self.local_steps else None,
-            decode=decode,
         )
 
     def rounds(self, train_step: TrainStep, assembly: Assembly) -> Rounds | None:

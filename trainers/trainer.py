@@ -51,9 +51,8 @@ class Trainer:
         if settings.keep.best:
             check_figure(settings.keep.best, self.evaluations.figures, "Trainer.keep_best")
         self.averaged = readable_task(experiment, self.evaluations.averaged)
-        self.train_step = settings.train_step(
-            experiment.assembly, self.input.batch_spec, seed=experiment.seed, decode=self.input.decode
-        )
+        self.train_step = settings.train_step(experiment.assembly, self.input.batch_spec, seed=experiment.seed)
+        self.input.decode_in(self.train_step)
         self.progress = Progress(
             {name: spec.sums_of_update for name, spec in self.train_step.specs.items()},
             strategy=experiment.strategy,

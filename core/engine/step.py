@@ -100,13 +100,14 @@ class TrainStep:
             )
         self.compiled = what
         on_cpu = "GPU" not in self.exchange.device and "TPU" not in self.exchange.device
-        alone = what is True and self.exchange.replicas == 1
+        alone = self.exchange.replicas == 1 and not (self.exchange.on_mesh or self.exchange.remote)
         convolving = next((plan.name for plan in self.plans if plan.access.convolves), None) if on_cpu else None
-        self.whole = alone and not convolving
+        self.one_program = alone and not convolving  # whether a chunk can be
+        self.whole = what is True and self.one_program
         self.loop_apart = (
             f"the loop of steps stays TensorFlow's: `{convolving}` convolves, which on a CPU takes XLA eighty times as "
             "long in a loop of its own"
-            if alone and convolving
+            if what is True and alone and convolving
             else None
         )
         self.runner.compiled = frozenset() if what is False or self.whole else frozenset(named)

@@ -8,6 +8,7 @@ from core.data import ArraySource, digits
 from core.data.balanced import balanced
 from core.testing import assert_source
 from core.testing.replicas import on_virtual_cpus
+from tests.trainers.test_compile import convnet
 from tests.trainers.trainer_lab import make, train
 
 
@@ -37,6 +38,14 @@ def test_what_waits_is_small_and_what_is_read_the_same(source, compile, kept, tm
     examples = source.gather(tf.reshape(trainer.input.examples_of(3), [-1]))
     np.testing.assert_array_equal(batch_image := trainer.input.batch_of(3)["image"][0], examples["image"])
     assert batch_image.dtype == tf.float32
+
+
+def test_only_what_can_be_one_program_decodes(tmp_path):
+    two = make(tmp_path, "two", source=levels(), compile="xla", strategy=on_virtual_cpus(2))
+    convolving = make(tmp_path, "convolving", source=levels(), compile="auto", task=convnet)
+    for trainer in (two, convolving):
+        assert trainer.input.decode is None
+        assert trainer.train_step.decode is None
 
 
 @pytest.mark.parametrize("replicas", [1, 2])

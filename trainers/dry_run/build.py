@@ -6,7 +6,7 @@ import functools
 import inspect
 import operator
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import gin
@@ -20,7 +20,7 @@ from core.engine.shapes import shapes_only
 from core.errors import DataError
 from core.estimate import Figures, Repeats, laid_out, noting_places, of_evaluation, on_mesh, on_replicas
 from core.module import named_modules
-from core.task import Batch, Image, Label, Task, Tokens
+from core.task import Image, Label, Task, Tokens
 from core.task.checks import checked_phases
 from core.task.standing import standings
 from trainers.blame import plain
@@ -107,11 +107,13 @@ class DryBuild:
             make = (lambda: self.task) if self.repeats.found else self._make
             assembly = assemble(make, self.strategy, **self._places)
         stacked = self._chunks(0).element_spec
-        batch = {key: tf.TensorSpec(x.shape[1:], self.source.spec[key].dtype) for key, x in stacked.items()}
-        step = self.settings.train_step(assembly, batch, seed=self._seed, decode=self._decode)
+        batch = {key: tf.TensorSpec(x.shape[1:], x.dtype) for key, x in stacked.items()}
+        step = self.settings.train_step(assembly, batch, seed=self._seed)
+        step.decode = decoder_of(self.source, self.settings, step)
         sums = {name: spec.sums_of_update for name, spec in step.specs.items()}
         progress = Progress(sums, strategy=self.strategy)
-        spec = PerReplica(self._chunks, self.strategy).element_spec
+        chunks = functools.partial(self._chunks, as_kept=step.decode is not None)
+        spec = PerReplica(chunks, self.strategy).element_spec
         with shapes_only():
             rounds = self.settings.rounds(step, assembly)
         if rounds:
@@ -125,12 +127,8 @@ class DryBuild:
         found = [of_evaluation(assembly.task, self._batch_to_evaluate(source)) for source in self.evaluated]
         return dataclasses.replace(figures, evaluation=functools.reduce(operator.or_, found, Counter()))
 
-    @property
-    def _decode(self) -> Callable[[Batch], Batch] | None:
-        return None if self.plan else decoder_of(self.source, self.strategy, self.settings)
-
-    def _chunks(self, replica: int) -> tf.data.Dataset:
-        reader = reader_of(self.source, self.settings, seed=self._seed, as_kept=self._decode is not None)
+    def _chunks(self, replica: int, *, as_kept: bool = False) -> tf.data.Dataset:
+        reader = reader_of(self.source, self.settings, seed=self._seed, as_kept=as_kept)
         return reader.reading(chunk_steps=self.chunk_steps, replicas=self.replicas).chunks(replica)
 
     def _batch_to_evaluate(self, source: Source) -> Spec:
