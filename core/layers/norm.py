@@ -7,7 +7,8 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from core.arguments import check_finite, check_groups, check_size
-from core.layers.shapes import add_bias, check_last, sizes, widen
+from core.layers.norm_gradients import normalised
+from core.layers.shapes import add_bias, check_last, merge_leading, sizes, widen
 from core.module import Module
 
 
@@ -24,6 +25,17 @@ class Norm(Module):
         self.scale = tf.Variable(tf.ones([size]), name="scale") if scale else None
         self.offset = tf.Variable(tf.zeros([size]), name="offset") if offset else None
 
+    def _in_rows(self) -> bool:
+        """Says whether the last axis is normalised as rows of a matrix: on a mesh, axes that are cut don't merge."""
+        return self.scale is not None and not hasattr(self.scale, "on_mesh")
+
+    def _of_rows(self, x: tf.Tensor, *, centred: bool) -> tf.Tensor:
+        rows, leading = merge_leading(widen(x), 1)
+        scale = tf.cast(self.scale, rows.dtype)
+        offset = None if self.offset is None else tf.cast(self.offset, rows.dtype)
+        y = normalised(rows, scale, offset, epsilon=self.epsilon, centred=centred)
+        return tf.cast(tf.reshape(y, [*leading, self.size]), x.dtype)
+
 
 class LayerNorm(Norm):
     """Ba et al. (2016): the last axis with zero mean and unit variance, then scaled and shifted."""
@@ -33,6 +45,8 @@ class LayerNorm(Norm):
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         check_last(self, x, self.size, "size")
+        if self._in_rows():
+            return self._of_rows(x, centred=True)
         wide = widen(x)
         centred = wide - tf.stop_gradient(wide[..., :1])  # so that a large mean isn't rounded: see `spread`
         centred -= mean(centred, [-1])
@@ -48,6 +62,8 @@ class RMSNorm(Norm):
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         check_last(self, x, self.size, "size")
+        if self._in_rows():
+            return self._of_rows(x, centred=False)
         wide = widen(x)
         y = wide * tf.math.rsqrt(tf.reduce_mean(tf.square(wide), -1, keepdims=True) + self.epsilon)
         return tf.cast(affine(y, self.scale, None), x.dtype)

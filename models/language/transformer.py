@@ -9,6 +9,7 @@ from core import initializers
 from core.arguments import check_choice, check_size
 from core.layers import Dropout, Embedding, LayerNorm, Linear, MultiHeadAttention, RMSNorm, recompute
 from core.layers.attention import Cache
+from core.layers.gelu import gelu
 from core.module import Module
 from core.random import Rng
 
@@ -41,7 +42,7 @@ class FeedForward(Module):
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         if self.gate is None:
-            return self.down(tf.nn.gelu(self.up(x), approximate=True))
+            return self.down(gelu(self.up(x)))
         return self.down(tf.nn.silu(self.gate(x)) * self.up(x))
 
 
