@@ -5,6 +5,7 @@ well. Networks and trainer are as a user gets them, input included.
 """
 
 import argparse
+import functools
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -23,7 +24,7 @@ from core import layers, losses
 from core.data import ArraySource, Source
 from core.distribution import mirrored, one_device
 from core.distribution.virtual import make_virtual_cpus
-from core.optimizers import adamw
+from core.optimizers import Transform, adam, adamw, sgd
 from core.random import Rng
 from core.task import Batch, Loss, Task, Update
 from models.classifiers.mlp import MlpClassifier
@@ -59,8 +60,8 @@ class Transformer(Task):
         return Loss(tf.reduce_mean(losses.softmax_cross_entropy(self.words.logits(x), batch["words"][:, 1:]), 1))
 
 
-def mlp(*, rng: Rng) -> MlpClassifier:
-    return MlpClassifier(rng=rng, sizes=[784, 1024, 1024, 10], optimizer=adamw(1e-3))
+def mlp(*, rng: Rng, rule: Callable[[float], Transform] = adamw) -> MlpClassifier:
+    return MlpClassifier(rng=rng, sizes=[784, 1024, 1024, 10], optimizer=rule(1e-3))
 
 
 def small_mlp(*, rng: Rng) -> MlpClassifier:
@@ -78,12 +79,16 @@ def main() -> None:
     pictures = ArraySource(images, name="random images")
     text = ArraySource({"words": random.randint(0, WORDS, [2048, TIME + 1])}, name="random words")
     table = Table("what", "peer", "ms a step", "peer's", "time of pairs", "95 % interval")
-    for name, (task, source, batch) in {
-        "MLP 784-1024-1024-10, batch 256": (mlp, pictures, 256),
-        "MLP 784-1024-1024-10, batch 1024": (mlp, pictures, 1024),
-        "transformer, 2 blocks of 128, batch 32": (Transformer, text, 32),
-    }.items():
-        settings: dict[str, Any] = {"global_batch_size": batch, "chunk_steps": 5}
+    works: dict[str, tuple[Callable[..., Task], Source, int, int]] = {
+        "MLP 784-128-10, batch 256": (small_mlp, pictures, 256, 50),
+        "MLP 784-1024-1024-10, batch 1024": (mlp, pictures, 1024, 5),
+        "the same, batch 256": (mlp, pictures, 256, 5),
+        "the same, without decay": (functools.partial(mlp, rule=adam), pictures, 256, 5),
+        "the same, plain descent": (functools.partial(mlp, rule=sgd), pictures, 256, 5),
+        "transformer, 2 blocks of 128, batch 32": (Transformer, text, 32, 5),
+    }
+    for name, (task, source, batch, chunk_steps) in works.items():
+        settings: dict[str, Any] = {"global_batch_size": batch, "chunk_steps": chunk_steps}
         compare(
             table,
             flags.pairs,
