@@ -84,6 +84,11 @@ class Experiment:
         other._assemble()
         return other
 
+    @property
+    def placements(self) -> Mapping[str, Placement]:
+        """Returns where phases run in place of what the task says."""
+        return self._placements
+
     def make_task(self) -> Task:
         """Makes one more task, as it is before the first step."""
         return assemble_task(self._make, self.strategy, one_device=self._one_device)

@@ -29,6 +29,7 @@ class Case:
     updates: Sequence[str]  # the names of the phases that train
     mixing: Sequence[str]  # those whose rows are mixed, as many at a time as a microbatch has
     placements: Mapping[str, Placement]  # of all phases that may run elsewhere
+    placed: Mapping[str, Placement]  # those that the experiment says, in place of the task's own
     cut: bool  # chunks are shorter than configured, or a trial would take too long
     seconds: float  # a step
     waits: float  # for data, of that
@@ -85,10 +86,10 @@ def places(case: Case) -> Proposals:
     """Proposes each phase on one device that runs on every replica, and the other way round."""
     if case.replicas == 1:
         return
-    chosen = dict[str, Placement]()
+    size = case.settings.global_batch_size
+    chosen = {name: _as_it_is(placement, size) for name, placement in case.placed.items()}
     for name, placement in case.placements.items():
-        everywhere = placement.on_every_replica(case.settings.global_batch_size)
-        other = {**chosen, name: ONE_DEVICE if everywhere else EVERY_REPLICA}
+        other = {**chosen, name: ONE_DEVICE if placement.on_every_replica(size) else EVERY_REPLICA}
         if (yield Change(PLACEMENTS, other)):
             chosen = other
 
@@ -107,6 +108,11 @@ def calls_first(case: Case) -> Proposals:
     """Proposes the same before anything else where the wait is so long that it hides what a step takes."""
     if case.waits >= HIDES:
         yield from calls(case)
+
+
+def _as_it_is(placement: Placement, global_batch_size: int) -> Placement:
+    """Returns where a batch of this size runs, whatever others do."""
+    return EVERY_REPLICA if placement.on_every_replica(global_batch_size) else ONE_DEVICE
 
 
 ORDER: Sequence[Callable[[Case], Proposals]] = (calls_first, compiles, chunks, microbatches, places, calls)

@@ -65,6 +65,7 @@ class Trial(Rehearsal):
                 for phase in phases
                 if not (isinstance(phase, Compute) and phase.state is not None)
             },
+            trainer.experiment.placements,
             cut=cut,
             seconds=seconds,
             waits=waits,

@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 from core.errors import ConfigurationError, NotFiniteError, PeerLostError, PreemptedError
-from core.task import EVERY_REPLICA, ONE_DEVICE
+from core.task import EVERY_REPLICA, ONE_DEVICE, when_batch_at_least
 from trainers.settings import Settings
 from trainers.tune import contest as contests
 from trainers.tune.changes import Choice
@@ -17,7 +17,7 @@ from trainers.tune.tell import as_json, table, winners
 
 AS_CONFIGURED = Choice()
 SETTINGS = Settings(steps=1000, global_batch_size=32, log_every=100, evaluate_every=500, checkpoint_every=500)
-CASE = Case(SETTINGS, 50, 4096, 1, False, ["net"], [], {"net": EVERY_REPLICA}, cut=False, seconds=1e-4, waits=0.0)
+CASE = Case(SETTINGS, 50, 4096, 1, False, ["net"], [], {"net": EVERY_REPLICA}, {}, cut=False, seconds=1e-4, waits=0.0)
 
 
 class Machine:
@@ -238,6 +238,15 @@ def test_phases_change_places_on_several_replicas_alone():
     assert shown(places(case(placements=placements))) == []
     found = shown(places(case(placements=placements, replicas=2)), faster=['{"d": @on_one_device()}'])
     assert found == ['{"d": @on_one_device()}', '{"d": @on_one_device(), "g": @on_every_replica()}']
+
+
+def test_what_is_placed_already_stays_there_while_another_phase_changes_its_place():
+    placed = {"g": when_batch_at_least(64)}
+    two = case(placements={"d": EVERY_REPLICA, **placed}, placed=placed, replicas=2)
+    assert shown(places(two)) == [
+        '{"g": @on_one_device(), "d": @on_one_device()}',
+        '{"g": @on_every_replica()}',
+    ]
 
 
 def test_more_calls_are_proposed_where_steps_wait():

@@ -6,8 +6,9 @@ import types
 import pytest
 
 from core.errors import ConfigurationError
-from tests.commands import CONFIGS, run
-from tests.trainers.command_lab import write_task
+from tests.commands import CONFIGS, launch, run
+from tests.trainers.command_lab import gin, write_task
+from tests.trainers.diagnose.lab import CONFIGURATION, PLANTED
 from trainers.modes.tune import refuse_what_cannot_be_tried
 
 DIGITS = f"--gin_file={CONFIGS / 'digits_mlp.gin'}"
@@ -45,6 +46,33 @@ def test_a_small_network_is_tuned_and_its_run_stays_as_it_is(tmp_path):
     pasted = [f"--gin_param={line}" for line in found["lines"]]
     done = run(DIGITS, few[0], *pasted, "--workdir=other", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.long
+def test_a_source_that_is_slow_comes_first_and_what_xla_refuses_is_named(tmp_path):
+    (tmp_path / "planted.py").write_text(PLANTED)
+    planted = "Sleepy.seconds = 0.05\nTrainer.chunk_steps = 1\nPlanted.rests = [0.001, 0.0]"
+    said, found = tune(tmp_path, gin(tmp_path, CONFIGURATION), gin(tmp_path, planted, name="planted.gin"))
+    first, *others = found["tried"]
+    assert (first["setting"], first["value"], first["verdict"]) == ("parallel_calls", "2", "faster"), said
+    (refused,) = (row for row in others if row["value"] == '"xla"')
+    assert refused["verdict"] == "failed", said
+    assert "XLA can't compile `" in refused["why"]
+    assert "planted.py" in refused["why"]
+    assert found["times_as_fast"] > 2, said
+
+
+@pytest.mark.long
+def test_workers_tune_together_and_the_first_tells(tmp_path):
+    files = [DIGITS, f"--gin_file={CONFIGS / 'runtime' / 'multi_worker.gin'}"]
+    few = ["--gin_param=Trainer.chunk_steps = 1"]
+    done = launch("--workers=2", "--", *files, *few, "--mode=tune", "--workdir=run", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((tmp_path / "run" / "tune.json").read_text())
+    assert found["complete"]
+    assert {"compile", "chunk_steps", "microbatches", "placements"} <= {row["setting"] for row in found["tried"]}
+    assert not {"void", "failed"} & {row["verdict"] for row in found["tried"]}, done.stdout
+    assert done.stdout.count("as configured") == 1
 
 
 MANY = "MADE = []"
