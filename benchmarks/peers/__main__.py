@@ -58,7 +58,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--peers", default=",".join(PEERS), help="of %(default)s (default: all), or how they begin: jax"
     )
     parser.add_argument("--rounds", type=int, default=4, help="0 shows what is kept (default: 4)")
-    parser.add_argument("--seconds", type=float, default=2.5, help="of a process's timed steps (default: 2.5)")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of a process's timed steps (default: 2)")
     parser.add_argument("--json", type=Path, default=kept.FILE, help="where results are kept (default: build/peers)")
     parser.add_argument("--write", action="store_true", help="bring the tables of docs/performance.md up to date")
     flags = parser.parse_args(arguments)

@@ -24,7 +24,7 @@ class Peer(NamedTuple):
 
 
 PEERS = {
-    "hand-step": Peer("TensorFlow by hand, a step a call", "by_hand", "step", works=WITH_GANS),
+    "hand-step": Peer("TensorFlow by hand, a step a call", "by_hand", "step"),
     "hand-loop": Peer("TensorFlow by hand, a loop in the graph over an iterator", "by_hand", "loop", works=WITH_GANS),
     "hand-xla": Peer("TensorFlow by hand, that loop, its step by XLA", "by_hand", "xla", works=WITH_GANS),
     "hand-fed": Peer(
