@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import gin
 
@@ -53,6 +54,13 @@ class MeshPlan:
 
     def __str__(self) -> str:
         return f"{self.sizes[BATCH]}x{self.sizes[MODEL]}"
+
+
+class OnMesh(NamedTuple):
+    """What a variable of a mesh is told of itself: layers and rules then compute what a mesh can cut."""
+
+    strategy: Any  # none on paper, where a step is looked at as if on the mesh
+    axes: tuple[str, ...]
 
 
 @gin.configurable

@@ -9,7 +9,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -18,7 +18,7 @@ from tensorflow.python.eager import context
 
 from core.distribution.layouts import WHOLE
 from core.distribution.mesh_devices import make_mesh
-from core.distribution.mesh_plan import BATCH, MODEL, MeshPlan
+from core.distribution.mesh_plan import BATCH, MODEL, MeshPlan, OnMesh
 from core.distribution.mesh_variable import MeshVariable, laid_out, layout, whole
 from core.random import pinning
 
@@ -28,13 +28,6 @@ AxesOf = Callable[[Sequence[int]], tuple[str, ...]]
 _numbers = itertools.count()
 _CARRIERS = {tf.int32: tf.float64, tf.float32: tf.float64, tf.int64: tf.uint64}
 _FEW = 1024  # values; TensorFlow's own limit is lower
-
-
-class OnMesh(NamedTuple):
-    """What a variable of a mesh is told of itself."""
-
-    strategy: "MeshStrategy"
-    axes: tuple[str, ...]
 
 
 class MeshStrategy:

@@ -1,7 +1,7 @@
 """What a step of training takes, found from its trace: nothing is run, so it may be larger than any machine at hand."""
 
 from core.estimate.chain import chain_in
-from core.estimate.figures import HELD, Figures, of_evaluation, on_mesh, on_replicas
+from core.estimate.figures import HELD, Figures, lay_out_variables, of_evaluation, on_mesh, on_replicas
 from core.estimate.kinds import Kind, Operand, kinds_in
 from core.estimate.memory import ACTIVATIONS, GRADIENTS, PARAMETERS, SLOTS, bytes_of, held_in, on_device, standing
 from core.estimate.operations import operations_by_place, operations_of
@@ -34,6 +34,7 @@ __all__ = [
     "held_in",
     "kinds_in",
     "laid_out",
+    "lay_out_variables",
     "noting_places",
     "of_evaluation",
     "on_device",

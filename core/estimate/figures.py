@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from core.distribution import MeshPlan
 from core.distribution.layouts import WHOLE
-from core.distribution.mesh_plan import BATCH
+from core.distribution.mesh_plan import BATCH, OnMesh
 from core.engine import Assembly, TrainStep, axes_of_slots
 from core.estimate.chain import chain_in
 from core.estimate.kinds import Kind, kinds_in
@@ -85,7 +85,7 @@ def on_replicas(assembly: Assembly, step: TrainStep, chunk: Any) -> Figures:
 
 
 def on_mesh(assembly: Assembly, chunk: Any, plan: MeshPlan) -> Figures:
-    """Measures a `chunk` of steps, traced as for one device, on the devices of a mesh."""
+    """Measures a `chunk` of steps, traced as for one device with variables laid out, on the devices of a mesh."""
     axes = cut(assembly, plan)
     spread = Spread(plan.sizes, assembly.variables, axes)
     spread.follow(chunk, BATCH)
@@ -113,6 +113,12 @@ def of_evaluation(task: Task, batch: Mapping[str, tf.TensorSpec]) -> Counter[str
     graph = evaluate.get_concrete_function(dict(batch)).graph
     most = max(held.all for held in fullest(timeline(graph, bytes_of)))
     return Counter({NODES: nodes_of(graph), HELD: most + sum(map(bytes_of, graph.inputs))})
+
+
+def lay_out_variables(assembly: Assembly, plan: MeshPlan) -> None:
+    """Tells each variable how it would lie on the mesh, so that what reads it is traced as it is there."""
+    for path, axes in cut(assembly, plan).items():
+        assembly.variables[path].on_mesh = OnMesh(None, axes)
 
 
 def cut(assembly: Assembly, plan: MeshPlan) -> dict[str, Axes]:

@@ -181,8 +181,9 @@ def test_seventy_billion_parameters_on_128_devices_take_little_memory_to_look_at
     text = " ".join(done.stdout.split())
     assert f"│ together │ {(80 * products + table) / 1e12:,.4g} trillion " in text
     last = 2 * 4096 * 28672 * 8192  # of a block, which needn't be there again for its gradient as the others must
-    scores = 2 * 4096 * 4096 * 8192  # which chunks of queries compute once more than their block does
-    assert f"│ {(80 * (4 * products - last + scores) + 3 * table) / 1e12:,.4g} trillion │" in text
+    # Chunks of queries compute once more than their block does their scores, and of them what the gradient starts from.
+    scores = 2 * 4096 * 4096 * 8192
+    assert f"│ {(80 * (4 * products - last + 2 * scores) + 3 * table) / 1e12:,.4g} trillion │" in text
     assert "│ net/blocks/*/attention/query │" in text
     assert int(done.stdout.rpartition("kilobytes")[2]) < 1_400_000
 

@@ -18,7 +18,16 @@ from core.distribution.mesh_outputs import lay_out_outputs
 from core.engine import Progress, assemble, assemble_task, check_on_mesh, make_chunk
 from core.engine.shapes import shapes_only
 from core.errors import DataError
-from core.estimate import Figures, Repeats, laid_out, noting_places, of_evaluation, on_mesh, on_replicas
+from core.estimate import (
+    Figures,
+    Repeats,
+    laid_out,
+    lay_out_variables,
+    noting_places,
+    of_evaluation,
+    on_mesh,
+    on_replicas,
+)
 from core.module import named_modules
 from core.task import Image, Label, Task, Tokens
 from core.task.checks import checked_phases
@@ -106,6 +115,8 @@ class DryBuild:
         with shapes_only():
             make = (lambda: self.task) if self.repeats.found else self._make
             assembly = assemble(make, self.strategy, **self._places)
+        if self.plan:
+            lay_out_variables(assembly, self.plan)
         stacked = self._chunks(0).element_spec
         batch = {key: tf.TensorSpec(x.shape[1:], x.dtype) for key, x in stacked.items()}
         step = self.settings.train_step(assembly, batch, seed=self._seed)

@@ -6,6 +6,7 @@ import tensorflow as tf
 from benchmarks.layouts import shipped
 from core.distribution.layouts import Layouts
 from core.distribution.mesh_outputs import lay_out_outputs
+from core.distribution.mesh_plan import OnMesh
 from core.engine import Progress, TrainStep, assemble, make_chunk
 from core.engine.shapes import shapes_only
 from core.estimate import Spread, Taken, laid_out
@@ -32,15 +33,17 @@ def spread(make, features, layouts, *, microbatches=1, slots=(), outputs=(), **s
     specs = {
         key: tf.TensorSpec([microbatches, ROWS // microbatches, *shape], dtype) for key, (shape, dtype) in features
     }
-    step = TrainStep(assembly, specs, seed=0, steps=10)
-    progress = Progress({name: spec.sums_of_update for name, spec in step.specs.items()})
-    stacked = {key: tf.TensorSpec([1, *x.shape], x.dtype) for key, x in specs.items()}
-    chunk = make_chunk(step, stacked, progress).get_concrete_function()
     own, of_slots = Layouts(layouts, sizes), Layouts([*slots, *layouts], sizes)
     cut = {
         path: (own if path.startswith("task/") else of_slots).of(path, variable.shape)
         for path, variable in assembly.variables.items()
     }
+    for path, variable in assembly.variables.items():
+        variable.on_mesh = OnMesh(None, cut[path])
+    step = TrainStep(assembly, specs, seed=0, steps=10)
+    progress = Progress({name: spec.sums_of_update for name, spec in step.specs.items()})
+    stacked = {key: tf.TensorSpec([1, *x.shape], x.dtype) for key, x in specs.items()}
+    chunk = make_chunk(step, stacked, progress).get_concrete_function()
     found = Spread(sizes, assembly.variables, cut)
     found.follow(chunk, "batch")
     return found

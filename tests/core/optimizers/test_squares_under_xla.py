@@ -1,10 +1,10 @@
-"""The sum of squares, which XLA gets in another form than TensorFlow's kernels: the same number, whatever is in it."""
+"""Half the sum of squares, which XLA gets in another form than kernels: the same number, whatever is in it."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from core.optimizers.norms import sum_of_squares
+from core.optimizers.norms import half_of_squares
 from core.tracing import in_xla
 
 SHAPES = [(), (1,), (10,), (2047,), (5000,), (784, 128), (3, 3, 64, 128), (5000, 1), (1, 5000), (0,), (0, 4)]
@@ -14,8 +14,8 @@ SHAPES = [(), (1,), (10,), (2047,), (5000,), (784, 128), (3, 3, 64, 128), (5000,
 def test_the_sum_is_numpys_with_xla_and_without(shape):
     x = np.float32(np.random.RandomState(0).normal(0.0, 30.0, shape))
     for jit_compile in (False, True):
-        found = tf.function(sum_of_squares, jit_compile=jit_compile, autograph=False)(tf.constant(x))
-        np.testing.assert_allclose(found, np.sum(np.square(x, dtype="float64")), rtol=1e-6)
+        found = tf.function(half_of_squares, jit_compile=jit_compile, autograph=False)(tf.constant(x))
+        np.testing.assert_allclose(found, 0.5 * np.sum(np.square(x, dtype="float64")), rtol=1e-6)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e30])
@@ -23,7 +23,7 @@ def test_what_isnt_finite_shows_wherever_it_stands(bad):
     for place in (0, 4999):
         x = np.ones([5000], "float32")
         x[place] = bad
-        found = tf.function(sum_of_squares, jit_compile=True, autograph=False)(tf.constant(x))
+        found = tf.function(half_of_squares, jit_compile=True, autograph=False)(tf.constant(x))
         assert not np.isfinite(found)
 
 
