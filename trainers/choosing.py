@@ -27,7 +27,7 @@ from trainers.workdir import json_text
 
 CALL_SECONDS = 0.15  # that a measured call takes at least, if the chunk has as many steps
 MEASURING_SECONDS = 4.0  # once the programs are made
-MAKING_SECONDS = 60.0  # after which no further choice is made
+MAKING_SECONDS = 30.0  # which further programs may take; the first of XLA's is made, however long that takes
 LEAST_ROUNDS, MOST_ROUNDS = 2, 7
 ENOUGH = 1.03  # times as fast as without XLA has a choice to be: that it compiles for seconds at each start has to pay
 FILE = "compile.json"
@@ -97,9 +97,11 @@ class Choosing:
     def _fastest(self, stacked: Any) -> Program:
         began, refused = self._clock(), dict[str, str]()
         programs = {OFF: Choice(OFF, self._made(OFF, stacked, 1))}
+        last = -math.inf  # seconds that the one before took
         for words in self._others():
-            if self._agreed(self._clock() - began > MAKING_SECONDS):
-                refused[_said(words)] = "programs took too long to make"
+            making = self._clock()
+            if self._agreed(making - began + last > MAKING_SECONDS):
+                refused[_said(words)] = "programs take too long to make"
                 continue
             self._alive()
             try:
@@ -110,6 +112,7 @@ class Choosing:
                     raise
                 refused[_said(words)] = reason
                 self._note(f"compile: {_said(words)} is out: {reason}")
+            last = self._clock() - making
         seconds = self._timed(programs, stacked)
         best = min(seconds, key=lambda name: seconds[name] * (1.0 if name == OFF else ENOUGH), default=OFF)
         chosen = programs[self._agreement.first_text(best if is_chief() else None) or OFF]

@@ -199,7 +199,7 @@ class PhaseRunner:
         # is wrapped within the replica: what is wrapped outside is traced for one, and called, with its variables, by
         # all.
         alone = self.exchange.replicas == 1 or not plan.phase.mixes_rows
-        if plan.name in self.compiled and alone and asked.variables and asked.cotangents is None:
+        if plan.name in self.compiled and alone and asked.cotangents is None:
             fn = lambda *args: tf.function(swept, autograph=False, jit_compile=True)(*args)  # noqa: E731
         else:
             fn = swept

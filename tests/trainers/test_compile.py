@@ -92,14 +92,15 @@ def choose(trainer, programs=None, **more):
 class Clock:
     """A clock that programs move on, each by the seconds that a step of it takes: without XLA first."""
 
-    def __init__(self, *seconds):
-        self.now, self._seconds = 0.0, iter(seconds)
+    def __init__(self, *seconds, making=0.0):
+        self.now, self._seconds, self._making = 0.0, iter(seconds), making
 
     def __call__(self):
         return self.now
 
     def program(self):
         seconds = next(self._seconds)
+        self.now += self._making
 
         def program(stacked, place):
             _, begin, end = place.numpy()
@@ -117,6 +118,15 @@ def test_the_fastest_is_chosen_and_xla_has_to_pay(off, whole, alone, chosen, tmp
     words, said = choose(make(tmp_path, compile="auto"), clock.program, clock=clock)
     assert words == chosen
     assert "off 1e+03 ms" in said
+
+
+def test_no_more_programs_are_made_than_there_is_time_for(tmp_path):
+    clock = Clock(1.0, 0.9, 0.6, making=14.0)
+    trainer = make(tmp_path, compile="auto")
+    words, _ = choose(trainer, clock.program, clock=clock)
+    assert words == "xla"
+    kept = json.loads((trainer.state.workdir.path / "compile.json").read_text())
+    assert kept["refused"] == {"net by xla": "programs take too long to make"}
 
 
 def test_a_step_that_isnt_finite_while_it_is_measured_chooses_nothing(tmp_path):

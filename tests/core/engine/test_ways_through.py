@@ -3,12 +3,15 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from engine_lab import DATA, GRID, Several, assert_as_plain, train, update
+from engine_lab import DATA, GRID, Several, assert_as_plain, assert_same, train, update
 
 from core import layers
 from core.errors import ConfigurationError
 from core.random import Rng
 from core.task import Compute, Loss
+from core.tracing import in_xla
+
+COMPILED = list[bool]()  # whether XLA compiles it, at each trace of a loss
 
 
 class Two(Several):
@@ -86,6 +89,27 @@ def test_what_the_error_advises_has_both_gradients(replicas, microbatches):
     found, expected = (assert_as_plain(task, DATA, replicas, microbatches) for task in (Advised, Direct))
     for path, value in expected.items():
         np.testing.assert_allclose(found[path], value, rtol=1e-5, atol=1e-5, err_msg=path)
+
+
+class Noting(Advised):
+    """The same, and it notes whether XLA compiles its loss."""
+
+    def phases(self):
+        return [Compute("one", self.one), update("a", self.noting, self.a, through="one")]
+
+    def noting(self, batch, rng):
+        COMPILED.append(in_xla())
+        return self.loss(batch, rng)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_loss_that_trains_what_makes_its_inputs_is_compiled_too(replicas):
+    outcomes = []
+    for compile in (False, ["a"]):
+        COMPILED.clear()
+        outcomes.append(train(Noting, DATA, replicas, 2, compile=compile))
+        assert COMPILED[-1] == bool(compile)
+    assert_same(*outcomes)
 
 
 class ByNumbers(Two):
