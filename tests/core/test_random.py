@@ -50,6 +50,14 @@ def test_graph_and_xla_draw_the_same():
         assert other[0].numpy().tobytes() == eager[0].numpy().tobytes()
 
 
+def test_xla_finds_the_key_of_a_draw_once():
+    """It would otherwise be part of what is computed for each number: ten rounds more of Philox."""
+    draw = tf.function(lambda step: RNG.fold(step).bits([4096]), jit_compile=True)
+    program = draw.experimental_get_compiler_ir(tf.constant(3))(stage="optimized_hlo")
+    (drawing,) = [part for part in program.split("\n\n") if part.startswith("%fused") and "[1024" in part]
+    assert drawing.count(" multiply(") == 20  # two a round
+
+
 def test_folds_are_unrelated_and_repeatable():
     folded = [RNG.fold(x) for x in (0, 1, 2**31, "a", "b", -1)] + [Rng.from_seed(s) for s in (0, 1, -1, 2**40)]
     draws = {rng.bits([8]).numpy().tobytes() for rng in folded}
