@@ -20,7 +20,7 @@ from core.distribution import Agreement
 from core.engine import ALL_WELL, TrainStep
 from core.machine import processor
 from core.workers import is_chief
-from trainers.compiling import AUTO, OFF, XLA, Compile, what_to_compile
+from trainers.compiling import AUTO, OFF, XLA, Compile, compile_words, what_to_compile
 from trainers.refused_by_xla import refused_by_xla
 from trainers.run_state import RunState
 from trainers.workdir import json_text
@@ -81,8 +81,16 @@ class Choosing:
         """Returns the program that is remembered for this machine, or else the fastest one, by steps of a chunk."""
         remembered = self._remembered()
         if remembered is not None:
-            self._note(f"compile: {_said(remembered)}, as `{FILE}` remembers")
-            return self._made(remembered, stacked, 0)
+            try:
+                program = self._made(remembered, stacked, 0)
+            except tf.errors.OpError as error:  # the step is another one since
+                reason = refused_by_xla(error)
+                if reason is None:
+                    raise
+                self._note(f"compile: {_said(remembered)}, as `{FILE}` remembers, is out: {reason}: measured again")
+            else:
+                self._note(f"compile: {_said(remembered)}, as `{FILE}` remembers")
+                return program
         state = self._state
         counted = state.skipping.variables if state.skipping else []
         progress = [*state.progress.variables.values(), state.progress.bad_step]
@@ -185,12 +193,20 @@ class Choosing:
     def _read(self) -> str | None:
         try:
             kept = json.loads(self._file.read_bytes())
-            where, words = kept["measured_on"], kept["compile"]
-            what_to_compile(words)
+            where, words = kept["measured_on"], compile_words(kept["compile"])
+            if words == AUTO:
+                raise ValueError("it holds no choice")
             self._train_step.compile(what_to_compile(words))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, LookupError, TypeError, AttributeError):  # a damaged file: it is made anew
+        except (
+            OSError,
+            ValueError,
+            LookupError,
+            TypeError,
+            AttributeError,
+            RecursionError,
+        ):  # a damaged file: it is made anew
             self._note(f"compile: `{FILE}` can't be read: measured again")
             return None
         differs = [key for key, value in self._where.items() if where.get(key) != value]

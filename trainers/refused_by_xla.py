@@ -1,17 +1,19 @@
 """What XLA can't compile, said in terms of what the user wrote: the operation, and the line that made it."""
 
 import contextlib
+import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import tensorflow as tf
 
+import core
 from core.errors import ConfigurationError
 
 _OPERATION = re.compile(r"XLA_\w+: (\w+) \(|with op (\w+) must be a compile-time constant")
 _LINE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
-_OURS = Path(__file__).resolve().parent.parent
+_CORE = Path(core.__file__).resolve().parent
 
 
 def refused_by_xla(error: BaseException) -> str | None:
@@ -21,11 +23,30 @@ def refused_by_xla(error: BaseException) -> str | None:
         return None
     operation = _OPERATION.search(text)
     telling = [line.strip() for line in text.split("\n") if "XLA" in line or "tf2xla" in line]
-    what = f"`{next(filter(None, operation.groups()))}`" if operation else f"the step ({telling[0][:200]})"
+    if operation:
+        what = f"`{next(filter(None, operation.groups()))}`"
+    elif "fixed tensor list size" in text:
+        what = "gradients through a loop of unknown length (give `tf.while_loop` its `maximum_iterations`)"
+    else:
+        what = f"the step ({telling[0][:200]})"
+    return f"XLA can't compile {what}{_maker(text)}"
+
+
+def _maker(text: str) -> str:
+    """Returns which line of the user's makes it, the innermost one that the engine called, if it is known.
+
+    Gradients through loops are made by TensorFlow, without a line: the one that started the run would mislead.
+    """
     lines = _LINE.findall(text.split("tf2xla conversion failed")[0])
-    theirs = [line for line in lines if _OURS / "core" not in Path(line[0]).resolve().parents] or lines
-    place = f", which {theirs[-1][0]}:{theirs[-1][1]} (`{theirs[-1][2]}`) makes" if theirs else ""
-    return f"XLA can't compile {what}{place}"
+    called = itertools.dropwhile(lambda line: not _is_ours(line[0], "engine"), lines)
+    theirs = [line for line in called if not _is_ours(line[0]) and "/tensorflow/" not in line[0]]
+    return f", which {theirs[-1][0]}:{theirs[-1][1]} (`{theirs[-1][2]}`) makes" if theirs else ""
+
+
+def _is_ours(file: str, folder: str = "") -> bool:
+    """Says whether a file is one of `core`, by the end of its path: TensorFlow leaves out what all paths begin with."""
+    _, found, end = f"/{file}".rpartition("/core/")
+    return bool(found) and end.startswith(folder) and (_CORE / end).is_file()
 
 
 @contextlib.contextmanager

@@ -147,7 +147,7 @@ class Settings:
         """Makes the step that these settings ask for, of one batch of this spec."""
         if self.local_steps:
             check_local_steps(assembly, global_batch_size=self.global_batch_size, outer=self.outer)
-        return TrainStep(
+        train_step = TrainStep(
             assembly,
             batch_spec,
             seed=seed,
@@ -156,6 +156,9 @@ class Settings:
             reduce_in=tf.as_dtype(self.reduce_gradients_in) if self.reduce_gradients_in else None,
             exchange=LocalExchange(assembly.strategy) if self.local_steps else None,
         )
+        if isinstance(self.compile, Mapping):  # those that are "off" are names as well
+            train_step.check_updates(self.compile)
+        return train_step
 
     def rounds(self, train_step: TrainStep, assembly: Assembly) -> Rounds | None:
         """Returns what takes the steps in rounds, if these settings ask for it."""

@@ -40,6 +40,7 @@ class PhaseRunner:
         self.exchange, self.rng, self.steps = exchange, rng, steps
         self.microbatches = microbatches
         self.compiled: Collection[str] = ()  # updates of which each compiles its arithmetic by itself
+        self.loops_apart: Collection[str] = ()  # phases whose microbatches are no loop of XLA's
         self._pullbacks: dict[str, Pullback] = {}  # through forward passes of this trace that were kept
         self._arrived: dict[str, Any] = {}  # values that were moved already, where they weren't made
         self._limits: Mapping[str, tf.Tensor] | None = None  # of the norms of gradients, where updates wait for these
@@ -196,13 +197,12 @@ class PhaseRunner:
             return self._swept(plan, sweep, values, index, asked._replace(cotangents=cotangents))
 
         # Several replicas can compile the arithmetic of an update alone, not the collective after it, nor one in it. It
-        # is wrapped within the replica: what is wrapped outside is traced for one, and called, with its variables, by
-        # all.
-        alone = self.exchange.replicas == 1 or not plan.phase.mixes_rows
+        # is wrapped within the replica: what is wrapped outside is traced for one, and called, variables too, by all.
+        alone, fn = self.exchange.replicas == 1 or not plan.phase.mixes_rows, swept
         if plan.name in self.compiled and alone and asked.cotangents is None:
-            fn = lambda *args: tf.function(swept, autograph=False, jit_compile=True)(*args)  # noqa: E731
-        else:
-            fn = swept
+            sweep.compiled = plan.name in self.loops_apart and plan.microbatches > 1
+            if not sweep.compiled:
+                fn = lambda *args: tf.function(swept, autograph=False, jit_compile=True)(*args)  # noqa: E731
         added, rows = self._run_at(plan, fn, values, index, asked.cotangents)
         return added, rows, sweep.layers
 

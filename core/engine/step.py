@@ -89,19 +89,16 @@ class TrainStep:
         """Has traces from here on compiled by XLA: all, these updates one by one, or nothing.
 
         All is a chunk of steps as one program, on one device: of several replicas, each compiles the arithmetic of its
-        updates. So it is on a CPU where a phase convolves: in loops of XLA's convolutions take eighty times as long.
+        updates. So it is on a CPU where a phase convolves, and of its microbatches each is compiled: in loops of XLA's
+        convolutions take eighty times as long.
         """
-        updates = [plan.name for plan in self.plans if isinstance(plan.phase, Update)]
-        named = updates if isinstance(what, bool) else list(what)
-        if strange := [name for name in named if name not in updates]:
-            raise ConfigurationError(
-                f"`Trainer.compile` names `{strange[0]}`, but the updates of this task are {listed(updates)}."
-                f"{did_you_mean(strange[0], updates)}"
-            )
+        named = self.updates if isinstance(what, bool) else list(what)
+        self.check_updates(named)
         self.compiled = what
         on_cpu = "GPU" not in self.exchange.device and "TPU" not in self.exchange.device
         alone = self.exchange.replicas == 1 and not (self.exchange.on_mesh or self.exchange.remote)
-        convolving = next((plan.name for plan in self.plans if plan.access.convolves), None) if on_cpu else None
+        self.runner.loops_apart = [plan.name for plan in self.plans if plan.access.convolves and on_cpu]
+        convolving = next(iter(self.runner.loops_apart), None)
         self.one_program = alone and not convolving  # whether a chunk can be
         self.whole = what is True and self.one_program
         self.loop_apart = (
@@ -111,6 +108,19 @@ class TrainStep:
             else None
         )
         self.runner.compiled = frozenset() if what is False or self.whole else frozenset(named)
+
+    @property
+    def updates(self) -> list[str]:
+        """Lists the phases that train something."""
+        return [plan.name for plan in self.plans if isinstance(plan.phase, Update)]
+
+    def check_updates(self, named: Collection[str]) -> None:
+        """Raises a `ConfigurationError` for the name of an update that isn't there."""
+        if strange := [name for name in named if name not in self.updates]:
+            raise ConfigurationError(
+                f"`Trainer.compile` names `{strange[0]}`, but the updates of this task are {listed(self.updates)}."
+                f"{did_you_mean(strange[0], self.updates)}"
+            )
 
     def __call__(self, values: Batch, index: tf.Tensor, *, limits: Mapping[str, tf.Tensor] | None = None) -> StepResult:
         """Runs every phase that is due.

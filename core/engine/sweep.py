@@ -17,6 +17,7 @@ from core.distribution.exchange import Exchange
 from core.distribution.shared_rows import mixing
 from core.engine.describe import LossSpec, Specs, describe_loss, describe_outputs, microbatch_specs, zeros
 from core.engine.place import shape_of
+from core.engine.slices import joined, scaled
 from core.random import Rng
 from core.task import Batch, Loss
 from core.task.guards import refuse_missing_gradients
@@ -77,7 +78,7 @@ class Accumulated:
         if self.divided:
             return self.gradients
         scale = tf.math.divide_no_nan(1.0, self.sums["weight"])
-        return {path: _scaled(gradient, tf.cast(scale, gradient.dtype)) for path, gradient in self.gradients.items()}
+        return {path: scaled(gradient, tf.cast(scale, gradient.dtype)) for path, gradient in self.gradients.items()}
 
 
 @dataclasses.dataclass
@@ -92,6 +93,7 @@ class Sweep:
     loss: LossSpec | None = None  # None of a `Compute`
     exchange: Exchange | None = None  # between the replicas that split the rows
     sparse: bool = False  # whether gradients that touch few rows stay slices
+    compiled: bool = False  # whether XLA compiles each microbatch by itself, and leaves the loop over them alone
     layers: Statistics = dataclasses.field(default_factory=Statistics)  # of the last call: knows which layer is which
 
     @property
@@ -111,7 +113,7 @@ class Sweep:
         )
 
         def add(m: tf.Tensor, so_far: Any) -> Any:
-            added, rows = _apart(*self._one(values, m, rng, asked), slices)
+            added, rows = _apart(*self._taken(values, m, rng, asked), slices)
             return (
                 tf.nest.map_structure(tf.add, so_far[0], added),
                 tf.nest.map_structure(lambda array, x: array.write(m, x), so_far[1], rows),
@@ -121,7 +123,7 @@ class Sweep:
         rows = tf.nest.map_structure(lambda array: array.stack(), arrays)
         # In the variables' order, in which every replica and the ledger find them.
         gradients = {
-            path: _joined(rows.slices[path], v.shape) if path in slices else added.gradients[path]
+            path: joined(rows.slices[path], v.shape) if path in slices else added.gradients[path]
             for path, v in asked.variables.items()
         }
         return added._replace(gradients=gradients), rows._replace(slices={})
@@ -151,9 +153,18 @@ class Sweep:
         def body(m: tf.Tensor, so_far: Any) -> Any:
             return m + 1, add(m, so_far)
 
-        # One after the other: next to each other they would need the memory that microbatches are there to save.
-        start = (tf.constant(0), start)
-        return tf.while_loop(lambda m, _: m < self.microbatches, body, start, parallel_iterations=1)[1]
+        # One after the other: next to each other they would need the memory that microbatches are there to save. How
+        # many they are is said twice: XLA has to know it where gradients go back through the loop.
+        most, start = self.microbatches, (tf.constant(0), start)
+        return tf.while_loop(lambda m, _: m < most, body, start, parallel_iterations=1, maximum_iterations=most)[1]
+
+    def _taken(self, values: Batch, m: tf.Tensor, rng: Rng, asked: Asked) -> tuple[Additive, Rows]:
+        """Takes microbatch `m`, as a program of XLA's where that is wanted."""
+        if not self.compiled:
+            return self._one(values, m, rng, asked)
+        one = tf.function(lambda values, m: self._one(values, m, rng, asked), autograph=False, jit_compile=True)
+        added, rows = one(values, m)
+        return added, rows
 
     def _one(self, values: Batch, m: Any, rng: Rng, asked: Asked) -> tuple[Additive, Rows]:
         """Takes microbatch `m`."""
@@ -280,16 +291,3 @@ def _apart(added: Additive, rows: Rows, paths: Collection[str]) -> tuple[Additiv
     sparse = {path: added.gradients[path] for path in paths}
     slices = {path: (x.values, tf.cast(tf.reshape(x.indices, [-1]), tf.int64)) for path, x in sparse.items()}
     return added._replace(gradients=gradients), rows._replace(slices=slices)
-
-
-def _joined(slices: tuple[tf.Tensor, tf.Tensor], shape: tf.TensorShape) -> tf.IndexedSlices:
-    """Concatenates the slices of all microbatches."""
-    values, indices = slices[0], tf.reshape(slices[1], [-1])
-    values = tf.reshape(values, [indices.shape[0], *shape[1:]])
-    return tf.IndexedSlices(values, indices, tf.constant(shape.as_list(), tf.int64))
-
-
-def _scaled(gradient: Any, scale: tf.Tensor) -> Any:
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(gradient.values * scale, gradient.indices, gradient.dense_shape)
-    return gradient * scale

@@ -56,9 +56,10 @@ def test_other_words_are_refused(given):
         Settings(steps=1, global_batch_size=1, compile=given)
 
 
-def test_an_update_that_isnt_there_is_named(tmp_path):
+@pytest.mark.parametrize("word", ["xla", "off"])
+def test_an_update_that_isnt_there_is_named(word, tmp_path):
     with pytest.raises(ConfigurationError, match=r"names `nett`, but the updates of this task are `net`\..* `net`\?"):
-        make(tmp_path, compile={"nett": "xla"})
+        make(tmp_path, compile={"net": "xla", "nett": word})
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
@@ -148,6 +149,8 @@ def test_a_step_that_isnt_finite_while_it_is_measured_chooses_nothing(tmp_path):
         (lambda kept: kept["measured_on"].update(replicas=4), "replicas was 4, and is 1"),
         (lambda kept: kept.update(compile={"nett": "xla"}), "measured again"),
         (lambda kept: kept.clear(), "can't be read: measured again"),
+        (lambda kept: kept.update(compile=3), "can't be read: measured again"),
+        (lambda kept: kept.update(compile="auto"), "can't be read: measured again"),
     ],
 )
 def test_what_was_measured_elsewhere_is_measured_again(damage, says, tmp_path):
@@ -188,6 +191,33 @@ def test_what_xla_cant_compile_is_named_with_its_line_and_auto_goes_without(tmp_
     assert "compile: xla is out: XLA can't compile `AsString`" in said
 
 
+def test_what_is_remembered_and_cant_be_compiled_any_more_is_measured_again(tmp_path):
+    clock = Clock(1.0, 0.5, 0.7)
+    assert choose(make(tmp_path, compile="auto"), clock.program, clock=clock)[0] == "xla"
+    words, said = choose(make(tmp_path, task=texts, compile="auto"))
+    assert words == "off"
+    assert "compile: xla, as `compile.json` remembers, is out: XLA can't compile `AsString`" in said
+
+
+def looping(*, rng):
+    """A task whose loss goes through a loop that doesn't say how often at most."""
+    task = MlpClassifier(rng=rng, sizes=[64, 10], optimizer=sgd(0.1))
+
+    def loss(batch, rng):
+        start = (0, task.net(batch["image"]))
+        _, y = tf.while_loop(lambda i, y: (i < 3) | (tf.reduce_sum(y) > 1e9), lambda i, y: (i + 1, tf.tanh(y)), start)
+        return Loss(tf.reduce_sum(y**2, 1))
+
+    task.phases = types.MethodType(lambda self: [Update("net", loss=loss, trains=self.net, optimizer=sgd(0.1))], task)
+    return task
+
+
+def test_gradients_through_a_loop_that_xla_cant_reserve_memory_for_say_what_it_needs(tmp_path):
+    says = r"XLA can't compile gradients .* \(give `tf\.while_loop` its `maximum_iterations`\): write it otherwise"
+    with pytest.raises(ConfigurationError, match=says):
+        train(make(tmp_path, task=looping, compile="xla"))
+
+
 def convnet(*, rng):
     return ConvNetClassifier(rng=rng, image_shape=[8, 8, 1], channels=[4], hidden=8, optimizer=sgd(0.1))
 
@@ -200,3 +230,12 @@ def test_a_loop_with_convolutions_stays_tensorflows_and_says_so(tmp_path):
     other = make(tmp_path, "mlp", compile="xla")
     assert other.train_step.whole
     assert other.train_step.loop_apart is None
+
+
+def test_no_loop_of_xlas_convolves_whether_over_steps_or_microbatches(tmp_path):
+    trainer = make(tmp_path, task=convnet, compile="xla", microbatches=2, steps=10)
+    graph = trainer.chunk.get_concrete_function().graph.as_graph_def()
+    programs = [f for f in graph.library.function if f.attr["_XlaMustCompile"].b]
+    kinds = [{node.op for node in f.node_def} for f in programs]
+    assert any("Conv2DBackpropFilter" in kind for kind in kinds)
+    assert not any({"While", "StatelessWhile"} & kind for kind in kinds)

@@ -1,0 +1,19 @@
+"""Gradients that touch few rows of a variable, as the slices that they stay."""
+
+from typing import Any
+
+import tensorflow as tf
+
+
+def joined(slices: tuple[tf.Tensor, tf.Tensor], shape: tf.TensorShape) -> tf.IndexedSlices:
+    """Concatenates the slices of all microbatches."""
+    values, indices = slices[0], tf.reshape(slices[1], [-1])
+    values = tf.reshape(values, [indices.shape[0], *shape[1:]])
+    return tf.IndexedSlices(values, indices, tf.constant(shape.as_list(), tf.int64))
+
+
+def scaled(gradient: Any, scale: tf.Tensor) -> Any:
+    """Multiplies a gradient, whether it is slices or a tensor."""
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(gradient.values * scale, gradient.indices, gradient.dense_shape)
+    return gradient * scale
