@@ -23,7 +23,7 @@ from core.task.statistics import Averages, noticing_averages, summing_over_repli
 from core.tracing import no_python_values
 
 Specs = Mapping[str, tf.TensorSpec]
-_CONVOLUTION = re.compile("(Depthwise)?Conv[23]D")
+_CONVOLUTION = re.compile("Conv[23]D|DepthwiseConv2d")
 
 
 class Access(NamedTuple):
@@ -176,10 +176,11 @@ def _trace(
             unused = {key for key, is_used in zip(sorted(batch), used, strict=False) if not is_used}
             asks_progress = used[len(batch) + 1]
             convolves = _convolves(function)
+    unread = frozenset(read & unused)
     access = Access(
-        frozenset(read), frozenset(read & unused), tuple(variables), seen.mixes, asks_progress, averages, found
+        frozenset(read), unread, tuple(variables), seen.mixes, asks_progress, averages, found, convolves=convolves
     )
-    return result, access._replace(convolves=convolves)
+    return result, access
 
 
 def _convolves(function: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Layers: explicit sizes, variables made in `__init__`, one concept a file. Activations are those of `tf.nn`."""
+"""Layers: explicit sizes, variables made in `__init__`, one concept a file. Activations but `gelu` are `tf.nn`'s."""
 
 from core.layers.attend import attend
 from core.layers.attention import MultiHeadAttention
@@ -9,6 +9,7 @@ from core.layers.conv_transpose import ConvTranspose1D, ConvTranspose2D, ConvTra
 from core.layers.depthwise import DepthwiseConv2D, SeparableConv2D
 from core.layers.dropout import Dropout, SpatialDropout, StochasticDepth
 from core.layers.embedding import Embedding, LearnedPositions
+from core.layers.gelu import gelu
 from core.layers.linear import Bilinear, Linear
 from core.layers.norm import GroupNorm, InstanceNorm, LayerNorm, RMSNorm
 from core.layers.pooling import AveragePool, MaxPool, global_average_pool, global_max_pool
@@ -54,6 +55,7 @@ __all__ = [
     "WeightNorm",
     "attend",
     "flatten",
+    "gelu",
     "global_average_pool",
     "global_max_pool",
     "recompute",

@@ -5,13 +5,20 @@ from typing import Any
 
 import tensorflow as tf
 
+from core.layers.shapes import check_floats
+
 _LINEAR = 2.0 * math.sqrt(2.0 / math.pi)
 _CUBIC = 0.044715 * _LINEAR
 
 
-@tf.custom_gradient
-def gelu(x: tf.Tensor) -> Any:
+def gelu(x: tf.Tensor) -> tf.Tensor:
     """Returns `x` times about the share of a normal distribution below it, in the paper's approximation by tanh."""
+    check_floats("gelu", x)
+    return _gelu(x)
+
+
+@tf.custom_gradient
+def _gelu(x: tf.Tensor) -> Any:
     # With σ in the place of tanh, which is the same, fewer passes are needed.
     square = tf.square(x)
     sigmoid = tf.sigmoid(x * (_LINEAR + _CUBIC * square))

@@ -7,9 +7,8 @@ import tensorflow as tf
 
 from core import initializers
 from core.arguments import check_choice, check_size
-from core.layers import Dropout, Embedding, LayerNorm, Linear, MultiHeadAttention, RMSNorm, recompute
+from core.layers import Dropout, Embedding, LayerNorm, Linear, MultiHeadAttention, RMSNorm, gelu, recompute
 from core.layers.attention import Cache
-from core.layers.gelu import gelu
 from core.module import Module
 from core.random import Rng
 

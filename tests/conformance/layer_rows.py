@@ -1,4 +1,4 @@
-"""One row or more for each public layer: here norms, dropout, space and containers."""
+"""One row or more for each public layer: here norms, dropout, GELU, space and containers."""
 
 import flax.linen as nn
 import numpy as np
@@ -191,6 +191,14 @@ ROWS_OF_OTHER_LAYERS = [
         lambda part, x: x.mean((1, 2)),
         "NumPy",
         paper="Lin et al. 2014",
+    ),
+    Row(
+        "gelu",
+        lambda rng: layers.gelu,
+        normal((3, 5)),
+        lambda part, x: nn.gelu(x, approximate=True),
+        "flax.linen.gelu",
+        paper="Hendrycks and Gimpel 2016",
     ),
     Row("global_max_pool", lambda rng: layers.global_max_pool, IMAGES, lambda part, x: x.max((1, 2)), "NumPy"),
     Row(

@@ -15,6 +15,7 @@ NOTES = {
     "SpectralNorm": "One power iteration an applied update, none in a forward pass; PyTorch iterates in each.",
     "AveragePool": "Padding doesn't count; in PyTorch it does, unless told otherwise.",
     "MaxPool": "A window with a NaN is NaN, as in PyTorch; TensorFlow passes over it.",
+    "gelu": "The paper's approximation by tanh, as in GPT-2; PyTorch's is exact, unless told otherwise.",
     "PixelShuffle": "A pixel's channels lie together; PyTorch keeps the pixels of a channel together.",
     "Resize": "Pixels are areas, without antialiasing: PyTorch's `align_corners=False`. Computes in float32.",
     "softmax_cross_entropy": "With class weights (`label_weights`) and smoothing, a row counts by its label's "

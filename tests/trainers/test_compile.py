@@ -6,6 +6,7 @@ import types
 import pytest
 import tensorflow as tf
 
+from core import layers
 from core.errors import ConfigurationError
 from core.optimizers import sgd
 from core.task import Loss, Update
@@ -239,3 +240,26 @@ def test_no_loop_of_xlas_convolves_whether_over_steps_or_microbatches(tmp_path):
     kinds = [{node.op for node in f.node_def} for f in programs]
     assert any("Conv2DBackpropFilter" in kind for kind in kinds)
     assert not any({"While", "StatelessWhile"} & kind for kind in kinds)
+
+
+@pytest.mark.parametrize(
+    "make_layer",
+    [
+        lambda rng: layers.Conv2D(1, 2, 3, rng=rng),
+        lambda rng: layers.ConvTranspose2D(1, 2, 3, rng=rng),
+        lambda rng: layers.DepthwiseConv2D(1, 3, rng=rng),
+    ],
+    ids=["convolution", "transposed", "depthwise"],
+)
+def test_a_convolution_is_noticed_of_whatever_kind_it_is(make_layer, tmp_path):
+    def convolving(*, rng):
+        task = MlpClassifier(rng=rng, sizes=[64, 10], optimizer=sgd(0.1))
+        task.net = layer = make_layer(rng.fold("layer"))
+
+        def loss(batch, rng):
+            return Loss(tf.reduce_sum(layer(batch["image"]), [1, 2, 3]))
+
+        task.phases = types.MethodType(lambda self: [Update("net", loss=loss, trains=layer, optimizer=sgd(0.1))], task)
+        return task
+
+    assert not make(tmp_path, task=convolving, compile="xla").train_step.whole

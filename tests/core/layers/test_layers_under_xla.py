@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from core.layers import LayerNorm, MultiHeadAttention, RMSNorm
-from core.layers.gelu import gelu
+from core.layers import LayerNorm, MultiHeadAttention, RMSNorm, gelu
 from core.random import Rng
 
 RNG = Rng.from_seed(3)
