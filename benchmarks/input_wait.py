@@ -30,7 +30,7 @@ from core.data import labelled_folders, train_chunks
 CHECKOUT = Path(__file__).resolve().parent.parent
 IN_MEMORY = {  # steps in all, steps between two lines, and what is bound besides
     "MLP 784-128-10, batch 32": ("mlp", 12_000, 2000, ()),
-    "the same, compiled": ("mlp", 12_000, 2000, ("Trainer.compile = True",)),
+    "the same, compiled": ("mlp", 12_000, 2000, ("Trainer.compile = 'xla'",)),
     "conv net, batch 64": ("conv", 120, 20, ()),
     "transformer 4x128, batch 16": ("transformer", 90, 15, ()),
 }

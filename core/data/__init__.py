@@ -25,7 +25,7 @@ from core.data.parquet_files import parquet
 from core.data.pipeline import eval_chunks, position_indices, train_chunks
 from core.data.reader import Reader, Reading, SourceReader
 from core.data.replicas import PerReplica
-from core.data.source import Examples, Source, check_examples, check_feature
+from core.data.source import Examples, Kept, Source, check_examples, check_feature
 from core.data.stream import Stream
 from core.data.stream_reader import StreamReader
 from core.data.tfrecord import bad_record, tfrecord
@@ -39,6 +39,7 @@ __all__ = [
     "ArraySource",
     "Examples",
     "ImageFiles",
+    "Kept",
     "Mixture",
     "Packed",
     "PerReplica",

@@ -88,9 +88,9 @@ class TrainStep:
     def compile(self, what: bool | Collection[str]) -> None:
         """Has traces from here on compiled by XLA: all, these updates one by one, or nothing.
 
-        All is a chunk of steps as one program, on one device: of several replicas, each compiles the arithmetic of its
-        updates. So it is on a CPU where a phase convolves, and of its microbatches each is compiled: in loops of XLA's
-        convolutions take eighty times as long.
+        All is a chunk of steps as one program, on one device. Several replicas compile the arithmetic of each update by
+        itself, and so does a CPU where a phase convolves, microbatch by microbatch: in a loop of XLA's a convolution
+        takes many times as long.
         """
         named = self.updates if isinstance(what, bool) else list(what)
         self.check_updates(named)
@@ -102,7 +102,7 @@ class TrainStep:
         self.one_program = alone and not convolving  # whether a chunk can be
         self.whole = what is True and self.one_program
         self.loop_apart = (
-            f"the loop of steps stays TensorFlow's: `{convolving}` convolves, which on a CPU takes XLA eighty times as "
+            f"the loop of steps stays TensorFlow's: `{convolving}` convolves, which on a CPU takes XLA many times as "
             "long in a loop of its own"
             if what is True and alone and convolving
             else None
