@@ -49,6 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--write", action="store_true", help="put the table into docs/performance.md")
     flags = parser.parse_args(arguments)
+    if flags.write and (flags.gin_file or flags.gin_param):
+        parser.error("`--write` is for the page's own works, as they are: leave `--gin_file` and `--gin_param` out.")
     files, bindings = flags.gin_file, flags.gin_param
     if not files:
         config, own = WORKS[flags.work]

@@ -95,6 +95,12 @@ def test_a_real_step_is_products_and_its_rows_add_up_to_it(tmp_path, monkeypatch
     assert sum(float(row["ms"]) for row in found.values()) == pytest.approx(step, rel=0.01)
 
 
+def test_what_is_not_a_work_as_it_is_takes_no_table_of_one():
+    for other in ("--gin_file=mine.gin", '--gin_param=Trainer.compile = "xla"'):
+        with pytest.raises(SystemExit):
+            command.main(["--write", other])
+
+
 def test_the_page_has_a_table_for_each_work_that_it_names():
     page = (CHECKOUT / "docs" / "performance.md").read_text()
     for work in ("conv", "transformer", "mlp", "softmax", "dcgan", "cyclegan"):

@@ -8,15 +8,14 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import tensorflow as tf
 
 from benchmarks.peers.programs import gans
-from benchmarks.peers.programs.hand_nets import FEATURES, LOSSES
+from benchmarks.peers.programs.hand_nets import LOSSES
 from benchmarks.peers.programs.work import main
 
 RATE, BETA_1, BETA_2, EPSILON = 1e-3, 0.9, 0.999, 1e-8
 
 
 def data_of(work):
-    names = {**FEATURES, **gans.FEATURES}.get(work.name, ("image", "label"))
-    return {name: tf.constant(work.data[name]) for name in names}
+    return {name: tf.constant(x) for name, x in work.data.items()}
 
 
 def batches(work, indices):

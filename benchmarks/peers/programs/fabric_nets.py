@@ -90,4 +90,3 @@ def norm(weights, name):
 
 
 NETS = {"mlp": Flat, "softmax": Flat, "conv": Conv, "transformer": Transformer}
-FEATURES = {"transformer": ["tokens"]}  # all others read images and labels

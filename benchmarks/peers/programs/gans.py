@@ -6,7 +6,6 @@ from benchmarks.by_hand.cyclegan import CycleGan, Sizes
 from benchmarks.by_hand.dcgan import Dcgan
 
 SIZES, RATE = Sizes(size=64, width=32, blocks=6), 2e-4
-FEATURES = {"dcgan": ["image"], "cyclegan": ["a", "b"]}
 
 
 def kernels_of(work, net):

@@ -7,7 +7,7 @@ import lightning
 import torch
 from torch.nn import functional
 
-from benchmarks.peers.programs.fabric_nets import FEATURES, NETS
+from benchmarks.peers.programs.fabric_nets import NETS
 from benchmarks.peers.programs.work import main
 
 
@@ -16,7 +16,7 @@ def training(work, *, compiled):
     fabric = lightning.Fabric(accelerator="cpu", devices=1)
     net = NETS[work.name](work.weights)
     model, optimizer = fabric.setup(net, torch.optim.Adam(net.parameters(), lr=1e-3, fused=True))
-    data = [torch.from_numpy(work.data[name]) for name in FEATURES.get(work.name, ("image", "label"))]
+    data = [torch.from_numpy(x) for x in work.data.values()]
     order = cycle(torch.from_numpy(work.order))
 
     def loss_of(*batch):

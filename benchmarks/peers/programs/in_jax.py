@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from benchmarks.peers.programs.jax_nets import FEATURES, LOSSES
+from benchmarks.peers.programs.jax_nets import LOSSES
 from benchmarks.peers.programs.work import main
 
 
@@ -28,13 +28,9 @@ def stepping(work, optimizer):
     return step
 
 
-def arrays_of(work):
-    return {name: work.data[name] for name in FEATURES.get(work.name, ("image", "label"))}
-
-
 def a_step_a_call(work):
     optimizer, trained = beginning(work)
-    step, arrays, order = jax.jit(stepping(work, optimizer), donate_argnums=0), arrays_of(work), cycle(work.order)
+    step, arrays, order = jax.jit(stepping(work, optimizer), donate_argnums=0), work.data, cycle(work.order)
 
     def advance():
         nonlocal trained
@@ -51,7 +47,7 @@ def a_step_a_call(work):
 def fed(work):
     """`lax.scan` over stacked batches, which NumPy gathers while the chunk before is computed."""
     optimizer, trained = beginning(work)
-    step, arrays, chunks = stepping(work, optimizer), arrays_of(work), cycle(work.chunks)
+    step, arrays, chunks = stepping(work, optimizer), work.data, cycle(work.chunks)
 
     @functools.partial(jax.jit, donate_argnums=0)
     def chunk(trained, batches):
@@ -71,7 +67,7 @@ def handed_indices(work, *, once):
     """The program gathers from all data, a step's examples at a time or a chunk's."""
     optimizer, trained = beginning(work)
     step, chunks = stepping(work, optimizer), cycle(work.chunks)
-    data = {name: jnp.asarray(value) for name, value in arrays_of(work).items()}
+    data = {name: jnp.asarray(value) for name, value in work.data.items()}
 
     def gathered(data, rows):
         return {name: x[rows] for name, x in data.items()}

@@ -21,8 +21,6 @@ from benchmarks.peers.programs.keras_gans import FIGURES, GANS
 from benchmarks.peers.programs.keras_nets import NETS
 from benchmarks.peers.programs.work import SEGMENT_SECONDS, Work
 
-READ = {"dcgan": ("image", "latent"), "cyclegan": ("a", "b")}
-
 
 class Epochs(keras.callbacks.Callback):
     """Notes when each epoch ends, and stops in time."""
@@ -55,7 +53,7 @@ def batches(work):
     def pair(batch):
         if work.name == "transformer":
             return batch["tokens"][:, :-1], batch["tokens"][:, 1:]
-        return tuple(batch[name] for name in READ.get(work.name, ("image", "label")))
+        return tuple(batch.values()) if work.latents is None else (batch["image"], batch["latent"])
 
     def decoded(image, latent):
         return tf.cast(image, tf.float32) * (1.0 / 255.0), latent

@@ -58,4 +58,3 @@ def transformer(w, batch, *, blocks=4, heads=4):
 
 
 LOSSES = {"mlp": mlp, "softmax": softmax, "conv": conv, "transformer": transformer}
-FEATURES = {"transformer": ["tokens"]}  # all others read images and labels

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 
 SEGMENT_SECONDS = 0.4  # of steps that are timed as one
+IMAGES = ("image", "label")
+READ = {"transformer": ("tokens",), "dcgan": ("image",), "cyclegan": ("a", "b")}  # all others read images and labels
 
 
 class Work:
@@ -24,7 +26,9 @@ class Work:
         said = json.loads((folder / "work.json").read_text())
         self.name, self.batch = said["name"], said["batch"]
         self.chunk, self.log, self.check = said["chunk"], said["log"], said["check"]
-        self.data, self.weights = dict(np.load(folder / "data.npz")), dict(np.load(folder / "weights.npz"))
+        with np.load(folder / "data.npz") as data:  # which has more for Tapeloop
+            self.data = {name: data[name] for name in READ.get(self.name, IMAGES)}
+        self.weights = dict(np.load(folder / "weights.npz"))
         self.order = np.load(folder / "order.npy")  # a multiple of `chunk` long; read over and over
         latents = folder / "latents.npy"  # of a GAN, whose steps draw the same ones everywhere
         self.latents = np.load(latents) if latents.exists() else None
