@@ -173,10 +173,7 @@ class Trainer:
         """Traces (and compiles) by a chunk that ends where it begins."""
         self.watchdog.begin("tracing", "tracing")
         began, exchange = time.perf_counter(), self.train_step.exchange
-        said, alive = self.telemetry.note, self.watchdog.alive
-        choosing = Choosing(self.train_step, self._program, self.state, self.agreement, note=said, alive=alive)
-        with self._explained():
-            self._run_chunk = choosing.choose(stacked) if choosing.asked else self._program()
+        self._run_chunk = self.program(stacked)
         self.evaluations.trace()
         if exchange.remote:
             self.averaged.update()
@@ -190,6 +187,13 @@ class Trainer:
         if short := self.settings.short_chunks(chunk_steps):
             self.telemetry.warn_once(short)
 
+    def program(self, stacked: Batch) -> Callable[[Batch, tf.Tensor], object]:
+        """Traces a chunk of steps, compiled as asked for or as is found to be fastest by this one's steps."""
+        said, alive = self.telemetry.note, self.watchdog.alive
+        choosing = Choosing(self.train_step, self._traced, self.state, self.agreement, note=said, alive=alive)
+        with self._explained():
+            return choosing.choose(stacked) if choosing.asked else self._traced()
+
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
         """Raises what TensorFlow says of a chunk of steps in the user's terms."""
@@ -197,8 +201,8 @@ class Trainer:
         with explained(self.input.source), repeatable, compiled_or_refused():
             yield
 
-    def _program(self) -> Callable[[Batch, tf.Tensor], object]:
-        """Traces a chunk; it is called through its one trace: finding that anew would cost about a millisecond."""
+    def _traced(self) -> Callable[[Batch, tf.Tensor], object]:
+        """Returns a chunk that is called through its one trace: finding that anew would cost about a millisecond."""
         self.chunk = self._make_chunk()
         program: Callable[[Batch, tf.Tensor], object]
         program = self.train_step.exchange.guarded(self.chunk.get_concrete_function())

@@ -7,7 +7,7 @@ the figures are made of the rest.
 
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -25,9 +25,8 @@ from core.task import Batch, Loss, Phase, Update
 class Program:
     """A traced chunk of steps that can be timed, through the door of its step."""
 
-    def __init__(self, chunk: Any, progress: Progress, exchange: Exchange):
-        self.progress, self._exchange = progress, exchange
-        self._run = exchange.guarded(chunk.get_concrete_function())
+    def __init__(self, run: Callable[[Batch, tf.Tensor], object], progress: Progress, exchange: Exchange):
+        self.progress, self._exchange, self._run = progress, exchange, run
         self._ran = False
 
     def seconds(self, stacked: Batch, steps: int, *, first: int = 0) -> float:
@@ -67,7 +66,8 @@ class Whole:
         )
         sums = {name: spec.sums_of_update for name, spec in step.specs.items()}
         progress = Progress(sums, strategy=assembly.strategy)
-        return Program(make_chunk(step, self.chunk_spec, progress), progress, step.exchange)
+        chunk = make_chunk(step, self.chunk_spec, progress)
+        return Program(step.exchange.guarded(chunk.get_concrete_function()), progress, step.exchange)
 
     def _compiled(self, assembly: Assembly) -> bool | list[str]:
         """Returns what of these pieces is compiled, as the step's are: forward passes alone are no update."""

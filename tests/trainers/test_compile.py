@@ -18,6 +18,7 @@ from tests.trainers.trainer_lab import Lines, hashes, make, train
 from trainers.choosing import FILE, Choosing
 from trainers.compiling import compile_words
 from trainers.gin_audit.identity import spelt_today
+from trainers.rehearsal import Rehearsal
 from trainers.settings import Settings
 
 
@@ -85,7 +86,7 @@ def test_what_auto_measures_trains_nothing_and_is_remembered(replicas, tmp_path)
 def choose(trainer, programs=None, **more):
     """Chooses with programs and a clock of the test's own; returns the words chosen, and what was said."""
     notes = []
-    own = Choosing(trainer.train_step, programs or trainer._program, trainer.state, trainer.agreement,
+    own = Choosing(trainer.train_step, programs or trainer._traced, trainer.state, trainer.agreement,
                    note=notes.append, alive=lambda: None, **more)  # fmt: skip
     own.choose(next(trainer.input.chunks_from(0)))
     return json.loads((trainer.workdir.path / FILE).read_text())["compile"], "\n".join(notes)
@@ -129,6 +130,14 @@ def test_no_more_programs_are_made_than_there_is_time_for(tmp_path):
     assert words == "xla"
     kept = json.loads((trainer.state.workdir.path / "compile.json").read_text())
     assert kept["refused"] == {"net by xla": "programs take too long to make"}
+
+
+def test_what_is_timed_without_training_is_what_auto_has_chosen(tmp_path):
+    clock = Clock(1.0, 0.9, 0.6)
+    choose(make(tmp_path, compile="auto"), clock.program, clock=clock)
+    trainer = make(tmp_path, compile="auto")
+    assert Rehearsal(trainer).seconds_a_step > 0.0
+    assert trainer.train_step.compiled == ["net"]
 
 
 def test_a_step_that_isnt_finite_while_it_is_measured_chooses_nothing(tmp_path):

@@ -75,7 +75,8 @@ def taken_apart(replicas, microbatches):
     batch = {"x": tf.TensorSpec([microbatches, rows, 4], tf.float32)}
     step = TrainStep(assembly, batch, seed=0)
     progress = Progress({name: spec.sums_of_update for name, spec in step.specs.items()}, strategy=strategy)
-    program = Program(make_chunk(step, chunks.element_spec, progress), progress, step.exchange)
+    chunk = make_chunk(step, chunks.element_spec, progress).get_concrete_function()
+    program = Program(step.exchange.guarded(chunk), progress, step.exchange)
     whole = Whole(assembly, step, batch, chunks.element_spec, steps=STEPS, seed=0)
     return assembly.task, whole, next(iter(chunks)), program
 
@@ -167,7 +168,7 @@ def test_shipped_steps_can_be_taken_apart(name, tmp_path):
     settings = Settings(steps=10, global_batch_size=8, chunk_steps=2, **never)
     trainer = Trainer(Experiment(strategy=strategy, eval_source=None), Workdir(tmp_path), settings)
     stacked = next(trainer.input.chunks_from(0))
-    program = Program(trainer.chunk, trainer.progress, trainer.train_step.exchange)
+    program = Program(trainer.program(stacked), trainer.progress, trainer.train_step.exchange)
     whole = Whole(
         trainer.experiment.assembly,
         trainer.train_step,
