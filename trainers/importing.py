@@ -1,6 +1,6 @@
 """How a command imports TensorFlow: most of its way to the first step are imports.
 
-Nothing here imports anything of others.
+It stands before all others, and so imports none of them.
 """
 
 import contextlib

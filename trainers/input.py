@@ -154,8 +154,7 @@ class Input:
 def decoder_of(source: Source | Stream, settings: Settings, train_step: TrainStep) -> Callable[[Batch], Batch] | None:
     """Returns how a step decodes examples that come as the source keeps them; None where they come as they are read.
 
-    A chunk that is one program of XLA's decodes for nothing; in others the operations are a seventh of the smallest
-    steps.
+    A chunk that is one program of XLA's decodes for nothing; in others a step would have operations more to start.
     """
     if isinstance(source, Stream) or settings.compile not in (XLA, AUTO) or not train_step.one_program:
         return None

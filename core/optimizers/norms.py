@@ -12,7 +12,7 @@ import tensorflow as tf
 from core.optimizers.transform import Tensors
 from core.tracing import in_xla
 
-_FEW, _COLUMNS = 2048, 128  # numbers
+_FEW, _COLUMNS = 2048, 128  # numbers that are added up as they are, and those in a row of more
 LEAST, _MOST = 1e-16, 1e18  # norms whose squares, and those of what counts in them, are in the range of float32
 
 Measured = tuple[tf.Tensor, tf.Tensor, tf.Tensor]  # a tensor over its unit, the norm of that, and the unit
@@ -34,8 +34,8 @@ def half_of_squares(x: tf.Tensor) -> tf.Tensor:
     """Returns half the squared norm of one tensor, in one pass."""
     if not in_xla():
         return tf.nn.l2_loss(x)
-    # XLA adds up one number after the other, each waiting for the last; a product with ones it computes as vectors do,
-    # up to thirty times as fast. And beside an `l2_loss`, in a loop, it copies all that the loop carries.
+    # XLA adds up one number after the other, each waiting for the last; a product with ones it computes as vectors are,
+    # many at a time. And beside an `l2_loss`, in a loop, it copies all that the loop carries.
     if x.shape.num_elements() < _FEW:
         return 0.5 * tf.reduce_sum(tf.square(x))
     x = tf.reshape(x, [-1])

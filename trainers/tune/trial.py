@@ -51,21 +51,21 @@ class Trial(Rehearsal):
         trainer, spec = self.trainer, self.trainer.input.source.spec
         phases = trainer.experiment.assembly.phases
         return Case(
-            trainer.settings,
-            self.chunk_steps,
-            trainer.settings.global_batch_size
+            settings=trainer.settings,
+            chunk_steps=self.chunk_steps,
+            step_bytes=trainer.settings.global_batch_size
             * sum(x.dtype.size * (x.shape.num_elements() or 0) for x in spec.values()),
-            trainer.train_step.exchange.replicas,
-            trainer.train_step.exchange.on_mesh,
-            [phase.name for phase in phases if isinstance(phase, Update)],
+            replicas=trainer.train_step.exchange.replicas,
+            on_mesh=trainer.train_step.exchange.on_mesh,
+            updates=[phase.name for phase in phases if isinstance(phase, Update)],
             # A phase with a number of its own keeps it, whatever the trainer's.
-            [phase.name for phase in phases if phase.mixes_rows and phase.microbatches is None],
-            {
+            mixing=[phase.name for phase in phases if phase.mixes_rows and phase.microbatches is None],
+            placements={
                 phase.name: phase.placement
                 for phase in phases
                 if not (isinstance(phase, Compute) and phase.state is not None)
             },
-            trainer.experiment.placements,
+            placed=trainer.experiment.placements,
             cut=cut,
             seconds=seconds,
             waits=waits,
