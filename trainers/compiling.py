@@ -25,7 +25,7 @@ def what_to_compile(words: Compile) -> bool | list[str]:
 
 
 def _word(given: object, what: str, known: tuple[str, ...]) -> str:
-    word = WORDS.get(given, given) if isinstance(given, bool) else given
+    word = WORDS[given] if isinstance(given, bool) else given
     if not isinstance(word, str) or word not in known:
         *others, last = (f'"{name}"' for name in known)
         near = did_you_mean(given, known) if isinstance(given, str) else ""

@@ -59,6 +59,6 @@ def compiled_or_refused() -> Iterator[None]:
         if reason is None:
             raise
         raise ConfigurationError(
-            f'`Trainer.compile` is "xla", but {reason}: write it otherwise, or set `Trainer.compile` to "off", to '
-            '"auto", or to the updates that can be compiled: `{"net": "xla"}`.'
+            f"`Trainer.compile` asks for programs of XLA, but {reason}: write it otherwise, or set `Trainer.compile` "
+            'to "off", to "auto", or to the updates that can be compiled: `{"net": "xla"}`.'
         ) from error

@@ -52,7 +52,7 @@ def resumes(lab: Lab) -> str:
 
 def compiles(lab: Lab) -> str:
     """Trains by XLA, and compares the figures with those without."""
-    off, on = (lab.train(f"compile-{x}", "digits_mlp", [*SHORT, f"Trainer.compile = {x}"]) for x in (False, True))
+    off, on = (lab.train(f"compile-{x}", "digits_mlp", [*SHORT, f"Trainer.compile = {x!r}"]) for x in ("off", "xla"))
     return _same_figures(off, on)
 
 
