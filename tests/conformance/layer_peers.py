@@ -11,6 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from core import layers
+from core.layers.dropout import drop
+from core.random import Rng
 
 from .battery import RNG
 
@@ -98,8 +100,11 @@ def embed(part: Any, ids: Array) -> Array:
 
 
 def layer_norm(part: Any, x: Array) -> Array:
-    module = nn.LayerNorm(epsilon=1e-6, use_fast_variance=False)
-    return flax(module, scaled(part), x)
+    return flax(flax_layer_norm(), scaled(part), x)
+
+
+def flax_layer_norm(**options: bool) -> nn.LayerNorm:
+    return nn.LayerNorm(epsilon=1e-6, use_fast_variance=False, **options)
 
 
 def group_norm(groups: int) -> Callable[..., Array]:
@@ -181,6 +186,16 @@ def grouped_attention(part: Any, x: Array) -> Array:
     attend = jax.jit(functools.partial(jax.nn.dot_product_attention, is_causal=part.causal))
     y = attend(q.astype(np.float32), k.astype(np.float32), v)
     return np.asarray(y).reshape(*x.shape[:2], -1) @ part.out.w.numpy() + part.out.b.numpy()
+
+
+def dropped_attention(q: Array, k: Array, v: Array, *, rate: float, rng: Rng) -> Array:
+    """The formula, with the weights dropped that `drop` drops of ones."""
+    rows, time, heads, size = q.shape
+    groups = k.shape[2]
+    apart = q.reshape(rows, time, groups, heads // groups, size) / np.sqrt(size)
+    weights = jax.nn.softmax(np.einsum("btghd,bkgd->bghtk", apart, k))
+    kept = drop(tf.ones(weights.shape), rng, rate, list(weights.shape)).numpy()
+    return np.einsum("bghtk,bkgd->btghd", weights * kept, v).reshape(rows, time, heads, -1)
 
 
 def rotated(x: Array, positions: Array, base: float = 10000.0) -> Array:

@@ -1,4 +1,4 @@
-"""One row or more for each public layer: here norms, dropout, GELU, space and containers."""
+"""One row or more for each public layer: here dropout, GELU, space and containers."""
 
 import flax.linen as nn
 import numpy as np
@@ -7,10 +7,7 @@ import tensorflow as tf
 from core import layers
 from core.layers import (
     AveragePool,
-    BatchNorm,
     Dropout,
-    GroupNorm,
-    InstanceNorm,
     LayerNorm,
     Linear,
     MaxPool,
@@ -18,102 +15,18 @@ from core.layers import (
     PixelShuffle,
     Residual,
     Resize,
-    RMSNorm,
     Sequential,
     SpatialDropout,
-    SpectralNorm,
     StochasticDepth,
-    WeightNorm,
 )
 
 from . import layer_peers as peers
-from .battery import IMAGES, LINES, VOLUMES, Row, evaluate, normal, train
+from .battery import IMAGES, LINES, VOLUMES, Row, normal, train
 from .layer_rows_linear import ROWS_OF_LINEAR_LAYERS
+from .layer_rows_norm import ROWS_OF_NORMS
 from .layer_rows_sequence import ROWS_OF_SEQUENCE_LAYERS
 
-NORMED = ("offset", "scale")
-
 ROWS_OF_OTHER_LAYERS = [
-    Row(
-        "LayerNorm",
-        lambda rng: LayerNorm(5),
-        normal((3, 5)),
-        peers.layer_norm,
-        "flax.linen.LayerNorm",
-        paper="Ba et al. 2016",
-        parameters=NORMED,
-    ),
-    Row(
-        "RMSNorm",
-        lambda rng: RMSNorm(5),
-        normal((3, 5)),
-        lambda part, x: peers.flax(nn.RMSNorm(epsilon=1e-6), {"scale": part.scale}, x),
-        "flax.linen.RMSNorm",
-        paper="Zhang and Sennrich 2019",
-        parameters=("scale",),
-    ),
-    Row(
-        "GroupNorm",
-        lambda rng: GroupNorm(4, 2),
-        IMAGES,
-        peers.group_norm(2),
-        "flax.linen.GroupNorm",
-        paper="Wu and He 2018",
-        parameters=NORMED,
-    ),
-    Row(
-        "InstanceNorm",
-        lambda rng: InstanceNorm(4),
-        IMAGES,
-        peers.instance_norm,
-        "flax.linen.InstanceNorm",
-        paper="Ulyanov et al. 2016",
-        parameters=NORMED,
-    ),
-    Row(
-        "BatchNorm",
-        lambda rng: BatchNorm(4),
-        IMAGES,
-        peers.batch_norm(training=True),
-        "flax.linen.BatchNorm",
-        paper="Ioffe and Szegedy 2015",
-        parameters=("moving_mean", "moving_variance", "moving_weight", "offset", "scale"),
-    ),
-    Row(
-        "BatchNorm",
-        lambda rng: BatchNorm(4, sync=True),
-        IMAGES,
-        peers.batch_norm(training=True),
-        "flax.linen.BatchNorm",
-        case="sync",
-    ),
-    Row(
-        "BatchNorm",
-        lambda rng: BatchNorm(4),
-        IMAGES,
-        peers.batch_norm(training=False),
-        "flax.linen.BatchNorm",
-        case="evaluation",
-        call=evaluate,
-    ),
-    Row(
-        "WeightNorm",
-        lambda rng: WeightNorm(Linear(4, 3, rng=rng)),
-        normal((4,)),
-        peers.weight_norm,
-        "flax.linen.WeightNorm",
-        paper="Salimans and Kingma 2016",
-        parameters=("scale", "layer/b", "layer/w"),
-    ),
-    Row(
-        "SpectralNorm",
-        lambda rng: SpectralNorm(Linear(4, 3, rng=rng), rng=rng),
-        normal((4,)),
-        peers.spectral_norm,
-        "NumPy",
-        paper="Miyato et al. 2018",
-        parameters=("vector", "layer/b", "layer/w"),
-    ),
     Row(
         "Dropout",
         lambda rng: Dropout(0.3),
@@ -282,4 +195,4 @@ ROWS_OF_OTHER_LAYERS = [
     Row("flatten", lambda rng: layers.flatten, IMAGES, lambda part, x: x.reshape(len(x), -1), "NumPy"),
 ]
 
-ROWS_OF_LAYERS = [*ROWS_OF_LINEAR_LAYERS, *ROWS_OF_SEQUENCE_LAYERS, *ROWS_OF_OTHER_LAYERS]
+ROWS_OF_LAYERS = [*ROWS_OF_LINEAR_LAYERS, *ROWS_OF_SEQUENCE_LAYERS, *ROWS_OF_NORMS, *ROWS_OF_OTHER_LAYERS]

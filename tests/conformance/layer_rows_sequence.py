@@ -10,7 +10,7 @@ from core import layers
 from core.layers import GRU, LSTM, Embedding, LearnedPositions, MultiHeadAttention, VanillaRNN
 
 from . import layer_peers as peers
-from .battery import Arrays, Row, normal
+from .battery import RNG, Arrays, Row, normal
 
 
 def ids(rng: np.random.Generator, rows: int) -> Arrays:
@@ -107,6 +107,15 @@ ROWS_OF_SEQUENCE_LAYERS = [
         "jax.nn.dot_product_attention",
         paper="Vaswani et al. 2017",
         call=lambda part, q, k, v: part(q, k, v[..., :3], chunk_size=3),
+    ),
+    Row(
+        "attend",
+        lambda rng: layers.attend,
+        heads,
+        lambda part, q, k, v: peers.dropped_attention(q, k, v, rate=0.3, rng=RNG),
+        "jax.nn.softmax",
+        case="dropout",
+        call=lambda part, q, k, v: part(q, k, v, dropout_rate=0.3, rng=RNG),
     ),
     Row(
         "rotary",
