@@ -51,15 +51,16 @@ def test_a_small_network_is_tuned_and_its_run_stays_as_it_is(tmp_path):
 @pytest.mark.long
 def test_a_source_that_is_slow_comes_first_and_what_xla_refuses_is_named(tmp_path):
     (tmp_path / "planted.py").write_text(PLANTED)
-    planted = "Sleepy.seconds = 0.05\nTrainer.chunk_steps = 1\nPlanted.rests = [0.001, 0.0]"
+    slow = "Sleepy.seconds = 0.02\nTrainer.parallel_calls = 4\nPlanted.rests = [0.001, 0.0]"
+    planted = f"{slow}\nTrainer.chunk_steps = 1\nTrainer.log_every = 1"  # which leaves no other lengths to try
     said, found = tune(tmp_path, gin(tmp_path, CONFIGURATION), gin(tmp_path, planted, name="planted.gin"))
     first, *others = found["tried"]
-    assert (first["setting"], first["value"], first["verdict"]) == ("parallel_calls", "2", "faster"), said
+    assert (first["setting"], first["value"], first["verdict"]) == ("parallel_calls", "8", "faster"), said
     (refused,) = (row for row in others if row["value"] == '"xla"')
     assert refused["verdict"] == "failed", said
     assert "XLA can't compile `" in refused["why"]
     assert "planted.py" in refused["why"]
-    assert found["times_as_fast"] > 2, said
+    assert found["times_as_fast"] > 1.5, said
 
 
 @pytest.mark.long
