@@ -60,7 +60,8 @@ class Tuning:
             raise
 
     def _searched(self) -> None:
-        configured = Trial(self.trainer)
+        automatic = self.trainer.settings.compile == AUTO  # which would be found out first
+        configured = self._make(Choice()) if automatic else Trial(self.trainer)
         compared = configured.compared_steps()
         self._look()
         steps = configured.cut_to(LONGEST_CHUNK_SECONDS)
