@@ -6,11 +6,13 @@ still does. It learns meanwhile how long each section is silent when all is well
 """
 
 import contextlib
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from core.signals import held_back
 from trainers.limits import Limits
 
 MOST_PAUSE = 10.0  # seconds between two looks
@@ -75,7 +77,8 @@ class Watchdog:
         silences = [_Silence(look, longest) for look in (lambda: self._life, *beside)]
         arguments = (min(MOST_PAUSE, shortest / 8), silences, limits, on_hang, is_waiting)
         watch = threading.Thread(target=self._watch, args=arguments, daemon=True, name="watchdog")
-        watch.start()
+        with held_back(signal.SIGTERM):  # by this thread for good: TensorFlow, while it connects, would have it
+            watch.start()
         try:
             yield
         finally:

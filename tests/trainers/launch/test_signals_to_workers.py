@@ -15,7 +15,7 @@ from trainers.launch.commands import free_ports
 
 # Another process sends it: TensorFlow holds Python's lock while it waits for workers, and no thread of this one runs.
 MOMENTS = """
-import json, os, subprocess
+import json, os, subprocess, time
 import tensorflow as tf
 
 of, number, to, delay = json.loads(os.environ["SENT"])
@@ -24,6 +24,11 @@ if json.loads(os.environ["TF_CONFIG"])["task"]["index"] == of:
     def observed(*args, **kwargs):
         tf.distribute.MultiWorkerMirroredStrategy = whole
         pid = os.getppid() if to == "launch" else os.getpid()
+        if delay is None:  # when TensorFlow has taken signals for its own, and nobody has taken them back
+            strategy = whole(*args, **kwargs)
+            os.kill(pid, number)
+            time.sleep(0.3)  # any thread that hears it takes it by then
+            return strategy
         subprocess.Popen(["sh", "-c", f"sleep {delay}; kill -{number} {pid}"])
         return whole(*args, **kwargs)
     tf.distribute.MultiWorkerMirroredStrategy = observed
@@ -77,8 +82,9 @@ def test_a_signal_to_launch_while_workers_begin_ends_them_all_with_75(begun, tmp
 
 
 @pytest.mark.long
-def test_a_sigterm_while_tensorflow_connects_is_heard_and_the_other_worker_told(begun):
-    said, codes = ends(begun(1, signal.SIGTERM, "itself", 0.1))
+@pytest.mark.parametrize("delay", [0.1, None])
+def test_a_sigterm_while_tensorflow_connects_is_heard_and_the_other_worker_told(delay, begun):
+    said, codes = ends(begun(1, signal.SIGTERM, "itself", delay))
     assert codes == [6, 75], said
     assert said[1].startswith("error: stopped by SIGTERM before the first step")
     assert ") ended: it was stopped by a signal. All workers have to start again" in said[0]
