@@ -29,6 +29,17 @@ if os.path.exists(f"{here}/died"):
     time.sleep(100)
 open(f"{here}/died", "w")
 """
+DIES = (
+    """
+open(f"{here}/dies", "w")
+"""
+    + KILL_SELF
+)
+OUTLIVES_IT = """
+while not os.path.exists(f"{here}/dies"):
+    time.sleep(0.05)
+time.sleep(1.5)
+"""
 
 
 def led(*texts, **settings):
@@ -86,15 +97,17 @@ def test_a_worker_starts_again_alone_while_the_others_go_on(end, tmp_path):
     assert not any(alive(pid) for pid in pids(out))
 
 
-def test_a_worker_for_whom_no_restart_is_left_is_done_without():
-    code, out, err, _ = led("time.sleep(1.5)", SERVES, KILL_SELF, SERVES)
+def test_a_worker_for_whom_no_restart_is_left_is_done_without(tmp_path):
+    here = f"here = {str(tmp_path)!r}\n"
+    code, out, err, _ = led(here + OUTLIVES_IT, SERVES, here + DIES, SERVES)
     assert (code, err) == (0, "")
     assert "worker 0 was killed by SIGKILL" in out
     assert "and no restart is left for it: the others go on" in out
 
 
-def test_without_any_worker_the_run_ends():
-    code, out, err, _ = led(STOPS, SERVES, KILL_SELF, "time.sleep(0.5)\n" + KILL_SELF)
+def test_without_any_worker_the_run_ends(tmp_path):
+    here = f"here = {str(tmp_path)!r}\n"
+    code, out, err, _ = led(STOPS, SERVES, here + DIES, here + OUTLIVES_IT + KILL_SELF)
     assert code == 6
     assert "the others go on" in out
     assert "was killed by SIGKILL" in err
