@@ -26,6 +26,7 @@ LONG = {
     "make-it-fast.md",
     "many-machines.md",
     "many-replicas.md",
+    "model-parallel.md",
     "never-lose-a-run.md",
     "running.md",
     "runs.md",

@@ -47,6 +47,20 @@ def test_the_reference_has_all_that_a_package_exports_with_its_docstring(package
             assert re.search(alone, inspect.getsource(importlib.import_module(home)), re.MULTILINE), f"`{place}`"
 
 
+def test_what_pages_import_from_a_module_of_its_own_is_in_the_reference():
+    exported = {place for _, names in PUBLIC.values() for place in names.values()}
+    for page in [CHECKOUT / "README.md", *(CHECKOUT / "docs").glob("*.md")]:
+        if page.name == "architecture.md":  # shows a file of Tapeloop's own
+            continue
+        for home, names in re.findall(
+            r"^from ((?:core|models|trainers)[\w.]*) import ([\w, ]+)$", page.read_text(), re.MULTILINE
+        ):
+            for name in names.split(", "):
+                found = getattr(importlib.import_module(home), name, None)
+                if inspect.isclass(found) or inspect.isfunction(found):
+                    assert f"{inspect.unwrap(found).__module__}.{name}" in exported, (page.name, home, name)
+
+
 def test_packages_with_public_names_are_in_the_reference():
     for path in [*CHECKOUT.glob("core/*/__init__.py"), *CHECKOUT.glob("models/*/__init__.py")]:
         if any(isinstance(node, ast.Assign) for node in ast.parse(path.read_text()).body):

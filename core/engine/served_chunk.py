@@ -28,10 +28,6 @@ class ServedChunk:
         bad_step: tf.Variable,
         sums: Mapping[str, Any],
     ):
-        if train_step.compiled:
-            raise ConfigurationError(
-                "`Trainer.compile` asks for programs of XLA, which can't reach parameter servers: leave it out."
-            )
         updates = [plan.name for plan in train_step.plans if isinstance(plan.phase, Update)]
         exchange.book = Book(
             updates, bad_step, sums, server=exchange.device, max_staleness=exchange.served.max_staleness

@@ -94,6 +94,12 @@ class TrainStep:
         """
         named = self.updates if isinstance(what, bool) else list(what)
         self.check_updates(named)
+        if what and (self.exchange.on_mesh or self.exchange.remote):
+            where = "reach parameter servers" if self.exchange.remote else "be cut for the devices of a mesh"
+            raise ConfigurationError(
+                f"`Trainer.compile` asks for programs of XLA, which can't {where}: leave it out. See "
+                "docs/make-it-fast.md#what-xla-compiles."
+            )
         self.compiled = what
         on_cpu = "GPU" not in self.exchange.device and "TPU" not in self.exchange.device
         alone = self.exchange.replicas == 1 and not (self.exchange.on_mesh or self.exchange.remote)

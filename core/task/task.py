@@ -71,5 +71,6 @@ class Task(Module):
             "    def serve(self, features):\n"
             '        return {"predict": Served(self.predict, {"x": features["x"]})}\n'
             "    def predict(self, batch):\n"
-            '        return {"y": self.net(batch["x"])}'
+            '        return {"y": self.net(batch["x"])}\n'
+            "See docs/export.md#a-task-of-your-own."
         )

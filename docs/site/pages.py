@@ -17,7 +17,13 @@ if TYPE_CHECKING:  # what the reference has can be asked without it
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 # What exports nothing by `__all__`: all of it that doesn't begin with an underscore is public.
-MODULES = ("core/module.py", "core/random.py", "core/initializers.py", "core/errors.py")
+MODULES = (
+    "core/module.py",
+    "core/random.py",
+    "core/initializers.py",
+    "core/errors.py",
+    "core/losses/adversarial.py",
+)
 LINK = re.compile(r"\[([^]]*)\]\(([^)#:\s]+)(#[^)]*)?\)")
 
 

@@ -92,6 +92,13 @@ def test_a_batch_that_rows_of_devices_cannot_share_is_refused(tmp_path):
         trainer_on("2x2", tmp_path, global_batch_size=6)
 
 
+def test_what_xla_would_compile_is_refused_and_auto_compiles_nothing(tmp_path):
+    for word in ("xla", {"net": "xla"}):
+        with pytest.raises(ConfigurationError, match="programs of XLA, which can't be cut for the devices of a mesh"):
+            trainer_on("2x2", tmp_path, compile=word)
+    assert trainer_on("2x2", tmp_path, compile="auto").train_step.compiled is False
+
+
 def test_an_evaluation_s_batch_that_they_cannot_share_is_refused(tmp_path):
     experiment = make(tmp_path, strategy=STRATEGIES["2x2"]()).experiment
     with pytest.raises(ConfigurationError, match=r"`Evaluator.global_batch_size` is 101, which `mesh.batch` = 2 can't"):

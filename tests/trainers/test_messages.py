@@ -7,7 +7,7 @@ import pytest
 from core.errors import ConfigurationError
 from tests.commands import CONFIGS
 from trainers import main as command
-from trainers.blame import PAGES, report
+from trainers.blame import PAGES, PLACES, report
 from trainers.launch import __main__ as launcher
 
 LINEAR = f"--gin_file={CONFIGS / 'digits_linear.gin'}"
@@ -50,7 +50,23 @@ def test_messages_name_a_page_and_no_page_twice(capsys):
     assert "docs/" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("place", PAGES.values())
+def test_a_message_names_the_page_of_where_it_was_raised_and_leaves_code_alone(tmp_path, capsys):
+    begin = f"--gin_param=checkpoint.path = '{tmp_path}/nothing'"
+    assert (
+        command.main([LINEAR, f"--workdir={tmp_path}/run", "--gin_param=Experiment.start_from = @checkpoint()", begin])
+        == 5
+    )
+    assert capsys.readouterr().err.endswith(" See docs/warm-starts.md.\n")
+    report(ConfigurationError("write:\n    return 3"), verbose=False)
+    assert capsys.readouterr().err == f"error: write:\n    return 3\nSee {PAGES[2]}.\n"
+
+
+def test_places_that_have_a_page_are_there():
+    for place in PLACES:
+        assert list(CONFIGS.parent.glob(f"{place}*")), place
+
+
+@pytest.mark.parametrize("place", [*PAGES.values(), *PLACES.values()])
 def test_pages_that_messages_name_are_there(place):
     name, _, anchor = place.partition("#")
     text = (CONFIGS.parent / name).read_text()
