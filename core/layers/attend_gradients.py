@@ -18,7 +18,7 @@ Drop = Callable[[tf.Tensor], tf.Tensor]
 def weighted_values(
     q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, bias: tf.Tensor | None, drop: Drop | None = None
 ) -> tf.Tensor:
-    """Returns `softmax(q k' + bias) v` [batch, time, groups, heads, value size].
+    """Returns `softmax(q k') v` [batch, time, groups, heads, value size], its scores where `bias` isn't negative.
 
     `q` is [batch, time, groups, heads, size], `k` and `v` are [batch, keys, groups, size]; the `bias` broadcasts to
     [batch, groups, heads, time, keys], and has no gradient. Weights go through `drop`, in the same shape.
@@ -34,7 +34,9 @@ def weighted_values(
         by_head = [batch, groups, heads, time, keys]
         if bias is not None:
             wide = tf.cast(bias, scores.dtype)
-            scores = scores + tf.squeeze(wide, 2) if heads == 1 else tf.reshape(scores, by_head) + wide
+            wide, scores = (tf.squeeze(wide, 2), scores) if heads == 1 else (wide, tf.reshape(scores, by_head))
+            # Selected, not added: a key that is masked may be no number, and no query may see it then either.
+            scores = tf.where(wide < 0.0, wide, scores)
         softmax = tf.reshape(tf.nn.softmax(scores), [batch, groups, heads * time, keys])
         weights = tf.cast(softmax, v.dtype)
         if drop is not None:
@@ -59,7 +61,7 @@ def weighted_values(
 
 
 def bias_of(mask: tf.Tensor) -> tf.Tensor:
-    """Returns what to add to scores: nothing where `mask` is true, and elsewhere so much that no weight is left."""
+    """Returns zero where `mask` is true, and elsewhere a score so low that no weight is left."""
     # A logarithm, because XLA computes one once: a selection it would repeat wherever scores are read, in each layer.
     return tf.maximum(tf.math.log(tf.cast(mask, tf.float32)), 0.5 * tf.float32.min)
 
