@@ -5,6 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from core.layers.pool_gradients import max_pool
 from core.layers.rows import for_any_rows
 from core.layers.shapes import check_floats, check_rank, sizes, widen
 from core.layers.windows import SPACE, Ints, Padding, Pairs, pad_space, per_axis, read_padding
@@ -57,8 +58,8 @@ class MaxPool(_Pooling):
 
         def pool(x: tf.Tensor) -> tf.Tensor:
             if isinstance(padding, str):
-                return _pool(tf.nn.max_pool, x, window, stride, padding)
-            return _pool(tf.nn.max_pool, pad_space(x, padding, float("-inf")), window, stride, "VALID")
+                return _pool(max_pool, x, window, stride, padding)
+            return _pool(max_pool, pad_space(x, padding, float("-inf")), window, stride, "VALID")
 
         return for_any_rows(lambda x: _largest(pool, x), x)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from core.layers import LayerNorm, MultiHeadAttention, RMSNorm, gelu
+from core.layers import LayerNorm, MaxPool, MultiHeadAttention, RMSNorm, gelu
 from core.random import Rng
 
 RNG = Rng.from_seed(3)
@@ -30,6 +30,7 @@ MADE = {
     "LayerNorm without offset": lambda: norm(LayerNorm, offset=False),
     "RMSNorm": lambda: norm(RMSNorm),
     "gelu": lambda: (gelu, ()),
+    "MaxPool": lambda: (MaxPool(3, stride=2, padding=[1]), ()),
 }
 
 
@@ -52,6 +53,27 @@ def test_compiled_or_not_two_derivatives_are_the_same(name):
     for one, other in zip(compiled, plain, strict=True):
         largest = np.abs(tf.convert_to_tensor(other)).max()
         np.testing.assert_allclose(tf.convert_to_tensor(one), other, rtol=1e-4, atol=1e-5 * max(1.0, largest))
+
+
+@pytest.mark.parametrize("batch", [4, None])
+@pytest.mark.parametrize("axes", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("window", "stride", "padding"), [(2, 2, "VALID"), (3, 2, "SAME"), (3, 1, "SAME"), (2, 3, "SAME"), (3, 2, 1)]
+)
+def test_of_equal_values_in_a_pool_the_same_one_has_the_gradient(window, stride, padding, axes, batch):
+    pads = [(padding, padding)] * axes if isinstance(padding, int) else padding
+    pool = MaxPool([window] * axes, stride=[stride] * axes, padding=pads)
+    x = tf.round(2.0 * RNG.normal([4, *[7] * axes, 3]))  # of which many are equal
+
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(tf.sin(1.0 + pool(x)))
+        return tape.gradient(loss, x)
+
+    signature = [tf.TensorSpec([batch, *x.shape[1:]])]
+    plain, compiled = (tf.function(gradient, jit_compile=jit, input_signature=signature)(x) for jit in (None, True))
+    np.testing.assert_allclose(compiled, plain, rtol=1e-6, atol=1e-6)
 
 
 def test_gelu_is_that_of_tensorflow():
