@@ -51,6 +51,11 @@ def in_xla() -> bool:
     return bool(control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
 
 
+def in_xla_on_cpu() -> bool:
+    """Says whether XLA compiles it for a CPU, whose products are exact: a GPU would round their factors."""
+    return in_xla() and all(device.device_type == "CPU" for device in tf.config.list_logical_devices())
+
+
 def traced_for_each(function: Callable[..., Any], **settings: Any) -> Any:
     """Returns a `tf.function` of a method of which each object has its own, traced once.
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from core.tracing import in_xla
+from core.tracing import in_xla_on_cpu
 
 
 def normalised(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor | None, *, epsilon: float, centred: bool) -> tf.Tensor:
@@ -37,7 +37,7 @@ def normalised(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor | None, *, epsi
 
 def _along_rows(x: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
     """Returns the sums of `x` [rows, size] times `weights` [size], as [rows, 1]."""
-    # XLA adds up one number after the other, each waiting for the last; but a GPU would round a product's factors.
-    if in_xla() and all(device.device_type == "CPU" for device in tf.config.list_logical_devices()):
+    # XLA adds up one number after the other, each waiting for the last.
+    if in_xla_on_cpu():
         return tf.matmul(x, weights[:, tf.newaxis])
     return tf.reduce_sum(x * weights, -1, keepdims=True)

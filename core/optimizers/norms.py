@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from core.optimizers.transform import Tensors
-from core.tracing import in_xla
+from core.tracing import in_xla, in_xla_on_cpu
 
 _FEW, _COLUMNS = 2048, 128  # numbers that are added up as they are, and those in a row of more
 LEAST, _MOST = 1e-16, 1e18  # norms whose squares, and those of what counts in them, are in the range of float32
@@ -36,7 +36,7 @@ def half_of_squares(x: tf.Tensor) -> tf.Tensor:
         return tf.nn.l2_loss(x)
     # XLA adds up one number after the other, each waiting for the last; a product with ones it computes as vectors are,
     # many at a time. And beside an `l2_loss`, in a loop, it copies all that the loop carries.
-    if x.shape.num_elements() < _FEW:
+    if not in_xla_on_cpu() or (x.shape.num_elements() or 0) < _FEW:
         return 0.5 * tf.reduce_sum(tf.square(x))
     x = tf.reshape(x, [-1])
     whole = x.shape[0] // _COLUMNS * _COLUMNS
