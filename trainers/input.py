@@ -97,8 +97,9 @@ class Input:
     @property
     def batch_spec(self) -> dict[str, tf.TensorSpec]:
         """Returns the specs of a step's batch on one replica, [microbatches, rows, ...], as phases read it."""
-        spec = self._reading_from(0).chunks(0).element_spec
-        return {key: tf.TensorSpec(x.shape[1:], self.source.spec[key].dtype) for key, x in spec.items()}
+        kept = next(iter(self._reading_from(0).chunks(0).element_spec.values()))
+        spec = self.source.spec  # what is kept may have other shapes, and other features
+        return {key: tf.TensorSpec([*kept.shape[1:3], *x.shape], x.dtype) for key, x in spec.items()}
 
     def batch_of(self, step: int) -> Batch:
         """Returns the whole global batch of a step, [microbatches, rows, ...], whatever the replicas."""

@@ -37,7 +37,10 @@ from core.random import Rng
 
 
 class Kept(NamedTuple):
-    """Examples as they are kept, narrower than steps read them, and how a step makes of them what it reads."""
+    """Examples as they are kept, narrower than steps read them, and how a step makes of them what it reads.
+
+    `gather` returns them [n, ...]; `decode` is given any number of axes in front, of a step [microbatches, rows, ...].
+    """
 
     spec: dict[str, tf.TensorSpec]
     gather: Callable[[tf.Tensor], dict[str, tf.Tensor]]

@@ -50,7 +50,8 @@ def _check_examples(source: Source) -> None:
     mapped = {key: x.numpy() for key, x in in_graph.items()}
     _check_same(source, whole, mapped, np.arange(len(numbers)), "gathered in a graph")
     if kept := source.kept:
-        decoded = {key: x.numpy() for key, x in kept.decode(kept.gather(tf.constant(numbers))).items()}
+        gathered = {key: x[tf.newaxis] for key, x in kept.gather(tf.constant(numbers)).items()}  # as microbatches are
+        decoded = {key: x[0].numpy() for key, x in kept.decode(gathered).items()}
         _check_same(source, whole, decoded, np.arange(len(numbers)), "gathered as it is kept, and decoded")
 
 
