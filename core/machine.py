@@ -1,4 +1,4 @@
-"""What machine this is: its processor, and how much memory there is for this process."""
+"""What machine this is: its processor, and the cores and the memory that there are for this process."""
 
 import os
 import platform
@@ -15,6 +15,11 @@ def processor() -> str:
         return platform.machine()
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.machine())
+
+
+def usable_cores() -> int:
+    """Returns how many cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def machine_memory() -> int:

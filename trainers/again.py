@@ -15,7 +15,7 @@ def pass_steps(trainer: Trainer, end: int) -> None:
     """Takes the steps before `end` as training does, but calls no hook."""
     if trainer.step < end:
         exchange = trainer.train_step.exchange
-        run = exchange.guarded(trainer.chunk.get_concrete_function())
+        run = trainer.program_again
         chunk_steps, chunks = trainer.input.chunk_steps, trainer.input.chunks_from(trainer.step)
         with repeatable_or_refused(trainer.experiment.deterministic):
             # Without a step, as training begins: on a mesh the first call decides in which order variables are written.

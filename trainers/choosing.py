@@ -6,7 +6,6 @@ trained by it. The choice is in the workdir before the first step, and a run tha
 
 import json
 import math
-import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,24 +13,19 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from core.arguments import listed
-from core.disk import write_whole
 from core.distribution import Agreement
 from core.engine import ALL_WELL, TrainStep
-from core.machine import processor
 from core.workers import is_chief
-from trainers.compiling import AUTO, OFF, XLA, Compile, compile_words, what_to_compile
+from trainers.compiling import AUTO, CHOICE, OFF, XLA, Compile, what_to_compile
+from trainers.kept_choice import KeptChoice
 from trainers.refused_by_xla import refused_by_xla
 from trainers.run_state import RunState
-from trainers.workdir import json_text
 
 CALL_SECONDS = 0.15  # that a measured call takes at least, if the chunk has as many steps
 MEASURING_SECONDS = 4.0  # once the programs are made
 MAKING_SECONDS = 30.0  # which further programs may take; the first of XLA's is made, however long that takes
 LEAST_ROUNDS, MOST_ROUNDS = 2, 7
 ENOUGH = 1.03  # times as fast as without XLA has a choice to be: that it compiles for seconds at each start has to pay
-FILE = "compile.json"
-
 Program = Callable[[Any, Any], object]  # a chunk and the place in it
 
 
@@ -54,22 +48,13 @@ class Choosing:
         *,
         note: Callable[[str], object],
         alive: Callable[[], object],
+        look: Callable[[], object] = lambda: None,
         clock: Callable[[], float] = time.perf_counter,
     ):
-        """`make_program` traces a chunk of `train_step` as that compiles then."""
+        """`make_program` traces a chunk of `train_step` as that compiles then; `look` may leave, on all workers."""
         self._train_step, self._make_program, self._state = train_step, make_program, state
-        self._agreement, self._note, self._alive, self._clock = agreement, note, alive, clock
-        self._file, settings = state.workdir.path / FILE, state.settings
-        self._where = {
-            "processor": processor(),
-            "cores": os.cpu_count(),
-            "devices": [device.device_type for device in tf.config.list_logical_devices()],
-            "tensorflow": tf.__version__,
-            "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "default"),
-            "replicas": train_step.exchange.replicas,
-            "global_batch_size": settings.global_batch_size,
-            "microbatches": settings.microbatches,
-        }
+        self._agreement, self._note, self._alive, self._look, self._clock = agreement, note, alive, look, clock
+        self._kept = KeptChoice(train_step, state, note=note)
 
     @property
     def asked(self) -> bool:
@@ -79,7 +64,7 @@ class Choosing:
 
     def choose(self, stacked: Any) -> Program:
         """Returns the program that is remembered for this machine, or else the fastest one, by steps of a chunk."""
-        remembered = self._remembered()
+        remembered = self._of_chief(self._kept.here)
         if remembered is not None:
             try:
                 program = self._made(remembered, stacked, 0)
@@ -87,9 +72,9 @@ class Choosing:
                 reason = refused_by_xla(error)
                 if reason is None:
                     raise
-                self._note(f"compile: {_said(remembered)}, as `{FILE}` remembers, is out: {reason}: measured again")
+                self._note(f"compile: {_said(remembered)}, as `{CHOICE}` remembers, is out: {reason}: measured again")
             else:
-                self._note(f"compile: {_said(remembered)}, as `{FILE}` remembers")
+                self._note(f"compile: {_said(remembered)}, as `{CHOICE}` remembers")
                 return program
         state = self._state
         counted = state.skipping.variables if state.skipping else []
@@ -102,10 +87,17 @@ class Choosing:
             for part, value in kept:
                 part.assign(value)
 
+    def again(self) -> Program:
+        """Returns the program that the run has taken, wherever it was chosen; nothing is measured, nothing written."""
+        words = self._of_chief(self._kept.anywhere)
+        self._train_step.compile(what_to_compile(words or OFF))
+        return self._make_program()
+
     def _fastest(self, stacked: Any) -> Program:
         began, refused = self._clock(), dict[str, str]()
         programs = {OFF: Choice(OFF, self._made(OFF, stacked, 1))}
         last = -math.inf  # seconds that the one before took
+        self._look()
         for words in self._others():
             making = self._clock()
             if self._agreed(making - began + last > MAKING_SECONDS):
@@ -114,17 +106,20 @@ class Choosing:
             self._alive()
             try:
                 programs[_said(words)] = Choice(words, self._made(words, stacked, 1))
-            except (tf.errors.OpError, ValueError, TypeError) as error:
-                reason = refused_by_xla(error)
+            except tf.errors.OpError as error:
+                full = isinstance(error, tf.errors.ResourceExhaustedError)  # XLA may take more than kernels do
+                reason = "there is no room for its program" if full else refused_by_xla(error)
                 if reason is None:
                     raise
                 refused[_said(words)] = reason
                 self._note(f"compile: {_said(words)} is out: {reason}")
             last = self._clock() - making
+            self._look()
         seconds = self._timed(programs, stacked)
         best = min(seconds, key=lambda name: seconds[name] * (1.0 if name == OFF else ENOUGH), default=OFF)
         chosen = programs[self._agreement.first_text(best if is_chief() else None) or OFF]
-        self._remember(chosen.compile, seconds, refused)
+        if is_chief():
+            self._kept.write(chosen.compile, seconds, refused)
         told = ", ".join(f"{name} {1e3 * x:.3g} ms" for name, x in seconds.items()) or "a step wasn't finite"
         self._note(f"compile: {_said(chosen.compile)} (a step: {told}; measured in {self._clock() - began:.1f} s)")
         self._train_step.compile(what_to_compile(chosen.compile))
@@ -134,6 +129,8 @@ class Choosing:
         """Lists what there is to choose besides nothing: all of it, or one update alone."""
         updates = list(self._train_step.specs)
         self._train_step.compile(True)
+        if not self._train_step.compiles:
+            return []
         alone = [] if len(updates) == 1 and not self._train_step.whole else updates
         return [XLA, *({name: XLA} for name in alone)]
 
@@ -146,7 +143,7 @@ class Choosing:
 
     def _timed(self, programs: Mapping[str, Choice], stacked: Any) -> dict[str, float]:
         """Returns the median seconds of a step with each program; nothing where a step isn't finite."""
-        steps = self._state.input.chunk_steps
+        steps, unit = self._state.input.chunk_steps, self._state.settings.local_steps or 1  # a round is taken whole
         first = self._state.step - self._state.step % steps
 
         def call(program: Program, count: int) -> float:
@@ -154,18 +151,20 @@ class Choosing:
             began = self._clock()
             program(stacked, self._place(first, first, first + count))
             fine = int(self._state.progress.bad_step) == ALL_WELL  # waits for the steps
-            return self._clock() - began if fine else math.nan
+            return (self._clock() - began) / count if fine else math.nan
 
         found: dict[str, list[float]] = {name: [] for name in programs}
-        once = [call(choice.program, 1) for choice in programs.values()]
+        once = [call(choice.program, unit) for choice in programs.values()]
         if any(map(math.isnan, once)):
             return {}
-        count = self._agreed_count(min(steps, max(1, int(CALL_SECONDS / max(min(once), 1e-6)))))
+        rounds = max(1, int(CALL_SECONDS / max(unit * min(once), 1e-6)))
+        count = self._agreed_count(min(steps, unit * rounds))
         began = self._clock()
         for turn in range(MOST_ROUNDS):
+            self._look()
             names = list(programs)[:: 1 if turn % 2 == 0 else -1]
             for name in names:
-                found[name].append(call(programs[name].program, count) / count)
+                found[name].append(call(programs[name].program, count))
             if self._agreed(turn + 1 >= LEAST_ROUNDS and self._clock() - began > MEASURING_SECONDS):
                 break
         fine = not any(math.isnan(x) for seconds in found.values() for x in seconds)
@@ -182,49 +181,14 @@ class Choosing:
         """Returns what the chief says, whose clock counts for all."""
         return self._agreement.first_text(str(own) if is_chief() else None) == "True"
 
-    def _agreed_count(self, own: int) -> int:
-        return int(self._agreement.first_text(str(own) if is_chief() else None) or 1)
-
-    def _remembered(self) -> Compile | None:
-        """Returns the choice of an earlier start, if it was made on such a machine; the chief's counts for all."""
-        text = self._agreement.first_text(self._read() if is_chief() else None)
+    def _of_chief(self, read: Callable[[], Compile | None]) -> Compile | None:
+        """Returns the choice that the chief reads, if it finds one: it counts for all."""
+        found = read() if is_chief() else None
+        text = self._agreement.first_text(None if found is None else json.dumps(found))
         return json.loads(text) if text else None
 
-    def _read(self) -> str | None:
-        try:
-            kept = json.loads(self._file.read_bytes())
-            where, words = kept["measured_on"], compile_words(kept["compile"])
-            if words == AUTO:
-                raise ValueError("it holds no choice")
-            self._train_step.compile(what_to_compile(words))
-        except FileNotFoundError:
-            return None
-        except (
-            OSError,
-            ValueError,
-            LookupError,
-            TypeError,
-            AttributeError,
-            RecursionError,
-        ):  # a damaged file: it is made anew
-            self._note(f"compile: `{FILE}` can't be read: measured again")
-            return None
-        differs = [key for key, value in self._where.items() if where.get(key) != value]
-        if differs:
-            told = listed(f"{key} was {where.get(key)}, and is {self._where[key]}" for key in differs)
-            self._note(f"compile: `{FILE}` was measured elsewhere ({told.replace('`', '')}): measured again")
-            return None
-        return json.dumps(words)
-
-    def _remember(self, words: Compile, seconds: Mapping[str, float], refused: Mapping[str, str]) -> None:
-        if is_chief():
-            kept = {
-                "compile": words,
-                "seconds_a_step": dict(seconds),
-                "refused": dict(refused),
-                "measured_on": self._where,
-            }
-            write_whole({self._file: json_text(kept).encode()})
+    def _agreed_count(self, own: int) -> int:
+        return int(self._agreement.first_text(str(own) if is_chief() else None) or 1)
 
 
 def _said(words: Compile) -> str:

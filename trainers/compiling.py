@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from core.errors import ConfigurationError, did_you_mean, shown
 
 OFF, XLA, AUTO = "off", "xla", "auto"
+CHOICE = "compile.json"  # the file of a workdir that keeps what "auto" has chosen
 WORDS = {True: XLA, False: OFF}  # what was said before there were three
 
 Compile = str | Mapping[str, str]

@@ -19,16 +19,17 @@ _CORE = Path(core.__file__).resolve().parent
 def refused_by_xla(error: BaseException) -> str | None:
     """Returns why XLA refused a program, or None where the error is another."""
     text = str(error)
-    if not isinstance(error, tf.errors.OpError) or not ("tf2xla" in text or "XLA" in text) or "determinis" in text:
+    said = _LINE.sub("", text)  # what folders, files and functions are called says nothing
+    if not isinstance(error, tf.errors.OpError) or not ("tf2xla" in said or "XLA" in said) or "determinis" in said:
         return None
-    operation = _OPERATION.search(text)
-    telling = [line.strip() for line in text.split("\n") if "XLA" in line or "tf2xla" in line]
+    operation = _OPERATION.search(said)
+    first = said.strip().split("\n")[0]
     if operation:
         what = f"`{next(filter(None, operation.groups()))}`"
-    elif "fixed tensor list size" in text:
+    elif "fixed tensor list size" in said:
         what = "gradients through a loop of unknown length (give `tf.while_loop` its `maximum_iterations`)"
     else:
-        what = f"the step ({telling[0][:200]})"
+        what = f"the step ({first[:200]})"
     return f"XLA can't compile {what}{_maker(text)}"
 
 

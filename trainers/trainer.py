@@ -180,19 +180,29 @@ class Trainer:
         with self._explained():
             nowhere = exchange.handed(tf.zeros([3], tf.int64))
             exchange.noting(self._run_chunk, stacked, nowhere)
-        verb, chunk_steps = "compiled" if self.train_step.compiled else "traced", self.input.chunk_steps
-        if self.train_step.loop_apart:
-            self.telemetry.note(self.train_step.loop_apart)
+        verb, chunk_steps = "compiled" if self.train_step.compiles else "traced", self.input.chunk_steps
+        for what in self.train_step.left_out:
+            self.telemetry.note(what)
         self.telemetry.note(f"{verb} in {time.perf_counter() - began:.1f} s; {chunk_steps} steps a chunk")
         if short := self.settings.short_chunks(chunk_steps):
             self.telemetry.warn_once(short)
 
     def program(self, stacked: Batch) -> Callable[[Batch, tf.Tensor], object]:
         """Traces a chunk of steps, compiled as asked for or as is found to be fastest by this one's steps."""
-        said, alive = self.telemetry.note, self.watchdog.alive
-        choosing = Choosing(self.train_step, self._traced, self.state, self.agreement, note=said, alive=alive)
+        choosing = self._choosing()
         with self._explained():
             return choosing.choose(stacked) if choosing.asked else self._traced()
+
+    @functools.cached_property
+    def program_again(self) -> Callable[[Batch, tf.Tensor], object]:
+        """A chunk of steps, traced as the run has taken them: by what "auto" has chosen, wherever that was."""
+        choosing = self._choosing()
+        with self._explained():
+            return choosing.again() if choosing.asked else self._traced()
+
+    def _choosing(self) -> Choosing:
+        said, alive, look = self.telemetry.note, self.watchdog.alive, self._leave_untrained
+        return Choosing(self.train_step, self._traced, self.state, self.agreement, note=said, alive=alive, look=look)
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
@@ -310,6 +320,14 @@ class Trainer:
         error = leaving_capsule(self.experiment, self.settings, self.workdir, self.input, error, step)
         self.agreement.barrier()  # a worker that left before the chief has written it would end the chief
         return error
+
+    def _leave_untrained(self) -> None:
+        """Leaves before the first step if a signal asks for it: what is measured takes its time, and trains nothing."""
+        if self.agreement.any_worker(self._preemption.signal is not None):
+            raise PreemptedError(
+                f"stopped by {self._preemption.name} before the first step: nothing has changed since the last "
+                "checkpoint, if there is one. Run the same command again to go on."
+            )
 
     def _leave_for_now(self) -> None:
         self.watchdog.begin("save", "the last checkpoint")

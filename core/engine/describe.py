@@ -38,6 +38,7 @@ class Access(NamedTuple):
     ancestries: Mapping[str, Ancestry]  # what each output hangs on
     keeps: frozenset[Any] = frozenset()  # references of the variables whose next values a history returns
     convolves: bool = False
+    loops: bool = False  # whether it convolves in a loop of its own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,7 +150,7 @@ def _trace(
     replicas: int,
 ) -> tuple[Any, Access]:
     seed, read, variables = Rng.from_seed(0), set[str](), list[tf.Variable]()
-    unused, asks_progress, convolves, seen = set[str](), False, False, _Mixing(replicas)
+    unused, asks_progress, convolves, loops, seen = set[str](), False, False, False, _Mixing(replicas)
 
     def noticed(b: Batch, step: tf.Tensor, progress: tf.Tensor) -> Any:
         rng = seed._replace(moment=Moment(step, progress=progress))
@@ -175,19 +176,40 @@ def _trace(
             used = [bool(tensor.consumers()) for tensor in function.inputs]  # the variables come last
             unused = {key for key, is_used in zip(sorted(batch), used, strict=False) if not is_used}
             asks_progress = used[len(batch) + 1]
-            convolves = _convolves(function)
+            convolves, loops = _convolutions(function)
     unread = frozenset(read & unused)
     access = Access(
-        frozenset(read), unread, tuple(variables), seen.mixes, asks_progress, averages, found, convolves=convolves
+        frozenset(read),
+        unread,
+        tuple(variables),
+        seen.mixes,
+        asks_progress,
+        averages,
+        found,
+        convolves=convolves,
+        loops=loops,
     )
     return result, access
 
 
-def _convolves(function: Any) -> bool:
-    """Says whether a traced function, or one that it calls, holds a convolution."""
+def _convolutions(function: Any) -> tuple[bool, bool]:
+    """Says whether a traced function, or one that it calls, holds a convolution, and whether a loop of it does."""
     graph = function.graph.as_graph_def()
-    nodes = [graph.node, *(called.node_def for called in graph.library.function)]
-    return any(_CONVOLUTION.match(node.op) for of_one in nodes for node in of_one)
+    library = {called.signature.name: called.node_def for called in graph.library.function}
+    everywhere = [graph.node, *library.values()]
+    bodies = {node.attr["body"].func.name for nodes in everywhere for node in nodes if "body" in node.attr}
+    within, found = list(bodies), set[str]()
+    while within:
+        if (name := within.pop()) in library and name not in found:
+            found.add(name)
+            within += [named for node in library[name] for named in _called(node)]
+    convolving = [any(_CONVOLUTION.match(node.op) for node in nodes) for nodes in everywhere]
+    return any(convolving), any(_CONVOLUTION.match(node.op) for name in found for node in library[name])
+
+
+def _called(node: Any) -> list[str]:
+    """Lists the functions that a node may call."""
+    return [node.op, *(value.func.name for value in node.attr.values())]
 
 
 class _Mixing:

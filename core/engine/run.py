@@ -196,10 +196,10 @@ class PhaseRunner:
         def swept(values: Batch, index: tf.Tensor, cotangents: Batch | None) -> tuple[Additive, Rows]:
             return self._swept(plan, sweep, values, index, asked._replace(cotangents=cotangents))
 
-        # Several replicas can compile the arithmetic of an update alone, not the collective after it, nor one in it. It
-        # is wrapped within the replica: what is wrapped outside is traced for one, and called, variables too, by all.
-        alone, fn = self.exchange.replicas == 1 or not plan.phase.mixes_rows, swept
-        if plan.name in self.compiled and alone and asked.cotangents is None:
+        # Several replicas can compile the arithmetic of an update alone, not the collective after it. It is wrapped
+        # within the replica: what is wrapped outside is traced for one, and called, with its variables, by all.
+        fn = swept
+        if plan.name in self.compiled and asked.cotangents is None:
             sweep.compiled = plan.name in self.loops_apart and plan.microbatches > 1
             if not sweep.compiled:
                 fn = lambda *args: tf.function(swept, autograph=False, jit_compile=True)(*args)  # noqa: E731

@@ -107,13 +107,26 @@ class TrainStep:
         convolving = next(iter(self.runner.loops_apart), None)
         self.one_program = alone and not convolving  # whether a chunk can be
         self.whole = what is True and self.one_program
-        self.loop_apart = (
-            f"the loop of steps stays TensorFlow's: `{convolving}` convolves, which on a CPU takes XLA many times as "
-            "long in a loop of its own"
-            if what is True and alone and convolving
-            else None
-        )
-        self.runner.compiled = frozenset() if what is False or self.whole else frozenset(named)
+        not_compiled = self._not_compiled(named, on_cpu)
+        self.runner.compiled = frozenset() if what is False or self.whole else frozenset(named) - not_compiled.keys()
+        self.compiles = self.whole or bool(self.runner.compiled)  # anything at all
+        self.left_out = [f"XLA doesn't compile `{name}`: it {why}" for name, why in not_compiled.items() if what]
+        if what is True and alone and convolving:
+            self.left_out.append(
+                f"the loop of steps stays TensorFlow's: `{convolving}` convolves, which on a CPU takes XLA many times "
+                "as long in a loop of its own"
+            )
+
+    def _not_compiled(self, named: Collection[str], on_cpu: bool) -> dict[str, str]:
+        """Returns why XLA doesn't compile some of the updates that are named."""
+        plans = [plan for plan in self.plans if plan.name in named]
+        # Nor can XLA compile the collectives in an update that mixes rows.
+        mixing = [plan.name for plan in plans if plan.phase.mixes_rows and self.exchange.replicas > 1]
+        looping = [plan.name for plan in plans if plan.access.loops and on_cpu]
+        return {
+            **dict.fromkeys(mixing, "mixes the rows of all replicas"),
+            **dict.fromkeys(looping, "convolves in a loop of its own, which on a CPU takes XLA many times as long"),
+        }
 
     @property
     def updates(self) -> list[str]:

@@ -1,23 +1,26 @@
 """`Trainer.compile`: what is compiled by which word, what is chosen by "auto" and remembered, and what is refused."""
 
 import json
+import signal
 import types
 
 import pytest
 import tensorflow as tf
 
 from core import layers
-from core.errors import ConfigurationError
+from core.errors import ConfigurationError, PreemptedError
 from core.optimizers import sgd
-from core.task import Loss, Update
+from core.task import Loss, Update, all_rows
 from core.telemetry import Telemetry
 from core.testing.replicas import on_virtual_cpus
 from models.classifiers.convnet import ConvNetClassifier
 from models.classifiers.mlp import MlpClassifier
 from tests.trainers.trainer_lab import Lines, hashes, make, train
-from trainers.choosing import FILE, Choosing
-from trainers.compiling import compile_words
+from trainers.again import pass_steps
+from trainers.choosing import Choosing
+from trainers.compiling import CHOICE, compile_words
 from trainers.gin_audit.identity import spelt_today
+from trainers.refused_by_xla import refused_by_xla
 from trainers.rehearsal import Rehearsal
 from trainers.settings import Settings
 
@@ -72,7 +75,7 @@ def test_what_auto_measures_trains_nothing_and_is_remembered(replicas, tmp_path)
 
     auto = made("auto", compile="auto")
     said = run(auto)
-    kept = json.loads((auto.workdir.path / FILE).read_text())
+    kept = json.loads((auto.workdir.path / CHOICE).read_text())
     assert kept["seconds_a_step"].keys() == {"off", "xla"} | ({"net by xla"} if replicas == 1 else set())
     assert f"compile: {kept['compile']} (a step: off " in said
     plain = made("plain", compile=kept["compile"])
@@ -83,13 +86,38 @@ def test_what_auto_measures_trains_nothing_and_is_remembered(replicas, tmp_path)
     assert again.train_step.compiled == auto.train_step.compiled
 
 
+def bytes_of(trainer):
+    return {path: variable.numpy().tobytes() for path, variable in trainer.state.variables.items()}
+
+
+def test_steps_that_are_taken_again_are_taken_by_the_program_of_the_run(tmp_path):
+    auto, plain = make(tmp_path, "auto", compile="auto"), make(tmp_path, "plain", compile="xla")
+    (auto.workdir.path / CHOICE).write_text(json.dumps({"compile": "xla", "measured_on": {"processor": "Z80"}}))
+    for trainer in (auto, plain):
+        pass_steps(trainer, 7)
+        pass_steps(trainer, 10)
+        assert trainer.train_step.compiled is True
+        assert trainer.chunk.experimental_get_tracing_count() == 1
+    assert bytes_of(auto) == bytes_of(plain)
+
+
+def test_who_is_told_to_leave_while_programs_are_measured_leaves_without_a_step(tmp_path):
+    trainer = make(tmp_path, compile="auto")
+    before = bytes_of(trainer)
+    trainer._preemption.signal = signal.SIGTERM  # in the loop it is a wish, for there is something to save
+    with pytest.raises(PreemptedError, match="stopped by SIGTERM before the first step: nothing has changed"):
+        trainer.warm_up(next(trainer.input.chunks_from(0)))
+    assert bytes_of(trainer) == before
+    assert not (trainer.workdir.path / CHOICE).exists()
+
+
 def choose(trainer, programs=None, **more):
     """Chooses with programs and a clock of the test's own; returns the words chosen, and what was said."""
     notes = []
     own = Choosing(trainer.train_step, programs or trainer._traced, trainer.state, trainer.agreement,
                    note=notes.append, alive=lambda: None, **more)  # fmt: skip
     own.choose(next(trainer.input.chunks_from(0)))
-    return json.loads((trainer.workdir.path / FILE).read_text())["compile"], "\n".join(notes)
+    return json.loads((trainer.workdir.path / CHOICE).read_text())["compile"], "\n".join(notes)
 
 
 class Clock:
@@ -132,6 +160,19 @@ def test_no_more_programs_are_made_than_there_is_time_for(tmp_path):
     assert kept["refused"] == {"net by xla": "programs take too long to make"}
 
 
+def test_a_program_that_finds_no_room_is_out(tmp_path):
+    trainer = make(tmp_path, compile="auto")
+
+    def program():
+        if trainer.train_step.compiled:
+            raise tf.errors.ResourceExhaustedError(None, None, "Out of memory while trying to allocate 3.64TiB.")
+        return lambda stacked, place: None
+
+    words, said = choose(trainer, program)
+    assert words == "off"
+    assert "compile: xla is out: there is no room for its program" in said
+
+
 def test_what_is_timed_without_training_is_what_auto_has_chosen(tmp_path):
     clock = Clock(1.0, 0.9, 0.6)
     choose(make(tmp_path, compile="auto"), clock.program, clock=clock)
@@ -157,10 +198,12 @@ def test_a_step_that_isnt_finite_while_it_is_measured_chooses_nothing(tmp_path):
     [
         (lambda kept: kept["measured_on"].update(processor="Z80"), "measured elsewhere (processor was Z80, and is "),
         (lambda kept: kept["measured_on"].update(replicas=4), "replicas was 4, and is 1"),
+        (lambda kept: kept["measured_on"].update(configuration="f00"), "configuration was f00, and is "),
         (lambda kept: kept.update(compile={"nett": "xla"}), "measured again"),
         (lambda kept: kept.clear(), "can't be read: measured again"),
         (lambda kept: kept.update(compile=3), "can't be read: measured again"),
         (lambda kept: kept.update(compile="auto"), "can't be read: measured again"),
+        (lambda kept: kept.update(measured_on=[]), "can't be read: measured again"),
     ],
 )
 def test_what_was_measured_elsewhere_is_measured_again(damage, says, tmp_path):
@@ -168,7 +211,7 @@ def test_what_was_measured_elsewhere_is_measured_again(damage, says, tmp_path):
     assert choose(trainer, clock.program, clock=clock)[0] == "xla"
     clock = Clock(0.1)  # the one that is remembered
     assert "as `compile.json` remembers" in choose(trainer, clock.program, clock=clock)[1]
-    file = trainer.workdir.path / FILE
+    file = trainer.workdir.path / CHOICE
     kept = json.loads(file.read_text())
     damage(kept)
     file.write_text(json.dumps(kept))
@@ -197,7 +240,7 @@ def test_what_xla_cant_compile_is_named_with_its_line_and_auto_goes_without(tmp_
         train(make(tmp_path, "xla", task=texts, compile="xla"))
     auto = make(tmp_path, "auto", task=texts, compile="auto")
     said = run(auto)
-    assert json.loads((auto.workdir.path / FILE).read_text())["compile"] == "off"
+    assert json.loads((auto.workdir.path / CHOICE).read_text())["compile"] == "off"
     assert "compile: xla is out: XLA can't compile `AsString`" in said
 
 
@@ -207,6 +250,14 @@ def test_what_is_remembered_and_cant_be_compiled_any_more_is_measured_again(tmp_
     words, said = choose(make(tmp_path, task=texts, compile="auto"))
     assert words == "off"
     assert "compile: xla, as `compile.json` remembers, is out: XLA can't compile `AsString`" in said
+
+
+def test_names_of_folders_say_nothing_of_xla():
+    place = 'File "/determinism/XLA_lab/tf2xla.py", line 3, in XLA_loss'
+    failed = tf.errors.InvalidArgumentError(None, None, f"assertion failed: [3]\n{place}")
+    assert refused_by_xla(failed) is None
+    refused = tf.errors.InvalidArgumentError(None, None, f"tf2xla conversion failed: no kernel\n{place}")
+    assert "tf2xla conversion failed: no kernel" in refused_by_xla(refused)
 
 
 def looping(*, rng):
@@ -239,7 +290,7 @@ def test_a_loop_with_convolutions_stays_tensorflows_and_says_so(tmp_path):
     assert "the loop of steps stays TensorFlow's: `net` convolves" in said
     other = make(tmp_path, "mlp", compile="xla")
     assert other.train_step.whole
-    assert other.train_step.loop_apart is None
+    assert other.train_step.left_out == []
 
 
 def test_no_loop_of_xlas_convolves_whether_over_steps_or_microbatches(tmp_path):
@@ -249,6 +300,49 @@ def test_no_loop_of_xlas_convolves_whether_over_steps_or_microbatches(tmp_path):
     kinds = [{node.op for node in f.node_def} for f in programs]
     assert any("Conv2DBackpropFilter" in kind for kind in kinds)
     assert not any({"While", "StatelessWhile"} & kind for kind in kinds)
+
+
+def convolving_in_a_loop(*, rng):
+    task = MlpClassifier(rng=rng, sizes=[64, 10], optimizer=sgd(0.1))
+    task.net = layer = layers.Conv2D(1, 2, 3, rng=rng)
+
+    def loss(batch, rng):
+        rows = tf.map_fn(lambda image: layer(image[tf.newaxis])[0], batch["image"])
+        return Loss(tf.reduce_sum(rows, [1, 2, 3]))
+
+    task.phases = types.MethodType(lambda self: [Update("net", loss=loss, trains=layer, optimizer=sgd(0.1))], task)
+    return task
+
+
+def mixing(*, rng):
+    task = MlpClassifier(rng=rng, sizes=[64, 10], optimizer=sgd(0.1))
+
+    def loss(batch, rng):
+        logits = task.net(batch["image"])
+        return Loss(tf.reduce_sum(logits - tf.reduce_mean(all_rows(logits), 0), 1))
+
+    made = Update("net", loss=loss, trains=task.net, optimizer=sgd(0.1), mixes_rows=True)
+    task.phases = types.MethodType(lambda self: [made], task)
+    return task
+
+
+@pytest.mark.parametrize(
+    ("task", "replicas", "why"),
+    [
+        (convolving_in_a_loop, 1, "convolves in a loop of its own, which on a CPU takes XLA many times as long"),
+        (mixing, 2, "mixes the rows of all replicas"),
+    ],
+)
+def test_an_update_that_xla_leaves_out_is_named_and_auto_has_nothing_to_choose(task, replicas, why, tmp_path):
+    strategy = on_virtual_cpus(replicas) if replicas > 1 else None
+    trainer = make(tmp_path, task=task, compile="xla", strategy=strategy, steps=10)
+    said = run(trainer)
+    assert f"XLA doesn't compile `net`: it {why}" in said
+    assert "traced in" in said
+    programs = trainer.chunk.get_concrete_function().graph.as_graph_def().library.function
+    assert not any(f.attr["_XlaMustCompile"].b for f in programs)
+    auto = make(tmp_path, "auto", task=task, compile="auto", strategy=strategy)
+    assert choose(auto)[0] == "off"
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from typing import Any
 
 from core.disk import space_for, unfinished_folder
 from core.errors import CheckpointError, ConfigurationError
+from trainers.compiling import CHOICE
 
 FORMAT = 1
 INDEX, BATCH = "capsule.json", "batch.npz"
@@ -45,6 +46,8 @@ def write_capsule(workdir: Path, capsule: Capsule, batch: bytes, given: Path, ch
             (temporary / "config").mkdir(parents=True)
             shutil.copyfile(given, temporary / "config" / "given.gin")
             (temporary / BATCH).write_bytes(batch)
+            if (workdir / CHOICE).is_file():  # which program the run has taken
+                shutil.copyfile(workdir / CHOICE, temporary / CHOICE)
             sealed = ["config/given.gin", BATCH]
             if checkpoint is not None:
                 _link_files(checkpoint, temporary / "checkpoints" / checkpoint.name)

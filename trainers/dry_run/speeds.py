@@ -1,7 +1,6 @@
 """What this machine does in a second at best of what a step is made of."""
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -9,6 +8,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from core.estimate import Kind, Operand
+from core.machine import usable_cores
 from trainers.utilisation import best_seconds, measured_peak
 
 MOST_SECONDS, EACH_SECONDS = 6.0, 0.015  # for all kinds of operations, and for one beyond its first time
@@ -89,7 +89,7 @@ def measured_seconds(
     found = dict[Kind, Seconds]()
     supposed = {kind: times * speeds.supposed(kind).among for kind, times in kinds.items()}
     left, enough, began = sum(supposed.values()), (1 - ENOUGH) * sum(supposed.values()), time.perf_counter()
-    cores, count = len(os.sched_getaffinity(0)), _count(devices)
+    cores, count = usable_cores(), _count(devices)
     with tf.device(devices[0]):
         nothing, few = Seconds(1 / speeds.starts, 1 / speeds.steps), [Operand(tf.float32, (256,))]
         around = Seconds(*(_seconds(lambda given: -given[0], few, nothing.among, abreast) for abreast in (ABREAST, 1)))

@@ -15,7 +15,7 @@ import gin
 
 from core import checkpoint
 from core.errors import CheckpointError, ConfigurationError, TapeloopError
-from trainers import choosing as compile_choice
+from trainers.compiling import CHOICE
 from trainers.experiment import Experiment, trains_by_servers
 from trainers.hooks import EarlyStopping
 from trainers.session import Session
@@ -51,9 +51,9 @@ def run(session: Session) -> int:
         whole, killed = Path(scratch) / "whole", Path(scratch) / "killed"
         print(f"training {8 * unit} steps without a stop", flush=True)
         _train(flags, whole)
-        if (whole / compile_choice.FILE).exists():  # the runs have to be of one program
+        if (whole / CHOICE).exists():  # the runs have to be of one program
             killed.mkdir()
-            shutil.copy(whole / compile_choice.FILE, killed)
+            shutil.copy(whole / CHOICE, killed)
         print(f"training again, with a checkpoint at step {4 * unit} and a SIGKILL after step {kill_after}", flush=True)
         _train([*flags, f"--kill_after_step={kill_after}"], killed, expected=-signal.SIGKILL)
         resumed = _train(flags, killed)
