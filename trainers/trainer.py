@@ -180,10 +180,11 @@ class Trainer:
         with self._explained():
             nowhere = exchange.handed(tf.zeros([3], tf.int64))
             exchange.noting(self._run_chunk, stacked, nowhere)
-        verb, chunk_steps = "compiled" if self.train_step.compiles else "traced", self.input.chunk_steps
+        verb, chunk_steps = "compiled" if self.train_step.whole else "traced", self.input.chunk_steps
+        later = "; XLA compiles updates as they are first taken" if self.train_step.runner.compiled else ""
         for what in self.train_step.left_out:
             self.telemetry.note(what)
-        self.telemetry.note(f"{verb} in {time.perf_counter() - began:.1f} s; {chunk_steps} steps a chunk")
+        self.telemetry.note(f"{verb} in {time.perf_counter() - began:.1f} s; {chunk_steps} steps a chunk{later}")
         if short := self.settings.short_chunks(chunk_steps):
             self.telemetry.warn_once(short)
 

@@ -85,7 +85,7 @@ def measure(name: str, flags: argparse.Namespace, results: dict[str, Any]) -> No
     from benchmarks.peers.laid_out import lay_out  # which imports TensorFlow
 
     peers = [peer for peer in flags.peers if name in PEERS[peer].works]
-    own = {"machine": machine(), "rounds": flags.rounds, "found": {}}
+    own = {"machine": machine(), "rounds": flags.rounds, "found": of_others(results.get(name), peers)}
 
     def say(line: str) -> None:
         own["machine"]["highest_load"] = max(own["machine"]["highest_load"], load())
@@ -96,6 +96,14 @@ def measure(name: str, flags: argparse.Namespace, results: dict[str, Any]) -> No
         lay_out(name, Path(scratch))
         results[name] = own
         interleaved(peers, Path(scratch), rounds=flags.rounds, seconds=flags.seconds, found=own["found"], say=say)
+
+
+def of_others(before: dict[str, Any] | None, peers: Sequence[str]) -> dict[str, Any]:
+    """Returns what peers that aren't run now have found before, if that was on such a machine."""
+    here = machine()
+    if before is None or any(before["machine"][key] != here[key] for key in ("processor", "cores", "tensorflow")):
+        return {}
+    return {peer: seen for peer, seen in before["found"].items() if peer in PEERS and peer not in peers}
 
 
 def show(name: str, result: dict[str, Any]) -> None:

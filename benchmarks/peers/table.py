@@ -78,7 +78,11 @@ def targets_table(rows: Mapping[str, Row], targets: Sequence[Target]) -> tuple[l
         auto, defaults = (ratio(rows, ours, target.against) for ours in (AUTO, DEFAULTS))
         best = auto or defaults
         floor = "as it goes" if target.at_least is None else f"{target.at_least:g}"
-        cells.append([target.what, f"`{best[1]}`" if best else NONE, floor, _ratio(auto), _ratio(defaults)])
+        which = f"`{best[1]}`" if best else NONE
+        ran = [name for name in target.against if name in rows and not rows[name].wrong]
+        if best and len(ran) < len(here := [name for name in target.against if name in rows]):
+            which += f", of the {len(ran)} of {len(here)} that ran"
+        cells.append([target.what, which, floor, _ratio(auto), _ratio(defaults)])
     return head, cells
 
 

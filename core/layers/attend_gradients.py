@@ -1,8 +1,8 @@
 """The arithmetic of attention, with a gradient of few passes over what is as large as queries by keys.
 
 All else is smaller by a factor of the sequence's length: what can be done there is. The gradient of the softmax takes
-its sum over keys from the result (Dao et al., 2022), and products that are to come out turned have their small factor
-turned instead.
+its sum over keys from the result (Dao et al., 2022), and where a product is wanted transposed, its small factor is
+transposed before it.
 """
 
 from collections.abc import Callable

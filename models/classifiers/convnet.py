@@ -46,7 +46,7 @@ class ConvNet(Module):
     def __call__(self, x: tf.Tensor, rng: Rng | None = None) -> tf.Tensor:
         for i, conv in enumerate(self.convolutions):
             x = conv(x)
-            x = tf.nn.relu(self.pool(x) if i % 2 == 1 else x)  # of the largest, which is the largest of all of theirs
+            x = tf.nn.relu(self.pool(x) if i % 2 == 1 else x)  # after the pool: the same values, a quarter of the work
         x = self.dropout(flatten(x), rng and rng.fold("features"))
         x = self.dropout(tf.nn.relu(self.hidden(x)), rng and rng.fold("hidden"))
         return self.logits(x)

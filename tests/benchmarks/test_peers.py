@@ -66,6 +66,20 @@ def test_what_is_not_there_is_a_row_that_says_so():
     assert row == ["Fabric", "–", "6", "–", "–"]
 
 
+def test_a_best_of_fewer_than_are_asked_for_says_so():
+    rows = rows_of({AUTO: [found(2.0, 30.0)], "jax-step": [found(2.0, 10.0)], "jax-scan": [found(3.0, 90.0)]})
+    _, (row,) = targets_table(rows, [Target("JAX", ("jax-step", "jax-scan", "jax-indices"), 1.0)])
+    assert row == ["JAX", "`jax-step`, of the 1 of 2 that ran", "1", "3.00", "–"]
+
+
+def test_what_other_peers_have_found_stays_unless_the_machine_is_another():
+    before = {"machine": command.machine(), "found": {"jax-step": [1], "jax-scan": [2], "a peer of old": [3]}}
+    assert command.of_others(before, ["jax-scan"]) == {"jax-step": [1]}
+    assert command.of_others(None, ["jax-scan"]) == {}
+    before["machine"]["processor"] = "Z80"
+    assert command.of_others(before, ["jax-scan"]) == {}
+
+
 def test_where_only_the_first_step_is_timed_no_loss_is_compared_and_seconds_are_shown():
     rows = rows_of({"start-fit": [{"rates": [0.1]}], DEFAULTS: [{"rates": [0.25]}, {"rates": [0.5]}]})
     _, (keras, defaults) = peers_table(rows, first_step=True)

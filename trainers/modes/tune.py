@@ -46,8 +46,8 @@ class Tuning:
     def run(self) -> None:
         """Searches, and tells."""
         self.console.print(
-            f"trying settings that change no number, for about {SEARCH_SECONDS:.0f} s at most; nothing that it trains "
-            "is kept",
+            f"trying settings that change no number, for about {SEARCH_SECONDS:.0f} s at most; what it trains is "
+            "not kept",
             soft_wrap=True,
         )
         if self.trainer.settings.compile == AUTO:
