@@ -1,0 +1,144 @@
+"""The forms of a convolution's gradients, by shape: `python -m benchmarks.convolutions [--pairs=9] [--write]`
+
+Each run is a forward and a backward pass: with TensorFlow's gradients, with gradients that are convolutions of turned
+tensors, as one product of patches, and as `core.layers.Conv2D` computes it, which takes one of the first two by a rule.
+How much longer the rule takes than the fastest form is what measuring forms on each machine would gain. Which kernels
+TensorFlow takes, oneDNN's or its own, says `TF_ENABLE_ONEDNN_OPTS` in the environment.
+"""
+
+import argparse
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+import tensorflow as tf
+from rich.console import Console
+from rich.table import Table
+from tensorflow.python.util import _pywrap_util_port
+
+from benchmarks import pages
+from benchmarks.machine import machine
+from benchmarks.pairs import interleaved, ratio
+from benchmarks.peers.rounds import CHECKOUT
+from core.layers import Conv2D
+from core.layers.conv_gradients import convolve_image
+from core.random import Rng
+
+tf.get_logger().setLevel("ERROR")  # each form is traced for each shape, which is meant
+RULE = "`Conv2D`"
+RNG = Rng.from_seed(0)
+HEAD = [
+    "batch, size, channels, kernel",
+    "TensorFlow's, ms",
+    "convolutions, ms",
+    "patches, ms",
+    RULE,
+    "/ fastest",
+    "95 %",
+]
+
+
+class Shape(NamedTuple):
+    """A convolution of square images, that keeps their size."""
+
+    batch: int
+    size: int
+    channels: int
+    outputs: int
+    kernel: int
+
+    def __str__(self) -> str:
+        return f"{self.batch}, {self.size}×{self.size}, {self.channels} to {self.outputs}, {self.kernel}×{self.kernel}"
+
+
+SHAPES = (  # of the works that peers are compared by, and of a step's ends
+    Shape(64, 32, 3, 32, 3),
+    Shape(64, 32, 32, 32, 3),
+    Shape(64, 16, 32, 64, 3),
+    Shape(64, 16, 64, 64, 3),
+    Shape(64, 8, 64, 128, 3),
+    Shape(1, 64, 3, 32, 7),
+    Shape(1, 64, 32, 3, 7),
+    Shape(1, 16, 128, 128, 3),
+    Shape(16, 32, 64, 64, 1),
+)
+
+
+def own(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
+    """Leaves gradients to TensorFlow."""
+    return tf.nn.conv2d(x, w, 1, "SAME")
+
+
+def turned(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
+    """Takes convolutions for gradients."""
+    around = [((k - 1) // 2, k // 2) for k in w.shape[:2]]
+    return convolve_image(tf.pad(x, [(0, 0), *around, (0, 0)]), w)
+
+
+def patches(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
+    """Multiplies a matrix of patches."""
+    height, width, channels, outputs = w.shape
+    around = [((k - 1) // 2, k // 2) for k in (height, width)]
+    padded, size = tf.pad(x, [(0, 0), *around, (0, 0)]), x.shape[1]
+    rows = [padded[:, i : i + size, j : j + size] for i in range(height) for j in range(width)]
+    return tf.matmul(tf.concat(rows, -1), tf.reshape(w, [height * width * channels, outputs]))
+
+
+FORMS: dict[str, Callable[[tf.Tensor, tf.Tensor], tf.Tensor]] = {"own": own, "turned": turned, "patches": patches}
+
+
+def main() -> None:
+    """Prints a row for each shape."""
+    parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
+    parser.add_argument("--pairs", type=int, default=9, help="rounds of interleaved runs (default: 9)")
+    parser.add_argument("--write", action="store_true", help="bring the table of docs/performance.md up to date")
+    flags = parser.parse_args()
+    kernels = "oneDNN's" if _pywrap_util_port.IsMklEnabled() else "its own"
+    about = machine()
+    title = f"TensorFlow {about['tensorflow']} with {kernels} kernels, {about['cores']} cores of {about['processor']}"
+    rows, table = [], Table(*HEAD, title=title)
+    for shape in SHAPES:
+        rows.append(row_of(shape, pairs=flags.pairs))
+        table.add_row(*rows[-1])
+    Console(width=140).print(table)
+    if flags.write:
+        text = f"{title}:\n\n{pages.table(HEAD, rows)}"
+        pages.write(CHECKOUT / "docs", {f"convolutions, {kernels}": text}, {})
+
+
+def row_of(shape: Shape, *, pairs: int) -> list[str]:
+    """Measures the forms of one shape."""
+    layer = Conv2D(shape.channels, shape.outputs, shape.kernel, bias=False, rng=RNG)
+    x = RNG.normal([shape.batch, shape.size, shape.size, shape.channels])
+    runs = {name: pass_of(form, x, layer.w) for name, form in FORMS.items()}
+    runs[RULE] = pass_of(lambda x, _: layer(x), x, layer.w)
+    right = runs["own"]()
+    for name, run in runs.items():
+        for found, expected in zip(run(), right, strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max(), err_msg=name)
+    seconds = interleaved(runs, pairs=pairs)
+    medians = {name: float(np.median(found)) for name, found in seconds.items()}
+    fastest = min(FORMS, key=lambda name: medians[name])
+    median, low, high = ratio(seconds[RULE], seconds[fastest])
+    times = [f"{1e3 * medians[name]:.2f}" for name in (*FORMS, RULE)]
+    return [str(shape), *times, f"{median:.2f}", f"{low:.2f} to {high:.2f}"]
+
+
+def pass_of(form: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], x: tf.Tensor, w: tf.Variable) -> Callable[[], Any]:
+    """Returns a forward and backward pass, which is over when its gradients are there."""
+
+    @tf.function(autograph=False)
+    def run() -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(tf.sin(form(x, tf.convert_to_tensor(w))))
+        return tape.gradient(loss, [x, w])
+
+    return lambda: [np.asarray(gradient) for gradient in run()]
+
+
+if __name__ == "__main__":
+    main()
