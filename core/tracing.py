@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.framework import ops  # not `tf.compat.v1`, which imports all that a command leaves out
 from tensorflow.python.ops import control_flow_util  # by which TensorFlow's own loops know for whom they are traced
 
 # What TensorFlow says, what was done, and what to do instead. Its own advice is AutoGraph, which is off.
@@ -48,7 +49,7 @@ def no_python_values(who: str) -> Iterator[None]:
 
 def in_xla() -> bool:
     """Says whether what is being traced is compiled by XLA, which is quick where kernels are slow, and the reverse."""
-    return bool(control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
+    return bool(control_flow_util.GraphOrParentsInXlaContext(ops.get_default_graph()))
 
 
 def in_xla_on_cpu() -> bool:

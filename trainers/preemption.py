@@ -15,14 +15,17 @@ A checkpoint is whole or not there at all in any case.
 import contextlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
 
 from core.errors import INTERRUPTED, PreemptedError
+from core.signals import held_back
 
 STOPPING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 WISHES = (signal.SIGUSR1, signal.SIGUSR2)
+AGAIN_SECONDS = 0.01
 
 
 class InterruptedBySignal(KeyboardInterrupt):  # no `Exception`: nobody's `except Exception` may keep it
@@ -66,9 +69,27 @@ class Preemption:
         if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
             numbers.remove(signal.SIGHUP)
         previous = {number: signal.signal(number, self._hear) for number in numbers}
+        whole = sys.unraisablehook
+
+        def ignored(what: "sys.UnraisableHookArgs") -> None:
+            """Has a signal come again whose interruption came where Python ignores all that is raised, as in `gc`."""
+            if self._interruption is None or what.exc_value is not self._interruption or self.signal is None:
+                whole(what)
+                return
+            self._interruption = None
+            main = threading.main_thread().ident
+            again = threading.Timer(
+                AGAIN_SECONDS, signal.pthread_kill, (main, self.signal)
+            )  # in here it were too early
+            again.daemon = True
+            with held_back(signal.SIGTERM):  # by this thread
+                again.start()
+
+        sys.unraisablehook = ignored
         try:
             yield
         finally:
+            sys.unraisablehook = whole
             for number, handler in previous.items():
                 signal.signal(number, handler)
 

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable
 from typing import TypeVar
 
-import tensorflow as tf
+from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.eager import context
 
 from core.signals import held_back
@@ -23,7 +23,7 @@ CONNECTING_SECONDS = 30.0  # for what takes less than one where all workers live
 
 def bound_connecting(workers: int, *, seconds: float) -> None:
     """Lets the strategy that is made next give up, by an error, on workers that don't connect within `seconds`."""
-    config = tf.compat.v1.ConfigProto().experimental.coordination_config
+    config = config_pb2.ConfigProto().experimental.coordination_config
     config.coordinated_job_list.add(name="worker", num_tasks=workers)
     # Left to itself the strategy configures the same, without a limit.
     context.context().configure_coordination_service(

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import tensorflow as tf
+from tensorflow.python.framework import ops
 
 from core.distribution.exchange import Exchange, Messages
 from core.distribution.handout import Handout
@@ -104,7 +105,7 @@ class ServedExchange(Exchange):
                 given = gradients
                 if self.served.divide_by_staleness:  # Zhang et al., 2016: Staleness-aware Async-SGD
                     given = {path: _divided(x, tf.maximum(age, 1)) for path, x in gradients.items()}
-                with tf.compat.v1.device(beside_variables):
+                with ops.device(beside_variables):
                     return write(given, values, take)
 
             return self.book.enter(phase, self.step, seen, healthy, apply)

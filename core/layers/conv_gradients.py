@@ -41,7 +41,9 @@ def convolve_image(x: tf.Tensor, w: tf.Tensor) -> Any:
 
     def by_input(dy: tf.Tensor) -> tf.Tensor:
         if w.shape[2] < w.shape[3]:  # TensorFlow's own is good at few inputs
-            return tf.compat.v1.nn.conv2d_backprop_input(x.shape, w, dy, [1, 1, 1, 1], "VALID")
+            return tf.raw_ops.Conv2DBackpropInput(
+                input_sizes=x.shape, filter=w, out_backprop=dy, strides=[1, 1, 1, 1], padding="VALID"
+            )
         height, width = (k - 1 for k in w.shape[:2])
         around = tf.pad(dy, [(0, 0), (height, height), (width, width), (0, 0)])
         return convolve_image(around, tf.transpose(tf.reverse(w, [0, 1]), [0, 1, 3, 2]))

@@ -1,4 +1,4 @@
-"""The comparison of what a convolution's gradients can be: all forms compute the same, and one that doesn't is named."""
+"""The forms of a convolution's gradients: all compute the same, and one that doesn't is named."""
 
 import pytest
 import tensorflow as tf

@@ -4,7 +4,9 @@ import gc
 import subprocess
 import sys
 
-from tests.commands import CHECKOUT
+import pytest
+
+from tests.commands import CHECKOUT, CONFIGS, environment
 from trainers.importing import without_collector
 
 ASKED = """
@@ -28,6 +30,33 @@ assert len(places) == 2, tf.__path__
 def test_what_was_left_out_comes_when_it_is_asked_for():
     done = subprocess.run([sys.executable, "-c", ASKED], cwd=CHECKOUT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+PEEK = """
+import sys
+import gin
+from trainers.hooks import Hook
+
+@gin.configurable
+class Peek(Hook):
+    def __call__(self, run):
+        left_out = ("keras", "tensorflow._api.v2.compat.v1", "tensorflow._api.v2.lite", "jax")
+        print("came in:", [name for name in left_out if sys.modules.get(name)])
+"""
+
+
+@pytest.mark.parametrize("config", ["digits_gan", "digits_convnet"])  # with random numbers, with convolutions
+def test_no_step_of_a_run_asks_for_what_was_left_out(config, tmp_path):
+    (tmp_path / "peek.py").write_text(PEEK)
+    bound = ["import peek", "Trainer.hooks = [@Peek()]", "Peek.every = 2", "Trainer.steps = 2"]
+    bound += [f"Trainer.{name}_every = None" for name in ("log", "evaluate", "checkpoint")]
+    command = [sys.executable, "-m", "trainers.main", f"--gin_file={CONFIGS / config}.gin", "--workdir=run"]
+    done = subprocess.run(
+        [*command, *(f"--gin_param={text}" for text in bound)],
+        cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "came in: []" in done.stdout
 
 
 def test_an_import_is_not_interrupted_by_the_collector():

@@ -1,11 +1,13 @@
 """Signals in each section of a run: nothing is lost that was saved, no traceback, and the code says what to do."""
 
+import gc
 import json
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+import time
 
 import pytest
 from command_lab import gin, write_task
@@ -201,3 +203,26 @@ def test_handlers_are_given_back():
     with pytest.raises(InterruptedBySignal), Preemption().heard():
         os.kill(os.getpid(), signal.SIGTERM)
     assert [signal.getsignal(number) for number in numbers] == before
+
+
+def test_a_signal_in_the_middle_of_a_garbage_collection_is_heard_after_it(capsys):
+    told = []
+
+    def collecting(phase, info):
+        if not told:
+            told.append(phase)
+            os.kill(os.getpid(), signal.SIGTERM)
+            sum(range(1000))  # the handler runs in here, and what it raises Python ignores
+
+    def collect_and_wait():
+        gc.collect()
+        time.sleep(10.0)
+
+    gc.callbacks.append(collecting)
+    try:
+        with pytest.raises(InterruptedBySignal, match="stopped by SIGTERM"), Preemption().heard():
+            collect_and_wait()
+    finally:
+        gc.callbacks.remove(collecting)
+    assert told
+    assert "ignored" not in capsys.readouterr().err

@@ -14,6 +14,7 @@ from typing import Any
 
 import gin
 import tensorflow as tf
+from tensorflow.python.framework import ops
 
 from core.arguments import is_size
 from core.data import Source
@@ -89,7 +90,7 @@ class Activations(Hook):
         @tf.function(autograph=False)
         def look(batch: Batch) -> dict[str, tf.Tensor]:
             found: dict[str, tf.Tensor] = {}
-            graph = tf.compat.v1.get_default_graph()
+            graph = ops.get_default_graph()
 
             def hear(name: str, x: tf.Tensor) -> None:
                 if x.graph is graph:  # what is within a loop isn't there outside of it
