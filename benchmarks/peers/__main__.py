@@ -121,7 +121,8 @@ def show(name: str, result: dict[str, Any]) -> None:
 
 def rows(name: str, result: dict[str, Any]) -> dict[str, Row]:
     """Returns the rows of a work."""
-    return rows_of(result["found"], WORKS[name].tolerance)
+    found = {peer: result["found"][peer] for peer in PEERS if peer in result["found"]}
+    return rows_of(found, WORKS[name].tolerance)
 
 
 def where(result: dict[str, Any]) -> str:
