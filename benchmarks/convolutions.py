@@ -27,7 +27,6 @@ from core.layers import Conv2D
 from core.layers.conv_gradients import convolve_image
 from core.random import Rng
 
-tf.get_logger().setLevel("ERROR")  # each form is traced for each shape, which is meant
 RULE = "`Conv2D`"
 RNG = Rng.from_seed(0)
 HEAD = [
@@ -96,6 +95,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=9, help="rounds of interleaved runs (default: 9)")
     parser.add_argument("--write", action="store_true", help="bring the table of docs/performance.md up to date")
     flags = parser.parse_args()
+    tf.get_logger().setLevel("ERROR")  # each form is traced for each shape, which is meant
     kernels = "oneDNN's" if _pywrap_util_port.IsMklEnabled() else "its own"
     about = machine()
     title = f"TensorFlow {about['tensorflow']} with {kernels} kernels, {about['cores']} cores of {about['processor']}"

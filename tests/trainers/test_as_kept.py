@@ -8,7 +8,7 @@ from core.data import ArraySource, digits
 from core.data.balanced import balanced
 from core.testing import assert_source
 from core.testing.replicas import on_virtual_cpus
-from tests.trainers.test_compile import convnet
+from tests.trainers.test_refused_by_xla import convnet
 from tests.trainers.trainer_lab import make, train
 
 

@@ -1,7 +1,5 @@
 """Attention and positions: masks, chunks, decoding, memory, and bad input."""
 
-import functools
-import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -87,19 +85,6 @@ def test_causal_attention_does_not_see_the_future(chunk_size: int) -> None:
     changed = tf.concat([x[:, :4], x[:, 4:] + 1.0], 1)
     np.testing.assert_allclose(layer(x)[:, :4], layer(changed)[:, :4], atol=1e-6)
     assert np.abs(layer(x)[:, 4:] - layer(changed)[:, 4:]).min() > 0.0
-
-
-@pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("key", [math.nan, math.inf, 1e38])
-def test_a_masked_key_is_not_seen_even_where_it_is_no_number(key: float, compiled: bool) -> None:
-    q, k, v = (RNG.fold(name).normal([1, 4, 2, 3]) for name in "qkv")
-    spoilt, last = tf.concat([k[:, :3], tf.fill([1, 1, 2, 3], key)], 1), tf.constant([[True, True, True, False]])
-    causal, masked = (
-        tf.function(functools.partial(attend, **how), jit_compile=compiled or None, autograph=False)
-        for how in ({"causal": True}, {"mask": last})
-    )
-    np.testing.assert_array_equal(causal(q, spoilt, v)[:, :3], causal(q, k, v)[:, :3])
-    np.testing.assert_array_equal(masked(q, spoilt, v), masked(q, k, v))
 
 
 @pytest.mark.parametrize("steps", [[1] * 6, [3, 1, 2], [6]])

@@ -1,10 +1,13 @@
 """Layers that compute otherwise where XLA compiles them give the same: values, gradients, gradients of gradients."""
 
+import functools
+import math
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from core.layers import LayerNorm, MaxPool, MultiHeadAttention, RMSNorm, gelu
+from core.layers import LayerNorm, MaxPool, MultiHeadAttention, RMSNorm, attend, gelu
 from core.random import Rng
 
 RNG = Rng.from_seed(3)
@@ -83,3 +86,16 @@ def test_gelu_is_that_of_tensorflow():
         ours, theirs = gelu(x), tf.nn.gelu(x, approximate=True)
     np.testing.assert_allclose(ours, theirs, atol=1e-6)
     np.testing.assert_allclose(tape.gradient(ours, x), tape.gradient(theirs, x), atol=2e-6)  # theirs has no tail
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("key", [math.nan, math.inf, 1e38])
+def test_a_masked_key_is_not_seen_even_where_it_is_no_number(key, compiled):
+    q, k, v = (RNG.fold(name).normal([1, 4, 2, 3]) for name in "qkv")
+    spoilt, last = tf.concat([k[:, :3], tf.fill([1, 1, 2, 3], key)], 1), tf.constant([[True, True, True, False]])
+    causal, masked = (
+        tf.function(functools.partial(attend, **how), jit_compile=compiled or None, autograph=False)
+        for how in ({"causal": True}, {"mask": last})
+    )
+    np.testing.assert_array_equal(causal(q, spoilt, v)[:, :3], causal(q, k, v)[:, :3])
+    np.testing.assert_array_equal(masked(q, spoilt, v), masked(q, k, v))

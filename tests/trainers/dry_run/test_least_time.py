@@ -61,7 +61,7 @@ def test_what_going_round_takes_is_no_part_of_an_operation_and_a_short_one_has_a
     taken = {(exp.of, 4): 5e-3, (exp.of, 1): 8e-3, (sin.of, 4): 6e-3, (cos.of, 1): 9e-6}
     around = {4: 1e-6, 1: 2e-6}
     monkeypatch.setattr(measuring, "_seconds", lambda do, _, __, abreast: taken.get((do, abreast), around[abreast]))
-    monkeypatch.setattr(measuring.os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(measuring, "usable_cores", lambda: 2)
     monkeypatch.setattr(measuring, "ENOUGH", 1.0)
     found = measured_seconds(kinds, {exp: 1.0}, speeds, CPU)
     assert found[exp] == pytest.approx((5e-3 - 1e-6 + 5e-7, 8e-3 - 2e-6 + 2.5e-7))
