@@ -14,7 +14,7 @@ from core.testing.replicas import on_virtual_cpus
 from models.classifiers.mlp import MlpClassifier
 from models.language.task import LanguageModel
 from tests.models.gan.gan_lab import made, tiny_dcgan
-from tests.trainers.test_compile import convnet
+from tests.trainers.test_refused_by_xla import convnet
 from tests.trainers.trainer_lab import make, small_mlp
 
 
