@@ -61,7 +61,7 @@ def test_sleeps_in_all_parts_at_once_are_found_where_they_are(tmp_path):
 
 @pytest.mark.long
 def test_a_tiny_batch_is_named(tmp_path):
-    said, found = diagnose(tmp_path, "Trainer.global_batch_size = 1\nPlanted.passes = 40\nTrainer.chunk_steps = 50")
+    said, found = diagnose(tmp_path, "Trainer.global_batch_size = 1\nPlanted.rests = [0.02, 0.02]\nTrainer.chunk_steps = 5")
     assert found["verdict"]["kind"] == "batch", said
     assert found["tried"][0]["line"].startswith("Trainer.global_batch_size = ")
     assert found["tried"][0]["times_as_fast"] > 2, said
@@ -69,7 +69,7 @@ def test_a_tiny_batch_is_named(tmp_path):
 
 @pytest.mark.long
 def test_no_bottleneck_is_named_where_there_is_none(tmp_path):
-    said, found = diagnose(tmp_path, "Planted.passes = 40\nTrainer.chunk_steps = 5")
+    said, found = diagnose(tmp_path, "Planted.row_seconds = 0.0004\nTrainer.chunk_steps = 5")
     assert found["verdict"]["kind"] == "none", said
     assert not found["tried"]
     assert adds_up(found["points"][-1]), said

@@ -41,7 +41,7 @@ def test_huge_gradients_are_named(tmp_path):
 
 @pytest.mark.long
 def test_no_bottleneck_is_named_on_replicas_without_one(tmp_path):
-    said, found = diagnose(tmp_path, f"{TWO}Planted.passes = 100")
+    said, found = diagnose(tmp_path, f"{TWO}Planted.row_seconds = 0.0004")
     assert found["verdict"]["kind"] == "none", said
     assert adds_up(found["points"][-1]), said
     assert found["replicas_share_cores"]

@@ -51,7 +51,7 @@ def test_a_small_network_is_tuned_and_its_run_stays_as_it_is(tmp_path):
 @pytest.mark.long
 def test_a_source_that_is_slow_comes_first_and_what_xla_refuses_is_named(tmp_path):
     (tmp_path / "planted.py").write_text(PLANTED)
-    slow = "Sleepy.seconds = 0.02\nTrainer.parallel_calls = 4\nPlanted.rests = [0.001, 0.0]"
+    slow = "Sleepy.seconds = 0.1\nTrainer.parallel_calls = 4\nPlanted.rests = [0.001, 0.0]"
     planted = f"{slow}\nTrainer.chunk_steps = 1\nTrainer.log_every = 1"  # which leaves no other lengths to try
     said, found = tune(tmp_path, gin(tmp_path, CONFIGURATION), gin(tmp_path, planted, name="planted.gin"))
     first, *others = found["tried"]
