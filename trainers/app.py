@@ -1,5 +1,6 @@
 """A command as a process: `absl.app.run` with our own answers and exit codes, and logging to the visible stderr."""
 
+import atexit
 import functools
 import logging as standard_logging
 import os
@@ -25,6 +26,8 @@ Parsed = TypeVar("Parsed")
 def run_app(parse: Callable[[Sequence[str]], Parsed], run: Callable[[Parsed], int]) -> NoReturn:
     """Parses this process's command line, and ends with the exit code that `run` returns for the flags."""
     keep_streams()
+    ending = list[int]()
+    atexit.register(_leave, ending)  # before others are, so that it is called after them
     signal.signal(signal.SIGINT, signal.default_int_handler)  # from here on there is somebody to catch it
 
     def flags_parser(arguments: Sequence[str]) -> Parsed:
@@ -34,10 +37,10 @@ def run_app(parse: Callable[[Sequence[str]], Parsed], run: Callable[[Parsed], in
         except ConfigurationError as error:
             sys.exit(refuse(error))
 
-    app.run(functools.partial(_run, run), flags_parser=flags_parser)
+    app.run(functools.partial(_run, run, ending), flags_parser=flags_parser)
 
 
-def _run(run: Callable[[Parsed], int], parsed: Parsed) -> int:
+def _run(run: Callable[[Parsed], int], ending: list[int], parsed: Parsed) -> int:
     """Runs the command, and leaves at once where TensorFlow's threads would wait for workers who may be gone."""
     try:
         code = run(parsed)
@@ -52,7 +55,21 @@ def _run(run: Callable[[Parsed], int], parsed: Parsed) -> int:
         os._exit(code)
     for number in STOPPING:  # all is said and written, and the code stands: a signal can but hasten the end
         signal.signal(number, lambda *_: os._exit(code))
+    ending.append(code)
     return code
+
+
+def _leave(ending: list[int]) -> None:
+    """Leaves with the exit code, if there is one, when all that was to be called at the end has been.
+
+    What Python does afterwards can last for ever: it stops its threads, and then waits, as it frees a data set, for one
+    that reads ahead by Python's code.
+    """
+    if ending:
+        standard_logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(ending[0])
 
 
 def _is_worker() -> bool:

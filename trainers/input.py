@@ -1,6 +1,7 @@
 """What a run reads: the batches of its steps, as chunks for the loop or one by one for whoever looks closer."""
 
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from core.data import PerReplica, Reader, Reading, Source, SourceReader, Stream, StreamReader
-from core.distribution import Agreement, MeshStrategy
+from core.distribution import Agreement, MeshStrategy, ServedStrategy
 from core.engine import TrainStep
 from core.errors import DataError, NoRoomError
 from core.machine import machine_memory
@@ -23,22 +24,35 @@ from trainers.settings import Settings
 class Chunks:
     """Chunks of batches, one after the other, for a loop that may be asked for the next before it takes it."""
 
-    def __init__(self, chunks: Iterator[Any]):
-        self._chunks, self._taken, self._ahead = chunks, list[Any](), list[Any]()
+    def __init__(self, chunks: Iterator[Any], *, by_any_thread: bool = True):
+        self._chunks, self._taken, self._by_any_thread = chunks, list[Any](), by_any_thread
+        self._ahead: Callable[[], Any] | None = None  # returns the chunk that comes next, once it is fetched
 
     def __iter__(self) -> "Chunks":
         return self
 
     def __next__(self) -> Any:
-        self._taken = [self._ahead.pop() if self._ahead else next(self._chunks)]
+        ahead, self._ahead = self._ahead, None
+        self._taken = [ahead() if ahead else next(self._chunks)]
         return self._taken[0]
+
+    def fetch_next(self, thread: futures.Executor) -> None:
+        """Has a thread fetch the next chunk meanwhile: the call alone takes as long as some short steps."""
+        if self._by_any_thread and self._ahead is None:
+            self._ahead = thread.submit(next, self._chunks).result
+
+    def close(self) -> None:
+        """Drops what reads ahead, and waits for it: at its own end Python may wait for that for ever."""
+        self._chunks, self._ahead = iter(()), None
 
     def peek(self, *, within: bool) -> Any:
         """Returns the chunk that the next step is in, and leaves it there: the last one, where that is `within` it."""
         if within and self._taken:
             return self._taken[0]
-        self._ahead = self._ahead or [next(self._chunks)]
-        return self._ahead[0]
+        if self._ahead is None:
+            chunk = next(self._chunks)
+            self._ahead = lambda: chunk
+        return self._ahead()
 
 
 class Input:
@@ -76,7 +90,9 @@ class Input:
 
     def chunks_from(self, step: int, *, alive: Callable[[], object] = lambda: None) -> "Chunks":
         """Returns the chunks from the one on that `step` is in; calls `alive` as it comes there."""
-        return Chunks(self._stacked_from(step, alive))
+        # A mesh and servers hand each chunk over, which they do in the order of all that they are told.
+        by_any_thread = not isinstance(self.strategy, MeshStrategy | ServedStrategy)
+        return Chunks(self._stacked_from(step, alive), by_any_thread=by_any_thread)
 
     def _stacked_from(self, step: int, alive: Callable[[], object]) -> Iterator[Any]:
         """Yields stacked batches for ever, each replica's its own, from the chunk that `step` is in."""

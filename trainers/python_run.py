@@ -54,6 +54,7 @@ def train(
         run_training(trainer, start, preemption, quiet=quiet)
         manifest = newest_checkpoint(trainer.workdir)
     finally:
+        trainer.stop_reading()
         trainer.workdir.release()
     assert manifest is not None  # the end of a run is saved
     trainer.averaged.update()

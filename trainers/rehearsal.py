@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
+from concurrent import futures
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +57,14 @@ class Rehearsal:
         count = max(math.ceil(seconds / first), chunks, 2 * calls)
         count = max(1, min(count, int(patience / first)))
         began, waited = time.perf_counter(), 0.0
-        for i in range(count):
-            before = time.perf_counter()
-            stacked = next(batches)
-            waited += time.perf_counter() - before
-            self._take_chunk(stacked, 1 + i)
-        passed = time.perf_counter() - began
+        with futures.ThreadPoolExecutor(1) as thread:
+            for i in range(count):
+                before = time.perf_counter()
+                stacked = next(batches)
+                waited += time.perf_counter() - before
+                batches.fetch_next(thread)
+                self._take_chunk(stacked, 1 + i)
+            passed = time.perf_counter() - began
         self.refuse_bad_step()
         return passed / (count * self.chunk_steps), waited / (count * self.chunk_steps)
 

@@ -5,6 +5,7 @@ import functools
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent import futures
 from pathlib import Path
 
 import tensorflow as tf
@@ -24,7 +25,7 @@ from trainers.evaluations import Evaluations, short_name
 from trainers.experiment import Experiment
 from trainers.gauges import Gauge, make_gauges
 from trainers.hooks.standard import SaveCheckpoint, standard_hooks
-from trainers.input import Input
+from trainers.input import Chunks, Input
 from trainers.keeping import check_figure
 from trainers.learning_rates import rate_figures
 from trainers.looking import NextStep
@@ -88,6 +89,7 @@ class Trainer:
         )
         self._meter = Meter()
         self._gauges: Mapping[str, Gauge] | None = None
+        self._chunks = Chunks(iter(()))  # what it reads, once it trains
         self._preemption = preemption or Preemption()
         self._evaluated = False  # since the last step
 
@@ -101,8 +103,8 @@ class Trainer:
         self._calling.check(self)
         exchange = self.train_step.exchange
         self._read_on()
-        saved = self.state.saves.settled(self.telemetry.note)
-        with self._preemption.granted(), contextlib.closing(self._profiler), saved:
+        saved, fetching = self.state.saves.settled(self.telemetry.note), futures.ThreadPoolExecutor(1, "next chunk")
+        with self._preemption.granted(), contextlib.closing(self._profiler), saved, fetching:
             self.watchdog.begin("data", "the first chunk of data")
             stacked = next(self._chunks)
             self.warm_up(stacked)
@@ -115,6 +117,8 @@ class Trainer:
             self._meter.restart()
             while not self.state.finished:
                 chunks = self._chunks
+                if self.step + self._left_of_chunk < self.steps and self._preemption.signal is None:
+                    chunks.fetch_next(fetching)
                 self.advance(stacked)
                 if not self.state.finished:
                     self.watchdog.begin("data", "the next chunk of data")
@@ -129,11 +133,15 @@ class Trainer:
         """Has the chunks that come next be those from this step on."""
         self._chunks = self._next_step.chunks = self.input.chunks_from(self.step, alive=self.watchdog.alive)
 
+    def stop_reading(self) -> None:
+        """Drops what reads examples ahead: nothing is trained afterwards."""
+        self._chunks.close()
+
     def advance(self, stacked: Batch) -> None:
         """Runs what is left of the chunk of steps that `step` is in, and the hooks that are due then."""
         self.watchdog.begin("step", "training")
         with self._profiler.chunk(self.step):
-            self.take_steps(stacked, self.input.chunk_steps - self.step % self.input.chunk_steps, run=self._run_chunk)
+            self.take_steps(stacked, self._left_of_chunk, run=self._run_chunk)
         self.telemetry.progress(self.step, self._gauges)
         self._turn_profiler()
         due = self._calling.due(self)
@@ -243,6 +251,10 @@ class Trainer:
     def steps(self) -> int:
         """Counts the steps that there are to do."""
         return self.settings.steps
+
+    @property
+    def _left_of_chunk(self) -> int:
+        return self.input.chunk_steps - self.step % self.input.chunk_steps
 
     @property
     def evaluation(self) -> dict[str, float]:

@@ -14,6 +14,7 @@ from core.data import Stream
 from core.optimizers import sgd
 from core.task import Loss, Update
 from core.telemetry import Telemetry, Warned
+from trainers.input import Chunks
 from trainers.meter import Meter
 
 
@@ -183,7 +184,7 @@ def test_that_data_are_read_anew_is_no_wait_for_data(tmp_path):
         now[0] += 100.0
         yield from chunks_from(*arguments, **options)
 
-    trainer.input.chunks_from = slow_at_first
+    trainer.input.chunks_from = lambda *arguments, **options: Chunks(slow_at_first(*arguments, **options))
     waits = Waits()
     trainer.train(Telemetry([waits]))
     assert now[0] == 200.0

@@ -10,7 +10,7 @@ from core.machine import machine_memory
 from trainers.dry_run.build import DryBuild
 from trainers.sizes import size
 
-FETCHED = 2  # chunks of batches that are there at once: while one is eaten, the next is made
+FETCHED = 3  # chunks of batches that are there at once: while one is eaten, one waits and another is made
 MOMENTS = {"passing": "most activations", "passed": "all gradients", "updating": "updating"}
 # What a process takes besides, as `python -m benchmarks.memory --estimates` has found of all that ships:
 NODE_BYTES = 25 * 2**10  # of each node of a traced function: Python's, TensorFlow's graphs, and what runs them

@@ -61,7 +61,9 @@ def test_sleeps_in_all_parts_at_once_are_found_where_they_are(tmp_path):
 
 @pytest.mark.long
 def test_a_tiny_batch_is_named(tmp_path):
-    said, found = diagnose(tmp_path, "Trainer.global_batch_size = 1\nPlanted.rests = [0.02, 0.02]\nTrainer.chunk_steps = 5")
+    said, found = diagnose(
+        tmp_path, "Trainer.global_batch_size = 1\nPlanted.rests = [0.02, 0.02]\nTrainer.chunk_steps = 5"
+    )
     assert found["verdict"]["kind"] == "batch", said
     assert found["tried"][0]["line"].startswith("Trainer.global_batch_size = ")
     assert found["tried"][0]["times_as_fast"] > 2, said

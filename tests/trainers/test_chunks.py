@@ -1,0 +1,166 @@
+"""Chunks of a run, of which a thread may fetch the next while the loop takes one."""
+
+import threading
+from concurrent import futures
+
+import pytest
+import tensorflow as tf
+
+from core.data import Stream, digits
+from core.distribution import MeshStrategy, ServedStrategy
+from core.errors import DataError
+from tests.commands import run
+from tests.trainers.command_lab import write_task
+from tests.trainers.trainer_lab import make
+from trainers.input import Chunks
+
+
+@pytest.fixture
+def thread():
+    with futures.ThreadPoolExecutor(1) as thread:
+        yield thread
+
+
+def test_chunks_come_in_their_order_whoever_fetches_them_and_looks_at_them(thread):
+    chunks = Chunks(iter(range(100)))
+    assert (next(chunks), chunks.peek(within=True), chunks.peek(within=False)) == (0, 0, 1)
+    chunks.fetch_next(thread)  # it is there already
+    assert next(chunks) == 1
+    chunks.fetch_next(thread)
+    chunks.fetch_next(thread)
+    assert [chunks.peek(within=within) for within in (False, True, False)] == [2, 1, 2]
+    assert [next(chunks) for _ in range(3)] == [2, 3, 4]
+
+
+def test_a_chunk_is_fetched_while_another_is_taken(thread):
+    asked, may = threading.Event(), threading.Event()
+
+    def slow():
+        yield 0
+        asked.set()
+        assert may.wait(60)
+        yield 1
+
+    chunks = Chunks(slow())
+    assert next(chunks) == 0
+    chunks.fetch_next(thread)
+    assert asked.wait(60)  # though nobody waits for it
+    may.set()
+    assert next(chunks) == 1
+
+
+def test_what_goes_wrong_in_the_thread_is_raised_where_the_chunk_is_taken(thread):
+    def spoiled():
+        yield 0
+        raise DataError("example 7 is spoiled")
+
+    chunks = Chunks(spoiled())
+    assert next(chunks) == 0
+    chunks.fetch_next(thread)
+    assert chunks.peek(within=True) == 0
+    with pytest.raises(DataError, match="example 7"):
+        next(chunks)
+
+
+def test_chunks_that_are_handed_over_are_fetched_by_the_thread_that_takes_them(thread):
+    by = []
+
+    def noted():
+        while True:
+            by.append(threading.current_thread())
+            yield len(by)
+
+    chunks = Chunks(noted(), by_any_thread=False)
+    for _ in range(3):
+        next(chunks)
+        chunks.fetch_next(thread)
+    assert by == [threading.current_thread()] * 3
+
+
+@pytest.mark.parametrize("kind", [MeshStrategy, ServedStrategy])
+def test_a_mesh_and_servers_hand_chunks_over(kind, tmp_path, thread):
+    input = make(tmp_path).input
+    input.strategy = object.__new__(kind)
+    chunks = input.chunks_from(0)
+    chunks._chunks = iter([])
+    chunks.fetch_next(thread)
+    assert chunks._ahead is None
+
+
+def test_a_run_fetches_no_chunk_beyond_its_last_step(tmp_path):
+    trainer, fetched = make(tmp_path, steps=25, log_every=10), []
+    chunks_from = trainer.input.chunks_from
+
+    def counted(*arguments, **options):
+        for chunk in chunks_from(*arguments, **options):
+            fetched.append(threading.current_thread().name)
+            yield chunk
+
+    trainer.input.chunks_from = lambda *arguments, **options: Chunks(counted(*arguments, **options))
+    trainer.train()
+    assert [name.split("_")[0] for name in fetched] == ["MainThread", "next chunk", "next chunk"]
+    assert not any(thread.name.startswith("next chunk") for thread in threading.enumerate())
+
+
+def test_examples_that_a_source_cannot_give_end_the_run_after_the_steps_before(tmp_path):
+    data = digits("train")
+
+    def spoiled(seed, epoch):
+        for i, example in enumerate(iter_of(data)):
+            if i == 150:
+                raise ValueError("this one is spoiled")
+            yield example
+
+    trainer = make(tmp_path, source=Stream(spoiled), steps=50, chunk_steps=1, log_every=1)
+    with pytest.raises(ValueError, match="this one is spoiled"):
+        trainer.train()
+    assert trainer.step == 150 // trainer.settings.global_batch_size
+    assert not any(thread.name.startswith("next chunk") for thread in threading.enumerate())
+
+
+SLOW = """
+import os, signal, time
+from trainers.hooks import Hook
+
+MADE = []
+
+class Slow(ArraySource):
+    def gather(self, indices):
+        def wait(indices):
+            MADE.append(0)
+            time.sleep(100.0 if len(MADE) >= 3 else 0.0)
+            return indices
+
+        return super().gather(tf.ensure_shape(tf.numpy_function(wait, [indices], tf.int64), indices.shape))
+
+@gin.configurable
+def slow():
+    return Slow({"x": np.ones([400, 3], "float32")}, name="slow")
+
+@gin.configurable
+class Stop(Hook):
+    def __call__(self, run):
+        while len(MADE) < 3:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+def test_a_run_that_stops_while_its_source_is_slow_comes_to_its_end(tmp_path):
+    """The chunk after that is being made, by Python code, which never comes to its end where Python is at its own."""
+    flags = [
+        write_task(tmp_path, outside=SLOW),
+        "--gin_param=Experiment.train_source = @slow()",
+        "--gin_param=Trainer.chunk_steps = 1",
+        "--gin_param=Trainer.hooks = [@Stop()]",
+        "--gin_param=Stop.every = 1",
+    ]
+    done = run(*flags, "--workdir=run", cwd=tmp_path, timeout=60)
+    assert done.returncode == 75, done.stderr
+    assert "after step 2 of 20" in done.stderr
+
+
+def iter_of(source):
+    rows = source.gather(tf.range(len(source), dtype=tf.int64))
+    for i in range(len(source)):
+        yield {name: x[i].numpy() for name, x in rows.items()}
