@@ -11,6 +11,7 @@ from trainers.dry_run.build import DryBuild
 from trainers.sizes import size
 
 FETCHED = 3  # chunks of batches that are there at once: while one is eaten, one waits and another is made
+FETCHED_ON_MESH = 2  # there none waits
 MOMENTS = {"passing": "most activations", "passed": "all gradients", "updating": "updating"}
 # What a process takes besides, as `python -m benchmarks.memory --estimates` has found of all that ships:
 NODE_BYTES = 25 * 2**10  # of each node of a traced function: Python's, TensorFlow's graphs, and what runs them
@@ -35,7 +36,7 @@ class Process(NamedTuple):
 def held_by_a_device(build: DryBuild, figures: Figures) -> Held:
     """Returns what a device holds at each of the moments that matter."""
     calls = build.settings.parallel_calls
-    fetched = FETCHED + (calls if calls > 1 else 0)
+    fetched = (FETCHED_ON_MESH if build.plan else FETCHED) + (calls if calls > 1 else 0)
     same = {
         PARAMETERS: figures.standing[PARAMETERS],
         SLOTS: figures.standing[SLOTS],
