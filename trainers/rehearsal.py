@@ -62,7 +62,8 @@ class Rehearsal:
                 before = time.perf_counter()
                 stacked = next(batches)
                 waited += time.perf_counter() - before
-                batches.fetch_next(thread)
+                if i + 1 < count:
+                    batches.fetch_next(thread)
                 self._take_chunk(stacked, 1 + i)
             passed = time.perf_counter() - began
         self.refuse_bad_step()
