@@ -133,6 +133,10 @@ class Trainer:
         """Has the chunks that come next be those from this step on."""
         self._chunks = self._next_step.chunks = self.input.chunks_from(self.step, alive=self.watchdog.alive)
 
+    @property
+    def _left_of_chunk(self) -> int:
+        return self.input.chunk_steps - self.step % self.input.chunk_steps
+
     def stop_reading(self) -> None:
         """Drops what reads examples ahead: nothing is trained afterwards."""
         self._chunks.close()
@@ -251,10 +255,6 @@ class Trainer:
     def steps(self) -> int:
         """Counts the steps that there are to do."""
         return self.settings.steps
-
-    @property
-    def _left_of_chunk(self) -> int:
-        return self.input.chunk_steps - self.step % self.input.chunk_steps
 
     @property
     def evaluation(self) -> dict[str, float]:

@@ -27,7 +27,8 @@ def wait_for_lines(workdir, more, run):
 def stop(served, worker, workdir, run):
     """Stops a worker, without which the steps go on.
 
-    Amid its push it holds the others up until it is given up, after a minute: then another moment is tried.
+    At some moments (amid its push, it seems) it holds the others up until it is given up, after a minute: then another
+    moment is tried.
     """
     for _ in range(5):
         served.signal("worker", worker, signal.SIGSTOP)

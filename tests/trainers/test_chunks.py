@@ -1,17 +1,21 @@
 """Chunks of a run, of which a thread may fetch the next while the loop takes one."""
 
+import contextlib
+import dataclasses
 import threading
 from concurrent import futures
 
 import pytest
 import tensorflow as tf
 
+import trainers
 from core.data import Stream, digits
 from core.distribution import MeshStrategy, ServedStrategy
 from core.errors import DataError
 from tests.commands import run
 from tests.trainers.command_lab import write_task
 from tests.trainers.trainer_lab import make
+from trainers.hooks import Hook
 from trainers.input import Chunks
 
 
@@ -87,6 +91,41 @@ def test_a_mesh_and_servers_hand_chunks_over(kind, tmp_path, thread):
     assert chunks._ahead is None
 
 
+def test_chunks_that_are_closed_have_dropped_what_makes_them(thread):
+    dropped = []
+
+    def endless():
+        try:
+            yield from range(100)
+        finally:
+            dropped.append(True)
+
+    chunks = Chunks(endless())
+    next(chunks)
+    chunks.fetch_next(thread)
+    assert chunks.peek(within=False) == 1  # it is fetched
+    chunks.close()
+    thread.shutdown()
+    assert dropped == [True]
+
+
+@pytest.mark.parametrize("steps", [20, 0])
+def test_a_call_from_python_drops_what_reads_ahead_however_it_ends(steps, tmp_path, monkeypatch):
+    closed = []
+    monkeypatch.setattr(Chunks, "close", lambda self: closed.append(self))
+    trainer = make(tmp_path)
+
+    class Fails(Hook):
+        def __call__(self, run):
+            raise ValueError("not now")
+
+    hooks = () if steps else (Fails(10),)
+    settings = dataclasses.replace(trainer.settings, steps=steps or 20, log_every=10, hooks=hooks)
+    with contextlib.nullcontext() if steps else pytest.raises(ValueError, match="not now"):
+        trainers.train(trainer.experiment, settings, tmp_path / "mine", quiet=True)
+    assert len(closed) == 1
+
+
 def test_a_run_fetches_no_chunk_beyond_its_last_step(tmp_path):
     trainer, fetched = make(tmp_path, steps=25, log_every=10), []
     chunks_from = trainer.input.chunks_from
@@ -147,7 +186,7 @@ class Stop(Hook):
 
 
 def test_a_run_that_stops_while_its_source_is_slow_comes_to_its_end(tmp_path):
-    """The chunk after that is being made, by Python code, which never comes to its end where Python is at its own."""
+    """Python code makes a later chunk just then: at its own end Python stops that thread, and would wait for it."""
     flags = [
         write_task(tmp_path, outside=SLOW),
         "--gin_param=Experiment.train_source = @slow()",

@@ -68,7 +68,7 @@ def test_a_killed_worker_ends_the_run_and_is_named(lost, tmp_path):
     process, workers = start(tmp_path, "--", *FLAGS, *sizes(2, 2), "--gin_param=steps = 100000", "--workdir=run")
     time.sleep(0.5)  # in a chunk of steps, most likely
     os.kill(workers[lost], signal.SIGKILL)
-    said, _ = process.communicate(timeout=120)
+    said, _ = process.communicate(timeout=30)
     assert process.returncode == 6, said
     errors = [line for line in said.splitlines() if f"[worker {1 - lost}] error: " in line]
     assert len(errors) == 1, said
@@ -82,7 +82,7 @@ def test_a_signal_stops_both_with_everything_saved_and_they_go_on(plan, tmp_path
     flags = ["--", *FLAGS, *sizes(*plan), "--workdir=run", "--gin_param=Trainer.steps = 100000"]
     process, _ = start(tmp_path, *flags)
     process.terminate()
-    said, _ = process.communicate(timeout=120)
+    said, _ = process.communicate(timeout=30)
     assert process.returncode == 75, said
     step = saved(tmp_path / "run")[0].step
     flags[-1] = f"--gin_param=Trainer.steps = {step + 20}"
