@@ -17,15 +17,16 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
-from types import FrameType
+from types import CodeType, FrameType
 
 from core.errors import INTERRUPTED, PreemptedError
 from core.signals import held_back
 
 STOPPING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 WISHES = (signal.SIGUSR1, signal.SIGUSR2)
-AGAIN_SECONDS = 0.01
+AGAIN_SECONDS = 0.001
 
 
 class InterruptedBySignal(KeyboardInterrupt):  # no `Exception`: nobody's `except Exception` may keep it
@@ -45,6 +46,8 @@ class Preemption:
         self._wishes, self._taken = dict.fromkeys(WISHES, 0), dict.fromkeys(WISHES, 0)
         self._in_loop = False
         self._interruption: InterruptedBySignal | None = None  # of a process that is on its way out
+        self._too_early: CodeType | None = None  # a signal that interrupts this code is sent once more
+        self._heard = 0  # signals, whatever they led to
 
     @property
     def name(self) -> str:
@@ -77,14 +80,11 @@ class Preemption:
                 whole(what)
                 return
             self._interruption = None
-            main = threading.main_thread().ident
-            again = threading.Timer(
-                AGAIN_SECONDS, signal.pthread_kill, (main, self.signal)
-            )  # in here it were too early
-            again.daemon = True
+            again = threading.Thread(target=self._send_again, args=(signal.Signals(self.signal),), daemon=True)
             with held_back(signal.SIGTERM):  # by this thread
                 again.start()
 
+        self._too_early = ignored.__code__
         sys.unraisablehook = ignored
         try:
             yield
@@ -110,9 +110,20 @@ class Preemption:
                 raise
             raise self._interruption from error
 
-    def _hear(self, number: int, _: FrameType | None) -> None:
+    def _send_again(self, number: signal.Signals) -> None:
+        """Sends the main thread a signal, once more for each time that it interrupts the hook that asked for it."""
+        while self._interruption is None:
+            before = self._heard
+            signal.pthread_kill(threading.main_thread().ident or 0, number)
+            while self._heard == before:
+                time.sleep(AGAIN_SECONDS)
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        self._heard += 1
         if number in WISHES:
             self._wishes[signal.Signals(number)] += 1
+        elif self._too_early and any(interrupted.f_code is self._too_early for interrupted in _callers(frame)):
+            return  # what is raised there is ignored again, and nothing would be told of it
         elif self._interruption is not None:
             if self._ends_process:
                 os._exit(self._interruption.exit_code)
@@ -137,6 +148,12 @@ class Preemption:
         exit_code = INTERRUPTED if number == signal.SIGINT else PreemptedError.exit_code
         self._interruption = InterruptedBySignal(text, exit_code)
         raise self._interruption
+
+
+def _callers(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame:
+        yield frame
+        frame = frame.f_back
 
 
 @contextlib.contextmanager
