@@ -37,7 +37,7 @@ def test_commands_name_what_exists(page):
     text = page.read_text()
     for module in re.findall(r"python -m (\w+(?:\.\w+)*)", text):
         assert importlib.util.find_spec(module), module
-    rooms = "tests|configs|deploy|examples|core|models|trainers|docs"
+    rooms = "tests|tools|configs|deploy|examples|core|models|trainers|docs"
     for path in re.findall(rf"(?:^|\s|`)((?:{rooms})/[\w/-]+(?:\.\w+)?)", text):
         assert (CHECKOUT / path).exists(), path
     for path in re.findall(r"--gin_file=(configs/[\w/]+\.gin)", text):

@@ -13,7 +13,7 @@ import zlib
 import pytest
 
 from core.telemetry import Warned
-from tests.campaign import rights
+from tests import rights
 from tests.commands import CONFIGS, environment, run
 from tests.markup import Page
 from tests.written_runs import write_run

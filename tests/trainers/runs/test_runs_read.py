@@ -8,7 +8,7 @@ import os
 import pytest
 
 from core.errors import ConfigurationError
-from tests.campaign import rights
+from tests import rights
 from tests.commands import CONFIGS, run
 from tests.written_runs import LOSSES, write_run
 from trainers.runs.figures import Curve, best, main_figures

@@ -5,8 +5,8 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.campaign import subject
-from tests.campaign.lab import Bench, Case, Lab
+from tools.campaign import subject
+from tools.campaign.lab import Bench, Case, Lab
 
 TOGETHER = 5  # marks that one run is killed at, one after the other
 WITHIN = {  # how often a section is entered in one run, and seconds that it takes, or the first half of it

@@ -5,10 +5,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from tests.campaign.lab import Bench, Case, Lab
-from tests.campaign.mutation import mutated
-from tests.campaign.readers import KINDS
 from tests.commands import CHECKOUT, environment
+from tools.campaign.lab import Bench, Case, Lab
+from tools.campaign.mutation import mutated
+from tools.campaign.readers import KINDS
 
 PER_KIND = 200
 TOGETHER = 100  # by one process
@@ -48,7 +48,7 @@ def read(bench: Bench, kind: str, first: int, count: int) -> None:
     """Hands mutants to the reader in a process of its own, which is started anew behind one that ends it."""
     number, end = first, first + count
     while number < end:
-        command = [sys.executable, "-m", "tests.campaign.mutate", kind, *map(str, (bench.lab.seed, number))]
+        command = [sys.executable, "-m", "tools.campaign.mutate", kind, *map(str, (bench.lab.seed, number))]
         try:
             done = subprocess.run(
                 [*command, str(end - number)],

@@ -13,8 +13,8 @@ from pathlib import Path
 from random import Random
 
 from core.errors import CheckpointError, ConfigurationError
-from tests.campaign import subject
-from tests.campaign.lab import Bench, Case, Lab
+from tools.campaign import subject
+from tools.campaign.lab import Bench, Case, Lab
 
 KILLED_AT = "open checkpoints/.tmp-step-000000030/manifest.json #1"  # with two whole checkpoints and half a third
 

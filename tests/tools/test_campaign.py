@@ -10,11 +10,11 @@ import threading
 import pytest
 
 from core.errors import DataError
-from tests.campaign import counted, kills, marks, meeting, mutate, mutation, room, signals, small_disk, subject
-from tests.campaign.__main__ import main, run_case, run_part
-from tests.campaign.lab import Bench, Case, Lab
-from tests.campaign.report import Tally, print_table
 from tests.commands import run
+from tools.campaign import counted, kills, marks, meeting, mutate, mutation, room, signals, small_disk, subject
+from tools.campaign.__main__ import main, run_case, run_part
+from tools.campaign.lab import Bench, Case, Lab
+from tools.campaign.report import Tally, print_table
 
 
 @pytest.mark.long
@@ -96,7 +96,7 @@ def test_a_failure_is_a_row_s_and_says_how_it_is_repeated(tmp_path, capsys):
 
     tally = Tally(["a row"])
     run_case(Lab(tmp_path, 3, short=True), "kills", Case("a case", breaks, "a row"), tally)
-    again = "\n    python -m tests.campaign --seed=3 --parts kills --only='a case' --short"
+    again = "\n    python -m tools.campaign --seed=3 --parts kills --only='a case' --short"
     broke = f"a case: the case itself broke: {KeyError('the case' + chr(39) + 's own fault')!r}"
     assert tally.failures == [f"a case: lost{again}", broke + again]
     assert tally.rows["a row"].failures == 2

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from core.errors import CheckpointError, NoRoomError
-from tests.campaign import small_disk
-from tests.campaign.lab import Bench, Case, Lab, last_line
 from tests.commands import Done
+from tools.campaign import small_disk
+from tools.campaign.lab import Bench, Case, Lab, last_line
 
 SAYS = re.compile("no space left|no room|file too large|disk", re.IGNORECASE)
 SAVE, ELSEWHERE = CheckpointError.exit_code, NoRoomError.exit_code

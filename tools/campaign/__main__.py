@@ -1,4 +1,4 @@
-"""`python -m tests.campaign [--seed=N] [--parts kills damage ...] [--short]`: what can't be broken, tried out.
+"""`python -m tools.campaign [--seed=N] [--parts kills damage ...] [--short]`: what can't be broken, tried out.
 
 One small run, through the real command, is killed, stopped, damaged and starved in every way that the parts name, and
 must end in the bits of the one that nothing disturbed. Prints a table; fails on anything lost, a traceback, a hang or
@@ -20,9 +20,9 @@ from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from tests.campaign.lab import Bench, Case, HungError, Lab
-from tests.campaign.report import Tally, print_table
 from tests.commands import let_children_hear
+from tools.campaign.lab import Bench, Case, HungError, Lab
+from tools.campaign.report import Tally, print_table
 
 PARTS = ("kills", "signals", "damage", "room", "nan", "mutants", "workers", "served")
 LEAST = {"kills": 200, "mutants": 2000}  # trials, below which the whole form is none
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run_part(lab: Lab, part: str, only: str) -> Tally:
     """Runs the cases of one part, two at a time."""
     try:
-        cases = [case for case in importlib.import_module(f"tests.campaign.{part}").cases(lab) if only in case.name]
+        cases = [case for case in importlib.import_module(f"tools.campaign.{part}").cases(lab) if only in case.name]
     except Exception as error:
         tally = Tally()
         tally.fail("all", f"{part}: its cases can't be listed: {error!r}")
@@ -73,7 +73,7 @@ def run_part(lab: Lab, part: str, only: str) -> Tally:
 def run_case(lab: Lab, part: str, case: Case, tally: Tally) -> None:
     """Runs one case; whatever goes wrong in it is a failure of this case, and the others go on."""
     short = " --short" if lab.short else ""
-    repeat = f"python -m tests.campaign --seed={lab.seed} --parts {part} --only='{case.name}'{short}"
+    repeat = f"python -m tools.campaign --seed={lab.seed} --parts {part} --only='{case.name}'{short}"
     bench = Bench(lab, case, tally, repeat)
     try:
         case.check(bench)
@@ -85,7 +85,7 @@ def run_case(lab: Lab, part: str, case: Case, tally: Tally) -> None:
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.campaign", description=__doc__.partition("\n\n")[2])
+    parser = argparse.ArgumentParser(prog="python -m tools.campaign", description=__doc__.partition("\n\n")[2])
     parser.add_argument("--seed", type=int, default=0, help="of all random moments, bits and bytes (default: 0)")
     parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS), metavar="PART")
     parser.add_argument("--only", default="", metavar="TEXT", help="the cases whose name holds it")

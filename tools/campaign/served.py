@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 from core.errors import PreemptedError
 from tests import ports
-from tests.campaign import counted
-from tests.campaign.lab import Bench, Case, Lab, last_line
-from tests.campaign.launched import Launched
+from tools.campaign import counted
+from tools.campaign.lab import Bench, Case, Lab, last_line
+from tools.campaign.launched import Launched
 
 ROLES = ("launch", "chief", "worker", "ps")
 FOR_A_WHILE, FOR_GOOD = "SIGSTOP for a while", "SIGSTOP for good"

@@ -15,9 +15,9 @@ from typing import Any
 
 from core import checkpoint
 from core.errors import CheckpointError
-from tests.campaign import subject
-from tests.campaign.report import Tally
 from tests.commands import Done, ForkServer
+from tools.campaign import subject
+from tools.campaign.report import Tally
 
 LIMIT = 120.0  # seconds after which a run hangs, where an undisturbed one takes about two
 
@@ -89,7 +89,7 @@ class Lab:
     ) -> Done:
         """Runs the subject in `folder`; raises `subprocess.TimeoutExpired` after `limit` seconds, once it is killed."""
         limit = self.limit if limit is None else limit
-        before = {"module": "tests.campaign.marks", "arguments": {"folder": str(workdir or folder / "run"), **mark}}
+        before = {"module": "tools.campaign.marks", "arguments": {"folder": str(workdir or folder / "run"), **mark}}
         flags = (subject.FLAG, f"--workdir={workdir or 'run'}", *flags)
         with self.server() as server:
             return server.run(*flags, cwd=folder, timeout=limit, before=before)

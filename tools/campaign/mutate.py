@@ -1,4 +1,4 @@
-"""`python -m tests.campaign.mutate KIND SEED FIRST COUNT`: hands a reader of ours mutated input, within bounds.
+"""`python -m tools.campaign.mutate KIND SEED FIRST COUNT`: hands a reader of ours mutated input, within bounds.
 
 Each mutant's number is printed before it is tried, so that a crash or a hang has a name; then what was wrong with it,
 if the reader neither took it nor refused it by an error that is meant for users, or took too much time or memory.
@@ -16,8 +16,8 @@ from pathlib import Path
 from types import FrameType
 
 from core.errors import TapeloopError
-from tests.campaign.mutation import mutated
-from tests.campaign.readers import KINDS
+from tools.campaign.mutation import mutated
+from tools.campaign.readers import KINDS
 
 MEMORY = 256 << 20  # bytes that one mutant, of a few hundred, may cost at its peak
 MOST = 4 << 30  # bytes beyond what the reader has taken for input in order, where the kernel ends it

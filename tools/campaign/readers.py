@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.campaign import meeting, subject
 from tests.commands import CONFIGS
+from tools.campaign import meeting, subject
 
 
 def read_gin(content: bytes, folder: Path) -> None:

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tests.campaign import rights
+from tests import rights
 
 MEMORY = 6 << 30  # bytes; a run of the subject takes a tenth of it
 LINGER = 0.5  # seconds, in which the subject takes many steps

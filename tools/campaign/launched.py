@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 from tests import ports
-from tests.campaign.lab import HungError, last_line
 from tests.commands import CONFIGS, ForkServer
+from tools.campaign.lab import HungError, last_line
 
 CLUSTER = ("--workers=2", "--ps=2", "--max_restarts=6", "--deadline=20")
 FLAGS = (

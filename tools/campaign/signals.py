@@ -10,9 +10,9 @@ from pathlib import Path
 
 from core import checkpoint
 from core.errors import INTERRUPTED, PreemptedError
-from tests.campaign import subject
-from tests.campaign.lab import Bench, Case, HungError, Lab, last_line
 from tests.commands import environment
+from tools.campaign import subject
+from tools.campaign.lab import Bench, Case, HungError, Lab, last_line
 
 SAVED = PreemptedError.exit_code
 SENT = {

@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests import ports
-from tests.campaign import subject
-from tests.campaign.lab import Bench, Case, HungError, Lab, last_line
 from tests.commands import CONFIGS, environment
 from tests.trainers.launch.test_many_workers import workers_of
+from tools.campaign import subject
+from tools.campaign.lab import Bench, Case, HungError, Lab, last_line
 
 LAUNCH = (sys.executable, "-m", "trainers.launch", "--workers=2", "--max_restarts=3", "--deadline=20")
 FLAGS = ("--", subject.FLAG, "--gin_param=Trainer.steps = 400", "--workdir=run")

@@ -15,7 +15,7 @@ from core.workers import channel, guests, heartbeat, rendezvous
 from core.workers.cluster import Cluster
 from core.workers.handshake import proof
 from core.workers.heartbeat import Heartbeat
-from tests.campaign.mutation import mutated
+from tools.campaign.mutation import mutated
 
 ANSWER_SECONDS = 0.5  # in place of 5, so that the deadline is longer here as well
 DEADLINE = 3.0  # seconds, where they meet in a tenth of it if all is well

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from core import checkpoint
 from core.errors import DataError, DriftError, NotFiniteError
-from tests.campaign.lab import Bench, Case, Lab
+from tools.campaign.lab import Bench, Case, Lab
 
 MODULE = '''
 import gin
