@@ -1,4 +1,4 @@
-"""The site of the pages: `.ci/run` builds it, and `python -m tests.browser` opens it; here is what needs neither."""
+"""The site of the pages: `.ci/run` builds it, and `python -m tools.browser` opens it; here is what needs neither."""
 
 import ast
 import importlib

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.browser.look import views
 from tests.commands import CHECKOUT
+from tools.browser.look import views
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -4,7 +4,7 @@ import importlib.util
 import shutil
 from pathlib import Path
 
-from tests.browser.look import browser
+from tools.browser.look import browser
 
 WIDTH, HEIGHT = 1000, 960  # pixels
 

@@ -1,4 +1,4 @@
-"""`python -m tests.pictures [PAGE ...] [--out=DIR]`: makes the pictures of pages by the pages' own commands.
+"""`python -m tools.pictures [PAGE ...] [--out=DIR]`: makes the pictures of pages by the pages' own commands.
 
 A picture directly below a block of commands is of what these leave: the file of its name; a page of HTML of that name,
 as Chromium shows it (`pip install -e '.[browser]'`, and Debian's Chromium); or else what stands on the terminal, two
@@ -13,9 +13,9 @@ from pathlib import Path
 
 from tests.commands import CHECKOUT
 from tests.pages import bash, blocks, commands
-from tests.pictures.draw import svg
-from tests.pictures.shots import shot
-from tests.pictures.terminal import Screen, shown
+from tools.pictures.draw import svg
+from tools.pictures.shots import shot
+from tools.pictures.terminal import Screen, shown
 
 DOCS = CHECKOUT / "docs"
 

@@ -1,4 +1,4 @@
-"""`python -m tests.browser [--shots=DIR]`: what do readers see?
+"""`python -m tools.browser [--shots=DIR]`: what do readers see?
 
 It needs `pip install -e '.[browser,docs]'` and Debian's Chromium, in which it opens what the commands write: the report
 in a light and a dark system, on a wide and on a narrow screen, where it may ask for nothing but itself, all texts must
@@ -16,8 +16,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.browser import boards, planted, reports, shipped, sites, spoiled
-from tests.browser.look import browser
+from tools.browser import boards, planted, reports, shipped, sites, spoiled
+from tools.browser.look import browser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,8 +1,8 @@
-"""`python -m tests.browser` where there is nothing to look with. `.ci/run` runs it where there is."""
+"""`python -m tools.browser` where there is nothing to look with. `.ci/run` runs it where there is."""
 
 import shutil
 
-from tests.browser.__main__ import main
+from tools.browser.__main__ import main
 
 
 def test_without_chromium_it_says_what_is_needed(monkeypatch, capsys):

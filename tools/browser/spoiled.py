@@ -10,7 +10,7 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.plugins.hparams.metadata import SESSION_START_INFO_TAG
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from tests.browser import boards
+from tools.browser import boards
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

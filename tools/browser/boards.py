@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.browser import board, shipped
+from tools.browser import board, shipped
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core.telemetry.console import format_figure
-from tests.browser.look import views
 from tests.commands import CONFIGS, run
 from tests.written_runs import write_run
+from tools.browser.look import views
 from trainers.report.__main__ import main
 
 if TYPE_CHECKING:

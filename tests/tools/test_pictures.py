@@ -8,10 +8,10 @@ import pytest
 
 from tests.commands import CHECKOUT
 from tests.pages import blocks
-from tests.pictures.__main__ import main
-from tests.pictures.draw import svg
-from tests.pictures.terminal import Screen
 from tests.written_runs import write_run
+from tools.pictures.__main__ import main
+from tools.pictures.draw import svg
+from tools.pictures.terminal import Screen
 
 DOCS = CHECKOUT / "docs"
 SHOWN = re.compile(r"!\[([^]]*)\]\(pictures/(\S+)\)")
