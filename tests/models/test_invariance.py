@@ -1,11 +1,11 @@
-"""A few corners of `python -m tests.invariance`, on tiny widths: the numbers of every shipped task are its own."""
+"""A few corners of `python -m tools.invariance`, on tiny widths: the numbers of every shipped task are its own."""
 
 import pytest
 
 from tests.commands import CONFIGS
-from tests.invariance.campaign import measure
-from tests.invariance.subjects import CHANGES, TOYS, configured, subject, task_name
 from tests.pairs import in_turn
+from tools.invariance.campaign import measure
+from tools.invariance.subjects import CHANGES, TOYS, configured, subject, task_name
 
 CORNERS = [(2, 2), (4, 1)]
 TINY = {

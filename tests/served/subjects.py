@@ -13,9 +13,9 @@ from core.module import Module
 from core.optimizers import adam, chain, ema, sgd
 from core.task import Loss, Task, Update
 from tests.commands import CONFIGS
-from tests.invariance.subjects import ROWS, Subject, configured, toy_batch
-from tests.invariance.toys import Ragged, Synchronised
 from tests.trainers.test_mesh_configurations import SMALL
+from tools.invariance.subjects import ROWS, Subject, configured, toy_batch
+from tools.invariance.toys import Ragged, Synchronised
 from trainers.experiment import Experiment
 
 WORDS = 50

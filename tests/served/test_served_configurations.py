@@ -5,9 +5,9 @@ By `sgd` it does to the bit, by other rules within 1e-5: some of them differ in 
 
 import pytest
 
-from tests.invariance.subjects import config_names
 from tests.served.subjects import DIVIDED, TASKS
 from tests.served.twice import twice
+from tools.invariance.subjects import config_names
 
 REFUSED = {
     "cyclegan": "`CycleGan.one_device` names `pool_a`, `pool_b`. By parameter servers",

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.commands import CONFIGS, run
-from tests.invariance.subjects import config_names
 from tests.test_configs import write_idx
+from tools.invariance.subjects import config_names
 
 WITHOUT_FILES = {"cyclegan"}  # whose task says of itself what it reads
 

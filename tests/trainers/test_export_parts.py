@@ -7,7 +7,7 @@ import tensorflow as tf
 from core.errors import CheckpointError
 from core.module import named_variables
 from core.task import Served
-from tests.invariance.subjects import config_names, subject
+from tools.invariance.subjects import config_names, subject
 from trainers.export import compare
 from trainers.export.compare import Difference, check_same, differences, examples_of
 from trainers.export.program import Program

@@ -6,9 +6,9 @@ import pytest
 from core.data import ArraySource
 from core.testing import Run, on_virtual_cpus, on_virtual_mesh
 from tests.commands import CHECKOUT, CONFIGS, refused
-from tests.invariance.stand_ins import write_images
-from tests.invariance.subjects import CHANGES, REFUSED_ON_MESHES, config_names, configured
 from tests.models.test_invariance import TINY
+from tools.invariance.stand_ins import write_images
+from tools.invariance.subjects import CHANGES, REFUSED_ON_MESHES, config_names, configured
 from trainers.evaluator import Evaluator
 
 SMALL = {

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.commands import CHECKOUT, CONFIGS, run
-from tests.invariance.stand_ins import write_images
-from tests.invariance.subjects import CHANGES, config_names
 from tests.test_configs import write_idx
+from tools.invariance.stand_ins import write_images
+from tools.invariance.subjects import CHANGES, config_names
 from trainers.gin_audit.audit import read
 from trainers.gin_audit.statements import text
 

@@ -6,7 +6,7 @@ import pytest
 
 from core.testing import Run, on_virtual_cpus
 from tests.commands import CHECKOUT, CONFIGS
-from tests.invariance.subjects import configured
+from tools.invariance.subjects import configured
 
 ROW = re.compile(r"^\| `(digits_\w+)` \| ((?:\w+ (?:gradients|figures|values|statistics)(?:, )?)+) \|$", re.MULTILINE)
 LISTED = dict(ROW.findall((CHECKOUT / "docs" / "gans.md").read_text()))

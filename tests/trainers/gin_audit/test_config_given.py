@@ -11,7 +11,7 @@ import gin
 import pytest
 
 from tests.commands import CHECKOUT, CONFIGS
-from tests.invariance.subjects import CHANGES, STAND_INS, config_names
+from tools.invariance.subjects import CHANGES, STAND_INS, config_names
 from trainers.evaluator import Evaluator
 from trainers.experiment import Experiment
 from trainers.gin_audit.audit import Configuration, read

@@ -11,9 +11,9 @@ from core.engine import Assembly
 from core.task import Batch
 from core.testing import assemble
 from tests.commands import CHECKOUT, CONFIGS
-from tests.invariance.stand_ins import write_images
-from tests.invariance.toys import Ragged, Synchronised, toy_batch
 from tests.test_configs import write_idx
+from tools.invariance.stand_ins import write_images
+from tools.invariance.toys import Ragged, Synchronised, toy_batch
 from trainers import configurables as configurables  # registers them
 from trainers.evaluator import Evaluator
 from trainers.experiment import Experiment

@@ -1,4 +1,4 @@
-"""`python -m tests.same_numbers --against=REVISION`: does this checkout train as that revision did, bit for bit?
+"""`python -m tools.same_numbers --against=REVISION`: does this checkout train as that revision did, bit for bit?
 
 Every configuration that ships is trained some steps by the command, on 1 and 2 replicas with 1 and 2 microbatches, by
 the code of either. Equal must be: the hashes of all variables, the optimizers' included; each figure of each line; and
@@ -186,8 +186,8 @@ def _train(orders: Mapping[Path, Sequence[Mapping[str, Any]]]) -> None:
 
 def _write_folders(folders: Path) -> None:
     """Generates what a user would download, the same for both sides."""
-    from tests.invariance.stand_ins import write_images
     from tests.test_configs import write_idx
+    from tools.invariance.stand_ins import write_images
 
     for name, write in (("mnist", write_idx), ("images", write_images)):
         (folders / name).mkdir(parents=True)
@@ -213,7 +213,7 @@ def _verdict(case: Case, differences: Sequence[str], flags: argparse.Namespace) 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     known = sorted(path.stem for path in CONFIGS.glob("*.gin"))
-    parser = argparse.ArgumentParser(prog="python -m tests.same_numbers", description=__doc__.partition("\n\n")[2])
+    parser = argparse.ArgumentParser(prog="python -m tools.same_numbers", description=__doc__.partition("\n\n")[2])
     add = parser.add_argument
     add("--against", required=True, metavar="REVISION", help="what git calls the other side")
     add("--configs", nargs="+", default=known, metavar="NAME", help=f"some of {', '.join(known)} (default: all)")

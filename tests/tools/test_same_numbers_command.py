@@ -1,9 +1,9 @@
-"""`python -m tests.same_numbers` itself: it sees what differs, and nothing where nothing does."""
+"""`python -m tools.same_numbers` itself: it sees what differs, and nothing where nothing does."""
 
 import pytest
 
-from tests.same_numbers import __main__ as command
-from tests.same_numbers.__main__ import Found, differences
+from tools.same_numbers import __main__ as command
+from tools.same_numbers.__main__ import Found, differences
 
 LINE = {"step": 2, "split": "train", "loss": 0.5}
 FOUND = Found({"task/w": "aa", "optimizer/net/m": "bb"}, [LINE], [["net", "gradients", "float32", "8"]])

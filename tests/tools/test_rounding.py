@@ -9,8 +9,8 @@ from core import initializers, layers
 from core.optimizers import sgd
 from core.task import Loss, Task, Update
 from core.testing import assemble
-from tests.invariance.rounding import Edges, reference
-from tests.invariance.subjects import Subject
+from tools.invariance.rounding import Edges, reference
+from tools.invariance.subjects import Subject
 
 ALLOWED = {"variables": 1e-5, "figures": 1e-6}
 

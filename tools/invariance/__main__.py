@@ -1,4 +1,4 @@
-"""`python -m tests.invariance [--configs NAME ...] [--steps 20]`: 1, 2, 4 replicas by 1, 2, 4 microbatches, and meshes.
+"""`python -m tools.invariance [--configs NAME ...] [--steps 20]`: 1, 2, 4 replicas by 1, 2, 4 microbatches, and meshes.
 
 Every configuration that ships, and two tasks beside, on a global batch of 16: in all nine combinations, and on meshes
 of 1x2, 2x1, 2x2 and 4x2 devices, the variables must end within 1e-5 of each other, and losses and metrics stay within
@@ -21,8 +21,8 @@ from rich.table import Table
 
 from core.distribution.virtual import make_virtual_cpus
 from core.errors import did_you_mean
-from tests.invariance.campaign import COUNTS, FIGURES, MESHES, VARIABLES, Row, measure
-from tests.invariance.subjects import TOYS, config_names, subject
+from tools.invariance.campaign import COUNTS, FIGURES, MESHES, VARIABLES, Row, measure
+from tools.invariance.subjects import TOYS, config_names, subject
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -66,7 +66,7 @@ def _meshes(row: Row) -> str:
 
 
 def _parse(arguments: Sequence[str], known: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.invariance", description=__doc__.partition("\n\n")[2])
+    parser = argparse.ArgumentParser(prog="python -m tools.invariance", description=__doc__.partition("\n\n")[2])
     parser.add_argument("--configs", nargs="+", metavar="NAME", help=f"some of {', '.join(known)} (default: all)")
     parser.add_argument("--steps", type=int, default=20, help="how many to train (default: 20)")
     flags = parser.parse_args(arguments)

@@ -14,8 +14,8 @@ from core.task import Update
 from core.testing import Run, on_virtual_cpus, on_virtual_mesh
 from core.testing.invariance import differences, mixing
 from core.testing.replicas import Values
-from tests.invariance.rounding import SEEDS, Edges, Reference, reference, shows, steady_run
-from tests.invariance.subjects import REFUSED_ON_MESHES, Subject
+from tools.invariance.rounding import SEEDS, Edges, Reference, reference, shows, steady_run
+from tools.invariance.subjects import REFUSED_ON_MESHES, Subject
 
 COUNTS = (1, 2, 4)
 COMBINATIONS = [(replicas, microbatches) for microbatches in COUNTS for replicas in COUNTS]

@@ -16,7 +16,7 @@ from core.engine import Assembly
 from core.testing import Outcome, Run, on_virtual_cpus
 from core.testing.invariance import differences
 from core.testing.replicas import Values
-from tests.invariance.subjects import Subject
+from tools.invariance.subjects import Subject
 
 NUDGES, NUDGES_OF_A_STEP = 4, 64
 SEEDS = (9, 10, 7, 8)

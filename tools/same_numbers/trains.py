@@ -1,6 +1,6 @@
 """Trains the cases that it reads from stdin with the code of one checkout, each in a fork that has TensorFlow already.
 
-    python tests/same_numbers/trains.py CHECKOUT < cases.json
+    python tools/same_numbers/trains.py CHECKOUT < cases.json
 
 It runs at revisions that don't have this file, so it asks nothing of them but `trainers.main.main(flags)`.
 """

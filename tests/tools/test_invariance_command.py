@@ -1,4 +1,4 @@
-"""`python -m tests.invariance` itself: it finds what is wrong, lists what ships, and is loud where it can't look."""
+"""`python -m tools.invariance` itself: it finds what is wrong, lists what ships, and is loud where it can't look."""
 
 import contextlib
 
@@ -10,11 +10,11 @@ from core.errors import DataError
 from core.task import Loss
 from core.testing import assemble
 from tests.commands import CONFIGS
-from tests.invariance import __main__ as command
-from tests.invariance import subjects
-from tests.invariance.campaign import measure
-from tests.invariance.subjects import TOYS, Subject, configured
-from tests.invariance.toys import Ragged, toy_batch
+from tools.invariance import __main__ as command
+from tools.invariance import subjects
+from tools.invariance.campaign import measure
+from tools.invariance.subjects import TOYS, Subject, configured
+from tools.invariance.toys import Ragged, toy_batch
 
 
 class SharedNoise(Ragged):

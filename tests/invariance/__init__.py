@@ -1,1 +1,0 @@
-"""Do the numbers of what ships depend on the number of replicas or microbatches? `python -m tests.invariance` asks."""
