@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.commands import CONFIGS, refused, run
-from tests.quality import TARGETS, missed_targets
+from tools.quality import TARGETS, missed_targets
 
 ACCURACY = [name for name, targets in TARGETS.items() if "accuracy" in targets]
 CONFIGURATIONS = {  # how each is tested

@@ -1,6 +1,6 @@
 """A GPT-2 in the files of `transformers` becomes a `LanguageModel` that computes what its peer in Flax does.
 
-`python -m tests.gpt2_peer` has `transformers` itself make such files.
+`python -m tools.gpt2_peer` has `transformers` itself make such files.
 """
 
 import json

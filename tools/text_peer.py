@@ -1,4 +1,4 @@
-"""`python -m tests.text_peer [--seeds 0 1 2] [--param='steps = 100']`: `text_nano` beside the same model in Flax.
+"""`python -m tools.text_peer [--seeds 0 1 2] [--param='steps = 100']`: `text_nano` beside the same model in Flax.
 
 Ours is trained by the real command; the peer on the same batches, by Optax, from random numbers of its own. The means
 of their held-out losses must not lie further apart than what seeds alone do. It takes an hour or so on two cores.

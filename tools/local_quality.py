@@ -1,4 +1,4 @@
-"""`python -m tests.local_quality [--seeds 0 1 2] [--param='steps = 400'] [--kept=DIR]`: what do local steps cost?
+"""`python -m tools.local_quality [--seeds 0 1 2] [--param='steps = 400'] [--kept=DIR]`: what do local steps cost?
 
 `text_nano` is trained on four replicas by the real command, with each seed: synchronously, and by local steps with
 rates of their own (`docs/local-steps.md` says why). The held-out losses stand side by side, with how often the replicas

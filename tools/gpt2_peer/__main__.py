@@ -1,4 +1,4 @@
-"""`python -m tests.gpt2_peer [--environment=DIR]`: a GPT-2 of `transformers`, taken over, computes the same logits.
+"""`python -m tools.gpt2_peer [--environment=DIR]`: a GPT-2 of `transformers`, taken over, computes the same logits.
 
 Models with random weights are made and saved by PyTorch in an environment of its own, which is made for it (some three
 gigabytes to download, most of them CUDA) unless `--environment` names one that holds `torch` and `transformers`; ours

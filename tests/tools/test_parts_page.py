@@ -1,16 +1,15 @@
-"""`docs/parts.md` lists every public part; its figures come from `python -m tests.conformance`."""
+"""`docs/parts.md` lists every public part; its figures come from `python -m tools.conformance`."""
 
 import inspect
 import re
 
 from core import layers, losses, metrics, optimizers
-
-from .__main__ import PAGE
-from .layer_rows import ROWS_OF_LAYERS
-from .loss_rows import ROWS_OF_LOSSES
-from .metric_rows import ROWS_OF_METRICS
-from .notes import NOTES
-from .optimizer_rows import ROWS
+from tests.conformance.layer_rows import ROWS_OF_LAYERS
+from tests.conformance.loss_rows import ROWS_OF_LOSSES
+from tests.conformance.metric_rows import ROWS_OF_METRICS
+from tests.conformance.optimizer_rows import ROWS
+from tools.conformance.__main__ import PAGE
+from tools.conformance.notes import NOTES
 
 
 def test_the_page_has_a_line_for_every_row_of_the_batteries():
@@ -22,7 +21,7 @@ def test_the_page_has_a_line_for_every_row_of_the_batteries():
 def test_every_note_is_on_the_page():
     lines = {line.split(" | ")[0].removeprefix("| "): line for line in PAGE.read_text().splitlines()}
     for part, note in NOTES.items():
-        assert note in lines[part], f"run `python -m tests.conformance`: {part}'s note isn't there"
+        assert note in lines[part], f"run `python -m tools.conformance`: {part}'s note isn't there"
 
 
 def test_every_public_name_of_the_shelf_is_documented_where_it_is_made():

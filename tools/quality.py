@@ -1,4 +1,4 @@
-"""`python -m tests.quality [--configs NAME ...] [--seeds 0 1 2] [--onednn 0 1]`: how good do configurations become?
+"""`python -m tools.quality [--configs NAME ...] [--seeds 0 1 2] [--onednn 0 1]`: how good do configurations become?
 
 Each is trained by the real command, once for each seed, with TensorFlow's own choice of kernels or, by `--onednn`, with
 those of Eigen (0) or of oneDNN (1). The worst of its figures must reach what is promised. All take an hour or so on two

@@ -1,0 +1,1 @@
+"""Compares each public part with its peer and writes `docs/parts.md`."""
