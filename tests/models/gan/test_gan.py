@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from core import layers
 from core.data import ArraySource, digits
 from core.data.digit_pairs import CentredImages
 from core.errors import ConfigurationError, DataError
@@ -15,6 +16,7 @@ from core.module import named_variables
 from core.optimizers import sgd
 from core.random import Rng
 from core.testing import assert_step_function, assert_updates_only
+from core.testing.plain import optimizers_of, plain_step
 from models import BatchNormGan, Gan, dcgan_networks
 from models.gan.task import JURY
 from tests.core.engine.engine_lab import train
@@ -28,41 +30,46 @@ from tests.models.gan.gan_lab import BATCH, DATA, ROWS, SPECTRAL, TINY, batch_no
     [functools.partial(gan, networks=SPECTRAL), functools.partial(gan, networks=tiny_dcgan()), batch_norm_gan],
     ids=["spectral", "group", "batch"],
 )
-def test_each_update_leaves_the_other_network_bit_for_bit(make):
+def test_update_leaves_the_other_network_bit_for_bit(make):
     for name in ("d", "g"):
         task = make(num_classes=10)
         assert_updates_only(task, name, getattr(task, name), BATCH)
 
 
-@pytest.mark.parametrize("update", ["g", "d"])
-def test_an_update_moves_the_averages_of_its_own_network_alone(update):
-    def weightless(loss):
-        def without(batch, rng):
-            result = loss(batch, rng)
-            return result._replace(weight=tf.zeros_like(result.per_example))
+class InTurn(BatchNormGan):
+    """Gives the rows weight in one update a step: in that of the discriminator first, then in the generator's."""
 
-        return without
-
-    class Only(BatchNormGan):
-        """Leaves the other update out, as where no row has weight."""
-
-        def phases(self):
-            return [
-                phase if phase.name == update else dataclasses.replace(phase, loss=weightless(phase.loss))
-                for phase in super().phases()
-            ]
-
-    settings = made(networks=tiny_dcgan("batch")).keywords
-    after = train(functools.partial(Only, **settings), DATA, 1, 1, steps=1)[0].variables
-    weights = {path: float(value) for path, value in after.items() if path.endswith("moving_weight")}
-    assert {path[0] for path in weights} == {"g", "d"}
-    assert all((weight > 0.0) == path.startswith(f"{update}/") for path, weight in weights.items())
+    def phases(self):
+        return [dataclasses.replace(phase, loss=only(i, phase.loss)) for i, phase in enumerate(super().phases())]
 
 
-def test_a_generator_learns_once_in_so_many_steps():
-    task = made(d_steps=2)
+def only(step, loss):
+    def weighted(batch, rng):
+        result = loss(batch, rng)
+        return result._replace(weight=tf.fill([ROWS], tf.cast(rng.step == step, tf.float32)))
+
+    return weighted
+
+
+def test_batch_norm_averages_move_in_the_update_of_their_network_alone():
+    task = gan(InTurn, networks=tiny_dcgan("batch"))
+    optimizers, moved = optimizers_of(task), []
+    for i in range(2):
+        plain_step(task, optimizers, BATCH, Rng.from_seed(0, step=i), index=i)
+        moved.append({path: float(v) for path, v in named_variables(task).items() if path.endswith("moving_weight")})
+    assert {path[0] for path in moved[0]} == {"g", "d"}
+    for path in moved[0]:
+        assert [bool(each[path]) for each in moved] == [path[0] == "d", True]
+        assert moved[1][path] == pytest.approx(0.01)  # once, by 1 - momentum
+
+
+def test_generator_learns_at_its_own_rate_once_in_so_many_steps():
+    task = made(g_optimizer=sgd(0.1), d_optimizer=sgd(0.0), d_steps=2)
+    before = {path: v.numpy() for path, v in named_variables(task(rng=Rng.from_seed(1).fold("init"))).items()}
     after = train(task, DATA, 1, 1, steps=4)[0].variables
     assert (after["optimizer/g/step"], after["optimizer/d/step"]) == (2, 4)
+    for path, value in before.items():
+        assert np.array_equal(after[path], value) == (path.split("/")[0] == "d"), path
 
 
 # --- losses by hand ---------------------------------------------------------------------------------------------------
@@ -83,7 +90,7 @@ def softplus(x):
     return np.log1p(np.exp(x))
 
 
-def test_losses_are_those_of_the_papers():
+def test_gan_losses_are_those_of_the_papers():
     task = gan(num_classes=10, r1=0.3, r2=0.7)
     rng = Rng.from_seed(5)
     batch = {**BATCH, **task.fakes(BATCH, rng)}
@@ -98,7 +105,7 @@ def test_losses_are_those_of_the_papers():
     np.testing.assert_allclose(task.g_loss(batch, rng).per_example, softplus(-fake), rtol=1e-5)
 
 
-def test_evaluation_shows_each_example_next_to_the_same_fakes():
+def test_evaluation_compares_each_example_with_the_same_fakes():
     task = gan(num_classes=10, game=games.least_squares())
     jury = task.sample(Rng.from_seed(0).fold("jury"), JURY)
     fake, _ = by_hand(task, jury["image"].numpy(), jury["label"].numpy())
@@ -115,19 +122,21 @@ STEP_FUNCTIONS = {
     "perceptrons": {"num_classes": 10, "gradient_penalty": 10.0},
     "spectral": {"networks": SPECTRAL, "game": games.relativistic(), "r1": 0.2},
     "convolutions": {"networks": tiny_dcgan(), "num_classes": 10, "r1": 0.2},
-    "instances": {"networks": tiny_dcgan("instance", spectral_norm=True), "gradient_penalty": 1.0},
+    "instances": {"networks": tiny_dcgan("instance", spectral_norm=True)},
 }
 
 
 @pytest.mark.parametrize("settings", STEP_FUNCTIONS.values(), ids=STEP_FUNCTIONS.keys())
 def test_step_functions_treat_rows_by_themselves(settings):
-    task = gan(**settings)
-    batch = {**BATCH, **task.fakes(BATCH, Rng.from_seed(3))}
+    task, rng, few = gan(**settings), Rng.from_seed(3), {key: x[:3] for key, x in BATCH.items()}
+    batch = {**few, **task.fakes(few, rng)}
+    last = task.fakes({key: x[2:] for key, x in few.items()}, rng._replace(first_row=2, num_rows=1))["fake"]
+    np.testing.assert_allclose(batch["fake"][2:], last, atol=1e-6)
     assert_step_function(task.d_loss, batch)
     assert_step_function(task.g_loss, batch)
 
 
-def test_logits_without_a_border_are_judged_in_pairs():
+def test_accuracy_of_logits_without_a_border_compares_pairs():
     task = gan(game=games.wasserstein())
     batch = {**BATCH, **task.fakes(BATCH, Rng.from_seed(3))}
     metrics = task.d_loss(batch, Rng.from_seed(3)).metrics
@@ -139,13 +148,13 @@ def test_logits_without_a_border_are_judged_in_pairs():
 # --- networks and samples ---------------------------------------------------------------------------------------------
 
 
-def test_labels_of_samples_go_through_the_classes():
+def test_sample_labels_go_through_the_classes():
     found = gan(num_classes=10).sample(Rng.from_seed(0), 23)
     np.testing.assert_array_equal(found["label"], np.arange(23) % 10)
     assert set(gan().sample(Rng.from_seed(0), 5)) == {"image"}
 
 
-def test_both_networks_heed_the_class():
+def test_networks_depend_on_the_class():
     task = gan(num_classes=10)
     z, image = tf.ones([2, 3]), 2.0 * BATCH["image"][:2] - 1.0
     assert np.ptp(task.g(z, tf.constant([1, 1])), axis=0).max() == 0.0
@@ -153,15 +162,17 @@ def test_both_networks_heed_the_class():
     assert np.all(task.d(image, tf.constant([1, 1])).numpy() != task.d(image, tf.constant([7, 7])).numpy())
 
 
-@pytest.mark.parametrize(("size", "channels"), [(8, [2, 4]), (32, [2, 4, 6])])
-@pytest.mark.parametrize("norm", ["group", "instance", "batch", "none"])
-def test_convolutions_make_and_read_images_of_the_size(size, channels, norm):
+@pytest.mark.parametrize(("norm", "size"), [("group", 8), ("instance", 32), ("batch", 8), ("none", 32)])
+def test_dcgan_networks_make_and_read_images_of_the_size(norm, size):
+    channels = [2, 4] if size == 8 else [2, 4, 6]
     networks = functools.partial(dcgan_networks, channels=channels, g_norm=norm, d_norm=norm)
     task = gan(BatchNormGan if norm == "batch" else Gan, networks=networks, image_shape=[size, size, 1])
     image = task.sample(Rng.from_seed(0), 5)["image"]
     assert image.shape == [5, size, size, 1]
     assert float(tf.reduce_max(tf.abs(image))) <= 1.0
     assert task.d(image).shape == [5]
+    assert all(layer.sync for layer in task.submodules if isinstance(layer, layers.BatchNorm))
+    assert all(phase.mixes_rows for phase in task.phases() if norm == "batch")
     # 4x4 kernels between 1, 2, 4 (and 6) channels, both ways; a norm has an offset, and a layer before it no bias.
     sizes = [1, *channels]
     weights = sum(16 * a * b for a, b in zip(sizes, channels, strict=False))
@@ -176,7 +187,7 @@ def count(module):
     return sum(v.shape.num_elements() for v in named_variables(module, trainable_only=True).values())
 
 
-def test_real_images_are_brought_to_the_size_of_fakes():
+def test_real_images_are_resized_to_the_size_of_fakes():
     seen = []
     task = gan(networks=tiny_dcgan(), image_shape=[32, 32, 1])
     net, task.d = task.d, lambda image, label, **_: (seen.append(image), net(image, label))[1]
@@ -209,12 +220,12 @@ def test_spectral_normalisation_keeps_every_kernel_at_one():
         ({"image_shape": [8, 6, 1], "networks": tiny_dcgan()}, "`dcgan_networks.channels` has 2 entries"),
     ],
 )
-def test_what_makes_no_sense_is_refused(settings, says):
+def test_settings_that_contradict_are_refused(settings, says):
     with pytest.raises(ConfigurationError, match=says):
         gan(**settings)
 
 
-def test_a_source_of_other_images_or_labels_is_refused():
+def test_source_of_other_images_or_labels_is_refused():
     colour = ArraySource({"image": np.zeros([4, 8, 8, 3], "float32"), "label": np.arange(4)}, name="colour")
     with pytest.raises(DataError, match=r"`image` of source `colour` has shape \(8, 8, 3\), but `Gan.image_shape` is"):
         gan().check_source(colour)
@@ -227,11 +238,3 @@ def test_a_source_of_other_images_or_labels_is_refused():
     centred = CentredImages({"image": np.zeros([4, 8, 8, 1], "uint8")}, name="centred")
     with pytest.raises(DataError, match=r"`centred` has values in \[-1, 1\], but `Gan` reads images in \[0, 1\]"):
         gan().check_source(centred)
-
-
-def test_each_network_learns_at_its_own_rate():
-    task = made(g_optimizer=sgd(0.1), d_optimizer=sgd(0.0))
-    before = {path: v.numpy() for path, v in named_variables(task(rng=Rng.from_seed(1).fold("init"))).items()}
-    after = train(task, DATA, 1, 1, steps=2)[0].variables
-    for path, value in before.items():
-        assert np.array_equal(after[path], value) == (path.split("/")[0] == "d"), path

@@ -12,12 +12,10 @@ from tests.core.engine.engine_lab import assert_same, train
 from tests.models.gan.gan_lab import DATA, ROWS, SPECTRAL, made, tiny_dcgan
 
 PHASES = ("sample", "d", "g")
-# Every game, every placement, and both kinds of networks.
 STEPS = {
-    "non-saturating, smoothed, generator on one device": {
-        "game": games.non_saturating(label_smoothing=0.1),
-        "num_classes": 10,
-        "r1": 0.3,
+    "wasserstein, generator on one device": {
+        "game": games.wasserstein(),
+        "d_steps": 2,
         "placements": {"sample": ONE_DEVICE},
         "one_device": ["g"],
     },
@@ -25,43 +23,48 @@ STEPS = {
         "game": games.relativistic(),
         "r1": 0.1,
         "r2": 0.1,
-        "placements": {"d": ONE_DEVICE, "g": ONE_DEVICE},
-    },
-    "wasserstein, below the batch size": {
-        "game": games.wasserstein(),
         "gradient_penalty": 10.0,
-        "d_steps": 2,
-        "placements": dict.fromkeys(PHASES, when_batch_at_least(ROWS + 1)),
+        "num_classes": 10,
+        "placements": {"d": ONE_DEVICE, "g": ONE_DEVICE},
     },
     "hinge, from the batch size on": {
         "game": games.hinge(),
         "networks": SPECTRAL,
-        "placements": dict.fromkeys(PHASES, when_batch_at_least(ROWS)),
+        "placements": dict.fromkeys(("sample", "d", "g"), when_batch_at_least(ROWS)),
     },
-    "least squares, convolutions": {"game": games.least_squares(), "networks": tiny_dcgan()},
+    "smoothed, below the batch size": {
+        "game": games.non_saturating(label_smoothing=0.1),
+        "networks": tiny_dcgan(),
+        "placements": dict.fromkeys(("sample", "d", "g"), when_batch_at_least(ROWS + 1)),
+    },
 }
 
 
-SLOW = ("least squares, convolutions",)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [pytest.param(x, id=name, marks=[pytest.mark.long] if name in SLOW else []) for name, x in STEPS.items()],
-)
-def test_replicas_microbatches_and_placements_change_nothing(settings):
+def assert_same_placed(settings, replicas, microbatches, steps):
+    """Compares a placed step on so many replicas with the plain one on one replica."""
     where = {name: x for name, x in settings.items() if name in ("placements", "one_device")}
     task = made(**{name: x for name, x in settings.items() if name not in where})
-    assert_same(train(task, DATA, 2, 2, steps=4, **where), train(task, DATA, 1, 1, steps=4))
+    assert_same(train(task, DATA, replicas, microbatches, steps=steps, **where), train(task, DATA, 1, 1, steps=steps))
 
 
-def test_normalisation_over_the_batch_is_over_all_replicas():
+def test_generator_on_one_device_changes_no_number():
+    assert_same_placed(STEPS["wasserstein, generator on one device"], 2, 1, steps=2)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("settings", STEPS.values(), ids=STEPS)
+def test_replicas_microbatches_and_placements_change_nothing(settings):
+    assert_same_placed(settings, 2, 2, steps=4)
+
+
+@pytest.mark.long
+def test_batch_norm_is_over_all_replicas():
     task = made(BatchNormGan, networks=tiny_dcgan("batch"), d_optimizer=adam(0.01))
     alone, shared = (train(task, DATA, replicas, 1, steps=4) for replicas in (1, 2))
     assert_same(shared, alone)
 
 
-def test_a_phase_that_there_is_not_cannot_be_placed():
+def test_unknown_phase_cannot_be_placed():
     task = made(BatchNormGan, networks=tiny_dcgan("batch"))
     with pytest.raises(ConfigurationError, match=r"`Experiment.placements` names the phase `sample`; .* `d`, `g`"):
         assemble(task, on_virtual_cpus(1), placements={"sample": ONE_DEVICE})
