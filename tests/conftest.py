@@ -4,17 +4,25 @@ import gc
 import os
 import random
 import sys
+from pathlib import Path
 
 import gin
 import pytest
 
 from tests.commands import let_children_hear
+from tests.notes import Notes
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 sys.modules["keras"] = None  # type: ignore[assignment]
 sys.modules["tf_keras"] = None  # type: ignore[assignment]
 let_children_hear()
+
+
+def pytest_configure(config):
+    """Notes what each test costs, where the gate asks for it."""
+    if file := os.environ.get("TEST_NOTES"):
+        config.pluginmanager.register(Notes(None if hasattr(config, "workerinput") else Path(file)))
 
 
 @pytest.fixture(autouse=True)

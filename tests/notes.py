@@ -1,0 +1,53 @@
+"""Notes of a run of pytest for the gate: each test's outcome and what it cost, one JSON object a line."""
+
+import json
+import resource
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+class Notes:
+    """Measures each test in the process that runs it; the process that reports writes them to `file`."""
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file  # None in the workers of pytest-xdist, whose reports come to the one that writes
+        self._began = (0.0, 0.0)
+        self._failed: set[str] = set()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logstart(self) -> None:
+        self._began = (processor_seconds(), time.perf_counter())
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+        if call.when == "teardown":
+            processor, began = self._began
+            measured = {
+                "processor_seconds": round(processor_seconds() - processor, 2),
+                "seconds": round(time.perf_counter() - began, 2),
+                "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+                "long": item.get_closest_marker("long") is not None,
+            }
+            item.user_properties.append(("notes", measured))
+        return (yield)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if self._file is None:
+            return
+        if report.failed:
+            self._failed.add(report.nodeid)
+        measured = dict(report.user_properties).get("notes")
+        crashed = report.when not in ("setup", "call", "teardown")  # the worker that ran it is gone
+        if report.when == "teardown" or crashed:
+            note = {"test": report.nodeid, "passed": report.nodeid not in self._failed}
+            with self._file.open("a") as file:
+                print(json.dumps({**note, **(measured if isinstance(measured, dict) else {})}), file=file)
+
+
+def processor_seconds() -> float:
+    """Returns what this process and its children that have ended have used of processors."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(x.ru_utime + x.ru_stime for x in used)
