@@ -9,6 +9,8 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from core.data import PerReplica, Reader, Reading, Source, SourceReader, Stream, StreamReader
+from core.data.pipeline import rows_of
+from core.data.replicas import per_replica_spec
 from core.distribution import Agreement, MeshStrategy, ServedStrategy
 from core.engine import TrainStep
 from core.errors import DataError, NoRoomError
@@ -108,14 +110,16 @@ class Input:
     @property
     def chunk_spec(self) -> Any:
         """Returns what `tf.function` is to be told of a chunk."""
-        return PerReplica(self._reading_from(0).chunks, self.strategy).element_spec
+        spec = self._reader.chunk_spec(chunk_steps=self.chunk_steps, replicas=self.strategy.num_replicas_in_sync)
+        return per_replica_spec(spec, self.strategy)
 
     @property
     def batch_spec(self) -> dict[str, tf.TensorSpec]:
         """Returns the specs of a step's batch on one replica, [microbatches, rows, ...], as phases read it."""
-        kept = next(iter(self._reading_from(0).chunks(0).element_spec.values()))
+        microbatches, replicas = self._settings.microbatches, self.strategy.num_replicas_in_sync
+        rows = rows_of(self.global_batch_size, microbatches, replicas)
         spec = self.source.spec  # what is kept may have other shapes, and other features
-        return {key: tf.TensorSpec([*kept.shape[1:3], *x.shape], x.dtype) for key, x in spec.items()}
+        return {key: tf.TensorSpec([microbatches, rows, *x.shape], x.dtype) for key, x in spec.items()}
 
     def batch_of(self, step: int) -> Batch:
         """Returns the whole global batch of a step, [microbatches, rows, ...], whatever the replicas."""

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from core.data.pipeline import position_indices, train_chunks
+from core.data.pipeline import position_indices, rows_of, train_chunks
 from core.data.source import Source
 
 
@@ -46,6 +46,16 @@ class Reader(abc.ABC):
 
     def __init__(self, *, global_batch_size: int, microbatches: int, seed: int):
         self.global_batch_size, self.microbatches, self.seed = global_batch_size, microbatches, seed
+
+    @property
+    @abc.abstractmethod
+    def example_spec(self) -> dict[str, tf.TensorSpec]:
+        """Says what one example looks like in a chunk, by feature."""
+
+    def chunk_spec(self, *, chunk_steps: int, replicas: int = 1) -> dict[str, tf.TensorSpec]:
+        """Says what the chunks of one replica look like, [chunk_steps, microbatches, rows, ...], by feature."""
+        leading = [chunk_steps, self.microbatches, rows_of(self.global_batch_size, self.microbatches, replicas)]
+        return {name: tf.TensorSpec([*leading, *x.shape], x.dtype) for name, x in self.example_spec.items()}
 
     @abc.abstractmethod
     def reading(
@@ -88,6 +98,11 @@ class SourceReader(Reader):
     def __init__(self, source: Source, *, parallel_calls: int = 1, as_kept: bool = False, **layout: int):
         super().__init__(**layout)
         self._source, self._parallel_calls, self._as_kept = source, parallel_calls, as_kept
+
+    @property
+    def example_spec(self) -> dict[str, tf.TensorSpec]:
+        kept = self._source.kept if self._as_kept else None
+        return kept.spec if kept else self._source.spec
 
     def reading(
         self,

@@ -1,5 +1,6 @@
 """One stream of elements for each replica, wherever it is."""
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,21 +18,12 @@ class PerReplica:
     """
 
     def __init__(self, make: Callable[[int], tf.data.Dataset], strategy: tf.distribute.Strategy):
-        self._make, self._strategy = make, strategy
+        self._make, self._strategy = functools.cache(make), strategy  # to make a stream is to trace what it maps
 
     @property
     def element_spec(self) -> Any:
-        """Returns what `tf.function` is to be told of an element, of which none is made: it may be large."""
-        replicas = len(self._strategy.experimental_local_results(self._spread(lambda _: tf.zeros([]))))
-
-        def spec_of(one: tf.TensorSpec) -> Any:
-            count = min(one.shape.num_elements(), SOME)  # a mesh hands few whole numbers over as others
-            some = tf.type_spec_from_value(self._spread(lambda _: tf.zeros([count], one.dtype)))
-            if isinstance(some, tf.TensorSpec):
-                return tf.TensorSpec(one.shape, some.dtype)
-            return type(some)(*[tf.TensorSpec(one.shape, one.dtype)] * replicas)
-
-        return tf.nest.map_structure(spec_of, self._make(0).element_spec)
+        """Returns what `tf.function` is to be told of an element."""
+        return per_replica_spec(self._make(0).element_spec, self._strategy)
 
     def __iter__(self) -> Iterator[Any]:
         streams: dict[int, Iterator[Any]] = {}
@@ -43,12 +35,7 @@ class PerReplica:
             return _taken(streams[replica])
 
         while True:
-            yield self._spread(element)
-
-    def _spread(self, value_of: Callable[[int], Any]) -> Any:
-        return self._strategy.experimental_distribute_values_from_function(
-            lambda context: value_of(context.replica_id_in_sync_group)
-        )
+            yield _spread(element, self._strategy)
 
     def _on_device(self, stream: tf.data.Dataset, replica: int) -> tf.data.Dataset:
         devices = self._strategy.extended.worker_devices
@@ -56,6 +43,29 @@ class PerReplica:
         if "GPU" in device:
             return stream.apply(tf.data.experimental.prefetch_to_device(device, PREFETCHED))
         return stream  # which is fetched ahead on the host
+
+
+def per_replica_spec(spec: Any, strategy: tf.distribute.Strategy) -> Any:
+    """Returns what `tf.function` is to be told of an element of `PerReplica` whose streams have elements of `spec`.
+
+    No element is made: it may be large.
+    """
+    replicas = len(strategy.experimental_local_results(_spread(lambda _: tf.zeros([]), strategy)))
+
+    def spec_of(one: tf.TensorSpec) -> Any:
+        count = min(one.shape.num_elements(), SOME)  # a mesh hands few whole numbers over as others
+        some = tf.type_spec_from_value(_spread(lambda _: tf.zeros([count], one.dtype), strategy))
+        if isinstance(some, tf.TensorSpec):
+            return tf.TensorSpec(one.shape, some.dtype)
+        return type(some)(*[tf.TensorSpec(one.shape, one.dtype)] * replicas)
+
+    return tf.nest.map_structure(spec_of, spec)
+
+
+def _spread(value_of: Callable[[int], Any], strategy: tf.distribute.Strategy) -> Any:
+    return strategy.experimental_distribute_values_from_function(
+        lambda context: value_of(context.replica_id_in_sync_group)
+    )
 
 
 def _taken(stream: Any) -> Any:

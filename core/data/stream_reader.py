@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from core.data.pipeline import configured, rows_of
+from core.data.pipeline import configured
 from core.data.reader import Reader, Reading
 from core.data.stream import Stream
 from core.data.stream_pass import Beginning, Chunk, Passed, StreamPass
@@ -41,6 +41,10 @@ class StreamReader(Reader):
         self._passed = collections.deque[Passed](maxlen=_AHEAD)
         self._loaded: tuple[int, dict[str, Any]] | None = None
 
+    @property
+    def example_spec(self) -> dict[str, tf.TensorSpec]:
+        return self._stream.spec
+
     def reading(
         self,
         *,
@@ -51,16 +55,12 @@ class StreamReader(Reader):
         local: Sequence[int] = (0,),
         synthetic: bool = False,
     ) -> Reading:
-        rows = rows_of(self.global_batch_size, self.microbatches, replicas)
         if synthetic:
             whole = self._pass(self._beginning.examples, 0, chunk_steps, lambda passed: None)
         else:
             position = origin + first_step * self.global_batch_size
             whole = self._pass(position, first_step % chunk_steps, chunk_steps, self._passed.append)
-        spec = {
-            name: tf.TensorSpec([chunk_steps, self.microbatches, rows, *x.shape], x.dtype)
-            for name, x in self._stream.spec.items()
-        }
+        spec = self.chunk_spec(chunk_steps=chunk_steps, replicas=replicas)
         return _SharedReading(whole, spec, local=local, synthetic=synthetic)
 
     def batch(self, step: int, *, origin: int) -> dict[str, tf.Tensor]:

@@ -1,6 +1,7 @@
 """The learning rates of an optimizer's last update, for those who look at a run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,16 +26,22 @@ def last_rates(optimizer: Optimizer) -> Callable[[], dict[str, float]]:
         slot: {path: v for path, v in values.items() if v.shape.rank == 0} for slot, values in optimizer.slots.items()
     }
     small = tf.nest.flatten(scalars)
-    fixed: dict[str, float] = {}
-    moving: list[str] = []
+
+    def rates_after(step: tf.Tensor, values: Sequence[tf.Tensor]) -> Mapping[str, Any]:
+        return rates({}, tf.nest.pack_sequence_as(scalars, values), optimizer.parameters, step=step)
+
+    with tf.device("CPU:0"):
+        some = rates_after(tf.zeros([], tf.int64), [tf.zeros([], v.dtype) for v in small])
+    fixed = {name: float(rate) for name, rate in some.items() if not tf.is_tensor(rate)}
+    moving = [name for name in some if name not in fixed]
+    if not moving:
+        return fixed.copy
 
     @tf.function(autograph=False)
     def rates_at(steps: tf.Tensor, *values: tf.Tensor) -> tf.Tensor:
         def one(step: tf.Tensor) -> tf.Tensor:
-            found = rates({}, tf.nest.pack_sequence_as(scalars, values), optimizer.parameters, step=step)
-            fixed.update({name: float(rate) for name, rate in found.items() if not tf.is_tensor(rate)})
-            moving[:] = [name for name in found if name not in fixed]
-            return tf.stack([tf.cast(found[name], tf.float32) for name in moving] or [0.0])
+            found = rates_after(step, values)
+            return tf.stack([tf.cast(found[name], tf.float32) for name in moving])
 
         # One by one, not as a vector: its kernels may differ in last bits.
         return tf.map_fn(one, steps, fn_output_signature=tf.float32)
@@ -53,8 +60,6 @@ def last_rates(optimizer: Optimizer) -> Callable[[], dict[str, float]]:
 
     def read() -> dict[str, float]:
         nonlocal before
-        if not moving:
-            return dict(fixed)
         step = max(int(optimizer.step.numpy()) - 1, 0)
         if small or step not in known:
             steps = np.arange(1 if small else AHEAD) * max(step - before, 1) + step

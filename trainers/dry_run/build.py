@@ -12,7 +12,8 @@ from typing import Any
 import gin
 import tensorflow as tf
 
-from core.data import PerReplica, Source, Stream
+from core.data import Source, Stream
+from core.data.replicas import per_replica_spec
 from core.distribution import MeshPlan, one_device
 from core.distribution.mesh_outputs import lay_out_outputs
 from core.engine import Progress, assemble, assemble_task, check_on_mesh, make_chunk
@@ -117,14 +118,12 @@ class DryBuild:
             assembly = assemble(make, self.strategy, **self._places)
         if self.plan:
             lay_out_variables(assembly, self.plan)
-        stacked = self._chunks(0).element_spec
-        batch = {key: tf.TensorSpec(x.shape[1:], x.dtype) for key, x in stacked.items()}
+        batch = {key: tf.TensorSpec(x.shape[1:], x.dtype) for key, x in self._chunk_spec().items()}
         step = self.settings.train_step(assembly, batch, seed=self._seed)
         step.decode = decoder_of(self.source, self.settings, step)
         sums = {name: spec.sums_of_update for name, spec in step.specs.items()}
         progress = Progress(sums, strategy=self.strategy)
-        chunks = functools.partial(self._chunks, as_kept=step.decode is not None)
-        spec = PerReplica(chunks, self.strategy).element_spec
+        spec = per_replica_spec(self._chunk_spec(as_kept=step.decode is not None), self.strategy)
         with shapes_only():
             rounds = self.settings.rounds(step, assembly)
         if rounds:
@@ -138,9 +137,9 @@ class DryBuild:
         found = [of_evaluation(assembly.task, self._batch_to_evaluate(source)) for source in self.evaluated]
         return dataclasses.replace(figures, evaluation=functools.reduce(operator.or_, found, Counter()))
 
-    def _chunks(self, replica: int, *, as_kept: bool = False) -> tf.data.Dataset:
+    def _chunk_spec(self, *, as_kept: bool = False) -> Spec:
         reader = reader_of(self.source, self.settings, seed=self._seed, as_kept=as_kept)
-        return reader.reading(chunk_steps=self.chunk_steps, replicas=self.replicas).chunks(replica)
+        return reader.chunk_spec(chunk_steps=self.chunk_steps, replicas=self.replicas)
 
     def _batch_to_evaluate(self, source: Source) -> Spec:
         asked = inspect.signature(Evaluator).bind_partial(**gin.get_bindings(Evaluator))
