@@ -21,6 +21,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops.gen_xla_ops import xla_optimization_barrier
 
@@ -29,6 +30,7 @@ from core.tracing import in_xla
 _PHILOX = 1
 _FOLDS = 1 << 63  # counters from here on are kept for `fold`, which therefore never meets a draw
 _NAMES = 1 << 62  # and above this one for names, which never meet a number
+_INT64 = 1 << 63  # whole numbers below it, and not below its opposite, fit into 64 bits
 
 _pin: contextvars.ContextVar[Callable[[tf.Tensor], tf.Tensor]] = contextvars.ContextVar("pin", default=lambda x: x)
 
@@ -137,8 +139,11 @@ class Rng(NamedTuple):
         if isinstance(data, str):
             digest = hashlib.blake2b(data.encode(), digest_size=8).digest()
             data = _NAMES | int.from_bytes(digest, "big") >> 2
-        offset = tf.constant(_FOLDS, tf.uint64) + tf.cast(tf.convert_to_tensor(data, None, tf.int64), tf.uint64)
-        words = self._words([2], offset)
+        if isinstance(data, int) and -_INT64 <= data < _INT64:  # without an operation: a step has dozens of these
+            words = self._words([2], _FOLDS + data)
+        else:
+            offset = tf.constant(_FOLDS, tf.uint64) + tf.cast(tf.convert_to_tensor(data, None, tf.int64), tf.uint64)
+            words = self._words([2], offset)
         return self._replace(
             seed=tf.bitcast(tf.bitwise.bitwise_and(words, tf.constant(0x7FFFFFFF, tf.uint32)), tf.int32)
         )
@@ -168,11 +173,14 @@ class Rng(NamedTuple):
         return self._flat_bits(shape)
 
     def _flat_bits(self, shape: Any) -> tf.Tensor:
-        return self._words(shape, tf.constant(0, tf.uint64))
+        return self._words(shape, 0)
 
-    def _words(self, shape: Any, offset: tf.Tensor) -> tf.Tensor:
+    def _words(self, shape: Any, offset: int | tf.Tensor) -> tf.Tensor:
         key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=self.seed)
-        counter += tf.stack([offset, tf.constant(0, tf.uint64)])
+        if isinstance(offset, int):
+            counter += np.array([offset % 2**64, 0], np.uint64)  # of a list `tf.constant` makes floats in a graph
+        else:
+            counter += tf.stack([offset, tf.constant(0, tf.uint64)])
         if in_xla():
             # Else XLA finds the key once more for each number that it draws, which takes 10 to 30 times as long.
             key, counter = xla_optimization_barrier([key, counter])
