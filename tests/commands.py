@@ -25,7 +25,8 @@ def environment() -> dict[str, str]:
     """As the user's, but without Keras, and nothing of the test runner's leaks in but its choice of kernels."""
     ours = {key for key in os.environ if key.startswith(("TF_", "DTENSOR_", "PYTEST"))} - {"TF_ENABLE_ONEDNN_OPTS"}
     kept = {key: x for key, x in os.environ.items() if key not in ours}
-    return {**kept, "PYTHONPATH": str(CHECKOUT / "tests" / "no_keras")}
+    # What they import is cached already, and on a full disk half a file of bytecode would stay.
+    return {**kept, "PYTHONPATH": str(CHECKOUT / "tests" / "no_keras"), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def let_children_hear() -> None:

@@ -21,8 +21,15 @@ let_children_hear()
 
 def pytest_configure(config):
     """Notes what each test costs, where the gate asks for it."""
-    if file := os.environ.get("TEST_NOTES"):
-        config.pluginmanager.register(Notes(None if hasattr(config, "workerinput") else Path(file)))
+    file = os.environ.pop("TEST_NOTES", None)  # a pytest that a test starts notes nothing
+    if file or getattr(config, "workerinput", {}).get("notes"):
+        config.pluginmanager.register(Notes(Path(file) if file else None), "notes")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node):
+    """Has the workers of pytest-xdist measure what their process costs."""
+    node.workerinput["notes"] = node.config.pluginmanager.has_plugin("notes")
 
 
 @pytest.fixture(autouse=True)
