@@ -1,17 +1,15 @@
 """A chief with workers and servers on loopback, through the real command."""
 
-import atexit
 import contextlib
 import functools
 import json
 import os
 import signal
-import subprocess
-import sys
 
 import tensorflow as tf
 
-from tests.commands import CHECKOUT, CONFIGS, environment, fork_server
+from tests.commands import CONFIGS, fork_server
+from tests.served.processes import started
 from trainers.launch.commands import free_ports
 
 RUNTIME = f"--gin_file={CONFIGS / 'runtime' / 'parameter_server.gin'}"
@@ -60,21 +58,13 @@ class Served:
                 os.kill(pid, signal.SIGKILL)
 
 
-@functools.cache
-def _processes():
-    server = subprocess.Popen(
-        [sys.executable, "-m", "tests.served.processes"],
-        cwd=CHECKOUT, env=environment() | {"TF_CPP_MIN_LOG_LEVEL": "1"}, bufsize=0,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )  # fmt: skip
-    atexit.register(server.kill)
-    return server
+_processes = functools.cache(lambda: started("tests.served.processes"))
 
 
 def _forked(request):
     server = _processes()
-    server.stdin.write(f"{json.dumps(request)}\n".encode())
-    return int(server.stdout.readline())
+    server.write(f"{json.dumps(request)}\n".encode())
+    return int(server.readline())
 
 
 def flags(*bindings, workdir, name="digits_linear", files=()):

@@ -6,7 +6,7 @@ By `sgd` it does to the bit, by other rules within 1e-5: some of them differ in 
 import pytest
 
 from tests.served.subjects import DIVIDED, TASKS
-from tests.served.twice import twice
+from tests.served.twice import differences
 from tools.invariance.subjects import config_names
 
 REFUSED = {
@@ -16,13 +16,13 @@ REFUSED = {
     "digits_gan_generator_on_one_device": "`Experiment.placements` places `sample`. By parameter servers",
     "digits_gan_sampling_on_every_replica": "`Experiment.placements` places `d`, `g`. By parameter servers",
 }
-QUICK = {"digits_linear", "words"}
+QUICK = {"words"}  # `test_served_training` has `digits_linear` through the command
 BY_SGD = {"digits_linear", "mnist_linear", "batch_norm", DIVIDED}
 
 
 def check_same(name):
     """Compares what one worker and one device have learnt: to the bit by `sgd`, within 1e-5 by other rules."""
-    found = twice().differences(name)
+    found = differences(name)
     assert found.keys() == {"variables", "figures", "evaluation"}, found
     apart = {path: x for what in found.values() for path, x in what.items() if name in BY_SGD or not x <= 1e-5}
     assert not apart
@@ -51,4 +51,4 @@ def test_what_no_configuration_has_is_the_same_at_one_worker(name):
 @pytest.mark.long
 @pytest.mark.parametrize("name", sorted(REFUSED))
 def test_a_configuration_that_keeps_something_on_one_device_is_refused(name):
-    assert twice().differences(name)["refused"].startswith(REFUSED[name])
+    assert differences(name)["refused"].startswith(REFUSED[name])

@@ -1,5 +1,7 @@
 """Asynchronous training through the real command: what it makes, beside what one device makes."""
 
+import contextlib
+
 import numpy as np
 import pytest
 
@@ -16,7 +18,7 @@ from core.task import Loss
 class Net(Module):
     def __init__(self):
         super().__init__()
-        self.ws = [tf.Variable(0.0) for _ in range(100)]
+        self.ws = [tf.Variable(0.0) for _ in range(60)]
 
 @gin.configurable
 class Many(Count):
@@ -26,43 +28,44 @@ class Many(Count):
 
     def loss(self, batch, rng):
         w = tf.stack(self.net.ws)
-        noise = tf.random.uniform([1000, 1000])
+        noise = tf.random.uniform([500, 500])
         rows = tf.where(tf.reduce_sum(noise @ noise) > 0.0, tf.ones_like(batch["x"]), 0.0)  # takes a while
         return Loss(-tf.reduce_sum(w) * rows, metrics={"apart": (tf.reduce_max(w) - tf.reduce_min(w)) * rows})
 """
 
 
-def test_one_worker_is_the_synchronous_run_to_the_bit_and_each_goes_on_from_the_other(tmp_path):
-    asynchronous, whole = tmp_path / "asynchronous", tmp_path / "whole"
-    for steps, runtime in ((20, [RUNTIME]), (30, []), (40, [RUNTIME])):
-        arguments = flags(f"Trainer.steps = {steps}", workdir=asynchronous, files=runtime)
-        with Served(tmp_path, servers=2) as served:
-            done = served.train(*arguments) if runtime else run(*arguments, cwd=tmp_path)
+def test_served_run_at_one_worker_is_the_synchronous_run_to_the_bit(tmp_path):
+    """Each goes on from the other's checkpoint."""
+    mixed, whole = tmp_path / "mixed", tmp_path / "whole"
+    for steps, runtime in ((10, []), (20, [RUNTIME]), (30, [])):
+        arguments = flags(f"Trainer.steps = {steps}", workdir=mixed, files=runtime)
+        with Served(tmp_path, servers=2) if runtime else contextlib.nullcontext() as served:
+            done = served.train(*arguments) if served else run(*arguments, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-    assert run(*flags("Trainer.steps = 40", workdir=whole), cwd=tmp_path).returncode == 0
-    assert hashes(asynchronous) == hashes(whole)
+    assert run(*flags("Trainer.steps = 30", workdir=whole), cwd=tmp_path).returncode == 0
+    assert hashes(mixed) == hashes(whole)
     for name in ("loss", "learning_rate"):
-        assert [line[name] for line in figures(asynchronous)] == [line[name] for line in figures(whole)]
-    assert figures(asynchronous, "eval")[-1:] == figures(whole, "eval")
-    assert all(line["staleness_max"] == 0.0 for line in figures(asynchronous) if line["step"] != 30)
+        assert [line[name] for line in figures(mixed)] == [line[name] for line in figures(whole)]
+    assert figures(mixed, "eval")[-1:] == figures(whole, "eval")
+    assert [line.get("staleness_max") for line in figures(mixed)] == [None, 0.0, None]
 
 
 def test_two_workers_take_each_step_once_from_weights_of_one_moment(tmp_path):
-    """Each step adds one to all weights: so who reads while another writes sees some that differ.
+    """Each step adds one to all weights, so a worker that reads amid another's push sees some that differ.
 
-    Who has the lock while it computes lets nobody else do: then no gradient is ever of older weights.
+    A worker that held the lock while it computes would stop the other: no gradient would be of older weights.
     """
     (tmp_path / "many.py").write_text(MANY)
-    bindings = ["Experiment.task = @Many", "Trainer.steps = 200", "Trainer.chunk_steps = 50"]
+    bindings = ["Experiment.task = @Many", "Trainer.steps = 100", "Trainer.chunk_steps = 50"]
     with Served(tmp_path, workers=2) as served:
         done = served.train(*counting(tmp_path, *bindings), "--gin_param=import many")
     assert done.returncode == 0, done.stderr
     lines = figures(tmp_path / "run")
-    assert np.mean([line["staleness"] for line in lines]) > 0.15
-    assert [line["apart"] for line in lines] == [0.0] * 2
+    assert [line["staleness_max"] >= 1.0 for line in lines] == [True]
+    assert [line["apart"] for line in lines] == [0.0]
     found = values(tmp_path / "run")
-    assert found.pop("optimizer/net/step") == 200
-    assert set(found.values()) == {200.0}
+    assert found.pop("optimizer/net/step") == 100
+    assert set(found.values()) == {100.0}
 
 
 @pytest.mark.long

@@ -3,13 +3,11 @@
 One process is the chief of all runs: it reads names on stdin, a line each, and answers each with a line of JSON.
 """
 
-import atexit
 import ctypes
 import functools
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -23,7 +21,8 @@ from core.engine import Progress, TrainStep, make_chunk
 from core.errors import ConfigurationError
 from core.task import Task
 from core.task.loss import means
-from tests.commands import CHECKOUT, environment, said
+from tests.commands import said
+from tests.served.processes import started
 from tests.served.subjects import DIVIDED, served_subject
 from trainers.evaluator import Evaluator
 from trainers.launch.commands import free_ports
@@ -31,25 +30,14 @@ from trainers.launch.commands import free_ports
 STEPS, MICROBATCHES = 12, 2
 
 
-class Twice:
-    """The process, for tests."""
-
-    def __init__(self):
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.served.twice"],
-            cwd=CHECKOUT, env=environment() | {"TF_CPP_MIN_LOG_LEVEL": "1"}, bufsize=0,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        )  # fmt: skip
-        atexit.register(self.process.kill)
-
-    def differences(self, name, timeout=600):
-        """Returns by how much the two differ, by variables, figures and evaluation; or why one was refused."""
-        self.process.stdin.write(f"{name}\n".encode())
-        assert said(self.process.stdout, timeout), f"`{name}` takes more than {timeout} s"
-        return json.loads(self.process.stdout.readline())
+_process = functools.cache(lambda: started("tests.served.twice"))
 
 
-twice = functools.cache(Twice)
+def differences(name, timeout=600):
+    """Returns by how much the two differ, by variables, figures and evaluation; or why one was refused."""
+    _process().write(f"{name}\n".encode())
+    assert said(_process(), timeout), f"`{name}` takes more than {timeout} s"
+    return json.loads(_process().readline())
 
 
 def serving(servers=2):
@@ -95,7 +83,7 @@ def _stacked(batch):
     return {key: tf.reshape(tf.gather(x, order), [*shape, *x.shape[1:]]) for key, x in batch.items()}
 
 
-def difference(found, expected):
+def _difference(found, expected):
     """Returns the largest difference by path, relative to what is larger than one, of what isn't equal to the bit."""
     assert found.keys() == expected.keys()
     arrays = {path: (np.asarray(found[path]), np.asarray(expected[path])) for path in expected}
@@ -116,10 +104,12 @@ def compared(name, strategy):
         except ConfigurationError as error:
             return {"refused": str(error)}
     names = ("variables", "figures", "evaluation")
-    return {name: difference(*both) for name, *both in zip(names, served, alone, strict=True)}
+    return {name: _difference(*both) for name, *both in zip(names, served, alone, strict=True)}
 
 
-if __name__ == "__main__":
+def main():
+    """Answers names, a line each, with lines of JSON."""
     strategy = serving()
     for line in sys.stdin:
         print(json.dumps(compared(line.strip(), strategy)), flush=True)
+    os._exit(0)
