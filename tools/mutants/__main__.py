@@ -10,11 +10,14 @@ the workdir, so that the same command resumes: contexts (which tests run a line)
 """
 
 import argparse
+import fcntl
+import functools
+import hashlib
 import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -25,96 +28,109 @@ from tools.mutants.edits import mutants as planted
 from tools.mutants.plant import FOLDERS, KINDS, chosen, sources
 from tools.mutants.trees import Tree, commit
 
+Say = Callable[[str], None]
+
 
 def main() -> int:
     """Judges the mutants that the flags ask for; returns 1 where the suite catches fewer than the one it is against."""
     flags = _flags()
     console = Console(highlight=False, soft_wrap=True)
+    say: Say = functools.partial(console.print, markup=False)
     revisions = [flags.revision, *([flags.against] if flags.against else [])]
-    commits = [commit(x) for x in revisions]
-    copies = [
-        [Tree(flags.workdir / f"{sha[:10]}-{n}", sha) for n in range(flags.processes)] for sha in dict.fromkeys(commits)
-    ]
+    flags.workdir.mkdir(parents=True, exist_ok=True)
+    lock = (flags.workdir / "lock").open("w")  # closed with the process
     try:
-        texts = [sources(trees[0].tree) for trees in copies]
-        own = [{path: x for path, x in tree.items() if _below(path, flags.only)} for tree in texts]
-        mutants = chosen(own[0], count=flags.count, seed=flags.seed, kinds=flags.kinds, shared=own[1:])
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise SystemExit(f"error: another command works in `{flags.workdir}`; wait for it or name another.") from None
+    copies = {
+        sha: [Tree(flags.workdir / f"{sha[:10]}-{n}", sha) for n in range(flags.processes)]
+        for sha in map(commit, revisions)
+    }
+    try:
+        texts = [_below(sources(trees[0].tree), flags.only) for trees in copies.values()]
+        mutants = chosen(texts[0], count=flags.count, seed=flags.seed, kinds=flags.kinds, shared=texts[1:])
+        mutants = [x for x in mutants if not flags.keys or x.key in flags.keys]
         if flags.list:
-            for mutant in mutants:
-                console.print(f"{mutant.key} {mutant.path}:{mutant.first} {mutant.kind} "
-                              f"{mutant.before.strip()!r} -> {mutant.after.strip()!r}", markup=False)  # fmt: skip
+            for x in mutants:
+                say(f"{x.key} {x.path}:{x.first} {x.kind} {x.before.strip()!r} -> {x.after.strip()!r}")
             return 0
         suites = []
-        for sha, trees, tree_texts in zip(commits, copies, texts, strict=True):
-            suites.append(_judged(flags, console, sha, trees, mutants, tree_texts))
+        for (sha, trees), tree_texts in zip(copies.items(), texts, strict=True):
+            here = {x.key: x for path in {y.path for y in mutants} for x in planted(path, tree_texts[path])}
+            suites.append(_judged(flags, say, sha, trees, [here[x.key] for x in mutants]))
     finally:
-        for trees in copies:
+        for trees in copies.values():
             for tree in trees:
                 tree.close()
-    console.print(table.table([str(x)[:12] for x in revisions], suites, flags.long))
+    console.print(table.table([x[:12] for x in revisions], suites, flags.long))
     for verdict in suites[0].values():
         if not table.caught(verdict, flags.long):
-            console.print(table.line(verdict), markup=False)
-    if len(suites) == 1:
-        return 0
-    missed = table.lost(suites[0], suites[1], flags.long)
-    console.print(f"\n{len(missed)} mutants that {flags.revision} misses and {flags.against} catches:", markup=False)
-    for new, old in missed:
-        console.print(f"{table.line(new)}; caught by {old.by}", markup=False)
-    counts = [list(table.rows(suites, which))[-1][2] for which in {False, flags.long}]
-    return int(any(new < old for new, old in counts))
+            say(table.line(verdict))
+    return _compared(flags, say, suites[0], suites[1]) if len(suites) > 1 else 0
+
+
+def _compared(
+    flags: argparse.Namespace, say: Say, new: Mapping[str, run.Verdict], old: Mapping[str, run.Verdict]
+) -> int:
+    missed = table.lost(new, old, flags.long)
+    say(f"\n{len(missed)} mutants that {flags.revision} misses and {flags.against} catches:")
+    for mine, other in missed:
+        say(f"{mine.key} {table.line(mine)}; caught by {other.by}")
+    counts = [list(table.rows([new, old], which))[-1][2] for which in {False, flags.long}]
+    return int(any(mine < other for mine, other in counts))
 
 
 def _judged(
-    flags: argparse.Namespace,
-    console: Console,
-    sha: str,
-    trees: Sequence[Tree],
-    mutants: Sequence[Mutant],
-    texts: dict[str, str],
+    flags: argparse.Namespace, say: Say, sha: str, trees: Sequence[Tree], mutants: Sequence[Mutant]
 ) -> dict[str, run.Verdict]:
-    """Measures contexts where there are none, then judges the mutants of a commit that have no verdict yet."""
-    tree = trees[0].tree
-    files = contexts.test_files(tree, flags.tests)
-    parts = [(chunk, long) for chunk in contexts.chunks(files) for long in ((False, True) if flags.long else (False,))]
-    cache = (flags.cache or flags.workdir / "contexts") / sha[:10]
-    kept = {(chunk[0], long): contexts.chunk_file(cache, chunk, long) for chunk, long in parts}
-    missing = [x for x in parts if not kept[x[0][0], x[1]].exists()] if not flags.mirror else []
-    begun = time.monotonic()
-
-    def measure(one: Tree, part: tuple[list[str], bool]) -> str:
-        contexts.measure(one, part[0], kept[part[0][0], part[1]], part[1])
-        return part[0][0]
-
-    for at, name in enumerate(run.each(trees, missing, measure), 1):
-        console.print(f"{sha[:7]} contexts {at}/{len(missing)}, {time.monotonic() - begun:.0f} s: {name}", markup=False)
-    read = [contexts.load(path) for path in kept.values() if path.exists()]
-    reach = contexts.Reach(tree, files, read)
-    if reach.failing:
-        console.print(f"{sha[:7]}: left out, as they fail without a mutant: {sorted(reach.failing)}", markup=False)
-    target = flags.workdir / f"verdicts-{sha[:10]}.jsonl"
+    """Judges the mutants that have no verdict yet by a commit's tests; returns the verdicts of all."""
+    settings = json.dumps([flags.tests, flags.most, flags.long, flags.mirror])
+    digest = hashlib.sha256(settings.encode()).hexdigest()[:6]
+    target = flags.workdir / f"verdicts-{sha[:10]}-{digest}.jsonl"
     done = run.read(target)
-    here = {x.key: x for path in {y.path for y in mutants} for x in planted(path, texts[path])}
-    left = [here[x.key] for x in mutants if x.key not in done]
-    sound = dict[str, bool]()
-    judges = {id(x): run.Judge(x, reach, sound, flags.most, flags.long) for x in trees}
-    counts, begun = Counter(x.verdict for x in done.values()), time.monotonic()
-    with target.open("a") as file:
-        for at, verdict in enumerate(run.each(trees, left, lambda x, mutant: judges[id(x)].verdict(mutant)), 1):
-            file.write(f"{json.dumps(verdict._asdict())}\n")
-            file.flush()
-            done[verdict.key] = verdict
-            counts[verdict.verdict] += 1
-            told = ", ".join(f"{n} {kind}" for kind, n in counts.items())
-            console.print(
-                f"{sha[:7]} {at}/{len(left)}, {time.monotonic() - begun:.0f} s ({told}): {table.line(verdict)}",
-                markup=False,
-            )
+    left = [x for x in mutants if x.key not in done]
+    if left:
+        reach, sound = _reach(flags, say, sha, trees), dict[str, bool]()
+        judges = {id(x): run.Judge(x, reach, sound, flags.most, flags.long) for x in trees}
+        counts, begun = Counter(done[x.key].verdict for x in mutants if x.key in done), time.monotonic()
+        with target.open("a") as file:
+            for at, verdict in enumerate(run.each(trees, left, lambda x, mutant: judges[id(x)].verdict(mutant)), 1):
+                file.write(f"{json.dumps(verdict._asdict())}\n")
+                file.flush()
+                done[verdict.key] = verdict
+                counts[verdict.verdict] += 1
+                told = ", ".join(f"{n} {kind}" for kind, n in counts.items())
+                say(f"{sha[:7]} {at}/{len(left)}, {time.monotonic() - begun:.0f} s ({told}): {table.line(verdict)}")
     return {x.key: done[x.key] for x in mutants}
 
 
-def _below(path: str, folders: Sequence[str]) -> bool:
-    return any(f"{path}/".startswith(f"{folder.rstrip('/')}/") for folder in folders)
+def _reach(flags: argparse.Namespace, say: Say, sha: str, trees: Sequence[Tree]) -> contexts.Reach:
+    """Returns which tests run which lines of a commit; measures what isn't in the cache."""
+    files = contexts.test_files(trees[0].tree, flags.tests)
+    cache = (flags.cache or flags.workdir / "contexts") / sha[:10]
+    parts = [
+        (chunk, long, contexts.chunk_file(cache, chunk, long))
+        for chunk in contexts.chunks(files)
+        for long in {False, flags.long}
+    ]
+    missing = [] if flags.mirror else [part for part in parts if not part[2].exists()]
+    begun = time.monotonic()
+
+    def measure(tree: Tree, part: tuple[list[str], bool, Path]) -> str:
+        whole = contexts.measure(tree, part[0], part[2], part[1])
+        return part[0][0] + ("" if whole else ": not whole, so that mutants take its files by folder and imports")
+
+    for at, name in enumerate(run.each(trees, missing, measure), 1):
+        say(f"{sha[:7]} contexts {at}/{len(missing)}, {time.monotonic() - begun:.0f} s: {name}")
+    reach = contexts.Reach(trees[0].tree, files, [contexts.load(path) for _, _, path in parts if path.exists()])
+    if reach.failing:
+        say(f"{sha[:7]}: left out, as they fail without a mutant: {sorted(reach.failing)}")
+    return reach
+
+
+def _below(texts: Mapping[str, str], folders: Sequence[str]) -> dict[str, str]:
+    return {path: x for path, x in texts.items() if any(f"{path}/".startswith(f"{y.rstrip('/')}/") for y in folders)}
 
 
 def _flags() -> argparse.Namespace:
@@ -127,6 +143,7 @@ def _flags() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND")
     parser.add_argument("--only", nargs="+", default=list(FOLDERS), metavar="PATH", help="folders or files to plant in")
+    parser.add_argument("--keys", nargs="+", metavar="KEY", help="these of the mutants alone, as `--list` names them")
     parser.add_argument("--tests", nargs="+", default=["tests"], metavar="PATH", help="test files or folders to run")
     parser.add_argument("--revision", default="HEAD", help="whose code and tests")
     parser.add_argument("--against", help="another revision, for the same mutants")

@@ -58,8 +58,8 @@ def chunk_file(cache: Path, files: Sequence[str], long: bool) -> Path:
     return cache / f"{name}{'-long' if long else ''}.json.gz"
 
 
-def measure(tree: Tree, files: Sequence[str], target: Path, long: bool) -> None:
-    """Runs a chunk under coverage, its plain tests or its long ones, and keeps what each of them reaches."""
+def measure(tree: Tree, files: Sequence[str], target: Path, long: bool) -> bool:
+    """Runs a chunk under coverage, its plain tests or its long ones; says whether all of them came to their end."""
     scratch = tree.root / "contexts"
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir()
@@ -72,6 +72,7 @@ def measure(tree: Tree, files: Sequence[str], target: Path, long: bool) -> None:
     with gzip.open(target.with_suffix(".part"), "wt") as file:
         json.dump(kept, file)
     target.with_suffix(".part").rename(target)
+    return not late
 
 
 def _lines(scratch: Path, tree: str) -> dict[str, list[tuple[list[int], list[str]]]]:

@@ -20,6 +20,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+DEATH_SIGNAL = 1  # prctl(2): what a fork gets as this process ends
 SUBREAPER = 36  # prctl(2): orphans of a fork become children of this process, which ends them
 MEMORY = 10 << 30  # bytes: a mistake in a size ends in an error, not in the machine's last page
 
@@ -34,7 +35,12 @@ def serve() -> dict[str, Any]:
         if not pid:
             return dict(request)
         ended = os.pidfd_open(pid)
-        late = not select.select([ended], [], [], request["limit"])[0]
+        ready = select.select([ended, 0], [], [], request["limit"])[0]
+        if ready == [0]:  # whoever asked is gone
+            os.kill(pid, signal.SIGKILL)
+            _end_orphans()
+            break
+        late = not ready
         os.close(ended)
         if late:
             os.kill(pid, signal.SIGKILL)
@@ -63,6 +69,7 @@ def _end_orphans() -> float:
 def become(request: dict[str, Any]) -> None:
     """Makes this fork the process of one pytest: a session, files for its streams, its environment."""
     os.setsid()
+    ctypes.CDLL(None).prctl(DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
     for number, path in ((0, os.devnull), (1, request["log"]), (2, request["log"])):
         file = os.open(path, os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(file, number)
