@@ -10,7 +10,7 @@ from core.random import Rng
 from core.testing import assert_overfits, assert_step_function, assert_updates_only
 from models import ConvNetClassifier, LinearClassifier, MlpClassifier
 
-BATCH = digits("train").gather(tf.range(12, dtype=tf.int64))
+BATCH = digits("train").gather(tf.range(6, dtype=tf.int64))
 # 3x3 convolutions from 1 to 4, 4 to 4, 4 to 8 and 8 to 8 channels; two poolings make 2x2 of 8x8.
 COUNTS = {
     "linear": 64 * 10 + 10,
@@ -20,7 +20,7 @@ COUNTS = {
 
 
 def make(name):
-    given = {"rng": Rng.from_seed(0), "optimizer": adamw(0.02)}
+    given = {"rng": Rng.from_seed(0), "optimizer": adamw(0.05)}
     if name == "linear":
         return LinearClassifier(in_size=64, **given)
     if name == "mlp":
@@ -29,15 +29,15 @@ def make(name):
 
 
 @pytest.mark.parametrize("name", COUNTS)
-def test_step_function(name):
+def test_classifier_step_updates_its_network_and_overfits(name):
     task = make(name)
     assert_step_function(task.loss, BATCH)
     assert_updates_only(task, "net", task.net, BATCH)
-    assert_overfits(make(name), BATCH, steps=150, to=0.3)
+    assert_overfits(make(name), BATCH, steps=50, to=0.3)
 
 
 @pytest.mark.parametrize("name", COUNTS)
-def test_evaluation_repeats_itself_and_counts_fit(name):
+def test_evaluation_repeats_and_counts_fit(name):
     task = make(name)
     one, other = (task.evaluate(BATCH).per_example.numpy() for _ in range(2))
     assert one.tobytes() == other.tobytes()
@@ -45,7 +45,7 @@ def test_evaluation_repeats_itself_and_counts_fit(name):
     assert count == COUNTS[name]
 
 
-def test_a_source_with_other_labels_is_refused():
+def test_source_with_other_labels_is_refused():
     task = MlpClassifier(rng=Rng.from_seed(0), sizes=[64, 9], optimizer=adamw(0.1))
     with pytest.raises(DataError, match=r"`label` .* is 9, but `MlpClassifier` has 9 classes, numbered 0 to 8"):
         task.check_source(digits("train"))

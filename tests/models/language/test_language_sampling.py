@@ -57,7 +57,7 @@ def test_greedy_is_the_argmax_of_the_whole_network(shape):
         np.testing.assert_array_equal(row, expected)
 
 
-def test_what_is_exported_writes_the_same_text():
+def test_exported_program_writes_the_same_text():
     task = lively(decoder=greedy())
     served = Program(task, {"tokens": tf.TensorSpec([CONTEXT], tf.int32)}).exported("float32")[1]
     for row, prompt, length in zip(write(task), PROMPTS, LENGTHS, strict=True):
@@ -70,13 +70,13 @@ def test_what_is_exported_writes_the_same_text():
         np.testing.assert_array_equal(row, text)
 
 
-def test_beams_find_the_same_for_a_prompt_alone_as_among_others():
+def test_beam_search_of_a_prompt_alone_is_that_among_others():
     task = lively(decoder=beam_search(3))
     for row, prompt, length in zip(write(task), PROMPTS, LENGTHS, strict=True):
         np.testing.assert_array_equal(write(task, [prompt[:length]], [length])[0], row)
 
 
-def test_beams_that_hold_everything_find_the_most_probable_text():
+def test_beam_search_of_all_texts_finds_the_most_probable():
     task = lively(vocabulary=4, context=5, decoder=beam_search(4**3))
     end, prompt = 3, [1, 2]
     found = task.write(RNG, tf.constant([prompt]), tf.constant([2]), end=end, vocabulary=4).numpy()[0]
@@ -94,7 +94,7 @@ def test_beams_that_hold_everything_find_the_most_probable_text():
 
 
 @pytest.mark.long
-def test_a_wider_beam_finds_no_less_probable_text():
+def test_wider_beam_finds_no_less_probable_text():
     def score(task):
         text = write(task, [[1, 2]], [2])[0]
         ended = np.argmax(text == END) if END in text else CONTEXT - 1
@@ -105,7 +105,7 @@ def test_a_wider_beam_finds_no_less_probable_text():
     assert score(lively(decoder=beam_search(64))) >= score(lively(decoder=greedy())) - 1e-5
 
 
-def test_draws_have_the_probabilities_of_the_network():
+def test_sampled_tokens_have_the_probabilities_of_the_network():
     task = lively(text_length=2)
     count = 4000
     drawn = write(task, [[3]] * count, [1] * count)[:, 1]
@@ -117,7 +117,7 @@ def test_draws_have_the_probabilities_of_the_network():
     assert set(almost) == {int(np.argmax(expected))}
 
 
-def test_draws_repeat_themselves_and_samples_of_one_prompt_differ():
+def test_sampled_texts_repeat_by_seed_and_differ_by_row():
     task = lively()
     one, same, other = (write(task, [[1]] * 8, [1] * 8, rng=Rng.from_seed(seed)) for seed in (3, 3, 4))
     np.testing.assert_array_equal(one, same)
@@ -125,7 +125,7 @@ def test_draws_repeat_themselves_and_samples_of_one_prompt_differ():
     assert len({tuple(row) for row in one}) > 4
 
 
-def test_the_most_probable_tokens_are_kept():
+def test_top_k_and_nucleus_keep_the_most_probable_tokens():
     logits = tf.math.log([[0.5, 0.3, 0.15, 0.05], [0.1, 0.2, 0.3, 0.4]])
     np.testing.assert_array_equal(np.isfinite(keep_top_k(logits, 2)), [[1, 1, 0, 0], [0, 0, 1, 1]])
     np.testing.assert_array_equal(np.isfinite(keep_top_k(logits, 9)), np.ones([2, 4]))
@@ -136,14 +136,14 @@ def test_the_most_probable_tokens_are_kept():
     np.testing.assert_array_equal(np.isfinite(keep_nucleus(tf.zeros([1, 5]), 0.3)), [[1, 1, 0, 0, 0]])
 
 
-def test_the_least_uniform_number_draws_nothing_that_was_left_out(monkeypatch):
+def test_sampling_by_a_uniform_zero_draws_no_token_left_out(monkeypatch):
     monkeypatch.setattr(RowRng, "uniform", lambda self, *shape: tf.zeros(shape))
     task = lively(text_length=2, decoder=sampled(top_k=1))
     assert write(task, [[3]], [1])[0, 1] == np.argmax(log_p(task, [[3]])[0, -1]) != 0
 
 
 @pytest.mark.parametrize("decoder", [greedy(), sampled(), beam_search(3)])
-def test_what_the_tokenizer_does_not_have_is_never_written(decoder):
+def test_decoders_write_only_tokens_of_the_tokenizer(decoder):
     task = lively(decoder=decoder)
     prompts, lengths = tf.constant([[1]] * 8), tf.constant([1] * 8)
     texts = task.write(RNG, prompts, lengths, end=1, vocabulary=2).numpy()
@@ -151,14 +151,14 @@ def test_what_the_tokenizer_does_not_have_is_never_written(decoder):
     assert write(task, [[1]] * 8, [1] * 8).max() > 1
 
 
-def test_logits_that_are_not_finite_are_no_text():
+def test_decoder_refuses_logits_that_are_not_finite():
     task = lively(decoder=greedy())
     task.net.tokens.w.assign(task.net.tokens.w * float("inf"))
     with pytest.raises(tf.errors.InvalidArgumentError, match="the logits of what comes next : Tensor had"):
         write(task)
 
 
-def test_what_follows_the_end_is_the_end():
+def test_text_after_its_end_is_the_end():
     texts = write(lively(decoder=sampled(5.0)), [[1, END]] * 64, [2] * 64)  # an end in the prompt doesn't count
     ended = [np.flatnonzero(text[2:] == END) for text in texts]
     assert sum(len(places) > 1 for places in ended) > 5
@@ -167,8 +167,8 @@ def test_what_follows_the_end_is_the_end():
         assert not len(places) or np.all(text[2 + places[0] :] == END)
 
 
-def test_a_new_token_costs_the_network_one_position():
-    task = lively(num_layers=2, decoder=greedy())
+def test_decoder_runs_one_position_a_new_token():
+    task = lively(decoder=greedy())
     seen = []
     embed = task.net.tokens.__class__.__call__
 
@@ -186,18 +186,18 @@ def test_a_new_token_costs_the_network_one_position():
     (loop,) = [op for op in function.graph.get_operations() if op.type in ("While", "StatelessWhile")]
     body = function.graph._get_function(loop.get_attr("body").name).graph
     products = [op.outputs[0].shape for op in body.get_operations() if op.type == "MatMul"]
-    assert len(products) == 2 * 6 + 1  # of a block: query, key, value, out, up, down; then the logits
+    assert len(products) == 6 + 1  # of the block: query, key, value, out, up, down; then the logits
     assert {shape[0] for shape in products} == {3}
     traced = function(RNG.seed, tf.constant(PROMPTS), tf.constant(LENGTHS))
     np.testing.assert_array_equal(traced, write(task))
 
 
-def test_a_prompt_that_leaves_no_room_is_refused():
+def test_prompt_that_leaves_no_room_is_refused():
     with pytest.raises(ValueError, match="a prompt has 8 tokens, but a text has 8 together"):
         write(lively(), [[1] * 8], [8])
 
 
-def test_lengths_that_can_not_be_are_refused():
+def test_prompt_lengths_out_of_range_are_refused():
     for length, says in ((0, "holds zero"), (3, "holds more than `prompts` has tokens")):
         with pytest.raises(tf.errors.InvalidArgumentError, match=says):
             write(lively(), [[1, 2]], [length])
@@ -215,6 +215,6 @@ def test_lengths_that_can_not_be_are_refused():
         (lambda: beam_search(0), "`width` is 0"),
     ],
 )
-def test_choices_without_sense_are_refused(make, says):
+def test_decoders_refuse_settings_without_sense(make, says):
     with pytest.raises(ValueError, match=says):
         make()

@@ -15,7 +15,6 @@ from core.testing import assert_step_function, assert_updates_only
 from models import Pix2Pix
 from models.translation import UNetGenerator
 from tests.core.engine.engine_lab import assert_same, train
-from tests.pairs import in_turn
 
 ROWS, SIZE = 4, 8
 RANDOM = np.random.RandomState(0)
@@ -49,22 +48,26 @@ def mean(x):
 # --- the generator ---------------------------------------------------------------------------------------------------
 
 
-def test_a_generator_of_the_papers_size():
+def test_unet_has_the_size_of_the_papers():
     def layer(inputs, outputs, normed):  # a bias, or a scale and an offset
         return 16 * inputs * outputs + outputs * (2 if normed else 1)
 
-    down = [64, 128, 256, 512, 512, 512, 512, 512]
-    up = [512, 512, 512, 512, 256, 128, 64, 3]
-    expected = sum(layer(i, o, 0 < n < 7) for n, (i, o) in enumerate(zip([3, *down[:-1]], down, strict=True)))
-    inputs = [512, *(2 * size for size in up[:-1])]  # what comes up, and what the skip hands over
-    expected += sum(layer(i, o, n < 7) for n, (i, o) in enumerate(zip(inputs, up, strict=True)))
+    def expected(width):
+        down = [width * times for times in (1, 2, 4, 8, 8, 8, 8, 8)]
+        up = [*down[-2::-1], 3]
+        inputs = [down[-1], *(2 * size for size in up[:-1])]  # what comes up, and what the skip hands over
+        halvings, doublings = zip([3, *down[:-1]], down, strict=True), zip(inputs, up, strict=True)
+        total = sum(layer(i, o, 0 < n < 7) for n, (i, o) in enumerate(halvings))
+        return down, total + sum(layer(i, o, n < 7) for n, (i, o) in enumerate(doublings))
+
+    down, total = expected(2)
     g = UNetGenerator(3, 3, channels=down, dropout=0.5, rng=Rng.from_seed(0))
-    assert sum(v.shape.num_elements() for v in g.trainable_variables) == expected
-    assert round(expected / 1e6, 1) == 54.4
+    assert sum(v.shape.num_elements() for v in g.trainable_variables) == total
+    assert round(expected(64)[1] / 1e6, 1) == 54.4
     assert [layer.dropout.rate for layer in g.up] == [0.5] * 3 + [0.0] * 5
 
 
-def test_each_size_hands_its_features_over():
+def test_unet_skips_hand_each_size_over():
     g = UNetGenerator(1, 1, channels=[2, 3, 4], dropout=0.0, rng=Rng.from_seed(0))
     image = tf.random.stateless_normal([2, 16, 16, 1], [0, 0])
     e1 = g.down[0].conv(image)
@@ -97,7 +100,7 @@ def judged(t, a, b):
     return sigmoid(t.d(tf.concat([a, b], -1)))
 
 
-def test_the_generator_is_told_what_the_paper_says():
+def test_generator_loss_is_that_of_the_paper():
     t, (a, b) = task(), BATCH.values()
     fake = t.g(a, RNG)
     loss = t.g_loss(BATCH, RNG)
@@ -105,7 +108,7 @@ def test_the_generator_is_told_what_the_paper_says():
     np.testing.assert_array_equal(loss.outputs["fake_b"], fake)
 
 
-def test_the_discriminator_is_told_what_the_paper_says():
+def test_discriminator_loss_is_that_of_the_paper():
     t, (a, b) = task(), BATCH.values()
     fake = b[::-1]
     expected = -mean(np.log(judged(t, a, b))) - mean(np.log(1 - judged(t, a, fake)))
@@ -115,14 +118,14 @@ def test_the_discriminator_is_told_what_the_paper_says():
     np.testing.assert_allclose(loss.metrics["fake_accuracy"], mean(judged(t, a, fake) < 0.5), atol=1e-6)
 
 
-def test_the_discriminator_sees_what_was_translated():
+def test_discriminator_depends_on_the_translated_image():
     t = task()
     batch = {**BATCH, "fake_b": BATCH["b"]}
     changed = {**batch, "a": BATCH["a"][::-1]}
     assert np.abs(t.d_loss(batch, RNG).per_example - t.d_loss(changed, RNG).per_example).max() > 1e-6
 
 
-def test_errors_are_those_of_pairs():
+def test_evaluation_measures_errors_of_pairs():
     t, (a, b) = task(), BATCH.values()
     found = t.evaluate(BATCH)
     error, nothing = mean(abs(t.g(a) - b)), mean(abs(a - b))
@@ -134,39 +137,40 @@ def test_errors_are_those_of_pairs():
 # --- the step --------------------------------------------------------------------------------------------------------
 
 
-def test_steps_are_row_by_row():
+def test_step_functions_treat_rows_by_themselves():
     assert_step_function(task().g_loss, BATCH)
     assert_step_function(task().d_loss, {**BATCH, "fake_b": BATCH["b"]})
 
 
 @pytest.mark.parametrize("phase", ["g", "d"])
-def test_each_update_leaves_the_other_network_bit_for_bit(phase):
+def test_update_leaves_the_other_network_bit_for_bit(phase):
     t = made()(rng=Rng.from_seed(0))
     assert_updates_only(t, phase, getattr(t, phase), BATCH)
 
 
-@functools.cache
-def reference():
-    return train(made(crop_and_flip=True), LARGE, 1, 1, steps=4)
+GENERATOR_APART = {"placements": {"g": ONE_DEVICE}, "one_device": ["g"]}
 
 
-@pytest.mark.parametrize(("replicas", "microbatches"), [(2, 2), pytest.param(4, 1, marks=pytest.mark.long)])
-def test_replicas_and_microbatches_change_nothing(replicas, microbatches):
-    assert_same(train(made(crop_and_flip=True), LARGE, replicas, microbatches, steps=4), reference())
+def trained(replicas=1, microbatches=1, *, steps=3, **where):
+    narrow = {"generator_channels": [3, 4], "crop_and_flip": True}
+    return train(made(**narrow), LARGE, replicas, microbatches, steps=steps, **where)
 
 
-PLACES = {
-    "the generator on one device": {"placements": {"g": ONE_DEVICE}, "one_device": ["g"]},
-    "the discriminator on one device": {"placements": {"d": ONE_DEVICE}},
-}
+def test_generator_on_one_device_changes_no_number():
+    assert_same(trained(2, steps=2, **GENERATOR_APART), trained(steps=2))
 
 
-@pytest.mark.parametrize(("where", "replicas"), in_turn(list(PLACES), [(2,), (1,)]))
-def test_placements_change_nothing(where, replicas):
-    assert_same(train(made(crop_and_flip=True), LARGE, replicas, 2, steps=4, **PLACES[where]), reference())
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("replicas", "microbatches", "where"),
+    [(2, 2, {}), (4, 1, {}), (2, 2, {"placements": {"d": ONE_DEVICE}})],
+    ids=["2x2", "4x1", "discriminator on one device"],
+)
+def test_replicas_microbatches_and_placements_change_nothing(replicas, microbatches, where):
+    assert_same(trained(replicas, microbatches, **where), trained())
 
 
-def test_both_images_of_a_pair_are_cut_alike():
+def test_crops_of_a_pair_are_alike():
     same = tf.constant(LARGE["a"])
     cut = made(crop_and_flip=True)(rng=Rng.from_seed(0)).cut({"a": same, "b": same}, RNG)
     np.testing.assert_array_equal(cut["cut_a"], cut["cut_b"])
@@ -185,11 +189,11 @@ def test_both_images_of_a_pair_are_cut_alike():
         ({"l1_weight": -1.0}, ValueError, "`l1_weight` is -1.0"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings, error, says):
+def test_settings_that_contradict_are_refused(settings, error, says):
     with pytest.raises(error, match=says):
         made(**settings)(rng=Rng.from_seed(0))
 
 
-def test_a_source_without_pairs_is_refused():
+def test_source_without_pairs_is_refused():
     with pytest.raises(DataError, match="has no feature `b`"):
         task().check_source(ArraySource({"a": DATA["a"]}, name="odd"))
