@@ -1,4 +1,4 @@
-"""What a command refuses is told in a short paragraph that no terminal obeys, whatever it was given."""
+"""A command's refusal is one short paragraph without control characters, for any input."""
 
 import re
 
@@ -17,7 +17,7 @@ GIVEN = {"long": LONG, "hostile": HOSTILE, "digits": "9" * 5000}
 
 
 def check(error, given):
-    """It is one paragraph that names what was given, or its beginning."""
+    """Asserts that it is one paragraph that names the beginning of the input."""
     assert error.startswith("error: ")
     assert len(error) < 2100
     assert error.endswith("\n")
@@ -50,7 +50,7 @@ def test_messages_name_a_page_and_no_page_twice(capsys):
     assert "docs/" not in capsys.readouterr().err
 
 
-def test_a_message_names_the_page_of_where_it_was_raised_and_leaves_code_alone(tmp_path, capsys):
+def test_message_names_the_page_of_the_place_where_it_was_raised(tmp_path, capsys):
     begin = f"--gin_param=checkpoint.path = '{tmp_path}/nothing'"
     assert (
         command.main([LINEAR, f"--workdir={tmp_path}/run", "--gin_param=Experiment.start_from = @checkpoint()", begin])
@@ -61,13 +61,13 @@ def test_a_message_names_the_page_of_where_it_was_raised_and_leaves_code_alone(t
     assert capsys.readouterr().err == f"error: write:\n    return 3\nSee {PAGES[2]}.\n"
 
 
-def test_places_that_have_a_page_are_there():
+def test_places_with_a_page_exist():
     for place in PLACES:
         assert list(CONFIGS.parent.glob(f"{place}*")), place
 
 
 @pytest.mark.parametrize("place", [*PAGES.values(), *PLACES.values()])
-def test_pages_that_messages_name_are_there(place):
+def test_pages_that_messages_name_exist(place):
     name, _, anchor = place.partition("#")
     text = (CONFIGS.parent / name).read_text()
     assert not anchor or anchor in {slug(title) for title in re.findall(r"^#+ (.*)$", text, re.MULTILINE)}

@@ -1,4 +1,4 @@
-"""`python -m trainers.tokenize`: what it writes, what it says, and that nothing stops it for good."""
+"""`python -m trainers.tokenize`: its output, its messages, and resuming after any interruption."""
 
 import fcntl
 import os
@@ -45,7 +45,7 @@ def refused(capfd, words, code, *says):
         assert text in line, error
 
 
-def test_writes_the_documents_of_all_files_and_says_what_it_counted(folder, capfd):
+def test_command_writes_the_documents_of_all_files_and_their_counts(folder, capfd):
     assert main(WORDS) == 0
     file = read_token_file(folder / "x.tokens")
     documents = np.split(file.tokens, np.flatnonzero(file.tokens[:-1] == 256) + 1)
@@ -61,7 +61,7 @@ def test_writes_the_documents_of_all_files_and_says_what_it_counted(folder, capf
     assert len(token_file("x.tokens", 16)) == 3
 
 
-def test_learns_byte_pairs_and_writes_by_them(folder, capfd):
+def test_command_learns_byte_pairs_and_writes_by_them(folder, capfd):
     (folder / "texts" / "e.txt").write_bytes(b"the cat sat on the mat. " * 100)
     words = ["--files=texts", "--out=x.tokens", "--bpe=b.json", "--train_bpe=270"]
     assert main(words) == 0
@@ -90,7 +90,7 @@ def keeping(original, keep):
 
 
 def test_whenever_it_is_killed_the_same_command_ends_in_the_same_bytes(folder, monkeypatch, capfd):
-    """What lies on the disk at each moment is kept, and gone on from."""
+    """Keeps the files of each moment, and resumes from them."""
     monkeypatch.setattr(corpus, "PIECE", 4)
     monkeypatch.setattr(tokenize, "SAVE_EVERY", 6)
     moments = []
@@ -116,11 +116,11 @@ def test_whenever_it_is_killed_the_same_command_ends_in_the_same_bytes(folder, m
         out.unlink(missing_ok=True)
         for path in moment.iterdir():
             shutil.move(path, folder)
-        if i % 2 and (partial / "tokens").exists():  # what was on its way to the disk may have got there, or half of it
+        if i % 2 and (partial / "tokens").exists():  # unsaved bytes may have reached the disk, or half of them
             with (partial / "tokens").open("ab") as file:
                 file.write(b"xyz")
         capfd.readouterr()
-        # The last two know no longer what the file was made of, and have nothing left to do.
+        # The last two no longer have the record of the file's texts, and nothing left to do.
         assert main(WORDS) == (2 if moment in finished[2:] else 0)
         if moment not in finished[2:]:
             assert "3 files, 4 documents" in capfd.readouterr().out
@@ -128,7 +128,7 @@ def test_whenever_it_is_killed_the_same_command_ends_in_the_same_bytes(folder, m
         assert not partial.exists()
 
 
-def test_a_file_of_something_else_beside_what_was_begun_is_not_taken_for_its_end(folder, monkeypatch, capfd):
+def test_file_of_something_else_is_not_overwritten_by_a_resumed_command(folder, monkeypatch, capfd):
     partial = interrupted(folder, monkeypatch)
     (folder / "x.tokens").write_bytes(b"mine")
     capfd.readouterr()
@@ -139,7 +139,7 @@ def test_a_file_of_something_else_beside_what_was_begun_is_not_taken_for_its_end
     assert partial.exists()
 
 
-def test_who_gets_the_lock_when_another_process_has_finished_replaces_nothing(folder, monkeypatch, capfd):
+def test_lock_that_comes_after_another_process_has_finished_replaces_nothing(folder, monkeypatch, capfd):
     flock = fcntl.flock
 
     def late(*arguments):
@@ -152,7 +152,7 @@ def test_who_gets_the_lock_when_another_process_has_finished_replaces_nothing(fo
     assert sorted(os.listdir(folder)) == ["texts", "x.tokens"]
 
 
-def test_a_signal_saves_and_asks_to_be_run_again(folder, monkeypatch, capfd):
+def test_signal_saves_and_asks_to_be_run_again(folder, monkeypatch, capfd):
     assert main(WORDS) == 0
     whole = (folder / "x.tokens").read_bytes()
     (folder / "x.tokens").unlink()
@@ -174,7 +174,7 @@ def test_a_signal_saves_and_asks_to_be_run_again(folder, monkeypatch, capfd):
     assert (folder / "x.tokens").read_bytes() == whole
 
 
-def test_a_signal_while_byte_pairs_are_learnt_leaves_nothing(folder, monkeypatch, capfd):
+def test_signal_while_byte_pairs_are_learnt_leaves_nothing(folder, monkeypatch, capfd):
     stopped = Preemption()
     stopped.signal = signal.SIGTERM
     monkeypatch.setattr(tokenize, "Preemption", lambda: stopped)
@@ -184,14 +184,14 @@ def test_a_signal_while_byte_pairs_are_learnt_leaves_nothing(folder, monkeypatch
 
 
 def interrupted(folder, monkeypatch):
-    """Leaves what a run that was interrupted leaves."""
+    """Leaves the files of a run that was interrupted."""
     with monkeypatch.context() as patch:
         patch.setattr(TokenWriter, "finish", lambda self: self.save())
         main(WORDS)
     return folder / "x.tokens.partial"
 
 
-def test_other_texts_or_settings_are_no_way_to_go_on(folder, monkeypatch, capfd):
+def test_other_texts_or_settings_are_refused_to_a_resumed_command(folder, monkeypatch, capfd):
     partial = interrupted(folder, monkeypatch)
     capfd.readouterr()
     (folder / "texts" / "b.txt").touch()  # it was empty, and is
@@ -206,7 +206,7 @@ def test_other_texts_or_settings_are_no_way_to_go_on(folder, monkeypatch, capfd)
     assert main(WORDS) == 0
 
 
-def test_what_was_saved_and_is_gone_is_noticed(folder, monkeypatch, capfd):
+def test_partial_file_that_was_cut_is_refused(folder, monkeypatch, capfd):
     partial = interrupted(folder, monkeypatch)
     os.truncate(partial / "tokens", 130)
     capfd.readouterr()
@@ -214,7 +214,7 @@ def test_what_was_saved_and_is_gone_is_noticed(folder, monkeypatch, capfd):
     assert "tokens is shorter than was saved" in capfd.readouterr().err
 
 
-def test_two_at_once_are_one_too_many(folder):
+def test_second_writer_of_a_file_is_refused(folder):
     with (
         token_writer(folder / "x.tokens", byte_tokens(), plan={}),
         pytest.raises(ConfigurationError, match=r"x.tokens is being made by another process"),
@@ -246,7 +246,7 @@ def test_mistakes_are_one_paragraph(folder, capfd, words, code, says):
     refused(capfd, words, code, *says)
 
 
-def test_a_full_disk_is_said_by_name_and_gone_on_from(folder, monkeypatch, capfd):
+def test_full_disk_is_named_and_resumed_from(folder, monkeypatch, capfd):
     assert main(WORDS) == 0
     whole = (folder / "x.tokens").read_bytes()
     (folder / "x.tokens").unlink()
@@ -263,7 +263,7 @@ def test_a_full_disk_is_said_by_name_and_gone_on_from(folder, monkeypatch, capfd
 
 
 @pytest.mark.long
-def test_a_process_that_is_killed_and_started_again_ends_in_the_same_bytes(tmp_path):
+def test_killed_process_resumes_to_the_same_bytes(tmp_path):
     text = b"".join(b"line %d of a long text\n" % i for i in range(3_000_000))
     (tmp_path / "long.txt").write_bytes(text)
     command = [sys.executable, "-m", "trainers.tokenize", "--files=long.txt", "--out=x.tokens"]

@@ -1,4 +1,4 @@
-"""`python -m trainers.tokenize` and its texts: by whatever names they go, and only as long as they stay as they are."""
+"""`python -m trainers.tokenize` and its texts: their names, separators, and changes meanwhile."""
 
 import os
 import re
@@ -25,7 +25,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_one_file_by_two_names_is_read_once_and_one_s_own_never(folder, monkeypatch, capfd):
+def test_file_with_two_names_is_read_once_and_outputs_never(folder, monkeypatch, capfd):
     (folder / "link").symlink_to("texts")
     assert main([*WORDS, "--files=texts/../texts", "--files=link/deep"]) == 0
     assert "3 files, 3 documents" in capfd.readouterr().out
@@ -35,22 +35,22 @@ def test_one_file_by_two_names_is_read_once_and_one_s_own_never(folder, monkeypa
         patch.setattr(TokenWriter, "finish", lambda self: self.save())
         assert main(learns) == 0
     capfd.readouterr()
-    assert main(learns) == 0  # what the command has made lies among its texts, and is none
+    assert main(learns) == 0  # its own output is stored among its texts, and is none
     assert re.search("(?s)going on behind.*3 files", capfd.readouterr().out)
 
 
-def test_a_separator_of_bytes_that_are_no_text_is_one(folder):
+def test_separator_may_be_bytes_that_are_no_text(folder):
     assert main(["--files=texts/c.txt", "--out=x.tokens", "--separator=\udcff"]) == 0
     assert read_token_file(folder / "x.tokens").tokens.tolist() == [*b"\x00five", 256]
 
 
-def test_an_empty_line_is_a_separator(folder):
+def test_separator_may_be_an_empty_line(folder):
     (folder / "texts" / "c.txt").write_bytes(b"one\n\ntwo")
     assert main(["--files=texts/c.txt", "--out=x.tokens", "--separator=\n\n"]) == 0
     assert read_token_file(folder / "x.tokens").tokens.tolist() == [*b"one", 256, *b"two", 256]
 
 
-def test_a_text_that_changes_meanwhile_is_named(folder, monkeypatch, capfd):
+def test_text_that_changes_meanwhile_is_named(folder, monkeypatch, capfd):
     original = TokenWriter.append
 
     def append(self, *arguments, **kwargs):
@@ -64,7 +64,7 @@ def test_a_text_that_changes_meanwhile_is_named(folder, monkeypatch, capfd):
     assert "a.txt has changed since it was first looked at: it had 8 bytes, and now 16" in capfd.readouterr().err
 
 
-def test_a_text_that_is_written_anew_with_as_many_bytes_is_noticed(folder, monkeypatch, capfd):
+def test_text_that_is_rewritten_with_as_many_bytes_is_noticed(folder, monkeypatch, capfd):
     original, path = TokenWriter.append, folder / "texts" / "a.txt"
     modified = path.stat().st_mtime_ns
 
@@ -80,7 +80,7 @@ def test_a_text_that_is_written_anew_with_as_many_bytes_is_noticed(folder, monke
 
 
 @pytest.mark.long
-def test_names_are_utf8_whatever_the_locale(tmp_path):
+def test_names_are_utf8_in_any_locale(tmp_path):
     ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     (tmp_path / "né").mkdir()
     (tmp_path / "né" / "é.txt").write_bytes(b"text")
@@ -98,6 +98,6 @@ def test_names_are_utf8_whatever_the_locale(tmp_path):
     assert len(read_token_file(tmp_path / "né.tokens").tokens) == 5
 
 
-def test_words_of_the_shell_are_utf8_whatever_python_took_them_for(monkeypatch):
+def test_arguments_are_utf8_in_any_locale(monkeypatch):
     monkeypatch.setattr(os, "fsencode", lambda word: word.encode("latin-1"))
     assert parse(["--files=né".encode().decode("latin-1"), "--out=x"]).files == ["né"]

@@ -1,4 +1,4 @@
-"""A section that hangs ends the run; one that goes on, or was stopped, doesn't."""
+"""The watchdog: a section that hangs ends the run."""
 
 import json
 import threading
@@ -56,7 +56,7 @@ def slow():
 
 
 @pytest.mark.long
-def test_a_set_up_that_hangs_ends_the_start_with_6(tmp_path):
+def test_set_up_that_hangs_ends_the_start_with_6(tmp_path):
     source = "--gin_param=Experiment.train_source = @slow()"
     limit = "--gin_param=Trainer.section_deadlines = {'set-up': %seconds}"  # a macro is read without making the hooks
     done = run_process(write_task(tmp_path, outside=SLOW), source, limit, "--gin_param=seconds = 3", cwd=tmp_path)
@@ -105,13 +105,13 @@ class Ticks:
         raise AssertionError(self.found)
 
     def is_silent_for(self, seconds):
-        """Lets time pass without a sign of life; nothing is to be found."""
+        """Lets time pass without a sign of life; the watchdog finds nothing."""
         self.look(times=int(seconds // 10))
         self.settle()
         assert self.found == []
 
     def hangs_within(self, seconds):
-        """Returns what is found to hang."""
+        """Returns the section that the watchdog finds to hang."""
         for _ in range(int(seconds // 10)):
             assert self.looked.acquire(timeout=60)
             self.now += 10.0
@@ -124,7 +124,7 @@ class Ticks:
         raise AssertionError("nothing is found")
 
 
-def test_life_and_a_stopped_process_put_off_the_deadline_and_silence_does_not():
+def test_deadline_is_put_off_by_life_or_a_stopped_process_alone():
     ticks = Ticks()
     with ticks.dog.awake(Limits(80.0), ticks.found.append):
         for _ in range(20):
@@ -163,7 +163,7 @@ def test_limits_are_learnt_from_the_longest_silence_of_each_section():
         assert hang.limit == pytest.approx(10 * LEAST["evaluation"], rel=0.05)
 
 
-def test_what_has_passed_between_two_looks_is_known():
+def test_sections_between_two_looks_are_known():
     ticks = Ticks()
     with ticks.dog.awake(Limits(3600.0), ticks.found.append):
         for section in ("step", "data", "step"):
@@ -171,7 +171,7 @@ def test_what_has_passed_between_two_looks_is_known():
         assert ticks.hangs_within(1000) == Hang("step", "training", LEAST["step"])
 
 
-def test_what_is_given_stands_and_what_waits_for_others_has_the_general_limit():
+def test_given_limits_stand_and_waiting_has_the_general_limit():
     ticks, waits = Ticks(), [True]
     limits = Limits(2000.0, {"save": 100.0, "evaluation": None})
     with ticks.dog.awake(limits, ticks.found.append, is_waiting=lambda: waits[0]):
@@ -182,7 +182,7 @@ def test_what_is_given_stands_and_what_waits_for_others_has_the_general_limit():
         assert ticks.hangs_within(120) == Hang("save", "writing a checkpoint", 100.0)
 
 
-def test_a_thread_that_writes_is_watched_for_itself():
+def test_writer_thread_is_watched_separately():
     """Training goes on meanwhile; the next checkpoint is another."""
     ticks, saves = Ticks(), SimpleNamespace(under_way=None)
     with ticks.dog.awake(Limits(3000.0, {"save": 500.0}), ticks.found.append, beside=[signs_of_writer(saves)]):
@@ -198,7 +198,7 @@ def test_a_thread_that_writes_is_watched_for_itself():
         assert ticks.hangs_within(520) == Hang("save", "writing a checkpoint", 500.0)
 
 
-def test_it_sleeps_until_it_is_woken():
+def test_watchdog_has_no_thread_without_a_limit():
     before = threading.active_count()
     dog = Watchdog()
     dog.begin("step", "training")
@@ -222,7 +222,7 @@ def test_it_sleeps_until_it_is_woken():
         (Limits(30.0, {"step": None}), "step", 1.0, None, ""),
     ],
 )
-def test_which_limit_there_is_and_why(limits, section, longest, limit, reason):
+def test_limits_and_their_reasons(limits, section, longest, limit, reason):
     assert limits.of(section, longest) == limit
     if limit is not None:
         assert limits.reason(section, limit).startswith(reason)
@@ -238,7 +238,7 @@ def test_which_limit_there_is_and_why(limits, section, longest, limit, reason):
         ({"step": "60"}, r"`Trainer.section_deadlines\['step'\]` is '60'"),
     ],
 )
-def test_what_is_no_limit_is_refused(given, says):
+def test_wrong_limits_are_refused(given, says):
     with pytest.raises(ConfigurationError, match=says):
         Limits(3600.0, given)
 
