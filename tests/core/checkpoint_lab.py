@@ -1,4 +1,4 @@
-"""What the tests of checkpoints save, and how they look at it."""
+"""Helpers of the checkpoint tests: variables to save, and ways to look at a saved checkpoint."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Numbers that can't be meant are refused by name wherever they come in; values are cut short in messages."""
+"""Checks of arguments refuse meaningless numbers by name, and messages cut long values short."""
 
 import math
 from functools import partial

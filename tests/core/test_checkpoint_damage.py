@@ -1,4 +1,4 @@
-"""Checkpoints that are damaged, or don't fit."""
+"""Damaged checkpoints are skipped with a warning; checkpoints that don't fit are errors."""
 
 import ast
 import json

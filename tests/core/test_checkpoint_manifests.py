@@ -1,4 +1,4 @@
-"""Manifests that say what no manifest says, vouched for by their own SHA-256 all the same."""
+"""Manifests with a valid SHA-256 and impossible content are refused."""
 
 import json
 import os

@@ -146,7 +146,7 @@ def test_what_comes_back_from_the_disk_as_something_else_is_no_checkpoint(place,
 
 @pytest.mark.parametrize("ended", [ZeroDivisionError, KeyboardInterrupt])
 @pytest.mark.parametrize("fails", [False, True])
-def test_what_ends_the_loop_waits_for_the_writer_and_stays_what_it_was(ended, fails, held, tmp_path, monkeypatch):
+def test_error_that_ends_the_loop_waits_for_the_writer_and_stays_what_it_was(ended, fails, held, tmp_path, monkeypatch):
     told = []
     saves = checkpoint.Saves(tmp_path, warn=told.append)
     if fails:
@@ -164,7 +164,7 @@ def test_what_ends_the_loop_waits_for_the_writer_and_stays_what_it_was(ended, fa
     assert [text[:39] for text in told] == ["The checkpoint of step 1 could not be w"] * fails
 
 
-def test_what_hooks_keep_is_kept_as_it_was(held, tmp_path):
+def test_extra_values_of_hooks_are_copied_when_the_save_begins(held, tmp_path):
     saves, kept = checkpoint.Saves(tmp_path, warn=fail), {"calls": [1]}
     saves.begin(model(), step=1, examples=1, config_hash="", extra=kept)
     kept["calls"].append(2)

@@ -1,4 +1,4 @@
-"""What the bytes of a checkpoint go through before it counts: copied, on the disk, read back, in place."""
+"""A checkpoint is copied, written to disk and read back before it counts."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How much memory there is for a process."""
+"""The memory of a process is that of its machine or of its container."""
 
 import os
 

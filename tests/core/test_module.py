@@ -1,4 +1,4 @@
-"""Paths name every variable once, in an order that doesn't change."""
+"""Paths name every variable once, in a fixed order."""
 
 import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""Draws: the same everywhere, independent of how a batch is cut up, and distributed as they say."""
+"""Random draws don't depend on how a batch is split, and have their distributions."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Python that asks for values while TensorFlow traces: the error says what to write, not to use AutoGraph."""
+"""Step functions that ask for values while TensorFlow traces get an error with a remedy."""
 
 import logging
 import traceback
@@ -105,7 +105,7 @@ class Doubling:
 
 
 @pytest.mark.parametrize(("trace", "warns"), [(traced_for_each, False), (tf.function, True)])
-def test_who_has_one_of_each_of_many_objects_is_warned_of_nothing(trace, warns):
+def test_traces_for_each_object_warn_of_no_retracing(trace, warns):
     heard = []
     handler = logging.Handler()
     handler.emit = lambda record: heard.append(record.getMessage())

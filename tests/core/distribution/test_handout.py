@@ -1,4 +1,4 @@
-"""What the chief hands out, to workers that are played: how much, how far ahead, and what it hands out again."""
+"""The step scheduler hands out bundles of steps to workers, played by the tests, and repeats lost ones."""
 
 import threading
 from types import SimpleNamespace
@@ -99,7 +99,7 @@ def test_no_step_is_handed_out_whose_place_in_the_books_an_older_one_needs(along
     assert sorted(taken[1:]) == list(range(2 * WINDOW))
 
 
-def test_what_is_overdue_is_handed_out_again_and_is_done_once_either_is(alongside):
+def test_bundle_that_is_overdue_is_handed_out_again_and_is_done_once_either_is(alongside):
     played = Played(overdue=0.2)
     chief = alongside(lambda: (played.hand_out(0, 1), played.handout.settle()))
     while len(played.waiting) < 2:
@@ -143,7 +143,7 @@ def test_a_push_that_broke_off_ends_the_run():
         played.handout.settle()
 
 
-def test_what_a_step_raises_is_raised():
+def test_errors_of_a_step_are_raised():
     played = Played()
     played.hand_out(0, 1)
     played.error = tf.errors.InvalidArgumentError(None, None, "no")

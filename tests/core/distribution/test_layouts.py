@@ -1,4 +1,4 @@
-"""How variables lie on a mesh: the first pattern counts, and what doesn't fit is named with what would."""
+"""The first matching pattern lays out a variable on a mesh; errors name patterns that don't fit."""
 
 import re
 
@@ -78,7 +78,7 @@ def test_an_axis_that_does_not_divide_is_named_with_the_sizes_that_would():
         ([3], "has 3; give pairs"),
     ],
 )
-def test_what_is_no_layout_is_refused_at_once(patterns, message):
+def test_malformed_layouts_are_refused_at_once(patterns, message):
     with pytest.raises(ConfigurationError, match=re.escape(message)):
         Layouts(patterns, SIZES)
 

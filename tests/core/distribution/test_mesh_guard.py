@@ -1,4 +1,4 @@
-"""What DTensor gets wrong or dies of is refused before it runs, by the line that wrote it."""
+"""Operations that DTensor gets wrong are refused before they run, with the line that wrote them."""
 
 import inspect
 import re
@@ -53,7 +53,7 @@ def traced(fn, spec):
 
 
 @pytest.mark.parametrize("name", UNSAFE)
-def test_what_is_unsafe_is_named_with_its_line_and_its_remedy(name):
+def test_unsafe_operations_are_named_with_their_line_and_remedy(name):
     fn, spec, remedy = UNSAFE[name]
     with pytest.raises(ConfigurationError, match=re.escape(remedy)) as found:
         refuse_unsafe(traced(fn, spec), (2, 2))
@@ -63,7 +63,7 @@ def test_what_is_unsafe_is_named_with_its_line_and_its_remedy(name):
     assert first <= int(line) <= first + 1
 
 
-def test_what_the_project_wrote_is_named_by_its_own_name_and_the_call():
+def test_functions_of_the_project_are_named_with_the_call():
     """Nobody could rewrite it by the remedy for lines of one's own."""
     lengths = tf.constant([4, 4])
 
@@ -81,7 +81,7 @@ def in_pieces(*, rng):
     return Pieces(lambda y: y, rng=rng)
 
 
-def test_what_the_engine_wrote_is_named_by_its_own_name():
+def test_operations_of_the_engine_are_named_as_its_own():
     with pytest.raises(ConfigurationError) as found:
         Run(assemble(in_pieces, on_virtual_mesh(2, 1)), {"x": tf.ones([8, 6])}, microbatches=2)
     assert str(found.value).startswith("`")
@@ -89,7 +89,7 @@ def test_what_the_engine_wrote_is_named_by_its_own_name():
 
 
 @pytest.mark.parametrize("name", SAFE)
-def test_what_is_right_passes(name):
+def test_safe_operations_pass(name):
     refuse_unsafe(traced(*SAFE[name]), (2, 2))
 
 

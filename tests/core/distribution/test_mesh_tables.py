@@ -1,4 +1,4 @@
-"""A table that is cut by its rows is read as any other: whatever the count of ids, and none passes for another."""
+"""Lookups in a row-sharded table are those of a whole table, for any number of ids."""
 
 import numpy as np
 import pytest

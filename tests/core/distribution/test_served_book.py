@@ -1,4 +1,4 @@
-"""What a push may write: each step once, from weights that are young enough, and nothing after what went wrong."""
+"""A push writes each step once, from weights that are recent enough, and never after an error."""
 
 import pytest
 import tensorflow as tf

@@ -1,4 +1,4 @@
-"""What `parameter_server` takes, before it waits for anybody."""
+"""`parameter_server` refuses wrong settings, and spreads variables over its servers."""
 
 from types import SimpleNamespace
 
@@ -22,7 +22,7 @@ from core.testing import on_virtual_cpus
         ({"meeting_deadline": float("nan")}, "`parameter_server.meeting_deadline` is nan"),
     ],
 )
-def test_what_it_cannot_take_is_refused(arguments, says):
+def test_parameter_server_refuses_wrong_settings(arguments, says):
     with pytest.raises(ConfigurationError, match=says):
         parameter_server(**arguments)
 

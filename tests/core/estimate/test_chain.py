@@ -44,7 +44,7 @@ def test_the_longest_chain(fn, chain):
     assert chain_of(fn) == chain
 
 
-def test_what_waits_for_an_update_comes_after_it():
+def test_reads_of_a_variable_come_after_its_update():
     variable = tf.Variable(tf.zeros([64, 64]))
 
     def update_and_read(x):

@@ -1,4 +1,4 @@
-"""The operations of a step, counted by kind, and done again without it: they make what they made there."""
+"""Operations of a step are counted by kind, and can be repeated without the step."""
 
 import numpy as np
 import pytest
@@ -66,7 +66,7 @@ def test_an_update_is_done_again_on_a_variable_of_its_own():
     assert variable.numpy().tolist() == [0.0] * 3
 
 
-def test_what_is_not_a_number_is_the_same_as_itself():
+def test_constants_of_nan_are_alike():
     def fn(x):
         return tf.add_n([tf.where(tf.abs(x) > i, x, float("nan")) for i in (1.0, 2.0)])
 
@@ -94,7 +94,7 @@ def test_those_alike_are_one_and_all_operations_are_counted():
         (lambda x: tf.random.normal([3, 4]) + x, ([3, 4],)),
     ],
 )
-def test_what_is_not_known_beforehand_is_not_done_again(fn, shapes):
+def test_operations_with_unknown_shapes_or_values_are_not_done_again(fn, shapes):
     kinds = kinds_in(traced(fn, *shapes).graph)
     assert None in {kind.operands for kind in kinds}
 
@@ -109,7 +109,7 @@ def test_what_is_not_known_beforehand_is_not_done_again(fn, shapes):
         (lambda x: x[:384], 1, 1.5),  # what it takes, not what it takes it from
     ],
 )
-def test_what_operations_read_and_make(fn, started, moved):
+def test_bytes_that_operations_read_and_make(fn, started, moved):
     found = kinds_in(traced(fn, SQUARE).graph)
     assert sum(found.values()) == started
     assert sum(times * kind.bytes for kind, times in found.items()) == pytest.approx(moved * MIB, rel=2e-3)

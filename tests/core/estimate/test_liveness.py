@@ -1,4 +1,4 @@
-"""What a traced function holds, moment by moment: numbers that a reader can add up."""
+"""Peak memory of a traced function: numbers that a reader can add up."""
 
 import pytest
 import tensorflow as tf

@@ -1,4 +1,4 @@
-"""A few blocks of many are traced; the figures are those of all of them."""
+"""Estimates trace a few of many equal blocks, and scale the result to all of them."""
 
 import pytest
 import tensorflow as tf

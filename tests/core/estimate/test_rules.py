@@ -1,4 +1,4 @@
-"""How single operations lie, and what they make devices exchange, where their rows are cut."""
+"""Single operations on sharded rows have the layouts and collectives of the rules."""
 
 import pytest
 import tensorflow as tf
@@ -31,7 +31,7 @@ def test_an_axis_that_is_not_known_takes_all_whole(fn):
     assert set(crossing(fn, tf.int32)) == {GATHER}
 
 
-def test_what_is_joined_is_added_up_whichever_it_is():
+def test_concat_of_a_partial_sum_is_summed():
     assert crossing(lambda x: tf.concat([tf.zeros([1]), tf.reduce_sum(x)[tf.newaxis]], 0) * 2) == {SUM: 1}
 
 
@@ -40,7 +40,7 @@ def test_tensors_are_joined_along_what_is_not_cut(axis, gathered):
     assert crossing(lambda x: tf.concat([x, x * 2], axis) * 2) == gathered
 
 
-def test_of_tensors_that_are_joined_the_others_are_cut_at_no_price():
+def test_concat_cuts_whole_tensors_at_no_price():
     assert crossing(lambda x: tf.reduce_sum(tf.concat([tf.zeros([1, 1, 8, 1]), x], 3)) * 2) == {SUM: 1}
 
 
@@ -51,7 +51,7 @@ def test_each_branch_is_followed():
     assert crossing(chosen, tf.int32) == {SUM: 2}
 
 
-def test_what_is_laid_out_is_joined_or_cut_at_no_price():
+def test_laid_out_tensors_are_gathered_or_cut_at_no_price():
     def laid(*axes):
         return lambda x: laid_out(laid_out(x, axes), ("-", "-", "batch", "-"))
 

@@ -1,4 +1,4 @@
-"""What a traced function is to TensorFlow besides its operations: numbers that a reader can add up."""
+"""Values that loops and conditions of a traced function hand on: numbers that a reader can add up."""
 
 import tensorflow as tf
 

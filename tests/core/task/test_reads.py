@@ -1,4 +1,4 @@
-"""What a task reads is held against its sources before the first step."""
+"""A task checks the features of its sources before the first step."""
 
 from types import SimpleNamespace
 
@@ -54,7 +54,7 @@ def test_a_source_says_the_range_of_its_images(source, feature, expected):
         Image([9, 4, 1], size="any"),
     ],
 )
-def test_what_fits_is_read(image):
+def test_images_that_fit_are_read(image):
     Reader(image=image).check_source(FLOATS)
 
 

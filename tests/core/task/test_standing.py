@@ -1,4 +1,4 @@
-"""A variable that is there to be trained is trained by a phase, or declared frozen; each says which."""
+"""Each trainable variable is trained by a phase or declared frozen."""
 
 import pytest
 import tensorflow as tf
@@ -77,7 +77,7 @@ def test_each_variable_has_its_standing(replicas):
         (("encoder", "norm"), "`Wrong.frozen` names a module that holds `norm/.*`, which phase `net` trains"),
     ],
 )
-def test_what_can_t_be_frozen_is_refused(frozen, says):
+def test_attributes_that_can_t_be_frozen_are_refused(frozen, says):
     wrong = type("Wrong", (Parts,), {"frozen": frozen})
     with pytest.raises(ConfigurationError, match=says):
         engine.assemble(lambda: wrong(rng=Rng.from_seed(0)), ALONE)

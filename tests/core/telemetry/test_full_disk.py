@@ -1,4 +1,4 @@
-"""A disk that fills while figures are on their way: what a run can do without is left out, and said once."""
+"""On a full disk TensorBoard's events are left out with one warning; metrics end the run."""
 
 import contextlib
 import json
@@ -45,7 +45,7 @@ class Notes:
         pass
 
 
-def test_what_finds_no_room_leaves_the_file_as_it_was(tmp_path):
+def test_append_without_room_leaves_the_file_as_it_was(tmp_path):
     path = tmp_path / "file"
     with path.open("ab", buffering=0) as stream:
         append_whole(stream, b"first\n")
@@ -70,7 +70,7 @@ SHOWN = {
 
 
 @pytest.mark.parametrize("what", SHOWN)
-def test_what_tensorboard_has_no_room_for_is_left_out_and_said_once(what, tmp_path):
+def test_events_without_room_are_left_out_and_warned_of_once(what, tmp_path):
     notes = Notes()
     telemetry = Telemetry([notes, TensorBoard(tmp_path / "events", 0)])
     show = SHOWN[what]

@@ -1,4 +1,4 @@
-"""What else than figures TensorBoard is given: as its own plugins read it."""
+"""TensorBoard's own plugins read configurations, histograms, images and texts."""
 
 import io
 

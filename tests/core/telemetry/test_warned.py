@@ -1,4 +1,4 @@
-"""Warnings beside the figures: each thing once, whatever becomes of the run in between."""
+"""Warnings are stored once each, through kills, resumes and rewinds."""
 
 import json
 
@@ -40,7 +40,7 @@ def test_a_run_that_goes_on_has_those_of_before_and_none_twice(tmp_path, first_s
     assert found == [early, (20, "late 1") if first_step == 20 else (30, "late 2")]
 
 
-def test_what_each_time_is_another_thing_is_kept_each_time(tmp_path):
+def test_warnings_of_different_things_are_kept_each_time(tmp_path):
     path = tmp_path / "warnings.jsonl"
     for _ in range(2):  # the second time it was killed, and comes to the same steps
         telemetry = Telemetry([], Warned(path, 10))
@@ -51,7 +51,7 @@ def test_what_each_time_is_another_thing_is_kept_each_time(tmp_path):
     assert [line["warning"] for line in kept(path)] == ["step 7 was left out", "step 8 was left out"]
 
 
-def test_what_a_run_forgets_as_it_goes_back_is_given_again(tmp_path):
+def test_warnings_after_a_rewind_are_given_again(tmp_path):
     path = tmp_path / "warnings.jsonl"
     telemetry = Telemetry([], Warned(path, 0))
     for step in (30, 20, 30):

@@ -1,4 +1,4 @@
-"""Each assertion passes what is right and catches the mistake it names."""
+"""Each assertion passes right tasks and catches the mistake that it names."""
 
 import functools
 
@@ -29,7 +29,7 @@ class Line(Task):
         return Loss(tf.square(self.net(batch["x"] + noise)[:, 0] - batch["y"]), metrics={"x": batch["x"][:, 0]})
 
 
-def test_what_is_right_passes():
+def test_right_step_functions_pass():
     task = Line()
     assert assert_step_function(task.loss, BATCH).per_example.shape == [8]
     assert_step_function(functools.partial(task.loss), BATCH)
@@ -38,7 +38,7 @@ def test_what_is_right_passes():
     assert_overfits(Line(), BATCH)
 
 
-def test_what_has_no_weight_may_be_anything():
+def test_rows_without_weight_may_be_anything():
     weight = tf.constant([0.0] + [1.0] * 7)
     assert_step_function(
         lambda b, rng: Loss(tf.where(weight > 0, b["y"], float("nan")), weight), BATCH, mixes_rows=True

@@ -52,7 +52,7 @@ def test_no_variable_keeps_what_an_assertion_did_to_it():
         assert before[path].tobytes() == variable.numpy().tobytes(), path
 
 
-def test_what_is_frozen_need_not_be_trained():
+def test_frozen_parts_need_not_be_trained():
     assert_all_trained(Frozen(), BATCH)
     with pytest.raises(AssertionError, match=r"no phase of `Line` trains `scale/b`, `scale/w`.*frozen"):
         assert_all_trained(Line(), BATCH)
@@ -68,7 +68,7 @@ def test_a_gradient_of_zero_may_be_excepted_by_its_path():
     assert_gradients(Zero(), {"x": X}, except_for=["[bw]"])
 
 
-def test_what_a_batch_can_t_show_is_said():
+def test_batches_that_show_too_little_are_refused():
     class Weighed(Frozen):
         def loss(self, batch, rng):
             x = tf.zeros([batch["weight"].shape[0], 4]) + batch["weight"][:, None]

@@ -31,7 +31,7 @@ def traced():
         [(Pair(X, (X, "text")),), (Pair(X, (X, "text")),)],
     ],
 )
-def test_what_is_traced_once_passes(calls):
+def test_functions_traced_once_pass(calls):
     assert_traces_once(traced(), *calls)
 
 
@@ -98,7 +98,7 @@ def test_a_reason_outside_the_arguments_is_hinted_at():
         assert_traces_once(call, (X,), (X,))
 
 
-def test_what_can_t_be_judged_is_refused():
+def test_calls_that_can_t_be_judged_are_refused():
     for says, function, calls in [
         ("which isn't a `tf.function`", len, [(X,), (X,)]),
         ("there is 1 call", traced(), [(X,)]),

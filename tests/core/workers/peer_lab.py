@@ -1,4 +1,4 @@
-"""Workers as real processes, that are told what to do and say what comes of it."""
+"""Starts workers as real processes, which take commands on stdin and report on stdout."""
 
 import contextlib
 import json

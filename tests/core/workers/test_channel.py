@@ -1,4 +1,4 @@
-"""Messages between two ends of a connection."""
+"""Channels carry messages between two ends of a connection."""
 
 import fcntl
 import resource
@@ -20,7 +20,7 @@ def many_files():
     resource.setrlimit(resource.RLIMIT_NOFILE, (few, many))
 
 
-def test_they_come_in_a_process_of_many_files(many_files):
+def test_messages_come_in_a_process_of_many_files(many_files):
     one, other = socket.socketpair()
     with one, other:
         late = socket.socket(fileno=fcntl.fcntl(other.fileno(), fcntl.F_DUPFD, LATER))

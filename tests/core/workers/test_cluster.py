@@ -1,4 +1,4 @@
-"""Who am I: every field of `TF_CONFIG` and every variable of Slurm's, right and wrong."""
+"""`TF_CONFIG` and Slurm's variables say which worker a process is; wrong ones are refused by name."""
 
 import json
 import os

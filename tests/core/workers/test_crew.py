@@ -1,4 +1,4 @@
-"""A chief comes to all who serve it, sees who is there, and dismisses them; they see whether it is."""
+"""A chief meets its server pool, notices losses, and dismisses all; servers notice the chief's end."""
 
 import contextlib
 import signal
@@ -113,7 +113,7 @@ def test_who_does_not_come_is_named_and_the_others_are_dismissed(lab):
     assert ps.result(LONG)
 
 
-def test_who_is_never_called_for_gives_up(lab):
+def test_worker_that_no_chief_calls_gives_up(lab):
     with pytest.raises(PeerLostError, match=r"the chief .* didn't come within 0.2 s"):
         lab.serve(WORKER, deadline=0.2).result(LONG)
 
@@ -125,7 +125,7 @@ def test_who_is_never_called_for_gives_up(lab):
         ({"places": 0}, r"worker 0 .* was given the cluster .*'a:1'.*, the chief"),
     ],
 )
-def test_who_differs_is_refused_on_both_sides(lab, changes, says):
+def test_worker_that_differs_is_refused_on_both_sides(lab, changes, says):
     if "places" in changes:
         changes = {"places": (*lab.places[:-1], "a:1")}
     worker = lab.serve(WORKER, **changes)
@@ -210,7 +210,7 @@ def test_without_any_worker_the_run_is_over_after_the_deadline(lab):
     assert ends[PS].result(LONG)
 
 
-def test_who_is_silent_is_lost(lab, capsys):
+def test_silent_worker_is_lost(lab, capsys):
     """The worker answers and then says nothing, as one that is stopped."""
     ends = {index: lab.serve(index) for index in (PS, OTHER)}
     silent = lab._pool.submit(

@@ -1,4 +1,4 @@
-"""Connections that are broken off from this end, whoever opened them."""
+"""Open connections to a lost worker are broken off from this end."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""A worker's port is open where the cluster names it, and nowhere else: by real connections on this machine."""
+"""A worker's port is open at the addresses that the cluster names, and closed elsewhere."""
 
 import contextlib
 import ipaddress
@@ -71,7 +71,7 @@ def test_guards_are_proven_to_hold_and_no_guard_to_hold_nothing(guards_work, mon
             fence.prove_guards()
 
 
-def test_who_may_share_no_port_has_no_guards():
+def test_ports_that_can_t_be_shared_have_no_guards():
     code = "from core.workers.fence import prove_guards; prove_guards()"
     command = [sys.executable, "-m", "tests.refusing", "guards", "--", sys.executable, "-c", code]
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=60, check=False)

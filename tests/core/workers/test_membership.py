@@ -1,4 +1,4 @@
-"""An error of TensorFlow's in a worker: whose is it?"""
+"""Errors of TensorFlow in a worker are attributed to a lost peer, or stay as they are."""
 
 import types
 
@@ -53,7 +53,7 @@ def test_a_connection_that_fails_is_the_cluster_s(worker):
 
 
 @pytest.mark.parametrize("error", KINDS)
-def test_who_is_alone_loses_nobody(worker, error):
+def test_worker_alone_loses_nobody(worker, error):
     worker(LOST, workers=("a:2222",))
     with pytest.raises(error):
         failing(error)
