@@ -14,8 +14,10 @@ import tensorflow as tf
 from core.arguments import is_size
 from core.data import PerReplica, Source, eval_chunks
 from core.distribution import Exchange, MeshStrategy, exchange_of
-from core.engine.describe import describe_loss
+from core.engine.describe import EVALUATE, describe_loss
+from core.engine.side_effects import paths_by_id
 from core.errors import ConfigurationError, shown
+from core.module import named_variables
 from core.task import Batch
 from core.task.guards import refuse_mixed_rows
 from core.task.loss import means
@@ -66,7 +68,8 @@ class Evaluator:
         """Traces what evaluates, and refuses it where its figures would hang on how batches are cut."""
         any_rows = {key: tf.TensorSpec([None, *spec.shape[2:]], spec.dtype) for key, spec in element[0].items()}
         replicas, evaluate = self.exchange.replicas, self.task.evaluate
-        spec = describe_loss(lambda batch, _: evaluate(batch), any_rows, "evaluate", replicas=replicas)
+        held = paths_by_id({**experiment.variables, **named_variables(self.task)})
+        spec = describe_loss(lambda batch, _: evaluate(batch), any_rows, EVALUATE, replicas=replicas, held=held)
         for layer in spec.access.averages.values():
             raise ConfigurationError(
                 f"`evaluate` of `{type(self.task).__name__}` normalises by its batch: it hands `Statistics` to a "

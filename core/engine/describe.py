@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from core.engine.ancestry import Ancestry, ancestries
+from core.engine.side_effects import python_calls, refuse_side_effects
 from core.errors import ConfigurationError
 from core.random import Moment, Rng
 from core.rows import sharing_rows
@@ -23,6 +24,7 @@ from core.task.statistics import Averages, noticing_averages, summing_over_repli
 from core.tracing import no_python_values
 
 Specs = Mapping[str, tf.TensorSpec]
+EVALUATE = "evaluate"  # in the place of a phase's name
 _CONVOLUTION = re.compile("Conv[23]D|DepthwiseConv2d")
 
 
@@ -39,6 +41,7 @@ class Access(NamedTuple):
     keeps: frozenset[Any] = frozenset()  # references of the variables whose next values a history returns
     convolves: bool = False
     loops: bool = False  # whether it convolves in a loop of its own
+    python: tuple[str, ...] = ()  # what is to be known of its calls of Python
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,11 +73,13 @@ def describe_loss(
     *,
     mixes_rows: bool = True,
     replicas: int = 1,
+    held: Mapping[int, str] | None = None,
 ) -> LossSpec:
     """Returns the structure of `loss(batch, rng)` for batches `[rows, ...]` of the given specs.
 
     `elsewhere` says of values that exist why the phase can't read them. Unless it `mixes_rows`, it may neither gather
-    the rows of the `replicas` that share a batch nor have a layer that sums over them.
+    the rows of the `replicas` that share a batch nor have a layer that sums over them. Given the paths of the
+    variables that are `held`, by their ids, it may read no others, and have no side effects.
     """
     rows = next(iter(batch.values())).shape[0]
 
@@ -88,7 +93,7 @@ def describe_loss(
         moves.update(result.statistics.averages() if result.statistics else ())
         return dict(result.outputs), weighted_sums(result)[1], statistics
 
-    (outputs, sums, statistics), access = _trace(traced, batch, name, elsewhere, mixes_rows, replicas)
+    (outputs, sums, statistics), access = _trace(traced, batch, name, elsewhere, mixes_rows, replicas, held)
     outputs = _by_row(_specs(outputs), rows, name)
     return LossSpec(_specs(sums), weighted, outputs, _specs(statistics), frozenset(moves), access)
 
@@ -102,6 +107,7 @@ def describe_outputs(
     mixes_rows: bool = True,
     replicas: int = 1,
     history: bool = False,
+    held: Mapping[int, str] | None = None,
 ) -> tuple[Specs, Access]:
     """Returns the specs of what `fn(batch, rng)` makes, and its accesses; arguments as in `describe_loss`."""
     rows = next(iter(batch.values())).shape[0]
@@ -113,7 +119,7 @@ def describe_outputs(
         keeps.update(kept)
         return dict(made), list(kept.values())  # what is only kept is read as well
 
-    (outputs, _), access = _trace(traced, batch, name, elsewhere, mixes_rows, replicas)
+    (outputs, _), access = _trace(traced, batch, name, elsewhere, mixes_rows, replicas, held)
     return _by_row(_specs(outputs), rows, name), access._replace(keeps=frozenset(keeps))
 
 
@@ -148,9 +154,11 @@ def _trace(
     elsewhere: Mapping[str, str],
     mixes_rows: bool,
     replicas: int,
+    held: Mapping[int, str] | None,
 ) -> tuple[Any, Access]:
     seed, read, variables = Rng.from_seed(0), set[str](), list[tf.Variable]()
     unused, asks_progress, convolves, loops, seen = set[str](), False, False, False, _Mixing(replicas)
+    python = list[str]()
 
     def noticed(b: Batch, step: tf.Tensor, progress: tf.Tensor) -> Any:
         rng = seed._replace(moment=Moment(step, progress=progress))
@@ -177,6 +185,10 @@ def _trace(
             unused = {key for key, is_used in zip(sorted(batch), used, strict=False) if not is_used}
             asks_progress = used[len(batch) + 1]
             convolves, loops = _convolutions(function)
+            if held is not None:
+                who = "`evaluate`" if name == EVALUATE else f"phase `{name}`"
+                refuse_side_effects(function, who, held, evaluates=name == EVALUATE)
+                python += python_calls(function.graph.get_operations(), who)
     unread = frozenset(read & unused)
     access = Access(
         frozenset(read),
@@ -188,6 +200,7 @@ def _trace(
         found,
         convolves=convolves,
         loops=loops,
+        python=tuple(python),
     )
     return result, access
 

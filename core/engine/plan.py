@@ -9,6 +9,7 @@ import tensorflow as tf
 from core.arguments import listed
 from core.engine.describe import Access, LossSpec, Specs, describe_loss, describe_outputs
 from core.engine.place import shape_of
+from core.engine.side_effects import paths_by_id
 from core.errors import ConfigurationError
 from core.task import Compute, Phase, Update
 
@@ -52,9 +53,14 @@ class Planner:
         *,
         replicas: int,
         one_device_ids: Collection[int] = (),
+        readable: Mapping[str, tf.Variable] = {},
     ):
-        """Begins with what the source gives; errors call `variables` by these paths."""
-        self.paths = _paths_by_id(variables)
+        """Begins with what the source gives; errors call `variables` by these paths.
+
+        Phases may read no others but those that are `readable`.
+        """
+        self.paths = paths_by_id(variables)
+        self.held = {**paths_by_id(readable), **self.paths}
         self.microbatches, rows = shape_of(batch)
         self.rows = rows * replicas  # of one global microbatch
         self.replicas, self.one_device_ids = replicas, one_device_ids
@@ -95,7 +101,7 @@ class Planner:
         return plan
 
     def _plan(self, phase: Phase, specs: Specs, elsewhere: Mapping[str, str], **place: Any) -> Plan:
-        name, mixes = phase.name, {"mixes_rows": phase.mixes_rows, "replicas": place["replicas"]}
+        name, mixes = phase.name, {"mixes_rows": phase.mixes_rows, "replicas": place["replicas"], "held": self.held}
         if isinstance(phase, Compute):
             history = phase.state is not None
             outputs, access = describe_outputs(phase.fn, specs, name, elsewhere, history=history, **mixes)
@@ -170,7 +176,7 @@ class Planner:
         order = list(self.plans)
         for plan in (self.plans[name] for name in order[order.index(source.name) + 1 :]):
             between = plan.phase.variables() if isinstance(plan.phase, Update) else {}
-            if any(part in read for variable in between.values() for part in _ids(variable)):
+            if not read.isdisjoint(paths_by_id(between)):
                 raise ConfigurationError(
                     f"phase `{phase.name}` goes through `{source.name}`, but phase `{plan.name}` has updated a "
                     f"network of it in between, and `{source.name}` would be that of other weights: put "
@@ -190,7 +196,7 @@ class Planner:
     def _check_reached(self, phase: Update, access: Access) -> None:
         """Refuses training by values that an earlier phase made: they are constants, unless gradients go `through`."""
         read = {id(variable) for variable in access.variables}
-        trained = self._paths_of({p: v for p, v in phase.variables().items() if read.isdisjoint(_ids(v))})
+        trained = self._paths_of({p: v for p, v in phase.variables().items() if read.isdisjoint(paths_by_id({p: v}))})
         found = self._made_with(trained, access.reads - access.shapes_only)
         if found is not None:
             key, maker, path = found
@@ -201,7 +207,7 @@ class Planner:
             )
 
     def _paths_of(self, variables: Mapping[str, tf.Variable]) -> dict[int, str]:
-        return {part: self.paths.get(part, path) for part, path in _paths_by_id(variables).items()}
+        return {part: self.paths.get(part, path) for part, path in paths_by_id(variables).items()}
 
     def _made_with(
         self, trained: Mapping[int, str], keys: Iterable[str], but: Plan | None = None
@@ -247,15 +253,6 @@ def _check_mixing(plan: Plan) -> None:
             "rows of all, `all_rows(x)` from `core.task`; give normalisations over the batch `sync=True`; let the "
             "phase run on one device (`placement=ONE_DEVICE`); or leave `mixes_rows` out if rows are independent."
         )
-
-
-def _ids(variable: tf.Variable) -> list[int]:
-    """Returns the ids of a variable, or of its copies on the replicas: a tape sees these."""
-    return [id(part) for part in getattr(variable, "values", [variable])]
-
-
-def _paths_by_id(variables: Mapping[str, tf.Variable]) -> dict[int, str]:
-    return {part: path for path, variable in variables.items() for part in _ids(variable)}
 
 
 def spec_of_row(spec: tf.TensorSpec) -> tf.TensorSpec:

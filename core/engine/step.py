@@ -64,6 +64,7 @@ class TrainStep:
             self.variables,
             replicas=self.exchange.replicas,
             one_device_ids=assembly.one_device_ids,
+            readable=assembly.variables,
         )
         self.plans = [planner.add(phase) for phase in assembly.phases]
         check_averages(self.plans, assembly.variables, apart=self.exchange.apart)
@@ -73,6 +74,7 @@ class TrainStep:
                 f"the step function of phase `{self.asks_progress[0]}` asks for `rng.progress`, but of how many steps "
                 "isn't known: give `TrainStep(..., steps=1000)`, or use `rng.step`."
             )
+        self.python_calls = [text for plan in self.plans for text in plan.access.python]
         self.specs: dict[str, LossSpec] = {plan.name: plan.loss for plan in self.plans if plan.loss}
         self.rng = Rng.from_seed(seed).fold("train")
         self.runner = PhaseRunner(

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from core.graphs import line
 from core.task import Batch, Task
-from core.testing import operations
 from core.testing.traced import Draw, Step, steps
 
 
@@ -20,8 +20,8 @@ def check_draws(step: Step) -> None:
     for draw in draws:
         one = first.setdefault(np.ravel(draw.key).tobytes() + np.ravel(draw.counter).tobytes(), draw)
         assert one is draw, (
-            f"{step.name} draws the same random numbers for two purposes, {operations.line(one.op)} and "
-            f"{operations.line(draw.op)}: they are equal where they should be independent. Give each an `Rng` of its "
+            f"{step.name} draws the same random numbers for two purposes, {line(one.op)} and "
+            f"{line(draw.op)}: they are equal where they should be independent. Give each an `Rng` of its "
             'own: `rng.fold("noise")`, `rng.fold("mask")`.'
         )
     if step.phase is None:
@@ -29,6 +29,6 @@ def check_draws(step: Step) -> None:
     later = {np.ravel(draw.key).tobytes() for draw in step(seed=1).draws}
     for draw in draws:
         assert np.ravel(draw.key).tobytes() not in later, (
-            f"{step.name} draws the same random numbers in every step {operations.line(draw.op)}: they don't come from "
+            f"{step.name} draws the same random numbers in every step {line(draw.op)}: they don't come from "
             "the `rng` that it is given. Use that one (`rng.fold(...)`), not one that was made from a seed."
         )

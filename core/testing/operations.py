@@ -1,15 +1,13 @@
 """What a traced function is made of: its operations, what each hangs on, and the line of code that made it."""
 
-import linecache
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
 
+from core.graphs import CORE, frames
+
 VARIABLE = "a variable"  # among the sources of a tensor; the others are features of the batch
-CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
-TENSORFLOW = os.path.join(os.path.dirname(os.path.abspath(tf.__file__)), "")
 SAME_VALUES = {"Reshape", "Identity", "Squeeze", "ExpandDims", "Cast", "StridedSlice", "Transpose", "Slice", "Pad"}
 
 
@@ -21,17 +19,6 @@ def sources(operations: Iterable[Any], features: Mapping[str, tf.Tensor]) -> dic
             own = {VARIABLE} if any(x.dtype == tf.resource for x in op.inputs) else set()
             known[op.name] = frozenset(own.union(*(known.get(x.op.name, ()) for x in op.inputs)))
     return known
-
-
-def bodies(op: Any) -> Iterator[Any]:
-    """Yields the operations in the body of a loop or in the branches of a condition, and in those within."""
-    if op.type.removeprefix("Stateless") not in ("While", "If", "Case"):
-        return
-    for attribute in op.node_def.attr.values():
-        for name in [x.name for x in (attribute.func, *attribute.list.func) if x.name]:
-            for inner in op.graph._get_function(name).graph.get_operations():  # no public way leads there
-                yield inner
-                yield from bodies(inner)
 
 
 def maker(tensor: tf.Tensor) -> Any:
@@ -55,24 +42,9 @@ def sigmoid_logits(op: Any) -> tf.Tensor | None:
     return tensor
 
 
-def line(op: Any) -> str:
-    """Returns the line of code that made `op` as `at step.py:12 (`y = x + 1`)`."""
-    frame = _frames(op)
-    own = next((f for f in frame if not f.filename.startswith(CORE)), None)
-    if own is None:
-        return "in a layer or loss of `core`"
-    text = (own.line or linecache.getline(own.filename, own.lineno)).strip()
-    return f"at {os.path.basename(own.filename)}:{own.lineno}" + (f" (`{text}`)" if text else "")
-
-
 def is_own(op: Any) -> bool:
     """Says whether a step's own code made `op`, rather than a layer or loss of `core` on the way."""
-    return not next(iter(_frames(op))).filename.startswith(CORE)
-
-
-def _frames(op: Any) -> list[Any]:
-    """Returns the frames that made `op` without TensorFlow's own, the innermost first."""
-    return [frame for frame in reversed(list(op.traceback)) if not frame.filename.startswith(TENSORFLOW)]
+    return not next(iter(frames(op))).filename.startswith(CORE)
 
 
 def is_over_time(op: Any, rows: int) -> bool:

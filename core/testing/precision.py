@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from core.engine.ancestry import ancestors
+from core.graphs import bodies, line
 from core.task import Batch, Task
 from core.testing import operations
 from core.testing.traced import Step, steps
@@ -37,14 +38,14 @@ def check_float32(step: Step, except_for: Sequence[str]) -> None:
     for op in step.operations:
         if op.name not in needed or not step.sources[op.name]:  # constants, positions
             continue
-        for made in (op, *operations.bodies(op)):
+        for made in (op, *bodies(op)):
             for output in made.outputs:
                 if output.dtype not in DETOURS or output.dtype in meant:
                     continue
                 if not made.inputs or not operations.is_own(made):  # layers know what they do
                     continue
                 raise AssertionError(
-                    f"{step.name} computes in {output.dtype.name} {operations.line(made)}. {DETOURS[output.dtype]}. "
+                    f"{step.name} computes in {output.dtype.name} {line(made)}. {DETOURS[output.dtype]}. "
                     "Stay in float32 from the input to the loss; where it is meant: "
                     f'`except_for=["{output.dtype.name}"]`.'
                 )

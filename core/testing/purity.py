@@ -8,26 +8,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from core.engine.side_effects import draws_of_tensorflow, paths_by_id, python_calls, writes
 from core.metrics import State
 from core.module import named_variables
 from core.task import Batch, Loss, Task
-from core.testing import operations
 from core.testing.rows import TOLERANCE, apart
 from core.testing.traced import Step, kept, steps
 
 Snapshot = dict[str, Any]
-STATEFUL = {
-    "RandomStandardNormal",
-    "RandomUniform",
-    "RandomUniformInt",
-    "TruncatedNormal",
-    "RandomShuffle",
-    "Multinomial",
-    "StatefulUniform",
-    "StatefulStandardNormalV2",
-    "RandomGammaGrad",
-    "RngReadAndSkip",
-}
 MANY = 200  # values of a container that are looked into
 
 
@@ -39,21 +27,13 @@ def assert_pure(task: Task, batch: Batch, *, seed: int = 0) -> None:
 
 def check_pure(step: Step) -> None:
     """Asserts it of one traced step."""
-    for op in step.operations:
-        assert not op.type.startswith(("Assign", "Resource")) or "Gather" in op.type, (
-            f"{step.name} writes a variable {operations.line(op)}. A step function assigns nothing: return statistics, "
-            "make derived state in `refresh()`, keep history in a `Compute` with `state`."
-        )
-        assert op.type not in ("PyFunc", "EagerPyFunc", "PyFuncStateless"), (
-            f"{step.name} calls Python {operations.line(op)}, which no trace, replica or resumed run repeats. Compute "
-            "with tensors, or before, in the source."
-        )
-    for draw in [op for op in step.operations if op.type in STATEFUL]:
-        raise AssertionError(
-            f"{step.name} draws from TensorFlow's own generator {operations.line(draw)}, so that no second call is the "
-            "same. Draw from `rng`"
-            + (", or from `Rng.from_seed(0)` where evaluation needs random numbers." if step.phase is None else ".")
-        )
+    evaluates = step.phase is None
+    for messages in (
+        draws_of_tensorflow(step.operations, step.name, evaluates=evaluates),
+        writes(step.operations, step.name, paths_by_id(named_variables(step.task))),
+        python_calls(step.operations, step.name),
+    ):
+        assert (message := next(messages, None)) is None, message
     variables = {f"`{path}`": v for path, v in named_variables(step.task).items()}
     known = {id(v) for v in variables.values()}
     variables |= {f"`{v.name}`, which the task doesn't hold": v for v in step.captured if id(v) not in known}

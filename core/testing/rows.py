@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from core.engine.ancestry import ancestors
+from core.graphs import line
 from core.metrics import State
 from core.task import Batch, Loss, Task
 from core.testing import operations
@@ -98,7 +99,7 @@ def _reason(step: Step) -> str:
     for draw in step.draws:
         if _over_rows(step, draw.op) and not _by_rows(draw.op):
             return (
-                f"its random numbers aren't the row's own {operations.line(draw.op)}. Draw them from `rng.rows` "
+                f"its random numbers aren't the row's own {line(draw.op)}. Draw them from `rng.rows` "
                 "(`rng.rows.normal(*x.shape)` in place of `rng.normal(x.shape)`)."
             )
     if step.makes_statistics:
@@ -119,7 +120,7 @@ def _reason(step: Step) -> str:
             if out == [step.rows] * 2 and alone and not meant and op.inputs[0].shape != op.inputs[1].shape:
                 shapes = " and ".join(str(x.shape.as_list()) for x in op.inputs)
                 return (
-                    f"{shapes} were broadcast to {out} {operations.line(op)}, each row against all others. Give both "
+                    f"{shapes} were broadcast to {out} {line(op)}, each row against all others. Give both "
                     "the same shape (`x[:, 0]` or `y[:, tf.newaxis]`)."
                 )
     moved = _check_moves(step)
@@ -155,7 +156,7 @@ def _reduced(step: Step) -> str:
         needed |= ancestors(step.loss.weight)
     for op in operations.reductions(step.operations, step.rows):
         if op.name in needed and operations.is_own(op):
-            return f" {operations.line(op)}"
+            return f" {line(op)}"
     return ""
 
 

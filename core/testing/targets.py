@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from core.graphs import line
 from core.task import Batch, Task
 from core.testing import operations
 from core.testing.traced import Seen, Step, near_the_ends, steps
@@ -35,7 +36,7 @@ def check_squashed(step: Step) -> None:
         twice = before.type in SQUASHED and (op.type != "Sigmoid" or before.type == "Sigmoid")
         assert not twice, (
             f"{step.name} applies a {'softmax' if op.type in LOSSES else 'sigmoid'} twice: what the loss takes as "
-            f"logits has already been through `tf.nn.{before.type.lower()}` {operations.line(before)}. Hand over the "
+            f"logits has already been through `tf.nn.{before.type.lower()}` {line(before)}. Hand over the "
             "logits; probabilities are for metrics and for serving."
         )
     for pair in step().comparisons:
@@ -43,7 +44,7 @@ def check_squashed(step: Step) -> None:
         if pair.op.type in LOSSES[:2] and logits.shape[-1] > 1:
             probabilities = np.all(logits >= 0.0) and np.allclose(np.sum(logits, -1), 1.0, atol=1e-3)
             assert not probabilities, (
-                f"{step.name} applies a softmax twice {operations.line(pair.op)}: what the loss takes as logits are "
+                f"{step.name} applies a softmax twice {line(pair.op)}: what the loss takes as logits are "
                 "probabilities, positive and of sum 1. Hand over what went into the first softmax."
             )
 
@@ -88,6 +89,6 @@ def _check_constant(step: Step) -> None:
     classes = [(c, now) for c, now in zip(step.comparisons, step().comparisons, strict=True) if c.op.type == LOSSES[0]]
     constant = [c for c, now in classes if not step.sources[c.target.op.name] and len(np.unique(now.target)) == 1]
     assert not constant or len(constant) < len(classes), (
-        f"the labels of {step.name} are constant {operations.line(constant[0].op)}: they don't come from the batch, "
+        f"the labels of {step.name} are constant {line(constant[0].op)}: they don't come from the batch, "
         "and all rows have the same. Read them from `batch`."
     )

@@ -80,8 +80,8 @@ class Step:
         self.makes_statistics = False
         traced = tf.function(self._trace, autograph=False)
         with no_python_values(self.name):
-            self._function = traced.get_concrete_function(self.batch, self.rng.seed, tf.range(self.rows))
-        self.captured = list(self._function.variables)
+            self.function = traced.get_concrete_function(self.batch, self.rng.seed, tf.range(self.rows))
+        self.captured = list(self.function.variables)
 
     @property
     def mixes_rows(self) -> bool:
@@ -103,7 +103,7 @@ class Step:
         """Calls the trace; `order` says which row of a draw over the rows each row gets."""
         key = self.rng.seed if not seed else Rng.from_seed(seed).seed
         places = tf.range(self.rows) if order is None else tf.constant(order)
-        values = self._function(self.batch if batch is None else as_tensors(batch), key, places)
+        values = self.function(self.batch if batch is None else as_tensors(batch), key, places)
         per_example, weight, figures, gradients, pairs, sums, draws = tf.nest.map_structure(lambda x: x.numpy(), values)
         return Seen(
             per_example,

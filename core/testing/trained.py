@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from core.engine.side_effects import foreign_variables, paths_by_id
 from core.errors import ConfigurationError
 from core.module import named_variables
 from core.task import Batch, Task, standing
@@ -15,13 +16,9 @@ def assert_all_trained(task: Task, batch: Batch, *, seed: int = 0) -> None:
 
 def check_trained(task: Task, made: Sequence[Step]) -> None:
     """Asserts it, given the traced steps."""
-    held = named_variables(task)
+    held = paths_by_id(named_variables(task))
     for step in made:
-        for variable in step.captured:
-            assert any(variable is v for v in held.values()), (
-                f"{step.name} reads the variable `{variable.name}`, which isn't part of the task: no phase trains it "
-                "and no checkpoint holds it. Make it in `__init__`, and keep it as an attribute of a module."
-            )
+        assert (message := next(foreign_variables(step.function, held, step.name), None)) is None, message
     try:
         standing.check_trained(task, task.phases())
     except ConfigurationError as error:

@@ -141,7 +141,7 @@ class ShuffledBeforeEvaluation(steps.Classifier):
 # Side effects
 
 
-@mistake("side effect", "writes a variable")
+@mistake("side effect", "writes the variable")
 class StepCounter(steps.Classifier):
     def make(self):
         super().make()
@@ -152,7 +152,7 @@ class StepCounter(steps.Classifier):
         return super().loss(batch, rng)
 
 
-@mistake("side effect", "writes a variable")
+@mistake("side effect", "writes the variable")
 class MovingMeanAssigned(steps.Regression):
     def make(self):
         super().make()
@@ -163,7 +163,7 @@ class MovingMeanAssigned(steps.Regression):
         return self.out(tf.nn.gelu(self.hidden(batch["x"] - self.mean)))[:, 0]
 
 
-@mistake("side effect", "writes a variable")
+@mistake("side effect", "writes the variable")
 class WeightsClipped(steps.Adversarial):
     """Wasserstein's clipping, in the loss."""
 
@@ -235,7 +235,7 @@ class VariableInTheStep(steps.Classifier):
         return Loss(losses.softmax_cross_entropy(self.out(self.hidden(batch["x"]) * scale), batch["label"]))
 
 
-@mistake("own: averages by hand", "writes a variable")
+@mistake("own: averages by hand", "writes the variable")
 class TeacherMovedInTheLoss(steps.Classifier):
     def make(self):
         super().make()

@@ -1,0 +1,123 @@
+"""What a traced step function does besides computing: writes, draws of TensorFlow's own, variables of nobody's.
+
+A run refuses these before its first step, by the same rules as the assertions of `core.testing`.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from core.errors import ConfigurationError
+from core.graphs import everything, line
+
+_WRITES = re.compile(
+    r"Assign|Resource(?!Gather)|LookupTable(Insert|Import|Remove)|(Barrier|Stack|Queue).*(Insert|Push|Pop|Enqueue|Dequeue)"
+)
+_OF_VARIABLE = re.compile(r"Assign|Resource")
+_PYTHON = {"PyFunc", "EagerPyFunc", "PyFuncStateless"}
+# How `rng` draws in the place of TensorFlow's own operations.
+_DRAWS = {
+    "RandomStandardNormal": "`rng.normal(shape)`, or for each row its own, `rng.rows.normal(*shape)`",
+    "RandomUniform": "`rng.uniform(shape)`, `rng.rows.uniform(*shape)`, or for dropout `core.layers.Dropout`",
+    "TruncatedNormal": "`rng.truncated_normal(shape)`",
+    "RandomUniformInt": "`tf.random.stateless_uniform(shape, rng.seed, ...)`",
+    "RandomShuffle": "`tf.random.experimental.stateless_shuffle(x, rng.seed)`",
+    "Multinomial": "`tf.random.stateless_categorical(logits, n, rng.seed)`",
+    "RandomGamma": "`tf.random.stateless_gamma(shape, rng.seed, alpha)`",
+    "RandomPoissonV2": "`tf.random.stateless_poisson(shape, rng.seed, lam)`",
+    "StatefulUniform": "`rng.uniform(shape)`",
+    "StatefulStandardNormalV2": "`rng.normal(shape)`",
+    "StatefulUniformInt": "`tf.random.stateless_uniform(shape, rng.seed, ...)`",
+    "StatefulTruncatedNormal": "`rng.truncated_normal(shape)`",
+    "RngReadAndSkip": "`rng.fold(...)`",
+}
+
+
+def paths_by_id(variables: Mapping[str, tf.Variable]) -> dict[int, str]:
+    """Returns paths by the ids of variables, and of their copies on the replicas, which a tape or a graph sees."""
+    return {id(part): path for path, v in variables.items() for part in (v, *getattr(v, "values", ()))}
+
+
+def draws_of_tensorflow(operations: Iterable[Any], who: str, *, evaluates: bool) -> Iterator[str]:
+    """Yields what is wrong with each operation that draws from TensorFlow's own generators, or reads an iterator."""
+    for op in everything(operations):
+        if op.type in _DRAWS:
+            instead = _DRAWS[op.type]
+            where = ", with `rng = Rng.from_seed(0)`: evaluation is handed none" if evaluates else ""
+            yield (
+                f"{who} draws from TensorFlow's own generator {line(op)}: the numbers differ between replicas, in a "
+                f"resumed run and with other microbatches, and no second call is the same. Draw {instead}{where}."
+            )
+        elif op.type in ("IteratorGetNext", "IteratorGetNextSync", "IteratorGetNextAsOptional"):
+            yield (
+                f"{who} takes examples from an iterator {line(op)}, whose place no checkpoint keeps. Read them as "
+                "features of the batch: `Experiment.train_source` hands them out, a `mixture` or `Stream` among others."
+            )
+
+
+def writes(operations: Iterable[Any], who: str, held: Mapping[int, str] = {}) -> Iterator[str]:
+    """Yields what is wrong with each operation that writes a variable, a table, a queue or the like.
+
+    `held` are the paths of the task's variables by their ids, by which they are named.
+    """
+    for op in everything(operations):
+        if _WRITES.match(op.type):
+            what = _written(op, held) if _OF_VARIABLE.match(op.type) else f"a table, queue or stack (`{op.type}`)"
+            yield (
+                f"{who} writes {what} {line(op)}. A step function assigns nothing: return statistics, make derived "
+                "state in `refresh()`, keep history in a `Compute` with `state`."
+            )
+
+
+def python_calls(operations: Iterable[Any], who: str) -> Iterator[str]:
+    """Yields what is to be known of each operation that calls Python."""
+    for op in everything(operations):
+        if op.type in _PYTHON:
+            yield (
+                f"{who} calls Python {line(op)}: no checkpoint keeps what that remembers, and a resumed run may see "
+                "other values"
+            )
+
+
+def foreign_variables(function: Any, held: Mapping[int, str], who: str) -> Iterator[str]:
+    """Yields what is wrong with each variable that a concrete `function` reads and whose id isn't `held`."""
+    for variable in function.variables:
+        if id(variable) not in held:
+            yield (
+                f"{who} reads the variable `{variable.name}`{_read_at(function, variable)}, which isn't part of the "
+                "task: no phase trains it and no checkpoint holds it. Make it in `__init__` of a `core.module.Module`, "
+                "and keep that as an attribute of the task or of one of its modules, named in `Task.frozen` if nothing "
+                "trains it; or hand its value in as a feature of the batch."
+            )
+
+
+def refuse_side_effects(function: Any, who: str, held: Mapping[int, str], *, evaluates: bool = False) -> None:
+    """Raises a `ConfigurationError` for the first side effect of a traced step function."""
+    operations = function.graph.get_operations()
+    for found in (
+        draws_of_tensorflow(operations, who, evaluates=evaluates),
+        writes(operations, who, held),
+        foreign_variables(function, held, who),
+    ):
+        if message := next(found, None):
+            raise ConfigurationError(message)
+
+
+def _written(op: Any, held: Mapping[int, str]) -> str:
+    name = next((x.op.name for x in op.inputs if x.dtype == tf.resource), "")
+    found = [held.get(id(v), v.name) for v in getattr(op.graph, "variables", ()) if _inner(op.graph, v) == name]
+    return f"the variable `{found[0]}`" if found else "a variable"
+
+
+def _inner(graph: Any, variable: tf.Variable) -> str | None:
+    """Returns the name of the placeholder by which a graph knows a variable of outside."""
+    return next((inner.op.name for outer, inner in graph.captures if outer is variable.handle), None)
+
+
+def _read_at(function: Any, variable: tf.Variable) -> str:
+    name = _inner(function.graph, variable)
+    readers = (op for op in function.graph.get_operations() if any(x.op.name == name for x in op.inputs))
+    reader = next(readers, None)
+    return f" {line(reader)}" if reader is not None else ""

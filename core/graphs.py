@@ -1,0 +1,44 @@
+"""Graphs as they were traced: the operations within loops, conditions and calls, and the line that made each."""
+
+import linecache
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+CORE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
+TENSORFLOW = os.path.join(os.path.dirname(os.path.abspath(tf.__file__)), "")
+
+
+def everything(operations: Iterable[Any]) -> Iterator[Any]:
+    """Yields the operations, and those in the bodies of their loops, conditions and calls."""
+    for op in operations:
+        yield op
+        yield from bodies(op)
+
+
+def bodies(op: Any) -> Iterator[Any]:
+    """Yields the operations in a loop's body, a condition's branches or a called function, and those within."""
+    if op.type.removeprefix("Stateless").removeprefix("Stateful") not in ("While", "If", "Case", "PartitionedCall"):
+        return
+    for attribute in op.node_def.attr.values():
+        for name in [x.name for x in (attribute.func, *attribute.list.func) if x.name]:
+            graph = getattr(op.graph._get_function(name), "graph", None)  # no public way leads there
+            for inner in graph.get_operations() if graph else ():
+                yield inner
+                yield from bodies(inner)
+
+
+def frames(op: Any) -> list[Any]:
+    """Returns the frames that made `op` without TensorFlow's own, the innermost first."""
+    return [frame for frame in reversed(list(op.traceback)) if not frame.filename.startswith(TENSORFLOW)]
+
+
+def line(op: Any) -> str:
+    """Returns the line of code that made `op` as `at step.py:12 (`y = x + 1`)`."""
+    own = next((f for f in frames(op) if not f.filename.startswith(CORE)), None)
+    if own is None:
+        return "in a layer or loss of `core`"
+    text = (own.line or linecache.getline(own.filename, own.lineno)).strip()
+    return f"at {os.path.basename(own.filename)}:{own.lineno}" + (f" (`{text}`)" if text else "")
