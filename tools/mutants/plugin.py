@@ -100,7 +100,7 @@ def run(request: dict[str, Any], switch: Callable[[str], None] | None = None) ->
     """Runs pytest as a request says, in the folder of the tree; returns its exit code."""
     with Path(request["notes"]).open("a") as file:
         notes = Notes(file, request, switch)
-        arguments = ["-p", "no:cacheprovider", "-p", "no:xdist", "-o", "addopts=", "-q"]
+        arguments = ["-p", "no:cacheprovider", "-p", "no:xdist", "-o", "addopts=", "-o", "timeout=0", "-q"]
         arguments += ["-p", "core.testing.pytest_plugin", "--tb=short", *request["arguments"]]
         code = pytest.main([*arguments, *request["files"]], plugins=[notes])
         notes.note(code=int(code))

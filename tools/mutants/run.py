@@ -1,6 +1,7 @@
 """Plants mutants one after the other, and runs against each the tests that reach it, until one fails."""
 
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -15,7 +16,8 @@ KILLED, LATE, SURVIVED, UNCOVERED = "killed", "timed out", "survived", "not cove
 CAUGHT = (KILLED, LATE)
 FIRST = 15.0  # recorded seconds of a mutant's first tests; each next batch has three times as many
 FILES = 8  # test files of a first batch: each has imports of its own
-SLACK, FACTOR = 120.0, 15.0  # a batch may take so many seconds, and so many times what it has taken without a mutant
+WAITS = re.compile(r"time(d )?out|too long", re.IGNORECASE)  # what a test says that a busy machine may have failed
+SLACK, FACTOR = 60.0, 10.0  # a batch may take so many seconds, and so many times what it has taken without a mutant
 
 
 class Verdict(NamedTuple):
@@ -64,7 +66,7 @@ class Judge:
 
     def _try(self, mutant: Mutant, text: str, batch: Any, told: dict[str, Any]) -> str | None:
         files, names, cost, arguments = batch
-        settings = {"PYTHONDONTWRITEBYTECODE": "1"}
+        settings, again = {"PYTHONDONTWRITEBYTECODE": "1"}, True
         while True:
             without = sorted(test for test, passes in self.sound.items() if not passes)
             with self.tree.changed(mutant.path, text):
@@ -74,6 +76,9 @@ class Judge:
             failure = failed(ended)
             if failure is None or failure in without:
                 return None
+            if again and any(WAITS.search(x.get("failed") or "") for x in ended.notes):
+                again = False
+                continue
             file = failure.partition("::")[0]
             if self._passes(failure, file if file in files else files[0]):
                 told["by"] = failure

@@ -7,7 +7,6 @@ imports the copy, too, whatever its working directory.
 import contextlib
 import json
 import os
-import select
 import shutil
 import subprocess
 import sys
@@ -23,7 +22,6 @@ IMPORTS = (
     "numpy pytest hypothesis gin absl.app absl.testing.absltest rich.console rich.table rich.progress tensorflow"
     " jax jax.numpy optax flax.linen scipy.stats scipy.optimize scipy.signal safetensors yaml coverage"
 )
-GRACE = 60.0  # seconds that the server may need beyond a fork's limit
 LATER = 1_000_000  # seconds between a source's time and its mutants': bytecode of one is never taken for the other
 
 
@@ -83,7 +81,7 @@ class Tree:
             "log": str(scratch / "log"),
             "environment": {**settings, **(environment or {})},
         }
-        answer = self._ask(request, limit + GRACE)
+        answer = self._ask(request)
         with contextlib.suppress(FileNotFoundError):
             lines = (scratch / "notes").read_text().splitlines()
             return Ended(**answer, notes=[json.loads(x) for x in lines])
@@ -110,7 +108,7 @@ class Tree:
             self.server.wait()
             self.server = None
 
-    def _ask(self, request: dict[str, Any], limit: float) -> dict[str, Any]:
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         if self.server is None:
             kept = {key: x for key, x in os.environ.items() if not key.startswith(("TF_", "PYTEST", "PYTHON"))}
             with (self.root / "server.log").open("wb") as log:
@@ -122,13 +120,10 @@ class Tree:
         assert self.server.stdin
         assert self.server.stdout
         self.server.stdin.write(f"{json.dumps(request)}\n".encode())
-        ready = select.poll()
-        ready.register(self.server.stdout, select.POLLIN)
-        line = self.server.stdout.readline() if ready.poll(1000 * limit) else b""
-        if not line:
+        if not (line := self.server.stdout.readline()):
             told = (self.root / "server.log").read_text()[-2000:]
             self.close()
-            raise RuntimeError(f"the server of {self.tree} has ended or hangs: {told}")
+            raise RuntimeError(f"the server of {self.tree} has ended: {told}")
         return dict(json.loads(line))
 
 
