@@ -41,7 +41,7 @@ def saved(workdir):
     return sorted(int(path.name.removeprefix("step-")) for path in (workdir / "checkpoints").glob("step-*"))
 
 
-def test_the_chief_saves_and_goes_on_or_leaves_as_it_is_told_and_no_step_of_a_metric_line_is_lost(tmp_path):
+def test_chief_saves_or_leaves_on_signals_and_its_metric_line_loses_no_step(tmp_path):
     (tmp_path / "signals.py").write_text(SIGNALS)
     hooks = ["Trainer.hooks = [@Signals()]", "Signals.every = 5", "Trainer.steps = 80"]
     arguments = [*counting(tmp_path, *hooks), "--gin_param=import signals"]
@@ -58,7 +58,7 @@ def test_the_chief_saves_and_goes_on_or_leaves_as_it_is_told_and_no_step_of_a_me
 
 
 @pytest.mark.long
-def test_a_worker_that_never_comes_is_named(tmp_path):
+def test_worker_that_never_comes_is_named(tmp_path):
     bindings = ["Trainer.steps = 10", "parameter_server.meeting_deadline = 15.0"]
     with Served(tmp_path, workers=2) as served:
         served.signal("worker", 1, signal.SIGKILL)
@@ -70,7 +70,7 @@ def test_a_worker_that_never_comes_is_named(tmp_path):
 
 
 @pytest.mark.long
-def test_a_chief_whose_port_is_taken_says_so_and_dismisses_all(tmp_path):
+def test_chief_whose_port_is_taken_says_so_and_dismisses_all(tmp_path):
     with Served(tmp_path) as served:
         host, port = served.cluster["chief"][0].split(":")
         with socket.create_server((host, int(port))):
@@ -83,7 +83,7 @@ def test_a_chief_whose_port_is_taken_says_so_and_dismisses_all(tmp_path):
     assert f"the chief ({host}:{port}) can't listen at port {port}: another process has it" in done.stderr
 
 
-def test_a_loss_that_is_not_finite_ends_the_run_and_nothing_after_it_is_written(tmp_path):
+def test_loss_that_is_not_finite_ends_the_run_and_nothing_after_it_is_written(tmp_path):
     arguments = counting(tmp_path, "Experiment.task = @Spoilt", "Trainer.steps = 100", "Trainer.checkpoint_every = 20")
     (tmp_path / "spoilt.py").write_text(SPOILT)
     with Served(tmp_path, workers=2) as served:

@@ -40,7 +40,7 @@ def stop(served, worker, workdir, run):
 
 
 @pytest.mark.long
-def test_a_worker_may_be_stopped_and_one_be_killed_and_come_again(tmp_path):
+def test_workers_may_be_stopped_or_killed_and_come_again(tmp_path):
     run_folder, bindings = tmp_path / "run", ["Trainer.steps = 4000", "Trainer.checkpoint_every = 100"]
     with Served(tmp_path, workers=2) as served, ThreadPoolExecutor() as pool:
         run = pool.submit(served.train, *counting(tmp_path, *bindings, "parameter_server.overdue = 1.0"), timeout=400)
@@ -59,7 +59,7 @@ def test_a_worker_may_be_stopped_and_one_be_killed_and_come_again(tmp_path):
 
 
 @pytest.mark.long
-def test_a_worker_that_comes_again_while_another_does_not_is_not_waited_for_without_end(tmp_path):
+def test_worker_that_comes_again_alone_is_not_waited_for_without_end(tmp_path):
     """TensorFlow takes none in before all are there."""
     bindings = ["Trainer.steps = 100000", "parameter_server.meeting_deadline = 20.0"]
     with Served(tmp_path, workers=2) as served, ThreadPoolExecutor() as pool:
@@ -78,7 +78,7 @@ def test_a_worker_that_comes_again_while_another_does_not_is_not_waited_for_with
 
 @pytest.mark.long
 @pytest.mark.parametrize(("bindings", "most"), [(["max_staleness = 0"], 0.0), (["divide_by_staleness = True"], 3.0)])
-def test_gradients_are_as_young_as_is_asked_for(bindings, most, tmp_path):
+def test_gradients_are_no_older_than_asked_for(bindings, most, tmp_path):
     bindings = [f"parameter_server.{binding}" for binding in bindings]
     with Served(tmp_path, workers=2) as served:
         done = served.train(*counting(tmp_path, "Trainer.steps = 300", *bindings))
@@ -100,7 +100,7 @@ def test_gradients_are_as_young_as_is_asked_for(bindings, most, tmp_path):
         ("--mode=resume_check", "`--mode=resume_check` compares bits"),
     ],
 )
-def test_what_servers_cannot_do_is_refused(flag, says, tmp_path):
+def test_setting_that_servers_cannot_do_is_refused(flag, says, tmp_path):
     with Served(tmp_path) as served:
         done = served.train(*counting(tmp_path, "Trainer.steps = 10"), flag)
     assert done.returncode == 2, (done.stdout, done.stderr)

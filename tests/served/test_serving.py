@@ -44,7 +44,7 @@ def called(cluster):
 
 
 @pytest.mark.parametrize(("goodbye", "code"), [({"bye": None}, 0), (None, 6)])
-def test_it_serves_until_its_chief_says_goodbye_or_is_gone(cluster, goodbye, code, tmp_path):
+def test_server_serves_until_its_chief_says_goodbye_or_is_gone(cluster, goodbye, code, tmp_path):
     with ThreadPoolExecutor() as pool:
         end = pool.submit(serve, cluster, cwd=tmp_path)
         chief = called(cluster)
@@ -60,7 +60,7 @@ def test_it_serves_until_its_chief_says_goodbye_or_is_gone(cluster, goodbye, cod
     assert not list(tmp_path.iterdir())
 
 
-def test_what_cpp_has_to_say_is_kept_where_the_chief_has_made_the_workdir(cluster, tmp_path):
+def test_server_keeps_native_stderr_in_a_workdir_that_exists(cluster, tmp_path):
     (tmp_path / "run").mkdir()
     with ThreadPoolExecutor() as pool:
         end = pool.submit(serve, cluster, "--workdir=run", cwd=tmp_path)
@@ -71,7 +71,7 @@ def test_what_cpp_has_to_say_is_kept_where_the_chief_has_made_the_workdir(cluste
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["native_stderr_ps_0.log"]
 
 
-def test_a_place_that_is_none_is_refused(cluster, tmp_path):
+def test_place_without_a_port_is_refused(cluster, tmp_path):
     done = serve({**cluster, "ps": ["p"]}, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith('error: `TF_CONFIG.cluster.ps[0]` is "p"')

@@ -18,7 +18,7 @@ from tools.campaign.report import Tally, print_table
 
 
 @pytest.mark.long
-def test_the_short_form_loses_nothing(capsys):
+def test_short_campaign_loses_nothing(capsys):
     code = main(["--short"])
     assert code == 0, capsys.readouterr().out
 
@@ -39,7 +39,7 @@ def test_every_change_of_the_folder_has_a_mark_and_others_have_none(tmp_path):
     assert [seen.named(event, arguments) for event, arguments, _ in events] == [name for *_, name in events]
 
 
-def test_it_acts_at_the_chosen_mark_alone_unless_it_is_to_last(tmp_path):
+def test_mark_acts_once_unless_it_is_to_last(tmp_path):
     acted = []
     once = marks.Marks(str(tmp_path), "open a #2", acted.append)
     for _ in range(3):
@@ -54,7 +54,7 @@ def test_it_acts_at_the_chosen_mark_alone_unless_it_is_to_last(tmp_path):
     full.pass_by("rename d")
 
 
-def test_what_differs_in_a_finished_workdir_is_named(tmp_path, monkeypatch):
+def test_differences_of_finished_workdirs_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr("trainers.modes.resume_check.list_differences", lambda one, other: [])
     for name, figure in (("one", 1.0), ("other", 2.0)):
         (tmp_path / name).mkdir()
@@ -66,20 +66,22 @@ def test_what_differs_in_a_finished_workdir_is_named(tmp_path, monkeypatch):
     assert found[1] == "`.write-7` is left over"
 
 
-def test_a_step_too_many_or_too_few_is_seen_in_each_place_that_tells_of_it(tmp_path):
+def test_miscounted_step_is_seen_in_each_place_that_tells_of_it(tmp_path):
     counted.write(tmp_path / "here")
-    done = run("--gin_file=counted.gin", "--workdir=run", cwd=tmp_path / "here")
+    steps = 2 * counted.EVERY
+    bindings = [f"--gin_param=Trainer.steps = {steps}", "--gin_param=Trainer.checkpoint_every = None"]
+    done = run("--gin_file=counted.gin", "--workdir=run", *bindings, cwd=tmp_path / "here")
     assert done.returncode == 0, done.stderr
     workdir = tmp_path / "here" / "run"
-    assert counted.miscounts(workdir, counted.STEPS) == []
+    assert counted.miscounts(workdir, steps) == []
     metrics = workdir / "metrics.jsonl"
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]
     lines[0]["example"] += 1.0
     lines[1]["most"] += 1.0
     metrics.write_text("".join(f"{json.dumps(line)}\n" for line in lines[:-1]))
-    step = workdir / "checkpoints" / f"step-{counted.STEPS + 1:09}"
-    step.with_name(f"step-{counted.STEPS:09}").rename(step)
-    found = counted.miscounts(workdir, counted.STEPS + 1)
+    step = workdir / "checkpoints" / f"step-{steps + 1:09}"
+    step.with_name(f"step-{steps:09}").rename(step)
+    found = counted.miscounts(workdir, steps + 1)
     assert sorted({text.split(" ")[0] for text in found}) == ["`result.json`", *places(step), "evaluated", "the", "up"]
 
 
@@ -89,7 +91,7 @@ def places(step):
     return sorted(f"`variables/{name}/.ATTRIBUTES/VARIABLE_VALUE`" for name in names)
 
 
-def test_a_failure_is_a_row_s_and_says_how_it_is_repeated(tmp_path, capsys):
+def test_failure_counts_in_its_row_and_says_how_to_repeat_it(tmp_path, capsys):
     def breaks(bench: Bench) -> None:
         bench.fail("lost")
         raise KeyError("the case's own fault")
@@ -107,7 +109,7 @@ def test_a_failure_is_a_row_s_and_says_how_it_is_repeated(tmp_path, capsys):
     assert f"failed: a case: lost{again}" in printed
 
 
-def test_a_part_that_tries_too_little_fails(tmp_path, monkeypatch):
+def test_part_that_tries_too_little_fails(tmp_path, monkeypatch):
     once = Case("once", lambda bench: bench.count("at random"), "mid-save")
     monkeypatch.setattr(kills, "cases", lambda lab: [once])
     whole, short = (run_part(Lab(tmp_path, 0, short=short), "kills", "") for short in (False, True))
@@ -115,7 +117,7 @@ def test_a_part_that_tries_too_little_fails(tmp_path, monkeypatch):
     assert (short.tried, short.failures) == (1, [])
 
 
-def test_a_part_whose_cases_can_t_be_listed_is_a_failure_and_not_the_end(tmp_path, monkeypatch):
+def test_part_whose_cases_cannot_be_listed_is_a_failure_and_not_the_end(tmp_path, monkeypatch):
     monkeypatch.setattr(kills, "cases", lambda lab: 1 / 0)
     tally = run_part(Lab(tmp_path, 0, short=True), "kills", "")
     assert "can't be listed: ZeroDivisionError" in tally.failures[0]
@@ -133,11 +135,11 @@ def test_a_part_whose_cases_can_t_be_listed_is_a_failure_and_not_the_end(tmp_pat
         (["section save #4", "open .result.json.PID.tmp #1"], "the last result"),
     ],
 )
-def test_the_marks_passed_tell_the_section(seen, section):
+def test_section_is_told_by_the_marks_passed(seen, section):
     assert subject.section(seen) == section
 
 
-def test_what_is_sent_thrice_comes_thrice_whatever_comes_of_it():
+def test_signal_sent_thrice_comes_thrice():
     came = []
 
     def hear(number: int, frame: object) -> None:
@@ -153,7 +155,7 @@ def test_what_is_sent_thrice_comes_thrice_whatever_comes_of_it():
     assert came == [signal.SIGINT] * 3
 
 
-def test_a_kill_is_set_off_by_the_thread_that_writes_too(tmp_path, monkeypatch):
+def test_kill_is_set_off_by_the_thread_that_writes_too(tmp_path, monkeypatch):
     handled, armed = [], []
     monkeypatch.setattr(marks.signal, "signal", lambda *_: handled.append(threading.current_thread()))
     monkeypatch.setattr(marks.signal, "setitimer", lambda *_: armed.append(threading.current_thread()))
@@ -170,7 +172,7 @@ def test_every_signal_is_sent_in_every_section(tmp_path):
     assert {f"{sent} in {section}" for sent in signals.SENT for section in signals.SECTIONS} <= names
 
 
-def test_a_small_disk_is_full_and_then_has_room_or_the_table_says_that_there_is_none(tmp_path):
+def test_small_disk_is_full_and_then_has_room_or_is_not_allowed(tmp_path):
     names = [case.name for case in room.cases(Lab(tmp_path, 0, short=True))]
     if not small_disk.is_allowed():
         assert "no small disk" in names
@@ -184,7 +186,7 @@ def test_a_small_disk_is_full_and_then_has_room_or_the_table_says_that_there_is_
         assert not list(tmp_path.iterdir())  # it is nobody else's
 
 
-def test_two_meet_though_a_relay_garbles_what_one_says(tmp_path, monkeypatch):
+def test_workers_meet_though_a_relay_garbles_a_message(tmp_path, monkeypatch):
     garbled = []
     monkeypatch.setattr(meeting, "mutated", lambda said, chance: garbled.append(said) or b"nonsense")
     relays = {bytes([n]): meeting.Relay(random.Random(bytes([n]))) for n in range(99)}
@@ -203,7 +205,7 @@ def test_two_meet_though_a_relay_garbles_what_one_says(tmp_path, monkeypatch):
         (None, "read"),
     ],
 )
-def test_a_reader_that_stumbles_is_told_from_one_that_refuses(reader, says, monkeypatch, capsys):
+def test_reader_that_stumbles_is_told_from_one_that_refuses(reader, says, monkeypatch, capsys):
     calls = []
 
     def read(content, folder):
@@ -217,7 +219,7 @@ def test_a_reader_that_stumbles_is_told_from_one_that_refuses(reader, says, monk
     assert capsys.readouterr().out.splitlines() == ["5", says]
 
 
-def test_a_reader_that_takes_too_much_memory_is_named(monkeypatch, capsys):
+def test_reader_that_takes_too_much_memory_is_named(monkeypatch, capsys):
     sizes = iter([1, (mutate.MEMORY >> 20) + 50])  # megabytes
     monkeypatch.setitem(mutate.KINDS, "probe", (lambda: b"abc", lambda content, folder: bytearray(next(sizes) << 20)))
     monkeypatch.setattr(mutate.resource, "setrlimit", lambda which, limits: None)
@@ -225,7 +227,7 @@ def test_a_reader_that_takes_too_much_memory_is_named(monkeypatch, capsys):
     assert "wrong: took " in capsys.readouterr().out
 
 
-def test_a_mutant_can_be_made_again():
+def test_mutant_can_be_made_again():
     content = bytes(range(256))
     made = [mutation.mutated(content, random.Random(f"0/idx/{n}")) for n in (1, 1, 2)]
     assert made[0] == made[1] != made[2]

@@ -12,19 +12,19 @@ from tools.conformance.__main__ import PAGE
 from tools.conformance.notes import NOTES
 
 
-def test_the_page_has_a_line_for_every_row_of_the_batteries():
+def test_parts_page_has_a_line_for_every_row():
     listed = set(re.findall(r"^\| ([^|]+) \|", PAGE.read_text(), re.MULTILINE)) - {"part", "---"}
     parts = {row.part for row in (*ROWS_OF_LAYERS, *ROWS_OF_LOSSES, *ROWS_OF_METRICS)} | {row.id for row in ROWS}
     assert listed == parts
 
 
-def test_every_note_is_on_the_page():
+def test_parts_page_has_every_note():
     lines = {line.split(" | ")[0].removeprefix("| "): line for line in PAGE.read_text().splitlines()}
     for part, note in NOTES.items():
         assert note in lines[part], f"run `python -m tools.conformance`: {part}'s note isn't there"
 
 
-def test_every_public_name_of_the_shelf_is_documented_where_it_is_made():
+def test_docstrings_exist_for_every_public_part():
     for package in (layers, losses, metrics, optimizers):
         for name in package.__all__:
             part = getattr(package, name)

@@ -27,10 +27,23 @@ python -m trainers.runs runs/a runs/b
 
 ![Two runs](pictures/compared.svg)
 
+<!-- file: train.py -->
+```python
+import itertools
+
+from core.telemetry.console import Console
+
+console = Console(40, clock=itertools.count(step=2.0).__next__)
+for step in (10, 20, 30, 40):
+    console.progress(step)
+console.close()
+print("finished")
+```
+
 <!-- run -->
 ```sh
-python -m trainers.main --gin_file=configs/digits_linear.gin --gin_param=Trainer.steps=40 --workdir=run
-echo '<svg/>' > run/left.svg
+python train.py
+echo '<svg/>' > left.svg
 ```
 
 ![A training](pictures/training.svg)
@@ -82,13 +95,13 @@ def test_every_picture_is_there_and_stands_by_itself():
 @pytest.mark.parametrize(
     "text", ["https://example.org/x", 'url("x.woff2")', "saved in /some/where/runs", "<image/>", "<script>1</script>"]
 )
-def test_what_leads_beyond_a_picture_is_found(text):
+def test_link_out_of_a_picture_is_found(text):
     assert faults(f"<svg xmlns='{NAMESPACE}'><a clip-path='url(#b)'>runs/a, 1/2, s/step</a></svg>") == []
     text = text if text.startswith("<") else f"<text>{text}</text>"
     assert len(faults(f"<svg xmlns='{NAMESPACE}'>{text}</svg>")) == 1
 
 
-def test_the_command_makes_the_pictures_of_a_page(tmp_path, monkeypatch, capsys):
+def test_pictures_of_a_page_are_made_by_its_commands(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(shutil, "which", lambda name: None)  # no Chromium
     write_run(tmp_path / "runs" / "a")
     write_run(tmp_path / "runs" / "b", rate="0.2")
@@ -102,9 +115,10 @@ def test_the_command_makes_the_pictures_of_a_page(tmp_path, monkeypatch, capsys)
     assert compared.startswith("$ python -m trainers.runs runs/a runs/b")
     assert "adamw.learning_rate" in compared
     assert "⠤" in compared or "⣀" in compared or "⠉" in compared
-    assert training.startswith("$ python -m trainers.main --gin_file=configs/digits_linear.gin")
-    assert re.search(r"━ 40/40  eta 0:00 ", training)
-    assert "finished:" not in training  # it was taken before
+    assert training.startswith("$ python train.py")
+    assert re.search(r"━ +30/40  eta 0:0\d", training)  # the first bar beyond two thirds
+    assert "40/40" not in training
+    assert "finished" not in training
 
 
 def words(path):
@@ -115,7 +129,7 @@ def words(path):
     return "".join(texts).replace("\xa0", " ")
 
 
-def test_a_command_that_fails_makes_no_picture(tmp_path):
+def test_failed_command_makes_no_picture(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("<!-- run -->\n```sh\necho why; exit 3\n```\n\n![Nothing](pictures/none.svg)\n")
     with pytest.raises(RuntimeError, match=r"exit code 3 of\n\$ echo why; exit 3\nwhy"):
@@ -125,33 +139,33 @@ def test_a_command_that_fails_makes_no_picture(tmp_path):
 BAR = "\x1b[?25l\x1b[36m━━\x1b[0m 1/2\r\x1b[2K\x1b[1mloss\x1b[0m 0.5\r\n━━━━ 2/2\r\x1b[2K\x1b[?25h"
 
 
-def test_a_bar_is_moved_below_the_lines():
+def test_bar_is_moved_below_the_lines():
     screen = Screen(20)
     screen.feed(BAR)
     assert screen.text == "loss 0.5\n"
     assert screen.ansi == "\x1b[1mloss\x1b[0m 0.5\x1b[0m\n"
 
 
-@pytest.mark.parametrize("place", range(len(BAR)))
-def test_a_sequence_may_come_in_parts(place):
-    screen = Screen(20)
-    screen.feed(BAR[:place])
-    screen.feed(BAR[place:])
-    assert screen.text == "loss 0.5\n"
+def test_sequence_may_come_in_parts():
+    for place in range(len(BAR)):
+        screen = Screen(20)
+        screen.feed(BAR[:place])
+        screen.feed(BAR[place:])
+        assert screen.text == "loss 0.5\n", place
 
 
-def test_a_long_line_is_broken_and_a_short_one_written_over():
+def test_long_line_is_broken_and_short_one_written_over():
     screen = Screen(4)
     screen.feed("abcdef\r\n1234\r5\r\n\nx\x1b[2Ay\x1b[Az")
     assert screen.text == "abcd\nefz\n5y34\n\nx"
 
 
-def test_a_sequence_that_is_not_known_is_named():
+def test_unknown_sequence_is_named():
     with pytest.raises(ValueError, match=r"doesn't know `ESC\[3J`"):
         Screen(4).feed("\x1b[3J")
 
 
-def test_each_text_stands_at_its_place():
+def test_text_of_a_picture_stands_at_its_place():
     drawn = ElementTree.fromstring(svg("ab \x1b[31mcd\x1b[0m\n\x1b[2mlonger\x1b[0m   ", "one"))
     texts = [each for each in drawn.iter() if each.tag.endswith("}text")]
     assert [each.text.replace("\xa0", " ") for each in texts] == ["ab ", "cd", "longer"]

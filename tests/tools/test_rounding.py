@@ -39,7 +39,7 @@ def moved(outcome, by):
     return dataclasses.replace(outcome, variables=variables)
 
 
-def test_a_relu_at_zero_is_one():
+def test_relu_at_zero_is_an_edge():
     found = subject(1.0, -1.0)
     outcomes = reference(found, 1, 2, 0, variables=1e-5, figures=1e-6).outcomes
     edges = Edges(found, 1, 0)
@@ -47,7 +47,7 @@ def test_a_relu_at_zero_is_one():
     assert not edges.at(1, outcomes, moved(outcomes[1], 1.0), ALLOWED)  # farther than last bits can lead
 
 
-def test_anything_else_is_wrong():
+def test_step_away_from_zero_is_no_edge():
     found = subject(1.0, 2.0)
     outcomes = reference(found, 1, 2, 0, variables=1e-5, figures=1e-6).outcomes
     assert not Edges(found, 1, 0).at(1, outcomes, moved(outcomes[1], 1e-4), ALLOWED)

@@ -9,7 +9,7 @@ LINE = {"step": 2, "split": "train", "loss": 0.5}
 FOUND = Found({"task/w": "aa", "optimizer/net/m": "bb"}, [LINE], [["net", "gradients", "float32", "8"]])
 
 
-def test_equal_runs_differ_in_nothing():
+def test_equal_runs_have_no_differences():
     assert list(differences(FOUND, FOUND, {})) == []
 
 
@@ -24,7 +24,7 @@ def test_equal_runs_differ_in_nothing():
         (FOUND._replace(collectives=[]), "the collectives were"),
     ],
 )
-def test_each_difference_is_named(now, says):
+def test_difference_of_two_runs_is_named(now, says):
     [found] = differences(FOUND, now, {})
     assert found.startswith(says)
 
@@ -49,12 +49,12 @@ def test_wrong_flags_are_refused(arguments, says, capsys):
     assert says in capsys.readouterr().err
 
 
-def test_an_unknown_revision_is_named():
+def test_unknown_revision_is_named():
     with pytest.raises(SystemExit, match="no-such-revision"):
         command.main(["--against=no-such-revision", "--configs", "digits_linear"])
 
 
 @pytest.mark.long
-def test_this_revision_trains_as_itself(capsys):
+def test_revision_trains_as_itself(capsys):
     assert command.main(["--against=HEAD", "--configs", "digits_linear", "--steps=4"]) == 0
     assert "4 of 4 are the same as at HEAD" in capsys.readouterr().out
