@@ -1,16 +1,15 @@
-"""Runs with bad steps: two networks trained in turn, on examples of which some strike."""
+"""Runs with bad steps: two networks trained in turn, on examples of which some make a step bad."""
 
 import json
 
 import numpy as np
-import tensorflow as tf
 from trainer_lab import Lines, make, newest
 
-from core import layers
 from core.data import ArraySource
-from core.optimizers import adam
-from core.task import Loss, Task, Update
+from core.optimizers import sgd
+from core.task import Loss
 from core.telemetry import JsonLines, Telemetry
+from tests import toys
 from trainers.again import pass_steps
 from trainers.hooks import Hook
 
@@ -19,28 +18,17 @@ RANDOM = np.random.RandomState(0)
 X = RANDOM.randn(ROWS, 3).astype(np.float32)
 
 
-class Pair(Task):
-    """Trains two networks in turn: what is bad shows in the second, once the first is written."""
+class Pair(toys.Pair):
+    """Trains two networks in turn: a bad example shows in the second, once the first is written."""
 
-    def __init__(self, *, rng):
-        super().__init__()
-        self.first, self.second = (layers.Linear(3, 1, rng=rng.fold(name)) for name in ("first", "second"))
-
-    def phases(self):
-        return [
-            Update("first", loss=self.first_loss, trains=self.first, optimizer=adam(0.05)),
-            Update("second", loss=self.second_loss, trains=self.second, optimizer=adam(0.05)),
-        ]
-
-    def first_loss(self, batch, rng):
-        return Loss(tf.square(self.first(batch["x"])[:, 0] - 1.0))
+    optimizer = sgd(0.05, momentum=0.9)
 
     def second_loss(self, batch, rng):
-        return Loss(tf.square(self.second(batch["x"])[:, 0] - self.first(batch["x"])[:, 0]) * batch["times"])
+        return Loss(super().second_loss(batch, rng).per_example * batch["times"])
 
 
 class Counted(Hook):
-    """Keeps something, from its first call on."""
+    """Counts its calls, and keeps the count in checkpoints."""
 
     calls = 0
 
@@ -56,26 +44,26 @@ class Counted(Hook):
 
 
 def source(*bad, value=np.nan):
-    """Examples of which those at these places of the first epoch's order are bad."""
+    """Returns examples of which these rows are bad."""
     times = np.ones([ROWS], np.float32)
     for row in bad:
         times[row] = value
     return ArraySource({"x": X, "times": times}, name="some")
 
 
-def bad_source(trainer_of, steps, value=np.nan):
-    """A source that strikes at these steps, of the first epoch."""
-    input = trainer_of(source()).input
-    return source(*(int(input.examples_of(step)[0, 0]) for step in steps), value=value)
+_order = []  # the input of a run: which examples each step sees is the same in all of them
+
+
+def struck(tmp_path, *steps, value=np.nan):
+    """Returns a source whose examples make these steps bad, of the first epoch."""
+    if not _order:
+        _order.append(trainer_of(tmp_path, "order", source()).input)
+    return source(*(int(_order[0].examples_of(step)[0, 0]) for step in steps), value=value)
 
 
 def trainer_of(tmp_path, name, source, hooks=(), **settings):
     how = {"steps": STEPS, "global_batch_size": BATCH, "chunk_steps": 5, "log_every": 10, "checkpoint_every": 10}
     return make(tmp_path, name, task=Pair, source=source, hooks=[Counted(15), *hooks], **{**how, **settings})
-
-
-def struck(tmp_path, *steps, value=np.nan):
-    return bad_source(lambda found: trainer_of(tmp_path, "looked", found), steps, value)
 
 
 def train(trainer):
@@ -92,7 +80,7 @@ def resume(trainer):
 
 
 def end_of(trainer):
-    """All that stands at the end of a run: what is learnt, the place in the data, the lines."""
+    """Returns the end of a run: weights, the place in the data, what else is saved, and metric lines."""
     manifest = newest(trainer)
     timed = ("examples_per_second", "step_seconds", "data_wait")
     lines = [json.loads(line) for line in trainer.workdir.metrics.read_text().splitlines()]
@@ -101,7 +89,7 @@ def end_of(trainer):
 
 
 def led(trainer, *parts):
-    """Takes these steps alone, `(begin, end)`; returns what they lead to."""
+    """Takes these steps alone, `(begin, end)`; returns the weights after them."""
     for begin, end in parts:
         trainer.state.step = begin
         pass_steps(trainer, end)

@@ -1,11 +1,12 @@
-"""What becomes of a bad step: left out, or taken back with the way to it; killed and resumed to the same bits."""
+"""Bad steps are skipped, or rolled back and passed; killed runs resume to the same bits."""
 
 import json
+import shutil
 from types import SimpleNamespace
 
 import pytest
 from policy_lab import BATCH, STEPS, assert_same, end_of, led, resume, struck, train, trainer_of, weights
-from trainer_lab import Crash, newest
+from trainer_lab import newest
 
 from core.distribution import ServedStrategy
 from core.errors import ConfigurationError, DataError
@@ -13,129 +14,112 @@ from core.testing import on_virtual_cpus, on_virtual_mesh
 from trainers.policies import Policies
 
 WHERE = {"one device": lambda: None, "2 replicas": lambda: on_virtual_cpus(2), "mesh": lambda: on_virtual_mesh(2, 1)}
-ELSEWHERE = [("one device", True), ("2 replicas", False), ("2 replicas", True), ("mesh", False)]
-PLACES = [("one device", False), *(pytest.param(*place, marks=pytest.mark.long) for place in ELSEWHERE)]
 
 
-@pytest.mark.parametrize(("where", "compile"), PLACES)
-def test_a_run_leaves_bad_steps_out(tmp_path, where, compile):
-    examples, how = struck(tmp_path, 7, 8, 23), {"strategy": WHERE[where](), "compile": compile}
+def copy_at_save(trainer, due):
+    """Copies the workdir of a run after the first save for which `due` holds, as a kill there leaves it."""
+    save, folder = trainer.state.save, trainer.workdir.path.with_name("killed")
+
+    def saving(**arguments):
+        save(**arguments)
+        if due(trainer.state) and not folder.exists():
+            trainer.settle()
+            shutil.copytree(trainer.workdir.path, folder)
+
+    trainer.state.save = saving
+
+
+def test_bad_steps_are_skipped_until_too_many_come_in_a_row(tmp_path):
+    """A run that is killed among them ends at the same step, with the same bits."""
+    examples, how = struck(tmp_path, 7, 8, 23, 29, 30, 31), {"on_nonfinite": "skip", "max_skips": 2}
+    says = r"step 31 is not finite.*The 2 steps before it.*`Trainer.max_skips` is 2"
+    whole = trainer_of(tmp_path, "whole", examples, **how)
+    copy_at_save(whole, lambda state: state.step == 30)
+    with pytest.raises(DataError, match=says):
+        train(whole)
+    lines = [json.loads(line) for line in whole.workdir.metrics.read_text().splitlines()]
+    assert [line["skipped_steps"] for line in lines if line["split"] == "train"] == [2, 2, 4]
+    assert_same(weights(whole), led(trainer_of(tmp_path, "around", examples), (0, 7), (9, 23), (24, 29)))
+    again = trainer_of(tmp_path, "killed", examples, **how)
+    with pytest.raises(DataError, match=says):
+        resume(again)
+    assert end_of(again) == end_of(whole)
+    assert_same(weights(again), weights(whole))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("where", "compile"), [("2 replicas", False), ("2 replicas", True), ("mesh", False)])
+def test_bad_steps_are_skipped_on_many_devices(tmp_path, where, compile):
+    examples, how = struck(tmp_path, 7, 8, 13), {"strategy": WHERE[where](), "compile": compile, "steps": 20}
     trainer = trainer_of(tmp_path, "skips", examples, on_nonfinite="skip", **how)
     lines = train(trainer)
-    assert [f["skipped_steps"] for _, split, f in lines if split == "train"] == [2, 2, 3, 3]
-    assert trainer.step == STEPS
+    assert [f["skipped_steps"] for _, split, f in lines if split == "train"] == [2, 3]
+    assert trainer.step == 20
     around = trainer_of(tmp_path, "around", examples, **how)
-    assert_same(weights(trainer), led(around, (0, 7), (9, 23), (24, STEPS)))
+    assert_same(weights(trainer), led(around, (0, 7), (9, 13), (14, 20)))
 
 
-def test_a_run_that_leaves_steps_out_ends_the_same_if_it_is_killed(tmp_path):
-    examples, how = struck(tmp_path, 9, 10, 23), {"on_nonfinite": "skip", "max_skips": 2}
-    whole = trainer_of(tmp_path, "whole", examples, **how)
-    train(whole)
-    for step in (10, 15, 30):
-        killed = trainer_of(tmp_path, f"killed-{step}", examples, hooks=[Crash(step)], **how)
-        with pytest.raises(RuntimeError):
-            train(killed)
-        again = trainer_of(tmp_path, f"killed-{step}", examples, **how)
-        resume(again) if newest(again) else train(again)
-        assert end_of(again) == end_of(whole)
-
-
-def test_too_many_bad_steps_in_a_row_end_the_run_though_it_was_killed_among_them(tmp_path):
-    examples, how = struck(tmp_path, 8, 9, 10, 18, 19, 20, 21), {"on_nonfinite": "skip", "max_skips": 3}
-    with pytest.raises(RuntimeError):
-        train(trainer_of(tmp_path, "run", examples, hooks=[Crash(15)], **how))
-    again = trainer_of(tmp_path, "run", examples, **how)
-    with pytest.raises(DataError, match=r"step 21 is not finite.*The 3 steps before it.*`Trainer.max_skips` is 3"):
-        resume(again)
-    assert_same(weights(again), led(trainer_of(tmp_path, "around", examples), (0, 8), (11, 18)))
-
-
-LOCAL = {"local_steps": 5}
-BACK = [("2 replicas", {}), ("2 replicas", LOCAL), ("mesh", {})]
-
-
-@pytest.mark.parametrize(
-    ("where", "how"), [("one device", {}), *(pytest.param(*place, marks=pytest.mark.long) for place in BACK)]
-)
-def test_a_run_goes_back_and_past_the_examples(tmp_path, where, how):
-    examples, how = struck(tmp_path, 23), {"strategy": WHERE[where](), **how}
-    trainer = trainer_of(tmp_path, "back", examples, on_nonfinite="rollback", **how)
-    lines = train(trainer)
-    found = [(step, f["rollbacks"]) for step, split, f in lines if split == "train"]
-    assert found == [(10, 0), (20, 0), (30, 1), (40, 1)]
-    around = trainer_of(tmp_path, "around", examples, **how)
-    led(around, (0, 20))
-    around.input.origin += 4 * BATCH
-    assert_same(weights(trainer), led(around, (20, STEPS)))
-    assert newest(trainer).examples == (STEPS + 4) * BATCH
-
-
-def test_a_run_goes_back_to_its_beginning_where_nothing_was_saved_since(tmp_path):
-    examples = struck(tmp_path, 18)
-    trainer = trainer_of(tmp_path, "back", examples, on_nonfinite="rollback", checkpoint_every=None)
-    train(trainer)
-    around = trainer_of(tmp_path, "around", examples)
-    around.input.origin += 19 * BATCH
-    assert_same(weights(trainer), led(around, (0, STEPS)))
-    lines = [json.loads(line) for line in trainer.workdir.metrics.read_text().splitlines()]
-    assert [line["step"] for line in lines if line["split"] == "train"] == [10, 20, 30, 40]
-    # What a hook has come to since is taken back as well.
-    assert [(line["step"], line["calls"]) for line in lines if line["split"] == "counted"] == [
-        (15, 1),
-        (30, 2),
-        (40, 3),
-    ]
-
-
-class KilledError(Exception):
-    pass
-
-
-@pytest.mark.parametrize("before", [True, False], ids=["before it is saved", "once it is saved"])
-def test_a_run_that_was_killed_while_it_went_back_ends_the_same(tmp_path, monkeypatch, before):
+def test_rollback_resumes_past_the_examples_and_ends_the_same_if_it_is_killed(tmp_path):
     examples, how = struck(tmp_path, 23), {"on_nonfinite": "rollback"}
     whole = trainer_of(tmp_path, "whole", examples, **how)
-    train(whole)
-    killed = trainer_of(tmp_path, "killed", examples, **how)
-    save = killed.state.save
-
-    def dying(**arguments):
-        if killed.state.rollbacks and before:
-            raise KilledError
-        save(**arguments)
-        if killed.state.rollbacks:
-            raise KilledError
-
-    monkeypatch.setattr(killed.state, "save", dying)
-    with pytest.raises(KilledError):
-        train(killed)
+    copy_at_save(whole, lambda state: state.rollbacks)
+    lines = train(whole)
+    found = [(step, f["rollbacks"]) for step, split, f in lines if split == "train"]
+    assert found == [(10, 0), (20, 0), (30, 1), (40, 1)]
+    around = trainer_of(tmp_path, "around", examples)
+    led(around, (0, 20))
+    around.input.origin += 4 * BATCH
+    assert_same(weights(whole), led(around, (20, STEPS)))
+    assert newest(whole).examples == (STEPS + 4) * BATCH
     again = trainer_of(tmp_path, "killed", examples, **how)
     resume(again)
     assert end_of(again) == end_of(whole)
 
 
-def test_a_run_goes_back_so_often_and_no_more(tmp_path):
-    examples, how = struck(tmp_path, 3, 23), {"on_nonfinite": "rollback", "max_rollbacks": 1}
-    with pytest.raises(RuntimeError):
-        train(trainer_of(tmp_path, "run", examples, hooks=[Crash(15)], **how))
-    with pytest.raises(DataError, match=r"The run went back 1 times before, and `Trainer.max_rollbacks` is 1"):
-        resume(trainer_of(tmp_path, "run", examples, **how))
+@pytest.mark.long
+@pytest.mark.parametrize(("where", "how"), [("2 replicas", {"local_steps": 5}), ("mesh", {})])
+def test_rollback_resumes_past_the_examples_on_many_devices(tmp_path, where, how):
+    examples, how = struck(tmp_path, 13), {"strategy": WHERE[where](), "steps": 20, **how}
+    trainer = trainer_of(tmp_path, "back", examples, on_nonfinite="rollback", **how)
+    lines = train(trainer)
+    assert [(step, f["rollbacks"]) for step, split, f in lines if split == "train"] == [(10, 0), (20, 1)]
+    around = trainer_of(tmp_path, "around", examples, **how)
+    led(around, (0, 10))
+    around.input.origin += 4 * BATCH
+    assert_same(weights(trainer), led(around, (10, 20)))
+    assert newest(trainer).examples == (20 + 4) * BATCH
 
 
-@pytest.mark.parametrize(("policy", "figure"), [("skip", "skipped_steps"), ("rollback", "rollbacks")])
-def test_a_spike_is_left_out_or_taken_back(tmp_path, policy, figure):
+def test_rollback_returns_to_the_beginning_if_nothing_was_saved_since_and_ends_by_its_limit(tmp_path):
+    examples = struck(tmp_path, 18, 19 + 33)
+    how = {"on_nonfinite": "rollback", "max_rollbacks": 1, "checkpoint_every": None}
+    trainer = trainer_of(tmp_path, "back", examples, **how)
+    says = r"step 33 is not finite.*The run went back 1 times before, and `Trainer.max_rollbacks` is 1"
+    with pytest.raises(DataError, match=says):
+        train(trainer)
+    around = trainer_of(tmp_path, "around", examples)
+    around.input.origin += 19 * BATCH
+    assert_same(weights(trainer), led(around, (0, 34)))  # the bad step writes the first network alone
+    lines = [json.loads(line) for line in trainer.workdir.metrics.read_text().splitlines()]
+    assert [line["step"] for line in lines if line["split"] == "train"] == [10, 20, 30]
+    # The state of a hook is taken back as well.
+    assert [(line["step"], line["calls"]) for line in lines if line["split"] == "counted"] == [(15, 1), (30, 2)]
+
+
+def test_spike_is_skipped_or_rolled_back(tmp_path):
     examples = struck(tmp_path, 110, value=1e6)
-    trainer = trainer_of(tmp_path, "run", examples, steps=120, checkpoint_every=50, on_spike=policy)
-    assert [figures[figure] for _, split, figures in train(trainer) if split == "train"][-1] == 1
     around = trainer_of(tmp_path, "around", examples, steps=120)
     led(around, (0, 100))
-    if policy == "skip":
-        led(around, (100, 110), (111, 120))
-    else:
-        around.input.origin += 11 * BATCH
-        led(around, (100, 120))
-    assert_same(weights(trainer), weights(around))
+    at_100 = weights(around)
+    skipped = led(around, (100, 110), (111, 120))
+    for path, variable in around.state.variables.items():
+        variable.assign(at_100[path])
+    around.input.origin += 11 * BATCH
+    passed = led(around, (100, 120))
+    for policy, figure, expected in (("skip", "skipped_steps", skipped), ("rollback", "rollbacks", passed)):
+        trainer = trainer_of(tmp_path, policy, examples, steps=120, checkpoint_every=50, on_spike=policy)
+        assert [figures[figure] for _, split, figures in train(trainer) if split == "train"][-1] == 1
+        assert_same(weights(trainer), expected)
 
 
 SERVED, APART, TOGETHER = object.__new__(ServedStrategy), True, False
@@ -144,19 +128,14 @@ SERVED, APART, TOGETHER = object.__new__(ServedStrategy), True, False
 @pytest.mark.parametrize(
     ("settings", "strategy", "apart", "says"),
     [
-        (
-            {"on_nonfinite": "skip"},
-            None,
-            APART,
-            r"^`Trainer\.on_nonfinite = 'skip'` is .*`Trainer\.local_steps`.*'rollb",
-        ),
+        ({"on_nonfinite": "skip"}, None, APART, r"^`Trainer\.on_nonfinite = 'skip'` is .*`Trainer\.local_steps`.*'ro"),
         ({"on_spike": "rollback"}, None, APART, r"^`Trainer\.on_spike` is .*`Trainer\.local_steps`.* leave it out"),
         ({"on_nonfinite": "skip"}, SERVED, TOGETHER, r"^`Trainer\.on_nonfinite = 'skip'` is .*`@parameter_server\(\)`"),
         ({"on_nonfinite": "rollback"}, SERVED, TOGETHER, r"^`Trainer\.on_nonfinite = 'rollback'` is .*`@parameter_ser"),
         ({"on_spike": "skip"}, SERVED, TOGETHER, r"^`Trainer\.on_spike` is .*`@parameter_server\(\)`.*`@mirrored\(\)`"),
     ],
 )
-def test_where_steps_are_not_taken_together_a_policy_is_refused_by_name(settings, strategy, apart, says):
+def test_policy_is_refused_where_steps_are_not_taken_together(settings, strategy, apart, says):
     nothing = dict.fromkeys(("on_spike", "max_skips", "max_rollbacks", "spike_factor"))
     policies = Policies(**{"on_nonfinite": "raise", **nothing, **settings})
     with pytest.raises(ConfigurationError, match=says):
