@@ -1,6 +1,4 @@
-"""The loop: chunks, intervals, figures, resuming, evaluation."""
-
-import json
+"""The loop: chunks, intervals, metric lines, resuming, evaluation."""
 
 import numpy as np
 import pytest
@@ -8,7 +6,7 @@ import tensorflow as tf
 
 from core import metrics
 from core.data import ArraySource, digits
-from core.errors import ConfigurationError, DriftError, NotFiniteError
+from core.errors import DriftError, NotFiniteError
 from core.module import named_variables
 from core.optimizers import chain, ema, sgd
 from core.random import Rng
@@ -19,41 +17,63 @@ from tests.trainers.trainer_lab import Crash, hashes, make, newest, small_mlp, t
 from trainers.evaluator import Evaluator
 from trainers.experiment import Experiment
 from trainers.hooks.base import Hook
-from trainers.settings import Settings
-from trainers.trainer import Trainer
-from trainers.workdir import Workdir
 
 
-def test_what_has_drifted_apart_is_not_kept(tmp_path):
-    strategy = on_virtual_cpus(2)
-    workdir = Workdir(tmp_path / "run")
-    workdir.create()
-    settings = Settings(steps=10, global_batch_size=32, log_every=10, evaluate_every=None, checkpoint_every=None)
-    trainer = Trainer(Experiment(task=small_mlp, train_source=digits("train"), strategy=strategy), workdir, settings)
-    trainer.save()
-    kept = hashes(trainer)
-    variable = next(iter(trainer.state.variables.values()))
-    strategy.experimental_local_results(variable)[1].assign(variable * 0.0 + 1.0)
-    trainer.state.step = 5
-    with pytest.raises(DriftError, match=r"^replica 1 of 2 no longer hold"):
-        trainer.save()
-    assert hashes(trainer) == kept
+class Steps(Hook):
+    """Notes the steps at which it is called."""
+
+    def __init__(self, every):
+        super().__init__(every)
+        self.seen = []
+
+    def __call__(self, run):
+        self.seen.append(run.step)
 
 
-def test_chunk_length_changes_no_bit(tmp_path):
-    results = []
-    for chunk_steps in (1, 5, 20):
-        trainer = make(tmp_path, f"{chunk_steps}", chunk_steps=chunk_steps)
-        lines = train(trainer)
-        results.append((hashes(trainer), lines))
-    assert results[0] == results[1] == results[2]
+def scalar(loss, *, w=0.0, rate=0.0):
+    """Returns a task of one number, `w`, whose loss is `loss(batch, w)`."""
+
+    class Scalar(Task):
+        def __init__(self, *, rng):
+            super().__init__()
+            self.w = tf.Variable(w, name="w")
+
+        def phases(self):
+            return [Update("scalar", loss=self.loss, trains=self, optimizer=sgd(rate))]
+
+        def loss(self, batch, rng):
+            return loss(batch, self.w)
+
+        def evaluate(self, batch):
+            return loss(batch, self.w)
+
+    return Scalar
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
-def test_compiled_chunks_compute_the_same(replicas, tmp_path):
-    plain = make(tmp_path, "plain")
-    compiled = make(tmp_path, "compiled", compile=True, strategy=on_virtual_cpus(replicas) if replicas > 1 else None)
-    for one, other in zip(train(plain), train(compiled), strict=True):
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run whose last chunk is half as long as the others, and its metric lines."""
+    trainer = make(tmp_path_factory.mktemp("whole"), steps=45, hooks=[Steps(20)])
+    return trainer, train(trainer)
+
+
+def test_chunk_traces_once_and_hooks_are_called_at_their_steps_and_the_end(whole):
+    trainer, _ = whole
+    assert trainer.chunk.experimental_get_tracing_count() == 1
+    assert next(hook for hook in trainer.hooks if isinstance(hook, Steps)).seen == [20, 40, 45]
+
+
+def test_chunk_length_changes_no_bit(whole, tmp_path):
+    trainer = make(tmp_path, steps=45, chunk_steps=1)
+    assert train(trainer) == whole[1]
+    assert hashes(trainer) == hashes(whole[0])
+
+
+@pytest.mark.parametrize("replicas", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_compiled_chunks_compute_the_same(replicas, whole, tmp_path):
+    plain, lines = whole
+    compiled = make(tmp_path, steps=45, compile=True, strategy=on_virtual_cpus(replicas) if replicas > 1 else None)
+    for one, other in zip(lines, train(compiled), strict=True):
         assert other[:2] == one[:2]
         assert other[2] == pytest.approx(one[2], rel=1e-4)
     for path, variable in plain.state.variables.items():
@@ -62,67 +82,46 @@ def test_compiled_chunks_compute_the_same(replicas, tmp_path):
     assert compiled.chunk.experimental_get_tracing_count() == 1
 
 
-def test_resume_at_any_chunk_gives_the_same_bits_and_lines(tmp_path):
-    whole = make(tmp_path, "whole", steps=60)
-    expected = train(whole)
-    # The checkpoint of step 10 holds the sums of half a metric line; the run crashes twice.
-    first = make(tmp_path, "crashed", steps=60, checkpoint_every=10)
-    first.hooks.append(Crash(10))
+def test_resume_at_any_chunk_gives_the_same_bits_and_lines(whole, tmp_path):
+    # The checkpoint of step 10 holds the sums of half a metric line.
     with pytest.raises(RuntimeError, match="crash"):
-        train(first)
-    second = make(tmp_path, "crashed", steps=60, checkpoint_every=10)
-    second.state.restore(newest(second))
-    second.hooks.append(Crash(50))
-    with pytest.raises(RuntimeError, match="crash"):
-        train(second)
-    third = make(tmp_path, "crashed", steps=60)
-    third.state.restore(newest(third))
-    assert third.step == 50
-    assert train(third) == expected[-1:]
-    assert hashes(third) == hashes(whole)
+        train(make(tmp_path, "crashed", steps=45, checkpoint_every=10, hooks=[Crash(20)]))
+    resumed = make(tmp_path, "crashed", steps=45)
+    resumed.state.restore(newest(resumed))
+    assert resumed.step == 10
+    assert train(resumed) == whole[1]
+    assert hashes(resumed) == hashes(whole[0])
 
 
-def test_going_on_with_another_batch_size_keeps_the_place_in_the_data(tmp_path):
-    first = make(tmp_path, steps=10, global_batch_size=32)
-    train(first)
-    second = make(tmp_path, steps=20, global_batch_size=64)
-    second.state.restore(newest(second))
-    train(second)
-    assert newest(second).examples == 10 * 32 + 10 * 64
+def test_another_batch_size_keeps_the_place_in_the_data(whole, tmp_path):
+    resumed = make(tmp_path, steps=50, global_batch_size=64)
+    resumed.state.restore(newest(whole[0]))
+    train(resumed)
+    assert newest(resumed).examples == 45 * 32 + 5 * 64
 
 
-def test_a_metric_line_is_the_weighted_mean_since_the_last(tmp_path):
-    source = ArraySource(
-        {"x": np.arange(8, dtype="float32"), "w": np.array([1, 1, 1, 1, 0, 2, 1, 1], "float32")}, name="eight"
-    )
+def test_what_has_drifted_apart_is_not_kept(tmp_path):
+    trainer = make(tmp_path, strategy=on_virtual_cpus(2))
+    trainer.save()
+    kept = hashes(trainer)
+    variable = next(iter(trainer.state.variables.values()))
+    trainer.experiment.strategy.experimental_local_results(variable)[1].assign(variable * 0.0 + 1.0)
+    trainer.state.step = 5
+    with pytest.raises(DriftError, match=r"^replica 1 of 2 no longer hold"):
+        trainer.save()
+    assert hashes(trainer) == kept
 
-    class Mean(Task):
-        def __init__(self, *, rng):
-            super().__init__()
-            self.b = tf.Variable(0.0, name="b")
 
-        def phases(self):
-            return [Update("mean", loss=self.loss, trains=self, optimizer=sgd(0.0))]
+def test_metric_line_is_the_weighted_mean_since_the_last(tmp_path):
+    x, w = np.arange(8), np.array([1, 1, 1, 1, 0, 2, 1, 1])
+    source = ArraySource({"x": x.astype("float32"), "w": w.astype("float32")}, name="eight")
 
-        def loss(self, batch, rng):
-            return Loss(batch["x"] + self.b, weight=batch["w"], metrics={"square": tf.square(batch["x"])})
-
-        def evaluate(self, batch):
-            return self.loss(batch, None)
+    def loss(batch, w):
+        return Loss(batch["x"] + w, weight=batch["w"], metrics={"square": tf.square(batch["x"])})
 
     # Four steps of two examples are one epoch: each line is the weighted mean of all eight.
-    trainer = make(
-        tmp_path,
-        task=Mean,
-        source=source,
-        eval_source=source,
-        steps=12,
-        global_batch_size=2,
-        chunk_steps=2,
-        log_every=4,
-    )
-    lines = train(trainer)
-    x, w = np.arange(8), np.array([1, 1, 1, 1, 0, 2, 1, 1])
+    settings = {"steps": 12, "global_batch_size": 2, "chunk_steps": 2, "log_every": 4}
+    lines = train(make(tmp_path, task=scalar(loss), source=source, eval_source=source, **settings))
     expected = {"loss": (w * x).sum() / w.sum(), "square": (w * x**2).sum() / w.sum()}
     assert [line[:2] for line in lines] == [(4, "train"), (8, "train"), (12, "train"), (12, "eval")]
     for _, split, figures in lines:
@@ -130,39 +129,17 @@ def test_a_metric_line_is_the_weighted_mean_since_the_last(tmp_path):
         assert figures == pytest.approx({**expected, **of_training})
 
 
-@pytest.mark.parametrize("size", [1, 7, 64, 360, 1000])
-def test_evaluation_counts_each_example_once(size):
-    source = digits("test")
-    examples = source.gather(tf.range(len(source), dtype=tf.int64))
-    experiment = Experiment(task=small_mlp, train_source=source)
-    direct = experiment.task.evaluate(examples)
-    figures = Evaluator(experiment, source, global_batch_size=size).evaluate()
-    assert figures["accuracy"] == pytest.approx(np.mean(direct.metrics["accuracy"]), abs=1e-7)
-    assert figures["loss"] == pytest.approx(np.mean(direct.per_example, dtype="float64"), rel=1e-6)
-
-
 def test_additive_metrics_are_merged_over_batches_and_lines(tmp_path):
     random = np.random.RandomState(0)
     x, y = random.randn(48).astype("float32"), (random.rand(48) < 0.4).astype("int32")
     source = ArraySource({"x": x, "y": y}, name="scores")
 
-    class Scores(Task):
-        def __init__(self, *, rng):
-            super().__init__()
-            self.b = tf.Variable(0.0, name="b")
-
-        def phases(self):
-            return [Update("scores", loss=self.loss, trains=self, optimizer=sgd(0.0))]
-
-        def loss(self, batch, rng):
-            scores = batch["x"] + self.b
-            return Loss(tf.square(scores), metrics={"auc": metrics.AUC.of(tf.sigmoid(scores), batch["y"])})
-
-        def evaluate(self, batch):
-            return self.loss(batch, None)
+    def loss(batch, w):
+        scores = batch["x"] + w
+        return Loss(tf.square(scores), metrics={"auc": metrics.AUC.of(tf.sigmoid(scores), batch["y"])})
 
     settings = {"source": source, "eval_source": source, "steps": 6, "global_batch_size": 16, "chunk_steps": 3}
-    trainer = make(tmp_path, task=Scores, log_every=3, microbatches=2, **settings)
+    trainer = make(tmp_path, task=scalar(loss), log_every=3, microbatches=2, **settings)
     lines = train(trainer)
     positive, negative = x[y == 1], x[y == 0]
     exact = np.mean(positive[:, None] > negative[None])
@@ -173,9 +150,23 @@ def test_additive_metrics_are_merged_over_batches_and_lines(tmp_path):
     assert newest(trainer)
 
 
+@pytest.fixture(scope="module")
+def untrained():
+    return Experiment(task=small_mlp, train_source=digits("test"))
+
+
+@pytest.mark.parametrize("size", [7, 360, 1000])
+def test_evaluation_counts_each_of_360_examples_once(untrained, size):
+    source = digits("test")
+    direct = untrained.task.evaluate(source.gather(tf.range(len(source), dtype=tf.int64)))
+    figures = Evaluator(untrained, source, global_batch_size=size).evaluate()
+    assert figures["accuracy"] == pytest.approx(np.mean(direct.metrics["accuracy"]), abs=1e-7)
+    assert figures["loss"] == pytest.approx(np.mean(direct.per_example, dtype="float64"), rel=1e-6)
+
+
 def test_evaluation_reads_the_average_of_the_weights(tmp_path):
     def averaging(*, rng):
-        return MlpClassifier(rng=rng, sizes=[64, 16, 10], optimizer=chain(sgd(0.3), ema(0.8, debias=False)))
+        return MlpClassifier(rng=rng, sizes=[64, 10], optimizer=chain(sgd(0.3), ema(0.8, debias=False)))
 
     trainer = make(tmp_path, task=averaging, eval_source=digits("test"), steps=10, chunk_steps=1, log_every=None)
     task = trainer.experiment.task
@@ -197,104 +188,36 @@ def test_evaluation_reads_the_average_of_the_weights(tmp_path):
     assert abs(raw - expected) > 1e-3
 
 
-def test_the_chunk_is_chosen_to_fit_intervals_and_memory(tmp_path):
-    assert make(tmp_path, chunk_steps=None, log_every=100, checkpoint_every=250).input.chunk_steps == 50
-    assert make(tmp_path, chunk_steps=None, log_every=12, checkpoint_every=30).input.chunk_steps == 6
+def test_chunk_is_chosen_to_fit_into_memory(tmp_path):
     large = ArraySource({"image": np.zeros([4, 1024, 1024], "float32"), "label": np.zeros([4], "int32")}, name="large")
-
-    def any_task(*, rng):
-        return MlpClassifier(rng=rng, sizes=[1024 * 1024, 2], optimizer=sgd(0.1))
-
+    task = scalar(lambda batch, w: Loss(batch["image"][:, 0, 0] * w))
     settings = {"source": large, "chunk_steps": None, "log_every": 8, "global_batch_size": 4}
-    assert make(tmp_path, task=any_task, **settings).input.chunk_steps == 2
+    assert make(tmp_path, task=task, **settings).input.chunk_steps == 2
 
 
-def test_an_interval_within_a_chunk_is_refused(tmp_path):
-    with pytest.raises(ConfigurationError, match=r"`Trainer.log_every` is 25.*Use 20"):
-        make(tmp_path, log_every=25)
-
-
-def test_hooks_of_ones_own(tmp_path):
-    seen = []
-
-    class Steps(Hook):
-        def __call__(self, run):
-            seen.append(run.step)
-
-    train(make(tmp_path, hooks=[Steps(20)], steps=50, log_every=None))
-    assert seen == [20, 40, 50]
+def failed(tmp_path, value, *, steps=20, **task):
+    """Trains on `x`, all of one value, until a step is not finite; returns the error and the trainer."""
+    source = ArraySource({"x": np.full([16], value, "float32")}, name="same")
+    trainer = make(tmp_path, task=scalar(**task), source=source, steps=steps, global_batch_size=4)
+    with pytest.raises(NotFiniteError) as error:
+        train(trainer)
+    assert not list(trainer.workdir.checkpoints.glob("*"))
+    return str(error.value), trainer.experiment.task
 
 
 def test_a_step_that_is_not_finite_stops_the_run_and_is_named(tmp_path):
-    source = ArraySource({"x": np.full([16], 1e18, "float32")}, name="huge")
-
-    class Overflow(Task):
-        def __init__(self, *, rng):
-            super().__init__()
-            self.w = tf.Variable(1e-12, name="w")
-
-        def phases(self):
-            return [Update("flow", loss=self.loss, trains=self, optimizer=sgd(100.0))]
-
-        def loss(self, batch, rng):
-            return Loss(-batch["x"] * self.w)
-
     # The weight grows by 1e20 a step, and the loss with it by 1e38: soon too much for float32.
-    trainer = make(tmp_path, task=Overflow, source=source, steps=20, global_batch_size=4)
-    with pytest.raises(NotFiniteError, match=r"step \d+ is not finite: in phase `flow`, `loss` is -inf"):
-        train(trainer)
-    assert np.isfinite(trainer.experiment.task.w.numpy())
-    assert not list(trainer.workdir.checkpoints.glob("*"))
+    error, task = failed(tmp_path, 1e18, loss=lambda batch, w: Loss(-batch["x"] * w), w=1e-12, rate=100.0)
+    assert error.startswith("step 1 is not finite: in phase `scalar`, `loss` is -inf"), error
+    assert np.isfinite(task.w.numpy())
 
 
-def test_a_gradient_that_is_not_finite_stops_the_run_though_the_loss_is(tmp_path):
-    source = ArraySource({"x": np.zeros([16], "float32")}, name="zeros")
-
-    class Root(Task):
-        def __init__(self, *, rng):
-            super().__init__()
-            self.w, self.b = tf.Variable(1.0, name="w"), tf.Variable(1.0, name="b")
-
-        def phases(self):
-            return [Update("root", loss=self.loss, trains=self, optimizer=sgd(0.1))]
-
-        def loss(self, batch, rng):
-            return Loss(tf.sqrt(batch["x"] * self.w) + self.b)  # the root of zero has no finite slope
-
-    trainer = make(tmp_path, task=Root, source=source, steps=20, global_batch_size=4)
-    text = "step 0 is not finite: the loss of phase `root` was, but not the gradient of `w`"
-    with pytest.raises(NotFiniteError, match=text):
-        train(trainer)
-    assert not list(trainer.workdir.checkpoints.glob("*"))
+def test_gradient_that_is_not_finite_stops_the_run_though_the_loss_is_finite(tmp_path):
+    # The root of zero has no finite slope.
+    error, _ = failed(tmp_path, 0.0, loss=lambda batch, w: Loss(tf.sqrt(batch["x"] * w) + w), w=1.0, rate=0.1)
+    assert "step 0 is not finite: the loss of phase `scalar` was, but not the gradient of `w`" in error
 
 
 def test_an_update_that_overflows_is_not_saved(tmp_path):
-    source = ArraySource({"x": np.full([16], 1e18, "float32")}, name="huge")
-
-    class Leap(Task):
-        def __init__(self, *, rng):
-            super().__init__()
-            self.w = tf.Variable(0.0, name="w")
-
-        def phases(self):
-            return [Update("leap", loss=self.loss, trains=self, optimizer=sgd(1e30))]
-
-        def loss(self, batch, rng):
-            return Loss(batch["x"] * self.w)
-
-    trainer = make(tmp_path, task=Leap, source=source, steps=1, global_batch_size=4)
-    with pytest.raises(NotFiniteError, match="`task/w` is not finite"):
-        train(trainer)
-    assert not list(trainer.workdir.checkpoints.glob("*"))
-
-
-def test_a_chunk_traces_once(tmp_path):
-    trainer = make(tmp_path, steps=45, chunk_steps=10, log_every=20)
-    train(trainer)
-    assert trainer.chunk.experimental_get_tracing_count() == 1
-
-
-def test_result_of_a_run_is_json(tmp_path):
-    trainer = make(tmp_path)
-    trainer.workdir.write_result(step=3, exit_code=0, reason="finished", evaluation={"loss": 1.0})
-    assert json.loads(trainer.workdir.result.read_text())["evaluation"] == {"loss": 1.0}
+    error, _ = failed(tmp_path, 1e18, loss=lambda batch, w: Loss(batch["x"] * w), rate=1e30, steps=1)
+    assert "`task/w` is not finite" in error
