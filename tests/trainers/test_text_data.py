@@ -1,15 +1,16 @@
-"""Windows of tokens in a run: on replicas as on one device, and a file's fault ends it as one."""
+"""Runs on tokens: on replicas as on one device, with one tokenizer alone, and errors that name the file."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from trainer_lab import make, train
+from trainer_lab import make, newest, train
 
 from core import losses
-from core.data import byte_tokens, markov, token_file, topics
+from core.data import byte_tokens, markov, text_files, token_file, topics
 from core.data.token_files import Header
+from core.data.tokenizers import ByteTokenizer
 from core.distribution import mirrored
-from core.errors import DataError
+from core.errors import ConfigurationError, DataError
 from core.optimizers import adam
 from core.task import Loss, Task, Update
 
@@ -38,22 +39,19 @@ def bigrams(vocabulary=257):
     return lambda *, rng: Bigrams(rng=rng, vocabulary=vocabulary)
 
 
-def test_the_losses_are_the_same_on_one_device_and_two_replicas(tmp_path):
-    lines = {}
-    for replicas, microbatches in ((1, 1), (2, 2)):
+def test_losses_are_the_same_on_one_device_and_two_replicas(tmp_path):
+    losses = []
+    for replicas in (1, 2):
         strategy = mirrored(replicas=replicas) if replicas > 1 else None
-        name = f"{replicas} {microbatches}"
-        source = topics("train", 32)
-        settings = {"microbatches": microbatches, "steps": 8, "chunk_steps": 4, "log_every": 4}
-        trainer = make(tmp_path, name, task=bigrams(), source=source, strategy=strategy, **settings)
-        lines[name] = [figures["loss"] for _, _, figures in train(trainer)]
-    assert len(lines["1 1"]) > 1
-    for found in lines.values():
-        np.testing.assert_allclose(found, lines["1 1"], rtol=1e-5)
+        settings = {"microbatches": replicas, "steps": 8, "chunk_steps": 4, "log_every": 4, "strategy": strategy}
+        trainer = make(tmp_path, str(replicas), task=bigrams(), source=topics("train", 32), **settings)
+        losses.append([figures["loss"] for _, _, figures in train(trainer)])
+    assert len(losses[0]) > 1
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
 
 
-def test_who_sees_one_symbol_loses_what_one_symbol_leaves_open(tmp_path):
-    """H(b | a) of the chain, held out: more than its entropy, which two symbols are needed for."""
+def test_bigrams_learn_the_entropy_given_one_symbol(tmp_path):
+    """That is H(b | a) of the chain, held out: more than its entropy, which takes two symbols."""
     trainer = make(
         tmp_path, task=bigrams(9), source=markov("train", 32), eval_source=markov("test", 32),
         steps=300, global_batch_size=64, chunk_steps=50, log_every=300,
@@ -73,3 +71,36 @@ def test_a_token_beyond_the_vocabulary_ends_the_run_by_the_name_of_its_file(tmp_
     with pytest.raises(DataError, match=rf"{path} holds the token 999 at position 333") as error:
         train(trainer)
     assert error.value.exit_code == 4
+
+
+class Turned(ByteTokenizer):
+    """Numbers bytes in the opposite order."""
+
+    def __init__(self):
+        super().__init__()
+        self._texts[:256] = self._texts[255::-1]
+        self.identity = "bytes turned"
+
+    def encode(self, text):
+        return [255 - value for value in text]
+
+
+@pytest.fixture
+def texts(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"all work and no play " * 30)
+    return lambda tokenizer=None: text_files(str(tmp_path / "a.txt"), 8, tokenizer=tokenizer)
+
+
+def test_evaluation_with_another_tokenizer_is_refused(tmp_path, texts):
+    with pytest.raises(ConfigurationError, match=r"`Experiment.eval_source` has tokens of 'bytes turned', but those"):
+        make(tmp_path, task=bigrams(), source=texts(), eval_source=texts(Turned()))
+
+
+def test_checkpoint_resumes_with_its_own_tokenizer_alone(tmp_path, texts):
+    trainer = make(tmp_path, task=bigrams(), source=texts())
+    trainer.save()
+    saved = newest(trainer)
+    trainer.state.restore(saved)
+    other = make(tmp_path, task=bigrams(), source=texts(Turned()))
+    with pytest.raises(ConfigurationError, match=r"step-000000000 learnt tokens of 'bytes', but those of .* 'bytes t"):
+        other.state.restore(saved)
