@@ -7,25 +7,25 @@ from benchmarks.pages import rows_in
 from tests.commands import CHECKOUT
 
 
-def test_files_of_their_own_size_and_resized_ones_stand_beside_their_limit(tmp_path, monkeypatch):
-    monkeypatch.setattr(input_wait, "FILES", input_wait.CHUNK)
-    monkeypatch.setattr(input_wait, "SECONDS", 0.01)
+def test_files_of_both_sizes_are_measured_beside_their_limit(tmp_path, monkeypatch):
+    for name, value in (("SIDE", 64), ("FILES", 8), ("CHUNK", 8), ("BATCH", 4), ("SECONDS", 0.01)):
+        monkeypatch.setattr(input_wait, name, value)
     own, resized = (dict(zip(input_wait.HEAD_JPEG, row, strict=True)) for row in input_wait.files(tmp_path, 1))
     assert own["JPEG files"] == "of the size that they have"
-    assert resized["JPEG files"] == "resized to 128x128"
+    assert resized["JPEG files"] == "resized to 32x32"
     for row in (own, resized):
         assert float(row["images/s"].replace(",", "")) > 0.0
         assert float(row["time of the limit"].removesuffix("x")) > 0.0
 
 
 @pytest.mark.long
-def test_a_run_says_by_itself_how_long_it_waits(monkeypatch):
+def test_run_reports_how_long_it_waits(monkeypatch):
     monkeypatch.setattr(input_wait, "IN_MEMORY", {"softmax": ("softmax", 30, 10, ("Trainer.compile = 'xla'",))})
     ((what, step, waits),) = input_wait.in_memory()
     assert (what, step[-3:], waits[-1]) == ("softmax", " ms", "%")
 
 
-def test_the_page_has_a_row_for_each_measurement():
+def test_page_has_a_row_for_each_measurement():
     page = (CHECKOUT / "docs" / "performance.md").read_text()
     for name, head, rows in (
         ("input_wait", input_wait.HEAD_IN_MEMORY, list(input_wait.IN_MEMORY)),

@@ -15,7 +15,7 @@ def no_bindings_are_left():
 
 
 @pytest.mark.long
-def test_each_policy_has_a_row_beside_what_training_does_anyway():
+def test_policies_have_a_row_each():
     rows = [dict(zip(policies.HEAD, row, strict=True)) for row in policies.measured("digits_mlp", 2, steps=4)]
     assert [row["policy"] for row in rows] == [*policies.POLICIES]
     assert rows[0]["beside `raise`"] == "1.000 times as long"
@@ -25,7 +25,7 @@ def test_each_policy_has_a_row_beside_what_training_does_anyway():
         assert 0.0 < low <= high
 
 
-def test_the_page_has_each_policy_in_each_experiment_or_none():
+def test_page_has_each_policy_in_each_experiment_or_none():
     rows = rows_in((CHECKOUT / "docs" / "never-lose-a-run.md").read_text(), "policies")
     found = [(row[0], row[1]) for row in rows if len(row) > 1]
     assert found in ([], [(f"`{name}`", policy) for name in policies.CONFIGURATIONS for policy in policies.POLICIES])

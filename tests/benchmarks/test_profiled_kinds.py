@@ -34,7 +34,7 @@ def space(**threads):
     return made
 
 
-def test_each_moment_of_a_chunk_is_shared_between_the_threads_that_work():
+def test_moments_of_a_chunk_are_shared_between_the_threads_that_work():
     found = shares(
         space(
             python=[(WAIT, 0, 10), (CHUNK, 10, 110), ("EagerLocalExecute: chunk", 11, 109)],
@@ -53,7 +53,7 @@ def test_each_moment_of_a_chunk_is_shared_between_the_threads_that_work():
     assert found.counts == {"element-wise": 1, "matrix products": 2}
 
 
-def test_of_what_is_nested_the_innermost_counts():
+def test_innermost_of_nested_events_counts():
     program = [
         ("ThunkExecutor::Execute", 0, 100),
         ("while.2", 0, 90),
@@ -78,11 +78,11 @@ def test_of_what_is_nested_the_innermost_counts():
         ("element-wise", "convert_fusion", ""),
     ],
 )
-def test_an_operation_has_its_kind(kind, name, type):
+def test_kind_of_an_operation(kind, name, type):
     assert kind_of(name, type) == kind
 
 
-def test_a_real_step_is_products_and_its_rows_add_up_to_it(tmp_path, monkeypatch):
+def test_rows_of_a_real_step_add_up_to_it(tmp_path, monkeypatch):
     monkeypatch.setattr(command, "SECONDS", 0.0)
     monkeypatch.setattr(command, "PROFILED", 0.0)
     _, bindings = WORKS["mlp"]
@@ -95,13 +95,13 @@ def test_a_real_step_is_products_and_its_rows_add_up_to_it(tmp_path, monkeypatch
     assert sum(float(row["ms"]) for row in found.values()) == pytest.approx(step, rel=0.01)
 
 
-def test_what_is_not_a_work_as_it_is_takes_no_table_of_one():
+def test_table_of_a_work_is_not_written_from_other_settings():
     for other in ("--gin_file=mine.gin", '--gin_param=Trainer.compile = "xla"'):
         with pytest.raises(SystemExit):
             command.main(["--write", other])
 
 
-def test_the_page_has_a_table_for_each_work_that_it_names():
+def test_page_has_a_table_for_each_work_that_it_names():
     page = (CHECKOUT / "docs" / "performance.md").read_text()
     for work in ("conv", "transformer", "mlp", "softmax", "dcgan", "cyclegan"):
         rows = rows_in(page, f"profile: {work}")

@@ -8,7 +8,7 @@ from tests.commands import CHECKOUT
 
 
 @pytest.mark.parametrize("name", streams.STREAMS)
-def test_each_stream_has_a_row(name, monkeypatch):
+def test_stream_has_a_row(name, monkeypatch):
     monkeypatch.setattr(streams, "STEPS", 2)
     found = dict(zip(streams.HEAD, streams.measured(name, pairs=2, chunks=1), strict=True))
     assert float(found["ratio"]) > 0.0
@@ -17,7 +17,7 @@ def test_each_stream_has_a_row(name, monkeypatch):
     assert found["an epoch begins in"].endswith(" ms")
 
 
-def test_the_streams_of_the_page_cost_what_it_says_beside_tf_data_alone():
+def test_page_says_what_streams_cost_beside_tf_data():
     lines = rows_in((CHECKOUT / "docs" / "streams.md").read_text(), "streams")
     rows = [line for line in lines if len(line) == len(streams.HEAD)]  # below them stands what they were measured on
     assert [row[0] for row in rows] == list(streams.STREAMS)

@@ -3,6 +3,7 @@
 import contextlib
 import math
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,7 +16,7 @@ SMALL = {"examples": 8, "sizes": [64, 8, 10], "steps": 4}
 PAGE = CHECKOUT / "docs" / "checkpoints.md"
 
 
-def test_each_way_has_a_row_with_what_the_loop_waits_and_what_steps_take():
+def test_rows_say_how_long_the_loop_waits_and_steps_take():
     rows = saves.measured(2, **SMALL)
     assert [row[0] for row in rows] == ["meanwhile", "in the loop"]
     for row in rows:
@@ -26,35 +27,49 @@ def test_each_way_has_a_row_with_what_the_loop_waits_and_what_steps_take():
         assert low <= high
 
 
-def test_what_is_counted_as_waiting_is_the_save_and_what_the_next_would_wait_for(tmp_path, monkeypatch):
-    """With a writer that takes its time."""
-    write_parts, slow = writing.write_parts, threading.Event()
+def test_waiting_is_the_save_in_the_loop_and_what_the_next_would_wait_for(tmp_path, monkeypatch):
+    """By a clock of which a write and the steps of a turn take a second each; a write ends when it is waited for."""
+    now, waited_for = [0.0], threading.Event()
 
-    def written(*arguments):
-        slow.wait(1.0)
-        return write_parts(*arguments)
+    def taking_a_second(function):
+        def call(*arguments):
+            now[0] += 1.0
+            return function(*arguments)
 
-    monkeypatch.setattr(writing, "write_parts", written)
+        return call
+
+    write = taking_a_second(writing.write_parts)
+
+    def write_parts(*arguments):
+        assert waited_for.wait(60.0)
+        return write(*arguments)
+
+    def settle():
+        waited_for.set()
+        real_settle()
+        waited_for.clear()
+
     side = saves.Side(tmp_path, **SMALL)
-    for in_loop in (False, True):
-        assert side.seconds(in_loop=in_loop) < 0.9  # of the steps alone
-    assert side.waits[0] > 0.5
-    assert side.waits[1] >= 1.0
-    side.seconds(saves=False)
-    assert side.waits[2] < 0.5
-    assert side.shares[2] < side.shares[1] < 1.0
+    real_settle = side.trainer.settle
+    monkeypatch.setattr(saves, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(writing, "write_parts", write_parts)
+    monkeypatch.setattr(side.trainer, "settle", settle)
+    monkeypatch.setattr(side.trainer, "advance", taking_a_second(side.trainer.advance))
+    turns = [{"in_loop": False}, {"in_loop": True}, {"saves": False}]
+    assert [side.seconds(**turn) for turn in turns] == [1.0, 1.0, 1.0]
+    assert (side.waits, side.shares) == ([1.0, 1.0, 0.0], [0.5, 0.5, 0.0])
 
 
-def test_the_model_has_25_million_weights():
+def test_model_has_25_million_weights():
     weights = sum(before * after + after for before, after in zip(saves.SIZES, saves.SIZES[1:], strict=False))
     assert math.isclose(weights, 25e6, rel_tol=0.02)
 
 
-def test_the_loop_of_the_page_waits_no_more_than_is_promised():
+def test_page_promises_how_long_the_loop_waits():
     check_promise(PAGE.read_text())
 
 
-def test_a_page_whose_loop_waits_longer_is_found():
+def test_page_whose_loop_waits_longer_is_found():
     page = "<!-- table: saves -->\n<!-- end of saves -->\n"
     for share, step, holds in (("3.0%", "150 ms", True), ("3.1%", "150 ms", False), ("1.0%", "50 ms", False)):
         rows = [

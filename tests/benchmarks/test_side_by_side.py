@@ -4,11 +4,12 @@ import re
 
 from benchmarks import environments
 from benchmarks.side_by_side import __main__ as side_by_side
-from tests.commands import CHECKOUT
+from tests.commands import CHECKOUT, run
 
 
-def test_our_program_learns_and_a_peer_that_is_not_installed_is_a_row(monkeypatch, tmp_path, capsys):
+def test_program_of_ours_learns_and_a_missing_peer_is_a_row(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(environments, "FOLDER", tmp_path)
+    monkeypatch.setattr(side_by_side, "_run", lambda words, folder: run(*words[3:], cwd=folder))
     assert side_by_side.main(["--peers", "jax"]) == 0
     said = capsys.readouterr().out
     (accuracy,) = re.findall(r"^tapeloop +\d+ +(\d\.\d+) ", said, re.MULTILINE)
@@ -16,14 +17,14 @@ def test_our_program_learns_and_a_peer_that_is_not_installed_is_a_row(monkeypatc
     assert "jax         isn't installed: `--prepare` does it" in said
 
 
-def test_a_program_that_learns_nothing_fails(monkeypatch, tmp_path, capsys):
+def test_program_that_learns_nothing_fails(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(environments, "FOLDER", tmp_path)
     monkeypatch.setattr(side_by_side, "ours", lambda folder: (0.1, "why it failed"))
     assert side_by_side.main(["--peers"]) == 1
     assert "why it failed" in capsys.readouterr().out
 
 
-def test_an_environment_made_of_something_else_is_none(monkeypatch, tmp_path):
+def test_environment_made_of_something_else_is_none(monkeypatch, tmp_path):
     monkeypatch.setattr(environments, "FOLDER", tmp_path)
     assert environments.python_of("jax") is None
     (tmp_path / "jax").mkdir()
@@ -33,7 +34,7 @@ def test_an_environment_made_of_something_else_is_none(monkeypatch, tmp_path):
     assert environments.python_of("jax") == tmp_path / "jax" / "bin" / "python"
 
 
-def test_each_program_stands_in_the_page():
+def test_programs_stand_in_the_page():
     page = (CHECKOUT / "docs" / "coming-from.md").read_text()
     for program in side_by_side.programs():
         assert f"<!-- from: benchmarks/side_by_side/{program.name} -->" in page

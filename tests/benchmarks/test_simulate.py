@@ -35,20 +35,20 @@ FLAT = Network(within=LINK, between=LINK)
 JOB = Job(compute=10.0, gradients=16.0)
 
 
-def test_a_ring_sends_two_messages_less_one_each_of_an_nth():
+def test_ring_sends_two_messages_less_one_each_of_an_nth():
     assert ring(1, 16.0, LINK) == 0.0
     assert ring(2, 16.0, LINK) == 2 * (0.25 + 1.0)
     assert ring(4, 16.0, LINK) == 6 * (0.25 + 0.5)
     assert ring(10**6, 16.0, Link(0.0, 8.0)) == pytest.approx(2 * 16 / 8, rel=1e-5)
 
 
-def test_the_slowest_of_two_normal_times_is_expected_one_root_of_pi_above_the_mean():
+def test_slowest_of_two_is_one_root_of_pi_above_the_mean():
     assert slowest(1, 0.3) == 1.0
     assert slowest(2, 1.0) == pytest.approx(1 + 1 / math.sqrt(math.pi), abs=0.03)
     assert slowest(1024, 0.1) > slowest(1000, 0.1)
 
 
-def test_a_step_is_computing_and_then_the_reduction():
+def test_step_is_computing_and_then_the_reduction():
     assert step_seconds(JOB, FLAT, 1) == 10.0
     assert step_seconds(JOB, FLAT, 2) == 12.5
     assert step_seconds(replace(JOB, overlap=0.2), FLAT, 2) == 10.5  # 2 of the 2.5 seconds are hidden
@@ -70,7 +70,7 @@ def test_a_mesh_sums_activations_and_sends_its_part_of_the_gradients():
     assert step_seconds(cut, network, 8) == 10.0 + 3 * ring(4, 8.0, LINK) + ring(2, 4.0, LINK)
 
 
-def test_one_slow_device_slows_all_down_but_where_nobody_waits():
+def test_slow_device_slows_down_all_that_wait():
     free = Network(Link(0.0, math.inf), Link(0.0, math.inf))
     assert step_seconds(JOB, free, 2, slow=5.0) == 5 * step_seconds(JOB, free, 2)
     assert local_step_seconds(JOB, free, 2, local_steps=9, state=16.0, slow=5.0) == 50.0
@@ -100,7 +100,7 @@ def test_fits_find_what_times_were_made_of_and_nothing_below_zero():
     assert pair([1.0, 0.0], [0.0, 1.0], [3.0, -1.0]) == (3.0, 0.0)
 
 
-def test_a_machine_is_found_again_in_what_it_would_have_published():
+def test_fit_finds_a_machine_in_what_it_would_have_published():
     """Of rows that the model itself made there is nothing that the fit doesn't explain."""
     true = published.Machine(Link(0.0, 2e10), spread=0.03)
     rows = {}
@@ -112,12 +112,12 @@ def test_a_machine_is_found_again_in_what_it_would_have_published():
     assert found.link.bandwidth == pytest.approx(2e10)
 
 
-def test_what_was_published_is_within_a_tenth_but_for_what_the_page_names():
+def test_published_rates_are_within_a_tenth_of_the_model():
     beyond = {x.what.partition(",")[0] for x in published.checks() if abs(x.error) > 0.105}
     assert beyond == {"AlexNet", "VGG-16"}
 
 
-def test_processes_are_found_again_in_what_would_have_been_measured():
+def test_fit_finds_processes_in_what_would_have_been_measured():
     true = here.Here(Link(1e-3, 1e9), spread=0.05, product=1e-3)
     points = {measuring.name("unequal", measuring.UNEQUAL): [0.05]}
     for size in (*measuring.FITTED, *measuring.CHECKED, *measuring.CUT):
@@ -149,7 +149,7 @@ def test_pages_and_pictures_hold_what_was_measured():
         assert (CHECKOUT / "docs" / "pictures" / name).read_text() == picture, advice
 
 
-def test_a_table_takes_its_place_and_no_other():
+def test_table_takes_its_place_and_no_other():
     page = "a\n<!-- table: x -->\n<!-- end of x -->\nb\n<!-- table: y -->\nold\n<!-- end of y -->\n"
     new = pages.written(page, {"x": pages.table(["h"], [["1"]])})
     assert pages.written(new, {"x": "other\n"}).count("\n") == new.count("\n") - 2
@@ -157,7 +157,7 @@ def test_a_table_takes_its_place_and_no_other():
     assert new == "a\n<!-- table: x -->\n\n| h |\n| --- |\n| 1 |\n\n<!-- end of x -->\nb\n" + page.partition("b\n")[2]
 
 
-def test_a_picture_has_each_point_where_it_belongs():
+def test_picture_has_each_point_where_it_belongs():
     drawn = ElementTree.fromstring(
         svg([Panel("a & b", {"x": [(1, 0.0), (10, 0.5), (100, 1.0)]}, (1, 10, 100), "n")], upright="y")
     )
@@ -191,7 +191,7 @@ def test_help_needs_no_tensorflow():
 
 
 @pytest.mark.long
-def test_measuring_goes_on_where_it_was_interrupted(tmp_path, monkeypatch):
+def test_measuring_resumes_where_it_was_interrupted(tmp_path, monkeypatch):
     monkeypatch.setattr(measuring, "SECONDS", 0.2)
     points = [(how, measuring.Size(1, 0)) for how in ("apart", "replicas")]
     monkeypatch.setattr(measuring, "POINTS", points[:1])

@@ -27,7 +27,7 @@ def state(pid: int) -> str:
         return stat.read().rpartition(")")[2].split()[0]
 
 
-def test_a_stop_makes_up_for_sleeps_that_were_too_long():
+def test_stop_makes_up_for_sleeps_that_were_too_long():
     ran = elapsed = 0.0
     for overslept in (0.0, 2.0, 7.0, 1.0):
         ran, elapsed = ran + 4.0 + overslept, elapsed + 4.0 + overslept
@@ -37,29 +37,29 @@ def test_a_stop_makes_up_for_sleeps_that_were_too_long():
     assert due(1.0, 9.0, 5.0) == 0.0
 
 
-def test_a_slowed_process_is_stopped_again_and_again_and_then_goes_on():
+def test_slowed_process_is_stopped_again_and_again_and_resumes():
     process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
         with slowed(process.pid, 5.0):
-            seen = []
-            for _ in range(200):
-                time.sleep(0.003)
-                seen.append(state(process.pid))
-        assert 0 < seen.count("T") < 200
+            seen, until = [False], time.monotonic() + 60.0
+            while len(seen) < 5:  # stopped, running, stopped, running
+                assert time.monotonic() < until
+                if (stopped := state(process.pid) == "T") != seen[-1]:
+                    seen.append(stopped)
         assert state(process.pid) != "T"
     finally:
         process.kill()
         process.wait()
 
 
-def test_what_is_kept_is_the_rate_over_the_one_just_before():
+def test_kept_is_the_rate_over_the_one_just_before():
     found = {"runs": {"synchronous, 30 ms": RUN}}
     assert stragglers.kept(RUN) == pytest.approx([0.2, 0.3, 0.3])
     assert "| synchronous, 30 ms | 4 | 90.0 | 24.0 | 0.30 | 0.20 to 0.30 |" in stragglers.rows_of(found)
     assert stragglers.picture(found).count("<circle") == 1
 
 
-def test_what_was_found_is_not_measured_again(tmp_path, monkeypatch):
+def test_measured_runs_are_not_measured_again(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(stragglers, "turns", lambda mode, ms, *_: asked.append(ms) or RUN)
     begun = {"machine": machine(), "products_per_ms": 1.0, "runs": {"synchronous, 3 ms": RUN}}
@@ -70,7 +70,7 @@ def test_what_was_found_is_not_measured_again(tmp_path, monkeypatch):
     assert list(json.loads((tmp_path / "s.json").read_text())["runs"]) == ["synchronous, 3 ms", "synchronous, 30 ms"]
 
 
-def test_the_model_has_no_error_where_runs_are_as_it_says():
+def test_model_has_no_error_if_runs_are_as_it_says():
     """Two workers, one four times slower, that compute for 10 ms and add up in 2."""
     machines = here.Here(Link(1e-3, float("inf")), spread=0.0, product=0.01)
     job = Job(0.01, Size(1, 0).gradients)
@@ -94,7 +94,7 @@ def test_the_model_has_no_error_where_runs_are_as_it_says():
     assert [check.error for check in checks] == pytest.approx([0.0] * 12)
 
 
-def test_the_page_is_right_that_asynchronous_workers_go_on():
+def test_page_is_right_that_asynchronous_workers_continue():
     found = json.loads(MEASURED.read_text())["stragglers"]["runs"]
     for ms in stragglers.MILLISECONDS:
         waiting, going_on = (stragglers.kept(found[f"{mode}, {ms} ms"]) for mode in ("synchronous", "asynchronous"))
@@ -118,7 +118,7 @@ def test_help_needs_no_tensorflow():
 
 
 @pytest.mark.long
-def test_one_round_of_short_steps_by_the_real_command(tmp_path):
+def test_real_command_measures_one_round_of_short_steps(tmp_path):
     modes = [f"local steps, {stragglers.LOCAL_STEPS} a round", "asynchronous"]
     process = started("--rounds=1", "--ms", "3", "--picture=p.svg", "--only", *modes, cwd=tmp_path)
     printed, _ = process.communicate(timeout=900)
@@ -130,7 +130,7 @@ def test_one_round_of_short_steps_by_the_real_command(tmp_path):
 
 
 @pytest.mark.long
-def test_nothing_stays_behind_a_command_that_is_told_to_stop(tmp_path):
+def test_stopped_command_leaves_no_process(tmp_path):
     process = started("--ms", "3", "--only", "one process", cwd=tmp_path)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     while not (begun := children.read_text().split()):
