@@ -35,6 +35,12 @@ def checkpoints_in(directory: Path) -> list[tuple[int, Path]]:
     return sorted(steps, key=lambda step_and_path: (-step_and_path[0], step_and_path[1].name))
 
 
+def step_of_name(path: Path) -> int | None:
+    """Returns the step that a checkpoint's folder is named by; `None` where a user has given it another name."""
+    match = _NAME.fullmatch(path.name)
+    return int(match[1]) if match else None
+
+
 @contextlib.contextmanager
 def plainly_named(directory: Path) -> Iterator[str]:
     """Lends a directory a name that TensorFlow can read from.

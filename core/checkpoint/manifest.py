@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from core.checkpoint import parts
-from core.checkpoint.files import file_sha256, plain_file, reason
+from core.checkpoint.files import file_sha256, plain_file, reason, step_of_name
 from core.checkpoint.parts import InParts, Typed, read_part
 
 Variables = Mapping[str, tf.Variable]  # by path
@@ -118,7 +118,10 @@ def read_manifest(path: Path) -> Manifest:
         content = json.loads(text)
         if not isinstance(content, dict) or content.pop("sha256", None) != _content_sha256(content):
             raise DamagedError(f"`{MANIFEST}` is not as it was written")
-        return _parsed(path, content)
+        manifest = _parsed(path, content)
+        if step_of_name(path) not in (None, manifest.step):
+            raise DamagedError(f"its folder is that of another step: `{MANIFEST}` is of step {manifest.step}")
+        return manifest
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -270,6 +271,22 @@ def test_damage_after_the_look_is_an_error(tmp_path, damage):
     damage(manifest.path)
     with pytest.raises(CheckpointError, match="step-000000010"):
         checkpoint.restore(manifest, model(2))
+
+
+def test_copy_in_the_folder_of_another_step_is_damaged(tmp_path):
+    for step in (50, 80):
+        save(tmp_path, model(step), step, keep=9)
+    shutil.copytree(tmp_path / "step-000000050", tmp_path / "step-000000500")
+    warnings = []
+    assert checkpoint.newest(tmp_path, warn=warnings.append).step == 80
+    (warning,) = warnings
+    assert "its folder is that of another step: `manifest.json` is of step 50" in warning
+
+
+def test_checkpoint_may_be_read_from_a_folder_of_any_other_name(tmp_path):
+    save(tmp_path, model(1), 50)
+    (tmp_path / "step-000000050").rename(tmp_path / "best")
+    assert manifests.verified(tmp_path / "best").step == 50
 
 
 # --- Places that can't be used ---------------------------------------------------------------------------------------
