@@ -12,7 +12,7 @@ import contextlib
 import contextvars
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import tensorflow as tf
 
@@ -201,12 +201,24 @@ def _of_floats(name: str, make: Callable[[Rng, Sequence[int], tf.DType], tf.Tens
             raise ValueError(
                 f"`dtype` of `{name}` is {dtype.name}; parameters are floats: leave it out, or `tf.cast` what it makes."
             )
+        shape = _numbers(name, shape)
         if is_undrawn():
             return tf.zeros(shape, dtype)
         _announce.get()(math.prod(shape) * dtype.size)
         return make(rng, shape, dtype)
 
     return checked
+
+
+def _numbers(name: str, shape: Any) -> list[int]:
+    """Returns the sizes of a shape, which may be a tensor whose value is known."""
+    known = tf.get_static_value(shape) if tf.is_tensor(shape) else shape
+    if known is None:
+        raise ValueError(
+            f"`shape` of `{name}` is a tensor whose value isn't known while tracing; a parameter has a fixed size: "
+            "give numbers, as `x.shape` has them, not `tf.shape(x)`."
+        )
+    return [int(size) for size in known]
 
 
 def _at_centre(matrix: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
