@@ -158,4 +158,4 @@ def _same_figures(one: Run, other: Run) -> str:
 
 def _is_learnt(name: str) -> bool:
     """Tells whether a figure is a loss or a metric, and no speed, rate or ratio."""
-    return name.rpartition("/")[2] in ("loss", "accuracy", "real accuracy", "fake accuracy")
+    return name.rpartition("/")[2] in ("loss", "accuracy", "real_accuracy", "fake_accuracy")

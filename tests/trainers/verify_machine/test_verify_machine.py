@@ -2,8 +2,11 @@
 
 import json
 
+import numpy as np
 import pytest
 
+from core.losses.adversarial import non_saturating
+from core.telemetry import JsonLines
 from tests.written_runs import write_run
 from trainers.runs.read import read_run
 from trainers.verify_machine import __main__ as command
@@ -32,6 +35,19 @@ def test_figures_that_differ_are_named(tmp_path, wrong):
     other = write_run(tmp_path / "other", losses={**LOSSES, **wrong}, split="train")
     with pytest.raises(FailedError, match="`train/loss` is off by"):
         checks._same_figures(read_run(one), read_run(other))
+
+
+@pytest.mark.parametrize("name", ["loss", "accuracy", *non_saturating().accuracy(np.zeros([1]), np.zeros([1]))])
+def test_difference_in_each_figure_that_is_learnt_is_seen(tmp_path, name):
+    runs = []
+    for which, value in (("one", 0.5), ("other", 0.51)):
+        path = write_run(tmp_path / which, losses={}, exit_code=None)
+        metrics = JsonLines(path / "metrics.jsonl", 0)
+        metrics.write(20, "train", {f"d/{name}": value, "examples_per_second": 1.0 + value})
+        metrics.close()
+        runs.append(read_run(path))
+    with pytest.raises(FailedError, match=f"`train/d/{name}` is off by"):
+        checks._same_figures(*runs)
 
 
 def test_runs_without_figures_in_common_are_no_pass(tmp_path):
@@ -66,7 +82,7 @@ def test_kernels_are_right_here_and_a_wrong_one_is_named(monkeypatch, lab):
             checks.kernels(lab)
 
 
-def test_what_fails_is_a_line_of_the_report_and_the_others_are_made(lab):
+def test_check_that_fails_is_a_line_of_the_report_and_the_others_are_made(lab):
     def fails(lab):
         raise FailedError("3 | 4 differ")
 
@@ -90,7 +106,7 @@ def test_a_command_that_fails_is_told_with_its_error_and_where_the_rest_is(lab):
         (["--out={out}"], "holds an earlier report"),
     ],
 )
-def test_what_is_refused(tmp_path, capsys, monkeypatch, words, said):
+def test_flags_that_are_wrong_are_refused(tmp_path, capsys, monkeypatch, words, said):
     (tmp_path / "report.md").write_text("")
     monkeypatch.chdir(tmp_path)
     assert command.main([word.format(out=tmp_path) for word in words]) == 2
@@ -98,7 +114,7 @@ def test_what_is_refused(tmp_path, capsys, monkeypatch, words, said):
 
 
 @pytest.mark.long
-def test_it_verifies_this_machine(tmp_path, capsys):
+def test_command_verifies_this_machine(tmp_path, capsys):
     words = ["--only=learns", "--only=replicates", "--only=places", "--only=cuts", "--only=compiles"]
     assert command.main([f"--out={tmp_path / 'out'}", *words]) == 0
     assert "none of 5 checks failed" in capsys.readouterr().out
