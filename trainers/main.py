@@ -5,6 +5,11 @@ once.
 """
 
 if __name__ == "__main__":
+    if not __package__:  # then `trainers/` itself is searched for modules, and hides some of Python's own
+        import sys
+
+        sys.stderr.write("error: `trainers/main.py` is run as a file. Run it as `python -m trainers.main`.\n")
+        sys.exit(2)
     from trainers.beginning import begin
 
     begin()
