@@ -1,4 +1,4 @@
-"""A moment of a run that is come to again is that moment, bit for bit."""
+"""Replaying training up to a step gives the variables of the run, bit for bit."""
 
 import numpy as np
 import pytest
@@ -8,11 +8,13 @@ from core.testing import on_virtual_cpus
 from tests.trainers.trainer_lab import make, train
 from trainers.again import come_before_bad_step, pass_steps
 
-EVERY = {"steps": 20, "chunk_steps": 5, "log_every": 10, "checkpoint_every": 5, "keep_checkpoints": 9}
 
-
-def manifest_of(trainer, step):
-    return checkpoint.newest(trainer.workdir.checkpoints, warn=pytest.fail, up_to=step)
+def trained(tmp_path, replicas):
+    """Returns a trainer whose run of 15 steps has a checkpoint of every fifth, and a function that returns them."""
+    how = {"steps": 15, "chunk_steps": 5, "log_every": 15, "checkpoint_every": 5, "keep_checkpoints": 9}
+    train(trainer := make(tmp_path, strategy=on_virtual_cpus(replicas) if replicas > 1 else None, **how))
+    trainer.settle()
+    return trainer, lambda step: checkpoint.newest(trainer.workdir.checkpoints, warn=pytest.fail, up_to=step)
 
 
 def hashes(trainer):
@@ -20,25 +22,16 @@ def hashes(trainer):
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_steps_that_are_passed_end_in_the_bits_of_training(replicas, tmp_path):
-    def again():
-        return make(tmp_path, strategy=on_virtual_cpus(replicas) if replicas > 1 else None, **EVERY)
-
-    train(again())
-    trainer = again()
-    trainer.state.restore(manifest_of(trainer, 5))
+def test_replayed_steps_end_in_the_bits_of_training(replicas, tmp_path):
+    trainer, saved = trained(tmp_path, replicas)
+    trainer.state.restore(saved(5))
     pass_steps(trainer, 12)  # within a chunk
     pass_steps(trainer, 15)
-    saved = manifest_of(trainer, 15)
-    assert saved.step == trainer.step == 15
-    assert hashes(trainer) == {path: v.sha256 for path, v in saved.variables.items() if path in hashes(trainer)}
-
-
-def test_the_first_step_that_leaves_what_is_not_finite_is_gone_back_to(tmp_path):
-    train(trainer := make(tmp_path, **EVERY))
-    manifest = manifest_of(trainer, 10)
-    trainer = make(tmp_path, **EVERY)
-    assert come_before_bad_step(trainer, manifest, 13) == 13
+    assert saved(15).step == trainer.step == 15
+    assert hashes(trainer) == {path: v.sha256 for path, v in saved(15).variables.items() if path in hashes(trainer)}
+    if replicas > 1:
+        return
+    assert come_before_bad_step(trainer, saved(10), 13) == 13
     whole = hashes(trainer)
     pass_steps_as_they_are = trainer.take_steps
 
@@ -49,5 +42,5 @@ def test_the_first_step_that_leaves_what_is_not_finite_is_gone_back_to(tmp_path)
             variable.assign(variable + np.inf)
 
     trainer.take_steps = struck
-    assert come_before_bad_step(trainer, manifest, 16) == 13
+    assert come_before_bad_step(trainer, saved(10), 15) == 13
     assert hashes(trainer) == whole

@@ -1,15 +1,15 @@
-"""An example that isn't finite is named where a step or an evaluation fails for it, and only there."""
+"""A step or an evaluation that an example spoils names it; other failures blame no example."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from trainer_lab import make, train
 
 from core.data import ArraySource
 from core.distribution import mirrored
 from core.errors import DataError, NotFiniteError
 from core.optimizers import sgd
 from core.task import Compute, Loss, Task, Update
+from tests.trainers.trainer_lab import make, train
 from trainers.evaluator import Evaluator
 from trainers.experiment import Experiment
 
@@ -54,11 +54,14 @@ def points(size=24, **bad):
     return ArraySource(arrays, name="points", place="/data/points")
 
 
+ONE_STEP = {"global_batch_size": 24, "steps": 1, "chunk_steps": 1, "log_every": 1}
+
+
 def task(**options):
     return lambda *, rng: Line(rng=rng, **options)
 
 
-@pytest.mark.parametrize(("replicas", "microbatches", "value"), [(1, 1, np.nan), (1, 2, -np.inf), (2, 2, np.nan)])
+@pytest.mark.parametrize(("replicas", "microbatches", "value"), [(1, 2, -np.inf), (2, 1, np.nan)])
 def test_the_example_of_a_bad_step_is_named(tmp_path, replicas, microbatches, value):
     source = points(x=((17, 1), value))
     strategy = mirrored(replicas=replicas) if replicas > 1 else None
@@ -74,34 +77,23 @@ def test_the_example_of_a_bad_step_is_named(tmp_path, replicas, microbatches, va
     assert error.value.exit_code == 4
 
 
-def test_all_examples_of_the_step_are_counted(tmp_path):
+def test_bad_examples_of_a_step_are_counted(tmp_path):
     source = points(x=((slice(3, 8), 0), np.inf))
-    trainer = make(tmp_path, task=task(), source=source, global_batch_size=24, steps=1, chunk_steps=1, log_every=1)
+    trainer = make(tmp_path, task=task(), source=source, **ONE_STEP)
     with pytest.raises(DataError, match=r"has inf in `x` at \[0\]; 4 more of these 24 examples aren't finite in it"):
         train(trainer)
 
 
-def test_a_value_that_reaches_the_bad_phase_through_another_is_blamed(tmp_path):
-    source = points(y=(5, np.nan))
-    settings = {"global_batch_size": 24, "steps": 1, "chunk_steps": 1, "log_every": 1}
-    trainer = make(tmp_path, task=task(through=True), source=source, **settings)
+@pytest.mark.parametrize("reads", ["through", "product"])
+def test_value_that_another_phase_or_the_gradient_alone_reads_is_blamed(reads, tmp_path):
+    trainer = make(tmp_path, task=task(**{reads: True}), source=points(y=(5, np.nan)), **ONE_STEP)
     with pytest.raises(DataError, match=r"example 5 of source `points` .* has nan in `y`\. Repair"):
         train(trainer)
 
 
-def test_a_gradient_lost_to_a_value_that_was_left_out_of_the_loss_is_its_fault(tmp_path):
-    source = points(y=(5, np.nan))
-    settings = {"global_batch_size": 24, "steps": 1, "chunk_steps": 1, "log_every": 1}
-    trainer = make(tmp_path, task=task(product=True), source=source, **settings)
-    with pytest.raises(DataError, match=r"example 5 of source `points` .* has nan in `y`\. Repair"):
-        train(trainer)
-
-
-@pytest.mark.parametrize("bad", [{"y": (slice(None), np.nan)}, {"x": (slice(None), np.nan)}])
-def test_values_that_are_not_read_or_are_selected_around_are_not_blamed(tmp_path, bad):
-    settings = {"global_batch_size": 24, "steps": 1, "chunk_steps": 1, "log_every": 1}
-    train(make(tmp_path, task=task(select=True), source=points(**bad), **settings))
-    trainer = make(tmp_path, "bad", task=task(select=True, scale=1e39), source=points(**bad), **settings)
+def test_values_that_are_not_read_or_are_selected_around_are_not_blamed(tmp_path):
+    source = points(x=(slice(None), np.nan), y=(slice(None), np.nan))  # `x` is selected around, `y` isn't read
+    trainer = make(tmp_path, task=task(select=True, scale=1e39), source=source, **ONE_STEP)
     with pytest.raises(NotFiniteError, match="step 0 is not finite: in phase `fit`, `loss` is "):
         train(trainer)
 
@@ -114,22 +106,20 @@ class Root(Line):
         return Loss(tf.where(tf.math.is_finite(batch["y"]), w + tf.zeros_like(batch["y"]), 0.0))
 
 
-def test_a_gradient_that_is_lost_to_the_weights_is_not_blamed_on_values_that_were_left_out(tmp_path):
-    settings = {"global_batch_size": 24, "steps": 1, "chunk_steps": 1, "log_every": 1}
-    trainer = make(tmp_path, task=lambda *, rng: Root(rng=rng), source=points(y=(5, np.nan)), **settings)
+def test_gradient_lost_to_the_weights_is_not_blamed_on_values_left_out(tmp_path):
+    trainer = make(tmp_path, task=lambda *, rng: Root(rng=rng), source=points(y=(5, np.nan)), **ONE_STEP)
     with pytest.raises(NotFiniteError, match="the loss of phase `fit` was, but not the gradient of `w`"):
         train(trainer)
 
 
-def test_a_step_that_fails_otherwise_when_it_is_done_again_is_still_not_finite(tmp_path):
+def test_step_that_fails_otherwise_when_repeated_is_still_not_finite(tmp_path):
     class Traced(Line):
         def loss(self, batch, rng):
             if tf.executing_eagerly():
                 raise KeyError("eager")
             return Loss(super().loss(batch, rng).per_example * np.inf)
 
-    settings = {"global_batch_size": 24, "steps": 1, "chunk_steps": 1, "log_every": 1}
-    trainer = make(tmp_path, task=lambda *, rng: Traced(rng=rng), source=points(), **settings)
+    trainer = make(tmp_path, task=lambda *, rng: Traced(rng=rng), source=points(), **ONE_STEP)
     with pytest.raises(NotFiniteError, match=r"step 0 is not finite.*ended in KeyError: 'eager'"):
         train(trainer)
 
@@ -147,12 +137,12 @@ def test_the_example_of_a_bad_evaluation_is_named(replicas):
     )
 
 
-def test_an_evaluation_that_overflows_on_good_data_says_so_by_its_figure():
+def test_evaluation_that_overflows_on_good_data_returns_infinity():
     experiment = Experiment(task=task(scale=1e39), train_source=points())
     assert np.isinf(Evaluator(experiment, points(y=(3, np.nan)), global_batch_size=8).evaluate()["loss"])
 
 
-def test_a_label_is_named_by_which_a_step_failed_that_was_handed_out(tmp_path, monkeypatch):
+def test_label_that_a_server_refuses_is_named(tmp_path, monkeypatch):
     """By parameter servers, it is waited for behind the chunk: see `ServedExchange.settle`."""
     source = ArraySource({"x": np.ones([64, 2], "float32")}, name="answers")
     trainer = make(tmp_path, task=Line, source=source)

@@ -1,4 +1,4 @@
-"""Chunks of a run, of which a thread may fetch the next while the loop takes one."""
+"""Chunks of a run: a thread may fetch the next one while the loop takes one."""
 
 import contextlib
 import dataclasses
@@ -14,7 +14,7 @@ from core.distribution import MeshStrategy, ServedStrategy
 from core.errors import DataError
 from tests.commands import run
 from tests.trainers.command_lab import write_task
-from tests.trainers.trainer_lab import make
+from tests.trainers.trainer_lab import make, untrained
 from trainers.hooks import Hook
 from trainers.input import Chunks
 
@@ -25,7 +25,7 @@ def thread():
         yield thread
 
 
-def test_chunks_come_in_their_order_whoever_fetches_them_and_looks_at_them(thread):
+def test_chunks_come_in_their_order_whoever_fetches_them(thread):
     chunks = Chunks(iter(range(100)))
     assert (next(chunks), chunks.peek(within=True), chunks.peek(within=False)) == (0, 0, 1)
     chunks.fetch_next(thread)  # it is there already
@@ -36,7 +36,7 @@ def test_chunks_come_in_their_order_whoever_fetches_them_and_looks_at_them(threa
     assert [next(chunks) for _ in range(3)] == [2, 3, 4]
 
 
-def test_a_chunk_is_fetched_while_another_is_taken(thread):
+def test_chunk_is_fetched_while_another_is_taken(thread):
     asked, may = threading.Event(), threading.Event()
 
     def slow():
@@ -53,7 +53,7 @@ def test_a_chunk_is_fetched_while_another_is_taken(thread):
     assert next(chunks) == 1
 
 
-def test_what_goes_wrong_in_the_thread_is_raised_where_the_chunk_is_taken(thread):
+def test_error_of_the_thread_is_raised_where_the_chunk_is_taken(thread):
     def spoiled():
         yield 0
         raise DataError("example 7 is spoiled")
@@ -66,7 +66,7 @@ def test_what_goes_wrong_in_the_thread_is_raised_where_the_chunk_is_taken(thread
         next(chunks)
 
 
-def test_chunks_that_are_handed_over_are_fetched_by_the_thread_that_takes_them(thread):
+def test_chunks_handed_over_are_fetched_by_the_thread_that_takes_them(thread):
     by = []
 
     def noted():
@@ -82,7 +82,7 @@ def test_chunks_that_are_handed_over_are_fetched_by_the_thread_that_takes_them(t
 
 
 @pytest.mark.parametrize("kind", [MeshStrategy, ServedStrategy])
-def test_a_mesh_and_servers_hand_chunks_over(kind, tmp_path, thread):
+def test_mesh_and_servers_hand_chunks_over(kind, tmp_path, thread):
     input = make(tmp_path).input
     input.strategy = object.__new__(kind)
     chunks = input.chunks_from(0)
@@ -91,7 +91,7 @@ def test_a_mesh_and_servers_hand_chunks_over(kind, tmp_path, thread):
     assert chunks._ahead is None
 
 
-def test_chunks_that_are_closed_have_dropped_what_makes_them(thread):
+def test_closed_chunks_have_dropped_their_generator(thread):
     dropped = []
 
     def endless():
@@ -110,7 +110,7 @@ def test_chunks_that_are_closed_have_dropped_what_makes_them(thread):
 
 
 @pytest.mark.parametrize("steps", [20, 0])
-def test_a_call_from_python_drops_what_reads_ahead_however_it_ends(steps, tmp_path, monkeypatch):
+def test_call_from_python_closes_its_chunks_however_it_ends(steps, tmp_path, monkeypatch):
     closed = []
     monkeypatch.setattr(Chunks, "close", lambda self: closed.append(self))
     trainer = make(tmp_path)
@@ -126,8 +126,8 @@ def test_a_call_from_python_drops_what_reads_ahead_however_it_ends(steps, tmp_pa
     assert len(closed) == 1
 
 
-def test_a_run_fetches_no_chunk_beyond_its_last_step(tmp_path):
-    trainer, fetched = make(tmp_path, steps=25, log_every=10), []
+def test_run_fetches_no_chunk_beyond_its_last_step(tmp_path):
+    trainer, fetched = make(tmp_path, steps=25, log_every=None), []
     chunks_from = trainer.input.chunks_from
 
     def counted(*arguments, **options):
@@ -136,12 +136,13 @@ def test_a_run_fetches_no_chunk_beyond_its_last_step(tmp_path):
             yield chunk
 
     trainer.input.chunks_from = lambda *arguments, **options: Chunks(counted(*arguments, **options))
+    trainer.program = untrained
     trainer.train()
     assert [name.split("_")[0] for name in fetched] == ["MainThread", "next chunk", "next chunk"]
     assert not any(thread.name.startswith("next chunk") for thread in threading.enumerate())
 
 
-def test_examples_that_a_source_cannot_give_end_the_run_after_the_steps_before(tmp_path):
+def test_unreadable_example_ends_the_run_after_the_steps_before(tmp_path):
     data = digits("train")
 
     def spoiled(seed, epoch):
@@ -150,7 +151,8 @@ def test_examples_that_a_source_cannot_give_end_the_run_after_the_steps_before(t
                 raise ValueError("this one is spoiled")
             yield example
 
-    trainer = make(tmp_path, source=Stream(spoiled), steps=50, chunk_steps=1, log_every=1)
+    trainer = make(tmp_path, source=Stream(spoiled), steps=50, chunk_steps=1, log_every=None)
+    trainer.program = untrained
     with pytest.raises(ValueError, match="this one is spoiled"):
         trainer.train()
     assert trainer.step == 150 // trainer.settings.global_batch_size
@@ -158,16 +160,18 @@ def test_examples_that_a_source_cannot_give_end_the_run_after_the_steps_before(t
 
 
 SLOW = """
-import os, signal, time
+import os, signal, threading
 from trainers.hooks import Hook
 
-MADE = []
+MADE, THIRD = [], threading.Event()
 
 class Slow(ArraySource):
     def gather(self, indices):
         def wait(indices):
             MADE.append(0)
-            time.sleep(100.0 if len(MADE) >= 3 else 0.0)
+            if len(MADE) >= 3:
+                THIRD.set()
+                threading.Event().wait(100)
             return indices
 
         return super().gather(tf.ensure_shape(tf.numpy_function(wait, [indices], tf.int64), indices.shape))
@@ -179,14 +183,13 @@ def slow():
 @gin.configurable
 class Stop(Hook):
     def __call__(self, run):
-        while len(MADE) < 3:
-            time.sleep(0.01)
+        assert THIRD.wait(60)
         os.kill(os.getpid(), signal.SIGTERM)
 """
 
 
 def test_a_run_that_stops_while_its_source_is_slow_comes_to_its_end(tmp_path):
-    """Python code makes a later chunk just then: at its own end Python stops that thread, and would wait for it."""
+    """Python code makes a later chunk at that moment: Python stops that thread as it ends, and would wait for it."""
     flags = [
         write_task(tmp_path, outside=SLOW),
         "--gin_param=Experiment.train_source = @slow()",

@@ -1,4 +1,4 @@
-"""Several sources that are held out, each by its name: evaluated together, written apart."""
+"""`Experiment.eval_sources`: named sources are evaluated together and written apart."""
 
 import json
 
@@ -25,7 +25,7 @@ EXAMPLES = TEST.gather(tf.range(len(TEST), dtype=tf.int64))
 
 
 def part(count, noise=0.0):
-    """The first test digits, under noise."""
+    """Returns the first test digits, under noise."""
     image = EXAMPLES["image"].numpy()[:count]
     noisy = image + noise * np.random.RandomState(0).randn(*image.shape)
     return ArraySource({"image": noisy.astype("float32"), "label": EXAMPLES["label"].numpy()[:count]}, name="part")
@@ -36,7 +36,7 @@ def figures_of(lines, step=40):
 
 
 def test_each_source_has_the_figures_that_it_has_alone(tmp_path):
-    """Averages of weights and traces are shared; which source was traced first changes nothing."""
+    """Averages of weights and traces are shared, and the order of tracing changes nothing."""
 
     def averaging(*, rng):
         return MlpClassifier(rng=rng, sizes=[64, 10], optimizer=chain(sgd(0.3), ema(0.8, debias=False)))
@@ -45,8 +45,9 @@ def test_each_source_has_the_figures_that_it_has_alone(tmp_path):
     trainer = make(tmp_path, task=averaging, eval_source=part(100), eval_sources=sources)
     found = figures_of(train(trainer))
     assert list(found) == ["eval", "eval/clean", "eval/noisy", "eval/few"]
-    for split, source in trainer.experiment.held_out.items():
-        assert found[split] == Evaluator(trainer.experiment, source).evaluate(), split
+    for split in ("eval/noisy", "eval/few"):  # of all rows, and of another number
+        alone = Evaluator(trainer.experiment, trainer.experiment.held_out[split]).evaluate()
+        assert found[split] == alone, split
     assert found["eval/noisy"]["accuracy"] < found["eval/clean"]["accuracy"]
     evaluators = trainer.evaluations._evaluators
     assert evaluators["eval/noisy"].sums is evaluators["eval/clean"].sums
@@ -54,7 +55,7 @@ def test_each_source_has_the_figures_that_it_has_alone(tmp_path):
     assert len({id(each.averaged.task) for each in evaluators.values()}) == 1
 
 
-def test_they_change_no_weight_and_what_a_run_remembers_is_theirs_too(tmp_path):
+def test_eval_sources_change_no_weight_and_their_figures_are_remembered(tmp_path):
     sources = {"noisy": part(20, noise=2.0)}
     trainer = make(tmp_path, "with", eval_source=TEST, eval_sources=sources, evaluate_every=20)
     lines = train(trainer)
@@ -69,12 +70,10 @@ def test_they_change_no_weight_and_what_a_run_remembers_is_theirs_too(tmp_path):
     assert resumed.evaluation == trainer.evaluation
 
 
-def test_without_an_eval_source_the_named_ones_are_evaluated_all_the_same(tmp_path):
+def test_named_sources_alone_are_evaluated(tmp_path):
     trainer = make(tmp_path, eval_sources={"few": part(7)}, evaluate_every=20)
-    assert [(step, split) for step, split, _ in train(trainer) if split != "train"] == [
-        (20, "eval/few"),
-        (40, "eval/few"),
-    ]
+    evaluated = [(step, split) for step, split, _ in train(trainer) if split != "train"]
+    assert evaluated == [(20, "eval/few"), (40, "eval/few")]
     assert trainer.evaluation.keys() == {"few/loss", "few/accuracy"}
 
 
@@ -98,7 +97,7 @@ def shaped(height, width):
         ({"a": Stream(lambda seed, epoch: iter([{"x": 1.0}]))}, r"`Experiment.eval_sources\['a'\]` is the stream"),
     ],
 )
-def test_what_no_source_can_be_called_or_be_is_refused(sources, says):
+def test_unusable_names_and_sources_are_refused(sources, says):
     with pytest.raises((ConfigurationError, DataError), match=says):
         Evaluations(Experiment(task=small_mlp, train_source=TEST, eval_sources=sources))
 
@@ -113,7 +112,7 @@ FLAGS = [f"--gin_file={CONFIGS / 'digits_linear.gin'}", *(f"--gin_param=Trainer.
 
 
 def test_from_gin_into_every_file_of_a_run(tmp_path):
-    """A run that began without them goes on with them: they are no part of what it is."""
+    """A run that began without named sources resumes with them: they are no part of its identity."""
     assert run(*FLAGS, "--workdir=run", cwd=tmp_path).returncode == 0
     named = [*FLAGS, *(f"--gin_param={text}" for text in NAMED), "--gin_param=Trainer.steps = 40"]
     done = run(*named, "--workdir=run", cwd=tmp_path)
@@ -139,15 +138,12 @@ def bound(*params):
 @pytest.mark.parametrize(
     ("params", "says"),
     [
-        (
-            ["eval_sources = {'a': @noisy/digits()}", "nosiy/digits.split = 'test'"],
-            "Did you mean `noisy`",
-        ),
+        (["eval_sources = {'a': @noisy/digits()}", "nosiy/digits.split = 'test'"], "Did you mean `noisy`"),
         (["eval_sources = {'a': @adamw()}"], r"`eval_sources` is given .* `Mapping\[str, Source\]`"),
         (["eval_sources = {'a': @digist()}"], r"Did you mean `digits`\?"),
         (["eval_sources = {'a': @digits(), 'a': @digits()}"], "'a' stands twice in one dictionary"),
     ],
 )
-def test_a_mistake_in_gin_is_named_before_anything_is_made(params, says):
+def test_mistake_in_gin_is_named_before_anything_is_made(params, says):
     with pytest.raises(ConfigurationError, match=says):
         bound(f"Experiment.{params[0]}", *params[1:])

@@ -1,4 +1,4 @@
-"""Each checkpoint of a run is evaluated once beside it, whatever becomes of the run, the checkpoints or the process."""
+"""`--mode=evaluate_continuously` evaluates each checkpoint of a run once, next to it, whatever ends or is damaged."""
 
 import json
 import shutil
@@ -27,7 +27,7 @@ STEPS = (10, 20, 30, 40)
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A run's checkpoints, and what evaluating each of them gives."""
+    """A run's checkpoints, and the figures of each."""
     folder = tmp_path_factory.mktemp("trained")
     trainer = make(folder, checkpoint_every=10, keep_checkpoints=4)
     train(trainer)
@@ -43,7 +43,7 @@ def newest_up_to(trainer, step):
 
 
 class World:
-    """What happens in a run's folder while somebody waits beside it: at each look the next thing."""
+    """Changes a run's folder while it is watched: at each look the next thing happens."""
 
     def __init__(self, trained, tmp_path, **held_out):
         self.trained, self.tmp_path = trained, tmp_path
@@ -99,7 +99,7 @@ def world(trained, tmp_path):
     return World(trained, tmp_path)
 
 
-def test_each_checkpoint_is_evaluated_as_it_comes_until_the_run_is_over(world):
+def test_checkpoints_are_evaluated_as_they_come_until_the_run_is_over(world):
     world.follow(world.begin, lambda: world.save(10), lambda: world.save(20, 30), lambda: (world.save(40), world.end()))
     assert [(line["step"], line["split"]) for line in world.lines] == [(step, "eval") for step in STEPS]
     for line in world.lines:
@@ -114,7 +114,7 @@ def test_each_checkpoint_is_evaluated_as_it_comes_until_the_run_is_over(world):
     assert list((world.workdir.evaluation_events / "eval").glob("events.*"))
 
 
-def test_started_again_it_evaluates_only_what_it_has_no_figures_of(world, monkeypatch):
+def test_evaluation_started_again_skips_checkpoints_with_figures(world, monkeypatch):
     world.save(10, 20)
     with pytest.raises(IndexError):  # nothing more happens
         world.follow()
@@ -148,11 +148,7 @@ def test_damaged_replaced_and_vanished_checkpoints_end_nothing(world):
         return restore(manifest)
 
     beside.trainer.state.restore = vanishing
-    world.happens = [
-        lambda: None,
-        lambda: world.save(20),
-        lambda: (world.save(40), world.end()),
-    ]
+    world.happens = [lambda: None, lambda: world.save(20), lambda: (world.save(40), world.end())]
     beside.follow(None)
     damaged = [text for text in world.said if "damaged" in text]
     assert len([text for text in damaged if "step-000000020" in text]) == 1
@@ -161,7 +157,7 @@ def test_damaged_replaced_and_vanished_checkpoints_end_nothing(world):
     assert world.lines[1]["loss"] == world.trained.figures[20]["loss"]
 
 
-def test_nothing_is_kept_of_an_evaluation_that_a_signal_ends(world):
+def test_evaluation_that_a_signal_ends_keeps_nothing(world):
     world.save(10)
     world.held_out = {"eval_sources": {"a": digits("test"), "b": digits("test")}}
     beside = world.beside()
@@ -180,7 +176,7 @@ def test_nothing_is_kept_of_an_evaluation_that_a_signal_ends(world):
     assert not world.workdir.evaluations.exists()
 
 
-def test_who_waits_in_vain_and_what_is_of_another_run_is_told(world):
+def test_timeouts_and_other_configurations_end_the_evaluation(world):
     with pytest.raises(PeerLostError, match=r"waited 3 s \(`--timeout`\) for a run to begin in") as lost:
         world.follow(*[lambda: None] * 3, timeout=3)
     assert lost.value.exit_code == 6
@@ -208,7 +204,7 @@ def test_who_waits_in_vain_and_what_is_of_another_run_is_told(world):
         (3, 20, "not finite", "exit code 3 (not finite)"),
     ],
 )
-def test_a_run_is_over_where_nobody_is_asked_to_start_it_again(tmp_path, code, step, reason, says):
+def test_run_is_over_unless_it_will_be_started_again(tmp_path, code, step, reason, says):
     workdir = Workdir(tmp_path)
     assert how_it_ended(workdir, 40) is None
     workdir.write_result(step=step, exit_code=code, reason=reason, evaluation={})
@@ -219,7 +215,7 @@ def test_a_run_is_over_where_nobody_is_asked_to_start_it_again(tmp_path, code, s
     holder._lock.close()
 
 
-def test_a_flag_that_makes_no_sense_is_refused(tmp_path):
+def test_unusable_timeout_is_refused(tmp_path):
     flags = [f"--gin_file={CONFIGS / 'digits_linear.gin'}", "--mode=evaluate_continuously"]
     refused(*flags, "--timeout=0", cwd=tmp_path, exit_code=2, says=["`--timeout` is 0"])
     refused(*flags[:1], "--timeout=5", cwd=tmp_path, exit_code=2, says=["`--timeout` has no effect"])
