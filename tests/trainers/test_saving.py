@@ -1,19 +1,20 @@
-"""A run that goes on while its checkpoints are written, and waits for them where it has to."""
+"""Training continues while a checkpoint is written, and waits for it where it must."""
 
 import json
 import signal
 import threading
-import types
+from concurrent import futures
+from types import SimpleNamespace
 
 import pytest
+from policy_lab import struck, trainer_of
 
 from core import checkpoint
 from core.checkpoint import saves, write
 from core.errors import CheckpointError, DataError, PreemptedError
 from tests.commands import CONFIGS, run
 from tests.core.checkpoint_lab import fail
-from tests.trainers.test_policies import struck, trainer_of
-from tests.trainers.trainer_lab import make, train
+from tests.trainers.trainer_lab import make, train, untrained
 from trainers import recovery, training
 from trainers import trainer as module
 from trainers.hooks import Hook
@@ -37,80 +38,70 @@ class At(Hook):
 
 @pytest.fixture
 def held(monkeypatch):
-    """Lets no writer begin before it is set."""
+    """Holds the writer of checkpoints until somebody waits for it."""
     released, write_parts = threading.Event(), saves.write_parts
 
-    def waiting(*arguments):
+    def writing(*arguments):
         assert released.wait(60)
         return write_parts(*arguments)
 
-    monkeypatch.setattr(saves, "write_parts", waiting)
+    def waiting(*arguments, **options):
+        released.set()
+        return futures.wait(*arguments, **options)
+
+    patched = SimpleNamespace(wait=waiting, ThreadPoolExecutor=futures.ThreadPoolExecutor)
+    monkeypatch.setattr(saves, "write_parts", writing)
+    monkeypatch.setattr(saves, "futures", patched)
     yield released
     released.set()
+
+
+def loop(tmp_path, *hooks, **settings):
+    """Returns a trainer whose steps train nothing, so that nothing is traced."""
+    trainer = make(tmp_path, hooks=[*hooks], **{"checkpoint_every": 20, "log_every": None, **settings})
+    trainer.program = untrained
+    return trainer
 
 
 def steps_in(trainer):
     return checkpoint.steps_in(trainer.workdir.checkpoints)
 
 
-def settle_to_release(trainer, held):
-    """Has the writer held until somebody waits for it."""
-    settle = trainer.state.settle
-
-    def released(**options):
-        held.set()
-        settle(**options)
-
-    trainer.state.settle = released
-
-
-def test_steps_are_taken_while_a_checkpoint_is_written_and_the_end_waits_for_the_last(held, tmp_path):
+def test_training_continues_during_a_save_and_the_end_waits_for_the_last(held, tmp_path):
     seen = []
-
-    def release(run):
-        seen.append((run.state.saves.busy, steps_in(run)))
-        held.set()
-
-    trainer = make(tmp_path, checkpoint_every=20, hooks=[At(30, release)])
+    trainer = loop(tmp_path, At(30, lambda run: seen.append((run.state.saves.busy, steps_in(run)))))
     train(trainer)
     assert seen == [(True, [])]  # ten steps after the first was begun
     assert not trainer.state.saves.busy
     assert checkpoint.newest(trainer.workdir.checkpoints, warn=fail).step == 40
 
 
-def test_a_checkpoint_that_can_not_be_written_ends_the_run_where_the_next_chunk_ends(tmp_path, monkeypatch):
-    trainer = make(tmp_path, checkpoint_every=10, chunk_steps=5, log_every=None)
-    seal, wait = write.seal, threading.Event()
+def test_save_that_fails_ends_the_run_after_the_next_chunk(tmp_path, monkeypatch):
+    trainer = loop(tmp_path, checkpoint_every=10, chunk_steps=5)
+    seal, take_steps = write.seal, trainer.take_steps
 
     def full(file):
         if "000000020" in str(file):
             raise OSError(28, "No space left on device", str(file))
         return seal(file)
 
-    def until_it_has_failed(run):
-        while run.state.saves.busy:
-            wait.wait(0.01)
+    def take_steps_and_wait(*arguments, **options):
+        take_steps(*arguments, **options)
+        trainer.state.saves.wait(60)
 
     monkeypatch.setattr(write, "seal", full)
-    taken = type(trainer).take_steps
-
-    def then_wait(self, *arguments, **options):
-        taken(self, *arguments, **options)
-        until_it_has_failed(self)
-
-    monkeypatch.setattr(type(trainer), "take_steps", then_wait)
+    monkeypatch.setattr(trainer, "take_steps", take_steps_and_wait)
     with pytest.raises(CheckpointError, match=r"step 20 could not be written .*No space left on device"):
         train(trainer)
     assert trainer.step == 25
     assert steps_in(trainer) == [10]
 
 
-def test_a_crash_waits_for_what_is_written(held, tmp_path):
+def test_crash_waits_for_the_save_under_way(held, tmp_path):
     def crash(run):
-        threading.Timer(0.1, held.set).start()
         raise ZeroDivisionError
 
-    trainer = make(tmp_path, checkpoint_every=10, hooks=[At(20, crash)])
+    trainer = loop(tmp_path, At(20, crash), checkpoint_every=10)
     with pytest.raises(ZeroDivisionError):
         train(trainer)
     assert steps_in(trainer) == [10]
@@ -122,12 +113,11 @@ def test_a_save_of_a_signal_waits_for_the_one_under_way_and_is_waited_for(number
 
     def send(run):  # before the checkpoint of step 20 is begun, and heard at step 30
         heard._hear(number, None)
-        threading.Timer(0.2, held.set).start()
 
     def look(run):
         seen.append((run.state.saves.busy, steps_in(run)))
 
-    trainer = make(tmp_path, checkpoint_every=20, hooks=[At(20, send), At(40, look)], preemption=heard)
+    trainer = loop(tmp_path, At(20, send), At(40, look), preemption=heard)
     heard._in_loop = True
     if number == signal.SIGUSR1:
         train(trainer)
@@ -141,22 +131,22 @@ def test_a_save_of_a_signal_waits_for_the_one_under_way_and_is_waited_for(number
 
 def test_a_save_of_a_signal_that_fails_is_an_error_and_no_end_with_everything_saved(tmp_path, monkeypatch):
     heard = Preemption()
-    trainer = make(tmp_path, hooks=[At(20, lambda run: heard._hear(signal.SIGTERM, None))], preemption=heard)
+    hook = At(20, lambda run: heard._hear(signal.SIGTERM, None))
+    trainer = loop(tmp_path, hook, preemption=heard, checkpoint_every=None)
     heard._in_loop = True
     monkeypatch.setattr(write, "seal", lambda file: (tmp_path / "gone").stat())
     with pytest.raises(CheckpointError, match="step 30 could not be written"):
         train(trainer)
 
 
-def test_a_second_ctrl_c_waits_for_what_is_written(held, tmp_path):
+def test_second_ctrl_c_waits_for_the_save_under_way(held, tmp_path):
     heard = Preemption()
 
     def interrupt(run):
-        threading.Timer(0.2, held.set).start()
         for _ in range(2):
             heard._hear(signal.SIGINT, None)
 
-    trainer = make(tmp_path, checkpoint_every=20, hooks=[At(30, interrupt)], preemption=heard)
+    trainer = loop(tmp_path, At(30, interrupt), preemption=heard)
     with pytest.raises(InterruptedBySignal):
         train(trainer)
     assert not trainer.state.saves.busy
@@ -164,23 +154,21 @@ def test_a_second_ctrl_c_waits_for_what_is_written(held, tmp_path):
 
 
 def test_a_process_that_is_ended_as_another_is_lost_waits_for_what_is_written(held, tmp_path, monkeypatch):
-    membership, seen = types.SimpleNamespace(), []
+    membership, seen = SimpleNamespace(), []
     monkeypatch.setattr(training, "joined", lambda: membership)
 
     def end(run):
-        threading.Timer(0.2, held.set).start()
         membership.last_words("worker 1 was lost")
         seen.append((json.loads((run.workdir.path / "result.json").read_text())["exit_code"], steps_in(run)))
 
-    trainer = make(tmp_path, checkpoint_every=20, hooks=[At(30, end)])
+    trainer = loop(tmp_path, At(30, end))
     configured = Configured({}, {}, read=dict, given=lambda: None, operative=str, note=str, remedy="")
     training.run_training(trainer, Start(trainer.workdir, configured), Preemption(), quiet=True)
     assert seen == [(6, [20])]
 
 
-def test_the_capsule_of_a_bad_step_waits_for_what_it_begins_from(held, tmp_path, monkeypatch):
+def test_capsule_of_a_bad_step_waits_for_the_save_that_it_begins_from(held, tmp_path, monkeypatch):
     trainer, seen = trainer_of(tmp_path, "run", struck(tmp_path, 23), checkpoint_every=20), []
-    settle_to_release(trainer, held)
 
     def leave(experiment, settings, workdir, data, error, step):
         seen.append(steps_in(trainer))
@@ -200,8 +188,6 @@ def test_going_back_waits_for_the_save_under_way_which_all_then_read(held, tmp_p
         run.settle()
         held.clear()
 
-    settle_to_release(trainer, held)
-    held.set()
     trainer.hooks.insert(0, At(20, hold))
 
     def read(directory, **options):
@@ -214,7 +200,7 @@ def test_going_back_waits_for_the_save_under_way_which_all_then_read(held, tmp_p
         told.append("busy" if trainer.state.saves.busy else "met")
 
     monkeypatch.setattr(recovery.checkpoint, "newest", read)
-    monkeypatch.setattr(trainer._recovery, "_leave_capsule", lambda error, step: error)  # who leaves one waits himself
+    monkeypatch.setattr(trainer._recovery, "_leave_capsule", lambda error, step: error)  # leaving one waits as well
     monkeypatch.setattr(trainer._recovery.agreement, "barrier", meet)
     train(trainer)
     assert "busy" not in told
@@ -222,26 +208,8 @@ def test_going_back_waits_for_the_save_under_way_which_all_then_read(held, tmp_p
     assert trainer.state.rollbacks == 1
 
 
-STOPS = """
-Trainer.hooks = [@EarlyStopping()]
-Trainer.keep_best = "max accuracy"
-Trainer.keep_every = 1000
-EarlyStopping.figure = "max accuracy"
-EarlyStopping.every = 500
-"""
-
-
 @pytest.mark.long
-def test_a_run_that_keeps_more_and_may_stop_resumes_exactly(tmp_path):
-    (tmp_path / "stops.gin").write_text(STOPS)
-    flags = [f"--gin_file={CONFIGS / 'digits_linear.gin'}", "--gin_file=stops.gin"]
-    done = run(*flags, "--mode=resume_check", cwd=tmp_path, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "resume is exact" in done.stdout
-
-
-@pytest.mark.long
-def test_two_replicas_on_a_mesh_keep_the_best_too(tmp_path):
+def test_mesh_keeps_the_best_checkpoint(tmp_path):
     flags = [f"--gin_file={CONFIGS / name}.gin" for name in ("digits_linear", "runtime/mesh")]
     often = ("steps = 40", "evaluate_every = 10", "checkpoint_every = 10", "keep_checkpoints = 1")
     flags += [f"--gin_param=Trainer.{text}" for text in (*often, 'keep_best = "min loss"')]
