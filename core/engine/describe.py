@@ -17,7 +17,7 @@ from core.engine.side_effects import python_calls, refuse_side_effects
 from core.errors import ConfigurationError
 from core.random import Moment, Rng
 from core.rows import sharing_rows
-from core.task.guards import no_new_variables, no_synchronisation
+from core.task.guards import no_new_variables, no_rng_in_evaluation, no_synchronisation
 from core.task.inputs import Inputs
 from core.task.loss import GRADIENT_NORM, Batch, Loss, checked, weighted_sums
 from core.task.statistics import Averages, noticing_averages, summing_over_replicas
@@ -168,7 +168,8 @@ def _trace(
         return result
 
     alone = seen.noted() if mixes_rows else no_synchronisation(name)
-    with no_new_variables(name), alone, noticing_averages() as averages:
+    without_rng = no_rng_in_evaluation() if name == EVALUATE else contextlib.nullcontext()
+    with no_new_variables(name), alone, noticing_averages() as averages, without_rng:
         if _untraced.get():
             shapes = {key: [1 if size is None else size for size in spec.shape] for key, spec in batch.items()}
             values = {key: tf.zeros(shapes[key], spec.dtype) for key, spec in batch.items()}

@@ -1,6 +1,8 @@
 """Refuses what a step function mustn't do, while it is being traced: each error names the phase."""
 
 import contextlib
+import os
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -8,6 +10,7 @@ import tensorflow as tf
 
 from core.arguments import listed
 from core.errors import ConfigurationError
+from core.random import Rng
 from core.rows import sharing_rows
 from core.task.loss import Batch, Loss
 from core.task.statistics import summing_over_replicas
@@ -56,6 +59,22 @@ class _RefusedRows:
         )
 
     own = all
+
+
+@contextlib.contextmanager
+def no_rng_in_evaluation() -> Iterator[None]:
+    """Refuses an `evaluate` that asks its `rng`, of which there is none, for random numbers."""
+    try:
+        yield
+    except AttributeError as error:
+        if error.obj is not None or error.name not in dir(Rng):
+            raise
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        raise ConfigurationError(
+            f"`evaluate` asks for `rng.{error.name}` at {os.path.basename(frame.filename)}:{frame.lineno} "
+            f"(`{frame.line}`), but evaluation is handed no `rng`: it is `None` there, by which every layer knows. "
+            "Make it deterministic where `rng is None`, or give `Rng.from_seed(0)` where it needs random numbers."
+        ) from error
 
 
 def refuse_mixed_rows(evaluate: Callable[[Batch], Loss], batch: Batch) -> None:

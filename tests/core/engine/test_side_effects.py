@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from core import layers
 from core.engine import TrainStep
+from core.engine.describe import EVALUATE, describe_loss
 from core.errors import ConfigurationError
 from core.random import Rng
 from core.task import Compute, Loss
@@ -194,3 +195,18 @@ def test_frozen_network_of_a_task_may_be_read():
             return Loss(tf.square(self.net(batch["x"])[:, 0] - self.teacher(batch["x"])[:, 0]))
 
     assert [phase.name for phase in TrainStep(assemble(Distilled, on_virtual_cpus(1)), SPEC, seed=0).plans] == ["net"]
+
+
+def test_evaluation_that_asks_for_random_numbers_is_told_that_it_has_none():
+    rng = None
+
+    def noisy(batch, _):
+        return Loss(batch["y"] + rng.fold("noise").normal([4]))
+
+    def broken(batch, _):
+        return Loss(batch["y"] + rng.nonsense)
+
+    with pytest.raises(ConfigurationError, match=r"`evaluate` asks for `rng.fold` at test_side_effects.py:\d+ \(`retu"):
+        describe_loss(noisy, {"y": tf.TensorSpec([4])}, EVALUATE)
+    with pytest.raises(AttributeError, match="nonsense"):
+        describe_loss(broken, {"y": tf.TensorSpec([4])}, EVALUATE)
