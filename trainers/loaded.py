@@ -99,8 +99,9 @@ class LoadedRun:
         return self._bindings.in_force() if self._bindings else contextlib.nullcontext()
 
     def __repr__(self) -> str:
-        last = (f"{name} {curve.last[1]:.4g}" for name, curve in self.figures.items() if name.startswith("eval/"))
-        return f"LoadedRun({', '.join([repr(str(self.path)), f'step {self.step:,}', repr(self.task), *last])})"
+        of_step = {name: curve.at(self.step) for name, curve in self.figures.items() if name.startswith("eval/")}
+        told = (f"{name} {value:.4g}" for name, value in of_step.items() if value is not None)
+        return f"LoadedRun({', '.join([repr(str(self.path)), f'step {self.step:,}', repr(self.task), *told])})"
 
 
 def load(workdir: str | os.PathLike[str], step: int | Literal["best"] | None = None) -> LoadedRun:

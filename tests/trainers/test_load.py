@@ -1,4 +1,4 @@
-"""A run from Python: what it has learnt, as evaluation reads it, with bindings of its own."""
+"""Runs loaded in Python: the weights that evaluation reads, with separate bindings."""
 
 import contextlib
 import importlib
@@ -7,6 +7,7 @@ import logging
 import shutil
 import sys
 import threading
+from pathlib import Path
 
 import gin
 import pytest
@@ -20,6 +21,7 @@ from core.errors import CheckpointError, ConfigurationError
 from tests.commands import CONFIGS, run
 from trainers import loaded
 from trainers.evaluator import Evaluator
+from trainers.runs.figures import Curve
 
 LATE = """
 import gin
@@ -77,23 +79,26 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def trained(folder):
-    """A run of 20 steps with two checkpoints, and what `--mode=evaluate` then prints."""
+    """Returns a run of 20 steps with two checkpoints."""
     flags = [f"--gin_file={CONFIGS / 'digits_mlp.gin'}", "--gin_param=Trainer.checkpoint_every = 10"]
     flags += ["--gin_param=Trainer.steps = 20", "--gin_param=Trainer.log_every = 10", "--workdir=digits"]
     done = run(*flags, cwd=folder)
     assert done.returncode == 0, done.stderr
-    return folder / "digits", run(*flags, "--mode=evaluate", cwd=folder).stdout
+    return folder / "digits"
 
 
 @pytest.fixture(scope="module")
 def bent(folder):
-    """Two runs that differ in a binding of what a step calls."""
+    """Returns two runs that differ in a binding of a function that a step calls."""
     (folder / "late_calls.py").write_text(LATE)
+    (folder / "twice.gin").write_text(GIN.format(by=2.0))
+    done = run("--gin_file=twice.gin", "--workdir=twice", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    shutil.copytree(folder / "twice", folder / "thrice")
+    given = folder / "thrice" / "config" / "given.gin"
+    assert "bent.by = 2.0" in given.read_text()
+    given.write_text(given.read_text().replace("bent.by = 2.0", "bent.by = 3.0"))
     with pytest.MonkeyPatch.context() as patch:
-        for name, by in (("twice", 2.0), ("thrice", 3.0)):
-            (folder / f"{name}.gin").write_text(GIN.format(by=by))
-            done = run(f"--gin_file={name}.gin", f"--workdir={name}", cwd=folder)
-            assert done.returncode == 0, done.stderr
         patch.syspath_prepend(str(folder))
         yield folder / "twice", folder / "thrice"
 
@@ -102,14 +107,12 @@ def contents(path):
     return {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in sorted(path.rglob("*")) if p.is_file()}
 
 
-def test_a_run_evaluates_to_what_the_command_prints_and_none_of_its_files_is_touched(trained, monkeypatch, tmp_path):
-    path, printed = trained
-    before = contents(path)
+def test_loaded_run_evaluates_as_the_command_and_changes_no_file(trained, monkeypatch, tmp_path):
+    path, before = trained, contents(trained)
     monkeypatch.chdir(tmp_path)
     loaded_run = trainers.load(path)
     told = json.loads((path / "result.json").read_text())["evaluation"]
     assert loaded_run.evaluate() == told
-    assert f"loss {told['loss']:.4f}  accuracy {told['accuracy']:.4f}" in printed
     assert contents(path) == before
     assert loaded_run.step == loaded_run.manifest.step == 20
     assert loaded_run.figures["eval/accuracy"].last == (20, told["accuracy"])
@@ -117,16 +120,25 @@ def test_a_run_evaluates_to_what_the_command_prints_and_none_of_its_files_is_tou
     assert len(loaded_run.train_source) > len(loaded_run.eval_source)
 
 
-def test_an_earlier_step_and_another_source(trained):
-    early = trainers.load(str(trained[0]), step=10)
+def test_loaded_run_of_an_earlier_step_on_another_source(trained):
+    early = trainers.load(str(trained), step=10)
     assert early.step == 10
     assert early.evaluate(digits("train")) == Evaluator(early.experiment, digits("train")).evaluate()
-    assert early.evaluate() != trainers.load(trained[0]).evaluate()
+    assert early.evaluate() != trainers.load(trained).evaluate()
     with pytest.raises(CheckpointError, match=r"`step` is 15, and of that step .* `step-000000010`, `step-000000020`"):
-        trainers.load(trained[0], step=15)
+        trainers.load(trained, step=15)
 
 
-def test_runs_have_bindings_of_their_own_whatever_the_order(bent):
+def test_loaded_run_shows_the_figures_of_its_own_step():
+    figures = {"eval/loss": Curve((10, 20), (0.5, 0.25)), "eval/accuracy": Curve((20,), (0.75,))}
+    shown = {
+        step: repr(loaded.LoadedRun(Path("run"), step, "task", None, figures, None, None)).partition("'task', ")[2]
+        for step in (10, 20)
+    }
+    assert shown == {10: "eval/loss 0.5)", 20: "eval/loss 0.25, eval/accuracy 0.75)"}
+
+
+def test_loaded_runs_have_separate_bindings_in_any_order(bent):
     x = {"x": tf.constant([1.0])}
 
     def value(one):
@@ -143,7 +155,7 @@ def test_runs_have_bindings_of_their_own_whatever_the_order(bent):
             assert float(runs[name].experiment.make_task().activation(1.0)) == by
 
 
-def test_each_thread_has_the_bindings_of_the_run_that_it_calls(bent):
+def test_threads_have_the_bindings_of_the_run_that_they_call(bent):
     runs, wrong, begin = [trainers.load(path) for path in bent], [], threading.Barrier(3)
 
     def call(function, expected):
@@ -163,7 +175,7 @@ def test_each_thread_has_the_bindings_of_the_run_that_it_calls(bent):
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_the_bindings_of_the_process_stay_as_they_are(bent, fails, tmp_path):
+def test_bindings_of_the_process_stay_as_they_are(bent, fails, tmp_path):
     path = bent[0]
     if fails:
         path = tmp_path / "broken"
@@ -186,7 +198,7 @@ def test_the_bindings_of_the_process_stay_as_they_are(bent, fails, tmp_path):
     assert gin.config_is_locked()
 
 
-def test_bindings_that_only_a_step_asks_for_are_named(bent, tmp_path):
+def test_bindings_that_only_a_step_reads_are_named(bent, tmp_path):
     path = tmp_path / "lifted"
     shutil.copytree(bent[0], path)
     given = path / "config" / "given.gin"
@@ -200,9 +212,9 @@ def test_bindings_that_only_a_step_asks_for_are_named(bent, tmp_path):
         assert float(one.task.evaluate(x).per_example[0]) == 4.5
 
 
-def test_a_checkpoint_that_a_run_replaces_meanwhile_is_followed_by_the_next(trained, tmp_path, monkeypatch):
+def test_checkpoint_that_is_replaced_meanwhile_is_followed_by_the_next(trained, tmp_path, monkeypatch):
     path = tmp_path / "going_on"
-    shutil.copytree(trained[0], path)
+    shutil.copytree(trained, path)
     restore, seen = checkpoint.restore, []
 
     def late(manifest, variables, **settings):
@@ -216,8 +228,8 @@ def test_a_checkpoint_that_a_run_replaces_meanwhile_is_followed_by_the_next(trai
     assert seen == [20, 10]
 
 
-def test_what_is_no_run_is_refused(trained, folder, tmp_path):
-    path = trained[0]
+def test_load_refuses_anything_but_a_run(trained, folder, tmp_path):
+    path = trained
     with pytest.raises(ConfigurationError, match=r"doesn't exist: name the folder of a run.* Did you mean"):
         trainers.load(f"{path}s")
     with pytest.raises(ConfigurationError, match="is no run, and none lies in it"):
@@ -236,17 +248,17 @@ def test_what_is_no_run_is_refused(trained, folder, tmp_path):
             trainers.load(path, step=step)
 
 
-def test_a_folder_below_home_or_the_working_directory_is_found(trained, monkeypatch):
-    monkeypatch.setenv("HOME", str(trained[0].parent))
-    monkeypatch.chdir(trained[0].parent)
-    for name in ("~/digits", "digits", "digits/"):
+def test_workdir_below_home_or_the_working_directory_is_found(trained, monkeypatch):
+    monkeypatch.setenv("HOME", str(trained.parent))
+    monkeypatch.chdir(trained.parent)
+    for name in ("~/digits", "digits/"):
         one = trainers.load(name)
         monkeypatch.chdir("/")  # a notebook may
         assert one.path.is_dir()
-        monkeypatch.chdir(trained[0].parent)
+        monkeypatch.chdir(trained.parent)
 
 
-def test_a_runs_own_modules_are_found_in_the_working_directory(bent, monkeypatch, tmp_path):
+def test_users_modules_are_found_in_the_working_directory(bent, monkeypatch, tmp_path):
     path, before = tmp_path / "run", [*sys.path]
     shutil.copytree(bent[0], path)
     given = path / "config" / "given.gin"
@@ -259,22 +271,22 @@ def test_a_runs_own_modules_are_found_in_the_working_directory(bent, monkeypatch
     assert sys.path == before
 
 
-def test_runs_that_are_evaluated_one_after_the_other_warn_of_nothing(bent):
+def test_evaluations_of_many_loaded_runs_warn_of_nothing(bent):
     heard = []
     handler = logging.Handler()
     handler.emit = lambda record: heard.append(record.getMessage())
     logging.getLogger("tensorflow").addHandler(handler)
     try:
-        for _ in range(6):
+        for _ in range(6):  # TensorFlow warns of the fifth trace of one function
             trainers.load(bent[0]).evaluate()
     finally:
         logging.getLogger("tensorflow").removeHandler(handler)
     assert not heard
 
 
-def test_what_doesnt_fit_or_is_damaged_is_an_error(trained, tmp_path):
+def test_load_refuses_a_checkpoint_that_does_not_fit_or_is_damaged(trained, tmp_path):
     def copy(name, old="", new=""):
-        shutil.copytree(trained[0], tmp_path / name)
+        shutil.copytree(trained, tmp_path / name)
         given = tmp_path / name / "config" / "given.gin"
         given.write_text(given.read_text().replace(old, new))
         return tmp_path / name

@@ -44,6 +44,10 @@ class Curve:
         """Returns the last step and its value."""
         return self.steps[-1], self.values[-1]
 
+    def at(self, step: int) -> float | None:
+        """Returns the value at a step, the last that was measured there; `None` where none was."""
+        return dict(zip(self.steps, self.values, strict=True)).get(step)
+
     @property
     def finite(self) -> list[Point]:
         """Returns the points that are numbers."""
