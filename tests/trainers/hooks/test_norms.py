@@ -1,38 +1,23 @@
-"""Norms by module: those of the step that follows, on any strategy, and nothing of the run is another for them."""
+"""Norms by module: those of the step that follows, on any strategy; training goes on as without them."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from core.data import digits
 from core.distribution import mesh, mirrored
 from core.errors import ConfigurationError
 from core.optimizers import adamw, chain, clip_by_global_norm, frozen, groups, sgd
-from core.task import Loss, Task, Update
-from core.telemetry import Telemetry
-from models.classifiers.mlp import MlpClassifier
-from tests.trainers.trainer_lab import Lines, hashes, make
-from trainers.hooks import Hook, Norms
+from core.task import Update
+from models.classifiers.mlp import Mlp
+from tests.toys import Line, Pair, point_source
+from tests.trainers.hooks.hooks_lab import Deep, watched
+from tests.trainers.trainer_lab import hashes, make, train
+from trainers.hooks import Norms
 from trainers.hooks.norms import unlikely
 
 
-class Saves(Hook):
-    """Saves at each of its steps."""
-
-    def __call__(self, run):
-        self.kept = getattr(self, "kept", {})
-        self.kept[run.step] = {path: v.numpy() for path, v in run.experiment.variables.items()}
-
-
-def clipped_mlp(*, rng):
-    rule = chain(clip_by_global_norm(0.5), adamw(3e-3))
-    return MlpClassifier(rng=rng, sizes=[64, 16, 10], dropout=0.1, optimizer=rule)
-
-
-def norms_of(trainer):
-    lines = Lines()
-    trainer.train(Telemetry([lines]))
-    return {step: figures for step, split, figures in lines.lines if split == "norms"}, lines.lines
+class Clipped(Deep):
+    optimizer = chain(clip_by_global_norm(0.5), adamw(3e-3))
 
 
 def size(*arrays):
@@ -42,21 +27,20 @@ def size(*arrays):
 @pytest.mark.parametrize(
     "settings",
     [
-        {},
-        {"microbatches": 2, "compile": True},
+        {"microbatches": 2, "task": Clipped},
         {"strategy": mirrored(replicas=2)},
-        {"strategy": mesh(batch=2, model=1)},
+        pytest.param({"microbatches": 2, "compile": True, "task": Clipped}, marks=pytest.mark.long),
+        pytest.param({"strategy": mesh(batch=2, model=1)}, marks=pytest.mark.long),
     ],
-    ids=["one device", "compiled", "two replicas", "mesh"],
+    ids=["one device", "two replicas", "compiled", "mesh"],
 )
-def test_they_are_those_of_the_next_update(tmp_path, settings):
-    saves = Saves(1)
-    trainer = make(tmp_path, task=clipped_mlp, steps=6, chunk_steps=1, log_every=1, hooks=[saves, Norms(2)], **settings)
-    found, lines = norms_of(trainer)
-    gradient_norms = {step: figures["gradient_norm"] for step, split, figures in lines if split == "train"}
+def test_norms_are_those_of_the_next_update(tmp_path, settings):
+    file, _, values = watched(tmp_path, Norms(2), **settings)
+    gradient_norms = {step: figures["gradient_norm"] for step, figures in file.of("train").items()}
+    found = file.of("norms")
     assert list(found) == [2, 4, 6]
     for step in (2, 4):
-        now, then = saves.kept[step], saves.kept[step + 1]
+        now, then = values[step], values[step + 1]
         of_gradients = []
         for layer in (0, 1):
             paths = [path for path in now if path.startswith(f"task/net/layers/{layer}/")]
@@ -69,97 +53,57 @@ def test_they_are_those_of_the_next_update(tmp_path, settings):
         assert size(*of_gradients) == pytest.approx(gradient_norms[step + 1], rel=1e-4)
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
-def test_a_run_is_the_same_with_them(tmp_path, replicas):
-    strategy = mirrored(replicas=replicas)
-    plain = make(tmp_path, name="plain", task=clipped_mlp, strategy=strategy)
-    _, without = norms_of(plain)
-    looked = make(tmp_path, name="looked", task=clipped_mlp, strategy=strategy, hooks=[Norms(10)])
-    found, lines = norms_of(looked)
-    assert list(found) == [10, 20, 30, 40]
+def test_norms_change_nothing_of_a_run(tmp_path):
+    settings = {"task": Deep, "source": point_source(64), "global_batch_size": 8, "steps": 20}
+    plain = make(tmp_path, name="plain", **settings)
+    without = train(plain)
+    looked = make(tmp_path, name="looked", hooks=[Norms(10)], **settings)
+    lines = train(looked)
+    assert [step for step, split, _ in lines if split == "norms"] == [10, 20]
     assert [line for line in lines if line[1] != "norms"] == without
     assert hashes(looked) == hashes(plain)
 
 
-class Two(Task):
-    """Two networks, of which the second is trained in every third step."""
+class PartlyFrozen(Pair):
+    """Trains its second network in every third step, but never its first layer."""
 
     def __init__(self, *, rng):
-        self.a = MlpClassifier(rng=rng.fold("a"), sizes=[64, 10], optimizer=sgd(0.1))
-        rules = groups({"layers/0/*": frozen()}, otherwise=sgd(0.1))
-        self.b = MlpClassifier(rng=rng.fold("b"), sizes=[64, 8, 10], optimizer=rules)
+        super().__init__(rng=rng)
+        self.second = Mlp([3, 2, 1], rng=rng.fold("mlp"))
 
     def phases(self):
-        (a,), (b,) = self.a.phases(), self.b.phases()
-        return [
-            Update("a", loss=a.loss, trains=a.trains, optimizer=a.optimizer),
-            Update("b", loss=b.loss, trains=b.trains, optimizer=b.optimizer, every=3),
-        ]
-
-    def evaluate(self, batch) -> Loss:
-        return self.a.evaluate(batch)
+        first, second = super().phases()
+        rules = groups({"layers/0/*": frozen()}, otherwise=sgd(0.1))
+        return [first, Update("second", loss=second.loss, trains=self.second, optimizer=rules, every=3)]
 
 
-def test_of_several_updates_they_go_by_phase_and_none_has_to_be_due(tmp_path):
-    trainer = make(tmp_path, task=Two, source=digits("train"), steps=10, log_every=None, hooks=[Norms()])
-    found, _ = norms_of(trainer)
-    of_phases = {"a": ["layers/0"], "b": ["layers/0", "layers/1"]}
-    names = {f"{p}/{kind}/{m}" for p, ms in of_phases.items() for m in ms for kind in ("gradient", "weight", "update")}
-    assert found[10].keys() == names
-    frozen_norms = {name for name, x in found[10].items() if x == 0.0}
-    assert frozen_norms == {"b/update/layers/0"}
-    assert dict(unlikely(found[10])) == {}
+def test_norms_of_several_updates_go_by_phase_and_none_has_to_be_due(tmp_path):
+    file, _, _ = watched(tmp_path, Norms(), task=PartlyFrozen, steps=4, chunk_steps=4, log_every=None)
+    found = file.of("norms")[4]
+    modules = {"first": ["w", "b"], "second": ["layers/0", "layers/1"]}
+    kinds = ("gradient", "weight", "update")
+    assert found.keys() == {f"{p}/{k}/{m}" for p, ms in modules.items() for k in kinds for m in ms}
+    assert {name for name, x in found.items() if x == 0.0} == {"second/update/layers/0"}
+    assert dict(unlikely(found)) == {}
 
 
-class Notes(Lines):
-    live = False
+class Exploding(Line):
+    optimizer = sgd(lambda step: 0.1 * tf.pow(4.0, tf.cast(step, tf.float32)))
 
-    def __init__(self):
-        super().__init__()
-        self.notes = []
-
-    def progress(self, step, figures=None):
-        pass
-
-    def note(self, text):
-        self.notes.append(text)
+    def __init__(self, *, rng):
+        super().__init__(rng=rng)
+        self.net = Mlp([3, 1], rng=rng)
 
 
-@pytest.mark.parametrize(
-    ("rate", "says"),
-    [
-        (lambda step: 0.1 * tf.pow(2.0, tf.cast(step, tf.float32)), "explode"),
-        (1e-10, "float32 rounds them away"),
-        (0.0, None),
-        (0.1, None),
-    ],
-)
-def test_what_it_sees_twice_it_warns_of_once(tmp_path, rate, says):
-    def mlp(*, rng):
-        return MlpClassifier(rng=rng, sizes=[64, 10], optimizer=sgd(rate))
-
-    trainer, notes = make(tmp_path, task=mlp, steps=20, chunk_steps=5, hooks=[Norms(5)]), Notes()
-    trainer.train(Telemetry([notes]))
-    warnings = [note for note in notes.notes if note.startswith("Warning") and "chunks of" not in note]
-    assert len(warnings) == (1 if says else 0)
-    assert all("`layers/0`" in warning and says in warning for warning in warnings)
-    assert {split for _, split, _ in notes.lines} == {"train"}  # a screen isn't filled with norms
+def test_norms_that_are_suspicious_twice_are_warned_of_once(tmp_path):
+    _, screen, _ = watched(tmp_path, Norms(1), task=Exploding, steps=4)
+    (warning,) = [note for note in screen.notes if note.startswith("Warning") and "chunks of" not in note]
+    assert "updates of `layers/0` explode" in warning
+    assert {split for _, split, _ in screen.lines} == {"train"}  # a screen isn't filled with norms
 
 
-def test_a_network_that_is_cut_off_is_named(tmp_path):
-    class Dead(MlpClassifier):
-        def __init__(self, *, rng):
-            super().__init__(rng=rng, sizes=[64, 8, 10], optimizer=sgd(0.1))
-            self.net.layers[0].b.assign(tf.fill([8], -1e3))
-
-    trainer, notes = make(tmp_path, task=Dead, steps=20, hooks=[Norms(10)]), Notes()
-    trainer.train(Telemetry([notes]))
-    (warning,) = [note for note in notes.notes if "gradients" in note]
-    assert "`layers/0` are zero" in warning
-
-
-def test_local_steps_are_refused(tmp_path):
-    strategy = mirrored(replicas=2)
-    trainer = make(tmp_path, task=clipped_mlp, strategy=strategy, local_steps=5, hooks=[Norms(10)])
+def test_norms_with_local_steps_are_refused(tmp_path):
+    settings = {"task": Line, "source": point_source(), "strategy": mirrored(replicas=2), "local_steps": 5}
+    trainer = make(tmp_path, hooks=[Norms(10)], **settings)
     with pytest.raises(ConfigurationError, match=r"`Trainer.local_steps` has each replica take steps of their own"):
         trainer.train()

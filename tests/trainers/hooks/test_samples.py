@@ -7,12 +7,15 @@ import pytest
 import tensorflow as tf
 
 from core.data import digit_pairs, digits
-from tests.commands import CONFIGS, refused, run
-from trainers.hooks import DigitQuality, kept_digits
+from core.task import Loss
+from tests.commands import CONFIGS, run
+from tests.trainers.hooks.hooks_lab import Maker
+from tests.trainers.trainer_lab import make, train
+from trainers.hooks import DigitQuality, Reconstructions, SampleGrid, kept_digits
 from trainers.hooks.samples import encode_grid
 
 
-def test_a_grid_shows_each_image_in_its_place():
+def test_grid_shows_each_image_in_its_place():
     images = np.full([5, 4, 4, 1], -1.0, "float32")
     images[3] = 1.0
     grid = tf.io.decode_png(encode_grid(tf.constant(images))).numpy()[..., 0]
@@ -21,7 +24,7 @@ def test_a_grid_shows_each_image_in_its_place():
     assert np.all(grid[1:5, 1:5] == 0)
 
 
-def test_real_digits_are_as_good_as_real_digits():
+def test_quality_of_real_digits_is_that_of_real_digits():
     source = digits("train")
     chosen = source.gather(tf.constant(np.random.RandomState(0).permutation(len(source))[:898], tf.int64))
     figures = DigitQuality()(2.0 * chosen["image"] - 1.0, chosen["label"])
@@ -31,7 +34,7 @@ def test_real_digits_are_as_good_as_real_digits():
     assert 0.9 < figures["diversity"] < 1.1
 
 
-def test_one_digit_over_and_over_is_a_collapse():
+def test_quality_of_one_digit_repeated_is_a_collapse():
     one = digits("train").gather(tf.zeros([898], tf.int64))
     figures = DigitQuality()(2.0 * one["image"] - 1.0)
     assert figures["coverage"] == 1
@@ -39,7 +42,7 @@ def test_one_digit_over_and_over_is_a_collapse():
     assert figures["diversity"] < 0.01
 
 
-def test_larger_coloured_digits_are_compared_with_digits_as_large():
+def test_quality_of_larger_coloured_digits_is_that_of_digits_as_large():
     some = digits("train").gather(tf.constant(np.random.RandomState(0).permutation(1437)[:898], tf.int64))
     large = tf.repeat(tf.image.resize(2.0 * some["image"] - 1.0, [32, 32]), 3, 3)
     figures = DigitQuality()(large, some["label"])
@@ -47,38 +50,36 @@ def test_larger_coloured_digits_are_compared_with_digits_as_large():
     assert figures["label_accuracy"] > 0.9
 
 
-def test_real_thick_digits_are_still_the_same():
+def test_kept_digits_are_the_same_when_thick():
     pairs = digit_pairs("test").gather(tf.range(360, dtype=tf.int64))
     assert kept_digits()(pairs["b"], pairs["label"])["class_kept"] > 0.95
     assert kept_digits()(tf.reverse(pairs["b"], [0]), pairs["label"])["class_kept"] < 0.3
 
 
-def test_reconstructions_are_shown_while_an_autoencoder_trains(tmp_path):
-    small = ["Vae.hidden = [8]", "steps = 4", "warmup_cosine.warmup_steps = 1", "Trainer.chunk_steps = 2"]
-    hooks = [
-        "Trainer.log_every = 2",
-        "Trainer.hooks = [@SampleGrid(), @Reconstructions()]",
-        "Reconstructions.count = 5",
-    ]
-    when = [f"{name} = 2" for name in ("Trainer.checkpoint_every", "SampleGrid.every", "Reconstructions.every")]
-    flags = [f"--gin_param={text}" for text in (*small, *hooks, *when, "Trainer.evaluate_every = 4")]
-    done = run(f"--gin_file={CONFIGS / 'digits_vae.gin'}", *flags, "--workdir=run", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+class Negative(Maker):
+    """Reconstructs images in [0, 1] as their negatives."""
+
+    def loss(self, batch, rng):
+        return Loss(batch["image"][:, 0, 0, 0] * self.w)
+
+    def evaluate(self, batch):
+        return self.loss(batch, None)
+
+    def reconstruct(self, batch):
+        image = 2.0 * batch["image"] - 1.0
+        return {"image": image, "reconstructed": -image}
+
+
+def test_samples_and_reconstructions_are_written_while_training(tmp_path):
+    settings = {"task": Negative, "eval_source": digits("test"), "steps": 4, "chunk_steps": 2, "log_every": None}
+    train(make(tmp_path, hooks=[SampleGrid(2), Reconstructions(2, count=5)], **settings))
     written = {path.name for path in (tmp_path / "run" / "samples").glob("*.png")}
     assert written == {f"{kind}-00000000{step}.png" for kind in ("step", "reconstructed") for step in (2, 4)}
     shown = tf.io.decode_png((tmp_path / "run" / "samples" / "reconstructed-000000004.png").read_bytes()).numpy()
     assert shown.shape == (2 * 10, 3 * 18, 1)  # five pairs in a grid of two by three, a pixel of frame around each
     first = digits("test").gather(tf.constant([0], tf.int64))["image"][0]
     np.testing.assert_allclose(shown[1:9, 1:9] / 255.0, first, atol=1 / 255)
-    last = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()][-1]
-    assert last["split"] == "eval"
-    assert last["bound"] == -last["loss"]
-
-
-def test_reconstructions_need_a_task_that_makes_them(tmp_path):
-    flags = ["--gin_param=Trainer.hooks = [@Reconstructions()]", "--gin_param=Trainer.steps = 1"]
-    says = ["`LinearClassifier` reconstructs no images", "`reconstruct(batch)`"]
-    refused(f"--gin_file={CONFIGS / 'digits_linear.gin'}", *flags, cwd=tmp_path, exit_code=2, says=says)
+    np.testing.assert_allclose(shown[1:9, 9:17] / 255.0, 1.0 - first, atol=1 / 255)
 
 
 @pytest.mark.long

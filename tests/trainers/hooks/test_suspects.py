@@ -29,7 +29,7 @@ def norms(*, update, gradient=1.0):
         (norms(update=0.0, gradient=0.0), IS_DEAD),
     ],
 )
-def test_from_which_size_on(figures, says):
+def test_norms_are_suspicious_from_a_size_on(figures, says):
     found = dict(unlikely(figures)).values()
     assert [says in text for text in found] == ([True] if says else [])
 
@@ -56,7 +56,7 @@ def looking(hook, figures):
         (Activations, {"given/a/dead": 0.6}, {"given/a/dead": 0.4}),
     ],
 )
-def test_it_has_to_be_seen_twice_in_a_row_also_across_a_crash(hook, bad, good):
+def test_suspects_are_told_when_seen_twice_in_a_row_also_across_a_crash(hook, bad, good):
     first = hook(10)
     assert not looking(first, bad) + looking(first, good) + looking(first, bad)
     resumed = hook(10)

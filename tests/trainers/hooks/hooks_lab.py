@@ -1,0 +1,95 @@
+"""A task of two layers, and writers and hooks that remember what they were given."""
+
+import numpy as np
+import tensorflow as tf
+
+from core.optimizers import Transform, sgd
+from core.task import Loss, Task, Update
+from core.telemetry import Telemetry
+from models.classifiers.mlp import Mlp
+from tests.toys import point_source
+from tests.trainers.trainer_lab import Lines, make
+from trainers.hooks import Hook
+
+
+class Deep(Task):
+    """Fits `y` by two layers of `x`, [rows, 3], with dropout between them. Subclasses change rule or weights."""
+
+    optimizer: Transform = sgd(0.1)
+
+    def __init__(self, *, rng):
+        super().__init__()
+        self.net = Mlp([3, 4, 1], rng=rng, dropout=0.1)
+
+    def phases(self):
+        return [Update("net", loss=self.loss, trains=self.net, optimizer=self.optimizer)]
+
+    def loss(self, batch, rng):
+        return Loss(tf.square(self.net(batch["x"], rng)[:, 0] - batch["y"]))
+
+    def evaluate(self, batch):
+        return self.loss(batch, None)
+
+
+class Maker(Task):
+    """Makes whatever it is told to: grey images, unless told otherwise."""
+
+    def __init__(self, *, rng, made=None):
+        super().__init__()
+        self.w = tf.Variable(0.5, name="w")
+        self.made = made or (lambda n: {"image": tf.fill([n, 4, 4, 1], self.w.read_value())})
+
+    def phases(self):
+        return [Update("w", loss=self.loss, trains=self, optimizer=sgd(0.1))]
+
+    def loss(self, batch, rng):
+        return Loss(batch["x"][:, 0] * self.w)
+
+    def sample(self, rng, n):
+        return self.made(n)
+
+
+class Notes(Lines):
+    """A screen that remembers its lines and notes."""
+
+    live = False
+
+    def __init__(self):
+        super().__init__()
+        self.notes = []
+
+    def progress(self, step, figures=None):
+        pass
+
+    def note(self, text):
+        self.notes.append(text)
+
+
+class Kept(Hook):
+    """Remembers all variables at each of its steps."""
+
+    def __init__(self, every=None):
+        super().__init__(every)
+        self.kept = {}
+
+    def __call__(self, run):
+        self.kept[run.step] = {path: v.numpy() for path, v in run.experiment.variables.items()}
+
+
+class Written(Lines):
+    """A file: a writer that is given also what no screen shows."""
+
+    def of(self, split):
+        return {step: figures for step, found, figures in self.lines if found == split}
+
+
+def watched(tmp_path, hook, task=Deep, **settings):
+    """Trains with a hook that mustn't change a variable; returns what files and the screen got, and all variables."""
+    settings = {"steps": 6, "chunk_steps": 1, "log_every": 1, "global_batch_size": 8, **settings}
+    before, after, file, screen = Kept(hook.every), Kept(settings["chunk_steps"]), Written(), Notes()
+    make(tmp_path, task=task, source=point_source(64), hooks=[before, hook, after], **settings).train(
+        Telemetry([file, screen])
+    )
+    for step, values in before.kept.items():
+        np.testing.assert_equal(after.kept[step], values)
+    return file, screen, after.kept
