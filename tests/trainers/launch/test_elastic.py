@@ -1,7 +1,5 @@
-"""Workers that are lost and not replaced: how many start next, who is struck off, and how long too few wait."""
+"""Workers that are lost and not replaced: how many start next, which are struck off, how long too few wait."""
 
-import io
-import os
 import re
 import signal
 import subprocess
@@ -33,11 +31,11 @@ def roster(workers=2, fewest=1, batch=64, microbatches=1):
     ("batch", "microbatches", "left", "count"),
     [(64, 1, 4, 4), (64, 1, 3, 2), (60, 1, 7, 6), (64, 2, 64, 32), (64, 64, 5, 1), (7, 1, 6, 1), (7, 2, 6, 0)],
 )
-def test_as_many_start_as_can_share_a_step(batch, microbatches, left, count):
+def test_workers_start_as_many_as_can_share_a_step(batch, microbatches, left, count):
     assert Sharing(batch, microbatches).largest(left) == count
 
 
-def test_a_place_that_was_idle_is_taken_when_another_is_lost():
+def test_roster_takes_an_idle_place_when_another_is_lost():
     crew = roster(workers=4)
     counts = []
     for _ in range(4):
@@ -58,13 +56,13 @@ def test_a_place_that_was_idle_is_taken_when_another_is_lost():
     ],
     ids=["killed", "two at once", "hung", "those who hung because one was killed", "stopped", "parted by the network"],
 )
-def test_only_who_died_by_itself_is_struck_off(endings, lost):
+def test_roster_strikes_off_those_that_died_by_themselves(endings, lost):
     crew = roster(workers=5)
     crew.lose(endings)
     assert crew.left == 5 - lost
 
 
-def test_a_roster_that_can_never_start_is_refused():
+def test_roster_that_can_never_start_is_refused():
     with pytest.raises(
         ConfigurationError, match=r"`--min_workers` is 3, but of 3 workers at most 2 .*in 2 microbatches"
     ):
@@ -80,7 +78,7 @@ def sharing_of(*params):
     return read_sharing(command.parse([*FLAGS, *(f"--gin_param={param}" for param in params)]))
 
 
-def test_a_step_is_read_from_the_gin_files_through_macros():
+def test_sharing_is_read_from_the_gin_files_through_macros():
     assert sharing_of() == Sharing(32, 1)
     named = ["trainers.settings.Trainer.global_batch_size = %rows", "rows = %half", "half = 48"]
     assert sharing_of(*named, "Trainer.microbatches = 3") == Sharing(48, 3)
@@ -97,7 +95,7 @@ def test_a_step_is_read_from_the_gin_files_through_macros():
         ("Experiment.strategy = @mesh()", "`Experiment.strategy` is @mesh()"),
     ],
 )
-def test_what_no_number_can_be_read_from_is_refused(param, says):
+def test_sharing_without_a_number_is_refused(param, says):
     with pytest.raises(ConfigurationError) as refused:
         sharing_of(param)
     assert says in str(refused.value)
@@ -120,13 +118,13 @@ def test_wrong_flags_are_refused_before_anything_starts(flags, says, capfd):
     assert says in err
 
 
-def test_scripts_are_told_how_many_can_share_a_step():
+def test_count_tells_scripts_how_many_can_share_a_step():
     words = ["-m", "trainers.launch.count", "--workers=7", "--", *FLAGS, "--gin_param=Trainer.global_batch_size = 36"]
     done = subprocess.run([sys.executable, *words], env=environment(), capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("6\n", "")
 
 
-def test_scripts_are_told_why_nobody_can_share_a_step(capfd):
+def test_count_tells_scripts_why_nobody_can_share_a_step(capfd):
     flags = [*FLAGS, "--gin_param=Trainer.global_batch_size = 7", "--gin_param=Trainer.microbatches = 2"]
     assert count.run(parse(["--workers=6", "--", *flags])) == 2
     assert re.fullmatch(
@@ -137,11 +135,12 @@ def test_scripts_are_told_why_nobody_can_share_a_step(capfd):
 # --- how the rest goes on ---------------------------------------------------------------------------------------------
 
 
-def test_who_is_left_starts_again_and_the_line_says_how_many():
-    crew = roster(workers=4)
-    dies_once = f"if attempt < 1: {KILL_SELF}"
-    loses_it = "sys.exit(0 if attempt else 6)"
-    code, out, err, attempts = launched(loses_it, loses_it, loses_it, dies_once, roster=crew, max_restarts=4)
+DIES_ONCE = f"if attempt < 1: {KILL_SELF}"
+LOSES_IT = "sys.exit(0 if attempt else 6)"
+
+
+def test_workers_that_are_left_start_again_and_the_line_says_how_many():
+    code, out, err, attempts = launched(LOSES_IT, LOSES_IT, LOSES_IT, DIES_ONCE, elastic=(4, 1), max_restarts=4)
     assert (code, err, attempts) == (0, "", 2)
     killed = "worker 3 was killed by SIGKILL (if nobody sent it: for want of memory)"
     again = "starting 2 of 4 workers (3 can't share 64 examples a step evenly) again from the last checkpoint"
@@ -150,52 +149,41 @@ def test_who_is_left_starts_again_and_the_line_says_how_many():
 
 
 def test_too_few_wait_and_end_with_6():
-    code, out, err, attempts = launched(
-        "sys.exit(6)", KILL_SELF, roster=roster(fewest=2), max_restarts=2, deadline=HASTE
-    )
+    code, out, err, attempts = launched("sys.exit(6)", KILL_SELF, elastic=(2, 2), max_restarts=2, deadline=HASTE)
     assert (code, attempts) == (6, 1)
-    assert "1 of 2 workers can go on, but `--min_workers` is 2; waiting 0.5 s for a SIGUSR1" in out.splitlines()[-1]
+    assert (
+        f"1 of 2 workers can go on, but `--min_workers` is 2; waiting {HASTE} s for a SIGUSR1" in out.splitlines()[-1]
+    )
     assert re.fullmatch(r"error: worker 1 was killed by SIGKILL .*`--min_workers` is 2\. The same command .*\n", err)
 
 
-class Answers(io.BytesIO):
-    """Sends this process a signal as soon as it says that it waits."""
-
-    def __init__(self, number):
-        super().__init__()
-        self.number = number
-
-    def write(self, data):
-        if b"waiting" in data:
-            os.kill(os.getpid(), self.number)
-        return super().write(data)
-
-
-def test_who_waits_starts_all_again_at_a_sigusr1():
-    out = Answers(signal.SIGUSR1)
-    dies_once = f"if attempt < 1: {KILL_SELF}"
-    crew = roster(fewest=2)
-    code, _, err, attempts = launched("sys.exit(0 if attempt else 6)", dies_once, roster=crew, max_restarts=2, out=out)
+def test_launch_that_waits_starts_all_again_at_a_sigusr1():
+    at = {"waiting": ("signal", signal.SIGUSR1)}
+    code, out, err, attempts = launched(LOSES_IT, DIES_ONCE, elastic=(2, 2), max_restarts=2, at=at)
     assert (code, err, attempts) == (0, "", 2)
-    assert "starting 2 of 2 workers again from the last checkpoint (1 of 2 restarts left)" in out.getvalue().decode()
+    assert "starting 2 of 2 workers again from the last checkpoint (1 of 2 restarts left)" in out
 
 
-def test_who_waits_is_stopped_by_a_signal_as_ever():
-    crew = roster(fewest=2)
-    code, _, err, attempts = launched(
-        "sys.exit(6)", KILL_SELF, roster=crew, max_restarts=2, out=Answers(signal.SIGTERM)
-    )
+def test_launch_that_waits_is_stopped_by_a_sigterm():
+    at = {"waiting": ("signal", signal.SIGTERM)}
+    code, _, err, attempts = launched("sys.exit(6)", KILL_SELF, elastic=(2, 2), max_restarts=2, at=at)
     assert (code, attempts) == (75, 1)
     assert err == "error: stopped by SIGTERM. The same command goes on from the last checkpoint.\n"
 
 
-def test_a_sigusr1_for_those_who_ran_puts_nobody_back():
-    dies = f"os.kill(os.getppid(), signal.SIGUSR1)\ntime.sleep(0.3)\n{KILL_SELF}"
-    code, _, _, attempts = launched(dies, roster=roster(workers=1), max_restarts=2, deadline=HASTE)
+def test_sigusr1_before_the_wait_puts_nobody_back():
+    dies = f"""
+        heard = []
+        signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))
+        os.kill(os.getppid(), signal.SIGUSR1)
+        while not heard:  # passed on by the launcher, which has taken it
+            time.sleep(0.005)
+        {KILL_SELF}"""
+    code, _, _, attempts = launched(dies, elastic=(1, 1), max_restarts=2, deadline=HASTE)
     assert (code, attempts) == (6, 1)
 
 
 def test_restarts_run_out_though_workers_are_left():
-    code, _, err, attempts = launched(KILL_SELF, KILL_SELF, roster=roster(workers=8), max_restarts=1)
+    code, _, err, attempts = launched(KILL_SELF, KILL_SELF, elastic=(8, 1), max_restarts=1)
     assert (code, attempts) == (6, 2)
     assert "none of its 1 restarts is left" in err

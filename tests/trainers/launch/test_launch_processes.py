@@ -1,15 +1,11 @@
 """Workers' lines, the signals that reach them, and that nothing of them is left behind."""
 
-import io
 import re
 import signal
-import subprocess
-import sys
 
 import pytest
 
-from tests.commands import CHECKOUT, environment
-from tests.trainers.launch.launch_lab import HANG, HASTE, KILL_SELF, PATIENCE, alive, gone, launched, pids, program
+from tests.trainers.launch.launch_lab import HANG, HASTE, KILL_SELF, PATIENCE, Launcher, alive, gone, launched, pids
 
 # --- output -----------------------------------------------------------------------------------------------------------
 
@@ -17,7 +13,7 @@ from tests.trainers.launch.launch_lab import HANG, HASTE, KILL_SELF, PATIENCE, a
 def test_lines_are_never_mixed_and_streams_stay_apart():
     """Each worker writes its lines in two pieces, so that every pipe holds half a line most of the time."""
     halves = """
-        for i in range(50):
+        for i in range(20):
             for stream in (1, 2):
                 os.write(stream, b"begin %d " % stream)
             time.sleep(0.001)
@@ -29,51 +25,31 @@ def test_lines_are_never_mixed_and_streams_stay_apart():
     for text, stream in ((out, 1), (err, 2)):
         for worker in range(3):
             lines = [line for line in text.splitlines() if line.startswith(f"[worker {worker}]")]
-            assert lines == [f"[worker {worker}] begin {stream} {i} end" for i in range(50)]
+            assert lines == [f"[worker {worker}] begin {stream} {i} end" for i in range(20)]
 
 
-def test_a_line_without_its_end_is_shown_at_the_end():
+def test_line_without_its_end_is_shown_at_the_end():
     code, out, _, _ = launched("sys.stdout.write('whole\\nhalf'); sys.stdout.flush(); sys.exit(3)")
     assert code == 3
     assert out.splitlines()[1:] == ["[worker 0] whole", "[worker 0] half"]
 
 
-def test_the_last_words_of_a_worker_that_dies_unlooked_at_are_shown(tmp_path):
+def test_last_words_of_a_worker_that_dies_unlooked_at_are_shown():
     """A full pipe at the time of death, which comes while another worker's line is being written."""
-
-    class Slow(io.BytesIO):
-        def write(self, data):
-            if b"[worker 1]" in data:
-                (tmp_path / "now").touch()
-                assert gone(pids(self.getvalue().decode())[0])
-            return super().write(data)
-
-    waits = f"while not os.path.exists({str(tmp_path / 'now')!r}): time.sleep(0.01)\n"
-    code, out, _, _ = launched(f"{waits}os.write(1, b'x' * 65_000)\n{KILL_SELF}", "print('go on')", out=Slow())
+    last_words = f"hear('now')\nos.write(1, b'x' * 65_000)\n{KILL_SELF}"
+    code, out, _, _ = launched(last_words, "print('go on')", at={"[worker 1]": ("gone", "now")})
     assert code == 6
     assert f"[worker 0] {'x' * 65_000}" in out.splitlines()
 
 
-def test_the_children_of_a_worker_end_with_it():
-    child = "child = subprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(100)'])\nprint(child.pid)"
+def test_children_of_a_worker_end_with_it():
+    child = "print(subprocess.Popen(['sleep', '100']).pid)"
     code, out, _, _ = launched(child)
     assert code == 0
     assert gone(int(re.search(r"\[worker 0\] (\d+)", out)[1]))
 
 
-# --- signals: a launcher in a process of its own ----------------------------------------------------------------------
-
-LAUNCHER = """
-import os, sys
-from trainers.launch.supervise import supervise
-from trainers.launch.processes import Command
-texts = sys.argv[2:]
-def make_commands():
-    python = [sys.executable, "-S", "-u", "-c"]
-    return [Command(f"worker {i}", [*python, text, str(i), "0"], dict(os.environ)) for i, text in enumerate(texts)]
-deadline = float(sys.argv[1])
-sys.exit(supervise(make_commands, max_restarts=3, deadline=deadline, out=sys.stdout.buffer, err=sys.stderr.buffer))
-"""
+# --- signals: a launcher that is looked at ----------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -82,10 +58,7 @@ def start():
     launchers = []
 
     def start(*texts, deadline=PATIENCE):
-        launcher = subprocess.Popen(
-            [sys.executable, "-c", LAUNCHER, str(deadline), *(program(text) for text in texts)],
-            cwd=CHECKOUT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+        launcher = Launcher(*texts, deadline=deadline)
         launchers.append(launcher)
         lines = [launcher.stdout.readline()]
         while sum("ready" in line for line in lines) < len(texts):
@@ -95,9 +68,7 @@ def start():
 
     yield start
     for launcher in launchers:
-        if launcher.poll() is None:
-            launcher.kill()
-        launcher.communicate()
+        launcher.end()
 
 
 SAVES = """
@@ -119,10 +90,10 @@ while True:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_goes_to_all_and_nothing_starts_again(start, number):
+def test_signal_goes_to_all_and_nothing_starts_again(start, number):
     launcher, workers = start(SAVES, SAVES)
     launcher.send_signal(number)
-    out, err = launcher.communicate(timeout=60)
+    out, err = launcher.communicate()
     assert launcher.returncode == 75
     assert {f"[worker {i}] saved after {number.name}" for i in range(2)} <= set(out.splitlines())
     assert f"error: stopped by {number.name}." in err
@@ -135,65 +106,64 @@ heard = []
 signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))
 print("ready")
 while not heard:
-    time.sleep(0.05)
+    time.sleep(0.005)
 print("saved")
 """
 
 
-def test_a_warning_goes_to_all_and_stops_none(start):
+def test_warning_goes_to_all_and_stops_none(start):
     launcher, _ = start(WARNED, WARNED)
     launcher.send_signal(signal.SIGUSR1)
-    out, err = launcher.communicate(timeout=60)
+    out, err = launcher.communicate()
     assert (launcher.returncode, err) == (0, "")
     assert {f"[worker {i}] saved" for i in range(2)} <= set(out.splitlines())
 
 
-def test_a_worker_that_was_not_ready_for_the_signal_is_no_other_failure(start):
+def test_worker_that_was_not_ready_for_the_signal_is_no_other_failure(start):
     launcher, _ = start("print('ready')\n" + HANG, SAVES)
-    launcher.terminate()
-    _, err = launcher.communicate(timeout=60)
+    launcher.send_signal(signal.SIGTERM)
+    _, err = launcher.communicate()
     assert launcher.returncode == 75
     assert "stopped by SIGTERM" in err
 
 
-def test_a_failure_while_stopping_keeps_its_own_code(start):
+def test_failure_while_stopping_keeps_its_own_code(start):
     fails = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))\nprint('ready')\n" + HANG
     launcher, _ = start(SAVES, fails, "print('ready')\n" + HANG)
-    launcher.terminate()
-    _, err = launcher.communicate(timeout=60)
+    launcher.send_signal(signal.SIGTERM)
+    _, err = launcher.communicate()
     assert launcher.returncode == 5
     assert "worker 1 ended with 5 (checkpoint)" in err
 
 
-def test_who_ignores_the_signal_is_killed_when_the_others_have_stopped(start):
+def test_worker_that_ignores_the_signal_is_killed_when_the_others_have_stopped(start):
     launcher, workers = start(DEAF, SAVES, deadline=HASTE)
-    launcher.terminate()
-    assert launcher.wait(60) == 75
+    launcher.send_signal(signal.SIGTERM)
+    assert launcher.wait() == 75
     assert not any(alive(pid) for pid in workers)
 
 
-def test_a_second_interrupt_kills(start):
+def test_second_interrupt_kills(start):
     launcher, workers = start(DEAF, DEAF)
     launcher.send_signal(signal.SIGINT)
     for _ in workers:
         assert "heard 2" in launcher.stdout.readline()
     assert all(alive(pid) for pid in workers)
     launcher.send_signal(signal.SIGINT)
-    assert launcher.wait(60) == 75
+    assert launcher.wait() == 75
     assert not any(alive(pid) for pid in workers)
 
 
 def test_workers_do_not_outlive_a_launcher_that_is_killed(start):
     launcher, workers = start(DEAF, DEAF)
     assert all(alive(pid) for pid in workers)
-    launcher.kill()
-    launcher.wait(60)
+    launcher.send_signal(signal.SIGKILL)
+    launcher.wait()
     assert all(gone(pid) for pid in workers)
 
 
-def test_a_reader_that_leaves_ends_everything(start):
-    launcher, workers = start("print('ready')\nwhile True: print('more'); time.sleep(0.01)")
+def test_reader_that_leaves_ends_everything(start):
+    launcher, workers = start("print('ready')\nwhile True: print('more'); time.sleep(0.001)")
     launcher.stdout.close()
-    assert launcher.wait(60) != 0
+    assert launcher.wait() != 0
     assert not any(alive(pid) for pid in workers)
-    launcher.stdout = None  # so that nobody reads from it at the end

@@ -1,4 +1,4 @@
-"""A chief, a server and workers under `launch`: whose end is the end of all, and who starts again alone."""
+"""A chief, a server and workers under `launch`: whose end ends all, and which start again alone."""
 
 import itertools
 import json
@@ -7,66 +7,46 @@ import pytest
 
 from core.errors import ConfigurationError
 from tests.commands import CONFIGS, launch
-from tests.trainers.launch.launch_lab import HANG, HASTE, KILL_SELF, alive, launched, pids
+from tests.trainers.launch.launch_lab import HANG, HASTE, KILL_SELF, STOP_SELF, alive, launched, pids
 from trainers.launch.__main__ import parse
 from trainers.launch.commands import served_commands
 from trainers.launch.network import choose_network
 from trainers.launch.restarts import Restarts
 
-SERVES = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n" + HANG
-STOPS = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))\n" + HANG
-SEES_A_RESTART = """
-open(f"{here}/chief", "w")
-while not os.path.exists(f"{here}/worker"):
-    time.sleep(0.05)
-"""
-DIES_ONCE = """
-while not os.path.exists(f"{here}/chief"):
-    time.sleep(0.05)
-if os.path.exists(f"{here}/died"):
-    open(f"{here}/worker", "w")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    time.sleep(100)
-open(f"{here}/died", "w")
-"""
-DIES = (
-    """
-open(f"{here}/dies", "w")
-"""
-    + KILL_SELF
-)
-OUTLIVES_IT = """
-while not os.path.exists(f"{here}/dies"):
-    time.sleep(0.05)
-time.sleep(1.5)
-"""
+SERVES = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\nsay(f'{index} ready')\n" + HANG
+STOPS = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))\nsay(f'{index} ready')\n" + HANG
 
 
 def led(*texts, **settings):
     return launched(*texts, led=True, **settings)
 
 
-def test_when_the_chief_has_finished_all_are_told_and_what_they_say_does_not_matter():
-    code, out, err, _ = led("time.sleep(0.3); print('done')", SERVES, STOPS, HANG)
+def hear(*indices):
+    """Has a worker wait until these are ready."""
+    return "\n".join([*(f"hear('{i} ready')" for i in indices), ""])
+
+
+def test_chief_that_has_finished_ends_all_and_their_codes_do_not_matter():
+    code, out, err, _ = led(hear(1, 2) + "print('done')", SERVES, STOPS, HANG)
     assert (code, err) == (0, "")
     assert "[chief] done" in out.splitlines()
     assert not any(alive(pid) for pid in pids(out))
 
 
-@pytest.mark.parametrize("number", [2, 3, 75])
-def test_how_the_chief_ends_is_how_all_end(number):
-    code, _, err, attempts = led(f"time.sleep(0.3); sys.exit({number})", STOPS, SERVES)
+@pytest.mark.parametrize("number", [2, 75])
+def test_chief_s_end_is_the_end_of_all(number):
+    code, _, err, attempts = led(hear(1, 2) + f"sys.exit({number})", STOPS, SERVES)
     assert (code, attempts) == (number, 1)
     assert err.startswith(f"error: chief ended with {number} (")
 
 
-def test_who_is_dismissed_before_the_chief_has_ended_is_no_ending():
-    code, _, err, _ = led("time.sleep(0.5); sys.exit(75)", "pass", "pass")
+def test_worker_that_is_dismissed_before_the_chief_has_ended_is_no_ending():
+    code, _, err, _ = led("rest(1); rest(2); sys.exit(75)", "pass", "pass")
     assert code == 75
     assert "chief ended with 75" in err
 
 
-def test_a_chief_that_never_ends_when_it_has_dismissed_all_is_an_error():
+def test_chief_that_never_ends_when_it_has_dismissed_all_is_an_error():
     code, out, err, _ = led(HANG, "pass", "pass", deadline=HASTE)
     assert code == 6
     assert "chief hung" in err
@@ -75,7 +55,11 @@ def test_a_chief_that_never_ends_when_it_has_dismissed_all_is_an_error():
 
 @pytest.mark.parametrize(
     ("chief", "ps", "name"),
-    [("time.sleep(0.5)\n" + KILL_SELF, SERVES, "chief"), (STOPS, "time.sleep(0.5)\n" + KILL_SELF, "ps 0")],
+    [
+        (hear(1, 2) + KILL_SELF, SERVES, "chief"),
+        (STOPS, hear(0, 2) + f"if not attempt: {KILL_SELF}\n" + SERVES, "ps 0"),
+    ],
+    ids=["chief", "server"],
 )
 def test_without_chief_or_server_all_start_again(chief, ps, name):
     once = "if attempt: sys.exit(0)\n"
@@ -86,10 +70,13 @@ def test_without_chief_or_server_all_start_again(chief, ps, name):
     assert not any(alive(pid) for pid in pids(out))
 
 
-@pytest.mark.parametrize("end", [KILL_SELF, "sys.exit(75)", "sys.exit(6)"])
-def test_a_worker_starts_again_alone_while_the_others_go_on(end, tmp_path):
-    here = f"here = {str(tmp_path)!r}\n"
-    code, out, err, attempts = led(here + SEES_A_RESTART, SERVES, here + DIES_ONCE + end, SERVES, max_restarts=2)
+def test_a_worker_starts_again_alone_while_the_others_go_on():
+    dies_once = f"""
+if not os.path.exists(f"{{here}}/died"):
+    say("died")
+    {KILL_SELF}
+"""
+    code, out, err, attempts = led(hear(2), SERVES, dies_once + SERVES, SERVES, max_restarts=2)
     assert (code, err, attempts) == (0, "", 1)
     assert "the others go on, and it starts again in 1 s" in out
     assert "starting worker 0 again (1 of 2 restarts left)" in out
@@ -97,39 +84,38 @@ def test_a_worker_starts_again_alone_while_the_others_go_on(end, tmp_path):
     assert not any(alive(pid) for pid in pids(out))
 
 
-def test_a_worker_for_whom_no_restart_is_left_is_done_without(tmp_path):
-    here = f"here = {str(tmp_path)!r}\n"
-    code, out, err, _ = led(here + OUTLIVES_IT, SERVES, here + DIES, SERVES)
+@pytest.mark.parametrize("end", [KILL_SELF, "sys.exit(75)", "sys.exit(6)"])
+def test_worker_for_which_no_restart_is_left_is_done_without(end):
+    seen = {"no restart is left": ("say", "seen")}
+    code, out, err, _ = led("hear('seen')", SERVES, end, SERVES, at=seen)
     assert (code, err) == (0, "")
-    assert "worker 0 was killed by SIGKILL" in out
+    assert "worker 0 " in out
     assert "and no restart is left for it: the others go on" in out
 
 
-def test_without_any_worker_the_run_ends(tmp_path):
-    here = f"here = {str(tmp_path)!r}\n"
-    code, out, err, _ = led(STOPS, SERVES, here + DIES, here + OUTLIVES_IT + KILL_SELF)
+def test_run_without_any_worker_ends():
+    seen = {"the others go on": ("say", "seen")}
+    code, out, err, _ = led(STOPS, SERVES, KILL_SELF, "hear('seen')\n" + KILL_SELF, at=seen)
     assert code == 6
     assert "the others go on" in out
     assert "was killed by SIGKILL" in err
     assert "`--max_restarts` is 0" in err
 
 
-def test_a_worker_whose_failure_would_come_again_ends_all():
+def test_worker_whose_failure_would_come_again_ends_all():
     code, _, err, attempts = led(STOPS, SERVES, "sys.exit(2)", SERVES, max_restarts=3)
     assert (code, attempts) == (2, 1)
     assert "worker 0 ended with 2 (configuration)" in err
 
 
-def test_a_worker_that_hangs_in_the_end_is_killed_and_no_failure():
-    code, out, err, _ = led("time.sleep(0.3)", SERVES, "os.kill(os.getpid(), signal.SIGSTOP)", deadline=HASTE)
+def test_worker_that_hangs_in_the_end_is_killed_and_no_failure():
+    code, out, err, _ = led(hear(1) + "rest(2)", SERVES, STOP_SELF, deadline=HASTE)
     assert (code, err) == (0, "")
     assert not any(alive(pid) for pid in pids(out))
 
 
-def test_a_server_that_hangs_is_named_though_the_chief_ended_first():
-    code, _, err, _ = led(
-        "time.sleep(0.3); sys.exit(6)", "os.kill(os.getpid(), signal.SIGSTOP)", SERVES, deadline=HASTE
-    )
+def test_server_that_hangs_is_named_though_the_chief_ended_first():
+    code, _, err, _ = led(hear(2) + "rest(1); sys.exit(6)", STOP_SELF, SERVES, deadline=HASTE)
     assert code == 6
     assert "ps 0 hung" in err
 
@@ -154,7 +140,7 @@ def test_wrong_flags_are_refused(flags, says):
     assert says in str(caught.value)
 
 
-def test_each_is_told_the_same_cluster_and_its_own_place():
+def test_members_are_told_the_same_cluster_and_its_own_place():
     commands = served_commands(2, 1, ["--gin_file=a.gin"], choose_network(open_ports=True))
     assert [each.name for each in commands] == ["chief", "ps 0", "worker 0", "worker 1"]
     assert [(each.follows, each.spare) for each in commands] == [(False, False), (True, False), *2 * [(True, True)]]
