@@ -194,7 +194,7 @@ class Trainer:
             exchange.noting(self._run_chunk, stacked, nowhere)
         verb, chunk_steps = "compiled" if self.train_step.whole else "traced", self.input.chunk_steps
         later = "; XLA compiles updates as they are first taken" if self.train_step.runner.compiled else ""
-        for what in (*self.train_step.left_out, *self.train_step.python_calls):
+        for what in (*self.train_step.left_out, *self.train_step.remarks):
             self.telemetry.note(what)
         self.telemetry.note(f"{verb} in {time.perf_counter() - began:.1f} s; {chunk_steps} steps a chunk{later}")
         if short := self.settings.short_chunks(chunk_steps):

@@ -15,6 +15,7 @@ import tensorflow as tf
 from core.engine.ancestry import Ancestry, ancestries
 from core.engine.side_effects import python_calls, refuse_side_effects
 from core.errors import ConfigurationError
+from core.layers.dropout import noticing_calls
 from core.random import Moment, Rng
 from core.rows import sharing_rows
 from core.task.guards import no_new_variables, no_rng_in_evaluation, no_synchronisation
@@ -42,6 +43,7 @@ class Access(NamedTuple):
     convolves: bool = False
     loops: bool = False  # whether it convolves in a loop of its own
     python: tuple[str, ...] = ()  # what is to be known of its calls of Python
+    without_rng: tuple[Any, ...] = ()  # layers that drop values, and were handed no `rng` at all
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,7 +171,7 @@ def _trace(
 
     alone = seen.noted() if mixes_rows else no_synchronisation(name)
     without_rng = no_rng_in_evaluation() if name == EVALUATE else contextlib.nullcontext()
-    with no_new_variables(name), alone, noticing_averages() as averages, without_rng:
+    with no_new_variables(name), alone, noticing_averages() as averages, without_rng, noticing_calls() as calls:
         if _untraced.get():
             shapes = {key: [1 if size is None else size for size in spec.shape] for key, spec in batch.items()}
             values = {key: tf.zeros(shapes[key], spec.dtype) for key, spec in batch.items()}
@@ -202,6 +204,7 @@ def _trace(
         convolves=convolves,
         loops=loops,
         python=tuple(python),
+        without_rng=tuple(layer for layer, handed in calls.items() if not any(handed)),
     )
     return result, access
 

@@ -1,7 +1,7 @@
 """What each phase of a step reads and makes, and where: found by tracing its function once, before the first step."""
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -11,6 +11,7 @@ from core.engine.describe import Access, LossSpec, Specs, describe_loss, describ
 from core.engine.place import shape_of
 from core.engine.side_effects import paths_by_id
 from core.errors import ConfigurationError
+from core.module import named_modules
 from core.task import Compute, Phase, Update
 
 
@@ -253,6 +254,20 @@ def _check_mixing(plan: Plan) -> None:
             "rows of all, `all_rows(x)` from `core.task`; give normalisations over the batch `sync=True`; let the "
             "phase run on one device (`placement=ONE_DEVICE`); or leave `mixes_rows` out if rows are independent."
         )
+
+
+def silent_layers(plan: Plan) -> Iterator[str]:
+    """Yields what is to be known of each layer that drops nothing, for want of an `rng`, while its phase trains it."""
+    trains = plan.phase.trains if isinstance(plan.phase, Update) else []
+    modules = [trains] if isinstance(trains, tf.Module) else trains
+    paths = {id(part): path or "itself" for module in modules for path, part in named_modules(module).items()}
+    for layer in plan.access.without_rng:
+        if id(layer) in paths:
+            yield (
+                f"phase `{plan.name}` trains a module whose `{type(layer).__name__}` `{paths[id(layer)]}` is handed no "
+                'rng, so that nothing is dropped: hand it one, as `self.dropout(x, rng.fold("dropout"))`. If it is '
+                "meant, give it a rate of 0"
+            )
 
 
 def spec_of_row(spec: tf.TensorSpec) -> tf.TensorSpec:

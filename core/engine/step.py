@@ -16,7 +16,7 @@ from core.engine.assembly import Assembly
 from core.engine.averages import check_averages
 from core.engine.describe import LossSpec, Specs, zeros
 from core.engine.place import Placed
-from core.engine.plan import Plan, Planner
+from core.engine.plan import Plan, Planner, silent_layers
 from core.engine.run import PhaseRunner
 from core.errors import ConfigurationError, did_you_mean
 from core.module import named_variables
@@ -74,7 +74,7 @@ class TrainStep:
                 f"the step function of phase `{self.asks_progress[0]}` asks for `rng.progress`, but of how many steps "
                 "isn't known: give `TrainStep(..., steps=1000)`, or use `rng.step`."
             )
-        self.python_calls = [text for plan in self.plans for text in plan.access.python]
+        self.remarks = [text for plan in self.plans for text in (*plan.access.python, *silent_layers(plan))]
         self.specs: dict[str, LossSpec] = {plan.name: plan.loss for plan in self.plans if plan.loss}
         self.rng = Rng.from_seed(seed).fold("train")
         self.runner = PhaseRunner(

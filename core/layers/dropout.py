@@ -1,14 +1,30 @@
 """Layers that drop values at random while training, and do nothing when evaluated (`rng=None`)."""
 
+import contextlib
+import contextvars
 import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from core.arguments import check_fraction
 from core.layers.shapes import check_floats, check_rank, sizes
-from core.module import Module
+from core.module import Module, original
 from core.random import Rng, pinned
+
+_calls: contextvars.ContextVar[dict[Module, list[bool]] | None] = contextvars.ContextVar("calls", default=None)
+
+
+@contextlib.contextmanager
+def noticing_calls() -> Iterator[Mapping[Module, Sequence[bool]]]:
+    """Collects, within it, the layers that would drop something, and of each call whether it was handed an `rng`."""
+    found: dict[Module, list[bool]] = {}
+    token = _calls.set(found)
+    try:
+        yield found
+    finally:
+        _calls.reset(token)
 
 
 class _Dropper(Module):
@@ -20,6 +36,8 @@ class _Dropper(Module):
         self.rate = rate
 
     def __call__(self, x: tf.Tensor, rng: Rng | None = None) -> tf.Tensor:
+        if (noticed := _calls.get()) is not None and self.rate:
+            noticed.setdefault(original(self), []).append(rng is not None)
         if rng is None:
             return x
         check_rank(self, x)

@@ -171,14 +171,14 @@ def prints(task, batch, rng):
 @pytest.mark.parametrize("replicas", [1, 2])
 @pytest.mark.parametrize("what", [reads_a_table, draws_by_rng, gathers, prints], ids=lambda what: what.__name__)
 def test_step_function_that_only_reads_is_taken(what, replicas):
-    assert step_of(what, replicas).python_calls == []
+    assert step_of(what, replicas).remarks == []
 
 
 def test_python_in_a_step_is_told_of():
     def calls(task, batch, rng):
         return tf.ensure_shape(tf.numpy_function(np.square, [batch["y"]], tf.float32), [4])
 
-    (text,) = step_of(calls).python_calls
+    (text,) = step_of(calls).remarks
     assert text.startswith("phase `net` calls Python at test_side_effects.py:")
     assert "no checkpoint keeps what that remembers" in text
 
@@ -210,3 +210,28 @@ def test_evaluation_that_asks_for_random_numbers_is_told_that_it_has_none():
         describe_loss(noisy, {"y": tf.TensorSpec([4])}, EVALUATE)
     with pytest.raises(AttributeError, match="nonsense"):
         describe_loss(broken, {"y": tf.TensorSpec([4])}, EVALUATE)
+
+
+class Dropping(Line):
+    """Drops some of its inputs, or forgets to."""
+
+    def __init__(self, *, rng, rate=0.5, calls=(None,)):
+        super().__init__(rng=rng)
+        self.net.dropout, self.calls = layers.Dropout(rate), calls
+
+    def loss(self, batch, rng):
+        handed = [rng.fold(call) if call else None for call in self.calls]
+        x = sum(self.net.dropout(batch["x"], one) for one in handed)
+        return Loss(tf.square(self.net(x)[:, 0] - batch["y"]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [({}, 1), ({"rate": 0.0}, 0), ({"calls": ("dropout",)}, 0), ({"calls": (None, "dropout")}, 0)],
+    ids=["forgotten", "meant", "handed", "both"],
+)
+def test_dropout_that_is_handed_no_rng_in_training_is_told_of(settings, told):
+    step = TrainStep(assemble(lambda rng: Dropping(rng=rng, **settings), on_virtual_cpus(1)), SPEC, seed=0)
+    assert len(step.remarks) == told
+    for text in step.remarks:
+        assert text.startswith("phase `net` trains a module whose `Dropout` `dropout` is handed no rng")
