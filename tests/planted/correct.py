@@ -180,23 +180,6 @@ class GradientPenalty(steps.Adversarial):
 
 
 @correct()
-class LazyPenalty(steps.Adversarial):
-    """Mescheder et al. (2018), every fourth step."""
-
-    def phases(self):
-        return [*super().phases(),
-                Update("r1", loss=self.penalty, trains=self.d, optimizer=sgd(0.1), every=4)]  # fmt: skip
-
-    def penalty(self, batch, rng):
-        x = layers.flatten(batch["image"])
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            score = self.d(x)
-        penalty = 4.0 * tf.reduce_sum(tf.square(tape.gradient(score, x)), -1)
-        return Loss(penalty + 0.0 * score[:, 0])  # the last bias has no part in it
-
-
-@correct()
 class FakesWithoutGradient(steps.Adversarial):
     """The generator isn't trained here, so its fakes needn't be differentiable."""
 
@@ -206,18 +189,6 @@ class FakesWithoutGradient(steps.Adversarial):
     @staticmethod
     def batch():
         return {**steps.images(), "label": steps.vectors()["label"]}  # which the source has, and no phase reads
-
-
-@correct()
-class Denoising(steps.Autoencoder):
-    def loss(self, batch, rng):
-        x = layers.flatten(batch["image"])
-        noisy = x
-        if rng is not None:
-            noisy += 0.1 * rng.fold("noise").rows.normal(*x.shape)
-            noisy *= tf.cast(rng.fold("mask").rows.uniform(*x.shape) > 0.2, tf.float32)
-        error = losses.huber(self.decoder(self.encode(noisy)), x)
-        return Loss(tf.reduce_mean(error, -1))
 
 
 @correct()
@@ -234,18 +205,6 @@ class RareClasses(steps.Classifier):
             losses.softmax_cross_entropy(logits, label, ignore=-1, label_smoothing=0.1),
             weight=losses.label_weights(label, ignore=-1, class_weights=[1.0, 2.0, 0.5]),
         )
-
-
-@correct()
-class Triplets(steps.Contrast):
-    mixes_rows = False
-
-    @staticmethod
-    def batch():
-        return {**steps.views(), "third": -steps.views()["one"]}
-
-    def loss(self, batch, rng):
-        return Loss(losses.triplet(*(self.embed(batch[key]) for key in ("one", "other", "third")), margin=2.0))
 
 
 @correct()

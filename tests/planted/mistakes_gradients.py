@@ -22,12 +22,6 @@ class HeadForgotten(steps.Classifier):
         return [Update("net", loss=self.loss, trains=self.hidden, optimizer=sgd(0.1))]
 
 
-@mistake("untrained", "no phase of .* trains .*`encoder/w`")
-class EncoderForgotten(steps.Autoencoder):
-    def phases(self):
-        return [Update("net", loss=self.loss, trains=self.decoder, optimizer=sgd(0.1))]
-
-
 @mistake("untrained", "which isn't part of the task")
 class LayerInAClosure(steps.Classifier):
     def make(self):
@@ -76,15 +70,6 @@ class BranchThroughNumpy(steps.Classifier):
         h = self.hidden(batch["x"])
         gate = tf.stop_gradient(tf.sigmoid(h))
         return self.out(tf.nn.tanh(h) * gate)
-
-
-@mistake("stopped", SLOPE)
-class SharedFeaturesStopped(steps.Regression):
-    def loss(self, batch, rng):
-        h = tf.nn.tanh(self.hidden(batch["x"]))
-        error = tf.square(self.out(h)[:, 0] - batch["y"])
-        sparsity = tf.reduce_sum(tf.abs(tf.stop_gradient(h)), -1)
-        return Loss(error + 0.5 * sparsity, weight=batch["weight"])
 
 
 @mistake("stopped", SLOPE)
@@ -208,12 +193,6 @@ class SoftLabels(steps.Classifier):
         return Loss(losses.softmax_cross_entropy(probabilities, tf.one_hot(batch["label"], CLASSES)))
 
 
-@mistake("softmax", "a softmax twice")
-class ProbabilitiesOfTokens(steps.PaddedLanguageModel):
-    def logits(self, tokens, mask=None):
-        return tf.nn.softmax(super().logits(tokens, mask), -1)
-
-
 @mistake("softmax", "a sigmoid twice")
 class DiscriminatorEndsInSigmoid(steps.Adversarial):
     def judge(self, x):
@@ -223,15 +202,6 @@ class DiscriminatorEndsInSigmoid(steps.Adversarial):
         real, fake = self.judge(layers.flatten(batch["image"])), self.judge(batch["fake"])
         ones = losses.sigmoid_cross_entropy(real, tf.ones_like(real))
         return Loss(ones + losses.sigmoid_cross_entropy(fake, tf.zeros_like(fake)))
-
-
-@mistake("softmax", "a sigmoid twice")
-class ScoresOfZeroToOne(steps.Adversarial):
-    """The losses take scores, of any size."""
-
-    def __init__(self):
-        super().__init__()
-        self.d = layers.Sequential([*self.d.layers, tf.sigmoid])
 
 
 @mistake("softmax", "a softmax twice")
@@ -264,13 +234,6 @@ class ZeroesForAll(steps.Classifier):
 
     def evaluate(self, batch):
         return Loss(losses.softmax_cross_entropy(self.logits(batch), batch["label"]))
-
-
-@mistake("label", "`label` changes no loss")
-class ThresholdThatNoneReaches(steps.Classifier):
-    def loss(self, batch, rng):
-        label = tf.cast(batch["label"] >= CLASSES, tf.int32)
-        return Loss(losses.softmax_cross_entropy(self.logits(batch), label))
 
 
 @mistake("label", "the labels of phase `net` are constant")

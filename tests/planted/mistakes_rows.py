@@ -30,13 +30,6 @@ class MeanUnderMixesRows(steps.Classifier):
 
 
 @mistake("batch mean", MEAN)
-class OwnWeightedMean(steps.Regression):
-    def loss(self, batch, rng):
-        error = tf.square(self.predict(batch) - batch["y"])
-        return Loss(error * batch["weight"] / tf.reduce_sum(batch["weight"]))
-
-
-@mistake("batch mean", MEAN)
 class WeightOfLengthOne(steps.Regression):
     def loss(self, batch, rng):
         weight = batch["weight"] / tf.reduce_sum(batch["weight"])
@@ -57,13 +50,6 @@ class EachAgainstAll(steps.Regression):
         return Loss(tf.reduce_mean(tf.square(prediction - batch["y"]), -1), weight=batch["weight"])
 
 
-@mistake("batch mean", MEAN)
-class LossScaledByItsMean(steps.Autoencoder):
-    def loss(self, batch, rng):
-        error = super().loss(batch, rng).per_example
-        return Loss(error / tf.stop_gradient(tf.reduce_mean(error)))
-
-
 # The order of rows
 
 
@@ -81,29 +67,12 @@ class RowsAddedUp(steps.Classifier):
 
 
 @mistake("row order", "order of the rows")
-class LabelsSorted(steps.Classifier):
-    def loss(self, batch, rng):
-        return Loss(losses.softmax_cross_entropy(self.logits(batch), tf.sort(batch["label"])))
-
-
-@mistake("row order", "order of the rows")
 class TimeTakenForRows(steps.Forecaster):
     """`unroll` wants rows first."""
 
     def predict(self, values):
         outputs, _ = layers.unroll(self.cell, tf.transpose(values, [1, 0, 2]))
         return self.out(tf.transpose(outputs, [1, 0, 2]))
-
-
-@mistake("row order", "order of the rows")
-class HalvesMixed(steps.Classifier):
-    """Mixup with the rows reversed, under `mixes_rows`."""
-
-    mixes_rows = True
-
-    def loss(self, batch, rng):
-        x = 0.7 * batch["x"] + 0.3 * tf.reverse(batch["x"], [0])
-        return Loss(losses.softmax_cross_entropy(self.logits({"x": x}), batch["label"]))
 
 
 @mistake("row order", "order of the rows")

@@ -22,20 +22,6 @@ class AttentionWithoutCausal(steps.LanguageModel):
         self.attention = layers.MultiHeadAttention(SIZE, 2, rng=RNG, rotary_base=10000.0)
 
 
-@mistake("causality", LATER)
-class AttentionMaskOneTooMany(steps.LanguageModel):
-    def make(self):
-        super().make()
-        self.attention = layers.MultiHeadAttention(SIZE, 2, rng=RNG)
-
-    def loss(self, batch, rng):
-        tokens = batch["tokens"]
-        time = tokens.shape[1] - 1
-        may = tf.linalg.band_part(tf.ones([1, 1, time, time]), -1, 1) > 0
-        per_token = losses.softmax_cross_entropy(self.logits(tokens[:, :-1], may), tokens[:, 1:])
-        return Loss(per_token, weight=tf.ones_like(per_token))
-
-
 @mistake("causality", "target of phase `net` isn't shifted", causal="tokens")
 class TargetsNotShifted(steps.LanguageModel):
     def loss(self, batch, rng):
@@ -68,13 +54,6 @@ class ForecastReadsBackwards(steps.Forecaster):
         return self.out(tf.reverse(outputs, [1]))
 
 
-@mistake("causality", LATER)
-class NormalisedOverTime(steps.Forecaster):
-    def predict(self, values):
-        mean, variance = tf.nn.moments(values, 1, keepdims=True)
-        return super().predict((values - mean) / tf.sqrt(variance + 1e-5))
-
-
 @mistake("causality", "and has seen it")
 class ShiftedTheWrongWay(steps.LanguageModel):
     def loss(self, batch, rng):
@@ -90,12 +69,6 @@ class ShiftedTheWrongWay(steps.LanguageModel):
 class MeanOverAllPositions(steps.SentenceClassifier):
     def pool(self, x, mask):
         return tf.reduce_mean(x, 1)
-
-
-@mistake("padding", PADDING)
-class MaximumOverAllPositions(steps.SentenceClassifier):
-    def pool(self, x, mask):
-        return tf.reduce_max(x, 1)
 
 
 @mistake("padding", PADDING)
@@ -131,14 +104,6 @@ class LossOfPaddedTokens(steps.PaddedLanguageModel):
 class InvertedWeight(steps.Tagger):
     def loss(self, batch, rng):
         return Loss(self.per_token(batch), weight=1.0 - batch["mask"])
-
-
-@mistake("mask", PADDING)
-class InvertedAttention(steps.SentenceClassifier):
-    def features(self, batch):
-        x = self.words(batch["tokens"])
-        x += self.attention(x, mask=batch["mask"] == 0.0)  # as PyTorch's `key_padding_mask` wants it
-        return self.pool(x, batch["mask"])
 
 
 @mistake("mask", PADDING)

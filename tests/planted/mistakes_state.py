@@ -13,7 +13,6 @@ from tests.planted.table import mistake
 
 TWO = "the same random numbers for two purposes"
 PYTHON = "keeps nothing in Python"
-SEEN = []
 
 
 # One rng for two purposes
@@ -29,17 +28,6 @@ class SameRngForTwoDropouts(steps.Classifier):
     def logits(self, batch, rng=None):
         h = self.dropout(tf.nn.tanh(self.hidden(batch["x"])), rng)
         return self.out(self.dropout(tf.nn.tanh(self.middle(h)), rng))
-
-
-@mistake("rng", TWO)
-class NoiseAndMaskOfOneRng(steps.Autoencoder):
-    def loss(self, batch, rng):
-        x = layers.flatten(batch["image"])
-        noisy = x
-        if rng is not None:
-            noisy += 0.1 * rng.rows.normal(*x.shape)
-            noisy *= tf.cast(rng.rows.uniform(*x.shape) > 0.2, tf.float32)
-        return Loss(tf.reduce_mean(tf.square(self.decoder(self.encode(noisy)) - x), -1))
 
 
 @mistake("rng", TWO)
@@ -74,14 +62,6 @@ class HistoryOfLosses(steps.Classifier):
         loss = super().loss(batch, rng)
         self.history.append(loss.per_example)
         return loss
-
-
-@mistake("list", PYTHON)
-class GlobalList(steps.Regression):
-    def loss(self, batch, rng):
-        prediction = self.predict(batch)
-        SEEN.append(prediction)
-        return Loss(tf.square(prediction - batch["y"]), weight=batch["weight"])
 
 
 @mistake("list", PYTHON)
@@ -131,13 +111,6 @@ class EvaluatedWithACounter(steps.Dropping):
         return self.loss(batch, Rng.from_seed(self.calls)._replace(num_rows=batch["x"].shape[0]))
 
 
-@mistake("evaluation", "generator")
-class ShuffledBeforeEvaluation(steps.Classifier):
-    def evaluate(self, batch):
-        order = tf.random.shuffle(tf.range(batch["x"].shape[0]))
-        return super().evaluate({key: tf.gather(x, order) for key, x in batch.items()})
-
-
 # Side effects
 
 
@@ -150,17 +123,6 @@ class StepCounter(steps.Classifier):
     def loss(self, batch, rng):
         self.count.assign_add(1)
         return super().loss(batch, rng)
-
-
-@mistake("side effect", "writes the variable")
-class MovingMeanAssigned(steps.Regression):
-    def make(self):
-        super().make()
-        self.mean = tf.Variable(tf.zeros([5]), trainable=False)
-
-    def predict(self, batch):
-        self.mean.assign(0.9 * self.mean + 0.1 * tf.reduce_mean(batch["x"], 0))
-        return self.out(tf.nn.gelu(self.hidden(batch["x"] - self.mean)))[:, 0]
 
 
 @mistake("side effect", "writes the variable")
