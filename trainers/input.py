@@ -22,6 +22,8 @@ from trainers.diagnosis import explained
 from trainers.experiment import Experiment
 from trainers.settings import Settings
 
+SOURCE = "source"  # in a manifest: what describes the source that the run reads
+
 
 class Chunks:
     """Chunks of batches, one after the other, for a loop that may be asked for the next before it takes it."""
@@ -79,6 +81,7 @@ class Input:
             what = "`Trainer.global_batch_size`"
             self.strategy.plan.check_rows(self.global_batch_size, settings.microbatches, what=what)
         self.origin = 0
+        self.description = self.source.description()  # by which a run that resumes recognises its source
         self._agreement = Agreement(self.strategy)
         self._synthetic = experiment.synthetic
         self.decode: Callable[[Batch], Batch] | None = None

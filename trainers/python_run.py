@@ -48,6 +48,7 @@ def train(
         operative=lambda: _text(experiment, settings),
         note=lambda before: "",
         remedy="Train this one in another folder, or call `trainers.train` with what it was called with before.",
+        source=trainer.input.description,
     )
     start = _Fresh(trainer.workdir, configured, experiment, settings)
     try:

@@ -23,7 +23,7 @@ from trainers.averaged import where_averages_lie
 from trainers.diagnosis import REMEDY
 from trainers.experiment import Experiment
 from trainers.hooks.base import Hook, by_name
-from trainers.input import Input
+from trainers.input import SOURCE, Input
 from trainers.settings import Settings
 from trainers.workdir import Workdir
 
@@ -132,6 +132,7 @@ class RunState:
             config_hash=self.workdir.config_hash,
             extra={
                 "configuration": dict(self.workdir.configuration),
+                SOURCE: self.input.description,
                 **({"tokenizer": self.tokenizer} if self.tokenizer else {}),
                 **({REPLICAS: self.replicas} if self.settings.local_steps else {}),
                 **({AVERAGES: averages} if (averages := self._where_averages_lie()) else {}),

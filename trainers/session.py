@@ -123,6 +123,7 @@ class Session:
             note=note,
             remedy="Start this one elsewhere with `--workdir=DIR`, or go on from the other's checkpoint with "
             "`--allow_config_change`.",
+            source=trainer.input.description,
         )
         flags = self.flags
         return Start(

@@ -11,6 +11,7 @@ from core.errors import ConfigurationError
 from core.workers import is_chief
 from core.workers.cluster import cluster_from_environment
 from trainers.gin_audit.identity import config_hash, difference
+from trainers.input import SOURCE
 from trainers.record import record_start
 from trainers.workdir import Workdir
 
@@ -20,7 +21,8 @@ class Configured:
     """What a run is of, however it was said: by gin files or by calls of Python.
 
     `identity` is what makes it the same run, `hooks` what may be said of hooks besides, and `read` returns the identity
-    that a manifest holds. `given` and `operative`, asked for once all is made, go into the folder.
+    that a manifest holds. `source` describes what it is trained on. `given` and `operative`, asked for once all is
+    made, go into the folder.
     """
 
     identity: Mapping[str, str]
@@ -30,6 +32,7 @@ class Configured:
     operative: Callable[[], str]
     note: Callable[[Mapping[str, str]], str]  # goes below the table of what differs from that of before
     remedy: str  # for who has found another run in the folder
+    source: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 class Start:
@@ -49,8 +52,9 @@ class Start:
         if is_chief():
             self.workdir.lock()
         before = own if found is None else self._identity_of(found)
-        if before != own:
-            changes = f"{difference(before, own)}{self.configured.note(before)}"
+        old, new = self._sources_of(found)
+        if before != own or old != new:
+            changes = f"{difference({**before, **old}, {**own, **new})}{self.configured.note(before)}"
             if not self._allow_change:
                 raise ConfigurationError(
                     f"the workdir `{self.workdir.path}` holds a run of another configuration:\n{changes}\n"
@@ -71,6 +75,15 @@ class Start:
                 f"{self.configured.remedy}"
             )
         return self.configured.identity
+
+    def _sources_of(self, found: checkpoint.Manifest | None) -> tuple[dict[str, str], dict[str, str]]:
+        """Returns what describes the source of a checkpoint and this run's, by names for a table of differences."""
+        saved: Any = found.extra.get(SOURCE) if found else None
+        known = saved if isinstance(saved, dict) else self.configured.source  # that of an older version isn't known
+        old, new = (
+            {f"{key} of the source": str(x) for key, x in one.items()} for one in (known, self.configured.source)
+        )
+        return old, new
 
     def record(self, step: int) -> None:
         """Records the configuration that goes on from `step`: not before it has come that far."""

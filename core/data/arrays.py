@@ -12,6 +12,7 @@ integers when the array is made int32 beforehand.
 """
 
 import functools
+import hashlib
 from collections.abc import Mapping
 
 import gin
@@ -23,6 +24,8 @@ from core.data.files import path_of
 from core.data.npz_files import Array, read_npz
 from core.data.source import Kept, Source, check_feature
 from core.errors import DataError
+
+SAMPLED = 256  # examples, about, that go into a fingerprint
 
 
 class ArraySource(Source):
@@ -57,6 +60,12 @@ class ArraySource(Source):
             feature: tf.TensorSpec(values.shape[1:], tf.float32 if values.dtype == np.uint8 else values.dtype)
             for feature, values in self._arrays.items()
         }
+
+    def description(self) -> dict[str, str]:
+        found = hashlib.sha256()
+        for _, values in sorted(self._arrays.items()):
+            found.update(np.ascontiguousarray(values[:: max(1, len(values) // SAMPLED)]).tobytes())
+        return {**super().description(), "fingerprint": found.hexdigest()[:16]}
 
     def gather(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
         return self._decode(self._gather(indices))

@@ -79,6 +79,10 @@ class Examples(abc.ABC):
         """
         return None
 
+    def description(self) -> dict[str, str]:
+        """Says what is recognised again when a run resumes: features, and whatever else is cheap to find out."""
+        return {"features": ", ".join(f"{name} {x.dtype.name}{x.shape.as_list()}" for name, x in self.spec.items())}
+
 
 class Source(Examples):
     """Holds a fixed number of examples, which can be asked for by number.
@@ -99,6 +103,9 @@ class Source(Examples):
 
     def __len__(self) -> int:
         return self._size
+
+    def description(self) -> dict[str, str]:
+        return {**super().description(), "examples": str(len(self))}
 
     @abc.abstractmethod
     def gather(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
