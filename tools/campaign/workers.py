@@ -5,6 +5,7 @@ parts of the same weights, as a mesh, write each checkpoint together.
 """
 
 import functools
+import json
 import os
 import re
 import signal
@@ -17,7 +18,6 @@ from pathlib import Path
 
 from tests import ports
 from tests.commands import CONFIGS, environment
-from tests.trainers.launch.test_many_workers import workers_of
 from tools.campaign import subject
 from tools.campaign.lab import Bench, Case, HungError, Lab, last_line
 
@@ -61,7 +61,7 @@ def sent(bench: Bench, *, name: str, index: int, kind: str, starting: bool) -> N
             else:
                 _wait_for_checkpoint(folder, process, bench.lab.limit)
                 time.sleep(bench.chance.uniform(0.0, 0.5))
-            victim = workers_of(process.pid).get(index)
+            victim = _workers_of(process.pid).get(index)
             if victim is not None:
                 os.kill(victim, getattr(signal, name))
             said, _ = process.communicate(timeout=2 * bench.lab.limit)
@@ -78,6 +78,21 @@ def sent(bench: Bench, *, name: str, index: int, kind: str, starting: bool) -> N
         bench.fail("didn't save at a SIGUSR1")
     for difference in subject.differences(whole / "run", folder / "run") if whole else ():
         bench.fail(difference)
+
+
+def _workers_of(launcher: int) -> dict[int, int]:
+    """Returns the processes of the workers, by their index."""
+    found = {}
+    for entry in os.listdir("/proc"):
+        try:
+            status = Path(f"/proc/{entry}/status").read_text()
+            told = Path(f"/proc/{entry}/environ").read_text()
+        except (OSError, ValueError):
+            continue
+        config = re.search(r"TF_CONFIG=(\{.*?\})\0", told)
+        if f"PPid:\t{launcher}\n" in status and config:
+            found[json.loads(config[1])["task"]["index"]] = int(entry)
+    return found
 
 
 def _undisturbed(lab: Lab, kind: str) -> Path:
