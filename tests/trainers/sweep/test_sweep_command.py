@@ -2,13 +2,14 @@
 
 import shutil
 import sys
+from textwrap import dedent
 
 import pytest
 
 from core.errors import ConfigurationError
-from tests.commands import CHECKOUT, CONFIGS
+from tests.commands import CONFIGS
+from tests.trainers.sweep.sweep_lab import check_in_fork, write_point
 from tests.written_runs import write_run
-from trainers.gin_audit import audit
 from trainers.runs.find import find_runs
 from trainers.runs.spread import Spread
 from trainers.sweep.__main__ import main, parse
@@ -19,22 +20,13 @@ LINEAR = f"--gin_file={CONFIGS / 'digits_linear.gin'}"
 OVERS = ["--over=sgd.learning_rate = [0.1, 0.2]", "--over=seed = [0, 1, 2]"]
 
 
-def write_point(folder, rate, seed, losses, **how):
-    """Writes the run of a point as it would be had it been run."""
-    name = f"learning_rate={rate}" if seed is None else f"learning_rate={rate},seed={seed}"
-    path = write_run(folder / name, losses={10: 1.0, 20: losses}, **how)
-    params = [f"sgd.learning_rate = {rate}", *([] if seed is None else [f"Experiment.seed = {seed}"])]
-    given = audit.read([str(CONFIGS / "digits_linear.gin")], params, search=[CHECKOUT]).given
-    (path / "config" / "given.gin").write_text("".join(f"# {line}" for line in given.splitlines(True)))
-
-
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def test_the_table_has_means_and_spreads_over_seeds(folder, capsys):
+def test_table_has_means_and_spreads_over_seeds(folder, capsys):
     for seed, losses in enumerate([0.5, 0.25, 0.75]):
         write_point(folder / "runs" / "digits_linear-sweep", 0.1, seed, losses)
         write_point(folder / "runs" / "digits_linear-sweep", 0.2, seed, 0.125)
@@ -48,7 +40,7 @@ def test_the_table_has_means_and_spreads_over_seeds(folder, capsys):
     ]
 
 
-def test_a_run_of_another_configuration_that_lies_there_counts_for_nothing(folder, capsys, monkeypatch):
+def test_run_of_another_configuration_that_is_there_counts_for_nothing(folder, capsys, monkeypatch):
     write_point(folder / "s", 0.1, 0, 0.5)
     write_run(folder / "s" / "learning_rate=0.1,seed=1", losses={20: 1000.0})
     monkeypatch.setattr("trainers.sweep.__main__._check", lambda *_: 0)
@@ -61,7 +53,7 @@ def test_a_run_of_another_configuration_that_lies_there_counts_for_nothing(folde
     assert row.split() == ["0.1", "1", "of", "2", "0.5000"]
 
 
-def test_a_run_counts_as_finished_by_its_configuration_and_result(folder):
+def test_run_counts_as_finished_by_its_configuration_and_result(folder):
     def finished(*words):
         sweep = parse([*OVERS, "--", LINEAR, "--workdir=s", *words]).sweep
         return sum(map(sweep.is_finished, sweep.points))
@@ -72,7 +64,7 @@ def test_a_run_counts_as_finished_by_its_configuration_and_result(folder):
     assert finished("--gin_param=Trainer.steps = 9") == 0
 
 
-def test_a_point_is_run_by_the_same_flags_in_a_folder_of_its_own(folder):
+def test_point_is_run_by_the_same_flags_in_a_folder_of_its_own(folder):
     (folder / "flags").write_text(f"{LINEAR}\n--workdir=s\n--gin_param=Trainer.steps = 9\n")
     sweep = parse([OVERS[1], "--", "--flagfile=flags", "--allow_config_change", "--verbosity=-1"]).sweep
     assert isinstance(sweep, Sweep)
@@ -116,8 +108,9 @@ def test_spreads():
         (["--over=seed=3", "--", LINEAR], ["`--over` is 'seed=3', which has no list of values"]),
     ],
 )
-def test_mistakes_are_one_paragraph(folder, capsys, words, says):
+def test_mistakes_are_one_paragraph(folder, capsys, monkeypatch, words, says):
     write_run(folder / "run")
+    monkeypatch.setattr("trainers.sweep.__main__._check", lambda *_: 0)
     assert main(words) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ")
@@ -126,7 +119,7 @@ def test_mistakes_are_one_paragraph(folder, capsys, words, says):
         assert text in error
 
 
-def test_a_figure_that_a_finished_run_lacks_is_refused_before_another_begins(folder, capsys):
+def test_figure_that_a_finished_run_lacks_is_refused_before_another_begins(folder, capsys):
     write_point(folder / "s", 0.1, 0, 0.5)
     assert main([*OVERS, "--figure=eval/los", "--", LINEAR, "--workdir=s"]) == 2
     error = capsys.readouterr().err
@@ -135,18 +128,16 @@ def test_a_figure_that_a_finished_run_lacks_is_refused_before_another_begins(fol
     assert [path.name for path in (folder / "s").iterdir()] == ["learning_rate=0.1,seed=0"]
 
 
-def test_a_figure_that_the_first_run_lacks_is_refused_behind_it(folder, capsys, monkeypatch):
-    program = (
-        "import sys; from pathlib import Path; from tests.trainers.sweep.test_sweep_command import write_point; "
-        "write_point(Path('s'), sys.argv[1], None, 0.5)"
-    )
+def test_figure_that_the_first_run_lacks_is_refused_behind_it(folder, capsys, monkeypatch):
+    for rate in (0.1, 0.2):
+        write_point(folder / "made", rate, None, 0.5)
 
     def job(self, point):
-        return Job(point.name, [sys.executable, "-c", program, *point.values], folder / f"{point.name}.log")
+        copy = ["cp", "-r", f"made/{point.name}", f"s/{point.name}"]
+        return Job(point.name, copy, folder / f"{point.name}.log")
 
     monkeypatch.setattr(Sweep, "job", job)
     monkeypatch.setattr("trainers.sweep.__main__._check", lambda *_: 0)
-    monkeypatch.setenv("PYTHONPATH", str(CHECKOUT))
     words = [OVERS[0], "--", LINEAR, "--workdir=s"]
     assert main(["--figure=eval/los", *words]) == 2
     told = capsys.readouterr()
@@ -159,18 +150,37 @@ def test_a_figure_that_the_first_run_lacks_is_refused_behind_it(folder, capsys, 
     assert "2 of 2" in capsys.readouterr().out
 
 
-def test_the_exit_code_is_that_of_the_first_point_and_not_of_the_first_to_fail(folder, monkeypatch):
+def test_exit_code_is_that_of_the_first_point_and_not_of_the_first_to_fail(folder, monkeypatch):
+    ends = """
+        import os, sys, time
+        if sys.argv[1] == "second":
+            open("pid", "w").write(str(os.getpid()))
+            os.rename("pid", "second")
+            sys.exit(4)
+        while not os.path.exists("second") or os.path.exists(f"/proc/{open('second').read()}"):  # till it is seen
+            time.sleep(0.01)
+        sys.exit(3)
+    """
+
     def job(self, point):
-        first = point is self.points[0]
-        program = f"import time; time.sleep({0.5 if first else 0}); raise SystemExit({3 if first else 4})"
-        return Job(point.name, [sys.executable, "-c", program], folder / f"{point.name}.log")
+        which = "first" if point is self.points[0] else "second"
+        return Job(point.name, [sys.executable, "-S", "-c", dedent(ends), which], folder / f"{point.name}.log")
 
     monkeypatch.setattr("trainers.sweep.__main__._check", lambda *_: 0)
     monkeypatch.setattr(Sweep, "job", job)
     assert main([OVERS[0], "--at_once=2", "--", LINEAR, "--workdir=s"]) == 3
 
 
-def test_a_check_that_is_killed_is_told_as_that(folder, capsys, monkeypatch):
+def test_binding_that_no_configurable_takes_is_refused_before_any_run(folder, capsys, monkeypatch):
+    monkeypatch.setattr("trainers.sweep.__main__.subprocess.run", check_in_fork(folder))
+    assert main(["--over=sgd.learning_rat = [0.1, 0.2]", "--", LINEAR]) == 2
+    error = capsys.readouterr().err
+    assert "Did you mean `learning_rate`?" in error
+    assert error.count("\n") == 1
+    assert not (folder / "runs").exists()
+
+
+def test_check_that_is_killed_is_told_as_that(folder, capsys, monkeypatch):
     killed = folder / "killed"
     killed.write_text("#!/bin/sh\nkill -KILL $$\n")
     killed.chmod(0o700)
@@ -193,7 +203,7 @@ def test_flags_behind_a_second_pair_of_dashes_are_those_of_a_run_and_before_it_o
     assert "there is no flag `--workers=2`." in capsys.readouterr().err
 
 
-def test_a_second_sweep_of_one_folder_is_refused_and_the_first_goes_on(folder, capsys):
+def test_second_sweep_of_one_folder_is_refused_and_the_first_goes_on(folder, capsys):
     write_point(folder / "s", 0.1, 0, 0.5)
     words = [*OVERS, "--", LINEAR, "--workdir=s"]
     with parse(words).sweep.claimed():
@@ -206,7 +216,7 @@ def test_a_second_sweep_of_one_folder_is_refused_and_the_first_goes_on(folder, c
     assert len(find_runs(["s"])) == 1  # the sweep's lock makes no run of its folder
 
 
-def test_a_folder_that_can_not_be_made_is_refused_by_name(folder):
+def test_folder_that_can_not_be_made_is_refused_by_name(folder):
     (folder / "file").touch()
     with pytest.raises(ConfigurationError, match=r"the folder `file/s` can't be written: Not a directory"):
         parse([*OVERS, "--", LINEAR, "--workdir=file/s"]).sweep.claimed().__enter__()

@@ -1,4 +1,4 @@
-"""The points of a grid: their bindings, the names of their folders, and what is no grid."""
+"""The points of a grid: their bindings, the names of their folders, and which grids are refused."""
 
 import itertools
 import string
@@ -17,7 +17,7 @@ def grid(*overs):
     return points_of([parse_over(over) for over in overs])
 
 
-def test_a_grid_is_the_product_of_its_lists():
+def test_grid_is_the_product_of_its_lists():
     points = grid("a.rate = [1e-3, 0.5]", "steps = [100, 200]", "seed = [0, 1]")
     assert [point.params for point in points] == [
         [f"a.rate = {rate}", f"steps = {steps}", f"Experiment.seed = {seed}"]
@@ -80,7 +80,7 @@ def test_values_that_begin_alike_have_names_that_differ():
     assert len({point.name for point in grid(f"a.x = ['{'a' * 50}', '{'a' * 51}']")}) == 2
 
 
-def test_a_name_is_the_same_when_the_grid_grows():
+def test_name_is_the_same_when_the_grid_grows():
     few, many = grid("a.x = ['?', 1]", "seed = [0]"), grid("a.x = ['!', '?', 1, 2]", "seed = [0, 1]")
     assert {point.name for point in few} < {point.name for point in many}
 
@@ -99,7 +99,7 @@ def test_a_name_is_the_same_when_the_grid_grows():
         ([f"{x}.y = {[*range(30)]}" for x in "abc"], "a grid of 27,000 points"),
     ],
 )
-def test_what_is_no_grid_is_refused(overs, says):
+def test_grids_that_are_none_are_refused(overs, says):
     with pytest.raises(ConfigurationError) as caught:
         grid(*overs)
     assert says in str(caught.value)

@@ -1,4 +1,4 @@
-"""Small programs as runs: how many at once, what becomes of signals, and that nothing is left behind."""
+"""Small programs as runs: how many at once, which signals they hear, and that nothing is left behind."""
 
 import os
 import signal
@@ -9,7 +9,10 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
 from trainers.launch.processes import Signals
+from trainers.sweep import pool
 from trainers.sweep.pool import Job, run_jobs
 
 HEAR = """
@@ -37,23 +40,23 @@ def wait_for(condition):
         time.sleep(0.02)
 
 
-def ran(jobs, *, at_once=1, meanwhile=lambda: None, last=None):
-    """The exit codes by name; `meanwhile` is called in a thread, and there is no going on after `last`."""
+def ran(jobs, *, at_once=1, meanwhile=lambda signals: None, last=None):
+    """The exit codes by name; `meanwhile` is called in a thread, and no job starts after `last` has ended."""
     codes = {}
 
     def ended(job, code, seconds):
         codes[job.name] = code
         return job.name != last
 
-    thread = threading.Thread(target=meanwhile)
     with Signals() as signals:
+        thread = threading.Thread(target=meanwhile, args=[signals])
         thread.start()
         run_jobs(jobs, at_once=at_once, signals=signals, ended=ended)
         thread.join()
     return codes
 
 
-def test_all_run_and_what_they_say_is_kept(tmp_path):
+def test_jobs_all_run_and_their_output_is_kept(tmp_path):
     texts = [
         "print('one')",
         "import sys; print('two', file=sys.stderr); sys.exit(3)",
@@ -63,25 +66,25 @@ def test_all_run_and_what_they_say_is_kept(tmp_path):
     assert [(tmp_path / "logs" / f"{i}.log").read_text() for i in range(3)] == ["one\n", "two\n", ""]
 
 
-def test_no_more_run_at_once_than_may(tmp_path):
-    text = f"""
-        import os, time
-        os.mkdir(f"{tmp_path}/at{{os.getpid()}}")
-        time.sleep(0.3)
-        print(len([x for x in os.listdir("{tmp_path}") if x.startswith("at")]))
-        os.rmdir(f"{tmp_path}/at{{os.getpid()}}")
-    """
-    for at_once in (1, 2):
-        codes = ran(jobs_of(tmp_path, *[text] * 4), at_once=at_once)
-        assert set(codes.values()) == {0}
-        seen = [int((tmp_path / f"{i}.log").read_text().splitlines()[-1]) for i in range(4)]
-        assert max(seen) <= at_once
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_jobs_run_at_once_as_many_as_may(at_once, tmp_path, monkeypatch):
+    began, counts = [], []
+
+    def start(job):
+        began.append(begin(job))
+        counts.append(sum(each.process.returncode is None for each in began))
+        return began[-1]
+
+    begin = pool._start
+    monkeypatch.setattr(pool, "_start", start)
+    assert set(ran(jobs_of(tmp_path, *["pass"] * 3), at_once=at_once).values()) == {0}
+    assert max(counts) == at_once
 
 
-def test_a_signal_is_passed_on_and_nothing_starts_after_it(tmp_path):
-    jobs = jobs_of(tmp_path, HEAR, HEAR.replace("sys.exit", "time.sleep(0.5), sys.exit"), HEAR)
+def test_signal_is_passed_on_and_nothing_starts_after_it(tmp_path):
+    jobs = jobs_of(tmp_path, HEAR, HEAR.replace("sys.exit", "time.sleep(0.2), sys.exit"), HEAR)
 
-    def stop():
+    def stop(signals):
         wait_for(lambda: all(job.log.exists() and "ready" in job.log.read_text() for job in jobs[:2]))
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -90,12 +93,12 @@ def test_a_signal_is_passed_on_and_nothing_starts_after_it(tmp_path):
     assert f"heard {signal.SIGTERM:d}" in jobs[0].log.read_text()
 
 
-def test_where_it_is_not_to_go_on_those_that_run_may_save(tmp_path):
+def test_jobs_that_run_may_save_when_no_more_may_start(tmp_path):
     jobs = jobs_of(
         tmp_path, HEAR, f"import os, time\nwhile not os.path.exists('{tmp_path}/go'): time.sleep(0.02)", HEAR
     )
 
-    def go():
+    def go(signals):
         wait_for(lambda: jobs[0].log.exists() and "ready" in jobs[0].log.read_text())
         (tmp_path / "go").touch()
 
@@ -103,13 +106,13 @@ def test_where_it_is_not_to_go_on_those_that_run_may_save(tmp_path):
     assert not jobs[2].log.exists()
 
 
-def test_a_second_ctrl_c_kills_what_does_not_hear(tmp_path):
+def test_second_ctrl_c_kills_what_does_not_hear(tmp_path):
     jobs = jobs_of(tmp_path, DEAF)
 
-    def stop():
+    def stop(signals):
         wait_for(lambda: jobs[0].log.exists() and "ready" in jobs[0].log.read_text())
         os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.3)
+        wait_for(lambda: signals.received)
         os.kill(os.getpid(), signal.SIGINT)
 
     assert ran(jobs, meanwhile=stop) == {"0": -9}
