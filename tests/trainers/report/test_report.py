@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -59,16 +60,12 @@ def assert_nothing_is_fetched(text):
     assert policy == "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
-def test_a_page_about_real_runs_has_their_figures(folder):
-    for seed in (0, 1):
-        flags = [
-            "--gin_param=Trainer.steps=20",
-            "--gin_param=Trainer.log_every=5",
-            "--gin_param=Trainer.evaluate_every=10",
-        ]
-        gin_file = f"--gin_file={CONFIGS / 'digits_linear.gin'}"
-        done = run(gin_file, *flags, f"--gin_param=Experiment.seed={seed}", f"--workdir=runs/{seed}", cwd=folder)
-        assert done.returncode == 0, done.stderr
+def test_page_about_real_runs_has_their_figures(folder):
+    flags = [f"--gin_param=Trainer.{each}" for each in ("steps=4", "chunk_steps=2", "log_every=2", "evaluate_every=2")]
+    done = run(f"--gin_file={CONFIGS / 'digits_linear.gin'}", *flags, "--workdir=runs/1", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    for file in (shutil.copytree(folder / "runs" / "1", folder / "runs" / "0") / "config").glob("*.gin"):
+        file.write_text(file.read_text().replace("Experiment.seed = 0", "Experiment.seed = 1"))
     page = reported(folder, "runs")
     lines = [json.loads(line) for line in (folder / "runs" / "1" / "metrics.jsonl").read_text().splitlines()]
     names = {name for line in lines for name in line} - {"step", "split"}
@@ -82,7 +79,7 @@ def test_a_page_about_real_runs_has_their_figures(folder):
     assert "--workdir=runs/1" in page.text("dd")
 
 
-def test_a_chart_holds_its_points_to_a_tenth_of_a_pixel():
+def test_chart_holds_its_points_to_a_tenth_of_a_pixel():
     curve = Curve((0, 50, 100, 200), (4.0, 3.0, math.nan, 2.0))
     text = chart(
         "loss", [Line("1", "a & b", 0, True, curve), Line("1", "train", 0, False, Curve((0, 200), (2.0, 3.0)))]
@@ -109,13 +106,13 @@ def test_a_chart_holds_its_points_to_a_tenth_of_a_pixel():
     ]
 
 
-def test_what_grows_towards_a_bound_is_drawn_evenly():
+def test_curve_that_grows_towards_a_bound_is_drawn_evenly():
     page = Page(chart("roc_auc", [Line("1", "", 0, True, Curve((0, 1, 2), (0.05, 0.525, 1.0)))]))
     ys = [float(each["cy"]) for each in page.all("circle")]
     assert ys[0] - ys[1] == pytest.approx(ys[1] - ys[2], abs=0.11)
 
 
-def test_a_long_curve_keeps_its_extremes():
+def test_long_curve_keeps_its_extremes():
     values = [math.sin(i / 500) for i in range(20_000)]
     values[7_777], values[12_345], *values[-3:-1] = 9.0, -9.0, 8.0, -8.0
     (line,) = Page(chart("x", [Line("1", "", 0, True, Curve(tuple(range(20_000)), tuple(values)))])).all("polyline")
@@ -136,7 +133,7 @@ def test_labels_of_curves_that_end_together_do_not_lie_on_each_other(end):
     assert ys[-1] <= HEIGHT
 
 
-def test_what_runs_say_is_shown_and_not_obeyed(folder):
+def test_text_of_runs_is_shown_and_not_obeyed(folder):
     name = '<script>alert("1")<\u2215script>&\x1b'
     path = write_run(folder / "runs" / name, exit_code=3, reason="<img src=x onerror=alert(1)> & </body>")
     write_run(folder / "runs" / "b", rate="'</pre><script>'")
@@ -168,7 +165,7 @@ def test_samples_are_in_the_page(folder):
     assert [each["alt"] for each in images] == ["step-000000000", "step-000000007"]
 
 
-def test_a_best_that_looks_like_the_last_is_not_shown_beside_it(folder):
+def test_best_that_looks_like_the_last_is_not_shown_beside_it(folder):
     write_run(folder / "again" / "run", losses={100: 0.5, 200: 0.25, 300: 0.25001})
     assert "best 0." not in reported(folder, "again").text("span")
 
@@ -195,7 +192,7 @@ def test_warnings_are_listed(folder):
     assert "lines of `warnings.jsonl` can't be read: 1" in page.text("li")
 
 
-def test_a_run_that_left_nothing_has_a_page(folder):
+def test_run_that_left_nothing_has_a_page(folder):
     (folder / "a").mkdir()
     (folder / "a" / ".lock").touch()
     page = reported(folder, "a")
@@ -228,7 +225,7 @@ def test_mistakes_are_one_paragraph(folder, capsys, words, says):
     assert sorted(os.listdir(folder)) == ["empty", "pipe", "run"]
 
 
-def test_a_link_is_followed_and_stays(folder):
+def test_link_is_followed_and_stays(folder):
     write_run(folder / "run")
     (folder / "there").mkdir()
     (folder / "report.html").symlink_to("there/page.html")
@@ -237,7 +234,7 @@ def test_a_link_is_followed_and_stays(folder):
     assert (folder / "there" / "page.html").is_file()
 
 
-def test_a_full_disk_leaves_the_page_before(folder, monkeypatch, capsys):
+def test_full_disk_leaves_the_page_before(folder, monkeypatch, capsys):
     write_run(folder / "run")
     reported(folder, "run")
     before = (folder / "report.html").read_bytes()
@@ -252,15 +249,14 @@ def test_a_full_disk_leaves_the_page_before(folder, monkeypatch, capsys):
     assert sorted(os.listdir(folder)) == ["report.html", "run"]
 
 
-def test_the_command_imports_no_tensorflow(folder):
+def test_command_imports_no_tensorflow(folder):
     write_run(folder / "run")
     code = (
         "import runpy, sys; sys.modules['tensorflow'] = None; runpy.run_module('trainers.report', run_name='__main__')"
     )
-    for words in (["--help"], ["run"]):
-        done = subprocess.run(
-            [sys.executable, "-c", code.format("trainers.report"), *words],
-            cwd=folder, env=environment(), capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
-        assert (done.returncode, done.stderr) == (0, "")
+    done = subprocess.run(
+        [sys.executable, "-c", code, "run"],
+        cwd=folder, env=environment(), capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "run in `report.html`\n"

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.commands import CHECKOUT, environment
+from tests.commands import environment
 from tests.written_runs import write_run
 from trainers.runs.__main__ import main
 from trainers.runs.compare import differences
@@ -54,12 +54,12 @@ def test_lists_runs_with_the_last_heard_of_at_the_end(folder, capsys):
     assert lines[4:] == ["runs/early: a loss wasn't finite"]
 
 
-def test_a_best_that_looks_like_the_last_is_not_shown_beside_it(folder, capsys):
+def test_best_that_looks_like_the_last_is_not_shown_beside_it(folder, capsys):
     write_run(folder / "again" / "run", losses={100: 0.5, 200: 0.25, 300: 0.25001})
     assert "(best" not in printed(capsys, "again")
 
 
-def test_by_a_figure_the_best_run_comes_first(folder, capsys):
+def test_best_run_comes_first_by_a_figure(folder, capsys):
     write_run(folder / "runs" / "without", split="test", heard=NOW)
     lines = printed(capsys, "--figure=eval/loss").splitlines()
     assert [line.split()[0] for line in lines[2:5]] == ["runs/late", "runs/early", "runs/without"]
@@ -120,7 +120,7 @@ def test_json_holds_all_of_it(folder, capsys):
     assert list(found["differences"]) == ["adamw.learning_rate"]
 
 
-def test_what_runs_say_is_shown_and_not_obeyed(folder, capsys):
+def test_text_of_runs_is_shown_and_not_obeyed(folder, capsys):
     path = write_run(folder / "runs" / "[red]\x1b[2J\n", exit_code=1, reason="[red]\x1b[2J", rate="'\x1b[2J'")
     with (path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 300, "split": "eval", "\\u001b[2J_loss": 1}\n')
@@ -154,22 +154,20 @@ def test_mistakes_are_one_paragraph(folder, capsys, words, says):
         assert text in error
 
 
-def test_without_a_folder_of_runs_it_says_how_to_name_one(tmp_path, monkeypatch, capsys):
+def test_command_without_a_folder_of_runs_says_how_to_name_one(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main([]) == 2
     assert "there is no folder `runs` in" in capsys.readouterr().err
 
 
-def test_the_command_imports_no_tensorflow(folder):
+def test_command_imports_no_tensorflow(folder):
     code = "import runpy, sys; sys.modules['tensorflow'] = None; runpy.run_module('trainers.runs', run_name='__main__')"
-    for words in (["--help"], ["runs/late", "runs/early"]):
-        done = subprocess.run(
-            [sys.executable, "-c", code, *words],
-            cwd=folder, env=environment(), capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        assert done.stderr == ""
-    assert (CHECKOUT / "trainers" / "runs" / "__init__.py").exists()
+    done = subprocess.run(
+        [sys.executable, "-c", code, "runs/late", "runs/early"],
+        cwd=folder, env=environment(), capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "adamw.learning_rate" in done.stdout
 
 
 # --- Charts and scales -----------------------------------------------------------------------------------------------
@@ -180,7 +178,7 @@ def lines_of(*curves, ascii_only=False):
     return [line.plain for line in chart("eval/loss", letters, width=60, ascii_only=ascii_only)]
 
 
-def test_a_falling_line_goes_from_the_top_left_to_the_bottom_right():
+def test_falling_line_goes_from_the_top_left_to_the_bottom_right():
     title, *drawn, steps = lines_of(Curve((0, 100), (4.0, 2.0)), ascii_only=True)
     assert title == "eval/loss"
     places = [line.partition("|")[2] for line in drawn]
@@ -195,14 +193,14 @@ def test_a_falling_line_goes_from_the_top_left_to_the_bottom_right():
     assert steps.split() == ["step", "0", "100"]
 
 
-def test_each_curve_ends_in_its_letter_and_what_is_no_number_is_left_out():
+def test_curves_end_in_their_letters_and_nan_is_left_out():
     _, *drawn, _ = lines_of(Curve((0, 100), (1.0, 3.0)), Curve((0, 50), (1.0, 1.0)), Curve((0,), (math.nan,)))
     assert drawn[0].endswith("a")
     assert drawn[-1].endswith("b")
     assert "c" not in "".join(drawn)
 
 
-def test_a_letter_has_place_for_all_of_its_dots():
+def test_letter_has_place_for_all_of_its_dots():
     _, *drawn, _ = lines_of(Curve((0, 100), (1.0, 1.0)))
     (line,) = [letters for each in drawn if (letters := each.partition("│")[2].strip())]
     *dots, end = line
@@ -211,7 +209,7 @@ def test_a_letter_has_place_for_all_of_its_dots():
     assert {(ord(letter) - 0x2800).bit_count() for letter in dots} == {2}
 
 
-def test_a_decade_is_drawn_by_logarithms():
+def test_decade_is_drawn_by_logarithms():
     title, *drawn, _ = lines_of(Curve((0, 1, 2), (10.0, 1.0, 0.1)))
     assert title == "eval/loss, logarithmic"
     labels = {i: line.partition("│")[0].strip() for i, line in enumerate(drawn)}
@@ -219,7 +217,7 @@ def test_a_decade_is_drawn_by_logarithms():
     assert abs((rows[1.0] - rows[10.0]) - (rows[0.1] - rows[1.0])) <= 1
 
 
-def test_what_grows_towards_a_bound_is_drawn_evenly():
+def test_curve_that_grows_towards_a_bound_is_drawn_evenly():
     title, *drawn, _ = chart("eval/accuracy", {"a": Curve((0, 1), (0.05, 1.0))}, width=60, ascii_only=False)
     assert title.plain == "eval/accuracy"
     labels = [float(label) for line in drawn if (label := line.plain.partition("│")[0].strip())]
@@ -231,7 +229,7 @@ FINITE = st.floats(allow_nan=False, allow_infinity=False, min_value=-1e300, max_
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(FINITE, min_size=1, max_size=20), st.booleans())
-def test_a_scale_holds_its_values_and_its_ticks_rise(values, even):
+def test_scale_holds_its_values_and_its_ticks_rise(values, even):
     scale = Scale.of(values, even=even)
     assert all(-1e-6 <= scale.place(value) <= 1 + 1e-6 for value in values)
     ticks = scale.ticks()

@@ -20,6 +20,9 @@ SETTINGS = Settings(steps=1000, global_batch_size=32, log_every=100, evaluate_ev
 CASE = Case(SETTINGS, 50, 4096, 1, False, ["net"], [], {"net": EVERY_REPLICA}, {}, cut=False, seconds=1e-4, waits=0.0)
 
 
+MADE = {}  # settings by what they say: each is checked once
+
+
 class Machine:
     """A machine with a clock of its own, on which a step takes what its settings say, times a factor of the moment."""
 
@@ -51,7 +54,9 @@ class Trial:
 
     def case(self, *, seconds, waits, cut):
         settings = {field.name: self.settings[field.name] for field in dataclasses.fields(Settings)}
-        return dataclasses.replace(CASE, settings=Settings(**settings), seconds=seconds, waits=waits, cut=cut)
+        if (key := repr(settings)) not in MADE:
+            MADE[key] = Settings(**settings)
+        return dataclasses.replace(CASE, settings=MADE[key], seconds=seconds, waits=waits, cut=cut)
 
 
 def search(machine, **settings):
@@ -64,7 +69,7 @@ def verdicts(found):
     return {(row.setting, row.shown): row.verdict for row in found.rows}
 
 
-def test_what_is_faster_is_chosen_and_the_next_setting_is_tried_on_top_of_it():
+def test_faster_setting_is_chosen_and_the_next_one_is_tried_on_top_of_it():
     def seconds(settings):
         return (1.0 if settings["compile"] == "xla" else 2.0) + (0.5 if settings["chunk_steps"] == 100 else 1.0)
 
@@ -170,7 +175,7 @@ def test_a_cliff_is_seen_by_one_step():
     assert len(found.rows[0].outcome.ratios) == 1
 
 
-def test_what_gains_nothing_together_is_not_recommended():
+def test_settings_that_gain_nothing_together_are_not_recommended():
     class Fading(Machine):
         def trial(self, choice=AS_CONFIGURED):
             trial = super().trial(choice)
@@ -185,7 +190,7 @@ def test_what_gains_nothing_together_is_not_recommended():
     assert "together they gain nothing" in winners(found)
 
 
-def test_who_is_clearly_slower_or_too_slow_gets_the_fewest_pairs(monkeypatch):
+def test_contest_of_a_clearly_slower_or_too_slow_one_has_the_fewest_pairs(monkeypatch):
     assert len(contest(lambda: 1.0, lambda: 2.0).ratios) == FEWEST
     assert len(contest(lambda: 1.0, lambda: 1.0).ratios) == PAIRS
     monkeypatch.setattr(contests, "SECONDS", 5.0)
@@ -240,7 +245,7 @@ def test_phases_change_places_on_several_replicas_alone():
     assert found == ['{"d": @on_one_device()}', '{"d": @on_one_device(), "g": @on_every_replica()}']
 
 
-def test_what_is_placed_already_stays_there_while_another_phase_changes_its_place():
+def test_placed_phase_stays_there_while_another_one_changes_its_place():
     placed = {"g": when_batch_at_least(64)}
     two = case(placements={"d": EVERY_REPLICA, **placed}, placed=placed, replicas=2)
     assert shown(places(two)) == [
