@@ -106,6 +106,13 @@ Trainer.checkpoint_every = 5
 """
 
 
+def given_in(folder):
+    """Writes a configuration as a run keeps it; returns its path."""
+    (folder / "config").mkdir(parents=True)
+    (folder / "config" / "given.gin").write_text("Trainer.steps = 1\n")
+    return folder / "config" / "given.gin"
+
+
 def write(tmp_path):
     (tmp_path / "mine.py").write_text(textwrap.dedent(TASK))
     (tmp_path / "mine.gin").write_text(GIN)

@@ -1,12 +1,18 @@
-"""What a capsule is: whole, verified, of one run; and what is said of one that is not."""
+"""Capsules (failure snapshots): whole, verified, of one run; and the errors for those that aren't."""
 
+import dataclasses
 import json
+import re
 import shutil
 
 import pytest
-from capsule_lab import end_badly, replayed, write
+from capsule_lab import SOME, end_badly, given_in, replayed, write
 
+from core.errors import CheckpointError, ConfigurationError
 from tests.commands import CONFIGS, refused, run
+from trainers.capsule.batch import packed
+from trainers.capsule.folder import _of_content, read_capsule, write_capsule
+from trainers.main import parse
 
 INDEX = "capsule.json"
 
@@ -19,27 +25,26 @@ def ended(tmp_path_factory):
 
 
 def test_a_run_without_a_fault_leaves_none(tmp_path):
-    done = run(*write(tmp_path), cwd=tmp_path)
+    done = run(*write(tmp_path), "--gin_param=Trainer.steps = 15", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "run" / "capsules").exists()
 
 
-def test_a_replay_writes_nothing_and_needs_no_checkpoint_of_the_run(ended):
+def test_replay_writes_nothing_and_needs_no_checkpoint_of_the_run(ended):
     folder, capsule = ended
-    before = {path: path.stat().st_mtime_ns for path in folder.glob("run/**/*")}
-    assert replayed(folder, capsule)["operation"] == ["Log"]
-    assert {path: path.stat().st_mtime_ns for path in folder.glob("run/**/*")} == before
-    assert not (folder / "runs").exists()
-    moved = folder / "moved"
+    moved = folder / "run" / "moved"
     shutil.copytree(folder / capsule, moved)
-    (folder / "run").rename(folder / "away")
+    (folder / "run" / "checkpoints").rename(folder / "away")
+    before = {path: path.stat().st_mtime_ns for path in folder.glob("run/**/*")}
     try:
         assert replayed(folder, moved)["operation"] == ["Log"]
+        assert {path: path.stat().st_mtime_ns for path in folder.glob("run/**/*")} == before
     finally:
-        (folder / "away").rename(folder / "run")
+        (folder / "away").rename(folder / "run" / "checkpoints")
+    assert not (folder / "runs").exists()
 
 
-def test_it_holds_the_run_s_own_checkpoint_which_takes_no_room(ended):
+def test_capsule_holds_the_run_s_own_checkpoint_which_takes_no_room(ended):
     folder, capsule = ended
     kept = folder / capsule / "checkpoints"
     (checkpoint,) = kept.iterdir()
@@ -48,7 +53,7 @@ def test_it_holds_the_run_s_own_checkpoint_which_takes_no_room(ended):
 
 
 @pytest.mark.long
-def test_before_the_first_checkpoint_the_beginning_is_gone_back_to(tmp_path):
+def test_replay_before_the_first_checkpoint_goes_back_to_the_beginning(tmp_path):
     capsule = end_badly(tmp_path, "--gin_param=Mine.kind = 'log'", "--gin_param=Trainer.checkpoint_every = 40")
     assert not (tmp_path / capsule / "checkpoints").exists()
     found = replayed(tmp_path, capsule)
@@ -57,7 +62,7 @@ def test_before_the_first_checkpoint_the_beginning_is_gone_back_to(tmp_path):
 
 
 @pytest.mark.long
-def test_a_step_that_is_mended_is_finite_and_ends_with_0(ended, tmp_path):
+def test_step_that_is_mended_is_finite_and_ends_with_0(ended, tmp_path):
     folder, capsule = ended
     shutil.copytree(folder / capsule, tmp_path / "capsule")
     write(tmp_path)
@@ -80,55 +85,77 @@ DAMAGE = {
     "index": (lambda capsule: flip(capsule / INDEX), INDEX),
     "not JSON": (lambda capsule: (capsule / INDEX).write_text("{"), f"`{INDEX}` is none of Tapeloop's"),
     "a list": (lambda capsule: (capsule / INDEX).write_text("[1]"), f"`{INDEX}` is none of Tapeloop's"),
+    "another step": (lambda capsule: changed(capsule, '"step": 3', '"step": 4'), f"`{INDEX}` is not as it was written"),
 }
 
 
+def changed(capsule, old, new):
+    text = (capsule / INDEX).read_text()
+    assert old in text
+    (capsule / INDEX).write_text(text.replace(old, new))
+
+
 @pytest.mark.parametrize("name", DAMAGE)
-def test_a_damaged_one_is_refused(name, ended, tmp_path):
-    folder, capsule = ended
-    shutil.copytree(folder / capsule, tmp_path / "capsule")
+def test_a_damaged_one_is_refused(name, tmp_path):
+    capsule = write_capsule(tmp_path, SOME, packed({"x": [1.0]}), given_in(tmp_path), None)
+    assert read_capsule(capsule) == SOME
     damage, says = DAMAGE[name]
-    damage(tmp_path / "capsule")
-    flags = ["--mode=replay", "--capsule=capsule"]
-    refused(*flags, cwd=tmp_path, exit_code=5, says=["the capsule `capsule` is damaged", says])
+    damage(capsule)
+    with pytest.raises(CheckpointError) as error:
+        read_capsule(capsule)
+    assert f"the capsule `{capsule}` is damaged" in str(error.value)
+    assert says in str(error.value)
+
+
+def test_capsule_of_another_version_is_refused(tmp_path):
+    some = dataclasses.replace(SOME, environment={"tapeloop": "0.1"})
+    capsule = write_capsule(tmp_path, some, b"", given_in(tmp_path), None)
+    content = json.loads((capsule / INDEX).read_text())
+    del content["sha256"]
+    content["format"] = 2
+    (capsule / INDEX).write_text(json.dumps({**content, "sha256": _of_content(content)}))
+    with pytest.raises(CheckpointError, match=r"has format 2, and this Tapeloop reads format 1: .*\(0\.1\)"):
+        read_capsule(capsule)
 
 
 @pytest.mark.long
-def test_a_damaged_checkpoint_within_is_refused(ended, tmp_path):
+@pytest.mark.parametrize(
+    ("file", "says"),
+    [
+        ("batch.npz", ["the capsule `capsule` is damaged", "`batch.npz` is not as it was written"]),
+        ("checkpoints/*/variables.data*", ["None of the checkpoints in `capsule/checkpoints` can be used"]),
+    ],
+)
+def test_replay_of_a_damaged_capsule_ends_with_5(file, says, ended, tmp_path):
     folder, capsule = ended
     shutil.copytree(folder / capsule, tmp_path / "capsule")
     write(tmp_path)
-    flip(next((tmp_path / "capsule").glob("checkpoints/*/variables.data*")))
-    flags = ["--mode=replay", "--capsule=capsule"]
-    refused(*flags, cwd=tmp_path, exit_code=5, says=["None of the checkpoints in `capsule/checkpoints` can be used"])
-
-
-def test_one_of_another_version_is_refused(ended, tmp_path):
-    from trainers.capsule.folder import _of_content
-
-    folder, capsule = ended
-    shutil.copytree(folder / capsule, tmp_path / "capsule")
-    content = json.loads((tmp_path / "capsule" / INDEX).read_text())
-    del content["sha256"]
-    content["format"] = 2
-    (tmp_path / "capsule" / INDEX).write_text(json.dumps({**content, "sha256": _of_content(content)}))
-    says = ["has format 2, and this Tapeloop reads format 1", content["environment"]["tapeloop"]]
+    flip(next((tmp_path / "capsule").glob(file)))
     refused("--mode=replay", "--capsule=capsule", cwd=tmp_path, exit_code=5, says=says)
 
 
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (["--mode=replay"], ["`--capsule` is missing"]),
-        (["--mode=replay", "--capsule=nowhere"], ["`--capsule` is 'nowhere'", "no folder"]),
-        (["--mode=replay", "--capsule=."], ["`--capsule` is '.'", "is no capsule", "folder `capsules`"]),
-        (["--mode=replay", "--capsule=.", "--workdir=x"], ["`--workdir` has no effect with `--mode=replay`"]),
-        (["--mode=replay", "--capsule=.", "--eager"], ["`--eager` has no effect with `--mode=replay`"]),
-        (["--gin_file=mine.gin", "--capsule=."], ["`--capsule` has no effect with `--mode=train`"]),
+        (["--mode=replay"], "`--capsule` is missing"),
+        (["--mode=replay", "--capsule=.", "--workdir=x"], "`--workdir` has no effect with `--mode=replay`"),
+        (["--mode=replay", "--capsule=.", "--eager"], "`--eager` has no effect with `--mode=replay`"),
+        (["--gin_file=mine.gin", "--capsule=."], "`--capsule` has no effect with `--mode=train`"),
     ],
 )
-def test_what_is_no_capsule_is_refused(flags, says, tmp_path):
-    refused(*flags, cwd=tmp_path, exit_code=2, says=says)
+def test_flags_that_do_not_go_with_a_capsule_are_refused(flags, says):
+    with pytest.raises(ConfigurationError, match=re.escape(says)):
+        parse(flags)
+
+
+def test_folders_that_are_no_capsules_are_refused(tmp_path):
+    for path, says in ((tmp_path / "nowhere", "no folder"), (tmp_path, "is no capsule")):
+        with pytest.raises(ConfigurationError) as error:
+            read_capsule(path)
+        for text in (f"`--capsule` is '{path}'", says, "folder `capsules`"):
+            assert text in str(error.value)
+    says = ["`--capsule` is '.'", "is no capsule", "folder `capsules`"]
+    refused("--mode=replay", "--capsule=.", cwd=tmp_path, exit_code=2, says=says)
 
 
 @pytest.mark.long
@@ -141,14 +168,14 @@ def test_another_configuration_is_refused_and_another_device_is_not(ended):
     assert replayed(folder, capsule, one)["operation"] == ["Log"]
 
 
-def test_by_parameter_servers_it_is_refused_by_name(ended):
+def test_replay_by_parameter_servers_is_refused_by_name(ended):
     folder, capsule = ended
     served = f"--gin_file={CONFIGS / 'runtime/parameter_server.gin'}"
     refused("--mode=replay", f"--capsule={capsule}", served, cwd=folder, exit_code=2, says=["parameter_server"])
 
 
 @pytest.mark.long
-def test_by_local_steps_it_is_refused_by_name(ended):
+def test_replay_by_local_steps_is_refused_by_name(ended):
     folder, capsule = ended
     local = ["--gin_param=Trainer.local_steps = 5", f"--gin_file={CONFIGS / 'runtime/mirrored.gin'}"]
     flags = ["--mode=replay", f"--capsule={capsule}", *local]
