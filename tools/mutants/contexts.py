@@ -107,17 +107,19 @@ class Reach:
         self.tree, self.files = tree, list(files)
         self.tests, self.failing = dict[str, Test](), set[str]()
         self.lines = defaultdict[str, defaultdict[int, set[str]]](lambda: defaultdict(set))
-        self.measured = set[str]()
+        kept = list(kept)
         for chunk in kept:
             self._take(chunk)
+        whole, broken = [
+            {x for chunk in kept if chunk["incomplete"] is y for x in chunk["files"]} for y in (False, True)
+        ]
+        self.measured = whole - broken
         self.by_file = defaultdict[str, list[Test]](list)
         for test in self.tests.values():
             self.by_file[test.file].append(test)
 
     def _take(self, chunk: Mapping[str, Any]) -> None:
         users = defaultdict[str, set[str]](set)
-        if not chunk["incomplete"]:
-            self.measured.update(chunk["files"])
         for note in chunk["tests"]:
             if note["failed"]:
                 self.failing.add(note["id"])
@@ -135,13 +137,16 @@ class Reach:
         """Returns the tests that run the statement of a mutant.
 
         What runs at import, or once a process (`functools.cache`), counts for every test that runs a line of the
-        file. So do the other tests of a file with a cache: its tests share what one of them has made.
+        file, or whose file imports it if none does. So do the other tests of a file with a cache: its tests share what
+        one of them has made.
         """
         known: Mapping[int, set[str]] = self.lines.get(mutant.path, {})
         if mutant.scope and not self._once(mutant):
             names = set[str]().union(*(known.get(line, ()) for line in range(mutant.first, mutant.last + 1)))
         else:
             names = set[str]().union(*known.values())
+            if not names:
+                names = {x.id for x in self.tests.values() if _module(mutant.path) in self._imports(x.file)}
         for file in {self.tests[name].file for name in names}:
             if self._shares(file):
                 names |= {test.id for test in self.by_file[file]}
@@ -149,8 +154,7 @@ class Reach:
 
     def mirrored(self, mutant: Mutant) -> list[str]:
         """Returns the files without contexts that stand where the mutant's tests should, or import its module."""
-        folder = folder_of(mutant.path)
-        module = mutant.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        folder, module = folder_of(mutant.path), _module(mutant.path)
         rest = [file for file in self.files if file not in self.measured]
         return [x for x in rest if x.startswith(f"tests/{folder}/") or module in self._imports(x)]
 
@@ -170,6 +174,10 @@ class Reach:
     @functools.cache  # noqa: B019
     def _imports(self, file: str) -> frozenset[str]:
         return frozenset(_imported(ast.parse((self.tree / file).read_text())))
+
+
+def _module(path: str) -> str:
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 def _imported(tree: ast.Module) -> Iterator[str]:
