@@ -1,10 +1,30 @@
-"""What the tests of the command write: gin files, and a task of one's own with a mistake in it."""
+"""Helpers of the command's tests: gin files, a custom task with a mistake, a run whose output goes into pipes."""
 
+import os
+import sys
+import tempfile
 import textwrap
+from concurrent import futures
+from pathlib import Path
+
+from tests.commands import Done, environment, fork_server, run_process
+
+
+def run_into_pipes(*arguments, cwd):
+    """Runs the command as `tests.commands.run`, for a process that limits the size of its files: a pipe has none."""
+    if sys.platform != "linux" or fork_server().environment != environment():
+        return run_process(*arguments, cwd=cwd)
+    with tempfile.TemporaryDirectory() as folder, futures.ThreadPoolExecutor(2) as readers:
+        streams = {name: Path(folder) / name for name in ("stdout", "stderr")}
+        for path in streams.values():
+            os.mkfifo(path)
+        texts = [readers.submit(path.read_text) for path in streams.values()]
+        fork_server().begin(*arguments, cwd=cwd, **{name: str(path) for name, path in streams.items()})
+        return Done(arguments, fork_server().answer(300), *(text.result() for text in texts))
 
 
 def gin(tmp_path, text, name="mine.gin"):
-    """The flag for a gin file with this text."""
+    """Writes a gin file with this text; returns the flag for it."""
     (tmp_path / name).write_text(textwrap.dedent(text))
     return f"--gin_file={name}"
 

@@ -1,48 +1,42 @@
-"""What the command refuses: one paragraph and the documented exit code, of each code once from a process of its own."""
+"""What the command refuses, with one paragraph and the documented exit code, and how it resumes from a workdir."""
 
 import fcntl
 import json
 import re
-import subprocess
-import sys
+import shutil
 import textwrap
 
 import numpy as np
 import pytest
-from command_lab import gin, write_task
 
-from tests.commands import CHECKOUT, CONFIGS, environment, refused, run, run_process
+from tests.commands import CHECKOUT, CONFIGS, refused, run, run_process
+from tests.trainers.command_lab import gin, write_task
+from trainers.native_stderr import log_name
 
 LINEAR = f"--gin_file={CONFIGS / 'digits_linear.gin'}"
-SHORT = ("--gin_param=Trainer.steps = 20", "--gin_param=Trainer.chunk_steps = 10", "--gin_param=Trainer.log_every = 10")
+INTERVALS = ("chunk_steps", "log_every", "checkpoint_every")
+SHORT = [f"--gin_param=Trainer.{each}" for each in ("steps = 20", *(f"{n} = 10" for n in INTERVALS))]
 
 
-AT_EXIT = """
-import atexit, runpy, sys
-atexit.register(lambda: print("tensorflow" in sys.modules, "gin" in sys.modules))
-runpy.run_module("trainers.{command}", run_name="__main__", alter_sys=True)
-"""
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder with a run of 20 steps, with checkpoints of steps 10 and 20."""
+    folder = tmp_path_factory.mktemp("trained")
+    assert run(LINEAR, *SHORT, cwd=folder).returncode == 0
+    return folder
 
 
-@pytest.mark.parametrize("command", ["main", "launch"])
-@pytest.mark.parametrize(("flag", "exit_code"), [("--help", 0), ("--helpfull", 0), ("--hlep", 2)])
-def test_flags_are_answered_without_tensorflow(command, flag, exit_code, tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", AT_EXIT.format(command=command), flag],
-        cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == exit_code
-    assert done.stdout.endswith("False False\n")
-    assert (f"python -m trainers.{command}" in done.stdout) == (exit_code == 0)
-    assert ("error: there is no flag `--hlep`. Did you mean `--help`?" in done.stderr) == (exit_code == 2)
+@pytest.fixture
+def finished(trained, tmp_path):
+    """A copy of the run's folder."""
+    return shutil.copytree(trained / "runs" / "digits_linear", tmp_path / "runs" / "digits_linear")
 
 
-def test_unknown_mode_and_flag(tmp_path):
+def test_unknown_mode(tmp_path):
     refused(LINEAR, "--mode=trian", cwd=tmp_path, exit_code=2, says=["Did you mean `train`?"], run=run_process)
-    refused(LINEAR, "--workdri=x", cwd=tmp_path, exit_code=2, says=["Did you mean `--workdir`?"])
 
 
-def test_what_is_logged_is_seen_while_tensorflow_is_not(tmp_path):
+def test_log_lines_are_seen_while_tensorflows_are_not(tmp_path):
     logs = "from absl import logging; logging.debug('quiet'); logging.info('loud'); import os; os.write(2, b'native')"
     done = run(write_task(tmp_path, outside=logs), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -59,17 +53,13 @@ def test_no_such_gin_file(tmp_path):
     )
 
 
-def test_gin_syntax_error(tmp_path):
-    flag = gin(tmp_path, "Trainer.steps = 10\nTrainer.global_batch_size = = 3\n")
-    refused(flag, cwd=tmp_path, exit_code=2, says=["mine.gin", "2", "Trainer.global_batch_size = = 3"])
-
-
-def test_duplicate_binding(tmp_path):
-    flag = gin(tmp_path, "sgd.momentum = 0.5\nsgd.momentum = 0.6\n")
-    refused(LINEAR, flag, cwd=tmp_path, exit_code=2, says=["sgd.momentum", "mine.gin:1", "mine.gin:2"])
-
-
-MISTAKES = {
+REFUSED = {  # what stands in a gin file behind that of `digits_linear`, and words of the error, of exit code 2
+    "syntax": ("Trainer.steps = 10\nTrainer.global_batch_size = = 3\n", ["2", "Trainer.global_batch_size = = 3"]),
+    "duplicate": ("sgd.momentum = 0.5\nsgd.momentum = 0.6", ["sgd.momentum", "mine.gin:1", "mine.gin:2"]),
+    "required parameter": (
+        "Experiment.task = @MlpClassifier\nMlpClassifier.optimizer = @sgd()",
+        ["MlpClassifier.sizes"],
+    ),
     "unknown configurable": ("adamm.learning_rate = 0.1", ["`adamm", "adam"]),
     "unknown parameter": ("Trainer.step = 3", ["`step`", "`steps`", "mine.gin:1"]),
     "unknown macro": ("Trainer.steps = %setps\nsteps = 3", ["setps", "steps"]),
@@ -89,33 +79,30 @@ MISTAKES = {
         "Experiment.strategy = @one_device()\none_device.device = 'TPU:7'",
         ["one_device.device", "TPU:7"],
     ),
+    "million replicas": ("Experiment.strategy = @mirrored()\nmirrored.replicas = 1000000", ["1000000", "256"]),
+    "large seed": ("Experiment.seed = 18446744073709551616", ["`Experiment.seed`", "less than 2 ** 62"]),
+    "infinite steps": ("Trainer.steps = 1e400", ["Trainer.steps", "1e999"]),
+    "large evaluation": (
+        "Evaluator.global_batch_size = 9223372036854775808",
+        ["`Evaluator.global_batch_size`", "at most"],
+    ),
+    "infinite deadline": ("Trainer.section_deadline = 1e400", ["`Trainer.section_deadline` is inf", "None"]),
 }
 
 
-@pytest.mark.parametrize("name", MISTAKES)
+@pytest.mark.parametrize("name", REFUSED)
 def test_configuration_mistakes(name, tmp_path):
-    text, says = MISTAKES[name]
+    text, says = REFUSED[name]
     refused(LINEAR, gin(tmp_path, text), cwd=tmp_path, exit_code=2, says=says)
     assert not (tmp_path / "runs" / "digits_linear" / "checkpoints").exists()
 
 
-def test_required_parameter_left_out(tmp_path):
-    flag = gin(
-        tmp_path,
-        """
-        Experiment.task = @LinearClassifier
-        Experiment.train_source = @digits()
-        LinearClassifier.optimizer = @sgd()
-        sgd.learning_rate = 0.1
-        Trainer.steps = 10
-        Trainer.global_batch_size = 32
-        """,
-    )
-    refused(flag, cwd=tmp_path, exit_code=2, says=["LinearClassifier.in_size"])
+def test_batch_that_finds_no_memory(tmp_path):
+    flag = gin(tmp_path, "Trainer.global_batch_size = 2147483647\nTrainer.log_every = 1")
+    refused(LINEAR, flag, cwd=tmp_path, exit_code=8, says=["Trainer.global_batch_size", "GiB"])
 
 
-def test_other_configuration_in_the_workdir(tmp_path):
-    assert run(LINEAR, *SHORT, cwd=tmp_path).returncode == 0
+def test_other_configuration_in_the_workdir(finished, tmp_path):
     changed = (LINEAR, *SHORT, "--gin_param=sgd.momentum = 0.5")
     says = ["- sgd.momentum = 0.9", "+ sgd.momentum = 0.5", "--allow_config_change"]
     refused(*changed, cwd=tmp_path, exit_code=2, says=says)
@@ -131,21 +118,19 @@ def test_workdir_that_cant_be_written(tmp_path):
     refused(LINEAR, "--workdir=file/run", cwd=tmp_path, exit_code=2, says=["file/run", "--workdir"])
 
 
-def test_damaged_checkpoints(tmp_path):
-    keep = "--gin_param=Trainer.checkpoint_every = 10"
-    assert run(LINEAR, *SHORT, keep, cwd=tmp_path).returncode == 0
-    folder = tmp_path / "runs" / "digits_linear" / "checkpoints"
+def test_damaged_checkpoints(finished, tmp_path):
+    folder = finished / "checkpoints"
     newest, older = folder / "step-000000020", folder / "step-000000010"
     data = next(newest.glob("*.data-*"))
     data.write_bytes(data.read_bytes()[:-1])
-    done = run(LINEAR, *SHORT, keep, cwd=tmp_path)
+    done = run(LINEAR, *SHORT, cwd=tmp_path)
     assert done.returncode == 0
     assert "step-000000020" in done.stdout
     assert "going on from step 10" in done.stdout
     for manifest in folder.glob("*/manifest.json"):
         manifest.write_text("{")
     assert older.exists()
-    refused(LINEAR, *SHORT, keep, cwd=tmp_path, exit_code=5, says=["checkpoints", "step-000000010"])
+    refused(LINEAR, *SHORT, cwd=tmp_path, exit_code=5, says=["checkpoints", "step-000000010"])
 
 
 def test_label_out_of_range(tmp_path):
@@ -156,7 +141,7 @@ def test_label_out_of_range(tmp_path):
     refused(LINEAR, *flags, cwd=tmp_path, exit_code=4, says=["`label`", "13", "10", "LinearClassifier"])
 
 
-def test_label_out_of_range_that_only_shows_while_training(tmp_path):
+def test_label_out_of_range_found_while_training(tmp_path):
     """A source that can't look at all its labels beforehand."""
     (tmp_path / "streamed.py").write_text(
         textwrap.dedent("""
@@ -188,7 +173,7 @@ def test_mnist_file_missing(tmp_path):
     refused(flag, cwd=tmp_path, exit_code=4, says=says)
 
 
-def test_a_users_own_models_folder(tmp_path):
+def test_models_folder_of_the_user(tmp_path):
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "__init__.py").write_text("")
     says = [str(tmp_path / "models"), str(CHECKOUT / "models")]
@@ -213,14 +198,12 @@ def test_eager_runs_the_step_function_without_tracing(tmp_path):
     assert "run one step with `--eager`" in traced.stderr
 
 
-def test_a_run_killed_before_its_result_gets_the_result(tmp_path):
-    assert run(LINEAR, *SHORT, "--kill_after_step=20", cwd=tmp_path).returncode == -9
-    result = tmp_path / "runs" / "digits_linear" / "result.json"
-    assert not result.exists()
+def test_run_killed_before_its_result_gets_the_result(finished, tmp_path):
+    (finished / "result.json").unlink()
     done = run(LINEAR, *SHORT, cwd=tmp_path)
     assert done.returncode == 0
     assert "already finished" in done.stdout
-    assert json.loads(result.read_text())["evaluation"]["accuracy"] > 0
+    assert json.loads((finished / "result.json").read_text())["evaluation"]["accuracy"] > 0
 
 
 def test_verbose_shows_the_traceback(tmp_path):
@@ -240,9 +223,7 @@ def test_verbose_shows_the_traceback(tmp_path):
         ("worker", 0, ["d:1"], "native_stderr_worker_0.log"),
     ],
 )
-def test_each_worker_has_a_log_of_its_own(kind, index, servers, name, monkeypatch):
-    from trainers.native_stderr import log_name
-
+def test_log_of_each_worker(kind, index, servers, name, monkeypatch):
     cluster = {"chief": ["a:1"], "worker": ["b:1", "c:1"], **({"ps": servers} if servers else {})}
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}}))
     assert log_name() == name
@@ -250,41 +231,23 @@ def test_each_worker_has_a_log_of_its_own(kind, index, servers, name, monkeypatc
 
 @pytest.mark.parametrize(("rank", "name"), [("0", "native_stderr.log"), ("1", "native_stderr_rank_1.log")])
 def test_under_slurm_logs_are_named_by_rank(rank, name, monkeypatch):
-    from trainers.native_stderr import log_name
-
     monkeypatch.delenv("TF_CONFIG", raising=False)
     monkeypatch.setenv("SLURM_PROCID", rank)
     assert log_name() == name
 
 
-@pytest.mark.parametrize("package", ["absl", "rich", "tensorboard", "gin", "numpy"])
-@pytest.mark.parametrize("mistake", ["raise ImportError('torn')", "raise RuntimeError('torn')"])
-def test_a_package_that_cant_be_imported_is_named(package, mistake, tmp_path):
-    (tmp_path / package).mkdir()
-    (tmp_path / package / "__init__.py").write_text(mistake)
-    says = [
-        "the package `" + {"absl": "absl-py", "gin": "gin-config"}.get(package, package) + "`",
-        "torn",
-        "pip install",
-    ]
+@pytest.mark.parametrize(
+    ("module", "package", "error"),
+    [
+        ("absl", "absl-py", "ImportError"),
+        ("rich", "rich", "RuntimeError"),
+        ("tensorboard", "tensorboard", "ImportError"),
+        ("gin", "gin-config", "RuntimeError"),
+        ("numpy", "numpy", "ImportError"),
+    ],
+)
+def test_package_that_cant_be_imported_is_named(module, package, error, tmp_path):
+    (tmp_path / module).mkdir()
+    (tmp_path / module / "__init__.py").write_text(f"raise {error}('torn')")
+    says = [f"the package `{package}`", "torn", "pip install"]
     refused(LINEAR, cwd=tmp_path, exit_code=2, says=says, run=run_process)
-
-
-ABSURD = {
-    "batch": ("Trainer.global_batch_size = 2147483647\nTrainer.log_every = 1", 8, ["Trainer.global_batch_size", "GiB"]),
-    "replicas": ("Experiment.strategy = @mirrored()\nmirrored.replicas = 1000000", 2, ["1000000", "256"]),
-    "seed": ("Experiment.seed = 18446744073709551616", 2, ["`Experiment.seed`", "less than 2 ** 62"]),
-    "infinite steps": ("Trainer.steps = 1e400", 2, ["Trainer.steps", "1e999"]),
-    "evaluation": (
-        "Evaluator.global_batch_size = 9223372036854775808",
-        2,
-        ["`Evaluator.global_batch_size`", "at most"],
-    ),
-    "deadline": ("Trainer.section_deadline = 1e400", 2, ["`Trainer.section_deadline` is inf", "None"]),
-}
-
-
-@pytest.mark.parametrize("name", ABSURD)
-def test_absurd_numbers_are_refused_before_they_are_tried(name, tmp_path):
-    text, code, says = ABSURD[name]
-    refused(LINEAR, gin(tmp_path, text), cwd=tmp_path, exit_code=code, says=says)

@@ -1,13 +1,14 @@
-"""`--eager --step=N`: the step of a run that is looked at is the run's own, and nothing of the run changes."""
+"""`--eager --step=N` takes a step of a run again, as the run has taken it, and changes no file of it."""
 
 import hashlib
 import json
 import re
+import shutil
 
 import pytest
-from command_lab import write_task
 
 from tests.commands import CONFIGS, refused, run
+from tests.trainers.command_lab import write_task
 
 TWO = f"--gin_file={CONFIGS / 'runtime/mirrored.gin'}"
 LONG = pytest.mark.long
@@ -26,14 +27,21 @@ def bytes_in(folder):
     }
 
 
-def trained(tmp_path, *flags, loss=PRINTS):
-    """The flags of a run of 20 steps with a line for each step (or round), whose checkpoints are of steps 10 and 20."""
+def train(folder, *flags):
+    """Returns the flags of a run of 20 steps: a line for each step (or round), checkpoints of steps 10 and 20."""
     every = 5 if LOCAL[1] in flags else 1
     bindings = [f"chunk_steps = {every}", f"log_every = {every}", "checkpoint_every = 10"]
-    words = [write_task(tmp_path, loss=loss), *flags, *(f"--gin_param=Trainer.{each}" for each in bindings)]
-    done = run(*words, "--workdir=run", cwd=tmp_path)
+    words = [write_task(folder, loss=PRINTS), *flags, *(f"--gin_param=Trainer.{each}" for each in bindings)]
+    done = run(*words, "--workdir=run", cwd=folder)
     assert done.returncode == 0, done.stderr
     return [*words, "--workdir=run"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The folder of such a run on one device, and its flags."""
+    folder = tmp_path_factory.mktemp("trained")
+    return folder, train(folder)
 
 
 def figures_of(stdout):
@@ -42,13 +50,13 @@ def figures_of(stdout):
 
 
 @pytest.mark.parametrize("flags", [pytest.param((), id="one device"), pytest.param((TWO,), id="two", marks=LONG)])
-def test_the_figures_are_those_of_the_step_and_the_workdir_stays_as_it_is(tmp_path, flags):
-    words = trained(tmp_path, *flags)
-    before = bytes_in(tmp_path / "run")
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+def test_eager_step_has_the_figures_of_the_run_and_changes_no_file(trained, tmp_path, flags):
+    folder, words = (tmp_path, train(tmp_path, *flags)) if flags else trained
+    before = bytes_in(folder / "run")
+    lines = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
     of_step = {line["step"] - 1: line for line in lines if line["split"] == "train"}
     for step in (10, 13):
-        done = run(*words, "--eager", f"--step={step}", cwd=tmp_path)
+        done = run(*words, "--eager", f"--step={step}", cwd=folder)
         assert done.returncode == 0, done.stderr
         assert "restored step 10 (`step-000000010`)" in done.stdout
         assert done.stdout.count(f"step {step} of") == (2 if flags else 1)  # each replica calls the step function
@@ -56,12 +64,12 @@ def test_the_figures_are_those_of_the_step_and_the_workdir_stays_as_it_is(tmp_pa
         figures = figures_of(done.stdout)
         assert figures["loss"] == pytest.approx(of_step[step]["loss"], rel=1e-4)
         assert figures["gradient_norm"] == pytest.approx(of_step[step]["gradient_norm"], rel=1e-4)
-    assert bytes_in(tmp_path / "run") == before
+    assert bytes_in(folder / "run") == before
 
 
 @pytest.mark.long
-def test_by_local_steps_the_round_is_taken_that_the_step_is_in(tmp_path):
-    words = trained(tmp_path, *LOCAL)
+def test_local_steps_take_the_round_that_the_step_is_in(tmp_path):
+    words = train(tmp_path, *LOCAL)
     done = run(*words, "--eager", "--step=17", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "the round of step 17, not traced" in done.stdout
@@ -69,7 +77,7 @@ def test_by_local_steps_the_round_is_taken_that_the_step_is_in(tmp_path):
     assert figures_of(done.stdout)["loss"] == pytest.approx(lines[-1]["loss"], rel=1e-4)
 
 
-def test_the_first_step_needs_no_checkpoint_and_no_folder(tmp_path):
+def test_first_step_needs_no_checkpoint_and_no_folder(tmp_path):
     done = run(write_task(tmp_path, loss=PRINTS), "--eager", "--step=0", "--workdir=new", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "\nstep 0, not traced and not saved: loss " in done.stdout
@@ -87,19 +95,20 @@ def test_the_first_step_needs_no_checkpoint_and_no_folder(tmp_path):
         (["--eager", "--step=3"], 5, ["`--step` is 3", "runs/mine/checkpoints", "no checkpoint", "--workdir"]),
     ],
 )
-def test_what_is_refused(tmp_path, flags, exit_code, says):
+def test_unusable_steps_are_refused(tmp_path, flags, exit_code, says):
     refused(write_task(tmp_path), *flags, cwd=tmp_path, exit_code=exit_code, says=says)
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_step_beyond_the_run_and_one_before_its_checkpoints(tmp_path):
-    words = trained(tmp_path)
-    refused(*words, "--eager", "--step=20", cwd=tmp_path, exit_code=2, says=["`--step` is 20", "20 steps", "0 to 19"])
-    refused(*words, "--eager", "--step=9", cwd=tmp_path, exit_code=5, says=["`--step` is 9", "no checkpoint"])
+def test_step_beyond_the_run_and_one_before_its_checkpoints(trained):
+    folder, words = trained
+    refused(*words, "--eager", "--step=20", cwd=folder, exit_code=2, says=["`--step` is 20", "20 steps", "0 to 19"])
+    refused(*words, "--eager", "--step=9", cwd=folder, exit_code=5, says=["`--step` is 9", "no checkpoint"])
 
 
-def test_a_step_on_the_way_that_is_not_finite_is_named(tmp_path):
-    words = trained(tmp_path)
+def test_step_on_the_way_that_is_not_finite_is_named(trained, tmp_path):
+    words = trained[1]
+    shutil.copytree(trained[0], tmp_path, dirs_exist_ok=True)
     exploding = "y *= tf.where(rng.step == 12, float('inf'), 1.0); return Loss(tf.square(y))"
     write_task(tmp_path, loss=exploding)
     before = bytes_in(tmp_path / "run")

@@ -1,84 +1,67 @@
-"""`--mode=export` from outside: what lies in the folder, that it works without this project, and what is refused."""
+"""`--mode=export`: the files of an export, its use by TensorFlow alone, and what is refused."""
 
 import json
-import subprocess
-import sys
+import shutil
 
-import numpy as np
 import pytest
-from command_lab import write_task
+import tensorflow as tf
 
+from core import checkpoint
 from tests.commands import CONFIGS, refused, run
+from tests.trainers.command_lab import write_task
 
 MLP = (f"--gin_file={CONFIGS / 'digits_mlp.gin'}", "--workdir=run")
-SHORT = ("--gin_param=Trainer.steps = 100", "--gin_param=Evaluator.global_batch_size = 90")
+SHORT = [f"--gin_param=Trainer.{each} = 10" for each in ("steps", "chunk_steps", "log_every")]
+SHORT += ["--gin_param=Evaluator.global_batch_size = 90"]  # which an export has no use for
 EXPORT = "--mode=export"
 
-# Plain TensorFlow, in a process that finds none of this project.
-SERVE = """
-import sys
-import numpy as np
-import tensorflow as tf
-for name in ("core", "models", "trainers"):
-    assert not any(module == name or module.startswith(name + ".") for module in sys.modules), name
-model = tf.saved_model.load("run/export/step-000000100/saved_model")
-paths = [name for name, _ in tf.train.list_variables("run/export/step-000000100/saved_model/variables/variables")]
-image = np.load("image.npy")
-classify = model.signatures["classify"](image=tf.constant(image))
-default = model.signatures["serving_default"](image=tf.constant(image))
-assert np.array_equal(classify["logits"], default["logits"])
-np.savez("served.npz", paths=paths, **classify)
-"""
+
+def exported(folder, *kinds, name):
+    """Trains and exports in `folder`, in these formats, each compared in a fresh process; returns the export."""
+    for flags in ((), (EXPORT, f"--format={','.join(kinds)}")):
+        done = run(*MLP, *SHORT, *flags, cwd=folder)
+        assert done.returncode == 0, done.stderr
+    assert not list((folder / "run" / "export").glob(".*"))
+    return folder / "run" / "export" / name
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A folder with a run of a hundred steps, exported in both formats."""
+    """A folder with a run of ten steps, and its export for TensorFlow Lite."""
     folder = tmp_path_factory.mktemp("trained")
-    for flags in ((), (EXPORT, "--format=saved_model,tflite")):
-        done = run(*MLP, *SHORT, *flags, cwd=folder)
-        assert done.returncode == 0, done.stderr
+    exported(folder, "tflite", name="step-000000010")
     return folder
 
 
-def test_an_export_is_used_by_plain_tensorflow(trained):
-    from core.data import digits
-
-    image = digits(split="test").gather(np.arange(5))["image"].numpy()
-    np.save(trained / "image.npy", image)
-    subprocess.run([sys.executable, "-I", "-c", SERVE], cwd=trained, check=True, timeout=300)
-    served = np.load(trained / "served.npz")
-    assert served["probabilities"].shape == (5, 10)
-    np.testing.assert_allclose(served["probabilities"].sum(-1), 1.0, atol=1e-6)
-    values = [path for path in served["paths"] if path.endswith("VARIABLE_VALUE")]
-    assert len(values) == 4  # two matrices and two biases: no slots of the optimizer
-
-
-def test_what_was_compared_is_written_down(trained):
-    folder = trained / "run" / "export" / "step-000000100"
-    assert sorted(path.name for path in folder.iterdir()) == ["export.json", "model.tflite", "saved_model"]
+@pytest.mark.parametrize("kinds", [["tflite"], pytest.param(["saved_model", "tflite"], marks=pytest.mark.long)])
+def test_comparison_is_written_down(kinds, trained, tmp_path):
+    folder = trained / "run" / "export" / "step-000000010"
+    if kinds != ["tflite"]:
+        folder = exported(tmp_path, *kinds, name="step-000000010")
+    files = {"tflite": "model.tflite", "saved_model": "saved_model"}
+    assert sorted(path.name for path in folder.iterdir()) == sorted(["export.json", *(files[kind] for kind in kinds)])
     content = json.loads((folder / "export.json").read_text())
-    assert content["step"] == 100
+    assert content["step"] == 10
     assert content["functions"]["classify"]["inputs"] == {"image": {"dtype": "float32", "shape": [None, 8, 8, 1]}}
     compared = {"classify": {"examples": 36, "batches": [1, 3, 32]}}
     assert content["compared"] == {"source": "digits", "functions": compared}
-    for kind in ("saved_model", "tflite"):
+    assert sorted(content["formats"]) == sorted(kinds)
+    for kind in kinds:
         found = content["formats"][kind]["differences"]["classify"]
         assert found["logits"]["same"] == 1.0
         assert found["logits"]["largest"] < 1e-5
-    assert not list((trained / "run" / "export").glob(".*"))
 
 
-def test_an_export_that_is_there_stays(trained):
-    refused(*MLP, *SHORT, EXPORT, cwd=trained, exit_code=2, says=["step-000000100` exists", "--export_dir"])
+def test_existing_export_stays(trained):
+    refused(*MLP, *SHORT, EXPORT, cwd=trained, exit_code=2, says=["step-000000010` exists", "--export_dir"])
 
 
-def test_what_a_run_began_with_may_be_gone_and_another_configuration_is_warned_of(trained):
+def test_beginning_of_a_run_may_be_gone_and_other_configurations_are_warned_of(trained):
     gone = ("--gin_param=Experiment.start_from = @checkpoint()", "--gin_param=checkpoint.path = 'gone'")
     same = run(*MLP, *SHORT, *gone, EXPORT, cwd=trained)
     assert (same.returncode, "Warning" in same.stdout, "exists" in same.stderr) == (2, False, True)
     other = run(*MLP, *SHORT, EXPORT, "--gin_param=MlpClassifier.dropout = 0.25", cwd=trained)
-    assert "step-000000100` is of a run of another configuration:\n- MlpClassifier.dropout" in other.stdout
+    assert "step-000000010` is of a run of another configuration:\n- MlpClassifier.dropout" in other.stdout
     assert "+ MlpClassifier.dropout = 0.25" in other.stdout
 
 
@@ -104,8 +87,8 @@ KINDS = """, "kinds": Served(
             {"half": tf.TensorSpec([None, 3], tf.bfloat16), "text": tf.TensorSpec([None], tf.string)},
             examples=lambda b: {"half": tf.cast(b["x"], tf.bfloat16), "text": tf.as_string(b["x"][:, 0])},
         )"""
-BODIES = {
-    "the same": ('return {"y": 2.0 * self.net(batch["x"])}', 0, []),
+THE_SAME = 'return {"y": 2.0 * self.net(batch["x"])}'
+REFUSED = {  # what `double` does, the exit code, and words of the error
     "chance": (
         'return {"y": self.net(batch["x"]) + tf.random.uniform([])}',
         5,
@@ -123,22 +106,52 @@ BODIES = {
 }
 
 
-@pytest.mark.parametrize("name", BODIES)
-def test_a_task_of_ones_own(name, tmp_path):
-    body, code, says = BODIES[name]
-    more = "" if code else KINDS
-    flag = write_task(tmp_path, loss=SERVES.format(body=body, more=more), outside="from core.task import Served")
-    assert run(flag, cwd=tmp_path).returncode == 0
-    if code:
-        refused(flag, EXPORT, cwd=tmp_path, exit_code=code, says=says)
-    else:
-        assert run(flag, EXPORT, cwd=tmp_path).returncode == 0
+def write_served(folder, **parts):
+    """Writes the task, with an optimizer that has slots."""
+    flag = write_task(folder, outside="from core.task import Served", **parts)
+    with open(folder / "mine.gin", "a") as file:
+        file.write("sgd.momentum = 0.9\n")
+    return flag
+
+
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory):
+    """A folder with a run of a task that serves nothing yet."""
+    folder = tmp_path_factory.mktemp("mine")
+    assert run(write_served(folder), cwd=folder).returncode == 0
+    return folder
+
+
+def test_task_of_ones_own_is_exported_and_used_by_tensorflow(mine, tmp_path):
+    """The comparison has loaded it in a process that finds nothing of this project."""
+    shutil.copytree(mine, tmp_path, dirs_exist_ok=True)
+    done = run(write_served(tmp_path, loss=SERVES.format(body=THE_SAME, more=KINDS)), EXPORT, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (folder,) = (tmp_path / "runs" / "mine" / "export").iterdir()
+    assert folder.name == "step-000000020"
+    model = tf.saved_model.load(str(folder / "saved_model"))
+    saved = checkpoint.newest(tmp_path / "runs" / "mine" / "checkpoints", warn=pytest.fail).variables
+    for name in ("double", "serving_default"):
+        w = tf.Variable(model.signatures[name](x=tf.eye(3))["y"] / 2.0)
+        assert checkpoint.manifest.described(w).sha256 == saved["task/net/w"].sha256
+    x = tf.constant([[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]])
+    kinds = model.signatures["kinds"](half=tf.cast(x, tf.bfloat16), text=tf.constant(["1", "-2"]))
+    assert kinds["half"].dtype == tf.bfloat16
+    assert kinds["text"].numpy().tolist() == [[b"2", b"3", b"4"], [b"-2"] * 3]
+    paths = [name for name, _ in tf.train.list_variables(str(folder / "saved_model" / "variables" / "variables"))]
+    assert len([path for path in paths if path.endswith("VARIABLE_VALUE")]) == 2  # no slots
+
+
+@pytest.mark.parametrize("name", [pytest.param("chance", marks=pytest.mark.long), *[*REFUSED][1:]])
+def test_unusable_functions_are_refused(name, mine, tmp_path):
+    body, code, says = REFUSED[name]
+    shutil.copytree(mine, tmp_path, dirs_exist_ok=True)
+    flag = write_served(tmp_path, loss=SERVES.format(body=body, more=""))
+    refused(flag, EXPORT, cwd=tmp_path, exit_code=code, says=says)
     made = tmp_path / "runs" / "mine" / "export"
-    assert ([path.name for path in made.iterdir()] if made.exists() else []) == ([] if code else ["step-000000020"])
+    assert not made.exists() or not list(made.iterdir())
 
 
-def test_a_task_that_serves_nothing(tmp_path):
-    flag = write_task(tmp_path)
-    assert run(flag, cwd=tmp_path).returncode == 0
+def test_task_that_serves_nothing(mine):
     says = ["`Mine` can't be exported", "def serve(self, features):", "from core.task import Served"]
-    refused(flag, EXPORT, cwd=tmp_path, exit_code=2, says=says)
+    refused("--gin_file=mine.gin", EXPORT, cwd=mine, exit_code=2, says=says)

@@ -1,4 +1,4 @@
-"""What stops an export before, or beside, the fresh process: by name, with the documented exit code."""
+"""Errors that stop an export before or in its fresh process, and the folders that it leaves."""
 
 import json
 import os
@@ -16,12 +16,12 @@ from core.disk import remove_unfinished_folders
 from core.errors import CheckpointError, ConfigurationError, NoRoomError
 from core.task import Served
 from trainers.export import alone, compare, folder
-from trainers.export.compare import Difference, computed_alone, differences, examples_of
+from trainers.export.compare import Difference, Examples, computed_alone, differences, examples_of
 from trainers.export.folder import write_export
 from trainers.modes import export
 
 
-def test_a_folder_that_cannot_be_made_is_refused_before_anything_is_computed(tmp_path):
+def test_folder_that_cannot_be_made_is_refused_before_anything_is_computed(tmp_path):
     (tmp_path / "file").write_text("")
     for target in (tmp_path / "file" / "below", tmp_path / "file" / "below" / "deeper"):
         with pytest.raises(ConfigurationError, match=r"can't be written: Not a directory.*--export_dir=DIR"):
@@ -35,7 +35,7 @@ def test_one_of_several_processes_exports_nothing(monkeypatch):
         export.run(SimpleNamespace(flags=SimpleNamespace(format="saved_model", weights="float32")))
 
 
-def test_a_fresh_process_that_never_ends(tmp_path, monkeypatch):
+def test_fresh_process_that_never_ends(tmp_path, monkeypatch):
     monkeypatch.setattr(compare, "SECONDS", 0.01)
     with pytest.raises(CheckpointError, match="hasn't computed with its saved_model in 0 s"):
         computed_alone("saved_model", tmp_path, {}, tmp_path / "compared")
@@ -44,14 +44,14 @@ def test_a_fresh_process_that_never_ends(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("code", "error", "says"), [(8, OSError, "No space left"), (7, CheckpointError, "it ended with 7.*Nothing was put")]
 )
-def test_how_the_fresh_process_ended(code, error, says, tmp_path, monkeypatch):
+def test_fresh_process_that_fails(code, error, says, tmp_path, monkeypatch):
     (tmp_path / "ends.py").write_text(f"raise SystemExit({code})")
     monkeypatch.setattr(compare, "alone", SimpleNamespace(__file__=str(tmp_path / "ends.py")))
     with pytest.raises(error, match=says):
         computed_alone("saved_model", tmp_path, {}, tmp_path / "compared")
 
 
-def test_a_disk_that_is_full_in_the_fresh_process(tmp_path, monkeypatch):
+def test_full_disk_in_the_fresh_process(tmp_path, monkeypatch):
     for name in ("core", "models", "trainers"):
         monkeypatch.setitem(sys.modules, name, sys.modules.get(name))  # to be put back: the process bars them
     tf.saved_model.save(tf.Module(), str(tmp_path / "model"))
@@ -71,7 +71,7 @@ def test_a_disk_that_is_full_in_the_fresh_process(tmp_path, monkeypatch):
         ("a/.b.1.tmp/part-0; Input/output error", tf.errors.UnknownError, "Input/output"),
     ],
 )
-def test_a_disk_that_is_full_where_tensorflow_writes(message, error, says, tmp_path, monkeypatch):
+def test_full_disk_where_tensorflow_writes(message, error, says, tmp_path, monkeypatch):
     def fail(*_, **__):
         raise tf.errors.UnknownError(None, None, message)
 
@@ -81,7 +81,23 @@ def test_a_disk_that_is_full_where_tensorflow_writes(message, error, says, tmp_p
     assert not list(tmp_path.iterdir())
 
 
-def test_what_a_killed_export_left_is_removed_and_nothing_else(tmp_path, monkeypatch):
+def test_export_that_computes_something_else_is_not_put_in_place(tmp_path, monkeypatch):
+    def computed(kind, path, given, scratch):
+        scratch.mkdir()
+        return {"f/0/y": np.array([1.0, 2.1])}
+
+    examples = Examples({}, {"f/0/y": np.array([1.0, 2.0])}, {"f": [2]})
+    monkeypatch.setattr(folder, "examples_of", lambda *_, **__: examples)
+    monkeypatch.setattr(folder, "write", lambda kind, program, temporary, **_: temporary / "model")
+    monkeypatch.setattr(folder, "computed_alone", computed)
+    program = SimpleNamespace(served={"f": Served(dict, {})})
+    asked = SimpleNamespace(weights="float32", formats=["saved_model"])
+    with pytest.raises(CheckpointError, match=r"`y` of `f`.* 0\.05 of .*random numbers.*Nothing was put in place"):
+        write_export(tmp_path / "made", program, None, asked, {})
+    assert not list(tmp_path.iterdir())
+
+
+def test_leftovers_of_a_killed_export_alone_are_removed(tmp_path, monkeypatch):
     gone, alive = subprocess.Popen(["true"]), os.getppid()
     gone.wait()
     mine = [f".made.{gone.pid}.tmp", f".made.{alive}.tmp", f".other.{gone.pid}.tmp", f".{gone.pid}.tmp"]

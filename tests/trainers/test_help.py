@@ -1,4 +1,4 @@
-"""The help of every command that a person may start comes at once: TensorFlow isn't imported for it."""
+"""Every command answers flags such as `--help` at once: it imports no TensorFlow for that."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ from tests.commands import CHECKOUT, environment
 
 AT_EXIT = """
 import atexit, runpy, sys
-atexit.register(lambda: print("tensorflow" in sys.modules))
+atexit.register(lambda: print([name for name in ("tensorflow", "gin") if name in sys.modules]))
 runpy.run_module("{command}", run_name="__main__", alter_sys=True)
 """
 COMMANDS = [
@@ -17,14 +17,21 @@ COMMANDS = [
     for path in sorted((CHECKOUT / "trainers").rglob("*.py"))
     if "run_app(parse, run)" in path.read_text() and path.name != "check.py"  # which the sweep calls, and no person
 ]
+MORE = [("trainers.main", flag) for flag in ("--help", "--helpfull", "--hlep")]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_the_help_of_every_command_imports_no_tensorflow(command, tmp_path):
+@pytest.mark.parametrize(("command", "flag"), [*((command, "--help") for command in COMMANDS), *MORE])
+def test_flags_are_answered_without_tensorflow(command, flag, tmp_path):
     done = subprocess.run(
-        [sys.executable, "-c", AT_EXIT.format(command=command), "--help"],
+        [sys.executable, "-c", AT_EXIT.format(command=command), flag],
         cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("python -m trainers.")
-    assert done.stdout.splitlines()[-1] == "False"
+    *text, imported = done.stdout.splitlines()
+    assert "tensorflow" not in imported
+    assert imported == "[]" or command not in ("trainers.main", "trainers.launch")
+    if flag == "--hlep":
+        assert (done.returncode, text) == (2, [])
+        assert done.stderr.startswith("error: there is no flag `--hlep`. Did you mean `--help`?")
+    else:
+        assert (done.returncode, done.stderr) == (0, "")
+        assert text[0].startswith("python -m trainers.")

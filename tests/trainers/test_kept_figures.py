@@ -1,4 +1,4 @@
-"""Figures that are found for a checkpoint afterwards are kept as the run's own are, once."""
+"""Figures that are computed for a checkpoint afterwards are kept like the run's own, once."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ def manifest(tmp_path, step=20, sha256="a"):
     return Manifest(tmp_path, step, 0, "", {"w": SavedVariable((), "float32", sha256)}, {})
 
 
-def test_a_line_stands_where_the_run_would_have_written_it_and_once(tmp_path):
+def test_line_stands_where_the_run_would_have_written_it_and_once(tmp_path):
     path = tmp_path / "lines.jsonl"
     lines = ['{"step": 10, "split": "train", "x": 1.0}', '{"step": 20, "split": "eval", "x": 2.0}', '{"step": 30, "sp']
     path.write_text("\n".join(lines))
@@ -42,7 +42,7 @@ def test_a_line_stands_where_the_run_would_have_written_it_and_once(tmp_path):
     assert [json.loads(line)["x"] for line in path.read_text().splitlines()] == [1.0, 1.5, None, 3.0]
 
 
-def test_a_checkpoint_of_the_same_step_with_other_bits_is_another(tmp_path):
+def test_checkpoint_of_the_same_step_with_other_bits_is_another(tmp_path):
     path, one, other = tmp_path / "lines.jsonl", manifest(tmp_path), manifest(tmp_path, sha256="b")
     assert not is_kept(path, one, {"eval"})
     keep(path, 20, {"eval": {"x": 1.0}}, of=one)
@@ -70,7 +70,7 @@ def lines_of(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_evaluating_a_finished_run_adds_what_it_has_not_and_doubles_nothing(trained, tmp_path):
+def test_evaluating_a_finished_run_adds_missing_figures_once(trained, tmp_path):
     workdir = shutil.copytree(trained, tmp_path / "run")
     before = (workdir / "metrics.jsonl").read_bytes()
     evaluate(workdir)
@@ -84,8 +84,8 @@ def test_evaluating_a_finished_run_adds_what_it_has_not_and_doubles_nothing(trai
     assert lines_of(workdir / "metrics.jsonl") == more
 
 
-def test_beside_a_run_at_work_figures_go_into_a_file_of_their_own(trained, tmp_path):
-    """What holds the lock is the only one to write `metrics.jsonl`; who reads runs sees both files as one."""
+def test_figures_of_a_run_at_work_go_into_a_separate_file(trained, tmp_path):
+    """The holder of the lock alone writes `metrics.jsonl`; readers see both files as one."""
     workdir = shutil.copytree(trained, tmp_path / "run")
     before = (workdir / "metrics.jsonl").read_bytes()
     hold = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX); print(); sys.stdin.read()"
