@@ -2,7 +2,7 @@
 
 What Tapeloop raises on purpose is one paragraph. So is a plain `ValueError`, `TypeError` or `OSError` of a line of its
 own: there a size, a name or a file was refused that the configuration gave. What a line of the user's raises, or a
-package that this line called, is the user's to find: exit code 1, and the whole traceback.
+package that this line called, is the user's to find: exit code 1, and the traceback of the user's files.
 """
 
 import contextlib
@@ -13,6 +13,7 @@ import sysconfig
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 from core.errors import INTERRUPTED, ConfigurationError, TapeloopError, as_said
 from trainers.no_room import explain_no_room
@@ -85,7 +86,7 @@ def report(error: BaseException, *, verbose: bool) -> int:
     code = exit_code_of(error)
     own = code == TapeloopError.exit_code and not isinstance(error, TapeloopError)
     if verbose or own:
-        traceback.print_exception(error)
+        print("".join(_told(error, whole=verbose)), file=sys.stderr, end="")
     if not own or isinstance(error, SystemExit):
         place = "" if isinstance(error, TapeloopError | SystemExit | KeyboardInterrupt) else _place(error)
         print(f"error: {reason_of(error)}{place}{_page(error, code)}", file=sys.stderr)
@@ -129,6 +130,25 @@ def _place(error: BaseException) -> str:
     """Returns where in the user's own code an error arose, if it did."""
     own = [(name, line) for name, line in _frames(error) if not name.startswith(_OURS)]
     return f" ({own[-1][0]}:{own[-1][1]}; `--verbose` shows the traceback)" if own else ""
+
+
+def _told(error: BaseException, *, whole: bool) -> Iterator[str]:
+    """Yields the lines of a traceback, those of the user's own files alone unless it is to be `whole`."""
+    found = traceback.TracebackException.from_exception(error)
+    if not whole and _own_frames(found.stack):
+        count, part = 0, cast("traceback.TracebackException | None", found)
+        while part:
+            frames = _own_frames(part.stack)
+            count, part.stack = count + len(part.stack) - len(frames), traceback.StackSummary.from_list(frames)
+            part = part.__cause__ or (None if part.__suppress_context__ else part.__context__)
+        yield from found.format()
+        yield f"({count} lines of Tapeloop, TensorFlow and others are left out: `--verbose` shows them)\n"
+    else:
+        yield from found.format()
+
+
+def _own_frames(stack: traceback.StackSummary) -> list[traceback.FrameSummary]:
+    return [frame for frame in stack if not frame.filename.startswith(_OURS) and not _is_called(frame.filename)]
 
 
 def _page(error: BaseException, code: int) -> str:

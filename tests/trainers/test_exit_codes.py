@@ -1,4 +1,4 @@
-"""Who is to blame for what ends a run, and what is said of want of room."""
+"""Exit codes by whose fault an error is, and the messages about full disks and full memory."""
 
 import signal
 import subprocess
@@ -7,11 +7,11 @@ import gin
 import numpy as np
 import pytest
 import tensorflow as tf
-from command_lab import write_task
 
 from core import checkpoint
 from core.errors import TapeloopError
-from tests.commands import refused, run, run_process
+from tests.commands import refused, run
+from tests.trainers.command_lab import run_into_pipes, write_task
 from trainers.blame import exit_code_of, reason_of, report
 from trainers.modes import resume_check
 
@@ -43,7 +43,7 @@ RAISED = {
 
 
 @pytest.mark.parametrize("name", RAISED)
-def test_what_a_line_of_theirs_raises_is_the_users(name, tmp_path, capsys):
+def test_error_of_a_users_line_is_the_users(name, tmp_path, capsys):
     body, says = RAISED[name]
     with pytest.raises(BaseException) as caught:
         exec(compile(body, f"{tmp_path}/mine.py", "exec"), {"__name__": "mine", "np": np, "tf": tf})
@@ -55,7 +55,7 @@ def test_what_a_line_of_theirs_raises_is_the_users(name, tmp_path, capsys):
     assert says.removeprefix("error: ") in reason_of(caught.value)
 
 
-def test_a_full_disk_in_a_configurable_is_no_room_whatever_gin_makes_of_it(capsys):
+def test_full_disk_in_a_configurable_is_no_room(capsys):
     @gin.configurable(module="exit_codes")
     def inner():
         open("/dev/full", "w").write("x" * 10**6)  # noqa: SIM115
@@ -70,11 +70,21 @@ def test_a_full_disk_in_a_configurable_is_no_room_whatever_gin_makes_of_it(capsy
     assert capsys.readouterr().err.startswith("error: a file can't be written: No space left on device.")
 
 
-def test_shapes_that_do_not_fit_in_a_loss_are_the_users(tmp_path):
+def test_shape_error_in_a_loss_is_the_users(tmp_path):
     done = run(write_task(tmp_path, loss="return Loss(y @ y)"), cwd=tmp_path)
     assert done.returncode == 1, (done.returncode, done.stderr)
     assert "Traceback (most recent call last)" in done.stderr
     assert f"{tmp_path}/mine.py" in done.stderr
+    assert done.stderr.count('  File "') == done.stderr.count("/mine.py") == 2  # the loss, and the module that it calls
+    assert "lines of Tapeloop, TensorFlow and others are left out: `--verbose` shows them" in done.stderr
+
+
+def test_verbose_shows_a_whole_traceback(tmp_path, capsys):
+    with pytest.raises(KeyError) as caught:
+        exec(compile("tf.nest.map_structure({}.__getitem__, [1])", f"{tmp_path}/mine.py", "exec"), {"tf": tf})
+    for verbose in (False, True):
+        report(caught.value, verbose=verbose)
+        assert ("/tensorflow/" in capsys.readouterr().err) == verbose
 
 
 ON_REPLICAS = """context = tf.distribute.get_replica_context()
@@ -86,7 +96,7 @@ ON_REPLICAS = """context = tf.distribute.get_replica_context()
 @pytest.mark.parametrize(
     ("error", "says"), [("ValueError('mine')", "ValueError: mine"), ("SystemExit(0)", "`sys.exit(0)` was called")]
 )
-def test_what_is_raised_on_one_of_several_replicas_is_the_users(error, says, tmp_path):
+def test_error_on_one_of_several_replicas_is_the_users(error, says, tmp_path):
     flag = write_task(tmp_path, loss=ON_REPLICAS.format(error=error))
     replicas = ("--gin_param=Experiment.strategy = @mirrored()", "--gin_param=mirrored.replicas = 2")
     done = run(flag, *replicas, cwd=tmp_path)
@@ -109,7 +119,7 @@ FILES = {
 
 
 def first_and_the_long(names):
-    """The first of these for every run of the tests, the others, a process each, for the long one."""
+    """Marks all but the first of these as long."""
     first, *others = names
     return [first, *(pytest.param(name, marks=pytest.mark.long) for name in others)]
 
@@ -117,7 +127,7 @@ def first_and_the_long(names):
 @pytest.mark.parametrize("name", first_and_the_long(FILES))
 def test_a_full_disk_names_the_file(name, tmp_path):
     body, says = FILES[name]
-    done = run_process(write_task(tmp_path, outside=HOOK.format(body=body.format())), HOOKED, cwd=tmp_path)
+    done = run_into_pipes(write_task(tmp_path, outside=HOOK.format(body=body.format())), HOOKED, cwd=tmp_path)
     assert done.returncode == 8, (done.returncode, done.stderr)
     assert "Traceback" not in done.stderr
     for text in says:
@@ -126,7 +136,7 @@ def test_a_full_disk_names_the_file(name, tmp_path):
 
 def test_a_full_disk_does_not_mask_the_first_error(tmp_path):
     body = f"{FULL}; from core.errors import NotFiniteError; raise NotFiniteError('the first')"
-    done = run_process(write_task(tmp_path, outside=HOOK.format(body=body)), HOOKED, cwd=tmp_path)
+    done = run_into_pipes(write_task(tmp_path, outside=HOOK.format(body=body)), HOOKED, cwd=tmp_path)
     assert done.returncode == 3, (done.returncode, done.stderr)
     first, second = done.stderr.strip().split("\n")
     assert first == "error: the first See docs/what-went-wrong.md."
@@ -145,8 +155,9 @@ SHORT = (
         resource.setrlimit(resource.RLIMIT_AS, (has + 2**31, resource.RLIM_INFINITY))
 """
 )
-TENSOR = "return Loss(tf.square(y) + 0.0 * tf.reduce_sum(tf.random.normal([tf.shape(y)[0], 2**30])))"
-TOO_MUCH = "return Loss(tf.square(y) + tf.reduce_sum(tf.random.normal([2**26 * tf.shape(batch['x'])[0], 2**14])))"
+TENSOR = "return Loss(tf.square(y) + 0.0 * tf.reduce_sum(tf.random.stateless_normal([tf.shape(y)[0], 2**30], [0, 0])))"
+NOISE = "tf.random.stateless_normal([2**26 * tf.shape(batch['x'])[0], 2**14], [0, 0])"
+TOO_MUCH = f"return Loss(tf.square(y) + tf.reduce_sum({NOISE}))"
 EVALUATE = "    def evaluate(self, batch):\n        y = self.net(batch['x'])\n"
 MEMORY = {
     "a loss": (
@@ -176,7 +187,7 @@ def test_out_of_memory_names_what_there_was_no_room_for(name, tmp_path):
     refused(write_task(tmp_path, **parts), *flags, cwd=tmp_path, exit_code=8, says=["out of memory", *says])
 
 
-def test_no_memory_to_restore_a_checkpoint_is_no_fault_of_its(tmp_path, monkeypatch):
+def test_memory_error_while_restoring_blames_no_checkpoint(tmp_path, monkeypatch):
     checkpoint.save(tmp_path, {"w": tf.Variable(1.0)}, step=1, examples=1, config_hash="c")
     manifest = checkpoint.newest(tmp_path, warn=pytest.fail)
     text = "OOM when allocating tensor with shape[3,5] and type double on /job:x/device:GPU:0 by allocator GPU_0_bfc"
@@ -190,7 +201,7 @@ def test_no_memory_to_restore_a_checkpoint_is_no_fault_of_its(tmp_path, monkeypa
 
 
 @pytest.mark.parametrize(("ended", "code"), [(1, 1), (4, 4), (8, 8), (-signal.SIGABRT, 134), (-signal.SIGKILL, 137)])
-def test_a_run_that_resume_check_starts_ends_both_alike(ended, code, tmp_path, monkeypatch):
+def test_resume_check_ends_as_its_run_does(ended, code, tmp_path, monkeypatch):
     done = subprocess.CompletedProcess([], ended, "", "error: torn\n")
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
     with pytest.raises(TapeloopError, match=f"a run ended with {ended} instead of 0: torn") as caught:
