@@ -1,1 +1,1 @@
-"""Commands for those who work on this tree: campaigns, peers, qualities, pictures; none is a test."""
+"""Development commands that aren't tests: campaigns, peers, qualities, pictures, mutants."""

@@ -1,1 +1,1 @@
-"""Steps as people write them: right ones, and ones with a mistake that the assertions of `core.testing` must name."""
+"""Steps as users write them: correct ones, and ones with a mistake that the assertions of `core.testing` must name."""

@@ -1,4 +1,4 @@
-"""Right steps, in one long file because it is a table: many look like a mistake, and none may be blamed."""
+"""Correct steps, in one long file because it is a table: many look like a mistake, and each must pass."""
 
 import numpy as np
 import tensorflow as tf

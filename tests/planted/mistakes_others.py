@@ -1,4 +1,4 @@
-"""Mistakes of other kinds: shapes, labels, gradients that vanish, figures that nobody reads."""
+"""Mistakes of other kinds: shapes, labels, vanishing gradients, unread metrics."""
 
 import numpy as np
 import tensorflow as tf

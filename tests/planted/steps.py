@@ -1,4 +1,4 @@
-"""Right steps of the usual kinds, in one long file that mistakes change a few lines of; each is tried in a moment."""
+"""Correct steps of the usual kinds, in one long file: each mistake changes a few of their lines."""
 
 import numpy as np
 import tensorflow as tf

@@ -1,4 +1,4 @@
-"""The table that planted steps are listed in."""
+"""The table of planted steps."""
 
 import dataclasses
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Mistakes are caught, each by a message that names it; right steps pass."""
+"""Each planted mistake raises an error that names it; correct steps pass."""
 
 import collections
 import re

@@ -1,4 +1,4 @@
-"""`python -m tools.browser` where there is nothing to look with. `.ci/run` runs it where there is."""
+"""Tests `python -m tools.browser` without Chromium; `.ci/run` runs the command itself."""
 
 import shutil
 

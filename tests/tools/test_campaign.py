@@ -1,4 +1,4 @@
-"""The campaign's short form holds, and the campaign sees what it is there to see."""
+"""Tests of the campaign: its short form loses nothing, and it reports what breaks a run."""
 
 import errno
 import json

@@ -1,4 +1,4 @@
-"""`python -m tools.invariance` itself: it finds what is wrong, lists what ships, and is loud where it can't look."""
+"""Tests of `python -m tools.invariance`: it finds differences, lists configurations, refuses others."""
 
 import contextlib
 

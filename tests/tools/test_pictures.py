@@ -1,4 +1,4 @@
-"""The pictures of the pages: they are there, they stand by themselves, and the command makes them."""
+"""The pictures of the pages exist and need no other file; `python -m tools.pictures` makes them."""
 
 import re
 import shutil

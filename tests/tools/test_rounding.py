@@ -1,4 +1,4 @@
-"""What counts as an edge: a step that last bits alone send elsewhere, and nothing else."""
+"""An edge is a step that rounding alone sends elsewhere; no other step is."""
 
 import dataclasses
 

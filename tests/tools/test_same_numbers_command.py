@@ -1,4 +1,4 @@
-"""`python -m tools.same_numbers` itself: it sees what differs, and nothing where nothing does."""
+"""Tests of `python -m tools.same_numbers`: it names each difference of two runs, and none of equal runs."""
 
 import pytest
 

@@ -1,1 +1,1 @@
-"""What people see: pages opened in a browser, light and dark, wide and narrow."""
+"""Opens pages in a browser, light and dark, wide and narrow, and checks what readers see."""

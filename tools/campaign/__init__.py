@@ -1,1 +1,1 @@
-"""Kills, signals, damage, full disks and nonsense against the real command: nothing may be lost, nothing may hang."""
+"""Kills, signals, damages and starves the real command: nothing may be lost, nothing may hang."""

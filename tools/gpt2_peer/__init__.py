@@ -1,1 +1,1 @@
-"""A GPT-2 of `transformers`, and ours with its weights."""
+"""Compares a GPT-2 of `transformers` with ours, which takes its weights."""

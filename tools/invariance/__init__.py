@@ -1,1 +1,1 @@
-"""Do the numbers of what ships depend on the number of replicas or microbatches? `python -m tools.invariance` asks."""
+"""Checks that no configuration's results depend on the number of replicas or microbatches."""

@@ -1,1 +1,1 @@
-"""Pictures of what the commands of a page show, made by these commands."""
+"""Runs the commands of a page and makes its pictures of what they show."""

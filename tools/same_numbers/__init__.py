@@ -1,1 +1,1 @@
-"""Does a change to the code change a number? Every configuration, trained at two revisions, bit for bit."""
+"""Trains every configuration at two revisions and compares all results, bit for bit."""
