@@ -38,7 +38,7 @@ def reference(q: Any, k: Any, v: Any, allowed: Any) -> Any:
     st.sampled_from([1.0, 1e2]),
     st.integers(0, 99),
 )
-def test_any_mask_in_any_chunks_is_the_definition(
+def test_attention_with_any_mask_in_any_chunks_is_the_definition(
     heads: tuple[int, int], batch: int, time: int, kind: str, causal: bool, chunk: int | None, size: float, seed: int
 ) -> None:
     rng = RNG.fold(seed)
@@ -87,11 +87,8 @@ def test_causal_attention_does_not_see_the_future(chunk_size: int) -> None:
     assert np.abs(layer(x)[:, 4:] - layer(changed)[:, 4:]).min() > 0.0
 
 
-@pytest.mark.parametrize("steps", [[1] * 6, [3, 1, 2], [6]])
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(("steps", "compiled"), [([3, 1, 2], False), ([1, 1, 4], True)])
 def test_decoding_step_by_step_is_the_whole_sequence(steps: list[int], compiled: bool) -> None:
-    if compiled and len(steps) > 3:
-        steps = [1, 1, 4]  # a program is compiled for each length
     layer = MultiHeadAttention(8, 4, rng=RNG, num_kv_heads=2, causal=True, rotary_base=10000.0)
     x = RNG.normal([2, 6, 8])
     decode = tf.function(layer.decode, jit_compile=compiled, autograph=False)
@@ -122,7 +119,7 @@ def test_decoding_may_be_a_loop_in_a_graph() -> None:
     np.testing.assert_allclose(generate()[:, 0], layer(x)[0], atol=1e-5)
 
 
-def test_dropout_falls_on_the_weights_and_only_in_training() -> None:
+def test_dropout_is_applied_to_the_weights_and_only_in_training() -> None:
     layer = MultiHeadAttention(8, 2, rng=RNG, dropout_rate=0.5, chunk_size=4)
     x = RNG.normal([2, 6, 8])
     np.testing.assert_array_equal(layer(x), layer(x, None))
@@ -177,7 +174,7 @@ def test_rotary_takes_positions_by_example() -> None:
     np.testing.assert_allclose(rotary(x, positions)[1:], rotary(x[1:], tf.range(5, 8)), atol=1e-6)
 
 
-def test_tables_are_read_in_the_dtype_asked_for_and_learn_by_rows() -> None:
+def test_embedding_is_read_in_the_dtype_asked_for_and_has_sparse_gradients() -> None:
     table = Embedding(6, 3, rng=RNG)
     ids = tf.constant([[1, 4]])
     assert table(ids, dtype=tf.bfloat16).dtype == tf.bfloat16
@@ -188,7 +185,7 @@ def test_tables_are_read_in_the_dtype_asked_for_and_learn_by_rows() -> None:
     np.testing.assert_array_equal(gradient.indices, [1, 4])
 
 
-def test_a_position_out_of_range_is_never_another_ones_in_a_compiled_program() -> None:
+def test_position_out_of_range_is_nan_in_a_compiled_program() -> None:
     table, positions = Embedding(4, 3, rng=RNG), LearnedPositions(4, 3, rng=RNG)
     look = tf.function(table, jit_compile=True, autograph=False)
     for dtype in (tf.int32, tf.int64):
@@ -202,7 +199,7 @@ def test_a_position_out_of_range_is_never_another_ones_in_a_compiled_program() -
     np.testing.assert_array_equal(place(tf.zeros([1, 2, 3]), tf.constant(-1))[0, 1], positions.w[0])
 
 
-def test_decoding_beyond_the_room_is_nan_in_a_compiled_program() -> None:
+def test_decoding_beyond_the_cache_is_nan_in_a_compiled_program() -> None:
     layer = MultiHeadAttention(4, 2, rng=RNG, causal=True)
     cache = layer.empty_cache(2, 3)
     decode = tf.function(layer.decode, jit_compile=True, autograph=False)
@@ -254,7 +251,9 @@ ONES = tf.ones([2, 5, 4, 8])
         (lambda: attend(ONES, ONES, ONES, chunk_size=0), r"`chunk_size` is 0; give a whole number"),
         (lambda: attend(ONES, ONES, ONES, dropout_rate=-1.0), r"`dropout_rate` is -1.0; give a fraction"),
         (
-            lambda: tf.function(attend).get_concrete_function(tf.TensorSpec([2, 5, None, 8]), ONES, ONES),
+            lambda: tf.function(attend, autograph=False).get_concrete_function(
+                tf.TensorSpec([2, 5, None, 8]), ONES, ONES
+            ),
             r"`q` of `attend` has shape \(2, 5, None, 8\), whose heads",
         ),
         (lambda: rotary(ONES[0], tf.range(4)), r"`x` of `rotary` has shape \(5, 4, 8\); its axes are"),
@@ -279,7 +278,7 @@ def test_bad_input_is_named(wrong: Callable[[], Any], said: str) -> None:
         wrong()
 
 
-def test_the_last_matrix_may_begin_otherwise() -> None:
+def test_output_matrix_may_begin_otherwise() -> None:
     ones, zeros = initializers.ones(), initializers.zeros()
     alike = MultiHeadAttention(4, 2, rng=RNG, bias=False, w_init=ones).parameters()
     assert all(tf.reduce_all(w == 1.0) for w in alike.values())
