@@ -1,33 +1,29 @@
 """Trains a task on any number of replicas, to compare the outcomes."""
 
+from typing import ClassVar
+
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from core.module import named_variables
-from core.optimizers import sgd
+from core.optimizers import adam, sgd
 from core.random import Rng
-from core.task import Task, Update
+from core.task import EVERY_REPLICA, Compute, Loss, Task, Update
 from core.testing import Run, assemble, on_virtual_cpus
 from core.testing.plain import optimizers_of, plain_step
+from models.classifiers.mlp import Mlp
 
 STEPS = 20
-LONG = [(1, 1), (1, 2), (4, 2), (2, 1)]
-GRID = [(2, 2), *(pytest.param(*numbers, marks=pytest.mark.long) for numbers in LONG)]  # replicas, microbatches
+
 
 ROWS = 16
 RANDOM = np.random.RandomState(0)
+REAL = {"real": np.random.RandomState(3).randn(ROWS, 8).astype("float32")}  # for `Gan`
 DATA = {"x": RANDOM.randn(ROWS, 3).astype("float32"), "y": RANDOM.randn(ROWS).astype("float32")}
 
 
 def update(name, loss, trains, **settings):
     return Update(name, loss=loss, trains=trains, optimizer=sgd(0.1, momentum=0.5), **settings)
-
-
-def on_grid(tasks):
-    """Returns each task with the first numbers of the grid and, as `long` ones, with half of the others in turn."""
-    others = [(task, *numbers) for i, task in enumerate(tasks) for numbers in LONG[i % 2 :: 2]]
-    return [*((task, *GRID[0]) for task in tasks), *(pytest.param(*x, marks=pytest.mark.long) for x in others)]
 
 
 class Several(Task):
@@ -40,8 +36,40 @@ class Several(Task):
         return [name for name, part in parts.items() if trained.isdisjoint(map(id, part.trainable_variables))]
 
 
+class Gan(Task):
+    """A sample that both phases read; the generator learns through it."""
+
+    places = (EVERY_REPLICA, EVERY_REPLICA, EVERY_REPLICA)
+    g_optimizer = adam(0.01)
+    passes: ClassVar[list[str]] = []  # traces of `sample`
+
+    def __init__(self, *, rng):
+        super().__init__()
+        self.g, self.d = Mlp([4, 12, 8], rng=rng.fold("g")), Mlp([8, 12, 1], rng=rng.fold("d"))
+
+    def phases(self):
+        sample, d, g = self.places
+        return [
+            Compute("sample", self.sample, placement=sample),
+            Update("d", loss=self.d_loss, trains=self.d, optimizer=sgd(0.1), placement=d),
+            Update("g", loss=self.g_loss, trains=self.g, optimizer=self.g_optimizer, placement=g, through="sample"),
+        ]
+
+    def sample(self, batch, rng):
+        self.passes.append("traced")
+        return {"fake": self.g(rng.rows.normal(batch["real"].shape[0], 4))}
+
+    def d_loss(self, batch, rng):
+        real, fake = self.d(batch["real"])[:, 0], self.d(batch["fake"])[:, 0]
+        return Loss(tf.nn.softplus(-real) + tf.nn.softplus(fake), metrics={"won": tf.cast(real > fake, tf.float32)})
+
+    def g_loss(self, batch, rng):
+        weight = tf.cast(batch["real"][:, 0] > -0.5, tf.float32)
+        return Loss(tf.nn.softplus(-self.d(batch["fake"])[:, 0]), weight=weight)
+
+
 def train(task_class, data, replicas, microbatches, *, steps=STEPS, placements=None, one_device=(), **settings):
-    """What some steps led to, and the step itself."""
+    """Returns the outcome of some steps, and the step itself."""
     strategy = on_virtual_cpus(replicas)
     assembly = assemble(task_class, strategy, placements=placements or {}, one_device=one_device, seed=1)
     run = Run(assembly, data, microbatches=microbatches, seed=7, **settings)
@@ -58,7 +86,7 @@ def assert_same(found, expected, *, norms=2e-6):
             np.testing.assert_allclose(ours[name], value, rtol=allowed, atol=allowed, err_msg=name)
 
 
-def assert_as_plain(task_class, data, replicas, microbatches, *, steps=3, seed=0, what=""):
+def assert_as_plain(task_class, data, replicas, microbatches, *, steps=2, seed=0, what=""):
     """The engine leads to the variables and losses of `plain_step`, within 1e-5; returns those variables."""
     assembly = assemble(task_class, on_virtual_cpus(replicas))
     outcome = Run(assembly, data, microbatches=microbatches, seed=seed, steps=steps).train(steps)

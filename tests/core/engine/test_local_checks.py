@@ -1,30 +1,18 @@
-"""What local steps refuse by name, before the first step."""
+"""Local steps refuse unsuitable tasks and optimizers before the first step."""
 
 import dataclasses
 
 import pytest
 import tensorflow as tf
 
-from core import layers
 from core.distribution import ServedStrategy
 from core.engine import check_local_steps
 from core.errors import ConfigurationError
 from core.module import Module
 from core.optimizers import adam, adamw, chain, ema, lookahead, reduce_on_plateau, sam, schedule_free_adamw, sgd
-from core.task import ONE_DEVICE, Compute, Loss, Task, Update, when_batch_at_least
+from core.task import ONE_DEVICE, Compute, when_batch_at_least
 from core.testing import assemble, on_virtual_cpus, on_virtual_mesh
-
-
-class Line(Task):
-    def __init__(self, *, rng):
-        super().__init__()
-        self.net = layers.Linear(3, 1, rng=rng.fold("net"))
-
-    def phases(self):
-        return [Update("net", loss=self.loss, trains=self.net, optimizer=sgd(0.1))]
-
-    def loss(self, batch, rng):
-        return Loss(tf.square(self.net(batch["x"])[:, 0]))
+from tests.toys import Line
 
 
 class Gathering(Line):
@@ -69,7 +57,7 @@ class OnOneDevice(Line):
         (Line, {"net": when_batch_at_least(32)}, "phase `net` runs on one device.*`when_batch_at_least`"),
     ],
 )
-def test_what_one_replica_cannot_do_by_itself_is_refused(task, placements, says):
+def test_phases_that_need_all_replicas_are_refused(task, placements, says):
     assembly = assemble(task, on_virtual_cpus(2), placements=placements)
     with pytest.raises(ConfigurationError, match=says):
         check_local_steps(assembly, global_batch_size=16)

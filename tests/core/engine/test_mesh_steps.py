@@ -15,8 +15,8 @@ from core.task import ONE_DEVICE, Compute
 from core.testing import Run, assemble, on_virtual_cpus, on_virtual_mesh
 from models.classifiers.mlp import MlpClassifier
 
-MESHES = [(1, 1), (1, 2), (2, 1), (2, 2)]
-LESS_TELLING = [(n, sizes) for n in (1, 2) for sizes in MESHES if (n, sizes) != (2, (2, 2))]
+LESS_TELLING = [(1, (1, 1)), (1, (2, 2)), (2, (1, 2)), (2, (2, 1))]  # microbatches, mesh
+SLOTS = [("net/layers/0/w", "batch,model"), ("net/layers/1/w", "model,batch")]
 LAYOUTS = [("net/layers/0/?", "...,model"), ("net/layers/1/w", "model,-")]
 ROWS = 16
 
@@ -49,18 +49,17 @@ def assert_same(outcome, expected):
 
 
 @pytest.mark.parametrize(
-    ("rows", "parts", "microbatches"),
-    [(2, 2, 2), *(pytest.param(*sizes, n, marks=pytest.mark.long) for n, sizes in LESS_TELLING)],
+    ("rows", "parts", "microbatches", "slots"),
+    [(2, 2, 2, SLOTS), *(pytest.param(*sizes, n, (), marks=pytest.mark.long) for n, sizes in LESS_TELLING)],
 )
-def test_twenty_steps_are_those_of_one_device(rows, parts, microbatches, batch, expected):
-    """With dropout, clipping, AdamW and an average of the weights."""
-    assembly = assemble(make, on_virtual_mesh(rows, parts, LAYOUTS))
+def test_twenty_steps_are_those_of_one_device(rows, parts, microbatches, slots, batch, expected):
+    """With dropout, clipping, AdamW and an average of the weights; slots cut along the batch change no number."""
+    assembly = assemble(make, on_virtual_mesh(rows, parts, LAYOUTS, slot_layouts=slots))
     assert_same(Run(assembly, batch, microbatches=microbatches).train(20), expected)
 
 
-def test_variables_and_slots_lie_as_they_are_told():
-    slots = [("net/layers/0/w", "batch,model")]
-    assembly = assemble(make, on_virtual_mesh(2, 2, LAYOUTS, slot_layouts=slots))
+def test_variables_and_slots_are_sharded_as_laid_out():
+    assembly = assemble(make, on_virtual_mesh(2, 2, LAYOUTS, slot_layouts=SLOTS[:1]))
     axes = {path: tuple(v.layout.sharding_specs) for path, v in assembly.variables.items()}
     whole = "unsharded"
     assert axes["task/net/layers/0/w"] == (whole, "model")
@@ -80,12 +79,6 @@ def test_a_variable_takes_a_value_of_the_host():
     variable.assign(value)
     np.testing.assert_array_equal(variable.numpy(), value)
     assert variable.layout.sharding_specs == ["unsharded", "model"]
-
-
-def test_slots_cut_along_the_batch_change_no_number(batch, expected):
-    slots = [("net/layers/0/w", "batch,model"), ("net/layers/1/w", "model,batch")]
-    assembly = assemble(make, on_virtual_mesh(2, 2, LAYOUTS, slot_layouts=slots))
-    assert_same(Run(assembly, batch).train(20), expected)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +151,7 @@ class Apart(MlpClassifier):
         (Remembering, {}, "phase `seen` of `Remembering` keeps history"),
     ],
 )
-def test_what_wants_one_device_is_refused_before_anything_is_drawn(task, settings, says, monkeypatch):
+def test_tasks_that_want_one_device_are_refused_before_anything_is_drawn(task, settings, says, monkeypatch):
     monkeypatch.setattr("core.distribution.mesh_variable.MeshVariable.__init__", None)
     with pytest.raises(ConfigurationError, match=re.escape(says)):
         assemble(task, on_virtual_mesh(1, 2), **settings)

@@ -1,4 +1,4 @@
-"""Microbatches are there to save memory: what one of them makes is gone before the next begins."""
+"""Microbatches save memory: the loop over them holds one at a time."""
 
 import tensorflow as tf
 

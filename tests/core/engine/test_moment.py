@@ -1,4 +1,4 @@
-"""A step function is told the step and how much of the run is done: the same ones wherever and however it runs."""
+"""Step functions get the step and the progress of the run, the same wherever they run."""
 
 import functools
 
@@ -12,7 +12,7 @@ from core.layers import Linear
 from core.module import Module
 from core.optimizers import sgd
 from core.random import Rng
-from core.task import EVERY_REPLICA, ONE_DEVICE, Compute, Loss, Task, Update
+from core.task import Compute, Loss, Task, Update
 from core.testing import Run, assemble, assert_overfits, assert_step_function, assert_updates_only, on_virtual_cpus
 
 STEPS = 6
@@ -23,8 +23,6 @@ BUILT = functools.partial(Run, batch=BATCH)
 class Annealed(Task):
     """Every kind of phase tells what it is told; all that it learns hangs on it."""
 
-    every, placement = 1, EVERY_REPLICA
-
     def __init__(self, *, rng):
         super().__init__()
         self.g, self.d, self.past = Linear(3, 2, rng=rng.fold("g")), Linear(2, 1, rng=rng.fold("d")), Module()
@@ -33,9 +31,9 @@ class Annealed(Task):
     def phases(self):
         return [
             Compute("recall", self.recall, state=self.past),
-            Compute("make", self.make, every=self.every, placement=self.placement),
-            Update("g", loss=self.loss, trains=self.g, optimizer=sgd(0.1), every=self.every, through="make"),
-            Update("d", loss=self.d_loss, trains=self.d, optimizer=sgd(0.1), placement=self.placement),
+            Compute("make", self.make),
+            Update("g", loss=self.loss, trains=self.g, optimizer=sgd(0.1), through="make"),
+            Update("d", loss=self.d_loss, trains=self.d, optimizer=sgd(0.1)),
         ]
 
     def recall(self, batch, rng):
@@ -58,48 +56,21 @@ def told(batch, rng):
     return {"at": tf.fill(rows, tf.cast(rng.step, tf.float32)), "done": tf.fill(rows, rng.progress)}
 
 
-class OnOneDevice(Annealed):
-    placement = ONE_DEVICE
-
-
-class EveryOther(Annealed):
-    every = 2
-
-
-def assert_told(outcome, every=1):
+@pytest.mark.parametrize("compile", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_all_phases_are_told_the_same_on_any_replicas_and_microbatches(compile):
+    expected = Run(assemble(Annealed, on_virtual_cpus(1)), BATCH, steps=STEPS).train(STEPS)
+    run = Run(assemble(Annealed, on_virtual_cpus(2)), BATCH, microbatches=2, steps=STEPS, compile=compile)
+    found = run.train(STEPS)
     steps = np.arange(STEPS)
-    due = np.where(steps % every == 0, steps, np.nan)
     done = np.float32(steps / STEPS)
-    np.testing.assert_array_equal(outcome.figures["d/at"], steps)
-    np.testing.assert_array_equal(outcome.figures["d/done"], done)
-    np.testing.assert_array_equal(outcome.figures["g/at"], due)
-    np.testing.assert_array_equal(outcome.figures["g/seen"], due)
-    np.testing.assert_array_equal(outcome.figures["g/done"], np.where(np.isnan(due), np.nan, done))
-    before = np.concatenate([[-1.0], done[:-1]])
-    np.testing.assert_array_equal(outcome.figures["g/before"], np.where(np.isnan(due), np.nan, before))
-
-
-def trained(task, replicas, microbatches, **settings):
-    run = Run(assemble(task, on_virtual_cpus(replicas)), BATCH, microbatches=microbatches, steps=STEPS, **settings)
-    return run.train(STEPS)
-
-
-@pytest.mark.parametrize(
-    "task", [Annealed, *(pytest.param(t, marks=pytest.mark.long) for t in (OnOneDevice, EveryOther))]
-)
-def test_all_phases_are_told_the_same_on_any_replicas_and_microbatches(task):
-    expected = trained(task, 1, 1)
-    assert_told(expected, task.every)
-    for replicas, microbatches in ((2, 2), (4, 1)):
-        found = trained(task, replicas, microbatches)
-        assert_told(found, task.every)
-        for path, value in expected.variables.items():
-            np.testing.assert_allclose(found.variables[path], value, rtol=1e-5, atol=1e-5, err_msg=path)
-
-
-@pytest.mark.long
-def test_compiled_by_replica_as_well():
-    assert_told(trained(Annealed, 2, 2, compile=True))
+    for outcome in (expected, found):
+        for name in ("d/at", "g/at", "g/seen"):
+            np.testing.assert_array_equal(outcome.figures[name], steps)
+        for name in ("d/done", "g/done"):
+            np.testing.assert_array_equal(outcome.figures[name], done)
+        np.testing.assert_array_equal(outcome.figures["g/before"], [-1.0, *done[:-1]])
+    for path, value in expected.variables.items():
+        np.testing.assert_allclose(found.variables[path], value, rtol=1e-5, atol=1e-5, err_msg=path)
 
 
 def test_a_run_of_unknown_length_has_no_progress():
@@ -121,7 +92,7 @@ class Scaled(Plain):
         return Loss(loss.per_example * tf.cast(rng.step, tf.float32))
 
 
-def test_it_costs_nothing_where_it_is_not_asked_for_and_who_asks_is_known(monkeypatch):
+def test_progress_that_no_phase_asks_for_costs_nothing(monkeypatch):
     runs = {task: BUILT(assemble(task, on_virtual_cpus(1)), steps=STEPS) for task in (Annealed, Plain, Scaled)}
     assert runs[Annealed].step.asks_progress == ["recall", "make", "g", "d"]
     assert runs[Plain].step.asks_progress == runs[Scaled].step.asks_progress == []

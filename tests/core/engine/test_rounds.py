@@ -1,13 +1,15 @@
-"""Local steps: replicas that train apart, and meet once a round."""
+"""Local steps: replicas train separately and are averaged once a round."""
 
 import functools
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from local_lab import DATA, STEPS, Local
+from chunk_lab import DATA, ROWS, STEPS, Training
 
 from core import layers
+from core.module import Module
 from core.optimizers import (
     adam,
     adamw,
@@ -24,22 +26,7 @@ from core.optimizers import (
 )
 from core.task import Compute, Loss, Task, Update
 from core.task.statistics import Statistics
-
-
-class Line(Task):
-    """Fits a line."""
-
-    optimizer = sgd(0.1)
-
-    def __init__(self, *, rng):
-        super().__init__()
-        self.net = layers.Linear(3, 1, rng=rng.fold("net"))
-
-    def phases(self):
-        return [Update("net", loss=self.loss, trains=self.net, optimizer=self.optimizer)]
-
-    def loss(self, batch, rng):
-        return Loss(tf.square(self.net(batch["x"])[:, 0] - batch["y"]))
+from tests.toys import Line
 
 
 class AdamLine(Line):
@@ -95,20 +82,6 @@ class Through(Task):
         return Loss(tf.square(self.head(batch["features"])[:, 0] - batch["y"]))
 
 
-class Words(Task):
-    """Touches few rows of a table, whose gradients stay slices."""
-
-    def __init__(self, *, rng):
-        super().__init__()
-        self.table = layers.Embedding(2048, 3, rng=rng.fold("table"))
-
-    def phases(self):
-        return [Update("table", loss=self.loss, trains=self.table, optimizer=adamw(0.01))]
-
-    def loss(self, batch, rng):
-        return Loss(tf.reduce_sum(tf.square(self.table(batch["word"]) - batch["x"]), 1))
-
-
 class Ruled(Task):
     """Trains by rules that keep more than sums of gradients: counts, matrices, a second copy of the weights, a best."""
 
@@ -137,11 +110,11 @@ class Ruled(Task):
 
 
 class Normalised(Task):
-    """Normalises by the rows of one replica."""
+    """Normalises by the rows of one replica, and touches few rows of a table, whose gradients stay slices."""
 
     def __init__(self, *, rng):
         super().__init__()
-        self.first = layers.Linear(3, 8, rng=rng.fold("first"))
+        self.first, self.table = layers.Linear(3, 8, rng=rng.fold("first")), layers.Embedding(2048, 8, rng=rng.fold(0))
         self.norm = layers.BatchNorm(8, decay=0.9)
         self.second = layers.Linear(8, 1, rng=rng.fold("second"))
 
@@ -150,7 +123,8 @@ class Normalised(Task):
 
     def loss(self, batch, rng):
         statistics = Statistics()
-        x = tf.nn.tanh(self.norm(self.first(batch["x"]), statistics=statistics))
+        x = self.first(batch["x"]) + self.table(batch["word"])
+        x = tf.nn.tanh(self.norm(x, statistics=statistics))
         return Loss(tf.square(self.second(x)[:, 0] - batch["y"]), statistics=statistics)
 
 
@@ -162,7 +136,7 @@ def halved(x, replica):
 
 def oracle(replicas, local_steps, outer):
     """The algorithm by hand, in float64: loops of the replicas' own, and the mean of where they have come to."""
-    found = Local(Line, 1, None).assembly.variables
+    found = Training(Line, 1).assembly.variables
     anchor = {key: found[f"task/net/{key}"].numpy().astype("f8") for key in "wb"}
     momentum = {key: np.zeros_like(x) for key, x in anchor.items()}
     for first in range(0, STEPS, local_steps):
@@ -187,102 +161,156 @@ def oracle(replicas, local_steps, outer):
     return anchor
 
 
-@pytest.mark.parametrize("replicas", [2, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 4))])
-@pytest.mark.parametrize("outer", [None, (0.7, 0.9)])
+OUTER = (0.7, 0.9)
+
+
+@functools.cache
+def by_rounds(task, replicas, outer=None):
+    """Traces rounds of three steps once for several tests, of which each begins with `restart`."""
+    return Training(task, replicas, 3, outer=outer and sgd(outer[0], momentum=outer[1], nesterov=True))
+
+
+@pytest.mark.parametrize(("replicas", "outer"), [(2, None), (2, OUTER), pytest.param(4, OUTER, marks=pytest.mark.long)])
 def test_the_algorithm_is_that_of_the_paper(replicas, outer):
-    rule = outer and sgd(outer[0], momentum=outer[1], nesterov=True)
-    found = Local(Line, replicas, 3, outer=rule).train()
+    found = by_rounds(Line, replicas, outer).restart().train()
     for key, value in oracle(replicas, 3, outer).items():
         np.testing.assert_allclose(found[f"task/net/{key}"], value, rtol=2e-6, atol=2e-6)
 
 
+def assert_one_collective(training, parameters, slots, local_steps):
+    (only,) = training.collectives
+    floats = (1 + slots) * parameters + 1 + local_steps + 3  # the counter, who was struck, three figures
+    assert (only.phase, only.what, only.dtype, only.bytes) == ("round", "variables", "float32", 4 * floats)
+
+
 @pytest.mark.parametrize("replicas", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_one_step_a_round_with_the_mean_is_synchronous_sgd(replicas):
-    found, expected = Local(Line, replicas, 1), Local(Line, replicas, None)
+    found, expected = Training(Line, replicas, 1), Training(Line, replicas)
     mine, its = found.train(), expected.train()
     assert mine.keys() == its.keys()
     for path, value in its.items():
         np.testing.assert_allclose(mine[path], value, rtol=1e-6, atol=1e-6, err_msg=path)
     assert found.sums["net/weight"] == expected.sums["net/weight"]
     np.testing.assert_allclose(found.sums["net/loss"], expected.sums["net/loss"], rtol=1e-6)
-
-
-@pytest.mark.parametrize("local_steps", [1, 4, 12])
-def test_there_is_one_collective_a_round(local_steps):
-    training = Local(AdamLine, 2, local_steps)
-    training.train()
-    (only,) = training.collectives
-    floats = 3 * (3 + 1) + 1 + local_steps + 3  # weights and two slots, the counter, who was struck, three figures
-    assert (only.phase, only.what, only.dtype, only.bytes) == ("round", "variables", "float32", 4 * floats)
+    assert_one_collective(found, 3 + 1, slots=0, local_steps=1)
 
 
 @pytest.mark.parametrize(
-    "task",
-    [
-        Words,
-        Rarely,
-        Normalised,
-        *(pytest.param(t, marks=pytest.mark.long) for t in (AdamLine, Weighted, Through, Ruled)),
-    ],
+    "task", [Rarely, Normalised, *(pytest.param(t, marks=pytest.mark.long) for t in (Weighted, Through, Ruled))]
 )
 def test_a_round_ends_in_the_mean_of_trainings_of_the_replicas_own(task):
     """Weights, slots, averages of layers, counts; and the figures are the sums of theirs."""
-    met = Local(task, 2, STEPS, microbatches=2)
+    met = Training(task, 2, STEPS, microbatches=2)
     found = met.train()
     halves = [{key: halved(x, replica) for key, x in DATA.items()} for replica in range(2)]
-    apart = [Local(task, 1, None, data=half, microbatches=2) for half in halves]
-    ends = [run.train() for run in apart]
+    alone = Training(task, 1, data=halves[0], microbatches=2)
+    ends, sums = [], []
+    for half in halves:
+        alone.restart(half)
+        ends.append(alone.train())
+        sums.append(alone.sums)
     for path, value in found.items():
         expected = np.mean([end[path] for end in ends], axis=0)
         np.testing.assert_allclose(value, expected, rtol=1e-5, atol=2e-6, err_msg=path)
     assert any(np.any(ends[0][path] != ends[1][path]) for path in found)
     for name, total in met.sums.items():
-        np.testing.assert_allclose(total, sum(run.sums[name] for run in apart), rtol=2e-5, err_msg=name)
+        np.testing.assert_allclose(total, sum(each[name] for each in sums), rtol=2e-5, err_msg=name)
     assert len(met.collectives) == 1
 
 
-def test_what_goes_on_from_between_rounds_has_the_same_bits():
-    outer = sgd(0.9, momentum=0.5, nesterov=True)
-    whole = Local(AdamLine, 2, 3, outer=outer).train()
-    begun, resumed = Local(AdamLine, 2, 3, outer=outer), Local(AdamLine, 2, 3, outer=outer)
-    for path, value in begun.train(0, 6).items():
-        resumed.variables[path].assign(value)
-    for path, value in resumed.train(6).items():
+def test_run_resumed_between_rounds_has_the_same_bits():
+    """Its variables are all that a run hands on: other state would be that of the end of the whole run."""
+    training = by_rounds(AdamLine, 2, OUTER).restart()
+    middle = training.train(0, 6)
+    training.restart()
+    whole = training.train()
+    training.restart(values=middle)
+    for path, value in training.train(6).items():
         assert value.tobytes() == whole[path].tobytes(), path
+    assert_one_collective(training, 3 + 1, slots=2, local_steps=3)
 
 
-@pytest.mark.parametrize("compile", [False, True])
+@pytest.mark.parametrize("compile", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_one_replica_and_the_mean_is_training_as_it_always_is(compile):
-    found, expected = (Local(AdamLine, 1, steps, compile=compile).train() for steps in (4, None))
+    found, expected = (Training(AdamLine, 1, steps, compile=compile).train() for steps in (4, None))
     for path, value in expected.items():
         np.testing.assert_allclose(found[path], value, rtol=1e-6, atol=1e-7, err_msg=path)
 
 
 def test_compiled_updates_lead_to_the_same_numbers():
-    outer = sgd(0.9, momentum=0.5, nesterov=True)
-    plain, compiled = (Local(AdamLine, 2, 3, outer=outer, compile=compile).train() for compile in (False, True))
-    for path, value in plain.items():
-        np.testing.assert_allclose(compiled[path], value, rtol=1e-5, atol=1e-6, err_msg=path)
+    compiled = Training(Line, 2, 3, outer=sgd(OUTER[0], momentum=OUTER[1], nesterov=True), compile=True).train()
+    for key, value in oracle(2, 3, OUTER).items():
+        np.testing.assert_allclose(compiled[f"task/net/{key}"], value, rtol=2e-6, atol=2e-6)
 
 
 def test_counts_of_updates_that_differ_go_on_from_their_mean():
     """The second replica's rows have no weight in three of the four steps: its update is skipped there."""
     weight = np.ones_like(DATA["weight"])
     weight[:3, 8:] = 0.0
-    training = Local(Weighted, 2, 4, data={**DATA, "weight": weight})
+    training = Training(Weighted, 2, 4, data={**DATA, "weight": weight})
     assert training.train(0, 4)["optimizer/net/step"] == (4 + 1) // 2
 
 
-@pytest.mark.parametrize(("outer", "replica"), [(None, 0), (sgd(0.7, momentum=0.9), 1)])
-def test_what_is_not_finite_on_one_replica_ends_the_round_for_all(outer, replica):
+@pytest.mark.parametrize(("outer", "replica"), [(None, 0), (OUTER, 1)])
+def test_step_that_is_not_finite_on_one_replica_ends_the_round_for_all(outer, replica):
     x = DATA["x"].copy()
     x[7, 8 * replica] = np.inf
     x[8, 8 - 8 * replica] = np.nan  # a later step of the other's
-    training = Local(AdamLine, 2, 3, outer=outer, data={**DATA, "x": x})
-    expected = Local(AdamLine, 2, 3, outer=outer).train(0, 6)
-    found = training.train()
+    training = by_rounds(Line, 2, outer).restart()
+    expected = training.train(0, 6)
+    training.restart({**DATA, "x": x})
+    training.train()
+    training.give(DATA)
     assert int(training.progress.bad_step) == 7
     for path in ("task/net/w", "task/net/b"):
         for part in training.strategy.experimental_local_results(training.variables[path]):
             assert part.numpy().tobytes() == expected[path].tobytes()
-    assert found.keys() == expected.keys()
+
+
+class Numbers(Module):
+    """Holds more digits than float32 has, and a number whose sum over two replicas is beyond float16."""
+
+    def __init__(self):
+        super().__init__()
+        self.fine = tf.Variable(tf.constant(1.0 / 3.0, tf.float64), name="fine")
+        self.large = tf.Variable(tf.constant(4e4, tf.float16), name="large")
+
+
+class Rows(NamedTuple):
+    """Counts rows, in whole numbers."""
+
+    rows: tf.Tensor
+
+    def result(self):
+        return tf.cast(self.rows, tf.float32)
+
+
+class Wide(Task):
+    def __init__(self, *, rng):
+        super().__init__()
+        self.net = Numbers()
+
+    def phases(self):
+        return [Update("net", loss=self.loss, trains=self.net, optimizer=sgd(0.1))]
+
+    def loss(self, batch, rng):
+        fine, large = (tf.cast(x, tf.float32) for x in (self.net.fine, self.net.large))
+        loss = tf.square(fine * batch["x"][:, 0] + 1e-5 * large - batch["y"])
+        return Loss(loss, metrics={"rows": Rows(tf.size(loss, tf.int64))})
+
+
+def test_means_are_as_wide_as_the_weights_are_and_counts_stay_whole():
+    halves = np.split(np.arange(ROWS), 2)
+    parts = [{key: x[:, half] for key, x in DATA.items()} for half in halves]
+    alone, ends = Training(Wide, 1, data=parts[0]), []
+    for part in parts:
+        alone.restart(part)
+        ends.append(alone.train())
+    met = Training(Wide, 2, STEPS)
+    found = met.train()
+    for name in ("fine", "large"):
+        one, other = (float(end[f"task/net/{name}"]) for end in ends)
+        np.testing.assert_allclose(found[f"task/net/{name}"], (one + other) / 2, rtol=1e-14)
+    assert ends[0]["task/net/fine"] != ends[1]["task/net/fine"]
+    rows = met.progress.read_sums()["net"]["rows"].rows
+    assert (rows.dtype, int(rows)) == (tf.int64, STEPS * ROWS)

@@ -1,4 +1,4 @@
-"""What can't be trained asynchronously is named before the first step."""
+"""Asynchronous training refuses unsuitable tasks before the first step."""
 
 from types import SimpleNamespace
 
@@ -36,7 +36,7 @@ def check(*phases, divide=False, placements={}, one_device=(), own=()):  # noqa:
     check_served(strategy, Mine(*phases, one_device=own), phases, placements=placements, one_device=one_device)
 
 
-def test_what_fits_is_not_refused():
+def test_served_task_that_fits_is_not_refused():
     check(update(adamw(1e-3)))
     check(update(chain(sgd(0.1, momentum=0.9), ema(0.9))), divide=True)
 

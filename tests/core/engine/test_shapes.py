@@ -1,4 +1,4 @@
-"""What `--mode=summary` looks at: variables that have all but a value."""
+"""`--mode=summary` makes variables that have shapes and no values."""
 
 import numpy as np
 import pytest
@@ -44,7 +44,7 @@ def terabytes(strategy):
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_what_no_memory_holds_is_made_and_traced(replicas):
+def test_model_that_no_memory_holds_is_made_and_traced(replicas):
     assembly = terabytes(on_virtual_cpus(replicas))
     assert described(assembly)[0]["task/net/w"] == ((1_000_000, 1_000_000), tf.float32, True)
     assert {tuple(v.shape) for path, v in assembly.variables.items() if path.endswith("/w")} == {(1_000_000, 1_000_000)}

@@ -1,19 +1,21 @@
-"""Steps that are left out: what is left is to the bit what a run has that never took them."""
+"""A run that skips bad steps equals, to the bit, a run without these steps."""
 
+import functools
 import json
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from chunk_lab import Training
 
 from core import layers
-from core.engine import NOT_FINITE, SPIKE, Progress, Skipping, TrainStep, make_chunk
+from core.engine import NOT_FINITE, SPIKE
 from core.engine.spikes import WARM_UP
 from core.module import Module
 from core.optimizers import adam, chain, ema
 from core.task import Compute, Loss, Task, Update
 from core.task.statistics import Statistics
-from core.testing import assemble, on_virtual_cpus
+from tests import toys
 
 STEPS, ROWS = 8, 8
 
@@ -64,15 +66,10 @@ class Players(Task):
         return Loss(tf.square(self.head(batch["score"])[:, 0] - 1.0) * batch["head_times"])
 
 
-class Line(Task):
-    """Fits a line to what is none."""
+class Line(toys.Line):
+    """Fits a line to a product, in unlike scales."""
 
-    def __init__(self, *, rng):
-        super().__init__()
-        self.net = layers.Linear(3, 1, rng=rng.fold("net"))
-
-    def phases(self):
-        return [Update("net", loss=self.loss, trains=self.net, optimizer=adam(0.05))]
+    optimizer = adam(0.05)
 
     def loss(self, batch, rng):
         y = batch["x"][:, 0] * batch["x"][:, 1]
@@ -89,53 +86,24 @@ def data(steps=STEPS, **struck):
     return {"x": random.randn(steps, ROWS, 3).astype(np.float32), **ones}
 
 
-class Training:
-    """A chunk of all steps, on some replicas; with settings, of steps that may be left out."""
-
-    def __init__(self, task_class, stacked, *, replicas=1, microbatches=1, compile=False, **settings):
-        strategy = on_virtual_cpus(replicas)
-        self.assembly = assemble(task_class, strategy)
-        steps, rows = len(stacked["x"]), ROWS // (microbatches * replicas)
-        cut = {key: x.reshape(steps, microbatches, replicas, rows, *x.shape[2:]) for key, x in stacked.items()}
-
-        def part(context):
-            return {key: tf.constant(x[:, :, context.replica_id_in_sync_group]) for key, x in cut.items()}
-
-        self.stacked = strategy.experimental_distribute_values_from_function(part)
-        spec = {key: tf.TensorSpec([microbatches, rows, *x.shape[2:]], x.dtype) for key, x in stacked.items()}
-        step = TrainStep(self.assembly, spec, seed=3, compile=compile)
-        self.progress = Progress({name: x.sums_of_update for name, x in step.specs.items()}, strategy=strategy)
-        self.skipping = Skipping(step, self.assembly, **settings) if settings else None
-        chunk_spec = tf.nest.map_structure(tf.type_spec_from_value, self.stacked)
-        self.chunk = make_chunk(step, chunk_spec, self.progress, self.skipping)
-
-    def take(self, begin, end):
-        self.chunk(self.stacked, tf.constant([0, begin, end], tf.int64))
-        return int(self.progress.bad_step)
-
-    def found(self):
-        """All that is there, replicas checked against each other."""
-        found = {f"sums/{i}": x.numpy() for i, x in enumerate(tf.nest.flatten(self.progress.read_sums()))}
-        for path, variable in self.assembly.variables.items():
-            first, *others = self.assembly.strategy.experimental_local_results(variable)
-            found[path] = first.numpy()
-            for other in others:
-                np.testing.assert_array_equal(other.numpy(), first.numpy(), err_msg=path)
-        return found
+def assert_same(found, expected):
+    """Two trainings have the same variables and sums to the bit."""
+    values = {**expected.variables, **expected.progress.variables}
+    for trained in (found, expected):
+        for path, variable in {**trained.variables, **trained.progress.variables}.items():
+            for part in trained.strategy.experimental_local_results(variable):
+                np.testing.assert_array_equal(part.numpy(), values[path].numpy(), err_msg=path)
 
 
 def assert_as_without(task_class, stacked, bad, **how):
     """A run that leaves out its bad steps ends as one that is led around them."""
-    skipping = Training(task_class, stacked, **how, skips=[NOT_FINITE], max_skips=2)
+    skipping = Training(task_class, data=stacked, **how, skips=[NOT_FINITE], max_skips=2)
     assert skipping.take(0, STEPS) == -1
     assert skipping.skipping.skipped == len(bad)
-    around = Training(task_class, stacked, **how)
+    around = Training(task_class, data=stacked, **how)
     for begin, end in zip([0, *(step + 1 for step in bad)], [*bad, STEPS], strict=True):
         assert around.take(begin, end) == -1
-    expected, found = around.found(), skipping.found()
-    assert expected.keys() == found.keys()
-    for path, value in expected.items():
-        np.testing.assert_array_equal(found[path], value, err_msg=path)
+    assert_same(skipping, around)
     return skipping.skipping.last
 
 
@@ -144,12 +112,12 @@ STRUCK = {
     "g": {"g_root": {2: 0.0}},
     "head": {"head_times": {4: np.inf}},
 }
-PLACES = [(1, 1, "d"), (1, 1, "head"), (2, 1, "g"), (4, 2, "head")]  # replicas, microbatches
+PLACES = [(1, 2, "d"), (4, 2, "head")]  # replicas, microbatches
 
 
 @pytest.mark.parametrize(
     ("replicas", "microbatches", "phase"),
-    [(2, 2, "g"), *(pytest.param(*place, marks=pytest.mark.long) for place in PLACES)],
+    [(2, 1, "g"), *(pytest.param(*place, marks=pytest.mark.long) for place in PLACES)],
 )
 def test_all_phases_of_a_step_are_left_out_whichever_is_bad(replicas, microbatches, phase):
     ((feature, steps),) = STRUCK[phase].items()
@@ -158,13 +126,8 @@ def test_all_phases_of_a_step_are_left_out_whichever_is_bad(replicas, microbatch
     assert (last.phase, last.kind) == (phase, NOT_FINITE)
 
 
-def test_of_one_update_nothing_has_to_be_put_back():
-    undo = Training(Line, data(), skips=[NOT_FINITE], max_skips=2).skipping.undo
-    assert not [*undo.replicated, *undo.alone]
-
-
 def test_the_last_phase_of_several_is_not_copied():
-    training = Training(Players, data(), skips=[NOT_FINITE], max_skips=2)
+    training = Training(Players, 1, data=data(), skips=[NOT_FINITE], max_skips=2)
     kept = {id(variable) for variable in training.skipping.undo.replicated}
     names = {path for path, variable in training.assembly.variables.items() if id(variable) in kept}
     parts = {path.split("/")[1] for path in names}
@@ -172,32 +135,44 @@ def test_the_last_phase_of_several_is_not_copied():
     assert "optimizer/g/ema/average/w" in names
 
 
-def test_so_many_in_a_row_and_no_more():
+def test_skips_in_a_row_are_limited_across_a_resume():
     stacked = data(d_times={2: np.nan, 3: np.nan, 5: np.nan, 6: np.nan, 7: np.nan})
-    training = Training(Line, stacked, skips=[NOT_FINITE], max_skips=2)
+    training = Training(Line, 1, data=stacked, skips=[NOT_FINITE], max_skips=2)
+    undo = training.skipping.undo
+    assert not [*undo.replicated, *undo.alone]  # nothing has to be put back of one update
     assert training.take(0, 6) == -1
     state = training.skipping.state()
     assert (state["in_a_row"], state["skipped"]) == (1, 3)
-    again = Training(Line, stacked, skips=[NOT_FINITE], max_skips=2)
+    again = training.restart(stacked)
+    assert again.skipping.state()["skipped"] == 0
     again.skipping.load(state)
     assert again.take(6, STEPS) == 7
     assert again.skipping.state()["skipped"] == 4
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("task_class", [Line, Players])
-def test_compiled_into_one_program_it_is_the_same(task_class):
-    assert_as_without(task_class, data(d_times={3: np.nan, 4: np.inf}), [3, 4], compile=True)
+def test_compiled_into_one_program_it_is_the_same():
+    assert_as_without(Players, data(d_times={3: np.nan, 4: np.inf}), [3, 4], replicas=1, compile=True)
 
 
 LONG = WARM_UP + 20
-SPIKES = {"skips": [SPIKE], "max_skips": 2, "spike_factor": 10.0}
+SETTINGS = {kind: {"skips": [kind], "max_skips": 2, "spike_factor": 10.0} for kind in (SPIKE, NOT_FINITE)}
+
+
+@functools.cache
+def traced(kind):
+    return Training(Line, 1, data=data(LONG), **SETTINGS.get(kind, {}))
+
+
+def skipping(kind, stacked):
+    """Returns a training that begins anew and skips steps of one kind; none skips no step at all."""
+    return traced(kind).restart(stacked)
 
 
 def with_spikes(*steps):
-    """Data by which the gradients of `Line` are 50 times as large at some steps."""
+    """Returns data by which the gradients of `Line` are 500 times as large at some steps."""
     stacked = data(LONG)
-    stacked["d_times"][list(steps)] = 50.0
+    stacked["d_times"][list(steps)] = 500.0
     return stacked
 
 
@@ -205,20 +180,18 @@ def with_spikes(*steps):
 def test_a_gradient_far_above_those_of_late_is_left_out_whatever_the_scale(scale):
     stacked = with_spikes(WARM_UP + 7)
     stacked["d_times"] *= np.float32(scale)
-    training = Training(Line, stacked, **SPIKES)
+    training = skipping(SPIKE, stacked)
     assert training.take(0, LONG) == -1
     assert training.skipping.skipped == 1
     assert training.skipping.last == (WARM_UP + 7, "net", SPIKE)
-    around = Training(Line, stacked)
+    around = skipping(None, stacked)
     around.take(0, WARM_UP + 7)
     around.take(WARM_UP + 8, LONG)
-    expected, found = around.found(), training.found()
-    for path, value in expected.items():
-        np.testing.assert_array_equal(found[path], value, err_msg=path)
+    assert_same(training, around)
 
 
 def test_at_the_beginning_nothing_is_a_spike():
-    training = Training(Line, with_spikes(5, WARM_UP - 1), **SPIKES)
+    training = skipping(SPIKE, with_spikes(5, WARM_UP - 1))
     assert training.take(0, LONG) == -1
     assert training.skipping.skipped == 0
 
@@ -226,23 +199,23 @@ def test_at_the_beginning_nothing_is_a_spike():
 def test_a_spike_that_is_not_to_be_left_out_ends_the_chunk_and_so_does_what_is_not_finite():
     stacked = with_spikes(WARM_UP + 3)
     stacked["d_times"][WARM_UP + 9] = np.nan
-    training = Training(Line, stacked, **{**SPIKES, "skips": [NOT_FINITE]})
-    assert training.take(0, LONG) == WARM_UP + 3
-    training = Training(Line, stacked, **SPIKES)
+    assert skipping(NOT_FINITE, stacked).take(0, LONG) == WARM_UP + 3
+    training = skipping(SPIKE, stacked)
     assert training.take(0, LONG) == WARM_UP + 9
     assert training.skipping.last.kind == NOT_FINITE
 
 
-def test_what_is_of_late_goes_on_from_a_checkpoint_to_the_bit():
+def test_recent_norms_resume_from_a_checkpoint_to_the_bit():
     stacked = data(LONG)
-    whole, killed, again = (Training(Line, stacked, **SPIKES) for _ in range(3))
-    whole.take(0, LONG)
-    killed.take(0, 50)
-    again.skipping.load(json.loads(json.dumps(killed.skipping.state())))
-    for mine, its in zip(again.assembly.variables.values(), killed.assembly.variables.values(), strict=True):
-        mine.assign(its)
-    again.take(50, LONG)
-    assert again.skipping.state() == whole.skipping.state()
-    norm, count = whole.skipping.state()["late"]["net"]
+    training = skipping(SPIKE, stacked)
+    training.take(0, LONG)
+    whole = training.skipping.state()
+    training.restart(stacked).take(0, 50)
+    state = json.loads(json.dumps(training.skipping.state()))
+    training.restart(stacked, {path: v.numpy() for path, v in training.assembly.variables.items()})
+    training.skipping.load(state)
+    training.take(50, LONG)
+    assert training.skipping.state() == whole
+    norm, count = whole["late"]["net"]
     assert count == WARM_UP
     assert np.isfinite(norm)

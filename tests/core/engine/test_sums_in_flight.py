@@ -1,4 +1,4 @@
-"""The sums of a metric line: handed over as they are, whatever their types and wherever they lie, and begun anew."""
+"""The sums of a metric line are read exactly, from any device, and reset."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def values(seed):
     [lambda: None, lambda: mirrored(replicas=2), lambda: MeshStrategy(mesh(batch=2, model=1))],
     ids=["one device", "two replicas", "mesh"],
 )
-def test_they_are_handed_over_to_the_bit_and_begin_anew(strategy):
+def test_sums_are_handed_over_to_the_bit_and_begin_anew(strategy):
     progress = Progress(SUMS, strategy=strategy())
     for seed in (1, 2):
         progress.write_sums(values(seed))
@@ -43,5 +43,5 @@ def test_they_are_handed_over_to_the_bit_and_begin_anew(strategy):
         assert all(not np.any(x.numpy()) for x in tf.nest.flatten(progress.read_sums()))
 
 
-def test_of_nothing_there_is_nothing():
+def test_sums_of_no_phase_are_empty():
     assert Progress({}).take_sums() == {}
