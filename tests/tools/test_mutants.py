@@ -159,7 +159,7 @@ def tree(tmp_path_factory):
     for command in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "toy"]):
         subprocess.run([*git, *command], check=True)
     sha = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
-    made = trees.Tree(tmp_path_factory.mktemp("work") / "copy", sha, origin, imports="pytest coverage")
+    made = trees.Tree(tmp_path_factory.mktemp("work") / "copy", sha, origin, imports=trees.PYTEST)
     yield made
     made.close()
 

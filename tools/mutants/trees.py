@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 HERE = Path(__file__).resolve().parent
 # What the server imports before it forks: packages that tests use, of which none runs an operation of TensorFlow.
+PYTEST = "pytest coverage hypothesis _hypothesis_pytestplugin pytest_timeout _pytest.unittest _pytest.skipping"
 IMPORTS = (
-    "numpy pytest hypothesis gin absl.app absl.testing.absltest rich.console rich.table rich.progress tensorflow"
-    " jax jax.numpy optax flax.linen scipy.stats scipy.optimize scipy.signal safetensors yaml coverage"
+    f"{PYTEST} numpy gin absl.app absl.testing.absltest rich.console rich.table rich.progress tensorflow"
+    " jax jax.numpy optax flax.linen scipy.stats scipy.optimize scipy.signal safetensors yaml"
 )
 LATER = 1_000_000  # seconds between a source's time and its mutants': bytecode of one is never taken for the other
 
