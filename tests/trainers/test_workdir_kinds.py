@@ -12,7 +12,7 @@ from core import checkpoint
 from core.checkpoint.files import sync
 from core.errors import CheckpointError, ConfigurationError
 from tests.commands import CONFIGS, refused
-from tests.trainers.trainer_lab import make, train
+from tests.trainers.trainer_lab import make, train, untrained
 from trainers.blame import exit_code_of, reason_of
 from trainers.hooks import Hook
 from trainers.main import main
@@ -50,7 +50,7 @@ def test_temporaries_of_dead_processes_go(workdir):
     assert not list((workdir.path / "config/history").iterdir())
 
 
-def test_a_folder_that_can_not_be_read_is_told_once_and_stops_nobody(workdir, capsys, monkeypatch):
+def test_folder_that_cannot_be_read_is_warned_of_once(workdir, capsys, monkeypatch):
     (workdir.path / "samples").mkdir()
     (workdir.path / f"run.{2**22 + 1}.tmp").touch()
     read = type(workdir.path).iterdir
@@ -87,7 +87,7 @@ def test_what_is_of_the_wrong_kind_is_named(workdir, name, kind):
 
 
 @pytest.mark.parametrize("make", [lambda p: p.touch(), os.mkfifo, lambda p: p.symlink_to("nowhere")])
-def test_a_workdir_that_is_no_folder(tmp_path, make):
+def test_workdir_that_is_no_folder_is_refused(tmp_path, make):
     make(tmp_path / "run")
     with pytest.raises(ConfigurationError, match=r"run` can't be written"):
         Workdir(tmp_path / "run").create()
@@ -133,14 +133,15 @@ class Remove(Hook):
 
 @pytest.mark.parametrize("again", [False, True])
 def test_a_workdir_that_vanishes_is_noticed_at_the_next_save(tmp_path, again):
-    trainer = make(tmp_path, hooks=[Remove(40, again)])
+    trainer = make(tmp_path, hooks=[Remove(40, again)], log_every=None)
+    trainer.program = untrained
     trainer.workdir.lock()
     with pytest.raises(CheckpointError, match="was removed or moved"):
         train(trainer)
     assert not trainer.workdir.checkpoints.exists()
 
 
-def test_a_checkpoint_of_a_loop_of_ones_own(tmp_path):
+def test_checkpoint_of_a_custom_loop_is_refused(tmp_path):
     w = {"w": tf.Variable([1.0])}
     checkpoint.save(tmp_path / "run/checkpoints", w, step=5, examples=5, config_hash="mine", extra={"hooks": 3})
     linear = f"--gin_file={CONFIGS / 'digits_linear.gin'}"
@@ -150,7 +151,7 @@ def test_a_checkpoint_of_a_loop_of_ones_own(tmp_path):
     assert not (tmp_path / "run/config").exists()
 
 
-def test_a_file_that_the_system_refuses_is_named_with_what_to_do(workdir):
+def test_file_that_the_system_refuses_is_named_with_the_next_action(workdir):
     path = workdir.path / "gone"
     with pytest.raises(FileNotFoundError) as caught:
         sync(path)
@@ -159,3 +160,12 @@ def test_a_file_that_the_system_refuses_is_named_with_what_to_do(workdir):
         f"`{path}` can't be opened, read or written: No such file or directory. See what it is and who may use it; the "
         "same command then goes on."
     )
+
+
+def test_workdir_is_there_before_tensorflow_starts(tmp_path):
+    code = (
+        "import pathlib, sys; from trainers.workdir import Workdir; "
+        f"Workdir(pathlib.Path({str(tmp_path / 'run')!r})).create(); print('tensorflow' in sys.modules)"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "False\n"
+    assert (tmp_path / "run").is_dir()
