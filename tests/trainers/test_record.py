@@ -1,4 +1,4 @@
-"""What a workdir keeps of how its run was started, and when."""
+"""The record of how and when a run was started, in its workdir."""
 
 import json
 import os
@@ -25,10 +25,9 @@ def test_only_a_start_that_succeeds_is_recorded(tmp_path):
     result = tmp_path / "run" / "result.json"
     assert not result.exists()  # it was killed
     longer = "--gin_param=Trainer.steps = 30"
-    broken_step = {"loss": "raise ValueError('mine')"}
     other_model = {"init": "self.net.unused = tf.Variable(tf.ones([4]), name='unused')"}
     broken_trace = {"outside": "from trainers.trainer import Trainer\nTrainer.warm_up = lambda *_: 1 / 0"}
-    for parts, says in [(broken_step, "mine"), (other_model, "doesn't fit"), (broken_trace, "ZeroDivisionError")]:
+    for parts, says in [(other_model, "doesn't fit"), (broken_trace, "ZeroDivisionError")]:
         write_task(tmp_path, **parts)
         failed = run(*flags, longer, "--allow_config_change", cwd=tmp_path)
         assert failed.returncode > 0, failed.stdout
@@ -82,7 +81,7 @@ def test_a_second_start_of_the_same_adds_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("full", [1, 2, 3, 4, 5])
-def test_a_full_disk_leaves_the_files_as_they_were(tmp_path, monkeypatch, full):
+def test_full_disk_leaves_the_files_as_they_were(tmp_path, monkeypatch, full):
     workdir, calls = Workdir(tmp_path), []
     record.record_start(workdir, step=0, given="a = 1\n", operative="a = 1\n", devices=[])
     good = kept(tmp_path)
@@ -111,7 +110,7 @@ def test_a_full_disk_leaves_the_files_as_they_were(tmp_path, monkeypatch, full):
     assert [path.name for path in sorted((tmp_path / "config/history").iterdir())][1:] == ["0002-step-000000009"]
 
 
-def test_what_a_run_from_before_there_was_a_history_began_with_is_its_first_entry(tmp_path):
+def test_history_of_an_old_run_begins_with_its_configuration(tmp_path):
     (tmp_path / "config").mkdir()
     for name in ("given.gin", "operative.gin"):
         (tmp_path / "config" / name).write_text("a = 1\n")
