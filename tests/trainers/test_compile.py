@@ -1,5 +1,6 @@
-"""`Trainer.compile`: what is compiled by which word, what is chosen by "auto" and remembered, and what is refused."""
+"""`Trainer.compile`: the words it takes, and the choice that "auto" measures and remembers."""
 
+import functools
 import json
 import signal
 
@@ -9,13 +10,17 @@ import tensorflow as tf
 from core.errors import ConfigurationError, PreemptedError
 from core.telemetry import Telemetry
 from core.testing.replicas import on_virtual_cpus
-from tests.trainers.trainer_lab import Lines, hashes, make, train
+from tests.toys import Line, point_source
+from tests.trainers import trainer_lab
+from tests.trainers.trainer_lab import Lines, hashes, train
 from trainers.again import pass_steps
 from trainers.choosing import Choosing
 from trainers.compiling import CHOICE, compile_words
 from trainers.gin_audit.identity import spelt_today
 from trainers.rehearsal import Rehearsal
 from trainers.settings import Settings
+
+make = functools.partial(trainer_lab.make, task=Line, source=point_source(64), global_batch_size=8)
 
 
 class Said(Lines):
@@ -33,7 +38,7 @@ class Said(Lines):
 
 
 def run(trainer):
-    """Trains; returns what was said."""
+    """Trains; returns the notes."""
     said = Said()
     trainer.train(Telemetry([said]))
     return "\n".join(said.notes)
@@ -55,16 +60,16 @@ def test_other_words_are_refused(given):
 
 
 @pytest.mark.parametrize("word", ["xla", "off"])
-def test_an_update_that_isnt_there_is_named(word, tmp_path):
+def test_unknown_update_is_named(word, tmp_path):
     with pytest.raises(ConfigurationError, match=r"names `nett`, but the updates of this task are `net`\..* `net`\?"):
         make(tmp_path, compile={"net": "xla", "nett": word})
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_what_auto_measures_trains_nothing_and_is_remembered(replicas, tmp_path):
+def test_auto_measures_without_training_and_is_remembered(replicas, tmp_path):
     def made(name, **settings):
         strategy = on_virtual_cpus(replicas) if replicas > 1 else None
-        return make(tmp_path, name, strategy=strategy, checkpoint_every=20, **settings)
+        return make(tmp_path, name, strategy=strategy, steps=20, checkpoint_every=20, **settings)
 
     auto = made("auto", compile="auto")
     said = run(auto)
@@ -83,7 +88,7 @@ def bytes_of(trainer):
     return {path: variable.numpy().tobytes() for path, variable in trainer.state.variables.items()}
 
 
-def test_steps_that_are_taken_again_are_taken_by_the_program_of_the_run(tmp_path):
+def test_replayed_steps_are_taken_by_the_program_of_the_run(tmp_path):
     auto, plain = make(tmp_path, "auto", compile="auto"), make(tmp_path, "plain", compile="xla")
     (auto.workdir.path / CHOICE).write_text(json.dumps({"compile": "xla", "measured_on": {"processor": "Z80"}}))
     for trainer in (auto, plain):
@@ -94,7 +99,7 @@ def test_steps_that_are_taken_again_are_taken_by_the_program_of_the_run(tmp_path
     assert bytes_of(auto) == bytes_of(plain)
 
 
-def test_who_is_told_to_leave_while_programs_are_measured_leaves_without_a_step(tmp_path):
+def test_signal_while_programs_are_measured_leaves_without_a_step(tmp_path):
     trainer = make(tmp_path, compile="auto")
     before = bytes_of(trainer)
     trainer._preemption.signal = signal.SIGTERM  # in the loop it is a wish, for there is something to save
@@ -105,7 +110,7 @@ def test_who_is_told_to_leave_while_programs_are_measured_leaves_without_a_step(
 
 
 def choose(trainer, programs=None, **more):
-    """Chooses with programs and a clock of the test's own; returns the words chosen, and what was said."""
+    """Chooses with the test's programs and clock; returns the words chosen, and the notes."""
     notes = []
     own = Choosing(trainer.train_step, programs or trainer._traced, trainer.state, trainer.agreement,
                    note=notes.append, alive=lambda: None, **more)  # fmt: skip
@@ -137,14 +142,14 @@ class Clock:
     ("off", "whole", "alone", "chosen"),
     [(1.0, 0.5, 0.7, "xla"), (1.0, 0.98, 2.0, "off"), (1.0, 80.0, 2.0, "off"), (1.0, 0.9, 0.6, {"net": "xla"})],
 )
-def test_the_fastest_is_chosen_and_xla_has_to_pay(off, whole, alone, chosen, tmp_path):
+def test_fastest_program_is_chosen_and_xla_has_to_pay(off, whole, alone, chosen, tmp_path):
     clock = Clock(off, whole, alone)
     words, said = choose(make(tmp_path, compile="auto"), clock.program, clock=clock)
     assert words == chosen
     assert "off 1e+03 ms" in said
 
 
-def test_no_more_programs_are_made_than_there_is_time_for(tmp_path):
+def test_programs_are_made_only_while_there_is_time(tmp_path):
     clock = Clock(1.0, 0.9, 0.6, making=14.0)
     trainer = make(tmp_path, compile="auto")
     words, _ = choose(trainer, clock.program, clock=clock)
@@ -153,7 +158,7 @@ def test_no_more_programs_are_made_than_there_is_time_for(tmp_path):
     assert kept["refused"] == {"net by xla": "programs take too long to make"}
 
 
-def test_a_program_that_finds_no_room_is_out(tmp_path):
+def test_program_without_room_is_out(tmp_path):
     trainer = make(tmp_path, compile="auto")
 
     def program():
@@ -166,7 +171,7 @@ def test_a_program_that_finds_no_room_is_out(tmp_path):
     assert "compile: xla is out: there is no room for its program" in said
 
 
-def test_what_is_timed_without_training_is_what_auto_has_chosen(tmp_path):
+def test_rehearsal_times_the_choice_of_auto(tmp_path):
     clock = Clock(1.0, 0.9, 0.6)
     choose(make(tmp_path, compile="auto"), clock.program, clock=clock)
     trainer = make(tmp_path, compile="auto")
@@ -174,7 +179,7 @@ def test_what_is_timed_without_training_is_what_auto_has_chosen(tmp_path):
     assert trainer.train_step.compiled == ["net"]
 
 
-def test_a_step_that_isnt_finite_while_it_is_measured_chooses_nothing(tmp_path):
+def test_step_that_isnt_finite_while_measured_chooses_nothing(tmp_path):
     trainer = make(tmp_path, compile="auto")
 
     def program():
@@ -199,7 +204,7 @@ def test_a_step_that_isnt_finite_while_it_is_measured_chooses_nothing(tmp_path):
         (lambda kept: kept.update(measured_on=[]), "can't be read: measured again"),
     ],
 )
-def test_what_was_measured_elsewhere_is_measured_again(damage, says, tmp_path):
+def test_choice_measured_elsewhere_is_measured_again(damage, says, tmp_path):
     trainer, clock = make(tmp_path, compile="auto"), Clock(1.0, 0.5, 0.7)
     assert choose(trainer, clock.program, clock=clock)[0] == "xla"
     clock = Clock(0.1)  # the one that is remembered

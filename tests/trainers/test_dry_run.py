@@ -1,15 +1,18 @@
-"""`--mode=dry_run`: what a device would hold, and what would cross between devices."""
+"""`--mode=dry_run`: the memory of a device, the operations of a step, and the traffic between devices."""
 
 import re
 import subprocess
 import sys
 
 import pytest
-from command_lab import write_task
 
 from tests.commands import CONFIGS, environment, refused, run
+from tests.test_configs import write_idx
+from tests.trainers.command_lab import write_task
+from tools.invariance.subjects import config_names
 
-SAID = "--gin_param=DryRun.peak = 1e12"  # so that nobody has to wait until it is measured
+SAID = "--gin_param=DryRun.peak = 1e12"  # which spares the measuring
+MLP = f"--gin_file={CONFIGS / 'digits_mlp.gin'}"
 MEGATRON = f"--gin_file={CONFIGS / 'runtime' / 'mesh_transformer.gin'}"
 UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
@@ -29,10 +32,17 @@ def _number(cell):
     return None if match is None else float(match[1].replace(",", "")) * UNITS[match[2] or "bytes"]
 
 
-def test_it_says_what_a_device_holds(tmp_path):
-    done = run(f"--gin_file={CONFIGS / 'digits_linear.gin'}", "--mode=dry_run", cwd=tmp_path)
+def dry(tmp_path, *flags, peak=True):
+    """Returns the output of a dry run, and its words in one line; a given peak spares the measuring of one."""
+    done = run(*flags, *[SAID] * peak, "--mode=dry_run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    found = rows(done.stdout)
+    return done.stdout, " ".join(done.stdout.split())
+
+
+def test_table_says_what_a_device_holds_and_how_long_a_step_takes_at_a_given_peak(tmp_path):
+    flags = [f"--gin_file={CONFIGS / 'digits_linear.gin'}"]
+    text, words = dry(tmp_path, *flags, "--gin_param=DryRun.peak = 1e6", peak=False)
+    found = rows(text)
     parameters = 4 * (64 * 10 + 10)
     assert found["parameters",] == pytest.approx([parameters] * 3, rel=1e-3)
     assert found["gradients",][1] == pytest.approx(parameters, rel=0.02)
@@ -41,93 +51,74 @@ def test_it_says_what_a_device_holds(tmp_path):
         for i in (0, 1, 2)
     ]
     assert found["together",] == pytest.approx(sums, rel=1e-2)
-    assert "at least, as fast as this machine is just now" in " ".join(done.stdout.split())
     assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.parametrize(
-    ("binding", "says"),
-    [
-        ("MlpClassifier.sizes = [64, 10]", "It fits: a process of training takes about "),
-        ("MlpClassifier.sizes = [64, 10000000, 100000, 10]", "It doesn't fit: a process of training takes about "),
-        ("Trainer.global_batch_size = 1_000_000_000", "It doesn't fit: a process of training takes about "),
-    ],
-)
-def test_it_says_whether_that_fits(tmp_path, binding, says):
-    flags = [f"--gin_file={CONFIGS / 'digits_mlp.gin'}", f"--gin_param={binding}"]
-    done = run(*flags, SAID, "--mode=dry_run", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert says in " ".join(done.stdout.split())
-
-
-def test_a_device_that_is_not_here_is_as_fast_as_it_is_said_to_be(tmp_path):
-    flags = [f"--gin_file={CONFIGS / 'digits_linear.gin'}", "--mode=dry_run"]
-    done = run(*flags, "--gin_param=DryRun.peak = 1e6", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
     milliseconds = 64 * 2 * 2 * 64 * 10 / 1e3  # forward, and the gradient of the weights
-    says = f"A step takes {milliseconds:.3g} ms at least, on 1 devices used to 100 % of `DryRun.peak`"
-    assert says in " ".join(done.stdout.split())
-    refused(*flags, "--gin_param=DryRun.peak = -1", cwd=tmp_path, exit_code=2, says=["`DryRun.peak` is -1"])
+    assert f"A step takes {milliseconds:.3g} ms at least, on 1 devices used to 100 % of `DryRun.peak`" in words
+    negative = "--gin_param=DryRun.peak = -1"
+    refused(*flags, negative, "--mode=dry_run", cwd=tmp_path, exit_code=2, says=["`DryRun.peak` is -1"])
 
 
-def test_it_says_how_many_operations_an_example_takes_by_module(tmp_path):
-    done = run(f"--gin_file={CONFIGS / 'digits_mlp.gin'}", SAID, "--mode=dry_run", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    text = " ".join(done.stdout.split())
+def test_operations_of_an_example_are_counted_by_module(tmp_path):
+    _, words = dry(tmp_path, MLP)
     first, second = 2 * 64 * 128, 2 * 128 * 10
     for row, forward, both in (
         ("net/layers/0", first, 2 * first),
         ("net/layers/1", second, 3 * second),
         ("together", first + second, 2 * first + 3 * second),
     ):
-        assert f"│ {row} │ {forward / 1000:.4g} thousand │ {both / 1000:.4g} thousand │" in text
+        assert f"│ {row} │ {forward / 1000:.4g} thousand │ {both / 1000:.4g} thousand │" in words
+    assert "It fits: a process of training takes about " in words
+
+
+@pytest.mark.parametrize(
+    "binding", ["MlpClassifier.sizes = [64, 10000000, 100000, 10]", "Trainer.global_batch_size = 1_000_000_000"]
+)
+def test_model_or_batch_that_does_not_fit(binding, tmp_path):
+    assert "It doesn't fit: a process of training takes about " in dry(tmp_path, MLP, f"--gin_param={binding}")[1]
 
 
 def test_gradients_cross_in_the_type_that_a_run_would_reduce_them_in(tmp_path):
     files = [f"--gin_file={CONFIGS / name}" for name in ("digits_linear.gin", "runtime/mirrored.gin")]
     half = "--gin_param=Trainer.reduce_gradients_in = 'bfloat16'"
-    done = run(*files, half, "--gin_param=mirrored.replicas = 2", SAID, "--mode=dry_run", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    text, _ = dry(tmp_path, *files, half, "--gin_param=mirrored.replicas = 2")
     parameters = 64 * 10 + 10
-    assert rows(done.stdout)["net", "gradients"] == [1, pytest.approx(2 * parameters, rel=0.02)]
+    assert rows(text)["net", "gradients"] == [1, pytest.approx(2 * parameters, rel=0.02)]
 
 
-def test_servers_are_refused_before_anybody_is_waited_for(tmp_path):
+def test_servers_are_refused_before_they_are_waited_for(tmp_path):
     files = [f"--gin_file={CONFIGS / name}" for name in ("digits_linear.gin", "runtime/parameter_server.gin")]
     refused(*files, "--mode=dry_run", cwd=tmp_path, exit_code=2, says=["`--mode=dry_run`", "not at parameter servers"])
 
 
-def test_a_step_without_products_takes_its_time_too(tmp_path):
-    done = run(write_task(tmp_path), "--mode=dry_run", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    says = r"A step takes [\d.e-]+ ms at least.*: [\d.e-]+ ms for \d+ operations, measured by themselves"
-    assert re.search(says, " ".join(done.stdout.split()))
+def test_step_without_products_takes_time_too(tmp_path):
+    _, words = dry(tmp_path, write_task(tmp_path), peak=False)
+    assert "at least, as fast as this machine is just now" in words
+    assert re.search(r"A step takes [\d.e-]+ ms at least.*: [\d.e-]+ ms for \d+ operations, measured by", words)
 
 
 def test_data_need_not_be_there(tmp_path):
-    narrow = ["CycleGan.width = 4", "CycleGan.blocks = 1", "CycleGan.image_shape = [32, 32, 3]"]
-    flags = [f"--gin_param={text}" for text in (*narrow, "CycleGan.discriminator_channels = [4, 8]")]
-    done = run(f"--gin_file={CONFIGS / 'cyclegan.gin'}", *flags, SAID, "--mode=dry_run", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "the data isn't there, so batches are as the task reads them" in done.stdout
+    absent = ["Experiment.train_source = @mnist()", "mnist.directory = 'absent'", "Experiment.eval_source = None"]
+    net = ["ConvNetClassifier.image_shape = [28, 28, 1]", "ConvNetClassifier.channels = [2]"]
+    flags = [f"--gin_param={text}" for text in (*absent, *net)]
+    text, _ = dry(tmp_path, f"--gin_file={CONFIGS / 'digits_convnet.gin'}", *flags)
+    assert "the data isn't there, so batches are as the task reads them" in text
     says = ["A dry run could do without, but `LinearClassifier` doesn't say what shape `image` has"]
     refused(f"--gin_file={CONFIGS / 'mnist_linear.gin'}", "--mode=dry_run", cwd=tmp_path, exit_code=4, says=says)
 
 
 @pytest.mark.long
-def test_a_mesh_is_of_more_devices_than_there_are(tmp_path):
+def test_mesh_of_more_devices_than_there_are(tmp_path):
     sizes = ["--gin_param=mesh.batch = 8", "--gin_param=mesh.model = 2", "--gin_param=mesh.slot_layouts = []"]
-    done = run(f"--gin_file={CONFIGS / 'text_tiny.gin'}", MEGATRON, *sizes, "--mode=dry_run", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "How long a step takes isn't known of devices that aren't here" in " ".join(done.stdout.split())
-    found = rows(done.stdout)
+    text, words = dry(tmp_path, f"--gin_file={CONFIGS / 'text_tiny.gin'}", MEGATRON, *sizes, peak=False)
+    assert "How long a step takes isn't known of devices that aren't here" in words
+    found = rows(text)
     activations = 4 * 32 // 8 * 32 * 32  # of a device's rows
     assert found["model", "all-reduce", "forward"] == [4, 4 * activations]  # two for each block
     # Once a step: the gradient of each parameter that the device has, and figures.
     assert found["batch", "all-reduce", "backward"][1] == pytest.approx(found["parameters",][0], rel=0.01)
 
 
-def test_a_mesh_that_does_not_fit_is_refused(tmp_path):
+def test_mesh_that_does_not_fit_is_refused(tmp_path):
     file = f"--gin_file={CONFIGS / 'text_tiny.gin'}"
     wrong = {
         "mesh.model = 3": "`mesh.model` is 3, which doesn't divide",
@@ -192,10 +183,25 @@ def test_seventy_billion_parameters_on_128_devices_take_little_memory_to_look_at
 def test_heads_that_a_mesh_does_not_divide_are_said_to_be_gathered(tmp_path):
     """Of `text_small` 12 heads by 16."""
     sizes = ["--gin_param=mesh.batch = 8", "--gin_param=mesh.model = 16"]
-    done = run(f"--gin_file={CONFIGS / 'text_small.gin'}", MEGATRON, *sizes, "--mode=dry_run", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    text = " ".join(done.stdout.split())
-    assert "Reshape of [8, 1024, 768] to [8, 1024, 12, 64], cut along `model` in dimension 2" in text
+    text, words = dry(tmp_path, f"--gin_file={CONFIGS / 'text_small.gin'}", MEGATRON, *sizes, peak=False)
+    assert "Reshape of [8, 1024, 768] to [8, 1024, 12, 64], cut along `model` in dimension 2" in words
     gathered = 3 * 12 * 64  # queries, keys and values, in each block of each microbatch
     own = 4 * 1024 * 768 // 16
-    assert rows(done.stdout)["model", "all-gather", "forward"] == [gathered, gathered * own]
+    assert rows(text)["model", "all-gather", "forward"] == [gathered, gathered * own]
+
+
+# Other tests see a dry run of these, or of what differs by its placements alone.
+SEEN = {"digits_linear", "digits_mlp", "digits_gan_by_batch_size", "digits_gan_sampling_on_every_replica"}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", sorted({*config_names()} - SEEN))
+def test_dry_run_of_each_configuration(name, tmp_path):
+    """`cyclegan` alone reads files that aren't there: its task says what is in them."""
+    flags = []
+    if name.startswith("mnist_"):
+        write_idx(tmp_path)
+        flags = [f"--gin_param=mnist.directory = '{tmp_path}'"]
+    text, _ = dry(tmp_path, f"--gin_file={CONFIGS / name}.gin", *flags)
+    assert "parameters" in text
+    assert ("the data isn't there" in text) == (name == "cyclegan")

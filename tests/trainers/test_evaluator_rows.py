@@ -74,8 +74,8 @@ def in_float64(net):
     return total / weight
 
 
-@pytest.mark.parametrize("replicas", [1, 2, 4])
-def test_the_figures_are_those_of_whole_batches_without_padding(replicas):
+@pytest.mark.parametrize("replicas", [1, pytest.param(2, marks=pytest.mark.long), 4])
+def test_figures_are_those_of_whole_batches_without_padding(replicas):
     figures, experiment = evaluated(Contrast, replicas)
     assert figures["loss"] == pytest.approx(in_float64(experiment.task.net), rel=1e-6)
     assert figures["misplaced"] == 0.0
@@ -85,7 +85,7 @@ def test_the_figures_are_those_of_whole_batches_without_padding(replicas):
 
 
 class Nearest(Contrast):
-    """Asks which of all rows is nearest, which there is only where there is a row."""
+    """Asks which of all rows is nearest: there must be one."""
 
     def evaluate(self, batch):
         z, every = batch["x"], all_rows(batch["x"])
@@ -95,7 +95,7 @@ class Nearest(Contrast):
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_a_chunk_may_end_in_batches_of_nothing(replicas):
+def test_chunk_may_end_in_empty_batches(replicas):
     experiment = Experiment(task=Nearest, train_source=source(), strategy=on_virtual_cpus(replicas))
     evaluator = Evaluator(experiment, source(), global_batch_size=1)  # 21 batches, in two chunks of 11
     assert evaluator.evaluate() == {"loss": 0.0, "found": 1.0}
@@ -120,7 +120,7 @@ class Views(Contrast):
         return Loss(tf.reduce_sum(tf.matmul(z, all_rows(tf.concat([z, z], 0)), transpose_b=True), 1))
 
 
-def test_an_evaluation_that_mixes_rows_within_each_replica_is_refused():
+def test_evaluation_that_mixes_rows_within_each_replica_is_refused():
     evaluated(Alone, 1)
     with pytest.raises(ConfigurationError, match=r"`evaluate` mixes rows.*`all_rows\(x\)`"):
         evaluated(Alone, 2)
@@ -128,7 +128,7 @@ def test_an_evaluation_that_mixes_rows_within_each_replica_is_refused():
 
 
 class MetricAlone(Apart):
-    """Says which rows have their own other view nearest among those of one replica."""
+    """Tells which rows have their other view nearest among those of one replica."""
 
     def evaluate(self, batch):
         z = self.net(batch["x"])
@@ -143,7 +143,7 @@ class WeightAlone(Apart):
 
 
 class LaterRowsAlone(Apart):
-    """The first row is what it is alone; those after it hang on it."""
+    """Later rows depend on the first; the first depends on none."""
 
     def evaluate(self, batch):
         return Loss(tf.cumsum(super().evaluate(batch).per_example))
@@ -152,12 +152,12 @@ class LaterRowsAlone(Apart):
 @pytest.mark.parametrize(
     ("task", "says"), [(MetricAlone, "the metric `found`"), (WeightAlone, "the weight"), (LaterRowsAlone, "the loss")]
 )
-def test_mixed_rows_are_found_in_all_that_is_said_of_each_row(task, says):
+def test_mixed_rows_are_found_in_loss_weight_and_metrics(task, says):
     with pytest.raises(ConfigurationError, match=f"`evaluate` mixes rows: {says} of an example"):
         evaluated(task, 2)
 
 
-def test_an_evaluation_that_gathers_other_rows_than_its_batch_has_is_refused():
+def test_evaluation_that_gathers_other_rows_than_its_batch_is_refused():
     with pytest.raises(tf.errors.InvalidArgumentError, match="`evaluate` asks for `all_rows` of another number"):
         evaluated(Views, 2)
 
@@ -173,6 +173,6 @@ class ByItsBatch(Contrast):
         return Loss(tf.reduce_sum(self.norm(batch["x"], statistics=Statistics()), 1))
 
 
-def test_an_evaluation_that_normalises_by_its_batch_is_refused():
+def test_evaluation_that_normalises_by_its_batch_is_refused():
     with pytest.raises(ConfigurationError, match=r"hands `Statistics` to a `BatchNorm`.*`Evaluator.global_batch_size`"):
         evaluated(ByItsBatch, 1)

@@ -51,7 +51,7 @@ def experiment(**settings):
     return Experiment(task=Remembering, train_source=SOURCE, strategy=on_virtual_cpus(2), **settings)
 
 
-def test_a_gin_file_places_the_phases_of_any_task():
+def test_gin_file_places_the_phases_of_any_task():
     params = [
         "Experiment.placements = {'sample': @on_one_device(), 'd': @when_batch_at_least()}",
         "when_batch_at_least.rows = 64",
@@ -69,7 +69,7 @@ def test_a_gin_file_places_the_phases_of_any_task():
     assert any(path.startswith("optimizer/g/") for path, n in copies.items() if n == 1)
 
 
-def test_a_wrong_kind_of_placement_is_refused_before_anything_is_made():
+def test_wrong_kind_of_placement_is_refused_before_anything_is_made():
     params = ["Experiment.placements = {'sample': 'one_device'}"]
     configuration = read([str(CONFIGS / "digits_gan.gin")], params, search=[CHECKOUT])
     with pytest.raises(ConfigurationError, match=r"`placements` is given .* `Mapping\[str, Placement\]` is wanted"):
@@ -85,12 +85,12 @@ def test_a_wrong_kind_of_placement_is_refused_before_anything_is_made():
         ({"one_device": ["width"]}, "names `width`, which is 2"),
     ],
 )
-def test_what_can_t_be_placed_is_refused(settings, says):
+def test_unusable_placements_are_refused(settings, says):
     with pytest.raises(ConfigurationError, match=says):
         experiment(**settings)
 
 
-def test_a_second_task_lies_as_the_first():
+def test_second_task_is_placed_as_the_first():
     made = experiment(one_device=["g"], placements={"sample": ONE_DEVICE, "recall": ONE_DEVICE})
     for task in (made.task, made.make_task()):
         assert isinstance(task.d.trainable_variables[0], tf.distribute.DistributedValues)

@@ -1,4 +1,4 @@
-"""Flags, in process: what the command line may say, and what it may not."""
+"""Flags, in process: the command lines that are taken, and the mistakes that are refused."""
 
 import logging as standard_logging
 import os
@@ -95,7 +95,7 @@ def here(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_one_paragraph(name, here, capfd):
+def test_flag_mistake_is_one_paragraph(name, here, capfd):
     words, says = MISTAKES[name]
     assert main(words) == 2
     out, err = capfd.readouterr()
@@ -106,33 +106,25 @@ def test_a_mistake_is_one_paragraph(name, here, capfd):
         assert text in err
 
 
-@pytest.mark.parametrize(
-    ("words", "value"),
-    [
-        ([], False),
-        (["--eager"], True),
-        (["--noeager"], False),
-        (["--eager=true"], True),
-        (["--eager=false"], False),
-        (["-eager"], True),
-    ],
-)
-def test_switches(words, value):
-    assert parse([FILE, *words]).eager is value
+def test_switches():
+    for words in ([], ["--noeager"], ["--eager=false"]):
+        assert parse([FILE, *words]).eager is False
+    for words in (["--eager"], ["--eager=true"], ["-eager"]):
+        assert parse([FILE, *words]).eager is True
 
 
-def test_a_value_stands_behind_a_space_or_an_equals_sign():
+def test_value_stands_behind_a_space_or_an_equals_sign():
     flags = parse(["--gin_file", "a", "--gin_file=b", "--gin_param", "c = 'd=e'", "-v", "-1"])
     assert flags.gin_file == ["a", "b"]
     assert flags.gin_param == ["c = 'd=e'"]
     assert (flags.verbosity, flags.workdir, flags.mode, flags.samples) == (-1, None, "train", 64)
 
 
-def test_a_switch_that_is_off_has_no_effect_to_miss():
+def test_switch_that_is_off_is_taken_in_any_mode():
     assert parse([FILE, "--mode=evaluate", "--noeager"]).mode == "evaluate"
 
 
-def test_a_run_as_a_file(here):
+def test_flag_files(here):
     flags = parse(["--flagfile=outer.flags", "--workdir=y"])
     assert flags.gin_file == ["a.gin"]
     assert flags.gin_param == ["first.one = 1", "a.b = 'c d'"]
@@ -140,7 +132,7 @@ def test_a_run_as_a_file(here):
     assert flags.workdir == "y"  # what stands behind the file overrides it
 
 
-def test_a_command_line_leaves_nothing_to_the_next():
+def test_command_line_leaves_nothing_to_the_next():
     before = set(absl_flags.FLAGS)
     first = parse([FILE, "--gin_param=x = 1", "--eager", "--workdir=w"])
     second = parse([FILE])
@@ -166,7 +158,7 @@ def test_help_lists_flags_modes_and_exit_codes(words, capsys):
     assert ("--flagfile: " in out) == ("--helpfull" in words)
 
 
-def test_another_command_defines_flags_of_its_own():
+def test_other_command_defines_its_own_flags():
     def define(flag_values):
         absl_flags.DEFINE_float("rate", 0.5, "how fast", flag_values=flag_values)
 
@@ -177,7 +169,7 @@ def test_another_command_defines_flags_of_its_own():
 
 @pytest.fixture
 def restored_logging():
-    """Takes the loggers back to what they were."""
+    """Restores the loggers."""
     loggers = [standard_logging.getLogger(name) for name in (None, "tensorflow")]
     before = [(logger.level, logger.handlers[:]) for logger in loggers]
     yield
@@ -207,13 +199,10 @@ def test_verbosity(verbosity, heard, of_tensorflow, restored_logging, capsys):
     ("module", "text"),
     [
         (cluster_coordinator, "Worker /job:worker/replica:0/task:0 failed with UnavailableError()"),
-        (
-            polymorphic_function,
-            "5 out of the last 5 calls to <function MultiDeviceSaver.save.<locals>",
-        ),
+        (polymorphic_function, "5 out of the last 5 calls to <function MultiDeviceSaver.save.<locals>"),
     ],
 )
-def test_what_nobody_can_do_anything_about_is_told_to_who_looks_for_errors(module, text, restored_logging, capsys):
+def test_unavoidable_messages_are_shown_at_debug_verbosity_alone(module, text, restored_logging, capsys):
     log = standard_logging.getLogger("mine")
     for verbosity, said in ((0, False), (1, True)):
         start_logging(verbosity)
