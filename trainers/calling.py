@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from core.distribution import Agreement
+from core.errors import ConfigurationError
 from trainers.hooks.base import Hook, Run
 from trainers.hooks.standard import SaveCheckpoint
 from trainers.run_state import RunState
@@ -20,7 +21,13 @@ class Calling:
         """Has each hook see that it fits what is trained."""
         self._watchdog.begin("hook", "checking the hooks")
         for hook in self.hooks:
-            hook.check(run)
+            name = f"`{type(hook).__name__}"
+            try:
+                hook.check(run)
+            except ConfigurationError as error:
+                if name in str(error):
+                    raise
+                raise ConfigurationError(f"`Trainer.hooks` holds a {name}`, which can't be called: {error}") from error
 
     def due(self, run: Run) -> list[Hook]:
         """Lists the hooks to call after the step that `run` is at."""

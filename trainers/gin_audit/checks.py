@@ -45,6 +45,8 @@ def _the_one(selector: str, binding: Binding, reference: Reference | None = None
         raise ConfigurationError(f"{binding}: {named} may be any of {several}; write the one that is meant in full.")
     if registry.get(found[0]).is_method and "." not in selector:
         raise ConfigurationError(f"{binding}: {named} is a method; write `{registry.short(found[0])}`.")
+    if reference and not reference.scope and found[0] in ("gin.constant", "gin.macro"):
+        raise ConfigurationError(f"{binding}: {named} names no value; write `%name`, of a macro or a constant.")
     return found[0]
 
 

@@ -28,6 +28,19 @@ def import_module(item: Import) -> None:
         if f"{item.module}.".startswith(f"{error.name}."):
             raise _no_such_module(item, error) from error
         raise  # the module is there, and asks for another that isn't
+    except SyntaxError as error:
+        place = f" ({error.filename}:{error.lineno})" if error.filename else ""
+        raise _unreadable(item, f"{place}: {error.msg}") from error
+    except ValueError as error:
+        if "null bytes" not in str(error):  # as older versions of Python say it
+            raise
+        raise _unreadable(item, f": {error}") from error
+
+
+def _unreadable(item: Import, why: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"`{item.statement.format()}` ({item.place}): Python can't read that module{why}. Mend the file."
+    )
 
 
 def _no_such_module(item: Import, error: ModuleNotFoundError) -> ConfigurationError:

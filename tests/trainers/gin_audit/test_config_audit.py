@@ -51,21 +51,21 @@ def test_scopes_match_by_whole_components() -> None:
         says(refused(content.format(scope)), f"scope `{scope}`")
 
 
-def test_what_code_calls_by_itself_counts() -> None:
+def test_calls_by_code_count() -> None:
     configuration = bound(GOOD + "mirrored.replicas = 2")
     Lab()
     mirrored()
     configuration.check_consumed()
 
 
-def test_what_another_mode_would_call_counts() -> None:
+def test_calls_of_another_mode_count() -> None:
     configuration = bound(
         GOOD + "Lab.source = @points()\npoints.count = 3\nDigits.activation = @squash\nsquash.scale = 2.0"
     )
     configuration.check_consumed()  # nothing has been called yet
 
 
-def test_what_only_an_overridden_value_uses_is_no_mistake() -> None:
+def test_binding_that_only_an_overridden_value_uses_is_no_mistake() -> None:
     configuration = bound(
         GOOD + "adamw.decay = %decay\ndecay = 0.1", "Digits.optimizer = @sgd()", "sgd.learning_rate = 1"
     )

@@ -26,6 +26,8 @@ _clean = pytest.fixture(autouse=True)(clean)
         ("Digits.colour = %Colour.RAD", ["`%Colour.RAD`", "Did you mean `Colour.RED`?"]),
         ("WIDTH = 3\nDigits.width = %WIDTH", ["`WIDTH = 3` (a.gin:4)", "the constant `audit_test.WIDTH`", "rename"]),
         ("Digits.width = %a\na = %b\nb = %a", ["defined by itself", "%a -> %b -> %a"]),
+        ("adamw.decay = @gin.constant()", ["`@gin.constant()` names no value", "write `%name`"]),
+        ("adamw.decay = @gin.macro()", ["`@gin.macro()` names no value", "write `%name`"]),
         ("lr = 0.1", ["`lr = 0.1` (a.gin:4)", "nothing uses the macro `%lr`"]),
         ("learning_rate = 0.1", ["nothing uses the macro", "Did you mean `adamw.learning_rate`?"]),
         ("a = %b\nb = 0.1", ["`a = %b` (a.gin:4)", "nothing uses the macro `%a`"]),
@@ -132,7 +134,7 @@ def test_a_factory_of_something_else_is_refused() -> None:
         "Lab.evaluator = @follower()\nsquash.scale = 3.0",
     ],
 )
-def test_what_is_right_passes_every_check(content: str) -> None:
+def test_right_configurations_pass_every_check(content: str) -> None:
     configuration = bound(f"{GOOD.lstrip()}{content}\n")
     Lab()
     configuration.check_consumed()
@@ -165,7 +167,7 @@ def test_a_required_parameter_of_a_factory_names_the_reference() -> None:
     says(text, "`Digits.optimizer` (`Rule`) has no value", "`Lab.task = @Digits` (a.gin:1)", "`Digits.optimizer = ...`")
 
 
-def test_what_an_evaluated_reference_lacks() -> None:
+def test_evaluated_reference_lacks_a_parameter() -> None:
     text = refused(GOOD + "Lab.source = @g/points()\nother/points.count = 3\nLab.evaluator = @other/mirrored()")
     says(
         text,

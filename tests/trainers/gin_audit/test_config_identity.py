@@ -95,7 +95,7 @@ def test_operative_text_is_a_configuration_with_the_same_identity() -> None:
     assert identity_of(content) == expected
 
 
-def test_what_only_excluded_parameters_refer_to_is_excluded() -> None:
+def test_identity_excludes_references_of_excluded_parameters() -> None:
     content = GOOD + "Lab.evaluator = [@points(), @warmup()]\npoints.count = 3\nadamw.learning_rate = @warmup()"
     left = identity_of(content, exclude=["Lab.evaluator"])
     assert "points.count" not in left
@@ -103,7 +103,7 @@ def test_what_only_excluded_parameters_refer_to_is_excluded() -> None:
     assert left == identity_of(GOOD + "adamw.learning_rate = @warmup()", exclude=["Lab.evaluator"])
 
 
-def test_what_an_excluded_parameter_names_by_a_scope_is_not_what_others_name_without_one() -> None:
+def test_identity_excludes_scoped_references_of_excluded_parameters_alone() -> None:
     content = GOOD + "Lab.source = @points()\npoints.count = 3\n"
     more = "Lab.evaluator = [@o/points(), @p/points()]\no/points.count = 4\nDigits.anything = @p/points()\n"
     left = identity_of(content + more, exclude=["Lab.evaluator", "Lab.seed"])

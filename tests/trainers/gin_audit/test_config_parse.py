@@ -58,7 +58,7 @@ def test_a_file_that_is_not_text_is_an_error() -> None:
     says(message(lambda: read(["a.gin"], [], [])), "`a.gin` can't be read")
 
 
-def test_what_is_no_file_of_text_is_an_error(tmp_path: Path) -> None:
+def test_file_that_is_not_plain_text_is_an_error(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.gin")
     (tmp_path / "endless.gin").touch()
     os.truncate(tmp_path / "endless.gin", 2**40)
@@ -225,12 +225,11 @@ def test_an_unknown_submodule_suggests_its_sibling() -> None:
     [
         ("raise ValueError('no good')", ValueError),
         ("raise MemoryError", MemoryError),
-        ("def f(:", SyntaxError),
         ("import nonsense_of_theirs", ModuleNotFoundError),
         ("from os import nonsense", ImportError),
     ],
 )
-def test_what_a_module_raises_while_it_is_imported_stays_what_it_is(
+def test_import_errors_of_modules_stay_as_they_are(
     content: str, error: type[Exception], tmp_path: Path, monkeypatch: Any
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
@@ -239,7 +238,19 @@ def test_what_a_module_raises_while_it_is_imported_stays_what_it_is(
     with pytest.raises(error) as caught:
         bound(f"import {name}\n" + GOOD)
     assert caught.type is error
-    assert str(caught.traceback[-1].path).endswith(f"{name}.py") or error is SyntaxError
+    assert str(caught.traceback[-1].path).endswith(f"{name}.py")
+
+
+@pytest.mark.parametrize(
+    ("content", "says_what"), [("x = 1\ndef f(:", ".py:2): invalid syntax"), ("x = 1\n\0", "null bytes")]
+)
+def test_module_that_cannot_be_parsed_is_named_with_its_gin_line(
+    content: str, says_what: str, tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "audit_unreadable.py").write_text(content)
+    text = refused("import audit_unreadable\n" + GOOD)
+    says(text, "`import audit_unreadable` (a.gin:1): Python can't read that module", says_what)
 
 
 def test_an_imported_module_registers_its_configurables(tmp_path: Path, monkeypatch: Any) -> None:

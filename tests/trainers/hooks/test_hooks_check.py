@@ -46,7 +46,10 @@ def trainer(tmp_path_factory):
 @pytest.mark.parametrize(
     ("hook", "message"),
     [
-        (SampleGrid(), "`MlpClassifier` makes no samples: it needs `sample"),
+        (
+            SampleGrid(),
+            "^`Trainer.hooks` holds a `SampleGrid`, which can't be called: `MlpClassifier` makes no samples: it needs",
+        ),
         (Quality(judge=Unlabelled()), "`MlpClassifier` makes no samples"),
         (Translations(), "`MlpClassifier` translates no images"),
         (LinearProbe(), r"`LinearProbe` looks at features, but `MlpClassifier` has none.*features\(batch\)"),
