@@ -1,4 +1,4 @@
-"""Telemetry: what a person, a script and TensorBoard see, kills and resumes included."""
+"""The console in a pipe and on a terminal, and several writers as one."""
 
 import io
 import itertools
@@ -16,7 +16,7 @@ ESCAPE = "\x1b"
 
 
 def clock_of(*times: float):
-    """A clock that shows these times, one a look, and stays at the last."""
+    """Returns a clock that shows these times, one a look, and stays at the last."""
     remaining = itertools.chain(times, itertools.repeat(times[-1]))
     return lambda: next(remaining)
 
@@ -250,8 +250,7 @@ class RecordingScreen(Recorder):
 
 
 def test_fan_out(tmp_path, terminal):
-    file_calls: list[object] = []
-    screen_calls: list[object] = []
+    file_calls, screen_calls, later_calls = (list[object]() for _ in range(3))
     telemetry = Telemetry([Recorder(file_calls), RecordingScreen(screen_calls)])
     telemetry.progress(0)
     telemetry.write(1, "train", {"loss": 1.0})
@@ -259,14 +258,18 @@ def test_fan_out(tmp_path, terminal):
     telemetry.warn_once("20 % of the time was spent waiting")
     telemetry.warn_once("31 % of the time was spent waiting")
     telemetry.warn_once("something else")
+    telemetry.add(Recorder(later_calls))
+    telemetry.write(2, "eval", {"loss": 0.5})
     telemetry.close()
-    assert file_calls == [(1, "train", {"loss": 1.0}), "close"]
+    assert file_calls == [(1, "train", {"loss": 1.0}), (2, "eval", {"loss": 0.5}), "close"]
+    assert later_calls == file_calls[1:]  # from then on
     assert screen_calls == [
         0,
         (1, "train", {"loss": 1.0}),
         "saved",
         "Warning: 20 % of the time was spent waiting",
         "Warning: something else",
+        (2, "eval", {"loss": 0.5}),
         "close",
     ]
     assert isinstance(Console(1, io.StringIO()), Screen)
