@@ -1,4 +1,4 @@
-"""Killed, stopped and started again, through the real command: the run that comes out is the one never stopped."""
+"""Killed, stopped and started again by the command: the run ends as one that was never stopped."""
 
 import json
 import os
@@ -11,6 +11,7 @@ import pytest
 
 from core import checkpoint
 from tests.commands import CONFIGS, environment, run
+from tests.trainers.resume_lab import manifest_of, outcome
 
 LINEAR = f"--gin_file={CONFIGS / 'digits_linear.gin'}"
 FLAGS = (
@@ -22,31 +23,25 @@ FLAGS = (
 )
 
 
-def outcome(workdir):
-    newest = checkpoint.newest(workdir / "checkpoints", warn=print)
-    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    measured = ("examples_per_second", "step_seconds", "data_wait")
-    figures = [{key: x for key, x in line.items() if key not in measured} for line in lines]
-    return newest.step, {path: saved.sha256 for path, saved in newest.variables.items()}, figures
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Returns the workdir of a run that nothing has stopped."""
+    folder = tmp_path_factory.mktemp("whole")
+    done = run(LINEAR, *FLAGS, cwd=folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    return folder / "runs" / "digits_linear"
 
 
-def test_killed_twice_and_started_again(tmp_path):
+def test_killed_twice_and_started_again(whole, tmp_path):
     folder = "kill [e]d*?\\"  # to TensorFlow, a pattern
     killed_in = f"--workdir={folder}"
-    assert run(LINEAR, *FLAGS, "--workdir=whole", cwd=tmp_path).returncode == 0
     for after in (15, 45):  # once in the middle of a metric line, once between a checkpoint and the next
         killed = run(LINEAR, *FLAGS, killed_in, "--kill_after_step", str(after), cwd=tmp_path)
         assert killed.returncode == -signal.SIGKILL
     done = run(LINEAR, *FLAGS, killed_in, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "going on from step 40" in done.stdout
-    assert outcome(tmp_path / folder) == outcome(tmp_path / "whole")
-    again = run(LINEAR, *FLAGS, killed_in, cwd=tmp_path)
-    assert again.returncode == 0
-    assert "already finished" in again.stdout
-    longer = run(LINEAR, *FLAGS, killed_in, "--gin_param=Trainer.steps = 65", cwd=tmp_path)
-    assert longer.returncode == 0
-    assert "going on from step 60" in longer.stdout
+    assert outcome(tmp_path / folder) == outcome(whole)
 
 
 def test_sigterm_saves_and_asks_to_be_run_again(tmp_path):
@@ -69,41 +64,39 @@ def test_sigterm_saves_and_asks_to_be_run_again(tmp_path):
     assert newest.step == result["step"]
 
 
+STOPS = """
+Trainer.hooks = [@EarlyStopping()]
+Trainer.keep_best = "max accuracy"
+Trainer.keep_every = 1000
+EarlyStopping.figure = "max accuracy"
+EarlyStopping.every = 500
+"""
+
+
 @pytest.mark.long
 def test_resume_check(tmp_path):
-    done = run(LINEAR, *FLAGS, "--mode=resume_check", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    """It holds for a run that keeps more checkpoints and may stop early."""
+    (tmp_path / "stops.gin").write_text(STOPS)
+    done = run(LINEAR, "--gin_file=stops.gin", "--mode=resume_check", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
     assert "resume is exact" in done.stdout
 
 
-def test_the_workdir_holds_what_the_design_says(tmp_path):
-    done = run(LINEAR, *FLAGS, cwd=tmp_path)
-    assert done.returncode == 0
-    assert done.stderr == ""
-    workdir = tmp_path / "runs" / "digits_linear"
+def test_workdir_holds_the_documented_files_and_its_configuration_trains_the_same(whole, tmp_path):
     for name in ("config/given.gin", "config/operative.gin", "metrics.jsonl", "run.json", "result.json"):
-        assert (workdir / name).stat().st_size, name
-    assert list(workdir.glob("events/train/events.out.tfevents.*"))
-    manifest = json.loads((workdir / "checkpoints" / "step-000000060" / "manifest.json").read_text())
+        assert (whole / name).stat().st_size, name
+    assert list(whole.glob("events/train/events.out.tfevents.*"))
+    manifest = manifest_of(whole, 60)
     assert {"step", "examples", "files", "variables", "versions", "config_hash"} <= set(manifest)
     assert manifest["examples"] == 60 * 64
-    result = json.loads((workdir / "result.json").read_text())
+    result = json.loads((whole / "result.json").read_text())
     assert (result["step"], result["exit_code"], result["reason"]) == (60, 0, "finished")
-    evaluated = run(LINEAR, *FLAGS, "--mode=evaluate", cwd=tmp_path)
+    evaluated = run(LINEAR, *FLAGS, f"--workdir={whole}", "--mode=evaluate", cwd=tmp_path)
     assert evaluated.returncode == 0
     assert f"{result['evaluation']['accuracy']:.4f}" in evaluated.stdout
-    # The configuration as it was used is one that can be given.
-    operative = run(f"--gin_file={workdir / 'config' / 'operative.gin'}", "--workdir=again", cwd=tmp_path)
+    operative = run(f"--gin_file={whole / 'config' / 'operative.gin'}", "--workdir=again", cwd=tmp_path)
     assert operative.returncode == 0, operative.stderr
-    assert outcome(tmp_path / "again") == outcome(workdir)
-
-
-@pytest.mark.long
-def test_input_that_is_dropped_while_it_fetches_ahead_does_no_harm(tmp_path):
-    """Eighty evaluations, each of which leaves its input behind."""
-    often = ("steps = 400", "chunk_steps = 5", "log_every = 5", "evaluate_every = 5", "checkpoint_every = 200")
-    done = run(LINEAR, *(f"--gin_param=Trainer.{text}" for text in often), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    assert outcome(tmp_path / "again") == outcome(whole)
 
 
 WATCH = """
@@ -123,7 +116,8 @@ class Resident(Hook):
 def test_a_long_run_does_not_grow(tmp_path):
     (tmp_path / "watch.py").write_text(WATCH)
     (tmp_path / "watch.gin").write_text("import watch\nTrainer.hooks = [@Resident()]\nResident.every = 250\n")
-    settings = ("steps = 5000", "log_every = 250", "evaluate_every = 250", "checkpoint_every = 1000")
+    # Each of a hundred evaluations leaves its input behind, which fetches ahead.
+    settings = ("steps = 5000", "log_every = 250", "evaluate_every = 50", "checkpoint_every = 1000")
     flags = [f"--gin_param=Trainer.{text}" for text in settings]
     done = run(LINEAR, "--gin_file=watch.gin", *flags, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -132,17 +126,10 @@ def test_a_long_run_does_not_grow(tmp_path):
     assert megabytes[-1] - megabytes[4] < 25.0, megabytes  # checkpoints leave some of their buffers behind, once
 
 
-def test_evaluate_without_a_checkpoint(tmp_path):
+def test_evaluation_without_a_checkpoint_is_refused(tmp_path):
     done = run(LINEAR, "--mode=evaluate", cwd=tmp_path)
     assert done.returncode == 5
     assert "there is no checkpoint" in done.stderr
-
-
-def test_summary(tmp_path):
-    done = run(LINEAR, "--mode=summary", cwd=tmp_path)
-    assert done.returncode == 0
-    assert "650 parameters" in done.stdout
-    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.long
