@@ -1,4 +1,4 @@
-"""Workers notice each other's end: real processes on this machine, killed and stopped for real."""
+"""Workers notice each other's end: real processes, really killed and stopped."""
 
 import json
 import signal
@@ -13,7 +13,7 @@ from core.workers.cluster import Cluster
 from core.workers.heartbeat import Heartbeat
 
 
-@pytest.mark.parametrize("victim", [0, 1, 2])
+@pytest.mark.parametrize("victim", [0, 1])
 def test_a_killed_worker_is_named_by_all_survivors(start, victim):
     workers = met(3, start)
     workers[victim].signal(signal.SIGKILL)
@@ -52,10 +52,10 @@ def test_a_worker_that_was_given_up_knows_though_the_others_have_ended(start):
 def test_a_short_stop_is_no_loss_and_accuses_nobody(start, victim):
     workers = met(3, start, timeout=5.0)
     workers[victim].signal(signal.SIGSTOP)
-    workers[2].tell("word 1")
+    workers[2].tell("word 0.5")
     assert workers[2].expect("word") is None
     workers[victim].signal(signal.SIGCONT)
-    workers[victim].tell("word 1")
+    workers[victim].tell("word 0.5")
     assert workers[victim].expect("word") is None
     assert all(worker.says_nothing() for worker in workers)
 
@@ -64,11 +64,11 @@ def test_all_stopped_and_continued_together_are_no_loss(start):
     workers = met(2, start, timeout=2.0)
     for worker in workers:
         worker.signal(signal.SIGSTOP)
-    threading.Event().wait(3.0)
+    threading.Event().wait(3.0)  # longer than the timeout
     for worker in workers:
         worker.signal(signal.SIGCONT)
     for worker in workers:
-        worker.tell("word 2")
+        worker.tell("word 1")
     for worker in workers:
         assert worker.expect("word") is None
 
@@ -95,8 +95,8 @@ def test_each_knows_who_does_something_else_than_it(start):
     assert elsewhere(workers[2]) == {}
 
 
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
-def test_who_leaves_is_no_loss_to_the_others(start, order):
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
+def test_worker_that_leaves_is_no_loss_to_the_others(start, order):
     workers = met(3, start)
     for index in order:
         workers[index].tell("leave")
@@ -107,7 +107,7 @@ def test_who_leaves_is_no_loss_to_the_others(start, order):
 
 
 @pytest.mark.parametrize("index", [0, 1])
-def test_who_leaves_with_a_reason_is_lost_to_the_others_with_it(start, index):
+def test_worker_that_leaves_with_a_reason_is_lost_to_the_others_with_it(start, index):
     workers = met(3, start)
     workers[index].tell("leave DataError: no such file")
     for other in workers:
@@ -127,7 +127,7 @@ def test_a_lost_worker_counts_once_and_first(start):
     assert workers[2].says_nothing()
 
 
-def test_of_two_workers_that_are_lost_at_once_all_name_the_same(start):
+def test_survivors_of_two_losses_at_once_name_the_same_worker(start):
     workers = met(4, start)
     workers[0].signal(signal.SIGSTOP)
     for victim in workers[1:3]:
@@ -155,7 +155,7 @@ def test_threads_do_not_keep_a_process_alive(start):
     assert chief.exit_code() == 0
 
 
-def test_who_was_never_watched_can_leave():
+def test_worker_that_was_never_watched_can_leave():
     workers = tuple(addresses(2))
     found: list[Heartbeat] = []
     chief = threading.Thread(

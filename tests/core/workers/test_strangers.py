@@ -1,4 +1,4 @@
-"""Strangers at the workers' meeting: none of them stops, holds up or ends a run, and none writes on a terminal."""
+"""Strangers at the workers' rendezvous can't stop, delay or end a run, nor write on a terminal."""
 
 import contextlib
 import json
@@ -30,19 +30,19 @@ def hello_of(workers: list[str], index: int, **changes: object) -> dict:
 # --- strangers as guests ----------------------------------------------------------------------------------------------
 
 
+CHANGES = [{}, {"index": 0}, {"index": 7}, {"workers": ["a:1", "b:2"]}, {"about": {"configuration": "another"}}]
+
+
 @pytest.mark.parametrize("token", ["", "a guess"])
-@pytest.mark.parametrize(
-    "changes",
-    [{}, {"index": 0}, {"index": 7}, {"workers": ["a:1", "b:2"]}, {"about": {"configuration": "another"}}],
-    ids=lambda changes: next(iter(changes), "a worker's own"),
-)
-def test_a_well_formed_hello_of_a_stranger_stops_nobody(start, changes, token):
+def test_a_well_formed_hello_of_a_stranger_stops_nobody(start, token):
     workers = addresses(2)
     chief = start(workers, 0, token=SECRET)
-    with connected(workers[0]) as stranger:
-        introduce(stranger, hello_of(workers, 1) | changes, token)
-        assert hear(stranger) == {"stranger": True}
-        assert is_shown_out(stranger)
+    for changes in CHANGES:
+        with connected(workers[0]) as stranger:
+            introduce(stranger, hello_of(workers, 1) | changes, token)
+            assert hear(stranger) == {"stranger": True}, changes
+            assert is_shown_out(stranger), changes
+        assert chief.says_nothing(), changes
     other = start(workers, 1, token=SECRET)
     chief.expect("met")
     other.expect("met")
@@ -50,6 +50,7 @@ def test_a_well_formed_hello_of_a_stranger_stops_nobody(start, changes, token):
 
 
 def test_what_was_heard_once_opens_the_door_to_nobody(start):
+    """A hello answers one challenge; a copy of it answers no other."""
     workers = addresses(3)
     chief = start(workers, 0, token=SECRET)
     hello = hello_of(workers, 1)
@@ -192,8 +193,12 @@ def clock(monkeypatch):
     return made
 
 
-@pytest.mark.parametrize("known", [None, "a guess"], ids=["rude", "polite"])
-@pytest.mark.parametrize("kind", KINDS)
+POLITE = ["silence", "go", "refused"]  # at least one proof for each answer
+
+
+@pytest.mark.parametrize(
+    ("kind", "known"), [*((kind, None) for kind in KINDS), *((kind, "a guess") for kind in POLITE)]
+)
 def test_an_impostor_of_a_chief_holds_no_worker_beyond_its_deadline(impostor, clock, kind, known):
     chief = impostor(token=known, **KINDS[kind])
     workers = (f"127.0.0.1:{chief.listener.getsockname()[1]}", "127.0.0.1:1")
@@ -252,12 +257,17 @@ def test_a_message_as_deep_as_it_is_long_is_nonsense():
         channel.close()
 
 
+HARMLESS = [
+    *({"lost": x, "how": "x"} for x in (7, -1, "a", 1.5)),
+    *({"lost": 0}, {"lost": [], "how": {}}, {"alive": 3}, {}),
+    *({"alive": "x", "elsewhere": x} for x in ([1], [[5, "x"]], [["a", 3]], {}, [[0, "me"], [1, ESCAPES]])),
+]
+
+
 @pytest.mark.parametrize(
     ("says", "lost"),
     [
-        ([{"lost": 7, "how": "x"}, {"lost": -1, "how": "x"}, {"lost": "a", "how": "x"}, {"lost": 0}], None),
-        ([{"lost": [], "how": {}}, {"alive": 3}, {}, {"lost": 1.5, "how": "x"}], None),
-        ([{"alive": "x", "elsewhere": x} for x in ([1], [[5, "x"]], [["a", 3]], {}, [[0, "me"], [1, ESCAPES]])], None),
+        (HARMLESS, None),
         ([{"lost": 1, "how": ESCAPES}], "worker 1"),
         ([{"bye": {"not": ["a", "text"]}}], "worker 1"),
         ([{"bye": ESCAPES}], "worker 1"),
