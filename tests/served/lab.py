@@ -1,22 +1,24 @@
-"""A chief with workers and servers on loopback, through the real command."""
+"""Starts a chief, workers and parameter servers on loopback with the real command."""
 
 import contextlib
 import functools
 import json
 import os
 import signal
+import time
 
 import tensorflow as tf
 
 from tests.commands import CONFIGS, fork_server
 from tests.served.processes import started
+from tests.trainers.launch.launch_lab import alive
 from trainers.launch.commands import free_ports
 
 RUNTIME = f"--gin_file={CONFIGS / 'runtime' / 'parameter_server.gin'}"
 
 
 class Served:
-    """Workers and servers, which serve one chief."""
+    """Workers and servers of one chief."""
 
     def __init__(self, folder, *, workers=1, servers=1):
         jobs = {"chief": 1, "ps": servers, "worker": workers}
@@ -30,7 +32,7 @@ class Served:
                 self.start(job, index)
 
     def start(self, job, index):
-        """Starts one of those who serve, another time perhaps."""
+        """Starts a worker or server, or restarts it."""
         log = self.folder / f"{job}-{index}.log"
         log.touch()
         streams = {"stdout": str(log), "stderr": str(log)}
@@ -39,6 +41,14 @@ class Served:
 
     def signal(self, job, index, number):
         os.kill(self.pids[job, index], number)
+
+    def kill(self, job, index):
+        """Kills one, and waits until it and its port are gone."""
+        self.signal(job, index, signal.SIGKILL)
+        until = time.monotonic() + 60
+        while alive(self.pids[job, index]):
+            assert time.monotonic() < until
+            time.sleep(0.01)
 
     def train(self, *arguments, timeout=150):
         """Runs the command as the chief."""
@@ -81,7 +91,7 @@ def manifest(workdir):
 
 
 def hashes(workdir):
-    """Returns what each variable of the newest checkpoint is, to the bit."""
+    """Returns a hash of each variable of the newest checkpoint."""
     return {path: saved["sha256"] for path, saved in manifest(workdir)["variables"].items()}
 
 
@@ -145,6 +155,6 @@ def counting(folder, *bindings):
 
 
 def counted(workdir):
-    """Returns what such a run has come to."""
+    """Returns the weight and the step that such a run ended with."""
     found = values(workdir)
     return {"w": found["task/net/w"], "step": found["optimizer/net/step"]}

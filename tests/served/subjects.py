@@ -1,4 +1,4 @@
-"""What is trained to see whether one worker is as one device: what ships, each rule, and what neither has."""
+"""Tasks that train at one worker as on one device: configurations, each optimizer, and toys with what these lack."""
 
 import functools
 

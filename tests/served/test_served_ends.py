@@ -1,4 +1,4 @@
-"""How asynchronous runs end and go on: signals to the chief, and losses that are not finite."""
+"""Asynchronous runs end and resume after signals to the chief, lost workers and losses that aren't finite."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""Asynchronous training through the real command: what it makes, beside what one device makes."""
+"""Asynchronous training with the real command, compared with training on one device."""
 
 import contextlib
 

@@ -1,4 +1,4 @@
-"""The command as one who serves: it comes up for its chief, and ends with it."""
+"""The command as a parameter server: it starts for its chief, and ends with it."""
 
 import contextlib
 import time
@@ -24,14 +24,14 @@ def cluster():
 
 
 def serve(cluster, *flags, cwd):
-    """Runs the command as a server; what its chief is to train is none of its business."""
+    """Runs the command as a server, which ignores the configuration."""
     arguments = {"cluster": cluster, "job": "ps", "index": 0, "token": TOKEN}
     before = {"module": "tests.served.role", "arguments": arguments}
     return fork_server().run("--gin_file=not_there.gin", *flags, cwd=cwd, timeout=LONG, before=before)
 
 
 def called(cluster):
-    """Comes to the server as its chief does."""
+    """Connects to the server as its chief does."""
     hello = {"workers": [address for places in cluster.values() for address in places], "about": versions()}
     until = time.monotonic() + LONG
     while time.monotonic() < until:

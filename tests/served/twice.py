@@ -1,4 +1,4 @@
-"""Trains what it is asked for on one device, and at one worker of two servers, and says how the two differ.
+"""Trains a task on one device and at one worker with two servers, and returns the differences.
 
 One process is the chief of all runs: it reads names on stdin, a line each, and answers each with a line of JSON.
 """
