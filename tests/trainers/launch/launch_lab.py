@@ -17,7 +17,8 @@ from tests.commands import CHECKOUT, environment, fork_server
 from tests.trainers.launch.launcher import alive
 
 PATIENCE = 60.0  # a deadline that no healthy test reaches
-HASTE = 0.2  # one that some test has to wait for
+HASTE = 0.2  # one that some test has to wait for, and that only those have to keep who break it
+SOON = 2.0  # one that some test has to wait for, and that healthy workers keep on a busy machine
 HANG = "time.sleep(100)"
 KILL_SELF = "os.kill(os.getpid(), signal.SIGKILL)"
 STOP_SELF = "os.kill(os.getpid(), signal.SIGSTOP)"

@@ -149,7 +149,9 @@ def test_workers_that_are_left_start_again_and_the_line_says_how_many():
 
 
 def test_too_few_wait_and_end_with_6():
-    code, out, err, attempts = launched("sys.exit(6)", KILL_SELF, elastic=(2, 2), max_restarts=2, deadline=HASTE)
+    code, out, err, attempts = launched(
+        "rest(1); sys.exit(6)", KILL_SELF, elastic=(2, 2), max_restarts=2, deadline=HASTE
+    )
     assert (code, attempts) == (6, 1)
     assert (
         f"1 of 2 workers can go on, but `--min_workers` is 2; waiting {HASTE} s for a SIGUSR1" in out.splitlines()[-1]

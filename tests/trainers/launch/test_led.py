@@ -7,7 +7,7 @@ import pytest
 
 from core.errors import ConfigurationError
 from tests.commands import CONFIGS, launch
-from tests.trainers.launch.launch_lab import HANG, HASTE, KILL_SELF, STOP_SELF, alive, launched, pids
+from tests.trainers.launch.launch_lab import HANG, HASTE, KILL_SELF, SOON, STOP_SELF, alive, launched, pids
 from trainers.launch.__main__ import parse
 from trainers.launch.commands import served_commands
 from trainers.launch.network import choose_network
@@ -47,7 +47,7 @@ def test_worker_that_is_dismissed_before_the_chief_has_ended_is_no_ending():
 
 
 def test_chief_that_never_ends_when_it_has_dismissed_all_is_an_error():
-    code, out, err, _ = led(HANG, "pass", "pass", deadline=HASTE)
+    code, out, err, _ = led(HANG, "pass", deadline=HASTE)
     assert code == 6
     assert "chief hung" in err
     assert not any(alive(pid) for pid in pids(out))
@@ -109,7 +109,7 @@ def test_worker_whose_failure_would_come_again_ends_all():
 
 
 def test_worker_that_hangs_in_the_end_is_killed_and_no_failure():
-    code, out, err, _ = led(hear(1) + "rest(2)", SERVES, STOP_SELF, deadline=HASTE)
+    code, out, err, _ = led(hear(1) + "rest(2)", SERVES, STOP_SELF, deadline=SOON)
     assert (code, err) == (0, "")
     assert not any(alive(pid) for pid in pids(out))
 
