@@ -2,14 +2,18 @@
 
 import gzip
 import json
+import re
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.commands import CONFIGS, refused, run
+import core
+from tests.commands import CHECKOUT, CONFIGS, refused, run
 from tools.quality import TARGETS, missed_targets
+from trainers.main import main
 
+TEXTS = {"text_markov", "text_nano", "text_tiny"}
 ACCURACY = [name for name, targets in TARGETS.items() if "accuracy" in targets]
 CONFIGURATIONS = {  # how each is tested
     "accuracy": set(ACCURACY),
@@ -27,9 +31,7 @@ CONFIGURATIONS = {  # how each is tested
         "digits_pix2pix",
         "digits_simclr",
         "digits_vae",
-        "text_markov",
-        "text_nano",
-        "text_tiny",
+        *TEXTS,
     },
     "summary in a test of its own": {"text_small"},
     "dry run": {"text_70b"},  # in tests/trainers/test_dry_run.py: no machine of ours holds it
@@ -43,7 +45,7 @@ CONFIGURATIONS = {  # how each is tested
 }
 
 
-def test_every_configuration_is_in_one_row_of_the_table_and_says_what_it_is():
+def test_configurations_are_in_one_row_each_and_say_what_they_are():
     listed = sorted(name for names in CONFIGURATIONS.values() for name in names)
     assert listed == sorted(path.relative_to(CONFIGS).with_suffix("").as_posix() for path in CONFIGS.glob("**/*.gin"))
     for path in CONFIGS.glob("**/*.gin"):
@@ -51,7 +53,7 @@ def test_every_configuration_is_in_one_row_of_the_table_and_says_what_it_is():
 
 
 @pytest.mark.long
-def test_the_papers_cyclegan_combines_with_replicas(tmp_path):
+def test_cyclegan_of_the_paper_combines_with_replicas(tmp_path):
     for domain in ("trainA", "trainB", "testA", "testB"):
         folder = tmp_path / "images" / domain
         folder.mkdir(parents=True)
@@ -95,36 +97,57 @@ def test_runtime_files_say_what_they_miss(name, says, tmp_path):
 @pytest.mark.parametrize("name", ["one_device", "mirrored", "mesh"])
 def test_runtime_files_combine_with_any_experiment(name, tmp_path):
     flags = (f"--gin_file={CONFIGS / 'digits_mlp.gin'}", f"--gin_file={CONFIGS / 'runtime' / name}.gin")
-    done = run(*flags, "--gin_param=steps = 200", "--gin_param=Trainer.microbatches = 4", cwd=tmp_path)
+    few = ("steps = 8", "warmup_cosine.warmup_steps = 2", "Trainer.microbatches = 4")
+    done = run(*flags, *(f"--gin_param={binding}" for binding in few), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "runs" / "digits_mlp" / "result.json").exists()
+    result = json.loads((tmp_path / "runs" / "digits_mlp" / "result.json").read_text())
+    assert (result["step"], result["exit_code"]) == (8, 0)
 
 
-def test_replicas_may_send_gradients_in_half_the_bytes(tmp_path):
-    files = [f"--gin_file={CONFIGS / name}.gin" for name in ("digits_linear", "runtime/mirrored")]
-    done = run(*files, "--gin_param=Trainer.reduce_gradients_in = 'bfloat16'", "--mode=summary", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "bfloat16" in done.stdout
-    wrong = "--gin_param=Trainer.reduce_gradients_in = 'int8'"
-    refused(*files, wrong, "--mode=summary", cwd=tmp_path, exit_code=2, says=["reduce_gradients_in", "int8"])
+MIRRORED = f"--gin_file={CONFIGS / 'runtime' / 'mirrored.gin'}"
 
 
+@pytest.fixture
+def summary(tmp_path, capsys):
+    """Returns what the command prints of a configuration on two replicas, or why it refuses it."""
+
+    def printed(name, *more, code=0):
+        flags = [f"--gin_file={CONFIGS / name}.gin", MIRRORED, *more, "--mode=summary", f"--workdir={tmp_path}"]
+        assert main(flags) == code
+        return capsys.readouterr()[bool(code)]
+
+    return printed
+
+
+def test_gradients_may_be_sent_in_half_the_bytes(summary):
+    assert "bfloat16" in summary("digits_linear", "--gin_param=Trainer.reduce_gradients_in = 'bfloat16'")
+    said = summary("digits_linear", "--gin_param=Trainer.reduce_gradients_in = 'int8'", code=2)
+    assert "reduce_gradients_in" in said
+    assert "int8" in said
+
+
+SENT = re.compile(r"^\| `(digits_\w+)` \| ((?:\w+ (?:gradients|figures|values|statistics)(?:, )?)+) \|$", re.MULTILINE)
+LISTED = dict(SENT.findall((CHECKOUT / "docs" / "gans.md").read_text()))
+ELSEWHERE = {"digits_simclr": "net rows, net rows, net rows, net gradients", **dict.fromkeys(TEXTS, "net gradients")}
 # Which take as long as all others.
-LARGE = {"digits_cyclegan", "digits_ddpm", "digits_pix2pix", "text_markov", "text_nano", "text_tiny"}
+LARGE = {"digits_cyclegan", "digits_ddpm", "digits_pix2pix", *TEXTS}
+
+
+def test_page_lists_every_generative_configuration():
+    assert LISTED.keys() == CONFIGURATIONS["summary"] - ELSEWHERE.keys() | CONFIGURATIONS["samples"]
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.long] if n in LARGE else []) for n in sorted(CONFIGURATIONS["summary"])]
+    ("name", "sent"),
+    [pytest.param(*x, marks=[pytest.mark.long] if x[0] in LARGE else []) for x in {**LISTED, **ELSEWHERE}.items()],
 )
-def test_generative_configurations_are_whole(name, tmp_path):
-    flags = (f"--gin_file={CONFIGS / name}.gin", f"--gin_file={CONFIGS / 'runtime' / 'mirrored'}.gin")
-    done = run(*flags, "--mode=summary", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "between 2 replicas" in done.stdout
+def test_generative_configuration_sends_what_its_page_says(name, sent, summary):
+    _, table = summary(name).split("between 2 replicas")
+    assert ", ".join(map(" ".join, re.findall(r"^│ (\w+) +│ (\w+) +│", table, re.MULTILINE))) == sent
 
 
 @pytest.mark.long
-def test_the_gan_writes_every_digit(tmp_path):
+def test_gan_writes_every_digit(tmp_path):
     flags = [f"--gin_file={CONFIGS / 'digits_gan.gin'}", "--workdir=run"]
     done = run(*flags, cwd=tmp_path, timeout=900)
     assert done.returncode == 0, done.stderr
@@ -155,8 +178,12 @@ def write_idx(folder, *, seed=0):
 def test_mnist_is_read_from_a_folder(name, tmp_path):
     (tmp_path / "mnist").mkdir()
     write_idx(tmp_path / "mnist")
-    steps = "Trainer.steps = 100" if name == "mnist_linear" else "steps = 600"
-    done = run(f"--gin_file={CONFIGS / name}.gin", f"--gin_param={steps}", cwd=tmp_path)
+    steps = ["Trainer.steps = 100"] if name == "mnist_linear" else ["steps = 200", "warmup_cosine.warmup_steps = 50"]
+    flags = [f"--gin_file={CONFIGS / name}.gin", *(f"--gin_param={x}" for x in steps)]
+    done = run(*flags, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    result = json.loads((tmp_path / "runs" / name / "result.json").read_text())
-    assert result["evaluation"]["accuracy"] > 0.95
+    workdir = tmp_path / "runs" / name
+    assert json.loads((workdir / "result.json").read_text())["evaluation"]["accuracy"] > 0.95
+    (manifest,) = workdir.glob("checkpoints/*/manifest.json")
+    for record in (workdir / "run.json", manifest):
+        assert json.loads(record.read_text())["versions"]["tapeloop"] == core.__version__
