@@ -1,9 +1,9 @@
-"""Values leave the replicas as few sums, which the ledger knows."""
+"""Values leave the replicas in few sums, which the collective log lists."""
 
 import pytest
 import tensorflow as tf
 
-from core.distribution import Exchange
+from core.distribution import Collective, Exchange, Ledger
 from core.testing import on_virtual_cpus
 
 LARGE = 1 << 14
@@ -37,3 +37,14 @@ def test_each_type_is_one_sum_and_a_large_value_another(replicas):
     entries = [(entry.phase, entry.what, entry.dtype, entry.bytes) for entry in exchange.ledger.collectives]
     each = [("float32", 4 * LARGE), ("float32", 4 * 7), ("int64", 8 * 4)] if replicas > 1 else []
     assert sorted(entries) == sorted(("evaluate", "figures", *message) for message in each)
+
+
+def test_a_later_worker_lists_its_own_ends_and_what_none_notes():
+    ledger = Ledger()
+    ledger.add(Collective("d", "values", "float32", 4))  # moved by the host, not by a replica
+    for replica in (2, 3):
+        ledger.add(Collective("d", "gradients", "float32", 8, replica=replica))
+    assert [(entry.what, entry.bytes, entry.replica) for entry in ledger.collectives] == [
+        ("values", 4, None),
+        ("gradients", 8, 2),
+    ]

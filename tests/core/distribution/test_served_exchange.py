@@ -1,4 +1,4 @@
-"""Two workers at one server, played by threads: each of them reads and writes all weights at once, or not at all."""
+"""Two workers of one server, played by threads, read and write all weights atomically."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from core.distribution.served_book import NOBODY, Book
 from core.distribution.served_exchange import ServedExchange
-from core.distribution.served_variable import ServedVariable
+from core.distribution.served_variable import ServedVariable, at_worker, copies_of
+from core.errors import ConfigurationError
 
 SERVER = "/job:localhost/replica:0/task:0/device:CPU:0"
 STEPS = 100
@@ -127,3 +128,22 @@ def test_the_phase_behind_a_push_reads_weights_that_are_pulled_anew(adding):
             return weight.read_value()
 
     assert float(step()) == 1.0
+
+
+def test_variable_outside_the_task_is_named_where_a_step_reads_it():
+    known, other = (
+        ServedVariable(value, strategy=None, server=SERVER, name=name, trainable=True)
+        for value, name in ((1.0, "known"), (tf.zeros([4]), "p/part_0"))
+    )
+
+    @tf.function(autograph=False)
+    def step():
+        with at_worker(copies_of([known])):
+            known.assign(2.0)
+            return known + other[0]
+
+    with pytest.raises(
+        ConfigurationError, match=r"reads the variable `p/part_0:0`.*isn't part of the task.*partitioner"
+    ):
+        step()
+    assert float(known) == 1.0

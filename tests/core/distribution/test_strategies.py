@@ -1,4 +1,6 @@
-"""Strategies built from gin: what they take, and what they refuse."""
+"""Strategies are built from gin settings; unavailable devices are refused."""
+
+import threading
 
 import pytest
 import tensorflow as tf
@@ -33,13 +35,13 @@ def test_two_replicas_by_default():
         ({"devices": ["GPU:7"]}, "names GPU:7; the GPUs of this machine are none"),
     ],
 )
-def test_what_a_machine_does_not_have_is_refused(arguments, says):
+def test_devices_that_a_machine_does_not_have_are_refused(arguments, says):
     one_device().run(lambda: tf.constant(0.0))  # TensorFlow has started
     with pytest.raises(ConfigurationError, match=says):
         mirrored(**arguments)
 
 
-@pytest.mark.parametrize("replicas", [2, 3, 4])
+@pytest.mark.parametrize("replicas", [2, 3])
 def test_gpus_without_nccl_add_up_any_mixture_of_types(replicas):
     strategy = tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(replicas)], copying_between(replicas))
     exchange = Exchange(strategy)
@@ -59,7 +61,7 @@ def test_gpus_without_nccl_add_up_any_mixture_of_types(replicas):
     assert found == [[expected] * size for size in (3, 2, 4, 1) for _ in range(replicas)]
 
 
-def test_what_nccl_does_not_add_up_is_refused():
+def test_types_that_nccl_does_not_add_up_are_refused():
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], tf.distribute.NcclAllReduce(num_packs=0))
     with pytest.raises(ConfigurationError, match=r"`Trainer\.reduce_gradients_in` is 'bfloat16'"):
         Exchange(strategy, reduce_in=tf.bfloat16)
@@ -90,17 +92,22 @@ def test_wrong_sums_are_fatal():
 
 
 def test_a_silent_device_is_given_up():
+    released = threading.Event()
+
+    def held(y):
+        released.wait(60)
+        return y
+
     class Silent(tf.distribute.ReductionToOneDevice):
         def reduce_implementation(self, reduce_op, value, destinations, options):
             reduced = super().reduce_implementation(reduce_op, value, destinations, options)
 
             def late(x):
-                return tf.ensure_shape(
-                    tf.numpy_function(lambda y: (__import__("time").sleep(20), y)[1], [x], x.dtype), x.shape
-                )
+                return tf.ensure_shape(tf.numpy_function(held, [x], x.dtype), x.shape)
 
             return tf.nest.map_structure(late, reduced, expand_composites=True)
 
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], Silent())
     with pytest.raises(PeerLostError, match="didn't add up a first value within"):
         check_exchange(strategy, deadline=0.5)
+    released.set()
