@@ -7,6 +7,7 @@ with the checkpoint that its figures are of. A run that goes back to an earlier 
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -30,6 +31,26 @@ def keep(path: Path, step: int, found: Found, *, of: Manifest | None = None) -> 
     kept[after:after] = new.values()
     if kept != lines:
         write_whole({path: b"".join(kept)})
+
+
+def figures_at(path: Path, step: int) -> dict[str, dict[str, float]]:
+    """Returns by split the figures that a file has of a step; a value that isn't finite is NaN."""
+    found = {}
+    for line in _lines(path):
+        of, split = _place(line)
+        if of == step and split:
+            figures = {name: x for name, x in json.loads(line).items() if name not in ("step", "split")}
+            found[split] = {
+                name: math.nan if x is None else float(x) for name, x in figures.items() if not isinstance(x, str)
+            }
+    return found
+
+
+def differences(own: Mapping[str, float], found: Mapping[str, float]) -> dict[str, float]:
+    """Returns how far figures lie apart, relative to what is larger than one; infinite where one isn't a number."""
+    apart = {name: abs(found[name] - x) / max(1.0, abs(x)) for name, x in own.items() if name in found}
+    both_nan = {name for name, x in own.items() if name in found and math.isnan(x) and not math.isfinite(found[name])}
+    return {name: 0.0 if name in both_nan else x if math.isfinite(x) else math.inf for name, x in apart.items()}
 
 
 def is_kept(path: Path, of: Manifest, splits: set[str]) -> bool:

@@ -9,7 +9,7 @@ import pytest
 
 from core.checkpoint import Manifest, SavedVariable
 from tests.commands import CONFIGS, run
-from trainers.kept_figures import is_kept, keep
+from trainers.kept_figures import differences, is_kept, keep
 from trainers.runs.read import read_run
 
 SHORT = ("steps = 20", "chunk_steps = 10", "log_every = 10", "evaluate_every = None", "checkpoint_every = 10")
@@ -82,6 +82,29 @@ def test_evaluating_a_finished_run_adds_missing_figures_once(trained, tmp_path):
     other = evaluate(workdir, "--gin_param=test/digits.split = 'train'")
     assert "the figures aren't kept, because the run has another configuration:\n- test/digits.split = 'test'" in other
     assert lines_of(workdir / "metrics.jsonl") == more
+
+
+def test_evaluation_that_differs_leaves_the_line_of_the_run(trained, tmp_path):
+    workdir = shutil.copytree(trained, tmp_path / "run")
+    metrics = workdir / "metrics.jsonl"
+    *others, last = lines_of(metrics)
+    for shift, warns in ((1e-6, False), (0.25, True)):
+        told = {**last, "loss": last["loss"] + shift}
+        metrics.write_text("".join(json.dumps(line) + "\n" for line in (*others, told)))
+        before = metrics.read_bytes()
+        out = evaluate(workdir)
+        assert metrics.read_bytes() == before
+        assert ("Warning: `loss` of `eval` is" in out) == (workdir / "evaluations.jsonl").exists() == warns
+    (kept,) = lines_of(workdir / "evaluations.jsonl")
+    assert kept["loss"] == last["loss"]
+    assert read_run(workdir).figures["eval/loss"].last == (20, told["loss"])
+    assert not read_run(workdir).damage
+
+
+def test_differences_are_infinite_where_one_is_no_number():
+    nan, inf = float("nan"), float("inf")
+    own, found = {"a": 1.0, "b": 200.0, "c": nan, "d": 1.0}, {"a": 1.5, "b": 201.0, "c": nan, "d": nan, "e": 1.0}
+    assert differences(own, found) == {"a": 0.5, "b": 0.005, "c": 0.0, "d": inf}
 
 
 def test_figures_of_a_run_at_work_go_into_a_separate_file(trained, tmp_path):

@@ -1,10 +1,25 @@
 """`--mode=evaluate`: the newest checkpoint of the workdir, or another, on all that is held out."""
 
+from collections.abc import Iterator, Mapping
+
 from core.telemetry import Console, Telemetry
 from core.workers import is_chief
 from trainers.hung import ending_where_it_hangs
-from trainers.kept_figures import keep
+from trainers.kept_figures import differences, figures_at, keep
 from trainers.session import Session
+
+ROUNDING = 1e-4  # by which figures of the same weights may differ from machine to machine
+
+
+def _compared(split: str, own: Mapping[str, float], found: Mapping[str, float]) -> Iterator[str]:
+    """Yields a warning for each figure that isn't what the run itself found, beyond rounding."""
+    for name, apart in differences(own, found).items():
+        if apart > ROUNDING:
+            yield (
+                f"Warning: `{name}` of `{split}` is {found[name]:.6g}, where the run itself found {own[name]:.6g}: its "
+                "data, its code or a package isn't what it was. The run's line stays, and this one is kept in "
+                "`evaluations.jsonl`."
+            )
 
 
 def run(session: Session) -> int:
@@ -24,7 +39,13 @@ def run(session: Session) -> int:
     if changes := session.changes(manifest, trainer):
         print(f"the figures aren't kept, because the run has another configuration:\n{changes}", flush=True)
     elif session.workdir.take():
-        keep(session.workdir.metrics, manifest.step, found)
+        own = figures_at(session.workdir.metrics, manifest.step)
+        keep(session.workdir.metrics, manifest.step, {split: x for split, x in found.items() if split not in own})
+        again = {split: x for split, x in found.items() if split in own}
+        told = [text for split, figures in again.items() for text in _compared(split, own[split], figures)]
+        if told:
+            keep(session.workdir.evaluations, manifest.step, again, of=manifest)
+            print("\n".join(told), flush=True)
     else:
         keep(session.workdir.evaluations, manifest.step, found, of=manifest)
         print(f"a run is at work there: the figures are kept in `{session.workdir.evaluations}`", flush=True)
