@@ -1,4 +1,4 @@
-"""Signals in each section of a run: nothing is lost that was saved, no traceback, and the code says what to do."""
+"""Signals in each section of a run: no saved step is lost, no traceback, and the exit code says why it ended."""
 
 import contextlib
 import gc
@@ -14,13 +14,19 @@ import pytest
 from command_lab import gin, write_task
 
 from core import checkpoint
+from core.errors import PreemptedError
+from core.telemetry import Telemetry
 from tests.commands import CHECKOUT, CONFIGS, environment, refused, run
+from tests.core.telemetry.test_full_disk import Notes
+from tests.trainers.trainer_lab import make, newest, train, untrained
+from trainers.blame import exit_code_of
+from trainers.hooks import Hook
 from trainers.preemption import InterruptedBySignal, Preemption
 
 SEND = "import os, signal; os.kill(os.getpid(), signal.{})"
 
 
-@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 75), ("SIGHUP", 75), ("SIGINT", 130)])
+@pytest.mark.parametrize(("name", "code"), [("SIGHUP", 75), ("SIGINT", 130)])
 def test_before_the_first_step_a_signal_ends_the_run_at_once(name, code, tmp_path):
     flag = write_task(tmp_path, outside=SEND.format(name))  # while modules are imported
     text = refused(flag, cwd=tmp_path, exit_code=code, says=[f"stopped by {name} before the first step"])
@@ -28,7 +34,7 @@ def test_before_the_first_step_a_signal_ends_the_run_at_once(name, code, tmp_pat
     assert not (tmp_path / "runs" / "mine" / "run.json").exists()
 
 
-def test_an_except_of_somebody_elses_keeps_no_signal(tmp_path):
+def test_except_of_users_code_stops_no_signal(tmp_path):
     init = f"""try:
             {SEND.format("SIGTERM")}
         except Exception:
@@ -36,7 +42,7 @@ def test_an_except_of_somebody_elses_keeps_no_signal(tmp_path):
     refused(write_task(tmp_path, init=init), cwd=tmp_path, exit_code=75, says=["stopped by SIGTERM"])
 
 
-def test_an_operation_that_fails_as_the_signal_comes_keeps_none_either(tmp_path):
+def test_operation_that_fails_during_a_signal_stops_no_signal(tmp_path):
     outside = """
         import os, signal, threading, time
         import tensorflow as tf
@@ -72,7 +78,7 @@ class Send(Hook):
 
 
 def train_and_send(tmp_path, *names, steps=40):
-    """Trains, in chunks of 10 steps, and sends itself these signals from a hook after the first."""
+    """Returns flags of a run in chunks of 10 steps that sends itself these signals after the first."""
     (tmp_path / "send.py").write_text(HOOK)
     text = f"""
         import send
@@ -84,20 +90,45 @@ def train_and_send(tmp_path, *names, steps=40):
     return write_task(tmp_path), gin(tmp_path, text, "send.gin")
 
 
-def newest(tmp_path):
-    return checkpoint.newest(tmp_path / "runs" / "mine" / "checkpoints", warn=print).step
+class Send(Hook):
+    """Sends this process signals after step 10."""
+
+    def __init__(self, *names):
+        super().__init__(10)
+        self.names = names
+
+    def __call__(self, run):
+        for name in self.names if run.step == 10 else ():
+            os.kill(os.getpid(), getattr(signal, name))
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])
-def test_once_the_loop_has_begun_a_signal_is_granted_after_the_chunk(name, tmp_path):
-    flags = train_and_send(tmp_path, name)
-    refused(*flags, cwd=tmp_path, exit_code=75, says=[f"stopped by {name} after step 20 of 40"])
-    assert newest(tmp_path) == 20
+def loop(tmp_path, *names, **settings):
+    """Returns a trainer whose steps train nothing, and which is sent these signals after step 10."""
+    trainer = make(tmp_path, hooks=[Send(*names)], preemption=Preemption(), log_every=None, **settings)
+    trainer.program = untrained
+    return trainer
 
 
-def test_what_a_scheduler_says_twice_interrupts_nothing(tmp_path):
-    flags = train_and_send(tmp_path, "SIGTERM", "SIGTERM", "SIGHUP")
-    refused(*flags, cwd=tmp_path, exit_code=75, says=["stopped by SIGTERM after step 20"])
+def notes_of(trainer):
+    notes = Notes()
+    trainer.train(Telemetry([notes]))
+    return "\n".join(notes.notes)
+
+
+def test_command_ends_with_75_after_the_chunk_of_a_signal(tmp_path):
+    flags = train_and_send(tmp_path, "SIGTERM")
+    refused(*flags, cwd=tmp_path, exit_code=75, says=["stopped by SIGTERM after step 20 of 40"])
+    assert checkpoint.newest(tmp_path / "runs" / "mine" / "checkpoints", warn=print).step == 20
+
+
+@pytest.mark.parametrize("names", [["SIGHUP"], ["SIGINT"], ["SIGTERM", "SIGTERM", "SIGHUP"]], ids=" ".join)
+def test_once_the_loop_has_begun_a_signal_is_granted_after_the_chunk(names, tmp_path):
+    """A second one, of a scheduler that repeats it, interrupts nothing."""
+    trainer = loop(tmp_path, *names)
+    with pytest.raises(PreemptedError, match=f"stopped by {names[0]} after step 20 of 40") as error:
+        train(trainer)
+    assert exit_code_of(error.value) == 75
+    assert newest(trainer).step == 20
 
 
 def test_a_second_ctrl_c_ends_at_once_and_loses_but_the_last_steps(tmp_path):
@@ -105,34 +136,31 @@ def test_a_second_ctrl_c_ends_at_once_and_loses_but_the_last_steps(tmp_path):
     text = refused(*flags, cwd=tmp_path, exit_code=130, says=["a second Ctrl-C"])
     assert text.count("\n") == 1
     result = json.loads((tmp_path / "runs" / "mine" / "result.json").read_text())
-    assert result["exit_code"] == 130
-    done = run(*flags, "--gin_param=Send.names = []", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert newest(tmp_path) == 40
+    assert (result["exit_code"], result["step"]) == (130, 10)
 
 
 def test_slurms_warning_saves_and_the_run_goes_on(tmp_path):
-    flags = train_and_send(tmp_path, "SIGUSR1", "SIGUSR1")
-    done = run(*flags, "--gin_param=Trainer.checkpoint_every = None", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.count("SIGUSR1: saved as `step-000000020`, and going on") == 1
-    assert newest(tmp_path) == 40
+    trainer = loop(tmp_path, "SIGUSR1", "SIGUSR1")
+    assert notes_of(trainer).count("SIGUSR1: saved as `step-000000020`, and going on") == 1
+    assert newest(trainer).step == 40
 
 
-def test_a_warning_before_the_first_step_is_granted_after_it(tmp_path):
-    done = run(write_task(tmp_path, outside=SEND.format("SIGUSR1")), cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "SIGUSR1: saved as `step-000000010`" in done.stdout
+def test_warning_before_the_first_step_is_granted_after_it(tmp_path):
+    trainer = loop(tmp_path)
+    with trainer._preemption.heard():
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert "SIGUSR1: saved as `step-000000010`" in notes_of(trainer)
 
 
-def test_what_has_nothing_to_save_does_not_die_of_the_warning(tmp_path):
-    done = run(write_task(tmp_path, outside=SEND.format("SIGUSR1")), "--mode=summary", cwd=tmp_path)
+def test_warnings_are_ignored_by_a_mode_that_has_nothing_to_save(tmp_path):
+    outside = f"{SEND.format('SIGUSR1')}; {SEND.format('SIGUSR2')}"
+    done = run(write_task(tmp_path, outside=outside), "--mode=summary", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("command", ["main", "launch"])
 @pytest.mark.parametrize(("name", "code"), [("SIGTERM", 75), ("SIGINT", 130)])
-def test_a_signal_while_the_first_package_is_imported(command, name, code, tmp_path):
+def test_signal_while_the_first_package_is_imported(command, name, code, tmp_path):
     (tmp_path / "absl").mkdir()
     (tmp_path / "absl" / "__init__.py").write_text(SEND.format(name))
     line = [sys.executable, "-m", f"trainers.{command}", "--help"]
@@ -142,7 +170,7 @@ def test_a_signal_while_the_first_package_is_imported(command, name, code, tmp_p
 
 @pytest.mark.long
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
-def test_a_signal_to_a_process_that_imports_tensorflow(number, code, tmp_path):
+def test_signal_while_tensorflow_is_imported(number, code, tmp_path):
     # The signal is sent from within the import itself: from outside it might come a moment before or after.
     (tmp_path / "sitecustomize.py").write_text(
         textwrap.dedent(f"""
@@ -167,7 +195,7 @@ def test_a_signal_to_a_process_that_imports_tensorflow(number, code, tmp_path):
     assert done.stderr.count("\n") == 1
 
 
-def test_a_signal_on_the_way_out_ends_the_process_there_and_then(tmp_path):
+def test_signal_on_the_way_out_ends_the_process_at_once(tmp_path):
     text = textwrap.dedent("""
         import os, signal
         from trainers.preemption import Preemption
@@ -198,11 +226,13 @@ def test_a_sighup_that_is_ignored_stays_ignored():
         signal.signal(signal.SIGHUP, before)
 
 
-def test_handlers_are_given_back():
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 75), ("SIGHUP", 75), ("SIGINT", 130)])
+def test_signal_is_obeyed_and_the_handlers_are_restored(name, code):
     numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR1)
     before = [signal.getsignal(number) for number in numbers]
-    with pytest.raises(InterruptedBySignal), Preemption().heard():
-        os.kill(os.getpid(), signal.SIGTERM)
+    with pytest.raises(InterruptedBySignal, match=f"stopped by {name} before") as error, Preemption().heard():
+        os.kill(os.getpid(), getattr(signal, name))
+    assert error.value.exit_code == code
     assert [signal.getsignal(number) for number in numbers] == before
 
 
