@@ -75,6 +75,8 @@ class Session:
         self.configuration.bind([Experiment, Settings, Evaluator, given_peak], required=required)
         for override in self.configuration.overrides:
             print(f"override: {override}", flush=True)
+        for text in self.configuration.preferred:
+            print(text, flush=True)
 
     def trainer(self, *, eagerly: bool = False) -> Trainer:
         """Makes the experiment and its trainer; nothing is written yet.

@@ -90,6 +90,14 @@ class Configuration:
         """Returns, after set-up, the bindings of what nothing refers to or has called: code may call it in a step."""
         return [b.name for b in self._without_effect(_operative(), self._reachable(self._everything))]
 
+    @property
+    def preferred(self) -> list[str]:
+        """Says of each name that a shipped configurable has as well, once the modules are imported, whose is meant."""
+        named = {b.selector for b in self.bindings if not b.is_macro}
+        named |= {x.selector for b in self.bindings for x in names_in(b.value) if isinstance(x, Reference)}
+        found = {selector: own for selector in sorted(named) if (own := registry.preferred(selector))}
+        return [f"`{selector}` is `{own}`, not the one that ships" for selector, own in found.items()]
+
     def identity(self, exclude: Sequence[str] = ()) -> dict[str, str]:
         """Returns, after set-up, what makes two runs the same experiment (see `trainers.gin_audit.identity`)."""
         return identity(exclude)
@@ -133,7 +141,8 @@ class Configuration:
             if binding.is_macro:
                 gin.bind_parameter((binding.name, "gin.macro", "value"), _gin_value(binding.value))
             else:
-                gin.bind_parameter((binding.scope, binding.selector, binding.parameter), _gin_value(binding.value))
+                selector = registry.preferred(binding.selector) or binding.selector
+                gin.bind_parameter((binding.scope, selector, binding.parameter), _gin_value(binding.value))
 
 
 def read(files: Sequence[str], params: Sequence[str], search: Sequence[Path]) -> Configuration:
@@ -203,7 +212,8 @@ def _selector(root: Any) -> str:
 def _gin_value(value: Any) -> Any:
     """Returns `value` with gin's own references in place of ours."""
     if isinstance(value, Reference):
-        return gin_config.ConfigurableReference(scoped(value.scope, value.selector), value.evaluated)
+        selector = registry.preferred(value.selector) or value.selector
+        return gin_config.ConfigurableReference(scoped(value.scope, selector), value.evaluated)
     if isinstance(value, Macro):
         return gin_config.ParserDelegate().macro(value.name)
     if isinstance(value, list | tuple):

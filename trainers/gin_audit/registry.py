@@ -48,9 +48,21 @@ def configurables() -> dict[str, Any]:
     return {name: c for name, c in gin_config._REGISTRY.items() if c.module != "gin"}
 
 
+SHIPPED = ("core", "models", "trainers", "gin")  # packages whose configurables give way to a user's
+
+
 def matches(selector: str) -> list[str]:
-    """Returns the complete selectors that `selector` may stand for."""
-    return sorted(gin_config._REGISTRY.matching_selectors(selector))
+    """Returns the complete selectors that `selector` may stand for: a user's own before those that ship."""
+    found = sorted(gin_config._REGISTRY.matching_selectors(selector))
+    own = [name for name in found if get(name).module.partition(".")[0] not in SHIPPED]
+    return own if len(own) == 1 else found
+
+
+def preferred(selector: str) -> str | None:
+    """Returns the user's own configurable that `selector` stands for where one that ships has the same name."""
+    found = matches(selector)
+    others = gin_config._REGISTRY.matching_selectors(selector)
+    return found[0] if len(found) == 1 < len(others) else None
 
 
 def get(complete_selector: str) -> Any:

@@ -131,6 +131,16 @@ def _second_twin(x: int = 0) -> int:
     return x
 
 
+@gin.configurable("clash", module="models.clashing")
+def _shipped_clash(rate: float = 0.1) -> Rule:
+    return Rule(f"shipped {rate}")
+
+
+@gin.configurable("clash", module="audit_test")
+def _own_clash(rate: float = 0.1) -> Rule:
+    return Rule(f"own {rate}")
+
+
 @gin.configurable(module="audit_test", allowlist=["colour", "size"])
 def listed(size: int = 1, secret: int = 2, **others: str) -> int:
     return size

@@ -187,3 +187,15 @@ def test_required_stands_for_a_later_value() -> None:
     says(refused(GOOD + "seed = %gin.REQUIRED\nLab.seed = %seed"), "`seed = %gin.REQUIRED` (a.gin:3)")
     says(refused(GOOD + "Lab.evaluator = [%gin.REQUIRED]"), "not for a part of one")
     bound(GOOD + "seed = %gin.REQUIRED\nLab.seed = %seed", "seed = 3")
+
+
+def test_name_of_a_users_configurable_wins_over_one_that_ships() -> None:
+    content = "Lab.task = @Digits\nDigits.optimizer = @clash()\nclash.rate = 0.5"
+    configuration = bound(content)
+    assert configuration.preferred == ["`clash` is `audit_test.clash`, not the one that ships"]
+    assert Lab().task.optimizer.name == "own 0.5"
+    configuration.check_consumed()
+    named = bound(content.replace("clash", "clashing.clash"))
+    assert named.preferred == []
+    assert Lab().task.optimizer.name == "shipped 0.5"
+    named.check_consumed()
