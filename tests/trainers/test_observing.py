@@ -1,10 +1,12 @@
-"""All that looks at a run, at once: what is learnt, and every figure, is the same to the bit with it and without."""
+"""Everything that observes a run, at once: weights and metrics are the same to the bit with it and without."""
 
 import contextlib
+import functools
 import io
 import json
 import os
 import pty
+import re
 import resource
 import signal
 import threading
@@ -21,7 +23,7 @@ from core.telemetry import Console, JsonLines, Telemetry, TensorBoard, Warned
 from models.classifiers.mlp import MlpClassifier
 from tests.commands import CONFIGS, launch
 from tests.trainers.launch.test_many_workers import saved
-from tests.trainers.trainer_lab import Lines, make
+from tests.trainers.trainer_lab import Dropping, Lines, make
 from trainers import profiler
 from trainers.hooks import Activations, Histograms, Hook, Norms, SampleGrid
 
@@ -33,8 +35,8 @@ class Drawing(MlpClassifier):
     """Has samples to show, and a step whose loss is infinite."""
 
     def __init__(self, *, rng):
-        rule = adamw(linear(3e-3, 0.0, steps=40))
-        super().__init__(rng=rng, sizes=[64, 16, 10], dropout=0.1, optimizer=rule)
+        super().__init__(rng=rng, sizes=[64, 10], optimizer=adamw(linear(3e-3, 0.0, steps=40)))
+        self.net = Dropping([64, 10], rng=rng, dropout=0.1)
 
     def loss(self, batch, rng):
         loss = super().loss(batch, rng)
@@ -56,7 +58,7 @@ class AskForProfile(Hook):
 
 @contextlib.contextmanager
 def terminal():
-    """A terminal, and what it has been shown once it is closed."""
+    """Yields a terminal and a list of what it was shown, complete once it is closed."""
     mine, theirs = pty.openpty()
     shown = []
 
@@ -74,55 +76,64 @@ def terminal():
 
 
 def outcome(trainer, lines):
-    """What a run has left: the last checkpoint, what else the checkpoint keeps, and the lines of figures."""
+    """Returns what a run has left: the last checkpoint, what else it keeps, and the metric lines."""
     newest = checkpoint.newest(trainer.workdir.checkpoints, warn=pytest.fail)
     variables = {path: variable.sha256 for path, variable in newest.variables.items()}
     files = sorted(path.name for path in newest.path.iterdir())
     return newest.step, variables, files, newest.extra, [line for line in lines.lines if line[1] in ("train", "eval")]
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
-def test_a_run_with_everything_that_looks_is_the_run_without(replicas, tmp_path, monkeypatch):
+def run(tmp_path, name, replicas=1, **settings):
+    """Returns a run of `Drawing` that is about to begin."""
+    settings |= {"checkpoint_every": 10, "evaluate_every": 20, "log_every": 10}
+    strategy = mirrored(replicas=replicas) if replicas > 1 else None
+    return make(tmp_path, name, task=Drawing, eval_source=digits("test"), strategy=strategy, **settings)
+
+
+def train_to_bad_step(trainer, *writers, warned=None):
+    """Trains until the bad step; returns the error and the outcome."""
+    lines = Lines()
+    with contextlib.closing(Telemetry([*writers, lines], warned)) as telemetry, pytest.raises(NotFiniteError) as error:
+        trainer.train(telemetry)
+    return str(error.value), outcome(trainer, lines), lines
+
+
+@pytest.fixture(scope="module")
+def unobserved(tmp_path_factory):
+    """Returns the error and the outcome of a run without observers, by the number of replicas."""
+
+    def trained(replicas):
+        return train_to_bad_step(run(tmp_path_factory.mktemp("plain"), "plain", replicas))
+
+    return functools.cache(trained)
+
+
+@pytest.mark.parametrize("replicas", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_observers_change_no_bit_of_a_run(replicas, unobserved, tmp_path, monkeypatch):
     monkeypatch.setattr(profiler.importlib.util, "find_spec", lambda name: name)  # of the package that shows profiles
     monkeypatch.setenv("TERM", "xterm-256color")
-    settings = {
-        "task": Drawing,
-        "eval_source": digits("test"),
-        "strategy": mirrored(replicas=replicas),
-        "checkpoint_every": 10,
-        "evaluate_every": 20,
-        "log_every": 10,
-    }
-    plain, without = make(tmp_path, "plain", **settings), Lines()
-    with pytest.raises(NotFiniteError) as error:
-        plain.train(Telemetry([without]))
-    assert "--capsule" not in str(error.value)
-
     hooks = [Norms(10), Activations(10), Histograms(10), SampleGrid(10), AskForProfile(10)]
-    looked, lines = make(tmp_path, "looked", hooks=hooks, profile=(10, 20), **settings), Lines()
+    looked = run(tmp_path, "looked", replicas, hooks=hooks, profile=(10, 20))
     given = looked.workdir.configurations / "given.gin"
     given.parent.mkdir(parents=True)
-    given.touch()  # which a capsule is left with
+    given.touch()  # a capsule needs it
     files = JsonLines(looked.workdir.metrics, 0), TensorBoard(looked.workdir.events, 0)
-    with (
-        terminal() as (stream, shown),
-        contextlib.closing(
-            Telemetry([Console(40, stream), *files, lines], Warned(looked.workdir.warnings, 0))
-        ) as telemetry,
-        pytest.raises(NotFiniteError, match=f"--capsule=.*capsules/step-{BAD:09d}"),
-    ):
-        looked.train(telemetry)
+    with terminal() as (stream, shown):
+        error, found, lines = train_to_bad_step(
+            looked, Console(40, stream), *files, warned=Warned(looked.workdir.warnings, 0)
+        )
+    assert re.search(f"--capsule=.*capsules/step-{BAD:09d}", error)
 
-    step, variables, names, extra, told = outcome(plain, without)
+    plain_error, (step, variables, names, extra, told), _ = unobserved(replicas)
+    assert "--capsule" not in plain_error
     assert step == 30
     assert any(path.startswith("optimizer/") for path in variables)
     assert any(path.startswith("figures/") for path in variables)
-    with_everything = outcome(looked, lines)
-    assert with_everything[:3] == (step, variables, names)
-    assert with_everything[4] == told
-    assert extra.keys() | {"hooks"} == with_everything[3].keys()
-    assert with_everything[3]["hooks"].keys() <= {"Norms", "Activations", "Evaluate"}
-    assert extra["reported"]["figures"] == with_everything[3]["reported"]["figures"]
+    assert found[:3] == (step, variables, names)
+    assert found[4] == told
+    assert extra.keys() | {"hooks"} == found[3].keys()
+    assert found[3]["hooks"].keys() <= {"Norms", "Activations", "Evaluate"}
+    assert extra["reported"]["figures"] == found[3]["reported"]["figures"]
 
     # Each of them did look.
     text = b"".join(shown).decode()
@@ -146,19 +157,14 @@ class Full(Hook):
         resource.setrlimit(resource.RLIMIT_FSIZE, (self.size, hard))
 
 
-def test_so_it_is_where_there_is_no_room_for_what_they_have_to_show(tmp_path):
-    settings = {"task": Drawing, "steps": 30, "checkpoint_every": 10, "log_every": 10}
-    plain, without = make(tmp_path, "plain", **settings), Lines()
-    plain.train(Telemetry([without]))
+def test_full_disk_for_observers_changes_no_bit_of_a_run(unobserved, tmp_path):
     hooks = [Full(20), SampleGrid(10), Histograms(10), Full(resource.getrlimit(resource.RLIMIT_FSIZE)[0])]
-    looked, lines, shown = make(tmp_path, "looked", hooks=hooks, **settings), Lines(), io.StringIO()
+    looked, shown = run(tmp_path, "looked", hooks=hooks), io.StringIO()
     files = JsonLines(looked.workdir.metrics, 0), TensorBoard(looked.workdir.events, 0)
-    with contextlib.closing(
-        Telemetry([Console(30, shown), *files, lines], Warned(looked.workdir.warnings, 0))
-    ) as telemetry:
-        looked.train(telemetry)
-    assert outcome(looked, lines)[:3] == outcome(plain, without)[:3]
-    assert outcome(looked, lines)[4] == outcome(plain, without)[4]
+    _, found, _ = train_to_bad_step(looked, Console(40, shown), *files, warned=Warned(looked.workdir.warnings, 0))
+    _, plain, _ = unobserved(1)
+    assert found[:3] == plain[:3]
+    assert found[4] == plain[4]
     said = [line for line in shown.getvalue().splitlines() if "can't be written: File too large" in line]
     assert [line.rpartition("; ")[2] for line in said] == [
         "until then the run goes on without.",
@@ -183,7 +189,7 @@ SHORT = (
 
 
 @pytest.mark.long
-def test_so_it_is_over_two_workers(tmp_path):
+def test_observers_change_no_bit_of_two_workers(tmp_path):
     (tmp_path / "xprof.py").touch()  # stands for the package, which shows a profile and isn't needed to make one
     files = [f"--gin_file={CONFIGS / name}.gin" for name in ("digits_gan", "runtime/multi_worker")]
     found = {}
