@@ -1,4 +1,4 @@
-"""Checkpoints: real files, real damage, real kills."""
+"""Checkpoints are saved, restored, replaced and cleaned up, through kills and a full disk too."""
 
 import hashlib
 import json
@@ -10,6 +10,9 @@ import tensorflow as tf
 from checkpoint_lab import DATA, INDEX, model, names, newest, save, values
 
 from core import checkpoint
+from core.errors import CheckpointError
+from core.testing import on_virtual_cpus
+from tests.core.telemetry.test_full_disk import most
 
 # --- There and back --------------------------------------------------------------------------------------------------
 
@@ -101,51 +104,25 @@ def test_variables_of_a_strategy_and_plain_ones_read_each_other(tmp_path, strate
     assert values(in_scope) == values(model(3))
 
 
-def run_script(script: str, *arguments: object) -> None:
-    """In a process of its own: TensorFlow's devices, limits and deaths can't be had in this one."""
-    command = [sys.executable, "-c", script, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-
-
-TWO_REPLICAS_AND_A_FULL_DISK = """
-import resource, sys
-from pathlib import Path
-import tensorflow as tf
-from core import checkpoint
-from core.errors import CheckpointError
-
-directory = Path(sys.argv[1])
-cpu, = tf.config.list_physical_devices("CPU")
-tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], tf.distribute.ReductionToOneDevice())
-with strategy.scope():
-    w = tf.Variable(tf.range(1000.0), aggregation=tf.VariableAggregation.NONE)
-checkpoint.save(directory, {"w": w}, step=1, examples=1, config_hash="")
-w.assign(tf.zeros([1000]))
-plain = tf.Variable(tf.zeros([1000]))
-manifest = checkpoint.newest(directory, warn=sys.exit)
-checkpoint.restore(manifest, {"w": w})
-checkpoint.restore(manifest, {"w": plain})
-replicas = strategy.experimental_local_results(w)
-assert len(replicas) == 2 and replicas[1].device != replicas[0].device
-for v in (*replicas, plain):
-    assert v.numpy().tolist() == list(range(1000)), v
-
-resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))  # no file may grow beyond: the disk is full
-try:
-    checkpoint.save(directory, {"w": w}, step=2, examples=2, config_hash="")
-except CheckpointError as error:
-    assert str(directory) in str(error) and "step 2" in str(error) and "--workdir" in str(error), error
-else:
-    sys.exit("a checkpoint was written to a full disk")
-assert [path.name for path in directory.iterdir()] == ["step-000000001"], list(directory.iterdir())
-assert checkpoint.newest(directory, warn=sys.exit).step == 1
-"""
-
-
 def test_two_replicas_and_a_full_disk(tmp_path):
-    run_script(TWO_REPLICAS_AND_A_FULL_DISK, tmp_path)
+    strategy = on_virtual_cpus(2)
+    with strategy.scope():
+        w = tf.Variable(tf.range(1000.0), aggregation=tf.VariableAggregation.NONE)
+    save(tmp_path, {"w": w}, 1)
+    w.assign(tf.zeros([1000]))
+    plain = tf.Variable(tf.zeros([1000]))
+    for v in (w, plain):
+        checkpoint.restore(newest(tmp_path), {"w": v})
+    replicas = strategy.experimental_local_results(w)
+    assert len({v.device for v in replicas}) == 2
+    for v in (*replicas, plain):
+        assert v.numpy().tolist() == list(range(1000)), v
+
+    with most(1000), pytest.raises(CheckpointError) as error:  # the disk is full
+        save(tmp_path, {"w": w}, 2)
+    assert all(text in str(error.value) for text in (str(tmp_path), "step 2", "--workdir"))
+    assert names(tmp_path) == ["step-000000001"]
+    assert newest(tmp_path).step == 1
 
 
 # --- Keeping, replacing, cleaning up ---------------------------------------------------------------------------------
@@ -271,10 +248,10 @@ def save_on():
     for step in itertools.count(first + 1):
         save(directory, step, step, keep=1)
 last = 0
-for seed in range(4):
+for seed in range(2):
     pid = in_child(save_on)
     while (found(directory) or (0,))[0] == last:
-        time.sleep(0.01)
+        time.sleep(0.01)  # until the child has saved once
     time.sleep(random.Random(seed).uniform(0.0, 0.1))
     os.kill(pid, signal.SIGKILL)
     assert killed(pid)
@@ -285,4 +262,6 @@ for seed in range(4):
 
 
 def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path):
-    run_script(KILLS, tmp_path)
+    command = [sys.executable, "-c", KILLS, str(tmp_path)]  # a process that runs no op of TensorFlow before it forks
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]

@@ -1,4 +1,4 @@
-"""What can't be removed is told, and stops nobody."""
+"""Old checkpoints that can't be removed are reported, and training continues."""
 
 import os
 import shutil
@@ -10,27 +10,7 @@ from checkpoint_lab import fail, model, names, newest, save
 
 from core.checkpoint import files
 from core.telemetry import Telemetry
-
-
-class Screen:
-    """A writer that keeps what it is to show."""
-
-    live = False
-
-    def __init__(self):
-        self.notes = []
-
-    def note(self, text):
-        self.notes.append(text)
-
-    def progress(self, step, figures=None):
-        pass
-
-    def write(self, step, split, figures):
-        pass
-
-    def close(self):
-        pass
+from tests.core.telemetry.test_full_disk import Notes
 
 
 @pytest.fixture
@@ -74,7 +54,7 @@ def test_what_can_not_be_removed_for_real_is_told_once_and_the_others_are_counte
         save(tmp_path, model(), step, keep=9)
     immovable(tmp_path / "step-000000001")
     for _ in range(2):  # starts
-        screen = Screen()
+        screen = Notes()
         warn = Telemetry([screen]).warn_once
         for step in (4, 5, 6, 7):
             save(tmp_path, model(), step, keep=2, warn=warn)
