@@ -28,7 +28,7 @@ class Many(Count):
 
     def loss(self, batch, rng):
         w = tf.stack(self.net.ws)
-        noise = tf.random.uniform([500, 500])
+        noise = rng.uniform([500, 500])
         rows = tf.where(tf.reduce_sum(noise @ noise) > 0.0, tf.ones_like(batch["x"]), 0.0)  # takes a while
         return Loss(-tf.reduce_sum(w) * rows, metrics={"apart": (tf.reduce_max(w) - tf.reduce_min(w)) * rows})
 """
