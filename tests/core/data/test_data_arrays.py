@@ -1,8 +1,5 @@
 """Sources of arrays and `.npz` files: what comes out, and what is refused."""
 
-import subprocess
-import sys
-import textwrap
 import zipfile
 
 import numpy as np
@@ -15,6 +12,7 @@ from hypothesis.extra import numpy as hnp
 from core.data import ArraySource, Source, npz
 from core.data.source import check_feature, check_split
 from core.errors import ConfigurationError, DataError
+from tests.commands import fork_server
 
 RANDOM = np.random.RandomState(0)
 
@@ -65,7 +63,7 @@ def test_a_source_knows_its_length_and_name_and_gathers_inside_a_map():
     np.testing.assert_array_equal(next(iter(mapped))["x"], [4, 5])
 
 
-def test_what_is_done_to_the_arrays_after_the_first_reading_does_not_matter():
+def test_arrays_changed_after_the_first_reading_do_not_matter():
     values = np.ones([3], np.float32)
     source = of(values)
     source.gather([0])
@@ -91,7 +89,7 @@ def test_extremes_are_found_with_an_example_that_has_them(values, read):
 
 
 @pytest.mark.parametrize("values", [np.zeros([3, 2], np.uint8), np.zeros([3], np.float32), np.zeros([3], bool)])
-def test_only_integers_have_extremes(values):
+def test_extremes_are_of_integers_only(values):
     assert of(values).extremes("x") is None
 
 
@@ -200,17 +198,17 @@ def test_a_damaged_npz_file_is_refused(tmp_path, save):
         refused(path, "can't be read")
 
 
-def test_making_a_source_leaves_tensorflow_free_to_make_devices():
-    script = """
-        import numpy as np, tensorflow as tf
-        from core.data import ArraySource, digits, markov, topics
-        sources = [digits("test"), ArraySource({"x": np.arange(3)}, name="mine"), topics("test", 8), markov("test", 8)]
-        [source.spec for source in sources], [source.extremes(next(iter(source.spec))) for source in sources]
-        cpu = tf.config.list_physical_devices("CPU")[0]
-        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-        print(len(tf.config.list_logical_devices("CPU")), sources[1].gather([2])["x"].numpy())
-    """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=False)
+def test_making_a_source_leaves_tensorflow_free_to_make_devices(tmp_path):
+    (tmp_path / "devices.py").write_text("""
+import numpy as np, tensorflow as tf
+from core.data import ArraySource, digits, markov, topics
+sources = [digits("test"), ArraySource({"x": np.arange(3)}, name="mine"), topics("test", 8), markov("test", 8)]
+[source.spec for source in sources], [source.extremes(next(iter(source.spec))) for source in sources]
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+print(len(tf.config.list_logical_devices("CPU")), sources[1].gather([2])["x"].numpy())
+""")
+    done = fork_server().run(command="devices", cwd=tmp_path, timeout=600)
     assert done.stdout.strip() == "2 [2]", done.stderr
 
 

@@ -36,7 +36,7 @@ def test_chunks_that_are_gathered_at_once_come_in_their_order():
     np.testing.assert_array_equal(first(make(parallel_calls=4, first_step=6), 9), first(make(first_step=6), 9))
 
 
-def test_of_a_slow_source_so_many_chunks_are_gathered_at_once_as_it_is_asked_for():
+def test_slow_source_is_gathered_by_parallel_calls():
     meeting, calls = threading.Barrier(3, timeout=60), itertools.count()
 
     class Meeting(Source):
@@ -54,7 +54,7 @@ def test_of_a_slow_source_so_many_chunks_are_gathered_at_once_as_it_is_asked_for
     assert len(list(chunks.take(3))) == 3
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     size=st.integers(1, 50),
     rows=st.integers(1, 7),
@@ -86,8 +86,8 @@ def test_positions_are_the_stream_laid_out_by_step_microbatch_and_replica(
         np.testing.assert_array_equal(found, expected[:, :, replica])
 
 
-@pytest.mark.parametrize("batch", [1, 4, 7, 10, 12, 64])
-def test_each_epoch_visits_each_example_once_whatever_the_batch(batch):
+@pytest.mark.parametrize("batch", [1, 7, 12, 64])
+def test_epoch_visits_each_example_once_whatever_the_batch(batch):
     size, epochs = 30, 4
     steps = -(-size * epochs // batch)
     seen = first(train_chunks(ids(size), global_batch_size=batch, microbatches=1, chunk_steps=1, seed=3), steps)
@@ -95,14 +95,14 @@ def test_each_epoch_visits_each_example_once_whatever_the_batch(batch):
         np.testing.assert_array_equal(np.sort(epoch), np.arange(size))
 
 
-def test_a_batch_spans_two_epochs():
+def test_batch_spans_two_epochs():
     seen = first(train_chunks(ids(10), global_batch_size=4, microbatches=2, chunk_steps=5, seed=0), 1)
     np.testing.assert_array_equal(seen.ravel(), stream(10, 20))
     third = seen[2].ravel()  # positions 8 to 11: the end of one epoch and the beginning of the next
     assert set(third[:2]) == set(range(10)) - set(seen[:2].ravel())
 
 
-@pytest.mark.parametrize(("chunk_steps", "microbatches"), itertools.product([1, 3, 6], [1, 2, 4]))
+@pytest.mark.parametrize(("chunk_steps", "microbatches"), [(1, 4), (3, 2), (6, 1)])
 def test_chunks_and_microbatches_change_neither_examples_nor_rows(chunk_steps, microbatches):
     chunks = train_chunks(
         ids(25), global_batch_size=8, microbatches=microbatches, chunk_steps=chunk_steps, seed=9, origin=5
@@ -112,8 +112,8 @@ def test_chunks_and_microbatches_change_neither_examples_nor_rows(chunk_steps, m
     np.testing.assert_array_equal(seen.reshape(6, 8), stream(25, 53, seed=9)[5:].reshape(6, 8))
 
 
-@pytest.mark.parametrize("replicas", [1, 2, 3, 4, 5])
-def test_the_shards_of_an_epoch_are_the_data_and_overlap_nowhere(replicas):
+@pytest.mark.parametrize("replicas", [2, 3, 5])
+def test_shards_of_an_epoch_are_the_data_and_overlap_nowhere(replicas):
     def shard(replica):
         chunks = train_chunks(
             ids(120), global_batch_size=60, microbatches=1, chunk_steps=2, seed=1, replicas=replicas, replica=replica
@@ -125,8 +125,8 @@ def test_the_shards_of_an_epoch_are_the_data_and_overlap_nowhere(replicas):
     assert not any(one & other for one, other in itertools.combinations(shards, 2))
 
 
-@pytest.mark.parametrize("first_step", [0, 1, 4, 5, 9, 110])
-def test_a_resumed_stream_is_the_uninterrupted_one_from_the_aligned_chunk_on(first_step):
+@pytest.mark.parametrize("first_step", [0, 4, 5, 110])
+def test_resumed_stream_is_the_uninterrupted_one_from_the_aligned_chunk_on(first_step):
     kwargs = {"global_batch_size": 6, "microbatches": 2, "chunk_steps": 5, "seed": 4}
     resumed = first(train_chunks(ids(40), first_step=first_step, **kwargs), 2)
     begin = first_step // 5 * 5
@@ -134,7 +134,7 @@ def test_a_resumed_stream_is_the_uninterrupted_one_from_the_aligned_chunk_on(fir
     np.testing.assert_array_equal(resumed, expected)
 
 
-def test_a_resume_on_other_replicas_goes_on_where_the_run_was():
+def test_resume_on_other_replicas_continues_the_stream():
     alone = first(train_chunks(ids(40), global_batch_size=8, microbatches=1, chunk_steps=2, seed=4), 4)
     four = [
         first(
@@ -155,7 +155,7 @@ def test_a_resume_on_other_replicas_goes_on_where_the_run_was():
     np.testing.assert_array_equal(np.concatenate(four, axis=2), alone[4:])
 
 
-def test_two_iterations_are_equal_and_two_seeds_are_not():
+def test_chunks_are_equal_for_a_seed_and_differ_for_another():
     def make(seed):
         return train_chunks(ids(500), global_batch_size=32, microbatches=1, chunk_steps=10, seed=seed)
 
@@ -203,7 +203,7 @@ def test_synthetic_input_is_the_first_chunk_read_once():
     np.testing.assert_array_equal(chunks, np.broadcast_to(real, chunks.shape))
 
 
-def test_only_a_chunk_or_so_is_read_ahead():
+def test_pipeline_reads_only_a_chunk_or_so_ahead():
     source = Counting()
     iterator = iter(train_chunks(source, global_batch_size=1, microbatches=1, chunk_steps=1, seed=0))
     for _ in range(10):
@@ -212,14 +212,14 @@ def test_only_a_chunk_or_so_is_read_ahead():
 
 
 @pytest.mark.parametrize("make", [train_chunks, eval_chunks])
-def test_nothing_divides_the_data_a_second_time(make):
+def test_auto_sharding_is_off(make):
     settings_ = {"microbatches": 1, "chunk_steps": 1, "seed": 0} if make is train_chunks else {}
     options = make(ids(4), global_batch_size=2, **settings_).options()
     assert options.experimental_distribute.auto_shard_policy == tf.data.experimental.AutoShardPolicy.OFF
     assert options.deterministic
 
 
-def test_reading_leaves_no_copy_of_the_data_in_the_graph():
+def test_gathering_leaves_no_copy_of_the_data_in_the_graph():
     source = ArraySource({"x": np.zeros([1000, 1000], np.uint8)}, name="large")
     indices = tf.TensorSpec([4], tf.int64)
     one, other = (tf.function(source.gather).get_concrete_function(indices) for _ in range(2))
@@ -231,15 +231,15 @@ def test_reading_leaves_no_copy_of_the_data_in_the_graph():
     ("batch", "microbatches", "replicas", "nearest"),
     [(10, 4, 1, 8), (11, 4, 1, 12), (1, 4, 2, 8), (100, 1, 3, 99), (33, 2, 2, 32)],
 )
-def test_a_batch_that_does_not_divide_gets_the_nearest_that_does(batch, microbatches, replicas, nearest):
+def test_batch_that_does_not_divide_gets_the_nearest_that_does(batch, microbatches, replicas, nearest):
     with pytest.raises(ConfigurationError, match=rf"`global_batch_size` is {batch}.*global_batch_size = {nearest}`"):
         train_chunks(
             ids(5), global_batch_size=batch, microbatches=microbatches, chunk_steps=1, seed=0, replicas=replicas
         )
 
 
-@pytest.mark.parametrize("replicas", [1, 2, 3, 9])
-def test_a_batch_of_an_evaluation_holds_the_same_examples_on_any_number_of_replicas(replicas):
+@pytest.mark.parametrize("replicas", [1, 3, 9])
+def test_evaluation_batch_holds_the_same_examples_on_any_number_of_replicas(replicas):
     seen = [[] for _ in range(3)]  # seven, seven and three
     for replica in range(replicas):
         for features, mask in eval_chunks(ids(17), global_batch_size=7, replicas=replicas, replica=replica):
@@ -264,12 +264,12 @@ def test_impossible_counts_are_refused_by_name(wrong, name):
         train_chunks(ids(5), **(settings_ | wrong))
 
 
-def test_a_run_cant_begin_before_its_data():
+def test_run_cannot_begin_before_its_data():
     with pytest.raises(ConfigurationError, match="`consumed` is -8"):
         train_chunks(ids(5), global_batch_size=4, microbatches=1, chunk_steps=2, seed=0, first_step=2, origin=-16)
 
 
-def test_a_larger_batch_goes_on_at_the_same_place():
+def test_larger_batch_continues_at_the_same_position():
     """Ten steps of 4, then steps of 8 from step 10 on: the aligned chunk begins before the data does."""
     chunks = train_chunks(
         ids(100), global_batch_size=8, microbatches=1, chunk_steps=20, seed=0, first_step=10, origin=-40
@@ -278,7 +278,7 @@ def test_a_larger_batch_goes_on_at_the_same_place():
     np.testing.assert_array_equal(first, stream(100, 120, 0)[40:])
 
 
-def test_a_source_that_breaks_its_promise_is_named():
+def test_source_that_breaks_its_spec_is_named():
     class Liar(Counting):
         def gather(self, indices):
             return {"id": tf.cast(indices, tf.int32)}

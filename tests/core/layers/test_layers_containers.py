@@ -1,10 +1,10 @@
 """Containers hand on `rng` and `statistics`; wrappers leave what they wrap alone; recomputing changes no number."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
-import jax
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -26,6 +26,7 @@ from core.layers import (
 )
 from core.random import Rng
 from core.task.statistics import Statistics, commit, refreshed
+from tests.conformance.in_numpy import in_numpy
 
 RNG = Rng.from_seed(14)
 
@@ -60,7 +61,7 @@ def test_a_residual_adds_its_shortcut() -> None:
         Residual(Linear(3, 2, rng=RNG))(x)
 
 
-def test_what_is_not_a_layer_is_named() -> None:
+def test_object_that_is_not_a_layer_is_named() -> None:
     with pytest.raises(TypeError, match="`layers` holds 3"):
         Sequential([tf.nn.relu, 3])  # type: ignore[list-item]
     with pytest.raises(TypeError, match="`fn` of `recompute` is 3"):
@@ -160,21 +161,18 @@ def test_wrappers_leave_the_kernel_alone_and_start_as_they_say(make: Callable[[]
     np.testing.assert_array_equal(spectral.vector, vector)
 
 
-def test_the_vector_follows_its_kernel_as_in_flax() -> None:
+def test_spectral_vector_follows_its_kernel_as_in_flax() -> None:
     spectral = SpectralNorm(Linear(5, 4, rng=RNG), rng=RNG)
     x = RNG.normal([2, 5])
     spectral.layer.w.assign(RNG.fold("new").normal([5, 4]))
     module = nn.SpectralNorm(nn.Dense(4), n_steps=1)
-    state = module.init(jax.random.key(0), x.numpy(), update_stats=False)
     params = {"layer_instance": {"kernel": spectral.layer.w.numpy(), "bias": spectral.layer.b.numpy()}}
-    stats = jax.tree.map(lambda v: v, state["batch_stats"])
-    stats["layer_instance/kernel/u"] = spectral.vector.numpy()[None]
+    vector, sigma = spectral.vector.numpy()[None], np.ones([], np.float32)
+    stats = {"layer_instance/kernel/u": vector, "layer_instance/kernel/sigma": sigma}
+    apply = in_numpy(functools.partial(module.apply, update_stats=True, mutable=["batch_stats"]))
     for _ in range(3):
         commit(refreshed(spectral))
-        _, state = module.apply(
-            {"params": params, "batch_stats": stats}, x.numpy(), update_stats=True, mutable=["batch_stats"]
-        )
-        stats = state["batch_stats"]
+        stats = apply({"params": params, "batch_stats": stats}, x.numpy())[1]["batch_stats"]
         np.testing.assert_allclose(spectral.vector, stats["layer_instance/kernel/u"][0], atol=1e-5)
     for _ in range(60):
         commit(refreshed(spectral))

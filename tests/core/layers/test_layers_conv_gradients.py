@@ -9,11 +9,7 @@ from core.layers.conv_gradients import pays
 from core.random import Rng
 
 RNG = Rng.from_seed(3)
-PADDINGS = {
-    "SAME": "SAME",
-    "VALID": "VALID",
-    "by hand": [(1, 2), (0, 3)],
-}
+PADDINGS = {"SAME": "SAME", "VALID": "VALID", "by hand": [(1, 2), (0, 3)]}
 
 
 def derivatives(convolve, x, w):
@@ -34,16 +30,25 @@ def eigen(monkeypatch):
     monkeypatch.setattr("core.layers.conv_gradients._pywrap_util_port.IsMklEnabled", lambda: False)
 
 
-@pytest.mark.parametrize("padding", PADDINGS.values(), ids=PADDINGS)
-@pytest.mark.parametrize("outputs", [2, 3, 7])
-@pytest.mark.parametrize("window", [(4, 3), (1, 1)])
-@pytest.mark.parametrize("size", [(15, 13), (3, 60)])
-def test_they_are_those_of_tensorflow(padding, outputs, window, size):
+CASES = [  # padding, outputs, window, size: each pair of two of them at least once
+    ("SAME", 2, (4, 3), (15, 13)),
+    ("SAME", 3, (1, 1), (3, 60)),
+    ("SAME", 7, (4, 3), (3, 60)),
+    ("VALID", 2, (1, 1), (3, 60)),
+    ("VALID", 3, (4, 3), (15, 13)),
+    ("VALID", 7, (1, 1), (15, 13)),
+    ("by hand", 2, (4, 3), (15, 13)),
+    ("by hand", 3, (1, 1), (15, 13)),
+    ("by hand", 7, (4, 3), (15, 13)),
+]
+
+
+@pytest.mark.parametrize(("padding", "outputs", "window", "size"), CASES)
+def test_convolution_gradients_are_those_of_tensorflow(padding, outputs, window, size):
+    padding = PADDINGS[padding]
     layer = Conv2D(3, outputs, window, rng=RNG.fold("layer"), padding=padding, bias=False)
     x, w = tf.cast(RNG.fold("x").normal([2, *size, 3]), tf.float64), tf.cast(layer.w, tf.float64)
     pads = padding if isinstance(padding, str) else [(0, 0), *padding, (0, 0)]
-    if padding != "SAME" and size[0] < window[0]:
-        pads, layer = "SAME", Conv2D(3, outputs, window, rng=RNG.fold("layer"), bias=False)
 
     @tf.function(input_signature=[tf.TensorSpec(x.shape, tf.float64), tf.TensorSpec(w.shape, tf.float64)])
     def ours(x, w):
@@ -55,7 +60,7 @@ def test_they_are_those_of_tensorflow(padding, outputs, window, size):
 
 
 @pytest.mark.parametrize("outputs", [2, 7])
-def test_what_comes_back_may_be_slices_or_of_a_size_known_late(outputs):
+def test_incoming_gradient_may_be_slices_or_of_a_size_known_late(outputs):
     layer = Conv2D(3, outputs, 3, rng=RNG.fold("layer"))
     x, order = RNG.fold("x").normal([2, 12, 12, 3]), tf.constant([1, 1, 0])
 
@@ -84,7 +89,7 @@ def test_what_comes_back_may_be_slices_or_of_a_size_known_late(outputs):
             np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_where_they_are_used(monkeypatch):
+def test_custom_gradients_are_used_by_size(monkeypatch):
     x, w = tf.zeros([2, 12, 12, 3]), tf.zeros([3, 3, 3, 4])
     assert pays(x, w)
     assert not pays(x[:, :11], w)  # too few outputs

@@ -26,7 +26,7 @@ def moved(optimizer, gradient=1.0, value=None):
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_every_rule_that_has_a_rate_names_that_of_its_last_update(name):
+def test_last_rate_of_every_rule_is_that_of_its_last_update(name):
     optimizer = small(getattr(optimizers, name)(SCHEDULE))
     read = last_rates(optimizer)
     seen = [read()]

@@ -53,7 +53,7 @@ def test_a_slot_keeps_its_name_when_its_parameter_changes_groups() -> None:
     assert one.variables.keys() == other.variables.keys() >= {"groups/adamw/m/head/w", "groups/adamw/v/b"}
 
 
-def test_what_a_group_shares_is_its_own() -> None:
+def test_group_has_its_own_shared_slots() -> None:
     rule = groups({"head/*": schedule_free_adamw(0.1)}, otherwise=schedule_free_adamw(0.2))
     made = optimizer(rule)
     update(made, 2)
@@ -61,7 +61,7 @@ def test_what_a_group_shares_is_its_own() -> None:
     assert rates == pytest.approx({".group_0": 0.1, ".group_1": 0.2})
 
 
-def test_each_group_has_its_shadow_and_the_rest_its_weights() -> None:
+def test_groups_have_their_shadows_and_the_rest_its_weights() -> None:
     made = optimizer(groups({"head/*": chain(sgd(0.1), ema(0.5))}, otherwise=sgd(0.1)))
     after = update(made, 2)
     shadow = made.shadow()

@@ -2,8 +2,6 @@
 
 import doctest
 import pathlib
-import subprocess
-import sys
 import textwrap
 
 import numpy as np
@@ -26,6 +24,7 @@ from core.optimizers import (
     stateful,
     stateless,
 )
+from tests.commands import fork_server
 
 
 def parameters() -> dict[str, tf.Variable]:
@@ -192,7 +191,7 @@ def test_replicas_apply_kernels_under_a_flag_as_one_device_does(tmp_path: pathli
         print("equal")
     """)
     (tmp_path / "replicas.py").write_text(script)
-    done = subprocess.run([sys.executable, tmp_path / "replicas.py"], capture_output=True, text=True, check=False)
+    done = fork_server().run(command="replicas", cwd=tmp_path, timeout=600)
     assert done.stdout.strip() == "equal", done.stderr[-2000:]
 
 
