@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from core.graphs import everything
 from core.module import named_variables
 from core.random import Rng
 from core.task import Batch, Task
@@ -25,6 +26,8 @@ STEPS = (
 )  # of finite differences, along a direction of length one; a bend may ask for short ones
 SHARE = 0.05  # of a slope that the gradient may miss
 ROUNDING = 2e-7  # of a loss, which a short step makes much of
+NARROW = {tf.bfloat16: 2.0**-7, tf.float16: 2.0**-10}  # the same, where a step computes in these,
+WIDE_STEPS = (0.3, 0.2, 0.1)  # and what it takes there to see a slope at all
 
 
 def assert_gradients(task: Task, batch: Batch, *, except_for: Sequence[str] = (), seed: int = 0) -> None:
@@ -115,6 +118,7 @@ def _check_slope(step: Step, path: str, variable: tf.Variable, gradient: np.ndar
     direction = gradient / np.linalg.norm(gradient) + 0.7 * random / np.linalg.norm(random)
     direction /= np.linalg.norm(direction)
     expected = float(np.sum(gradient * direction, dtype=np.float64))
+    rounding = max([ROUNDING, *(NARROW.get(x.dtype, 0.0) for op in everything(step.operations) for x in op.outputs)])
     with kept([variable]):
         start = variable.numpy()
 
@@ -126,10 +130,10 @@ def _check_slope(step: Step, path: str, variable: tf.Variable, gradient: np.ndar
             return (means[0] - means[1]) / (2.0 * size)
 
         slopes = list[float]()
-        for size in STEPS:
+        for size in STEPS if rounding == ROUNDING else WIDE_STEPS:
             slopes.append(slope(size))
             error = abs(slopes[-1] - expected)
-            if error <= SHARE * max(abs(slopes[-1]), abs(expected)) + ROUNDING * max(1.0, abs(mean)) / size:
+            if error <= SHARE * max(abs(slopes[-1]), abs(expected)) + rounding * max(1.0, abs(mean)) / size:
                 return
     fine = slopes[-2]
     spread = min(abs(fine - slopes[-1]), abs(fine - slopes[-3]))
