@@ -10,26 +10,47 @@ import pytest
 
 from tests.commands import CHECKOUT
 
+TEXT = (CHECKOUT / "CONTRIBUTING.md").read_text()
 PAGES = [CHECKOUT / "README.md", CHECKOUT / "CONTRIBUTING.md", *sorted((CHECKOUT / "docs").glob("*.md"))]
 
 
-def test_the_first_change_passes_its_tests(tmp_path):
-    text = (CHECKOUT / "CONTRIBUTING.md").read_text()
-    (patch,) = re.findall(r"<!-- patch -->\n```diff\n(.*?)```", text, re.DOTALL)
-    (commands,) = re.findall(r"<!-- run -->\n```sh\n(.*?)```", text, re.DOTALL)
+@pytest.fixture(scope="module")
+def changed(tmp_path_factory):
+    """Makes the first change in a copy of what it touches; returns what runs a command there."""
+    folder = tmp_path_factory.mktemp("change")
+    (patch,) = re.findall(r"<!-- patch -->\n```diff\n(.*?)```", TEXT, re.DOTALL)
     for name in ("core", "tests/conformance"):
-        shutil.copytree(CHECKOUT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(CHECKOUT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "tests/__init__.py", "tests/conftest.py", "tests/commands.py", "docs/parts.md"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        shutil.copy(CHECKOUT / name, tmp_path / name)
-    copy = {"PYTHONPATH": str(tmp_path), "GIT_CEILING_DIRECTORIES": str(tmp_path.parent), "PYTEST_ADDOPTS": "-n 0"}
+        (folder / name).parent.mkdir(exist_ok=True)
+        shutil.copy(CHECKOUT / name, folder / name)
+    copy = {"PYTHONPATH": str(folder), "GIT_CEILING_DIRECTORIES": str(folder.parent), "PYTEST_ADDOPTS": "-n 0"}
     kept = {key: x for key, x in os.environ.items() if not key.startswith("PYTEST")}
-    for command in ("git apply -", commands):
+
+    def run(command):
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", command],
-            cwd=tmp_path, env={**kept, **copy}, input=patch, capture_output=True, text=True, timeout=300, check=False,
+            cwd=folder, env={**kept, **copy}, input=patch, capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
         assert done.returncode == 0, (command, done.stdout[-2000:], done.stderr[-2000:])
+
+    run("git apply -")
+    return run
+
+
+(COMMANDS,) = re.findall(r"<!-- run -->\n```sh\n(.*?)```", TEXT, re.DOTALL)
+
+
+def test_first_change_applies_and_passes_the_linter(changed):
+    linted = [line for line in COMMANDS.splitlines() if line.startswith("ruff ")]
+    assert len(linted) == 2
+    for line in linted:
+        changed(line)
+
+
+@pytest.mark.long
+def test_first_change_passes_its_tests(changed):
+    changed(COMMANDS)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

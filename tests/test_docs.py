@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from tests.commands import CHECKOUT, environment
+from tests.commands import CHECKOUT, environment, fork_server
 from tests.pages import bash, blocks, commands
 
 PAGES = sorted(path.name for path in (CHECKOUT / "docs").glob("*.md"))
@@ -43,18 +43,26 @@ READ = [CHECKOUT / name for name in ("README.md", "CONTRIBUTING.md")] + [CHECKOU
 
 
 @pytest.mark.parametrize("page", [pytest.param(p, marks=[pytest.mark.long] if p in LONG else []) for p in PAGES])
-def test_a_page_runs_from_top_to_bottom(page, tmp_path):
+def test_page_runs_from_top_to_bottom(page, tmp_path):
     """`<!-- file: NAME -->` or `<!-- from: PATH -->` writes a block, `<!-- run -->` runs it, all in one new folder."""
     for block in commands((CHECKOUT / "docs" / page).read_text(), tmp_path):
-        done = subprocess.run(
-            bash(block.text),
-            cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=600, check=False,
-        )  # fmt: skip
+        script = re.fullmatch(r"python (\w+)\.py\n", block.text)
+        done = run_script(script[1], tmp_path) if script else run_block(block.text, tmp_path)
         assert done.returncode == 0, (block.text, done.stdout[-2000:], done.stderr[-2000:])
 
 
+def run_script(name, folder):
+    """Runs a file without arguments in a fork, which needn't import TensorFlow again."""
+    return fork_server().run(command=name, cwd=folder, timeout=600)
+
+
+def run_block(text, folder):
+    settings = {"env": environment(), "capture_output": True, "text": True, "timeout": 600, "check": False}
+    return subprocess.run(bash(text), cwd=folder, **settings)
+
+
 @pytest.mark.parametrize("page", READ, ids=lambda page: page.name)
-def test_a_block_is_the_file_that_it_comes_from(page):
+def test_block_is_the_file_that_it_comes_from(page):
     for block in blocks(page.read_text()):
         if block.source:
             same = block.text == (CHECKOUT / block.source).read_text()
@@ -82,7 +90,7 @@ def test_modes_and_flags_in_the_readme_exist():
     assert listed == set(MODES)
 
 
-def test_exit_codes_are_the_same_everywhere():
+def test_exit_codes_are_the_same_on_every_page():
     from core.errors import EXIT_CODES
 
     listed = ", ".join(f"{code} {text}" for code, text in EXIT_CODES.items())
@@ -100,7 +108,7 @@ def test_ci_runs_the_commands_of_the_readme():
     assert found == [train, "pip install -e '.[dev]' && pytest"]
 
 
-def test_each_promise_names_a_test_that_exists():
+def test_promises_name_tests_that_exist():
     table = (CHECKOUT / "docs" / "reliability.md").read_text().partition("## Promises")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (.*?) \| `(tests/\S+?\.py)::(test_\w+)` \|$", table, re.MULTILINE)
     assert len(rows) > 10

@@ -47,7 +47,7 @@ def test_the_reference_has_all_that_a_package_exports_with_its_docstring(package
             assert re.search(alone, inspect.getsource(importlib.import_module(home)), re.MULTILINE), f"`{place}`"
 
 
-def test_what_pages_import_from_a_module_of_its_own_is_in_the_reference():
+def test_reference_has_what_pages_import_from_a_module():
     exported = {place for _, names in PUBLIC.values() for place in names.values()}
     for page in [CHECKOUT / "README.md", *(CHECKOUT / "docs").glob("*.md")]:
         if page.name == "architecture.md":  # shows a file of Tapeloop's own
