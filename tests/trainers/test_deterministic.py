@@ -22,12 +22,16 @@ def bits(workdir):
     return {path: variable.sha256 for path, variable in saved.variables.items()}
 
 
-@pytest.mark.parametrize("flags", [pytest.param(None, id="linear"), pytest.param(CONVNET, marks=pytest.mark.long)])
+TWO = [f"--gin_file={CONFIGS / 'runtime' / 'mirrored.gin'}", "--gin_param=mirrored.replicas = 2"]
+
+
+@pytest.mark.parametrize(
+    "flags", [pytest.param(TWO, id="replicas"), pytest.param(CONVNET, id="convolutions", marks=pytest.mark.long)]
+)
 def test_two_runs_end_in_the_same_bits(flags, tmp_path):
-    flags = flags or [write_task(tmp_path)]
-    where = (f"--gin_file={CONFIGS / 'runtime' / 'mirrored.gin'}", "--gin_param=mirrored.replicas = 2")
+    task = [write_task(tmp_path)] if flags is TWO else []
     for workdir in ("one", "other"):
-        done = run(*flags, *where, ON, f"--workdir={workdir}", cwd=tmp_path)
+        done = run(*task, *flags, ON, f"--workdir={workdir}", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
     assert bits(tmp_path / "one") == bits(tmp_path / "other")
 
