@@ -51,7 +51,7 @@ def case(*, parts, hooks=None, fixed=0.0, chunk_steps=10, settings=None, devices
     return Case(times, settings, chunk_steps=chunk_steps, devices=devices, **kind)
 
 
-def test_what_is_less_than_a_fifth_of_a_step_is_no_bottleneck_and_the_largest_is_named():
+def test_bottleneck_is_the_largest_part_from_a_fifth_of_a_step_on():
     assert case(parts={WAIT: 0.19, HOST: 0.19, SKEW: 0.19, COLLECTIVES: 0.19}).verdict().kind == "none"
     assert case(parts={WAIT: 0.11, BESIDE: 0.1}).verdict().kind == "input"
     assert case(parts={WAIT: 0.3, HOST: 0.4}).verdict().kind == "host"
@@ -92,7 +92,7 @@ def test_chunks_are_made_longer_where_calls_and_no_hooks_are_what_takes_time():
     assert not verdict.remedies
 
 
-def test_what_a_phase_sends_is_named_and_narrower_gradients_are_tried_once():
+def test_collectives_are_named_by_phase_and_narrower_gradients_are_tried_once():
     two = {"devices": ("CPU:0", "CPU:1"), "parts": {COLLECTIVES: 0.5}}
     verdict = case(**two).verdict()
     assert "in `g` each hands in 1000 bytes" in verdict.sentence

@@ -21,7 +21,7 @@ def figures(kinds, chain):
     return Figures(**{name: Counter() for name in names}, work=Counter({TURNS: 5}), kinds=kinds, chain=chain)
 
 
-def test_what_is_not_measured_computes_or_reads_and_writes_and_is_started():
+def test_operations_not_measured_compute_or_read_and_write_and_are_started():
     assert SPEEDS.supposed(LARGE) == pytest.approx((3.0 + 1e-4, 3.0 + 2e-4))
     assert SPEEDS.supposed(SMALL) == pytest.approx((0.01 + 1e-4, 0.01 + 2e-4))
 
@@ -53,7 +53,7 @@ def test_operations_are_measured_by_themselves_but_for_one_that_ones_are_nothing
     assert all(seconds.among > 0 and seconds.alone > 0 for seconds in found.values())
 
 
-def test_what_going_round_takes_is_no_part_of_an_operation_and_a_short_one_has_a_share_of_a_core(monkeypatch):
+def test_loop_time_is_no_part_of_an_operation_and_a_short_one_has_a_share_of_a_core(monkeypatch):
     asked = Operand(tf.float32, (), None)
     kinds = {Kind(name, (), (asked,), 0, size): 1.0 for name, size in (("Exp", 10**6), ("Sin", 10**6), ("Cos", 8))}
     exp, sin, cos = kinds
@@ -69,7 +69,7 @@ def test_what_going_round_takes_is_no_part_of_an_operation_and_a_short_one_has_a
     assert found[cos] == pytest.approx((7e-6 / 2 + 5e-7, 7e-6 + 2.5e-7))
 
 
-def test_nobody_waits_for_ever_nor_is_what_finds_no_room_abreast_done_again(kinds, monkeypatch):
+def test_measuring_ends_in_time_and_skips_what_finds_no_room(kinds, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(measuring, "LARGE", 1)
         assert not measured_seconds(kinds, kinds, SPEEDS, CPU)

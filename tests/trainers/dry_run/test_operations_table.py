@@ -48,6 +48,6 @@ def test_blocks_are_told_together_where_they_are_many(depth, expected):
     assert "net/blocks/*/up" in told(operations, alike=True)
 
 
-def test_what_is_too_deep_for_a_page_is_counted_above():
+def test_modules_too_deep_for_a_page_are_counted_above():
     operations = {Place(f"a/{'bc'[i % 2]}/part_{i}", FORWARD): 2 for i in range(ROWS + 1)}
     assert told(operations) == {"a/b": ["13", "13"], "a/c": ["12", "12"], "together": ["25", "25"]}

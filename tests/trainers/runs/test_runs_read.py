@@ -87,7 +87,7 @@ def test_a_run_is_heard_of_when_it_last_wrote(tmp_path, name):
     assert read_run(path).heard == (path / name).stat().st_mtime > 1000.0
 
 
-def test_who_holds_the_lock_is_running_and_looking_takes_no_lock(tmp_path, monkeypatch):
+def test_run_that_holds_its_lock_is_running_and_looking_takes_no_lock(tmp_path, monkeypatch):
     path = write_run(tmp_path / "a")
     workdir = Workdir(path)
     workdir.lock()
@@ -118,7 +118,7 @@ def test_a_process_that_can_not_be_asked_about_its_lock_is_believed(tmp_path, mo
         assert read_run(path).state == state, line
 
 
-def test_what_is_cut_off_or_no_number_is_no_damage(tmp_path):
+def test_lines_cut_off_or_without_a_number_are_no_damage(tmp_path):
     path = write_run(tmp_path / "a", losses={**LOSSES, 400: math.nan})
     with (path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 500, "split": "eval", "lo')
@@ -176,7 +176,7 @@ def test_pipes_are_not_waited_for(tmp_path):
 
 
 @pytest.mark.parametrize("name", [*SIGNS, "config", "warnings.jsonl", "checkpoints"])
-def test_what_may_not_be_read_is_named_and_the_rest_is_read(tmp_path, name):
+def test_file_that_may_not_be_read_is_named_and_the_rest_is_read(tmp_path, name):
     path = write_run(tmp_path / "runs" / "a")
     if not (path / name).exists():
         (path / name).touch()
