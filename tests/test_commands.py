@@ -3,13 +3,12 @@
 import os
 import re
 import subprocess
-import time
 
 import pytest
 
 from core.distribution import mesh
 from core.distribution.mesh_devices import make_mesh
-from tests.commands import CONFIGS, ForkServer, environment, fork_server, run, run_process
+from tests.commands import ForkServer, environment, fork_server, run, run_process
 
 ENDINGS = {
     "returns": "",
@@ -27,7 +26,7 @@ ENDINGS = {
     "name",
     [name if name == "fails" else pytest.param(name, marks=pytest.mark.long) for name in ENDINGS],
 )
-def test_a_fork_ends_as_a_process_does(name, tmp_path):
+def test_fork_ends_as_a_process_does(name, tmp_path):
     (tmp_path / "mine.py").write_text(ENDINGS[name])
     (tmp_path / "mine.gin").write_text("import mine\nTrainer.stps = 3\n")
     forked, real = (way("--gin_file=mine.gin", cwd=tmp_path) for way in (run, run_process))
@@ -40,7 +39,7 @@ def last_line(stderr):
     return [x for x in stderr.splitlines() if not re.match(r"WARNING: All log messages|[IWE]\d{4} ", x)][-1:]
 
 
-def test_a_command_that_takes_too_long_is_ended_and_the_next_one_runs(tmp_path):
+def test_command_that_takes_too_long_is_ended(tmp_path):
     (tmp_path / "mine.py").write_text("import os, time; print(os.getpid(), flush=True); time.sleep(600)")
     (tmp_path / "mine.gin").write_text("import mine\n")
     with pytest.raises(subprocess.TimeoutExpired) as late:
@@ -57,25 +56,21 @@ def test_other_settings_of_tensorflow_have_a_process_of_their_own(tmp_path, monk
     assert run("--mode=trian", cwd=tmp_path).returncode == 2
 
 
-def test_a_mesh_of_this_process_is_no_other_setting(monkeypatch):
+def test_mesh_of_this_process_is_no_other_setting(monkeypatch):
     monkeypatch.delenv("DTENSOR_USE_ALL_TO_ALL_RELAYOUT", raising=False)
     before = environment()
     make_mesh(mesh(batch=1))
     assert environment() == before
 
 
-def test_the_server_ends_with_whoever_asks_it(tmp_path):
+def test_fork_server_ends_with_its_client(tmp_path):
     server = ForkServer()
-    done = server.run(f"--gin_file={CONFIGS / 'digits_linear.gin'}", "--mode=summary", cwd=tmp_path, timeout=300.0)
-    assert done.returncode == 0
+    assert server.run("--mode=trian", cwd=tmp_path, timeout=300.0).returncode == 2
     server.process.stdin.close()
-    until = time.monotonic() + 60
-    while server.process.poll() is None and time.monotonic() < until:
-        time.sleep(0.05)
-    assert server.process.returncode == 0
+    assert server.process.wait(60) == 0
 
 
-def test_a_forked_launch_starts_forks_that_end_as_processes_do(tmp_path):
+def test_forked_launch_starts_forks_that_end_as_processes_do(tmp_path):
     (tmp_path / "mine.py").write_text(ENDINGS["fails"])
     (tmp_path / "mine.gin").write_text("import mine\n")
     streams = {name: tmp_path / name for name in ("stdout", "stderr")}
