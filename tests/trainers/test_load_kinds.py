@@ -1,4 +1,4 @@
-"""Runs of every kind, of one device and of many, are loaded onto one, and evaluate to the figures that they wrote."""
+"""Runs of every kind, on one device and on many, are loaded onto one, and evaluate to the metrics that they wrote."""
 
 import json
 import warnings
@@ -9,12 +9,10 @@ import pytest
 import trainers
 from tests.commands import CONFIGS, run
 
-EACH = ["digits_ddpm", "digits_gan", "digits_pix2pix", "digits_simclr", "digits_vae"]
-
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", [*EACH, "text_markov"])
-def test_every_kind_of_run_evaluates_as_it_did(name, tmp_path):
+@pytest.mark.parametrize("name", ["digits_ddpm", "digits_gan", "digits_vae", "text_markov"])
+def test_loaded_run_of_each_kind_evaluates_as_it_did(name, tmp_path):
     few = [f"--gin_param={x}" for x in ("Trainer.steps = 2", "Trainer.chunk_steps = None", "Trainer.hooks = []")]
     done = run(f"--gin_file={CONFIGS / name}.gin", *few, "--workdir=run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -25,12 +23,11 @@ def test_every_kind_of_run_evaluates_as_it_did(name, tmp_path):
 @pytest.mark.parametrize(
     ("name", "more"),
     [
-        ("mirrored", []),
         ("mesh", []),
         ("local_steps", ["Trainer.local_steps = 2", "Trainer.evaluate_every = None", "Trainer.log_every = None"]),
     ],
 )
-def test_a_run_of_many_devices_is_loaded_onto_one(name, more, tmp_path):
+def test_run_on_many_devices_is_loaded_onto_one(name, more, tmp_path):
     files = [f"--gin_file={CONFIGS / each}.gin" for each in ("digits_gan", f"runtime/{name}")]
     few = [f"--gin_param={x}" for x in ("Trainer.steps = 4", "Trainer.hooks = []", *more)]
     done = run(*files, *few, "--workdir=run", cwd=tmp_path)

@@ -21,7 +21,7 @@ SMALL = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in config_names() if name not in REFUSED_ON_MESHES])
-def test_a_configuration_is_the_same_on_a_mesh(name, tmp_path):
+def test_configuration_is_the_same_on_a_mesh(name, tmp_path):
     """Two steps, with dropout where there can be some, and an evaluation whose last batch is smaller."""
     subject = configured(CONFIGS / f"{name}.gin", tmp_path, SMALL.get(name, ()))
     batch = {key: np.asarray(x) for key, x in subject.batch.items()}
@@ -43,14 +43,14 @@ def test_a_configuration_is_the_same_on_a_mesh(name, tmp_path):
     assert evaluations[1] == pytest.approx(evaluations[0], rel=1e-5, abs=1e-5)
 
 
+ELSEWHERE = ("digits_ddpm", "cyclegan", "digits_gan_by_batch_size", "digits_gan_sampling_on_every_replica")
+
+
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=[pytest.mark.long] if name == "digits_ddpm" else [])
-        for name in sorted(REFUSED_ON_MESHES)
-    ],
+    [pytest.param(name, marks=pytest.mark.long if name in ELSEWHERE else []) for name in sorted(REFUSED_ON_MESHES)],
 )
-def test_a_configuration_that_can_not_be_on_a_mesh_is_refused(name, tmp_path):
+def test_configuration_that_cannot_be_on_a_mesh_is_refused(name, tmp_path):
     flags = [f"--gin_file={CONFIGS / path}.gin" for path in (name, "runtime/mesh")]
     if name == "cyclegan":
         write_images(tmp_path)
@@ -59,6 +59,6 @@ def test_a_configuration_that_can_not_be_on_a_mesh_is_refused(name, tmp_path):
     refused(*flags, cwd=tmp_path, exit_code=2, says=[REFUSED_ON_MESHES[name]])
 
 
-def test_the_page_on_meshes_names_what_is_refused():
+def test_docs_name_the_configurations_that_meshes_refuse():
     page = (CHECKOUT / "docs" / "model-parallel.md").read_text()
     assert [name for name in REFUSED_ON_MESHES if f"`{name}`" not in page] == []
