@@ -1,9 +1,9 @@
-"""Runs that train on a stream: exact when they go on, however they are cut up; refused where it is another."""
+"""Runs that train on a stream: they resume exactly, in any chunks, and another stream is refused."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from trainer_lab import Crash, hashes, newest, train
+from trainer_lab import Crash, hashes, newest, train, untrained
 from trainer_lab import make as make_trainer
 
 from core.data import Stream, digits
@@ -18,7 +18,7 @@ ARRAYS = {key: x.numpy() for key, x in PLAIN.gather(tf.range(len(PLAIN), dtype=t
 
 
 def shuffled_digits(seed, epoch, count=300):
-    """So few that a run comes to the fifth epoch."""
+    """Yields so few examples that a run comes to the fifth epoch."""
     for i in np.random.RandomState([seed, epoch]).permutation(count):
         yield {key: x[i] for key, x in ARRAYS.items()}
 
@@ -29,7 +29,7 @@ def as_dataset(seed, epoch):
 
 
 class Order(Task):
-    """Keeps a mean of images that hangs on which step had which."""
+    """Keeps a mean of images that depends on which step had which."""
 
     def __init__(self, *, rng):
         super().__init__()
@@ -46,28 +46,50 @@ def make(*arguments, **settings):
     return make_trainer(*arguments, task=Order, **settings)
 
 
-def resumed(tmp_path, name, stream, *, first, then):
-    """A run of 20 steps that goes on, once it has ended, by other settings."""
-    train(make(tmp_path, name, source=stream(), steps=20, **first))
-    trainer = make(tmp_path, name, source=stream(), **then)
-    trainer.state.restore(newest(trainer))
+def read(trainer):
+    """Runs the loop on steps that train nothing, so that nothing is traced."""
+    trainer.program = untrained
+    train(trainer)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    trainer = make(tmp_path_factory.mktemp("whole"), source=Stream(shuffled_digits))
+    train(trainer)
     return trainer
 
 
-@pytest.mark.parametrize(("function", "shuffle"), [(shuffled_digits, None), (as_dataset, 50)])
-def test_a_run_that_goes_on_ends_in_the_same_bits(tmp_path, function, shuffle):
-    def stream():
-        return Stream(function, shuffle=shuffle)
+@pytest.fixture(scope="module")
+def step_20(tmp_path_factory):
+    """Returns the checkpoint of a run that crashed ten steps later."""
+    settings = {"checkpoint_every": 20, "hooks": [Crash(30)], "source": Stream(shuffled_digits)}
+    trainer = make(tmp_path_factory.mktemp("crashed"), **settings)
+    with pytest.raises(RuntimeError, match="crash"):
+        train(trainer)
+    return newest(trainer)
 
-    whole = make(tmp_path, "whole", source=stream())
+
+def test_resumed_run_ends_in_the_same_bits_with_other_chunks(whole, step_20, tmp_path):
+    resumed = make(tmp_path, source=Stream(shuffled_digits), chunk_steps=8, log_every=40)
+    resumed.state.restore(step_20)
+    train(resumed)
+    assert hashes(resumed) == hashes(whole)
+    assert newest(resumed).extra["stream"] == newest(whole).extra["stream"]
+
+
+def test_resumed_run_on_a_shuffled_dataset_ends_in_the_same_bits(tmp_path):
+    stream = Stream(as_dataset, shuffle=50)
+    whole = make(tmp_path, "whole", source=stream, checkpoint_every=20, chunk_steps=5)
     train(whole)
-    again = resumed(tmp_path, "cut", stream, first={"chunk_steps": 5}, then={"chunk_steps": 8, "log_every": 40})
-    train(again)
-    assert hashes(again) == hashes(whole)
-    assert newest(again).extra["stream"] == newest(whole).extra["stream"]
+    resumed = make(tmp_path, "resumed", source=Stream(as_dataset, shuffle=50), chunk_steps=8, log_every=40)
+    resumed.state.restore(newest(whole, up_to=20))
+    assert resumed.step == 20
+    train(resumed)
+    assert hashes(resumed) == hashes(whole)
+    assert newest(resumed).extra["stream"] == newest(whole).extra["stream"]
 
 
-def test_neither_replicas_nor_microbatches_nor_chunks_change_what_a_step_sees(tmp_path):
+def test_replicas_microbatches_and_chunks_do_not_change_the_examples_of_a_step(tmp_path):
     stream = Stream(shuffled_digits)
     plain = make(tmp_path, source=stream, chunk_steps=1)
     expected = {step: plain.input.batch_of(step)["label"].numpy().reshape(-1).tolist() for step in (0, 7, 13)}
@@ -83,25 +105,24 @@ def test_neither_replicas_nor_microbatches_nor_chunks_change_what_a_step_sees(tm
     assert plain.input.examples_of(7).tolist() == [list(range(7 * 32, 8 * 32))]
 
 
-def test_two_replicas_go_on_as_one_did_with_another_batch_size(tmp_path):
-    def stream():
-        return Stream(shuffled_digits)
-
-    settings = {"chunk_steps": 5, "global_batch_size": 16, "steps": 45, "log_every": 15}
-    on_two = resumed(tmp_path, "a", stream, first={}, then={**settings, "strategy": mirrored(replicas=2)})
-    on_one = resumed(tmp_path, "b", stream, first={}, then=settings)
-    for trainer in (on_two, on_one):
+def test_run_resumes_on_two_replicas_as_on_one_with_another_batch_size(step_20, tmp_path):
+    kept, seen = [], 20 * 32 + 25 * 16
+    for replicas in (1, 2):
+        settings = {"strategy": mirrored(replicas=replicas)} if replicas > 1 else {}
+        settings |= {"chunk_steps": 5, "global_batch_size": 16, "steps": 45, "log_every": None}
+        trainer = make(tmp_path, str(replicas), source=Stream(shuffled_digits), **settings)
+        trainer.state.restore(step_20)
         assert trainer.input.examples_before(20) == 20 * 32
         assert trainer.input.examples_of(20)[0, 0] == 20 * 32
-        train(trainer)
-    assert newest(on_two).extra["stream"] == newest(on_one).extra["stream"]
-    seen = 20 * 32 + 25 * 16
-    assert newest(on_two).examples == seen
-    assert len(newest(on_two).extra["stream"]["marks"]) == seen.bit_length()
+        read(trainer)
+        assert newest(trainer).examples == seen
+        kept.append(newest(trainer).extra["stream"])
+    assert kept[0] == kept[1]
+    assert len(kept[0]["marks"]) == seen.bit_length()
 
 
 def otherwise(count):
-    """The same stream up to `count` examples of the first epoch, and then another."""
+    """Returns the same stream up to `count` examples of the first epoch, and then another."""
 
     def stream(seed, epoch):
         for i, example in enumerate(shuffled_digits(seed, epoch)):
@@ -111,63 +132,48 @@ def otherwise(count):
 
 
 @pytest.mark.parametrize(("count", "where"), [(0, "0 to 0"), (200, "128 to 255"), (300, "256 to 511")])
-def test_a_stream_that_does_not_repeat_is_refused(tmp_path, count, where):
-    streams = iter([Stream(shuffled_digits), Stream(otherwise(count))])
-    trainer = resumed(tmp_path, "run", lambda: next(streams), first={}, then={"steps": 60})
+def test_stream_that_does_not_repeat_is_refused(step_20, tmp_path, count, where):
+    trainer = make(tmp_path, source=Stream(otherwise(count)), steps=60)
+    trainer.state.restore(step_20)
     with pytest.raises(DataError, match=f"doesn't repeat: of its examples number {where}, .*replay=False") as error:
         train(trainer)
     assert error.value.exit_code == 4
 
 
-def test_a_stream_that_is_not_replayed_goes_on_with_an_epoch_of_its_own(tmp_path, capsys):
+def test_stream_that_is_not_replayed_resumes_with_a_new_epoch(step_20, tmp_path, capsys):
     made = []
 
     def live(seed, epoch):
         made.append(epoch)
         return otherwise(7 * len(made))(seed, epoch)
 
-    def stream():
-        return Stream(live, replay=False)
-
-    trainer = resumed(tmp_path, "run", stream, first={}, then={"steps": 40})
-    began = newest(trainer).extra["stream"]["epoch"] + 1
+    trainer = make(tmp_path, "run", source=Stream(live, replay=False), log_every=None)
+    trainer.state.restore(step_20)
+    began = step_20.extra["stream"]["epoch"] + 1
     assert f"isn't replayed: after 640 examples the run goes on with epoch {began}." in capsys.readouterr().out
     made.clear()
-    train(trainer)
+    read(trainer)
     assert made[0] == began
     assert newest(trainer).examples == 1280
     kept = newest(trainer).extra["stream"]
     assert (kept["first_epoch"], kept["began_at"]) == (began, 640)
-    # What follows does repeat: from there on it can be replayed again, without what came before.
-    trainer = make(tmp_path, "run", source=Stream(live), steps=60)
+    # The rest does repeat: from there on it can be replayed, without what came before.
+    trainer = make(tmp_path, "run", source=Stream(live), steps=60, log_every=None)
     trainer.state.restore(newest(trainer))
     made.clear()
-    train(trainer)
+    read(trainer)
     assert made[0] == began
     assert newest(trainer).extra["stream"]["marks"][:10] == kept["marks"][:10]
 
 
-def test_what_a_function_raises_is_its_own(tmp_path):
+def test_error_of_a_users_function_is_raised_as_it_is(tmp_path):
     def breaks(seed, epoch):
         yield from shuffled_digits(seed, epoch)
         raise LookupError("the disk of the user")
 
     with pytest.raises(LookupError, match="the disk of the user") as error:
-        train(make(tmp_path, source=Stream(breaks)))
+        read(make(tmp_path, source=Stream(breaks), log_every=None))
     assert "breaks" in [entry.name for entry in error.traceback]
-
-
-def test_a_run_that_ends_by_an_exception_goes_on(tmp_path):
-    def stream():
-        return Stream(shuffled_digits)
-
-    train(make(tmp_path, "whole", source=stream()))
-    with pytest.raises(RuntimeError, match="crash"):
-        train(make(tmp_path, "cut", source=stream(), checkpoint_every=10, hooks=[Crash(20)]))
-    again = make(tmp_path, "cut", source=stream(), checkpoint_every=10)
-    again.state.restore(newest(again))
-    train(again)
-    assert hashes(again) == hashes(make(tmp_path, "whole", source=stream()))
 
 
 def test_synthetic_input_reads_the_first_chunk_alone(tmp_path):
@@ -186,7 +192,7 @@ def test_synthetic_input_reads_the_first_chunk_alone(tmp_path):
     np.testing.assert_array_equal(trainer.input.batch_of(23)["label"], first[3])
 
 
-def test_an_example_that_is_not_finite_is_named_by_its_place_in_the_stream(tmp_path):
+def test_example_that_is_not_finite_is_named_by_its_place_in_the_stream(tmp_path):
     def spoiled(seed, epoch):
         for i, example in enumerate(shuffled_digits(seed, epoch)):
             bad = epoch == 0 and i == 77
@@ -197,7 +203,7 @@ def test_an_example_that_is_not_finite_is_named_by_its_place_in_the_stream(tmp_p
         train(make(tmp_path, source=Stream(spoiled), **settings))
 
 
-def test_how_far_passing_over_is_is_said_and_shows_life(tmp_path, capsys, monkeypatch):
+def test_skipping_examples_shows_progress_and_life(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("core.data.stream_pass._SAY_SECONDS", 0.0)
     trainer = make(tmp_path, source=Stream(shuffled_digits))
     alive = []
@@ -206,7 +212,7 @@ def test_how_far_passing_over_is_is_said_and_shows_life(tmp_path, capsys, monkey
     assert len(alive) == 3
 
 
-def test_a_stream_is_for_training_alone(tmp_path):
+def test_stream_is_refused_for_evaluation(tmp_path):
     stream = Stream(shuffled_digits)
     with pytest.raises(ConfigurationError, match=r"`Experiment.eval_source` is the stream `shuffled_digits`"):
         Experiment(task=Order, train_source=PLAIN, eval_source=stream)
