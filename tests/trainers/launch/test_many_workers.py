@@ -14,8 +14,8 @@ import pytest
 import tensorflow as tf
 
 from core import checkpoint
-from tests import ports
-from tests.commands import CONFIGS, environment, launch, run
+from tests.commands import CONFIGS, environment, fork_server, launch, run
+from tests.trainers.launch.launch_lab import Forked, planted
 from trainers.launch.commands import free_ports
 
 FLAGS = [f"--gin_file={CONFIGS / 'digits_mlp.gin'}", f"--gin_file={CONFIGS / 'runtime' / 'multi_worker.gin'}"]
@@ -38,7 +38,7 @@ def values(manifest):
 def test_workers_end_where_one_process_does(workers, tmp_path):
     # Softmax regression has no kinks, on whose two sides last bits would come to more than 1e-5 in so many steps.
     flags = [f"--gin_file={CONFIGS / 'digits_linear.gin'}", "--gin_param=Evaluator.global_batch_size = 7"]
-    flags += [f"--gin_param=Trainer.{x}" for x in ("steps = 200", "checkpoint_every = 50", "global_batch_size = 48")]
+    flags += [f"--gin_param=Trainer.{x}" for x in ("steps = 40", "checkpoint_every = 20", "global_batch_size = 48")]
     done = launch(f"--workers={workers}", "--", *flags, FLAGS[1], "--workdir=many", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     alone = run(*flags, "--workdir=one", cwd=tmp_path)
@@ -54,26 +54,11 @@ def test_workers_end_where_one_process_does(workers, tmp_path):
     assert "[worker 1] step" not in done.stdout
 
 
-STOPS = """
-import gin
-
-from core.workers import is_chief
-from trainers.hooks import Hook
-
-
-@gin.configurable
-class Enough(Hook):
-    def __call__(self, run):
-        if not is_chief() and run.step == 100:
-            run.stop("the second worker has seen enough")
-"""
-
-
 @pytest.mark.long
-def test_a_stop_that_one_worker_asks_for_stops_all_with_its_reason(tmp_path):
-    (tmp_path / "enough.py").write_text(STOPS)
-    (tmp_path / "enough.gin").write_text("import enough\nTrainer.hooks = [@Enough()]\nEnough.every = 50\n")
-    done = launch("--workers=2", "--", *FLAGS, "--gin_file=enough.gin", *LONG, "--workdir=run", cwd=tmp_path)
+def test_stop_that_one_worker_asks_for_stops_all_with_its_reason(tmp_path):
+    enough = "if not is_chief() and run.step == 100: run.stop('the second worker has seen enough')"
+    flags = [*FLAGS, planted(tmp_path, enough, every=50), *LONG, "--workdir=run"]
+    done = launch("--workers=2", "--", *flags, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     manifest, _ = saved(tmp_path / "run")
     assert (manifest.step, manifest.extra["stop"]["reason"]) == (100, "the second worker has seen enough")
@@ -82,16 +67,8 @@ def test_a_stop_that_one_worker_asks_for_stops_all_with_its_reason(tmp_path):
 
 def start(cwd, *flags):
     """A launched run, once it has saved something, and the processes of its workers."""
-    command = [sys.executable, "-m", "trainers.launch", "--workers=2", *ports.flags(), *flags]
-    process = subprocess.Popen(
-        command, cwd=cwd, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    until = time.monotonic() + 120
-    while not list((cwd / "run" / "checkpoints").glob("step-*")):
-        assert process.poll() is None, process.stdout.read()
-        assert time.monotonic() < until
-        time.sleep(0.1)
-    return process, workers_of(process.pid)
+    process = Forked(cwd, *flags)
+    return process, process.workers
 
 
 def workers_of(launcher):
@@ -117,23 +94,24 @@ def workers_of(launcher):
     ],
 )
 def test_a_lost_worker_ends_the_run_and_is_named(number, how, tmp_path):
-    process, workers = start(tmp_path, "--deadline=20", "--", *FLAGS, *LONG, *QUICK, "--workdir=run")
-    os.kill(workers[1], number)
-    said, _ = process.communicate(timeout=120)
-    assert process.returncode == 6, said
-    named = [line for line in said.splitlines() if "[worker 0] error: worker 1" in line]
-    assert named, said
+    lost = f"if not is_chief() and run.step == 100: os.kill(os.getpid(), {int(number)})"
+    flags = [f"--gin_file={CONFIGS / 'digits_linear.gin'}", FLAGS[1], planted(tmp_path, lost, every=50)]
+    flags += ["--gin_param=Trainer.steps = 200", "--gin_param=Trainer.checkpoint_every = 50", *QUICK, "--workdir=run"]
+    done = launch("--workers=2", "--deadline=20", "--", *flags, cwd=tmp_path)
+    assert done.returncode == 6, done.stdout + done.stderr
+    named = [line for line in done.stderr.splitlines() if "[worker 0] error: worker 1" in line]
+    assert named, done.stderr
     assert how in named[0]
 
 
-THOUSAND = ["--gin_param=steps = 1000", "--gin_param=Trainer.checkpoint_every = 50"]
+MANY = ["--gin_param=steps = 600", "--gin_param=Trainer.checkpoint_every = 50"]
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    """The workdir of a thousand steps of two workers whom nothing befell."""
+    """The workdir of 600 steps of two workers that nothing befell."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    done = launch("--workers=2", "--", *FLAGS, *THOUSAND, "--workdir=whole", cwd=folder)
+    done = launch("--workers=2", "--", *FLAGS, *MANY, "--workdir=whole", cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "whole"
 
@@ -141,7 +119,7 @@ def undisturbed(tmp_path_factory):
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_lost_worker_changes_no_bit_of_what_launch_ends_with(number, undisturbed, chance, tmp_path):
-    flags = ["--max_restarts=2", "--deadline=20", "--", *FLAGS, *THOUSAND, *QUICK, "--workdir=run"]
+    flags = ["--max_restarts=2", "--deadline=20", "--", *FLAGS, *MANY, *QUICK, "--workdir=run"]
     process, workers = start(tmp_path, *flags)
     time.sleep(chance.uniform(0.0, 0.5))  # at any step
     os.kill(workers[1], number)
@@ -160,12 +138,16 @@ def test_a_signal_to_one_worker_stops_all_with_everything_saved(tmp_path):
     assert json.loads((tmp_path / "run" / "result.json").read_text())["exit_code"] == 75
 
 
+def place(index, ports):
+    """What TF_CONFIG says of a worker."""
+    return {"cluster": {"worker": [f"127.0.0.1:{port}" for port in ports]}, "task": {"type": "worker", "index": index}}
+
+
 def worker(cwd, index, ports, *flags):
-    task = {"cluster": {"worker": [f"127.0.0.1:{port}" for port in ports]}, "task": {"type": "worker", "index": index}}
     return subprocess.Popen(
         [sys.executable, "-m", "trainers.main", *FLAGS, *SHORT, "--workdir=run", *flags],
         cwd=cwd,
-        env={**environment(), "TF_CONFIG": json.dumps(task)},
+        env={**environment(), "TF_CONFIG": json.dumps(place(index, ports))},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -189,31 +171,20 @@ def test_workers_with_the_strategy_of_one_process_are_refused(tmp_path):
     assert "add `--gin_file=configs/runtime/multi_worker.gin`" in done.stderr
 
 
-def test_a_peer_that_never_comes_is_named(tmp_path):
+def test_peer_that_never_comes_is_named(tmp_path):
     ports = free_ports(2)
-    lone = worker(tmp_path, 0, ports, "--gin_param=multi_worker.meeting_deadline = 2.0")
-    said, _ = lone.communicate(timeout=120)
-    assert lone.returncode == 6, said
-    assert f"error: worker 1 (127.0.0.1:{ports[1]}) didn't come within 2 s" in said
-
-
-COUNTS = """
-import os
-import gin
-from trainers.hooks import Hook
-
-@gin.configurable
-class Threads(Hook):
-    def __call__(self, run):
-        print("threads:", len(os.listdir("/proc/self/task")), flush=True)
-"""
+    flags = [*FLAGS, *SHORT, "--workdir=run", "--gin_param=multi_worker.meeting_deadline = 1.0"]
+    variables = {"TF_CONFIG": json.dumps(place(0, ports))}
+    before = {"module": "tests.trainers.launch.launch_lab", "arguments": variables}
+    done = fork_server().run(*flags, cwd=tmp_path, timeout=120, before=before)
+    assert done.returncode == 6, done.stderr
+    assert f"error: worker 1 (127.0.0.1:{ports[1]}) didn't come within 1 s" in done.stderr
 
 
 @pytest.mark.long
 def test_steps_leave_no_threads_behind(tmp_path):
-    (tmp_path / "counts.py").write_text(COUNTS)
-    (tmp_path / "counts.gin").write_text("import counts\nTrainer.hooks = [@Threads()]\nThreads.every = 100\n")
-    flags = [*FLAGS, "--gin_file=counts.gin", "--gin_param=steps = 400", "--workdir=run"]
+    count = "print('threads:', len(os.listdir('/proc/self/task')), flush=True)"
+    flags = [*FLAGS, planted(tmp_path, count, every=100), "--gin_param=steps = 400", "--workdir=run"]
     done = launch("--workers=2", "--", *flags, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     for worker in range(2):
