@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from core.layers.calls import arguments_of
@@ -197,25 +198,33 @@ class Slope:
 
         return self._at(points, second)
 
-    def penalty(self, points: Sequence[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """The squared norm of the gradient of a network with the part inside, and the penalty's own gradient."""
+    def norm(self, points: Sequence[tf.Tensor]) -> tf.Tensor:
+        """The squared norm of the gradient of a network with the part inside."""
+        return self._at(points, self._norm)
 
-        def penalty(inputs: Sequence[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    def penalty_gradient(self, points: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """The gradient of `norm`, as a gradient penalty has it."""
+
+        def gradient(inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
             reached = sources(self.part, inputs)
-            with tf.GradientTape() as outer:
-                outer.watch(reached)
-                with tf.GradientTape() as tape:
-                    tape.watch(reached)
-                    bent = [tf.sin(x) + x if x.dtype.is_floating else x for x in inputs]
-                    ys = [y for y in outputs(self.row.call, self.part, bent) if y.dtype.is_floating]
-                    target = tf.add_n([tf.reduce_sum(tf.square(tf.tanh(y))) for y in ys]) + objective(ys)
-                first = tape.gradient(target, reached, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-                first = [tf.convert_to_tensor(g) for g in first]
-                norm = dot(first, first)
-            found = outer.gradient(norm, reached, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-            return norm, [tf.convert_to_tensor(g) for g in found]
+            with tf.GradientTape() as tape:
+                tape.watch(reached)
+                norm = self._norm(inputs)
+            found = tape.gradient(norm, reached, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+            return [tf.convert_to_tensor(g) for g in found]
 
-        return self._at(points, penalty)
+        return self._at(points, gradient)
+
+    def _norm(self, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+        reached = sources(self.part, inputs)
+        with tf.GradientTape() as tape:
+            tape.watch(reached)
+            bent = [tf.sin(x) + x if x.dtype.is_floating else x for x in inputs]
+            ys = [y for y in outputs(self.row.call, self.part, bent) if y.dtype.is_floating]
+            target = tf.add_n([tf.reduce_sum(tf.square(tf.tanh(y))) for y in ys]) + objective(ys)
+        first = tape.gradient(target, reached, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        first = [tf.convert_to_tensor(g) for g in first]
+        return dot(first, first)
 
     def _at(self, points: Sequence[tf.Tensor], fn: Callable[[Sequence[tf.Tensor]], Any]) -> Any:
         moved = iter(points[: self.floats])
@@ -230,16 +239,39 @@ def penalty_is_off_by(slope: Slope) -> float:
 
     Along itself nothing that is missing hides: in a random direction most of a curvature does.
     """
-    gradient = slope.penalty(slope.points)[1]
+    gradient = slope.penalty_gradient(slope.points)
     length = float(tf.sqrt(dot(gradient, gradient)))
     assert length > 0.0, f"{slope.row.id} passes nothing on of a penalty"
     along = dict(enumerate(g / length for g in gradient))
-    # A fourth-order difference: its step is large enough for what a part rounds.
-    one, two = (
-        float(slope.penalty(moved(slope.points, along, h))[0] - slope.penalty(moved(slope.points, along, -h))[0])
-        for h in (slope.row.step, 2.0 * slope.row.step)
-    )
-    return abs((8.0 * one - two) / (12.0 * slope.row.step) / length - 1.0)
+    step = slope.row.step
+
+    def change(h: float) -> float:
+        return float(slope.norm(moved(slope.points, along, h)) - slope.norm(moved(slope.points, along, -h)))
+
+    if step <= Row.step:
+        measured = change(step) / (2.0 * step)
+    else:  # large enough for what the part rounds, so the difference is of fourth order
+        measured = (8.0 * change(step) - change(2.0 * step)) / (12.0 * step)
+    return abs(measured / length - 1.0)
+
+
+def check_first_derivatives(slope: Slope) -> None:
+    """Compares the gradient with finite differences, in a random direction at each source."""
+    row, ways = slope.row, directions(slope.points, seed=1)
+    gradient = slope.gradient(slope.points)
+    for i, (way, found) in enumerate(zip(ways, gradient, strict=True)):
+        ahead, behind = (slope.value(moved(slope.points, {i: way}, sign * row.step)) for sign in (1, -1))
+        measured = float(ahead - behind) / (2.0 * row.step)
+        assert float(tf.reduce_sum(found * way)) == pytest.approx(measured, rel=row.precision, abs=row.precision)
+
+
+def check_second_derivatives(slope: Slope) -> None:
+    """Compares the derivatives of the slope in one random direction with finite differences in another."""
+    row, ways, along = slope.row, directions(slope.points, seed=1), directions(slope.points, seed=2)
+    second = float(dot(slope.second(slope.points, ways), along))
+    ahead, behind = (moved(slope.points, dict(enumerate(along)), sign * row.step) for sign in (1, -1))
+    measured = float(dot(slope.gradient(ahead), ways) - dot(slope.gradient(behind), ways)) / (2.0 * row.step)
+    assert second == pytest.approx(measured, rel=10.0 * row.precision, abs=10.0 * row.precision)
 
 
 def dot(a: Sequence[tf.Tensor], b: Sequence[tf.Tensor]) -> tf.Tensor:

@@ -69,33 +69,14 @@ HAND = "NumPy, float64"
 EXTREME_ROWS = [
     Row("LayerNorm", lambda rng: LayerNorm(32), far(32, one_side=True), standard((-1,), 1e-6), HAND),
     Row("RMSNorm", lambda rng: RMSNorm(32), far(32), root_mean_square, HAND),
-    Row(
-        "GroupNorm",
-        lambda rng: GroupNorm(6, 2),
-        far(20, 20, 6, one_side=True),
-        standard((1, 2, 4), 1e-6, 2),
-        HAND,
-    ),
+    Row("GroupNorm", lambda rng: GroupNorm(6, 2), far(20, 20, 6, one_side=True), standard((1, 2, 4), 1e-6, 2), HAND),
     Row("InstanceNorm", lambda rng: InstanceNorm(4), far(20, 20, 4), standard((1, 2), 1e-6), HAND),
     Row("BatchNorm", lambda rng: BatchNorm(4), far(20, 20, 4), standard((0, 1, 2), 1e-5), HAND),
-    Row(
-        "BatchNorm",
-        lambda rng: BatchNorm(4, sync=True),
-        far(20, 20, 4),
-        standard((0, 1, 2), 1e-5),
-        HAND,
-        case="sync",
-    ),
+    Row("BatchNorm", lambda rng: BatchNorm(4, sync=True), far(20, 20, 4), standard((0, 1, 2), 1e-5), HAND, case="sync"),
     Row("MaxPool", lambda rng: layers.MaxPool(2), spoilt, largest, "NumPy"),
     Row("MaxPool", lambda rng: layers.MaxPool(2), ruled_out, largest, "NumPy", case="minus infinity"),
-    Row(
-        "global_max_pool",
-        lambda rng: layers.global_max_pool,
-        ruled_out,
-        lambda part, x: x.max((1, 2)),
-        "NumPy",
-        case="minus infinity",
-    ),
+    Row("global_max_pool", lambda rng: layers.global_max_pool, ruled_out, lambda part, x: x.max((1, 2)), "NumPy",
+        case="minus infinity"),
     Row("global_max_pool", lambda rng: layers.global_max_pool, spoilt, lambda part, x: x.max((1, 2)), "NumPy"),
     *(
         Row(
@@ -109,4 +90,4 @@ EXTREME_ROWS = [
         )
         for first in (10_000, 30_000_000)
     ),
-]
+]  # fmt: skip

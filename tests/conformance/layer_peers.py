@@ -6,7 +6,6 @@ from typing import Any
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 import tensorflow as tf
 
@@ -15,6 +14,7 @@ from core.layers.dropout import drop
 from core.random import Rng
 
 from .battery import RNG
+from .in_numpy import in_numpy
 
 Array = Any
 
@@ -24,8 +24,8 @@ def flax(
 ) -> Array:
     """A Flax module applied with our variables."""
     tree = jax.tree.map(np.asarray, {"params": params, **(state or {})}, is_leaf=is_variable)
-    # Compiled as a whole, which is faster than operation by operation.
-    return jax.jit(functools.partial(module.apply, **kw))(tree, *inputs)
+    evaluated = jax.jit if isinstance(module, nn.RNN) else in_numpy  # NumPy has no dtype for the keys of its cells
+    return evaluated(functools.partial(module.apply, **kw))(tree, *inputs)
 
 
 def is_variable(value: Any) -> bool:
@@ -183,7 +183,7 @@ def grouped_attention(part: Any, x: Array) -> Array:
     )
     if part.rotary_base is not None:
         q, k = (rotated(y, np.arange(x.shape[1]), part.rotary_base) for y in (q, k))
-    attend = jax.jit(functools.partial(jax.nn.dot_product_attention, is_causal=part.causal))
+    attend = in_numpy(functools.partial(jax.nn.dot_product_attention, is_causal=part.causal))
     y = attend(q.astype(np.float32), k.astype(np.float32), v)
     return np.asarray(y).reshape(*x.shape[:2], -1) @ part.out.w.numpy() + part.out.b.numpy()
 
@@ -241,7 +241,7 @@ def ragged_gru(part: Any, x: Array, lengths: Array) -> Array:
 
 
 def pool(name: str, **options: Any) -> Callable[..., Array]:
-    return lambda part, x: getattr(nn, name)(jnp.asarray(x), **options)
+    return lambda part, x: in_numpy(functools.partial(getattr(nn, name), **options))(x)
 
 
 def pixel_shuffle(part: Any, x: Array) -> Array:
@@ -251,4 +251,8 @@ def pixel_shuffle(part: Any, x: Array) -> Array:
 
 
 def resized(height: int, width: int, method: str) -> Callable[..., Array]:
-    return lambda part, x: jax.image.resize(x, (x.shape[0], height, width, x.shape[3]), method, antialias=False)
+    def peer(part: Any, x: Array) -> Array:
+        shape = (x.shape[0], height, width, x.shape[3])
+        return in_numpy(functools.partial(jax.image.resize, shape=shape, method=method, antialias=False))(x)
+
+    return peer

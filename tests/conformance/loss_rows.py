@@ -4,7 +4,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -12,6 +11,7 @@ import optax
 from core import losses
 
 from .battery import Arrays, Row, evaluate
+from .in_numpy import in_numpy
 
 Generator = np.random.Generator
 CLASS_WEIGHTS = [1.0, 2.0, 0.5, 0.0, 3.0]
@@ -63,7 +63,7 @@ def ctc_peer(logits: np.ndarray, labels: np.ndarray, logit_lengths: np.ndarray, 
         (np.arange(x.shape[1])[np.newaxis] >= lengths[:, np.newaxis]).astype(np.float32)  # Optax: 1 where padded
         for x, lengths in ((logits, logit_lengths), (labels, label_lengths))
     )
-    return jax.jit(optax.ctc_loss)(logits, frames, labels, words)
+    return in_numpy(optax.ctc_loss)(logits, frames, labels, words)
 
 
 def nt_xent_peer(one: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -107,90 +107,36 @@ SOFTMAX, SIGMOID = "softmax_cross_entropy", "sigmoid_cross_entropy"
 INDICES, DISTRIBUTIONS = "optax.softmax_cross_entropy_with_integer_labels", "optax.softmax_cross_entropy"
 SMOOTHED, HAND = "optax.smooth_labels", "NumPy, by the definition"
 smoothed = partial(losses.softmax_cross_entropy, label_smoothing=0.1)
-by_indices = optax.softmax_cross_entropy_with_integer_labels
+by_indices = in_numpy(optax.softmax_cross_entropy_with_integer_labels)
 
 
 def smoothed_peer(z: np.ndarray, y: np.ndarray) -> Any:
-    return optax.softmax_cross_entropy(z, smooth(y))
+    return in_numpy(optax.softmax_cross_entropy)(z, smooth(y))
 
 
 # part, case, loss, inputs, peer, its name, paper
 TABLE: list[tuple[str, str, Callable[..., Any], Callable[[Generator, int], Arrays], Callable[..., Any], str, str]] = [
     (SOFTMAX, "indices", losses.softmax_cross_entropy, classified, by_indices, INDICES, ""),
-    (
-        SOFTMAX,
-        "distributions",
-        losses.softmax_cross_entropy,
-        distributed,
-        optax.softmax_cross_entropy,
-        DISTRIBUTIONS,
-        "",
-    ),
+    (SOFTMAX, "distributions", losses.softmax_cross_entropy, distributed, in_numpy(optax.softmax_cross_entropy),
+        DISTRIBUTIONS, ""),
     (SOFTMAX, "smoothing", smoothed, classified, smoothed_peer, SMOOTHED, "Szegedy et al., 2016"),
     (SOFTMAX, "smoothed distributions", smoothed, distributed, smoothed_peer, SMOOTHED, "Szegedy et al., 2016"),
-    (
-        SOFTMAX,
-        "ignored labels",
-        partial(losses.softmax_cross_entropy, ignore=-1),
-        partly_classified,
-        ignoring(by_indices),
-        INDICES,
-        "",
-    ),
-    (
-        SOFTMAX,
-        "z-loss",
-        partial(losses.softmax_cross_entropy, z_loss=0.1),
-        classified,
-        z_loss,
-        HAND,
-        "Chowdhery et al., 2022",
-    ),
-    (
-        SIGMOID,
-        "",
-        losses.sigmoid_cross_entropy,
-        detected,
-        optax.sigmoid_binary_cross_entropy,
-        "optax.sigmoid_binary_cross_entropy",
-        "",
-    ),
-    (
-        SIGMOID,
-        "smoothing, ignored labels",
-        partial(losses.sigmoid_cross_entropy, label_smoothing=0.2, ignore=-1),
-        partly_detected,
-        ignoring(lambda z, y: optax.sigmoid_binary_cross_entropy(z, 0.8 * y + 0.1)),
-        "optax.sigmoid_binary_cross_entropy",
-        "Szegedy et al., 2016",
-    ),
-    (
-        "focal",
-        "",
-        partial(losses.focal, alpha=0.25),
-        detected,
-        lambda z, y: optax.sigmoid_focal_loss(jnp.asarray(z), y, alpha=0.25),
-        "optax.sigmoid_focal_loss",
-        "Lin et al., 2017",
-    ),
-    (
-        "focal",
-        "ignored labels",
-        partial(losses.focal, gamma=1.5, ignore=-1),
-        partly_detected,
-        ignoring(lambda z, y: optax.sigmoid_focal_loss(z, y, gamma=1.5)),
-        "optax.sigmoid_focal_loss",
-        "Lin et al., 2017",
-    ),
-    (
-        "hinge",
-        "",
-        partial(losses.hinge, ignore=-1),
-        partly_detected,
-        ignoring(lambda z, y: optax.hinge_loss(z, 2.0 * y - 1.0)),
-        "optax.hinge_loss",
-        "Cortes and Vapnik, 1995",
-    ),
+    (SOFTMAX, "ignored labels", partial(losses.softmax_cross_entropy, ignore=-1), partly_classified,
+        ignoring(by_indices), INDICES, ""),
+    (SOFTMAX, "z-loss", partial(losses.softmax_cross_entropy, z_loss=0.1), classified, z_loss, HAND,
+        "Chowdhery et al., 2022"),
+    (SIGMOID, "", losses.sigmoid_cross_entropy, detected, in_numpy(optax.sigmoid_binary_cross_entropy),
+        "optax.sigmoid_binary_cross_entropy", ""),
+    (SIGMOID, "smoothing, ignored labels", partial(losses.sigmoid_cross_entropy, label_smoothing=0.2, ignore=-1),
+        partly_detected, ignoring(lambda z, y: optax.sigmoid_binary_cross_entropy(z, 0.8 * y + 0.1)),
+        "optax.sigmoid_binary_cross_entropy", "Szegedy et al., 2016"),
+    ("focal", "", partial(losses.focal, alpha=0.25), detected, in_numpy(partial(optax.sigmoid_focal_loss, alpha=0.25)),
+        "optax.sigmoid_focal_loss", "Lin et al., 2017"),
+    ("focal", "ignored labels", partial(losses.focal, gamma=1.5, ignore=-1), partly_detected,
+        ignoring(in_numpy(partial(optax.sigmoid_focal_loss, gamma=1.5))), "optax.sigmoid_focal_loss",
+        "Lin et al., 2017"),
+    ("hinge", "", partial(losses.hinge, ignore=-1), partly_detected,
+        ignoring(lambda z, y: optax.hinge_loss(z, 2.0 * y - 1.0)), "optax.hinge_loss", "Cortes and Vapnik, 1995"),
     ("squared_error", "", losses.squared_error, normal((3,), (3,)), optax.squared_error, "optax.squared_error", ""),
     ("absolute_error", "", losses.absolute_error, normal((3,), (3,)), lambda p, t: np.abs(p - t), HAND, ""),
     (
@@ -203,43 +149,14 @@ TABLE: list[tuple[str, str, Callable[..., Any], Callable[[Generator, int], Array
         "Huber, 1964",
     ),
     ("log_cosh", "", losses.log_cosh, normal((3,), (3,)), optax.log_cosh, "optax.log_cosh", ""),
-    (
-        "cosine_distance",
-        "",
-        losses.cosine_distance,
-        normal((4,), (4,)),
-        optax.cosine_distance,
-        "optax.cosine_distance",
-        "",
-    ),
-    (
-        "kl_divergence",
-        "",
-        losses.kl_divergence,
-        distributed,
-        lambda z, t: optax.kl_divergence(log_softmax(z), t),
-        "optax.kl_divergence",
-        "Kullback and Leibler, 1951",
-    ),
+    ("cosine_distance", "", losses.cosine_distance, normal((4,), (4,)), optax.cosine_distance, "optax.cosine_distance",
+        ""),
+    ("kl_divergence", "", losses.kl_divergence, distributed, lambda z, t: optax.kl_divergence(log_softmax(z), t),
+        "optax.kl_divergence", "Kullback and Leibler, 1951"),
     ("triplet", "", losses.triplet, normal((4,), (4,), (4,)), triplet, HAND, "Schroff et al., 2015"),
-    (
-        "info_nce",
-        "",
-        losses.info_nce,
-        normal((4,), (4,)),
-        lambda q, k: by_indices(10.0 * unit(q) @ unit(k).T, np.arange(len(q))),
-        INDICES,
-        "van den Oord et al., 2018",
-    ),
-    (
-        "nt_xent",
-        "",
-        losses.nt_xent,
-        normal((4,), (4,)),
-        nt_xent_peer,
-        "NumPy, by the definition",
-        "Chen et al., 2020",
-    ),
+    ("info_nce", "", losses.info_nce, normal((4,), (4,)),
+        lambda q, k: by_indices(10.0 * unit(q) @ unit(k).T, np.arange(len(q))), INDICES, "van den Oord et al., 2018"),
+    ("nt_xent", "", losses.nt_xent, normal((4,), (4,)), nt_xent_peer, "NumPy, by the definition", "Chen et al., 2020"),
     ("ctc", "", ctc, spoken, ctc_peer, "optax.ctc_loss", "Graves et al., 2006"),
     (
         "dice",
@@ -251,16 +168,10 @@ TABLE: list[tuple[str, str, Callable[..., Any], Callable[[Generator, int], Array
         "optax.losses.dice_loss",
         "Milletari et al., 2016",
     ),
-    (
-        "label_weights",
-        "",
-        partial(losses.label_weights, ignore=-1, class_weights=CLASS_WEIGHTS),
+    ("label_weights", "", partial(losses.label_weights, ignore=-1, class_weights=CLASS_WEIGHTS),
         lambda rng, rows: partly_classified(rng, rows)[1:],
-        lambda y: np.where(y == -1, 0.0, np.array(CLASS_WEIGHTS)[y]),
-        HAND,
-        "",
-    ),
-]
+        lambda y: np.where(y == -1, 0.0, np.array(CLASS_WEIGHTS)[y]), HAND, ""),
+]  # fmt: skip
 
 
 def _row(

@@ -1,7 +1,7 @@
-"""The optimizers' battery: what a row of the table says, and how it is run and compared with its peer.
+"""The optimizers' battery: the rows of the table, and how they are run and compared with their peers.
 
-`largest_difference(row)` measures what docs/parts.md reports: over 50 updates of a random problem with a matrix, a
-vector, a scalar and a kernel of rank 4, the largest difference of any weight over the largest weight.
+`table(rows)` measures what docs/parts.md reports: over 50 updates of a random problem with a matrix, a vector, a scalar
+and a kernel of rank 4, the largest difference of any weight over the largest weight. Tests take fewer updates.
 """
 
 import dataclasses
@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import tensorflow as tf
 
 from core.optimizers import Optimizer, Schedule, Transform
 
+from .in_numpy import in_numpy
 from .optimizer_peers import SHAPES, Peer, from_optax
 
 STEPS = 50
@@ -35,6 +35,7 @@ class Row:
     case: str = ""
     tolerance: float = 1e-6
     xla_tolerance: float = 1e-6  # between the rule compiled and not
+    steps: int = 14  # that a test takes; more if the rule does something later
     reason: str = ""  # for another tolerance, or for what differs from the paper
 
     @property
@@ -72,71 +73,110 @@ def problem() -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], Any]:
 
 
 def gradients_at(params: Any, i: Any) -> dict[str, Any]:
-    """Of a quadratic with noise; NumPy, JAX and TensorFlow compute it alike."""
+    """Returns the gradients of a noisy quadratic at `params`, in NumPy."""
     _, curvature, noise, _ = problem()
-    return {path: curvature[path] * params[path] + noise[path][i] for path in SHAPES}
+    return {path: curvature[path] * x + noise[path][i] for path, x in params.items()}
 
 
 def largest(values: Any) -> float:
+    """Returns the largest absolute number of all tensors."""
     return max(float(np.max(np.abs(x))) for x in values.values())
 
 
-def trajectory(transform: Transform, *, fused: bool = True) -> list[tuple[Any, Any]]:
-    """The weights and their shadow after each update."""
-    start, _, _, losses = problem()
-    params = {path: tf.Variable(x) for path, x in start.items()}
-    optimizer = Optimizer(transform, params)
+class Run:
+    """A rule at work on the problem: `update` takes step `i`, in a graph unless `mode` is "eager" or "xla"."""
 
-    @tf.function(autograph=False)
-    def update(gradients: Any, value: tf.Tensor) -> Any:
-        optimizer.apply(gradients, value=value, fused=fused)
-        return optimizer.shadow()
+    def __init__(
+        self,
+        transform: Transform,
+        *,
+        mode: str = "graph",
+        fused: bool = True,
+        dtype: tf.DType = tf.float32,
+        paths: Sequence[str] = tuple(SHAPES),
+    ):
+        self.params = {path: tf.Variable(tf.cast(problem()[0][path], dtype)) for path in paths}
+        self.optimizer = Optimizer(transform, self.params)
+        self.dtype, self.fused = dtype, fused
+        traced = tf.function(self._apply, jit_compile=mode == "xla", autograph=False)
+        self.call: Any = self._apply if mode == "eager" else traced
 
-    seen = []
-    for i in range(STEPS):
-        gradients = gradients_at({path: v.numpy() for path, v in params.items()}, i)
-        shadow = update({path: tf.constant(g) for path, g in gradients.items()}, tf.constant(losses[i]))
-        read = shadow and {path: x.numpy() for path, x in shadow.items()}
-        seen.append(({path: v.numpy() for path, v in params.items()}, read))
-    return seen
+    def _apply(self, gradients: Any, value: tf.Tensor, apply_if: tf.Tensor | None = None) -> Any:
+        self.optimizer.apply(gradients, value=value, apply_if=apply_if, fused=self.fused)
+        return self.optimizer.shadow()
+
+    def update(self, i: int, *, apply_if: bool | None = None, spoil: float = 0.0) -> tuple[Any, Any]:
+        """Returns the weights and their shadow after the update."""
+        gradients = gradients_at(self.weights(), i)
+        flag = () if apply_if is None else (tf.constant(apply_if),)
+        tensors = {path: tf.cast(g + np.float32(spoil), self.dtype) for path, g in gradients.items()}
+        shadow = self.call(tensors, tf.constant(problem()[3][i]), *flag)
+        return self.weights(), shadow and {path: x.numpy() for path, x in shadow.items()}
+
+    def weights(self) -> dict[str, Any]:
+        return {path: v.numpy() for path, v in self.params.items()}
+
+    @property
+    def variables(self) -> dict[str, tf.Variable]:
+        return {**self.params, **self.optimizer.variables}
+
+    def bits(self) -> dict[str, bytes]:
+        return {path: v.numpy().tobytes() for path, v in self.variables.items()}
+
+    def numbers(self) -> np.ndarray:
+        return flat(self.weights())
+
+
+def flat(weights: dict[str, Any]) -> np.ndarray:
+    """Returns all weights as one vector of float64."""
+    return np.concatenate([np.ravel(x).astype(np.float64) for x in weights.values()])
+
+
+def trajectory(run: Run, steps: int) -> list[tuple[Any, Any]]:
+    """Returns the weights and their shadow after each of the first updates."""
+    return [run.update(i) for i in range(steps)]
 
 
 @functools.cache
-def peer_trajectory(row: Row) -> list[tuple[Any, Any]]:
-    """The same of the row's peer."""
+def peer_trajectory(row: Row, steps: int) -> list[tuple[Any, Any]]:
+    """Returns the same of the row's peer."""
     start, _, _, losses = problem()
     peer = row.peer()
     peer = peer if isinstance(peer, Peer) else from_optax(peer)
     params, state, seen = start, peer.init(start), []
-    for i in range(STEPS):
+    for i in range(steps):
         gradients = gradients_at({path: np.asarray(x) for path, x in params.items()}, i)
         params, state = peer.step(gradients, state, params, losses[i])
         seen.append((params, peer.shadow and peer.shadow(state, params)))
     return seen
 
 
-def largest_difference(row: Row | ScheduleRow, *, fused: bool = True) -> float:
-    """The figure of a row; a shadow that both sides have counts as weights."""
-    if isinstance(row, ScheduleRow):
-        schedule, theirs = row.make(), np.asarray(jax.vmap(row.peer())(jnp.arange(STEPS)))
-        mine = np.stack([schedule(tf.constant(i, tf.int64)) for i in range(STEPS)])
-        return float(np.max(np.abs(mine - theirs)) / np.max(theirs))
-    mine, theirs = trajectory(row.make(), fused=fused), peer_trajectory(row)
+def largest_difference(row: Row, mine: Sequence[tuple[Any, Any]]) -> float:
+    """Returns the largest difference of a trajectory from the peer's; a shadow of both counts as weights."""
     return max(
         largest({path: a[path] - np.asarray(b[path]) for path in SHAPES}) / largest(b)
-        for both in zip(mine, theirs, strict=True)
+        for both in zip(mine, peer_trajectory(row, len(mine)), strict=True)
         for a, b in zip(*both, strict=True)
         if b is not None
     )
+
+
+def schedule_difference(row: ScheduleRow) -> float:
+    """Returns the largest difference of a schedule from its peer, over the largest rate."""
+    schedule, theirs = row.make(), in_numpy(jax.vmap(row.peer()))(np.arange(STEPS, dtype=np.int32))
+    mine = np.stack([schedule(tf.constant(i, tf.int64)) for i in range(STEPS)])
+    return float(np.max(np.abs(mine - theirs)) / np.max(theirs))
 
 
 def table(rows: Sequence[Row | ScheduleRow]) -> list[dict[str, str]]:
     """What docs/parts.md says of each row; the difference is the larger of the kernel's and the pure rule's."""
     described = []
     for row in rows:
-        seen = [largest_difference(row)]
         if isinstance(row, Row):
-            seen.append(largest_difference(row, fused=False))
+            runs = [Run(row.make(), fused=fused) for fused in (True, False)]
+            seen = [largest_difference(row, trajectory(run, STEPS)) for run in runs]
+        else:
+            seen = [schedule_difference(row)]
         described.append(
             {
                 "part": row.id,
@@ -148,34 +188,3 @@ def table(rows: Sequence[Row | ScheduleRow]) -> list[dict[str, str]]:
             }
         )
     return described
-
-
-class Run:
-    """A rule at work on the problem of the rows."""
-
-    def __init__(self, transform: Transform, *, dtype: tf.DType = tf.float32, fused: bool = True):
-        start, self.curvature, self.noise, _ = problem()
-        paths = [path for path in start if path != "net/1/kernel"]  # to save the time of compiling for it
-        self.params = {path: tf.Variable(tf.cast(start[path], dtype)) for path in paths}
-        self.optimizer = Optimizer(transform, self.params)
-        self.fused = fused
-
-    def update(self, i: tf.Tensor, apply_if: tf.Tensor | None = None, spoil: float = 0.0) -> None:
-        gradients = {
-            path: tf.cast(self.curvature[path], v.dtype) * v + tf.cast(tf.gather(self.noise[path], i) + spoil, v.dtype)
-            for path, v in self.params.items()
-        }
-        self.optimizer.apply(gradients, value=1.0 / tf.cast(i + 1, tf.float32), apply_if=apply_if, fused=self.fused)
-
-    def graph(self, *, compiled: bool = False) -> Any:
-        return tf.function(self.update, jit_compile=compiled, autograph=False)
-
-    @property
-    def variables(self) -> dict[str, tf.Variable]:
-        return {**self.params, **self.optimizer.variables}
-
-    def bits(self) -> dict[str, bytes]:
-        return {path: v.numpy().tobytes() for path, v in self.variables.items()}
-
-    def numbers(self) -> np.ndarray:
-        return np.concatenate([v.numpy().astype(np.float64).ravel() for v in self.params.values()])

@@ -1,6 +1,5 @@
 """The peers of the optimizers: Optax's parts, bent to one shape, and NumPy where Optax has none."""
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -8,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import tensorflow as tf
 
 from core.random import Rng
 
-# Compiled without the passes that take most of the time.
-quick_jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+from .in_numpy import in_numpy
 
 SHAPES: dict[str, tuple[int, ...]] = {"net/0/w": (6, 4), "net/0/b": (4,), "net/1/kernel": (2, 2, 3, 5), "scale": ()}
 
@@ -28,12 +27,12 @@ class Peer(NamedTuple):
 def from_optax(transform: optax.GradientTransformation, shadow: Callable[[Any, Any], Any] | None = None) -> Peer:
     transform = optax.with_extra_args_support(transform)
 
-    @quick_jit
+    @in_numpy
     def step(gradients: Any, state: Any, params: Any, value: Any) -> Any:
         updates, state = transform.update(gradients, state, params, value=value)
         return optax.apply_updates(params, updates), state
 
-    return Peer(transform.init, step, shadow)
+    return Peer(in_numpy(transform.init), step, shadow)
 
 
 def _float64() -> Any:
@@ -63,7 +62,7 @@ def in_float64(make: Callable[[], optax.GradientTransformation | Peer]) -> Peer:
 
 
 def _wide(tree: Any) -> Any:
-    return jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), tree)
+    return jax.tree.map(lambda x: np.asarray(x, np.float64), tree)
 
 
 def mask(*paths: str) -> dict[str, bool]:
@@ -94,7 +93,7 @@ def by_last_axis(transform: optax.GradientTransformation) -> optax.GradientTrans
 def optax_lookahead() -> Peer:
     transform = optax.lookahead(optax.adam(0.01), sync_period=5, slow_step_size=0.5)
 
-    @quick_jit
+    @in_numpy
     def step(gradients: Any, state: Any, params: Any, value: Any) -> Any:
         inner, slow = state
         both = optax.LookaheadParams(fast=params, slow=slow)
@@ -113,7 +112,7 @@ def optax_sam() -> Peer:
     climb = optax.chain(optax.contrib.normalize(), optax.sgd(0.05))
     transform = optax.contrib.sam(optax.adam(optax.linear_schedule(0.02, 0.0, 20)), climb, sync_period=2)
 
-    @quick_jit
+    @in_numpy
     def step(gradients: Any, state: Any, params: Any, value: Any) -> Any:
         updates, state = transform.update(gradients, state, params)
         return optax.apply_updates(params, updates), state
@@ -136,14 +135,15 @@ def optax_schedule_free() -> Peer:
     return from_optax(transform, optax.contrib.schedule_free_eval_params)
 
 
-def average_of_weights(transform: optax.GradientTransformation) -> Peer:
+def average_of_weights(transform: optax.GradientTransformation, *, traced: bool = True) -> Peer:
     """The weights under gradient descent, averaged by `transform`, which Optax means for gradients."""
     descent = from_optax(optax.sgd(0.1))
+    update = in_numpy(transform.update) if traced else transform.update
 
     def step(gradients: Any, state: Any, params: Any, value: Any) -> Any:
         inner, averaging, _ = state
         params, inner = descent.step(gradients, inner, params, value)
-        average, averaging = transform.update(params, averaging)
+        average, averaging = update(params, averaging)
         return params, (inner, averaging, average)
 
     return Peer(
@@ -191,20 +191,17 @@ def numpy_shampoo(rate: float, momentum: float, epsilon: float, root_every: int)
 
 def optax_muon() -> optax.GradientTransformation:
     return optax.partition(
-        {
-            "muon": optax.contrib.muon(0.01, weight_decay=0.1),
-            "adamw": optax.adamw(0.003, weight_decay=0.01),
-        },
+        {"muon": optax.contrib.muon(0.01, weight_decay=0.1), "adamw": optax.adamw(0.003, weight_decay=0.01)},
         {path: "muon" if len(shape) == 2 else "adamw" for path, shape in SHAPES.items()},
     )
 
 
 def noise_of_random(eta: float, gamma: float, seed: int) -> optax.GradientTransformation:
     """Optax's rule on this project's draws."""
-    by_step = [Rng.from_seed(seed).fold("gradient_noise").fold(i) for i in range(50)]
-    draws = {
-        path: jnp.stack([rng.fold(path).normal(shape).numpy() for rng in by_step]) for path, shape in SHAPES.items()
-    }
+    start = Rng.from_seed(seed).fold("gradient_noise")
+    at = tf.function(lambda i: {path: start.fold(i).fold(path).normal(shape) for path, shape in SHAPES.items()})
+    by_step = [at(tf.constant(i, tf.int64)) for i in range(50)]
+    draws = {path: jnp.stack([drawn[path].numpy() for drawn in by_step]) for path in SHAPES}
 
     def update(gradients: Any, count: Any, params: Any = None) -> Any:
         deviation = (eta / (count + 1.0) ** gamma) ** 0.5

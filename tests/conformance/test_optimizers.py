@@ -1,38 +1,140 @@
-"""Every optimizer, transform and schedule has a row, its peer's numbers, and arguments that are checked."""
+"""Every optimizer, transform and schedule has a row, its peer's numbers, and arguments that are checked.
+
+A rule's updates are also masked, continued, given other dtypes, and compared between eager calls, graphs and XLA.
+"""
 
 import functools
 import inspect
 from typing import Any
 
 import gin
+import numpy as np
 import pytest
 import tensorflow as tf
 
 from core import optimizers
-from core.optimizers import Optimizer, Schedule, Transform, chain, sgd
+from core.optimizers import Optimizer, Schedule, Transform, chain, clip_by_value, ema, sgd
 
-from .optimizer_battery import Row, ScheduleRow, largest_difference
+from .optimizer_battery import Row, Run, ScheduleRow, flat, largest_difference, schedule_difference, trajectory
 from .optimizer_peers import SHAPES
 from .optimizer_rows import OPTIMIZERS, ROWS
+from .schedule_rows import SCHEDULES
 from .transform_rows import TRANSFORMS
 
 VOCABULARY = {"Optimizer", "Schedule", "Transform", "chain", "last_rates", "named", "observer", "stateful", "stateless"}
+SMALL = ("net/0/w", "net/0/b", "scale")  # paths of a smaller problem
+
 every_part = pytest.mark.parametrize("part", sorted(set(optimizers.__all__) - VOCABULARY))
-with_kernel = [row for row in (*OPTIMIZERS, *TRANSFORMS) if chain(row.make()).fused]
+every_rule = pytest.mark.parametrize("row", [*OPTIMIZERS, *TRANSFORMS], ids=lambda row: row.id)
+
+
+class Runs:
+    """The runs of a row that its tests share: with a kernel where the rule has one, and by its pure function."""
+
+    def __init__(self, row: Row):
+        self.row = row
+        self.run = Run(row.make())
+
+    @functools.cached_property
+    def trajectory(self) -> list[tuple[Any, Any]]:
+        return trajectory(self.run, self.row.steps)
+
+    @functools.cached_property
+    def pure(self) -> list[tuple[Any, Any]]:
+        if not self.run.optimizer.transform.fused:
+            return self.trajectory
+        return trajectory(Run(self.row.make(), fused=False), self.row.steps)
+
+
+@pytest.fixture(scope="module", params=[*OPTIMIZERS, *TRANSFORMS], ids=lambda row: row.id)
+def runs(request: pytest.FixtureRequest) -> Runs:
+    """Shared by the tests of a row, which pytest runs one after the other."""
+    return Runs(request.param)
 
 
 def test_every_public_part_has_a_row() -> None:
     assert {row.part for row in ROWS} == set(optimizers.__all__) - VOCABULARY
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
-def test_the_numbers_are_the_peers(row: Row | ScheduleRow) -> None:
-    assert largest_difference(row) <= row.tolerance
+def test_rule_agrees_with_its_peer_by_kernel_and_by_function(runs: Runs) -> None:
+    for mine in (runs.trajectory, runs.pure):
+        assert largest_difference(runs.row, mine) <= runs.row.tolerance
 
 
-@pytest.mark.parametrize("row", with_kernel, ids=lambda row: row.id)
-def test_the_pure_rule_behind_a_kernel_has_the_peers_numbers_too(row: Row) -> None:
-    assert largest_difference(row, fused=False) <= row.tolerance
+def test_eager_updates_agree_with_those_of_a_graph(runs: Runs) -> None:
+    eager = trajectory(Run(runs.row.make(), fused=False, mode="eager"), 3)
+    for (mine, _), (traced, _) in zip(eager, runs.pure, strict=False):
+        assert np.abs(flat(mine) - flat(traced)).max() <= 1e-6 * np.abs(flat(mine)).max()
+
+
+def test_masked_and_resumed_updates_are_the_plain_ones_bit_for_bit(runs: Runs) -> None:
+    masked, plain = Run(runs.row.make()), runs.run
+    masked.params["net/0/b"].assign([-0.0, 1e-40, 1.0, -1.0])  # a minus zero and a denormal, to begin with
+
+    def skip(i: int) -> None:
+        before = masked.bits()
+        masked.update(i, apply_if=False, spoil=float("nan"))
+        assert masked.bits() == before
+
+    skip(0)
+    masked.update(0, apply_if=True)
+    skip(0)
+    for path, variable in plain.variables.items():  # whose next update is then the second of the run
+        variable.assign(masked.variables[path])
+    for i in range(1, 4):
+        plain.update(i)
+        masked.update(i, apply_if=True)
+        skip(i)
+        assert masked.bits() == plain.bits()
+    assert masked.call.experimental_get_tracing_count() == 1, "a change of the step, the gradients or the flag retraced"
+
+
+@pytest.mark.parametrize("row", [row for row in OPTIMIZERS if row.make().fused], ids=lambda row: row.id)
+def test_pure_rule_behind_a_kernel_is_masked_too(row: Row) -> None:
+    run = Run(row.make(), fused=False, mode="eager")
+    run.params["net/0/b"].assign([-0.0, 1e-40, 1.0, -1.0])
+    before = run.bits()
+    run.update(0, apply_if=False, spoil=float("nan"))
+    assert run.bits() == before
+
+
+@pytest.mark.long
+@every_rule
+def test_eager_updates_agree_with_those_of_xla(row: Row) -> None:
+    eager, compiled = (Run(row.make(), fused=False, mode=mode, paths=SMALL) for mode in ("eager", "xla"))
+    for i in range(3):
+        eager.update(i)
+        compiled.update(i)
+    assert np.abs(compiled.numbers() - eager.numbers()).max() <= row.xla_tolerance * np.abs(eager.numbers()).max()
+
+
+@every_rule
+def test_slots_keep_their_names_when_the_chain_grows(row: Row) -> None:
+    alone, grown = Run(row.make()), Run(chain(clip_by_value(1e9), row.make(), ema(0.5), sgd(0.0)))
+    mine = {path: v.shape for path, v in alone.optimizer.variables.items()}
+    theirs = {path: v.shape for path, v in grown.optimizer.variables.items()}
+    assert mine.items() <= theirs.items()
+
+
+@every_rule
+def test_half_precision_parameters_have_wide_slots_and_double_ones_stay_double(row: Row) -> None:
+    # Unlike eager calls, a graph takes no Python number for another dtype; half precision is computed in float32.
+    modes = {tf.bfloat16: "eager", tf.float32: "eager", tf.float64: "graph"}
+    half, single, double = (Run(row.make(), dtype=dtype, mode=mode, paths=SMALL) for dtype, mode in modes.items())
+    for run in (half, single, double):
+        run.update(0)
+        run.update(1)
+    assert {v.dtype for v in half.params.values()} == {tf.bfloat16}
+    assert tf.bfloat16 not in {v.dtype for v in half.optimizer.variables.values()}
+    assert {v.dtype for v in double.params.values()} == {tf.float64}
+    size = np.abs(double.numbers()).max()
+    assert np.abs(half.numbers() - double.numbers()).max() < 0.05 * size
+    assert np.abs(single.numbers() - double.numbers()).max() < 1e-4 * size
+
+
+@pytest.mark.parametrize("row", SCHEDULES, ids=lambda row: row.id)
+def test_schedule_agrees_with_its_peer(row: ScheduleRow) -> None:
+    assert schedule_difference(row) <= row.tolerance
 
 
 # What a factory may be given, and what it refuses, by the name of the argument.
@@ -74,8 +176,18 @@ BAD: dict[str, tuple[Any, ...]] = {
     "schedules": (),  # their number is that of the boundaries
     "rules": ({},),
 }
-ONLY_BAD = {("sam", "rho"): (0.0,), ("radam", "beta_2"): (0.5, 1.0), ("schedule_free_adamw", "beta_1"): (0.0, 1.0)}
+ABOVE_ZERO = "adadelta adafactor adagrad adaptive_clip muon rmsprop shampoo"  # their epsilon; others may have none
+ONLY_BAD = {
+    **{(part, "epsilon"): (0, -1) for part in ABOVE_ZERO.split()},
+    ("sam", "rho"): (0.0,),
+    ("radam", "beta_2"): (0.0, 0.5, 1.0),
+    ("schedule_free_adamw", "beta_1"): (0.0, 1.0),
+}
 ANY = {"seed", "nesterov", "centred", "debias", "staircase", "scale_by_parameter"}  # no value of the type is wrong
+
+
+def bad_values(part: str, name: str) -> tuple[Any, ...]:
+    return ONLY_BAD.get((part, name), BAD.get(name, ()))
 
 
 def given(part: str) -> dict[str, Any]:
@@ -84,7 +196,7 @@ def given(part: str) -> dict[str, Any]:
 
 
 @every_part
-def test_a_factory_is_configurable_and_says_what_it_takes_and_makes(part: str) -> None:
+def test_factory_is_configurable_annotated_and_documented(part: str) -> None:
     factory = getattr(optimizers, part)
     assert gin.get_configurable(f"{factory.__module__}.{part}") is factory
     signature = inspect.signature(factory)
@@ -95,20 +207,19 @@ def test_a_factory_is_configurable_and_says_what_it_takes_and_makes(part: str) -
 
 
 @every_part
-def test_a_wrong_argument_is_named(part: str) -> None:
+def test_wrong_argument_is_named(part: str) -> None:
     factory = getattr(optimizers, part)
     for name, parameter in inspect.signature(factory).parameters.items():
-        if ("Transform" in str(parameter.annotation) and name != "rules") or "Sequence[str]" in str(
-            parameter.annotation
-        ):
+        kind = str(parameter.annotation)
+        if ("Transform" in kind and name != "rules") or "Sequence[str]" in kind:
             continue
         assert name in BAD or name in ANY, f"give `{name}` a wrong value in BAD"
-        for value in ONLY_BAD.get((part, name), BAD.get(name, ())):
+        for value in bad_values(part, name):
             with pytest.raises(ValueError, match=f"`{name}"):
                 factory(**{**given(part), name: value})
 
 
-def test_a_warm_up_that_fills_the_total_is_refused() -> None:
+def test_warm_up_that_fills_the_total_is_refused() -> None:
     with pytest.raises(ValueError, match="`total_steps` is 10, but `warmup_steps` is 10"):
         optimizers.warmup_cosine(0.1, warmup_steps=10, total_steps=10)
     with pytest.raises(ValueError, match="`total_steps` is 10, but `warmup_steps` and `decay_steps` make 11"):
@@ -128,7 +239,7 @@ def test_a_warm_up_that_fills_the_total_is_refused() -> None:
         functools.partial(optimizers.groups, {"net/0/bias": sgd(0.1)}, otherwise=sgd(0.1)),
     ],
 )
-def test_a_pattern_without_a_match_is_named_with_the_paths_and_a_near_one(make: functools.partial[Transform]) -> None:
+def test_pattern_without_a_match_is_named_with_the_paths_and_a_near_one(make: functools.partial[Transform]) -> None:
     params = {path: tf.Variable(tf.zeros(shape)) for path, shape in SHAPES.items()}
     with pytest.raises(ValueError, match=r"'net/0/bias'.*Did you mean `net/0/b`\?.*net/0/b, net/0/w, net/1/kernel"):
         Optimizer(make(), params)
