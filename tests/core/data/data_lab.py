@@ -15,6 +15,14 @@ def ids(size):
     return ArraySource({"id": np.arange(size)}, name="ids")
 
 
+def sequences(lengths, longest=None, **more):
+    """Example i is 1000 i, 1000 i + 1, ..., and -1 beyond its length."""
+    lengths, places = np.asarray(lengths), np.arange(longest or max(lengths))
+    words = np.where(places < lengths[:, None], 1000 * np.arange(len(lengths))[:, None] + places, -1)
+    arrays = {"words": words, "pair": np.stack([words, -words], -1) * 0.5, "label": np.arange(len(lengths)), **more}
+    return ArraySource({"length": lengths, **arrays}, name="sequences")
+
+
 def png(path, pixels):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(tf.io.encode_png(pixels).numpy())

@@ -31,7 +31,7 @@ def squares(crops):
     return np.array(found)
 
 
-def test_each_row_is_cut_out_of_its_own_image_everywhere_and_mirrored_half_the_time():
+def test_crops_are_of_their_own_image_at_every_place_and_mirrored_half_the_time():
     found = squares(random_crop_and_flip(numbered(2000, 6, 5), 4, RNG))
     top, left, mirrored = found.T
     # Binomial counts: four standard deviations either way.
@@ -64,7 +64,7 @@ def test_replicas_cut_their_rows_as_one_device_does():
     np.testing.assert_array_equal(tf.concat(parts, 0), whole)
 
 
-def test_without_rng_the_middle_is_cut_as_it_is():
+def test_crop_without_rng_is_the_middle():
     images = numbered(3, 8, 6)
     np.testing.assert_array_equal(random_crop_and_flip(images, 4, None), images[:, 2:6, 1:5])
     np.testing.assert_array_equal(random_crop_and_flip(images, 6, None), images[:, 1:7])

@@ -69,14 +69,13 @@ def a_device(path):
 
 @pytest.mark.parametrize("make", [a_pipe, a_socket, a_device])
 @pytest.mark.parametrize("name", ["t10k-images-idx3-ubyte", "t10k-images-idx3-ubyte.gz", "x.npz", "x.png"])
-def test_what_is_no_plain_file_is_refused_and_not_waited_for(tmp_path, monkeypatch, make, name):
+def test_pipe_socket_and_device_are_refused(tmp_path, monkeypatch, make, name):
     monkeypatch.chdir(tmp_path)  # the path of a socket is short
     (tmp_path / "t10k-labels-idx1-ubyte").write_bytes(idx_header(0))
     what = make(tmp_path.relative_to(tmp_path) / name)
-    read = {
-        ".npz": lambda: npz(name),
-        ".png": lambda: image_folder(str(tmp_path), size=4),
-    }.get(os.path.splitext(name)[1], lambda: mnist(str(tmp_path), "test"))
+    read = {".npz": lambda: npz(name), ".png": lambda: image_folder(str(tmp_path), size=4)}.get(
+        os.path.splitext(name)[1], lambda: mnist(str(tmp_path), "test")
+    )
     refused(read, f"{name} is {what} and no file of data")
 
 
@@ -106,7 +105,7 @@ def test_a_plain_file_that_is_too_long_is_refused_without_reading_it(tmp_path):
     refused(lambda: read_idx(tmp_path / "x", axes=1), rf"but {2**40 - 8} bytes follow its header")
 
 
-def test_what_is_larger_than_memory_is_refused(tmp_path, monkeypatch):
+def test_data_larger_than_memory_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "machine_memory", lambda: 1000)
     (tmp_path / "x").write_bytes(idx_header(1001) + bytes(1001))
     refused(lambda: read_idx(tmp_path / "x", axes=1), "1,001 bytes, more than the 1,000 of this machine's memory")
@@ -200,7 +199,7 @@ def test_compressed_notes_of_a_png_stay_small(tmp_path):
 
 
 @pytest.mark.parametrize("name", [b"a[b]*?", b"back\\slash", b"new\nline", b"tab\t]'\"", b"\xff\xe4"])
-def test_any_name_of_a_folder_and_of_a_file_is_read(tmp_path, name):
+def test_folder_and_file_of_any_name_are_read(tmp_path, name):
     folder = tmp_path / os.fsdecode(name)
     png(folder / (os.fsdecode(name) + ".png"), NOISE)
     np.testing.assert_allclose(everything(image_folder(str(folder), size=8))["image"][0], NOISE / 255, atol=1e-5)

@@ -70,7 +70,7 @@ def test_a_pair_depends_on_its_own_image_alone(paired):
     np.testing.assert_array_equal(examples(digit_pairs("train"))["b"], paired["train"]["b"])
 
 
-def test_neither_no_change_nor_one_colour_for_all_is_a_translation(paired):
+def test_translation_is_neither_the_identity_nor_one_colour(paired):
     a, b = paired["test"]["a"], paired["test"]["b"]
     baseline = np.abs(a - b).mean()
     assert 0.2 < baseline < 0.3
@@ -80,7 +80,7 @@ def test_neither_no_change_nor_one_colour_for_all_is_a_translation(paired):
     assert 0.35 * baseline < one_colour < 0.6 * baseline
 
 
-def test_what_b_keeps_of_a_is_nearly_everything(paired):
+def test_domain_b_keeps_nearly_everything_of_a(paired):
     a, b = paired["test"]["a"], levels(paired["test"]["b"]).astype(float)
     thick = b.sum(-1, keepdims=True) / (1.6 * 255)  # both colours sum to 1.6
     thin = -tf.nn.max_pool2d(-thick, 3, 1, "SAME").numpy()
@@ -96,7 +96,7 @@ def test_training_without_pairs_never_sees_one(paired, unpaired):
     np.testing.assert_array_equal(unpaired["label_b"], paired["train"]["label"][in_b])
 
 
-def test_both_halves_hold_each_class_as_often_and_the_larger_one_once(unpaired):
+def test_halves_hold_each_class_equally_often(unpaired):
     in_a, in_b = len(set(rows(unpaired["a"]))), len(set(rows(unpaired["b"])))
     assert in_a + in_b == 1437
     assert 0 <= in_a - in_b <= 10
@@ -110,7 +110,7 @@ def test_no_test_digit_is_trained_on(paired):
     assert not set(rows(paired["train"]["a"])) & set(rows(paired["test"]["a"]))
 
 
-def test_they_go_through_the_pipeline(unpaired):
+def test_digit_pairs_go_through_the_pipeline(unpaired):
     source = digit_pairs("train", paired=False)
     chunk = next(iter(train_chunks(source, global_batch_size=8, microbatches=2, chunk_steps=3, seed=0)))
     assert {k: tuple(v.shape) for k, v in chunk.items()} == {
@@ -137,7 +137,4 @@ def test_making_them_leaves_tensorflow_alone(monkeypatch):
         monkeypatch.setattr(sys.modules[f"core.data.{module}"], "tf", None)
     sources = [digit_pairs("test"), digit_pairs("test", paired=False)]
     monkeypatch.undo()
-    assert [sorted(source.spec) for source in sources] == [
-        ["a", "b", "label"],
-        ["a", "b", "label", "label_b"],
-    ]
+    assert [sorted(source.spec) for source in sources] == [["a", "b", "label"], ["a", "b", "label", "label_b"]]

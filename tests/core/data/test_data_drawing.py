@@ -43,7 +43,7 @@ def test_permutations_of_many_sizes_at_once_are_permutations():
         np.testing.assert_array_equal(np.sort(found, axis=1), np.tile(np.arange(found.shape[1]), [3, 1]))
 
 
-def test_each_permutation_is_as_likely_as_any_other():
+def test_permutations_are_equally_likely():
     (found,) = permutations([4], 24_000)
     counts = np.unique(found @ [64, 16, 4, 1], return_counts=True)[1]
     assert len(counts) == math.factorial(4)
@@ -117,7 +117,7 @@ def test_weights_may_be_a_feature():
 
 
 @pytest.mark.parametrize("weights", [[1, 1], [3, 1], [0.7, 0.2, 0.1], [1, 5, 3, 1]])
-def test_each_source_gives_its_share_and_goes_through_its_own_epochs(weights):
+def test_mixture_gives_each_source_its_share_and_its_own_epochs(weights):
     sizes = [6, 25, 5000, 2][: len(weights)]
     source = mixture([ids(size) for size in sizes], weights)
     block = sum(source.quotas)
@@ -211,7 +211,7 @@ PAIRS = ArraySource({"pair": np.zeros([3, 2])}, name="pairs")
         (lambda: mixture([ids(2), PAIRS], [1, 1]), DataError, r"`id` int32 .*`pairs` .*`pair` float32 .2"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_drawn_is_refused_by_name(make, error, message):
+def test_source_that_cannot_be_drawn_is_refused_by_name(make, error, message):
     with pytest.raises(error, match=message):
         make()
 

@@ -23,12 +23,7 @@ def test_evaluation_counts_each_example_once_and_in_order(size, batch):
 
 
 @settings(max_examples=8, deadline=None)
-@given(
-    size=st.integers(1, 80),
-    rows=st.integers(1, 9),
-    replicas=st.integers(1, 5),
-    chunk_batches=st.integers(1, 6),
-)
+@given(size=st.integers(1, 80), rows=st.integers(1, 9), replicas=st.integers(1, 5), chunk_batches=st.integers(1, 6))
 def test_the_replicas_of_an_evaluation_share_each_batch(size, rows, replicas, chunk_batches):
     batch = rows * replicas
     shards = [
@@ -49,8 +44,5 @@ def test_the_replicas_of_an_evaluation_share_each_batch(size, rows, replicas, ch
 
 def test_evaluation_pads_chunks_with_as_few_batches_as_can_be():
     chunks = eval_chunks(ids(17), global_batch_size=1, chunk_batches=16)
-    assert chunks.element_spec == (
-        {"id": tf.TensorSpec([9, 1], tf.int32)},
-        tf.TensorSpec([9, 1], tf.float32),
-    )
+    assert chunks.element_spec == ({"id": tf.TensorSpec([9, 1], tf.int32)}, tf.TensorSpec([9, 1], tf.float32))
     assert int(chunks.cardinality()) == 2

@@ -42,13 +42,13 @@ def test_mnist_is_read(tmp_path, suffix, split):
     np.testing.assert_array_equal(found["label"], LABELS[order[[3, 11]]])
 
 
-def test_the_plain_file_comes_before_the_gzipped(tmp_path):
+def test_plain_file_comes_before_the_gzipped(tmp_path):
     write(tmp_path)
     (tmp_path / f"{NAMES[0]}.gz").write_bytes(b"rubbish")
     assert len(mnist(str(tmp_path))) == 12
 
 
-def test_a_split_that_is_not_there_is_a_configuration_error(tmp_path):
+def test_unknown_split_is_a_configuration_error(tmp_path):
     with pytest.raises(ConfigurationError, match="`split` of `mnist` is 'valid'"):
         mnist(str(tmp_path), "valid")
 
@@ -155,7 +155,7 @@ def test_an_empty_set_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("shape", [[7], [3, 2], [2, 3, 4], [2, 1, 3, 2]])
-def test_any_number_of_axes_is_read(tmp_path, shape):
+def test_idx_of_any_number_of_axes_is_read(tmp_path, shape):
     values = RANDOM.randint(0, 256, shape).astype(np.uint8)
     (tmp_path / "file").write_bytes(idx(values))
     np.testing.assert_array_equal(read_idx(tmp_path / "file", axes=len(shape)), values)

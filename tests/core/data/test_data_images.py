@@ -9,13 +9,7 @@ import pytest
 import tensorflow as tf
 from data_lab import NOISE, RANDOM, SMOOTH, domains, everything, jpeg, level, png
 
-from core.data import (
-    eval_chunks,
-    image_folder,
-    paired_folders,
-    train_chunks,
-    unpaired_folders,
-)
+from core.data import eval_chunks, image_folder, paired_folders, train_chunks, unpaired_folders
 from core.data.unpaired import unpaired
 from core.errors import ConfigurationError, DataError
 
@@ -127,14 +121,14 @@ def test_tiny_huge_and_narrow_images_come_out_at_the_same_size(tmp_path):
         np.testing.assert_allclose(image, value / 255.0, atol=0.01)
 
 
-def test_what_overshoots_at_an_edge_is_clipped(tmp_path):
+def test_resized_edge_is_clipped(tmp_path):
     png(tmp_path / "x.png", np.uint8([[[0] * 3, [255] * 3]] * 2))
     (image,) = everything(image_folder(str(tmp_path), size=16))["image"]
     assert (image.min(), image.max()) == (0.0, 1.0)
 
 
 @pytest.mark.parametrize(("num_a", "num_b"), [(7, 3), (3, 7), (5, 5), (1, 6), (4, 1)])
-def test_an_epoch_shows_each_image_of_the_larger_domain_once_and_the_others_equally_often(tmp_path, num_a, num_b):
+def test_unpaired_epoch_shows_the_larger_domain_once_and_the_other_equally_often(tmp_path, num_a, num_b):
     source = unpaired_folders(domains(tmp_path, num_a, num_b), size=4)
     size = max(num_a, num_b)
     assert len(source) == size

@@ -7,13 +7,7 @@ import pytest
 import tensorflow as tf
 from data_lab import NOISE, RANDOM, domains, everything, png
 
-from core.data import (
-    eval_chunks,
-    image_folder,
-    paired_folders,
-    unpaired_folders,
-    unreadable_image,
-)
+from core.data import eval_chunks, image_folder, paired_folders, unpaired_folders, unreadable_image
 from core.data.image_headers import MAX_PIXELS, image_size
 from core.errors import DataError
 
@@ -108,7 +102,7 @@ def test_whole_files_are_measured_whatever_follows_their_end(tmp_path):
 
 
 @pytest.mark.parametrize("bad", [[0], [2], [4], [1, 3], range(5)])
-def test_what_is_damaged_inside_is_named_when_it_is_read(tmp_path, bad):
+def test_image_damaged_inside_is_named_when_it_is_read(tmp_path, bad):
     names = [f"[zebra] {i} à l'eau.png" for i in range(5)]
     for i, name in enumerate(names):
         png(tmp_path / name, NOISE)

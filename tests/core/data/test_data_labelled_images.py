@@ -7,7 +7,6 @@ from data_lab import everything, level, png
 
 from core.data import balanced, labelled_folders, train_chunks
 from core.errors import ConfigurationError, DataError
-from core.testing import assert_source
 
 
 @pytest.fixture
@@ -32,7 +31,6 @@ def test_labels_are_the_folders_by_name(animals):
     assert labels_and_levels(source) == ([0, 0, 0, 1, 1, 2], [10, 10, 10, 90, 90, 50])
     assert (source.value_range("image"), source.value_range("label")) == ((0.0, 1.0), None)
     assert (source.extremes("label"), source.extremes("image")) == ((0, 0, 2, 5), None)
-    assert_source(source)
 
 
 def test_given_classes_say_the_labels_and_some_may_be_missing(animals):
@@ -46,7 +44,7 @@ def test_classes_of_images_are_balanced_without_decoding_them(animals):
     np.testing.assert_array_equal(np.sort(chunk["label"], axis=-1), [[[0, 0, 1, 1, 2, 2]]] * 2)
 
 
-def test_what_is_no_folder_of_classes_is_refused(animals, tmp_path):
+def test_folder_without_classes_is_refused(animals):
     read = lambda **more: labelled_folders(**{"directory": str(animals), "size": 4} | more)  # noqa: E731
     with pytest.raises(DataError, match=r"cow is the folder of a class that .* it lists `cat`, `dog`, `cox`"):
         read(classes=["cat", "dog", "cox"])
@@ -59,8 +57,6 @@ def test_what_is_no_folder_of_classes_is_refused(animals, tmp_path):
     for size in (0, 4.5, "4", True):
         with pytest.raises(ConfigurationError, match=f"`size` of `labelled_folders` is {size!r}; it is a number of pi"):
             read(size=size)
-    with pytest.raises(DataError, match=r"There is no folder .*none .*a folder of images for each class"):
-        read(directory=str(tmp_path / "none"))
     with pytest.raises(DataError, match=r"0.png lies beside the folders of the classes; move it"):
         read(directory=str(animals / "cat"))
     (animals / "cat" / "more").mkdir()

@@ -48,7 +48,7 @@ def losses_of_the_chain(source):
     return loss, (first + 31 * loss) / 32
 
 
-def test_who_knows_the_chain_loses_the_entropy_on_its_walk(sources):
+def test_loss_of_the_true_chain_is_its_entropy(sources):
     for split, share in (("train", 0.005), ("test", 0.01)):
         source = sources[split]
         np.testing.assert_allclose(losses_of_the_chain(source), [source.entropy_rate, source.entropy], rtol=share)
@@ -84,6 +84,6 @@ def test_symbols_are_letters_and_the_walk_is_one_document(sources):
 
 
 @pytest.mark.parametrize("symbols", [1, 27])
-def test_what_are_no_letters_are_refused(symbols):
+def test_non_letters_are_refused(symbols):
     with pytest.raises(ConfigurationError, match=f"`markov.symbols` is {symbols}; .* 2 to 26"):
         markov("test", 8, symbols=symbols)

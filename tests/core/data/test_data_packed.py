@@ -2,28 +2,19 @@
 
 import numpy as np
 import pytest
-from data_lab import everything, ids
+from data_lab import everything, ids, sequences
 
-from core.data import ArraySource, packed, train_chunks
+from core.data import packed, train_chunks
 from core.errors import ConfigurationError, DataError
-from core.testing import assert_source
 
 RANDOM = np.random.RandomState(0)
-
-
-def sequences(lengths, longest=None, **more):
-    """Example i is 1000 i, 1000 i + 1, ..., and -1 beyond its length."""
-    lengths, places = np.asarray(lengths), np.arange(longest or max(lengths))
-    words = np.where(places < lengths[:, None], 1000 * np.arange(len(lengths))[:, None] + places, -1)
-    arrays = {"words": words, "pair": np.stack([words, -words], -1) * 0.5, "label": np.arange(len(lengths)), **more}
-    return ArraySource({"length": lengths, **arrays}, name="sequences")
 
 
 @pytest.mark.parametrize(
     ("lengths", "width"),
     [([3], 3), ([1], 5), ([2, 2, 2, 2], 4), ([5, 1, 4, 2, 3, 5], 5), (RANDOM.randint(1, 33, 200), 40)],
 )
-def test_each_sequence_stands_whole_in_one_row(lengths, width):
+def test_packed_sequence_is_whole_in_one_row(lengths, width):
     source = packed(sequences(lengths), width)
     rows, seen = everything(source), []
     assert rows["words"].shape == (len(source), width)
@@ -43,10 +34,9 @@ def test_each_sequence_stands_whole_in_one_row(lengths, width):
         assert (np.diff(rows["document"][row][~padding]) >= 0).all()
     assert sorted(seen) == list(range(len(lengths)))
     assert source.padding == pytest.approx(1 - sum(lengths) / rows["words"].size)
-    assert_source(source)
 
 
-def test_little_is_padding():
+def test_packing_leaves_little_padding():
     lengths = np.clip(RANDOM.lognormal(4.0, 0.8, 5000), 1, 512).astype(int)
     source = packed(sequences(lengths, 512), 512)
     assert len(source) <= np.ceil(lengths.sum() / 512) * 1.01  # no packing needs fewer than without the last factor
@@ -78,7 +68,7 @@ def test_an_epoch_holds_each_sequence_once():
         (lambda: packed(sequences([2, 1], weight=np.zeros([2])), 4), "`weight` is a feature that `packed` adds"),
     ],
 )
-def test_what_cannot_be_packed_is_refused(make, message):
+def test_sequences_that_cannot_be_packed_are_refused(make, message):
     with pytest.raises(DataError, match=message):
         make()
     with pytest.raises(ConfigurationError, match=r"`packed.source` is 3; give a source"):

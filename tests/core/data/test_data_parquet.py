@@ -10,7 +10,6 @@ from data_lab import everything
 
 from core.data import csv, parquet
 from core.errors import ConfigurationError, DataError
-from core.testing import assert_source
 
 WORDS = ["cat", "dog"]
 
@@ -63,7 +62,6 @@ def test_columns_are_features(table):
         coded=[1, 0, 1],
         large=[1, 0, 1],
     )
-    assert_source(source)
 
 
 def test_columns_are_chosen_and_put_side_by_side(table):
@@ -72,7 +70,7 @@ def test_columns_are_chosen_and_put_side_by_side(table):
     check(table(columns, columns=["b"]), b=[0.5, 1.5])
 
 
-def test_what_is_missing_is_filled_in(table):
+def test_missing_values_are_filled_in(table):
     columns = {"a": [1, None, 3], "b": [None, 0.5, 1.0], "c": [None, "dog", "cat"]}
     filled = table(columns, types={"c": WORDS}, fill={"a": -1, "b": 0.25, "c": "dog"})
     check(filled, a=[1, -1, 3], b=[0.25, 0.5, 1.0], c=[1, 1, 0])
@@ -115,14 +113,12 @@ def lists(*rows):
         ({"a": pa.array([], pa.int64())}, {}, "The source `parquet` is empty"),
     ],
 )
-def test_what_cannot_be_read_is_named_with_its_row(table, columns, arguments, message):
+def test_unreadable_value_is_named_with_its_row(table, columns, arguments, message):
     with pytest.raises(DataError, match=message):
         table(columns, **arguments)
 
 
-def test_what_is_no_such_file_is_refused(table, tmp_path):
-    with pytest.raises(DataError, match=r"`parquet.files` is .* names no file"):
-        parquet(str(tmp_path / "none.parquet"))
+def test_damaged_file_is_refused(table, tmp_path):
     table({"a": list(range(1000))})
     content = (tmp_path / "table.parquet").read_bytes()
     for damaged in (b"", b"a,b\n1,2\n", content[:-100], content[:4] + bytes(200) + content[204:]):
@@ -164,14 +160,7 @@ def test_a_value_of_another_kind_fills_nothing(table):
         table({"a": [1, None]}, fill={"a": 0.5})
 
 
-def test_columns_larger_than_memory_are_refused(table, monkeypatch):
-    monkeypatch.setattr("core.data.parquet_files.machine_memory", lambda: 1000)
-    columns = {"a": np.random.RandomState(0).rand(100), "b": [1] * 100}
-    with pytest.raises(DataError, match=r"asked for take [0-9,]+ bytes, .* has 1,000 of memory; name fewer"):
-        table(columns, columns=["a"])
-
-
-def test_without_the_package_its_extra_is_named(table, monkeypatch):
+def test_missing_package_is_named_with_its_extra(table, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(ConfigurationError, match=r"`pyarrow`, which Parquet needs, .*`pip install -e '.\[parquet\]'`"):
         table({"a": [1]})

@@ -25,7 +25,7 @@ def test_an_element_is_as_it_was_said_to_be(strategy, rows):
 
 
 @of_all
-def test_it_is_said_without_making_one(strategy):
+def test_element_spec_is_known_without_an_element(strategy):
     far_too_large = [1 << 50]
     chunks = PerReplica(lambda _: tf.data.Dataset.range(1).map(lambda _: tf.zeros(far_too_large)), strategy)
     assert f"{1 << 50}" in str(chunks.element_spec)

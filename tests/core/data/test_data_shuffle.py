@@ -46,7 +46,7 @@ def test_seeds_and_epochs_give_unrelated_orders(size):
 
 
 @pytest.mark.parametrize("size", [10, 4097])
-def test_every_example_comes_at_every_place(size):
+def test_shuffled_example_comes_at_every_place(size):
     buckets, epochs = 10, 1000 if size == 10 else 5
     table = np.zeros([buckets, buckets])
     positions = tf.range(size * epochs, dtype=tf.int64)
@@ -58,7 +58,7 @@ def test_every_example_comes_at_every_place(size):
 
 
 @pytest.mark.parametrize("size", [7, 5000])
-def test_any_part_is_computed_by_itself(size):
+def test_shuffled_part_is_computed_by_itself(size):
     whole = np.concatenate([epoch(size, n) for n in range(3)])
     positions = np.array([0, 1, size - 1, size, 2 * size - 1, 2 * size, 3 * size - 1])
     for start in positions:

@@ -7,7 +7,6 @@ from data_lab import everything
 
 from core.data import packed, tfrecord
 from core.errors import ConfigurationError
-from core.testing import assert_source
 
 
 def write(path, lists):
@@ -20,7 +19,7 @@ def write(path, lists):
     return str(path)
 
 
-def test_how_many_values_a_list_has_is_counted_and_packs_it(tmp_path):
+def test_length_of_a_list_is_counted_and_packs_it(tmp_path):
     path = write(tmp_path / "a", [[7, 8, 9], [1], [2, 3]])
     source = tfrecord(path, {"x": ("int", 4, -1), "length": ("length", "x")})
     found = everything(source)
@@ -29,7 +28,6 @@ def test_how_many_values_a_list_has_is_counted_and_packs_it(tmp_path):
     np.testing.assert_array_equal(source.values("length"), found["length"])
     rows = everything(packed(source, width=3))
     assert sorted(map(tuple, rows["x"].tolist())) == [(1, 2, 3), (7, 8, 9)]
-    assert_source(source)
 
 
 def test_a_record_without_the_list_has_none_of_its_values(tmp_path):
@@ -38,13 +36,13 @@ def test_a_record_without_the_list_has_none_of_its_values(tmp_path):
 
 
 @pytest.mark.parametrize("of", ["none", "label", "n"])
-def test_what_is_not_filled_up_is_not_counted(tmp_path, of):
+def test_length_of_an_unfilled_feature_is_refused(tmp_path, of):
     path = write(tmp_path / "a", [[0.5]])
     with pytest.raises(ConfigurationError, match=f"`n` counts the values of `{of}`; declare .* Such are `x`"):
         tfrecord(path, {"x": ("float", 2, 0.0), "label": "int", "n": ("length", of)})
 
 
 @pytest.mark.parametrize(("kind", "fill"), [("int", 0.5), ("int", 1 << 31), ("int", "0"), ("float", np.nan)])
-def test_what_fills_up_is_a_number(tmp_path, kind, fill):
+def test_fill_value_is_a_number(tmp_path, kind, fill):
     with pytest.raises(ConfigurationError, match=r"`tfrecord.features` fills `x` with .*; give a number"):
         tfrecord(write(tmp_path / "a", [[1]]), {"x": (kind, 5, fill)})

@@ -122,7 +122,7 @@ def test_no_mutated_file_is_more_than_refused_or_read(path, chance):
             everything(token_file(str(path), 7, tokenizer=tokenizer))
 
 
-def test_what_is_no_file_of_tokens_is_refused(tmp_path):
+def test_file_without_tokens_is_refused(tmp_path):
     path = tmp_path / "x.tokens"
     refused(path, "can't be read: No such file")
     path.write_bytes(b"some text, which is no header at all" * 10)

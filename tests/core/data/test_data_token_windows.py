@@ -46,7 +46,7 @@ def test_windows_are_those_written_out_by_hand(tokens, length, wide):
         np.testing.assert_array_equal(found[name], expected[name])
 
 
-def test_each_token_but_the_first_is_a_target_exactly_once():
+def test_window_targets_are_each_token_but_the_first_once():
     tokens = np.random.RandomState(0).randint(0, 257, 1000)
     found = everything(windows(tokens, 64))
     real = found["document"][:, 1:] >= 0
@@ -76,7 +76,7 @@ def test_training_and_evaluation_read_windows_as_any_source():
 
 
 @pytest.mark.parametrize("tokens", [[], [1], [1, 2, 3]])
-def test_what_is_shorter_than_a_window_is_refused(tokens):
+def test_text_shorter_than_a_window_is_refused(tokens):
     with pytest.raises(DataError, match=rf"`windows` \(memory\) holds {len(tokens)} tokens, but .* `length` 3 takes 4"):
         windows(tokens, 3)
     with pytest.raises(ValueError, match="`length` is 0"):

@@ -33,7 +33,7 @@ def tokenizer(request, file):
 
 @settings(max_examples=100, deadline=None)
 @given(text=st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
-def test_every_text_comes_back_as_it_was(tokenizer, text):
+def test_tokenizer_decodes_every_text_to_itself(tokenizer, text):
     tokens = tokenizer.encode(text)
     assert tokenizer.decode(tokens) == text
     assert tokenizer.end not in tokens
@@ -89,7 +89,7 @@ def test_the_package_s_own_encoding_is_the_same(file):
         assert bpe(str(file)).encode(text) == peer.encode(text.decode(), add_special_tokens=False).ids
 
 
-def test_without_the_package_a_paragraph_names_the_extra(file, monkeypatch):
+def test_missing_package_is_named_with_its_extra(file, monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     for call in (lambda: bpe(str(file)), lambda: train_bpe(TEXTS, file, vocabulary=300)):
         with pytest.raises(ConfigurationError, match=r"`tokenizers`.*`pip install -e '\.\[text\]'` installs it"):
@@ -119,7 +119,7 @@ def beginning(coder):
         beginning,
     ],
 )
-def test_what_others_add_to_their_files_changes_no_text(file, tmp_path, change):
+def test_special_tokens_of_other_files_change_no_text(file, tmp_path, change):
     tokenizer = bpe(varied(file, tmp_path / "x.json", change))
     text = "the [X] cat <s>  né  é".encode()
     assert tokenizer.decode(tokenizer.encode(text)) == text
@@ -189,7 +189,7 @@ def test_words_are_no_byte_pairs(file, tmp_path):
         bpe(str(tmp_path / "x.json"))
 
 
-def test_what_is_no_file_or_too_large_a_file_is_refused(tmp_path):
+def test_missing_or_too_large_file_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"x.json can't be read: No such file"):
         bpe(str(tmp_path / "x.json"))
     os.mkfifo(tmp_path / "pipe")
@@ -201,7 +201,7 @@ def test_what_is_no_file_or_too_large_a_file_is_refused(tmp_path):
         bpe(str(tmp_path / "x.json"))
 
 
-def test_so_few_tokens_that_no_pair_is_among_them_are_refused(tmp_path):
+def test_vocabulary_without_room_for_a_pair_is_refused(tmp_path):
     with pytest.raises(ConfigurationError, match=r"`vocabulary` is 257, but .*: give 258 or more"):
         train_bpe(TEXTS, tmp_path / "x.json", vocabulary=257)
     train_bpe(TEXTS, tmp_path / "x.json", vocabulary=258)

@@ -65,7 +65,7 @@ def test_the_licence_ships_beside_the_file():
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
-def test_each_topic_is_a_document_and_all_text_is_there(stored, split):
+def test_topics_are_documents_with_all_of_the_text(stored, split):
     source = topics(split, 128)
     found = everything(source)
     real = found["document"] >= 0

@@ -49,7 +49,7 @@ def test_bytes_of_images_become_levels():
 
 
 @pytest.mark.parametrize("size", [1, 5, 40])
-def test_a_buffer_shuffles_by_the_seed_alone_however_many_are_taken(size):
+def test_shuffle_buffer_follows_the_seed_alone_however_many_are_taken(size):
     whole = taken(counting, 700, shuffle=size)[0]["label"]
     parts = taken(counting, *[3, 97] * 7, shuffle=size)
     np.testing.assert_array_equal(np.concatenate([part["label"] for part in parts]), whole)
@@ -95,15 +95,11 @@ def example(**changes):
 
 
 MISFITS = [
-    (
-        [example(), example(x=np.zeros([3], np.float32))],
-        r"example 1 of .* has `x` float32 \[3\], but the first one has",
-    ),
+    ([example(), example(x=np.zeros([3], np.float32))],
+        r"example 1 of .* has `x` float32 \[3\], but the first one has"),
     ([example(), example(x=np.zeros([2], "complex64"))], r"example 1 of .* has `x` complex64 \[2\], but"),
-    (
-        [example(), example(label=1.5)],
-        r"example 1 of .* has `label` float64 \[\], 1.5, but the first one has `label` int64",
-    ),
+    ([example(), example(label=1.5)],
+        r"example 1 of .* has `label` float64 \[\], 1.5, but the first one has `label` int64"),
     ([example(label=np.int8(1)), example(label=300)], r"has `label` int64 \[\], 300, but the first .* int8"),
     ([example(y=np.float32(1)), example(y=1e300)], r"has `y` float64 \[\], 1e\+300, but the first one has `y` float32"),
     ([example(), example(x=[[1, 2], [3]])], "example 1 of .* has rows of unlike lengths in `x`, but"),
@@ -121,7 +117,7 @@ MISFITS = [
     ([7], "makes a int; make each example a dictionary"),
     ([{"text": "ab"}], "`text` of the source .* has dtype"),
     ([example(label=2**40)], "holds 1099511627776, which doesn't fit into int32"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("examples", "message"), MISFITS)
@@ -158,7 +154,7 @@ def test_an_example_is_known_by_the_same_id_from_an_iterator_and_from_a_dataset(
         assert (hashes != hashes_after(0, 0, {**one, "id": one["id"][::-1]})).any()
 
 
-def test_what_a_function_has_raised_is_told_however_often_it_is_asked():
+def test_stream_raises_the_same_error_however_often_it_is_asked():
     def breaks(seed, epoch):
         yield example()
         raise LookupError("the disk of the user")

@@ -1,0 +1,139 @@
+"""The table of readers: each row is a way to keep examples in files, and joins the tests below."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tensorflow as tf
+from data_lab import everything, level, png
+
+from core.data import Source, csv, image_folder, labelled_folders, npz, parquet, text_files, tfrecord
+from core.errors import DataError
+from core.testing import assert_source
+
+NUMBERS = np.arange(24, dtype=np.int64)  # of the examples, by which they are known
+
+
+@dataclasses.dataclass(frozen=True)
+class Reader:
+    """A reader of `name`, which `write` makes in a folder; `missing` is what it says of a path without files."""
+
+    name: str
+    write: Callable[[Path], object]
+    read: Callable[[str], Source]
+    feature: str  # that holds the numbers
+    missing: str
+    memory: str = ""  # the module that asks for the machine's memory, if the reader loads all at once
+    too_large: str = ""
+
+
+def write_records(path: Path) -> None:
+    with tf.io.TFRecordWriter(str(path)) as file:
+        for number in NUMBERS:
+            feature = {"id": tf.train.Feature(int64_list=tf.train.Int64List(value=[number]))}
+            file.write(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
+
+
+def write_images(path: Path, folder: str = "") -> None:
+    for number in NUMBERS:
+        png(path / folder / f"{number:02}.png", level(number))
+
+
+READERS = {
+    "csv": Reader(
+        "table.csv",
+        lambda path: path.write_text("id\n" + "\n".join(map(str, NUMBERS))),
+        csv,
+        "id",
+        r"`csv.files` is .* names no file; give a file, or a pattern",
+        "core.data.csv_files",
+        r"`csv.files` names 64 bytes of text, .* has 50 of memory; write .* as TFRecord",
+    ),
+    "parquet": Reader(
+        "table.parquet",
+        lambda path: pq.write_table(pa.table({"id": NUMBERS}), path, row_group_size=5),
+        parquet,
+        "id",
+        r"`parquet.files` is .* names no file",
+        "core.data.parquet_files",
+        r"asked for take [0-9,]+ bytes, .* has 50 of memory; name fewer",
+    ),
+    "tfrecord": Reader(
+        "a.tfrecord",
+        write_records,
+        lambda files: tfrecord(files, {"id": "int"}),
+        "id",
+        r"`tfrecord.files` is .* names no file",
+    ),
+    "npz": Reader(
+        "data.npz",
+        lambda path: np.savez(path, id=NUMBERS),
+        npz,
+        "id",
+        r"There is no file",
+        "core.data.files",
+        r"the arrays `id.npy`, [0-9,]+ bytes, more than the 50 of this",
+    ),
+    "text_files": Reader(
+        "a.txt",
+        lambda path: path.write_bytes(bytes(range(1, 26)) * 2),
+        lambda files: text_files(files, 2),
+        "tokens",
+        r"names no file of text; give a file, a folder, or a pattern",
+        "core.data.corpus",
+        r"50 bytes of text.*`python -m trainers.tokenize`",
+    ),
+    "image_folder": Reader(
+        "images", write_images, lambda folder: image_folder(folder, size=4), "image", r"There is no folder"
+    ),
+    "labelled_folders": Reader(
+        "animals",
+        lambda path: write_images(path, "cat"),
+        lambda folder: labelled_folders(folder, size=4),
+        "image",
+        r"There is no folder .* a folder of images for each class",
+    ),
+}
+every_reader = pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@every_reader
+def test_reader_is_a_resumable_source_of_what_was_written(reader, tmp_path):
+    path = tmp_path / reader.name
+    reader.write(path)
+    source = reader.read(str(path))
+    found = everything(source)[reader.feature]
+    if reader.feature == "image":
+        found = np.round(found[:, 0, 0, 0] * 255.0)
+    if reader.feature == "tokens":
+        found = found[:, 0] // 2  # windows of two tokens: 1, 3, 5, ..., twice with 25 between
+        found = found[:12]
+        np.testing.assert_array_equal(found, np.arange(12))
+    else:
+        np.testing.assert_array_equal(found, NUMBERS)
+    assert_source(source)
+
+
+@every_reader
+def test_missing_file_is_named(reader, tmp_path):
+    with pytest.raises(DataError, match=reader.missing) as error:
+        reader.read(str(tmp_path / "none"))
+    assert str(tmp_path / "none") in str(error.value)
+
+
+@pytest.mark.parametrize("name", [name for name, reader in READERS.items() if reader.memory])
+def test_file_larger_than_memory_is_refused(name, tmp_path, monkeypatch):
+    reader = READERS[name]
+    reader.write(tmp_path / reader.name)
+    monkeypatch.setattr(f"{reader.memory}.machine_memory", lambda: 50)
+    with pytest.raises(DataError, match=reader.too_large):
+        reader.read(str(tmp_path / reader.name))
