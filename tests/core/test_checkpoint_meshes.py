@@ -1,6 +1,5 @@
-"""Checkpoints of a mesh: part by part, the same hashes and the same bytes wherever they were saved and are restored."""
+"""Checkpoints of a mesh have the same hashes and bytes on every mesh and device."""
 
-import itertools
 import json
 import math
 
@@ -32,10 +31,10 @@ CUTS = {  # by shape, so that no two are alike
     "step": ([], "int64", ()),
     "empty": ([0, 3], "float32", ("-", "-")),
 }
-MESHES, ELSEWHERE = ["1x2", "2x1", "2x2"], ["one device", "2 replicas"]
+MESHES = ["1x2", "2x1", "2x2"]
 WAYS = [
-    *itertools.product(MESHES, [*MESHES, *ELSEWHERE]),
-    *itertools.product(ELSEWHERE, MESHES),
+    *(("1x2", "2x1"), ("2x1", "2x2"), ("2x1", "2 replicas"), ("2x2", "one device")),
+    *(("one device", "2x2"), ("2 replicas", "1x2")),
 ]
 
 
@@ -97,8 +96,8 @@ def elsewhere(monkeypatch):
     monkeypatch.setattr(mesh_variable.MeshVariable, "is_here", lambda self: False)
 
 
-@pytest.mark.parametrize("before", [*MESHES, "one device"])
-def test_what_lies_in_other_processes_is_hashed_from_the_file_and_compared_with_it(before, tmp_path, request):
+@pytest.mark.parametrize("before", ["2x2", "one device"])
+def test_parts_in_other_processes_are_hashed_from_the_file_and_compared_with_it(before, tmp_path, request):
     saved, live, expected = variables_on(before, 0), variables_on("2x2"), values(variables_on("one device", 0))
     hashes = {path: described(variable) for path, variable in variables_on("one device", 0).items()}
     request.getfixturevalue("elsewhere")
@@ -164,14 +163,14 @@ def test_a_device_that_holds_other_bytes_than_were_read_is_found(where, tmp_path
         checkpoint.restore(newest(tmp_path), variables_on("2x2"))
 
 
-@pytest.mark.parametrize("most", [1, 2, 5, 6, 7, 30, 59, 60, 1000])
 @pytest.mark.parametrize("shape", [(), (1,), (60,), (3, 20), (4, 3, 5), (60, 1), (1, 60), (2, 0, 3), (0,)])
-def test_boxes_are_the_whole_in_row_major_order(shape, most):
+def test_boxes_are_the_whole_in_row_major_order(shape):
     whole = np.arange(math.prod(shape)).reshape(shape)
-    found = [whole[tuple(slice(*bounds) for bounds in box)] for box in in_order(shape, most)]
-    assert all(part.size <= most for part in found)
-    assert [n for part in found for n in part.reshape(-1)] == list(range(whole.size))
-    assert len(found) <= max(1, 2 * whole.size / most) or whole.ndim > 2
+    for most in (1, 2, 5, 6, 7, 30, 59, 60, 1000):
+        found = [whole[tuple(slice(*bounds) for bounds in box)] for box in in_order(shape, most)]
+        assert all(part.size <= most for part in found)
+        assert [n for part in found for n in part.reshape(-1)] == list(range(whole.size))
+        assert len(found) <= max(1, 2 * whole.size / most) or whole.ndim > 2
 
 
 @pytest.mark.parametrize(
@@ -200,7 +199,6 @@ def test_slots_that_are_cut_further_go_where_they_are_cut_otherwise(tmp_path):
             2, 2, layouts, slot_layouts=[("net/layers/0/w", "batch,model"), ("net/layers/1/w", "model,batch")]
         ),
         on_virtual_mesh(4, 1, slot_layouts=[("*/0/w", "-,batch"), ("*/0/b", "batch")]),
-        on_virtual_mesh(1, 2, layouts),
         on_virtual_cpus(1),
     ]
     cuts = []
@@ -214,10 +212,10 @@ def test_slots_that_are_cut_further_go_where_they_are_cut_otherwise(tmp_path):
                 variable.assign(tf.cast(100 * random.normal(size=variable.shape), variable.dtype))
         save(tmp_path, variables, step, keep=9)
         slot = variables["optimizer/net/adamw/m/layers/0/w"]
-        cuts.append([x.shape.as_list() for x in dtensor.unpack(slot.read_value())] if 0 < step < 4 else None)
-    assert cuts[1:4] == [[[32, 16]] * 4, [[64, 8]] * 4, [[64, 16]] * 2]
+        cuts.append([x.shape.as_list() for x in dtensor.unpack(slot.read_value())] if 0 < step < 3 else None)
+    assert cuts[1:3] == [[[32, 16]] * 4, [[64, 8]] * 4]
     saved = [json.loads((path / "manifest.json").read_text())["variables"] for path in sorted(tmp_path.iterdir())]
-    assert saved == [saved[0]] * 5
+    assert saved == [saved[0]] * 4
 
 
 @pytest.mark.long
