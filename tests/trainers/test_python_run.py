@@ -1,4 +1,4 @@
-"""Training by calls of Python: the numbers of the command, stopped and gone on with, and known again."""
+"""Training by calls of Python: the results of the command, stopped and resumed, and found again."""
 
 import functools
 import json
@@ -25,12 +25,13 @@ from trainers.python_identity import described
 from trainers.runs.read import read_run
 
 FLAGS = [f"--gin_file={CONFIGS / 'digits_mlp.gin'}", "--workdir=command"]
+FLAGS += ["--gin_param=MlpClassifier.sizes = [64, 10]"]
 FLAGS += [f"--gin_param=Trainer.{x}" for x in ("steps = 20", "log_every = 10", "evaluate_every = 10")]
 
 
 def mlp(rng, dropout=0.0, peak_rate=3e-3):
     rate = warmup_cosine(peak_rate, warmup_steps=100, total_steps=3000)
-    return MlpClassifier(rng=rng, sizes=[64, 128, 10], dropout=dropout, optimizer=adamw(rate))
+    return MlpClassifier(rng=rng, sizes=[64, 10], dropout=dropout, optimizer=adamw(rate))
 
 
 def experiment(task=mlp, **changed):
@@ -46,7 +47,7 @@ def hashes(one):
 
 
 class At(Hook):
-    """Does something at one step, once."""
+    """Calls a function at one step, once."""
 
     def __init__(self, step, what):
         super().__init__(step)
@@ -70,11 +71,11 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def whole(folder):
-    """A run that nothing has stopped."""
+    """Returns a run that nothing has stopped."""
     return trainers.train(experiment(), settings(), folder / "whole", quiet=True)
 
 
-def test_the_numbers_are_those_of_the_command(whole, folder):
+def test_results_are_those_of_the_command(whole, folder):
     done = run(*FLAGS, cwd=folder)
     assert done.returncode == 0, done.stderr
     loaded = trainers.load(folder / "command")
@@ -89,39 +90,49 @@ def test_the_numbers_are_those_of_the_command(whole, folder):
     assert "+ Experiment.task = @MlpClassifier" in refused.stderr
 
 
-def test_a_run_that_is_stopped_goes_on_by_the_same_call(whole, folder):
-    before, one = signal.getsignal(signal.SIGINT), experiment()
-    stopping = settings(hooks=[At(5, interrupt)])
-    with pytest.raises(PreemptedError, match="stopped by SIGINT after step 10 of 20; everything is in"):
-        trainers.train(one, stopping, folder / "stopped", quiet=True)
+def test_run_that_failed_or_was_stopped_resumes_and_longer_settings_continue_it(whole, folder, capsys):
+    path, before = folder / "stopped", signal.getsignal(signal.SIGINT)
+
+    def fail():
+        raise RuntimeError("the hook's own")
+
+    trainers.train(experiment(), settings(steps=10), path, quiet=True)
+    assert capsys.readouterr().out == ""
+    with pytest.raises(RuntimeError, match="the hook's own"):
+        trainers.train(experiment(), settings(hooks=[At(20, fail)]), path)
+    assert "going on from step 10 (`step-000000010`)" in capsys.readouterr().out
+    assert read_run(path).reason == "RuntimeError: the hook's own"
+    one, stopping = experiment(), settings(hooks=[At(12, interrupt)])
+    with pytest.raises(PreemptedError, match="stopped by SIGINT after step 14 of 20; everything is in"):
+        trainers.train(one, stopping, path, quiet=True)
     assert signal.getsignal(signal.SIGINT) == before
-    assert read_run(folder / "stopped").state == "stopped"
-    again = trainers.train(one, stopping, folder / "stopped", quiet=True)
-    assert hashes(again) == hashes(whole)
-    assert again.evaluate() == whole.evaluate()
+    assert read_run(path).state == "stopped"
+    found = []
+    thread = threading.Thread(target=lambda: found.append(trainers.train(one, stopping, path, quiet=True)))
+    thread.start()
+    thread.join()
+    assert hashes(found[0]) == hashes(whole)
+    assert found[0].evaluate() == whole.evaluate()
 
 
-@pytest.mark.parametrize("strategy", [mirrored, mesh])
-def test_a_run_of_two_devices_has_the_numbers_of_one(strategy, whole, tmp_path):
+@pytest.mark.parametrize("strategy", [mirrored, pytest.param(mesh, marks=pytest.mark.long)])
+def test_run_on_two_devices_has_the_results_of_one(strategy, whole, tmp_path):
     two = mesh(batch=2) if strategy is mesh else mirrored(devices=["CPU:0", "CPU:1"])
     run = trainers.train(experiment(strategy=two), settings(), tmp_path / "run", quiet=True)
     assert run.evaluate() == pytest.approx(whole.evaluate(), rel=1e-5)
-    with pytest.raises(ConfigurationError, match=r"`experiment` was trained before"):
+    with pytest.raises(ConfigurationError, match=r"`experiment` was trained before.*`Experiment\(\.\.\.\)`"):
         trainers.train(run.experiment, settings(), tmp_path / "second", quiet=True)
 
 
-def test_a_finished_run_is_returned_as_it_is_and_longer_settings_go_on(whole, folder, capsys):
-    again = trainers.train(experiment(), settings(), folder / "whole")
+def test_finished_run_is_returned_as_it_is_by_any_path(whole, folder, capsys, monkeypatch):
+    monkeypatch.setenv("HOME", str(folder))
+    again = trainers.train(experiment(), settings(), "~/whole")
     assert capsys.readouterr().out.startswith("already finished: 20 steps, loss ")
     assert (hashes(again), again.step, repr(again)) == (hashes(whole), 20, repr(whole))
-    trainers.train(experiment(), settings(steps=10), folder / "longer", quiet=True)
-    assert capsys.readouterr().out == ""
-    longer = trainers.train(experiment(), settings(), folder / "longer")
-    assert "going on from step 10 (`step-000000010`)" in capsys.readouterr().out
-    assert hashes(longer) == hashes(whole)
+    assert again.path == folder / "whole"
 
 
-def test_it_is_listed_like_any_run(whole, folder):
+def test_run_is_listed_like_any_other(whole, folder):
     found = read_run(folder / "whole")
     assert (found.state, found.step, found.steps, found.damage) == ("finished", 20, 20, ())
     assert found.configuration["Experiment.task"] == "'MlpClassifier'"
@@ -156,7 +167,7 @@ def test_another_run_in_the_folder_is_refused(whole, folder, changed, set_otherw
         ({"workdir": None}, r"^`workdir` is None; name the folder of the run"),
     ],
 )
-def test_what_is_no_argument_is_refused(changed, says, whole, tmp_path, monkeypatch):
+def test_arguments_of_another_type_are_refused(changed, says, whole, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     given = {"experiment": whole.experiment, "settings": settings(), "workdir": "run", **changed}
     with pytest.raises(ConfigurationError, match=says):
@@ -169,7 +180,7 @@ def endless(seed, epoch):
         yield {"x": np.float32(1.0)}
 
 
-def test_what_hands_out_no_examples_is_refused(whole):
+def test_sources_of_another_type_are_refused(whole):
     with pytest.raises(ConfigurationError, match=r"^`source` is the stream `endless`.*a source that has a length"):
         whole.evaluate(Stream(endless))
     for wrong, says in (
@@ -200,34 +211,21 @@ def test_what_hands_out_no_examples_is_refused(whole):
         ({"seed": -1}, r"^`Experiment\.seed` is -1; it must be at least 0"),
     ],
 )
-def test_what_makes_no_experiment_is_refused(changed, says):
+def test_experiment_of_wrong_values_is_refused(changed, says):
     with pytest.raises(ConfigurationError, match=says):
         experiment(**changed)
 
 
-def test_the_folder_may_be_below_home(whole, folder, monkeypatch):
-    monkeypatch.setenv("HOME", str(folder))
-    monkeypatch.chdir(folder)
-    assert trainers.train(experiment(), settings(), "~/whole", quiet=True).path == folder / "whole"
-    again = trainers.train(experiment(), settings(), "whole", quiet=True)
-    assert (again.path, hashes(again)) == (folder / "whole", hashes(whole))
-
-
-def test_an_interruption_never_ends_the_process_of_a_notebook():
+def test_interruption_never_ends_the_process_of_a_notebook():
     preemption = Preemption(ends_process=False)
     with preemption.granted():
         interrupt()
-        for _ in range(3):  # the first was a wish
+        for _ in range(3):  # the first asks for an end
             with pytest.raises(KeyboardInterrupt, match="a second Ctrl-C"):
                 interrupt()
 
 
-def test_what_was_trained_before_begins_no_run(whole, folder):
-    with pytest.raises(ConfigurationError, match=r"`experiment` was trained before.*`Experiment\(\.\.\.\)`"):
-        trainers.train(whole.experiment, settings(), folder / "second", quiet=True)
-
-
-def test_a_hook_takes_nothing_from_one_experiment_to_another(folder):
+def test_hook_of_another_experiment_is_refused(folder):
     stopping = settings(
         hooks=[EarlyStopping("min loss", every=10, patience=1, least_change=100.0)],
         keep_best="min loss",
@@ -235,31 +233,14 @@ def test_a_hook_takes_nothing_from_one_experiment_to_another(folder):
     )
     one = experiment()
     first = trainers.train(one, stopping, folder / "early", quiet=True)
-    assert trainers.train(one, stopping, folder / "early", quiet=True).step == first.step == 20
-    assert trainers.train(experiment(), stopping, folder / "early", quiet=True).step == 20  # it takes no steps
+    assert trainers.train(experiment(), stopping, folder / "early", quiet=True).step == first.step == 20  # no more
     with pytest.raises(
         ConfigurationError, match=r"a `EarlyStopping` that was in a run of another experiment.*another by"
     ):
         trainers.train(experiment(), stopping, folder / "late", quiet=True)
 
 
-def test_an_error_leaves_the_folder_to_the_next_call(whole, folder):
-    def fail():
-        raise RuntimeError("the hook's own")
-
-    with pytest.raises(RuntimeError, match="the hook's own"):
-        trainers.train(experiment(), settings(hooks=[At(10, fail)]), folder / "failed", quiet=True)
-    assert read_run(folder / "failed").reason == "RuntimeError: the hook's own"
-    found = []
-    thread = threading.Thread(
-        target=lambda: found.append(trainers.train(experiment(), settings(), folder / "failed", quiet=True))
-    )
-    thread.start()
-    thread.join()
-    assert hashes(found[0]) == hashes(whole)
-
-
-def test_what_a_run_begins_with_is_part_of_what_it_is():
+def test_description_names_the_weights_that_a_run_starts_from():
     one = experiment(start_from=checkpoint("a", take=["net/*"], rename={"body": "net"}))
     assert described(one, settings())["Experiment.start_from"] == (
         "{'path': 'a', 'take': ['net/*'], 'rename': {'body': 'net'}, 'transpose': {}}"
