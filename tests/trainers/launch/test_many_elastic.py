@@ -24,9 +24,9 @@ def steps(count):
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    """The workdir of two workers whom nothing befell."""
+    """The workdir of two workers that nothing befell."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    done = launch("--workers=2", "--", *FLAGS, *steps(1000), "--workdir=run", cwd=folder)
+    done = launch("--workers=2", "--", *FLAGS, *steps(500), "--workdir=run", cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "run"
 
@@ -44,7 +44,7 @@ def check_same_figures(found, expected):
 @pytest.mark.long
 @pytest.mark.parametrize("index", [0, 1], ids=["the chief", "another"])
 def test_who_is_left_ends_in_the_figures_of_all(index, undisturbed, tmp_path):
-    flags = ["--min_workers=1", "--deadline=20", "--", *FLAGS, *steps(1000), *QUICK, "--workdir=run"]
+    flags = ["--min_workers=1", "--deadline=20", "--", *FLAGS, *steps(500), *QUICK, "--workdir=run"]
     process, workers = start(tmp_path, *flags)
     os.kill(workers[index], signal.SIGKILL)
     said, _ = process.communicate(timeout=200)
@@ -54,8 +54,8 @@ def test_who_is_left_ends_in_the_figures_of_all(index, undisturbed, tmp_path):
 
 
 @pytest.mark.long
-def test_two_then_one_then_four_workers_end_in_the_figures_of_two(undisturbed, tmp_path):
-    for workers, until in ((2, 300), (1, 600), (4, 1000)):
+def test_workers_that_are_two_then_one_then_four_end_in_the_figures_of_two(undisturbed, tmp_path):
+    for workers, until in ((2, 150), (1, 300), (4, 500)):
         done = launch(f"--workers={workers}", "--", *FLAGS, *steps(until), "--workdir=run", cwd=tmp_path)
         assert done.returncode == 0, done.stdout + done.stderr
     check_same_figures(tmp_path / "run", undisturbed)

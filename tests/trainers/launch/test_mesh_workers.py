@@ -12,6 +12,7 @@ from core.distribution import MeshStrategy, mesh
 from core.errors import ConfigurationError
 from core.workers import joined
 from tests.commands import CONFIGS, launch, run
+from tests.trainers.launch.launch_lab import planted
 from tests.trainers.launch.test_many_workers import saved, start
 
 FLAGS = [f"--gin_file={CONFIGS / name}.gin" for name in ("digits_mlp", "runtime/mesh")]
@@ -68,7 +69,7 @@ def test_a_killed_worker_ends_the_run_and_is_named(lost, tmp_path):
     process, workers = start(tmp_path, "--", *FLAGS, *sizes(2, 2), "--gin_param=steps = 100000", "--workdir=run")
     time.sleep(0.5)  # in a chunk of steps, most likely
     os.kill(workers[lost], signal.SIGKILL)
-    said, _ = process.communicate(timeout=30)
+    said, _ = process.communicate(timeout=120)
     assert process.returncode == 6, said
     errors = [line for line in said.splitlines() if f"[worker {1 - lost}] error: " in line]
     assert len(errors) == 1, said
@@ -82,7 +83,7 @@ def test_a_signal_stops_both_with_everything_saved_and_they_go_on(plan, tmp_path
     flags = ["--", *FLAGS, *sizes(*plan), "--workdir=run", "--gin_param=Trainer.steps = 100000"]
     process, _ = start(tmp_path, *flags)
     process.terminate()
-    said, _ = process.communicate(timeout=30)
+    said, _ = process.communicate(timeout=120)
     assert process.returncode == 75, said
     step = saved(tmp_path / "run")[0].step
     flags[-1] = f"--gin_param=Trainer.steps = {step + 20}"
@@ -92,16 +93,10 @@ def test_a_signal_stops_both_with_everything_saved_and_they_go_on(plan, tmp_path
     assert saved(tmp_path / "run")[0].step == step + 20
 
 
-PLANTS = """
-import time
-
-import gin
-import tensorflow as tf
+DRIFT = """
 from tensorflow.experimental import dtensor
 
 from core.checkpoint import saves
-from core.workers import is_chief
-from trainers.hooks import Hook
 
 write_parts = saves.write_parts
 
@@ -114,21 +109,17 @@ def slowly(*arguments):  # step 20 is still being saved when step 40 drifts
 saves.write_parts = slowly
 
 
-@gin.configurable
-class Plant(Hook):
-    def __call__(self, run):
-        if not is_chief() and run.step == 40:
-            handle = dtensor.unpack(run.experiment.variables["task/net/layers/1/b"].handle)[1]
-            with tf.device(handle.device):
-                tf.raw_ops.AssignVariableOp(resource=handle, value=tf.ones([10]))
+def drift(run):
+    handle = dtensor.unpack(run.experiment.variables["task/net/layers/1/b"].handle)[1]
+    with tf.device(handle.device):
+        tf.raw_ops.AssignVariableOp(resource=handle, value=tf.ones([10]))
 """
 
 
 @pytest.mark.long
-def test_a_copy_that_differs_on_one_worker_is_named_by_all(tmp_path):
-    (tmp_path / "plants.py").write_text(PLANTS)
-    (tmp_path / "plants.gin").write_text("import plants\nTrainer.hooks = [@Plant()]\nPlant.every = 20\n")
-    flags = ["--gin_file=plants.gin", "--gin_param=steps = 80", "--workdir=run"]
+def test_copy_that_differs_on_one_worker_is_named_by_all(tmp_path):
+    drifts = planted(tmp_path, "if not is_chief() and run.step == 40: drift(run)", every=20, outside=DRIFT)
+    flags = [drifts, "--gin_param=steps = 80", "--workdir=run"]
     done = launch("--workers=2", "--", *FLAGS, *sizes(2, 2), *flags, cwd=tmp_path)
     assert done.returncode == 7, done.stdout + done.stderr
     for worker in range(2):
@@ -138,15 +129,7 @@ def test_a_copy_that_differs_on_one_worker_is_named_by_all(tmp_path):
 
 
 TROUBLE = """
-import os
-import resource
-import signal
-
-import gin
-
 from core.checkpoint import write
-from core.workers import joined
-from trainers.hooks import Hook
 
 
 def killed_after(name):
@@ -159,21 +142,18 @@ def killed_after(name):
     setattr(write, name, then_killed)
 
 
-@gin.configurable
-class Trouble(Hook):
-    def __call__(self, run):
-        if run.step == 40:
-            run.settle()  # what is to be in trouble is the second
-            if joined().cluster.index == WORKER:
-                ACT
+def trouble(run):
+    run.settle()  # what is to be in trouble is the second checkpoint
+    if joined().cluster.index == WORKER:
+        ACT
 """
 
 
 def in_trouble(folder, worker, act):
     """Flags of a run that `act` happens to at one worker before its second checkpoint, of two files."""
-    (folder / "trouble.py").write_text(TROUBLE.replace("WORKER", str(worker)).replace("ACT", act))
-    (folder / "trouble.gin").write_text("import trouble\nTrainer.hooks = [@Trouble()]\nTrouble.every = 20\n")
-    return ["--gin_file=trouble.gin", "--gin_param=steps = 60", "--workdir=run"]
+    outside = TROUBLE.replace("WORKER", str(worker)).replace("ACT", act)
+    flag = planted(folder, "if run.step == 40: trouble(run)", every=20, outside=outside)
+    return [flag, "--gin_param=steps = 60", "--workdir=run"]
 
 
 @pytest.mark.long

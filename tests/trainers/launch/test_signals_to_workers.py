@@ -10,7 +10,8 @@ from test_many_workers import FLAGS, QUICK, SHORT, saved
 
 from core.checkpoint import newest
 from tests import ports
-from tests.commands import environment
+from tests.commands import environment, launch
+from tests.trainers.launch.launch_lab import planted
 from trainers.launch.commands import free_ports
 
 # Another process sends it: TensorFlow holds Python's lock while it waits for workers, and no thread of this one runs.
@@ -99,37 +100,16 @@ def test_a_worker_that_dies_while_tensorflow_connects_is_not_waited_for_without_
     assert f"worker {lost} (" in said[1 - lost]
 
 
-SAVES = """
-import json, os, signal
-import gin
-from core.workers import joined
-from trainers.hooks import Hook
-
-@gin.configurable
-class Warned(Hook):
-    def __call__(self, run):
-        if run.step == 50 and joined().cluster.index == int(os.environ["WARNED"]):
-            os.kill(os.getpid(), signal.SIGUSR1)
-"""
-
-
 @pytest.mark.long
 def test_slurms_warning_to_one_worker_saves_them_all_and_changes_no_bit(tmp_path):
-    (tmp_path / "warned.py").write_text(SAVES)
-    (tmp_path / "warned.gin").write_text("import warned\nTrainer.hooks = [@Warned()]\nWarned.every = 50\n")
-    flags = [*FLAGS, *QUICK, "--gin_file=warned.gin", "--gin_param=steps = 150"]
+    here = "run.step == 50 and not is_chief() and run.workdir.path.name == 'warned'"
+    flags = [*FLAGS, *QUICK, planted(tmp_path, f"if {here}: os.kill(os.getpid(), signal.SIGUSR1)", every=50)]
+    flags += ["--gin_param=steps = 150"]
     flags += ["--gin_param=Trainer.checkpoint_every = None", "--gin_param=Trainer.chunk_steps = 50"]
-    command = [sys.executable, "-m", "trainers.launch", "--workers=2", *ports.flags(), "--", *flags]
-    for warned in ("1", "9"):
-        done = subprocess.run(
-            [*command, f"--workdir={warned}"],
-            cwd=tmp_path, env={**environment(), "WARNED": warned}, capture_output=True, text=True, timeout=300,
-            check=False,
-        )  # fmt: skip
+    for name in ("warned", "not"):
+        done = launch("--workers=2", "--", *flags, f"--workdir={name}", cwd=tmp_path)
         assert done.returncode == 0, done.stdout + done.stderr
-        assert done.stdout.count("SIGUSR1: saved as `step-000000100`, and going on") == (warned == "1")
-    assert sorted(x.name for x in (tmp_path / "1" / "checkpoints").glob("step-*")) == [
-        "step-000000100",
-        "step-000000150",
-    ]
-    assert saved(tmp_path / "1")[1] == saved(tmp_path / "9")[1]
+        assert done.stdout.count("SIGUSR1: saved as `step-000000100`, and going on") == (name == "warned")
+    found = sorted(x.name for x in (tmp_path / "warned" / "checkpoints").glob("step-*"))
+    assert found == ["step-000000100", "step-000000150"]
+    assert saved(tmp_path / "warned")[1] == saved(tmp_path / "not")[1]
