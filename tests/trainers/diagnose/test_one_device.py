@@ -1,9 +1,12 @@
 """`--mode=diagnose` on one device: a planted bottleneck is named, and none where there is none."""
 
+import re
+
 import pytest
 
-from tests.commands import CONFIGS, refused, run
+from tests.commands import CONFIGS, refused
 from tests.trainers.diagnose.lab import diagnose
+from trainers.settings import Settings
 
 
 def adds_up(point):
@@ -20,10 +23,10 @@ def test_a_slow_source_is_named_and_parallel_calls_are_shown_to_hide_it(tmp_path
     assert adds_up(point), said
     assert point["parts"]["input wait"] > 0.5 * 0.05
     assert f"input-bound: {100 * found['verdict']['share']:.0f} % of each step waits for examples of `sleepy`" in said
-    # The line is one that the command takes, and nothing is left but the diagnosis.
+    # The line binds a setting, and nothing is left but the diagnosis.
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["diagnosis.json", "diagnosis.svg"]
-    cured = run("--gin_file=mine.gin", f"--gin_param={tried['line']}", "--mode=summary", cwd=tmp_path)
-    assert cured.returncode == 0, cured.stderr
+    calls = int(re.fullmatch(r"Trainer.parallel_calls = (\d+)", tried["line"])[1])
+    assert Settings(steps=1, global_batch_size=1, parallel_calls=calls).parallel_calls == calls > 1
 
 
 @pytest.mark.long
