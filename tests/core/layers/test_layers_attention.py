@@ -221,27 +221,17 @@ ONES = tf.ones([2, 5, 4, 8])
         (lambda: MultiHeadAttention(6, 2, rng=RNG, rotary_base=10.0), r"`head_size` is 3, but rotary .* make it even"),
         (lambda: rotary(ONES[..., :3], tf.range(5)), r"even last axis"),
         (lambda: MultiHeadAttention(8, 2, rng=RNG)(tf.zeros([2, 8])), r"`MultiHeadAttention` .*\[batch, time, size\]"),
-        (
-            lambda: MultiHeadAttention(8, 2, rng=RNG)(tf.zeros([1, 2, 8]), context=tf.zeros([1, 2, 8])),
-            r"`context` was given",
-        ),
+        (lambda: MultiHeadAttention(8, 2, rng=RNG)(tf.zeros([1, 2, 8]), context=tf.zeros([1, 2, 8])),
+            r"`context` was given"),
         (lambda: MultiHeadAttention(8, 2, rng=RNG, context_size=8)(tf.zeros([1, 2, 8])), r"`context` was not given"),
-        (
-            lambda: MultiHeadAttention(8, 2, rng=RNG)(tf.zeros([1, 2, 8]), mask=tf.ones([1, 2])),
-            r"`mask` is float32 .*booleans",
-        ),
-        (
-            lambda: MultiHeadAttention(8, 2, rng=RNG)(tf.zeros([1, 2, 8]), mask=tf.ones([1, 3, 2, 2], tf.bool)),
-            r"`mask` is bool of shape \(1, 3, 2, 2\); .*\[1, 2, 2, 2\]",
-        ),
-        (
-            lambda: MultiHeadAttention(8, 2, rng=RNG)(tf.zeros([2, 3, 8]), mask=tf.ones([2, 4], tf.bool)),
-            r"`mask` is bool of shape \(2, 4\); .*\[2, 2, 3, 3\]",
-        ),
-        (
-            lambda: MultiHeadAttention(8, 2, rng=RNG).decode(tf.zeros([1, 1, 8]), None),
-            r"`decode` goes from past to future; make the layer with `causal=True`",
-        ),
+        (lambda: MultiHeadAttention(8, 2, rng=RNG)(tf.zeros([1, 2, 8]), mask=tf.ones([1, 2])),
+            r"`mask` is float32 .*booleans"),
+        (lambda: MultiHeadAttention(8, 2, rng=RNG)(tf.zeros([1, 2, 8]), mask=tf.ones([1, 3, 2, 2], tf.bool)),
+            r"`mask` is bool of shape \(1, 3, 2, 2\); .*\[1, 2, 2, 2\]"),
+        (lambda: MultiHeadAttention(8, 2, rng=RNG)(tf.zeros([2, 3, 8]), mask=tf.ones([2, 4], tf.bool)),
+            r"`mask` is bool of shape \(2, 4\); .*\[2, 2, 3, 3\]"),
+        (lambda: MultiHeadAttention(8, 2, rng=RNG).decode(tf.zeros([1, 1, 8]), None),
+            r"`decode` goes from past to future; make the layer with `causal=True`"),
         (lambda: attend(ONES[0], ONES, ONES), r"`q` of `attend` has shape \(5, 4, 8\); .*\[batch, time, heads, size\]"),
         (lambda: attend(ONES, ONES[..., :6], ONES), r"`k` of `attend` has shape .* head size: .*\(2, None, None, 8\)"),
         (lambda: attend(ONES, ONES[:1], ONES[:1]), r"`k` of `attend` has shape \(1, 5, 4, 8\) .* same batch"),
@@ -250,17 +240,11 @@ ONES = tf.ones([2, 5, 4, 8])
         (lambda: attend(ONES, ONES[:, :, :3], ONES[:, :, :3]), r"`kv_heads` is 3, which doesn't divide `heads=4`"),
         (lambda: attend(ONES, ONES, ONES, chunk_size=0), r"`chunk_size` is 0; give a whole number"),
         (lambda: attend(ONES, ONES, ONES, dropout_rate=-1.0), r"`dropout_rate` is -1.0; give a fraction"),
-        (
-            lambda: tf.function(attend, autograph=False).get_concrete_function(
-                tf.TensorSpec([2, 5, None, 8]), ONES, ONES
-            ),
-            r"`q` of `attend` has shape \(2, 5, None, 8\), whose heads",
-        ),
+        (lambda: tf.function(attend, autograph=False).get_concrete_function(tf.TensorSpec([2, 5, None, 8]), ONES, ONES),
+            r"`q` of `attend` has shape \(2, 5, None, 8\), whose heads"),
         (lambda: rotary(ONES[0], tf.range(4)), r"`x` of `rotary` has shape \(5, 4, 8\); its axes are"),
-        (
-            lambda: rotary(ONES, tf.range(1)),
-            r"`positions` of `rotary` has shape \(1,\) for `x` of shape \(2, 5, 4, 8\)",
-        ),
+        (lambda: rotary(ONES, tf.range(1)),
+            r"`positions` of `rotary` has shape \(1,\) for `x` of shape \(2, 5, 4, 8\)"),
         (lambda: rotary(ONES, tf.zeros([3, 5])), r"`positions` of `rotary` has shape \(3, 5\)"),
         (lambda: rotary(ONES, tf.constant(3)), r"`positions` of `rotary` has shape \(\)"),
         (lambda: rotary(ONES, tf.range(5), 0.0), r"`base` is 0.0; it is above 0"),
@@ -272,7 +256,7 @@ ONES = tf.ones([2, 5, 4, 8])
         (lambda: LearnedPositions(4, 2, rng=RNG)(tf.ones([1, 5, 2])), r"beyond `max_length=4`"),
         (lambda: LearnedPositions(4, 2, rng=RNG)(tf.ones([1, 3, 2]), 2), r"starts at 2, beyond `max_length=4`"),
     ],
-)
+)  # fmt: skip
 def test_bad_input_is_named(wrong: Callable[[], Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         wrong()

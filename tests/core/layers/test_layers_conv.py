@@ -158,10 +158,8 @@ def trace(layer: Callable[..., Any], *specs: tf.TensorSpec) -> None:
         (lambda: Conv2D(4, 6, 3, rng=RNG, padding=["SAME", "no"]), r"`padding` is \['SAME', 'no'\]; give"),
         (lambda: ConvTranspose2D(4, 6, 3, rng=RNG, padding=9)(IMAGE), r"takes 18 off the 10 values .*along axis 1"),
         (lambda: ConvTranspose2D(4, 6, 3, rng=RNG, padding=[1, 5])(IMAGE), r"takes 10 off the 10 values .*axis 2"),
-        (
-            lambda: trace(ConvTranspose2D(4, 6, 3, rng=RNG, padding=9), shaped(None, None, 8, 4)),
-            r"takes 18 off the 10 values .*axis 2",
-        ),
+        (lambda: trace(ConvTranspose2D(4, 6, 3, rng=RNG, padding=9), shaped(None, None, 8, 4)),
+            r"takes 18 off the 10 values .*axis 2"),
         (lambda: MaxPool(2, padding="same"), r"`padding` is 'same'; give"),
         (lambda: MaxPool(2, padding=2), r"`padding` is 2 for `window=2`"),
         (lambda: MaxPool(2, stride=0), r"`stride` is 0; give"),
@@ -175,33 +173,23 @@ def trace(layer: Callable[..., Any], *specs: tf.TensorSpec) -> None:
         (lambda: Pad(1, mode="EDGE"), r"`mode` is 'EDGE'; give one of 'REFLECT', 'CONSTANT'"),
         (lambda: Resize(), r"`size` is None and `scale` is None; give one"),
         (lambda: Resize(scale=2, method="cubic"), r"`method` is 'cubic'; give one of"),
-        (
-            lambda: trace(Linear(4, 2, rng=RNG), shaped(None, 3)),
-            r"`x` of `Linear` has shape .*`in_size=4`.*`in_size=3`",
-        ),
+        (lambda: trace(Linear(4, 2, rng=RNG), shaped(None, 3)),
+            r"`x` of `Linear` has shape .*`in_size=4`.*`in_size=3`"),
         (lambda: trace(Linear(4, 2, rng=RNG), shaped(None, None)), r"isn't known while tracing; .*ensure_shape"),
-        (
-            lambda: trace(Conv2D(3, 2, 3, rng=RNG), shaped(None, 8, 8)),
-            r"`Conv2D` has shape \(None, 8, 8\).*\[batch, height",
-        ),
+        (lambda: trace(Conv2D(3, 2, 3, rng=RNG), shaped(None, 8, 8)),
+            r"`Conv2D` has shape \(None, 8, 8\).*\[batch, height"),
         (lambda: trace(Conv3D(3, 2, 3, rng=RNG), shaped(None, 8, 8, 3)), r"`Conv3D` .*\[batch, depth, height, width"),
-        (
-            lambda: trace(Conv2D(3, 2, 3, rng=RNG), shaped(None, 8, 8, 1)),
-            r"`in_channels=3`; make it with `in_channels=1`",
-        ),
-        (
-            lambda: trace(Conv2D(3, 2, 5, rng=RNG, padding="VALID"), shaped(None, 4, 8, 3)),
-            r"`x` has 4 values .*`kernel_size=5`",
-        ),
-        (
-            lambda: trace(ConvTranspose2D(3, 2, 3, rng=RNG), shaped(None, 8, 8, 1)),
-            r"`ConvTranspose2D` .*`in_channels=3`",
-        ),
+        (lambda: trace(Conv2D(3, 2, 3, rng=RNG), shaped(None, 8, 8, 1)),
+            r"`in_channels=3`; make it with `in_channels=1`"),
+        (lambda: trace(Conv2D(3, 2, 5, rng=RNG, padding="VALID"), shaped(None, 4, 8, 3)),
+            r"`x` has 4 values .*`kernel_size=5`"),
+        (lambda: trace(ConvTranspose2D(3, 2, 3, rng=RNG), shaped(None, 8, 8, 1)),
+            r"`ConvTranspose2D` .*`in_channels=3`"),
         (lambda: trace(SeparableConv2D(3, 2, 3, rng=RNG), shaped(None, 8, 8, 1)), r"`DepthwiseConv2D` .*`channels=3`"),
         (lambda: trace(Pad(3), shaped(None, 3, 8, 1)), r"`padding` is \[\(3, 3\), \(3, 3\)\], .* 2 here; pad less"),
         (lambda: trace(PixelShuffle(2), shaped(None, 3, 8, 6)), r"`factor=2` takes channels in blocks of 4"),
     ],
-)
+)  # fmt: skip
 def test_bad_input_is_named(wrong: Callable[[], Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         wrong()
@@ -212,7 +200,7 @@ def test_arrays_are_no_tensors() -> None:
         Linear(3, 2, rng=RNG)(np.zeros([1, 3], np.float32))
 
 
-def test_where_all_is_finite_no_pass_asks_each_value_of_a_pool():
+def test_max_pool_of_finite_values_has_no_pass_for_nan():
     """That is for a branch: passing over them took a twentieth of a convolutional network's step."""
 
     @tf.function(autograph=False)

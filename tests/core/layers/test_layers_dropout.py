@@ -38,7 +38,7 @@ def test_a_row_is_dropped_alike_whoever_computes_it(rows: int, width: int, split
     np.testing.assert_array_equal(whole, tf.concat(halves, 0))
 
 
-def test_what_shares_its_fate() -> None:
+def test_dropout_axes_share_their_draws() -> None:
     x = tf.ones([64, 3, 3, 8])
     channels = SpatialDropout(0.5)(x, RNG).numpy()
     np.testing.assert_array_equal(channels, np.broadcast_to(channels[:, :1, :1], x.shape))

@@ -26,9 +26,7 @@ NORMS: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("name", NORMS)
 @settings(max_examples=6, deadline=None)
 @given(
-    st.sampled_from([tf.float32, tf.bfloat16, tf.float16]),
-    st.sampled_from([0.0, 1e-4, 1.0, 6e4]),
-    st.integers(0, 3),
+    st.sampled_from([tf.float32, tf.bfloat16, tf.float16]), st.sampled_from([0.0, 1e-4, 1.0, 6e4]), st.integers(0, 3)
 )
 def test_extremes_stay_finite(name: str, dtype: tf.DType, size: float, rows: int) -> None:
     layer = NORMS[name]()

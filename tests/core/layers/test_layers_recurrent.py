@@ -37,7 +37,7 @@ def test_pieces_make_the_whole(kind: type[Core], batch: int, time: int, split: i
         np.testing.assert_allclose(c, a, atol=1e-6)
 
 
-def test_what_lies_beyond_the_length_does_not_matter() -> None:
+def test_inputs_beyond_the_length_do_not_matter() -> None:
     core = LSTM(2, 3, rng=RNG)
     x, lengths = RNG.normal([3, 5, 2]), tf.constant([5, 2, 0])
     padding = tf.sequence_mask(lengths, 5)[..., tf.newaxis]

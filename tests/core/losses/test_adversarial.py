@@ -75,7 +75,7 @@ def test_losses_are_the_papers_and_a_map_counts_by_its_mean(game, discriminator,
 
 
 @games
-def test_only_a_paired_generator_reads_the_real_logits(game) -> None:
+def test_real_logits_are_read_only_by_a_paired_generator(game) -> None:
     real, fake = logits(5)
     if game.paired:
         with pytest.raises(ValueError, match=re.escape("call `game.generator(d(fake), d(real))`")):

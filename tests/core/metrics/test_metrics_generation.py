@@ -95,14 +95,14 @@ def test_a_feature_that_is_not_finite_makes_the_distance_nan_and_raises_nowhere(
     assert np.isnan(tf.function(lambda: Frechet.of(real, fake).result())())
 
 
-def test_the_state_is_the_same_in_a_graph_and_under_xla() -> None:
+def test_frechet_is_the_same_in_a_graph_and_under_xla() -> None:
     real, fake = sample(0, 100, 16), sample(1, 100, 16, 1.5)
     for compiled in (False, True):
-        call = tf.function(lambda r, f: Frechet.of(r, f).result(), jit_compile=compiled)
+        call = tf.function(lambda r, f: Frechet.of(r, f).result(), jit_compile=compiled, autograph=False)
         assert float(call(real, fake)) == pytest.approx(fid(real, fake), rel=1e-6)
 
 
-def test_real_against_real_is_the_mean_over_disjoint_halves() -> None:
+def test_frechet_of_real_against_real_is_the_mean_over_disjoint_halves() -> None:
     features = sample(0, 201, 6)
     found = float(Frechet.between_halves(features, seed=3))
     assert found == float(Frechet.between_halves(features, seed=3))
@@ -113,11 +113,11 @@ def test_real_against_real_is_the_mean_over_disjoint_halves() -> None:
     assert found > 2 * float(Frechet.between_halves(np.concatenate([sample(i, 201, 6) for i in range(5)])))
 
 
-def test_the_halves_of_four_points_are_one_of_three_pairs_of_pairs() -> None:
+def test_halves_of_four_points_are_one_of_three_pairs_of_pairs() -> None:
     points = np.array([[0.0], [1.0], [10.0], [100.0]], np.float32)
     pairs = [([0, 1], [2, 3]), ([0, 2], [1, 3]), ([0, 3], [1, 2])]
     possible = [distance(points[a], points[b]) for a, b in pairs]
-    found = [float(Frechet.between_halves(points, seed=seed, splits=1)) for seed in range(20)]
+    found = [float(Frechet.between_halves(points, seed=seed, splits=1)) for seed in range(12)]
     nearest = [min(possible, key=lambda x: abs(x - y)) for y in found]
     assert found == pytest.approx(nearest, rel=1e-6)
     assert set(nearest) == set(possible)
@@ -166,7 +166,7 @@ def test_collapse_costs_recall_and_nonsense_costs_precision() -> None:
     assert precision_and_recall(noise)[0] < 0.05
 
 
-def test_what_is_not_finite_is_neither_in_nor_out() -> None:
+def test_non_finite_value_is_neither_in_nor_out() -> None:
     features, reference = sample(0, 4, 3), sample(1, 10, 3)
     features[1, 2] = np.nan
     np.testing.assert_array_equal(np.isnan(in_manifold(features, reference)), [False, True, False, False])

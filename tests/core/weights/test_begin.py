@@ -78,7 +78,7 @@ def test_part_of_it_is_taken_under_other_names_and_the_rest_stays(tmp_path, sour
     assert "1 of 3 variables; as initialised: `count`, `head`; not taken: `" in begun.line
 
 
-def test_what_is_missing_misshapen_or_left_over_stands_in_a_table(tmp_path, source):
+def test_missing_misshapen_and_unused_variables_are_listed_in_a_table(tmp_path, source):
     task = Net(2, trunk=[3, 2], head=[5])
     before = {path: v.numpy().tolist() for path, v in variables(task).items()}
     with pytest.raises(CheckpointError) as error:
@@ -133,7 +133,7 @@ def save_spectral(folder, task, **options):
 
 
 @pytest.mark.parametrize("strategy", [tf.distribute.get_strategy, lambda: on_virtual_cpus(2)], ids=["one", "two"])
-def test_what_is_derived_from_weights_follows_those_that_were_taken(strategy, tmp_path):
+def test_variables_derived_from_weights_follow_the_loaded_ones(strategy, tmp_path):
     old = spectral(1)
     old.net.layer.w.assign(old.net.layer.w @ np.diag([1.0, 9.0, 0.1, 1.0, 1.0]).astype(np.float32))
     average = tf.Variable(old.net.layer.w @ np.diag([5.0, 0.1, 1.0, 1.0, 1.0]).astype(np.float32))
@@ -177,7 +177,7 @@ def test_a_checkpoint_that_its_run_removes_meanwhile_is_named(when, tmp_path, so
     assert task.body.numpy().tolist() == before
 
 
-def test_what_is_no_checkpoint_or_damaged_is_named(tmp_path, source):
+def test_missing_or_damaged_checkpoint_is_named(tmp_path, source):
     task = Net(2, body=[3, 2], head=[2])
     (tmp_path / "baseline").mkdir()
     with pytest.raises(CheckpointError, match=r"is no folder\. Did you mean `baseline`\? Give"):
@@ -215,6 +215,6 @@ def test_weights_that_arent_finite_are_refused(tmp_path, source):
         ("path", None),
     ],
 )
-def test_what_is_no_choice_is_refused_before_anything_is_opened(argument, value):
+def test_unknown_choice_is_refused_before_a_file_is_opened(argument, value):
     with pytest.raises(ConfigurationError, match=rf"`{argument}` is .*; give "):
         StartFrom(lambda: pytest.fail("opened"), **{"path": "a", argument: value})

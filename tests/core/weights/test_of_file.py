@@ -171,7 +171,7 @@ def test_a_bad_npz_is_no_error_of_data(linear, tmp_path):
         begin_with(npz_weights(str(tmp_path / "a.npz")), linear)
 
 
-def test_without_the_package_the_error_names_the_extra(linear, tmp_path, monkeypatch):
+def test_missing_package_is_named_with_its_extra(linear, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "safetensors", None)
     with pytest.raises(ConfigurationError, match=r"pip install -e '\.\[weights\]'"):
         begin_with(safetensors_weights(str(tmp_path / "a")), linear)
