@@ -1,10 +1,9 @@
-"""Commands that train on a stream: killed, refused, in two processes."""
-
-import json
+"""Commands that train on a stream: resumed, refused, in two processes."""
 
 import pytest
 
-from tests.commands import CONFIGS, launch, run
+from tests.commands import CONFIGS, launch, refused, run
+from tests.trainers.resume_lab import killed_after, manifest_of
 
 OWN = """
 import gin
@@ -35,64 +34,52 @@ Trainer.checkpoint_every = 10
 """
 
 
+def write(folder, *changes, name="own"):
+    text = OWN
+    for old, new in changes:
+        text = text.replace(old, new)
+    (folder / f"{name}.py").write_text(text)
+    (folder / f"{name}.gin").write_text(GIN.replace("import own", f"import {name}"))
+
+
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory):
-    """A folder with a run that was killed after step 25."""
+def whole(tmp_path_factory):
+    """Returns the workdir of a run that nothing has stopped."""
     folder = tmp_path_factory.mktemp("streams")
-    (folder / "own.py").write_text(OWN)
-    (folder / "own.gin").write_text(GIN)
-    assert run("--gin_file=own.gin", "--kill_after_step=30", cwd=folder).returncode != 0
-    return folder
+    write(folder)
+    done = run("--gin_file=own.gin", "--workdir=whole", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder / "whole"
 
 
-def test_the_command_goes_on_after_a_kill(killed):
-    done = run("--gin_file=own.gin", cwd=killed)
+def test_command_resumes_a_stream_exactly(whole, tmp_path):
+    write(tmp_path)
+    killed_after(whole, 30, tmp_path)
+    done = run("--gin_file=own.gin", "--workdir=killed", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "going on from step 30" in done.stdout
-    whole = run("--gin_file=own.gin", "--workdir=whole", cwd=killed)
-    assert whole.returncode == 0, whole.stderr
-    manifests = [killed / name / "checkpoints/step-000000040/manifest.json" for name in ("runs/own", "whole")]
-    kept = [json.loads(path.read_text()) for path in manifests]
     for name in ("variables", "extra", "config_hash"):
-        assert kept[0][name] == kept[1][name]
+        assert manifest_of(tmp_path / "killed", 40)[name] == manifest_of(whole, 40)[name]
 
 
-def test_the_command_refuses_another_stream_and_says_how_to_go_on_all_the_same(killed):
-    (killed / "own.py").write_text(OWN.replace("> 0", "> 1"))
-    assert run("--gin_file=own.gin", "--workdir=other", "--kill_after_step=30", cwd=killed).returncode != 0
-    (killed / "own.py").write_text(OWN)
-    refused = run("--gin_file=own.gin", "--workdir=other", cwd=killed)
-    assert refused.returncode == 4
-    assert "error: The stream `noise` (`own`) doesn't repeat: of its examples number" in refused.stderr
-    done = run("--gin_file=own.gin", "--workdir=other", "--gin_param=stream.replay = False", cwd=killed)
-    assert done.returncode == 0, done.stderr
-    assert "isn't replayed: after 960 examples" in done.stdout
-
-
-def test_a_mistake_in_the_function_is_shown_with_its_traceback(killed):
-    (killed / "broken.py").write_text(OWN.replace("yield", "image = image[9]; yield"))
-    (killed / "broken.gin").write_text(GIN.replace("import own", "import broken"))
-    done = run("--gin_file=broken.gin", cwd=killed)
-    assert done.returncode == 1
-    assert "IndexError" in done.stderr
-    assert "in noise" in done.stderr
+def test_command_refuses_another_stream_and_names_the_function(whole, tmp_path):
+    write(tmp_path, ("> 0", "> 1"))
+    killed_after(whole, 30, tmp_path)
+    says = ["The stream `noise` (`own`) doesn't repeat: of its examples number", "replay=False"]
+    refused("--gin_file=own.gin", "--workdir=killed", cwd=tmp_path, exit_code=4, says=says)
 
 
 @pytest.mark.long
-def test_two_processes_read_what_one_does_and_notice_where_they_do_not(killed):
-    workers = f"--gin_file={CONFIGS / 'runtime/multi_worker.gin'}"
-    done = launch("--workers=2", "--", "--gin_file=own.gin", workers, "--workdir=two", cwd=killed)
+def test_two_processes_read_the_examples_of_one_and_notice_a_difference(tmp_path):
+    write(tmp_path)
+    workers, replicas = (f"--gin_file={CONFIGS / 'runtime' / name}.gin" for name in ("multi_worker", "mirrored"))
+    done = launch("--workers=2", "--", "--gin_file=own.gin", workers, "--workdir=two", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    replicas = "--gin_file=" + str(CONFIGS / "runtime/mirrored.gin")
-    one = run("--gin_file=own.gin", replicas, "--gin_param=mirrored.replicas = 2", "--workdir=one", cwd=killed)
+    one = run("--gin_file=own.gin", replicas, "--gin_param=mirrored.replicas = 2", "--workdir=one", cwd=tmp_path)
     assert one.returncode == 0, one.stderr
-    manifests = [killed / name / "checkpoints/step-000000040/manifest.json" for name in ("two", "one")]
-    two, one = (json.loads(path.read_text()) for path in manifests)
+    two, one = (manifest_of(tmp_path / name, 40) for name in ("two", "one"))
     assert (two["variables"], two["extra"]["stream"]) == (one["variables"], one["extra"]["stream"])
-    (killed / "other.py").write_text(
-        OWN.replace("[seed, epoch]", "os.getpid()").replace("import gin", "import gin, os")
-    )
-    (killed / "other.gin").write_text(GIN.replace("import own", "import other"))
-    done = launch("--workers=2", "--", "--gin_file=other.gin", workers, "--workdir=apart", cwd=killed)
+    write(tmp_path, ("[seed, epoch]", "os.getpid()"), ("import gin", "import gin, os"), name="other")
+    done = launch("--workers=2", "--", "--gin_file=other.gin", workers, "--workdir=apart", cwd=tmp_path)
     assert done.returncode == 4, done.stdout + done.stderr
     assert "The stream `noise` isn't the same in every process: after 320 examples" in done.stderr

@@ -9,15 +9,16 @@ from tests.commands import CONFIGS, run
 
 
 def cells(text):
-    """The cells of the table's rows, without their frames."""
+    """Returns the cells of the table's rows, without their frames."""
     return [[cell.strip() for cell in line.strip("│").split("│")] for line in text.splitlines() if "│" in line]
 
 
-def test_trained_frozen_and_untrained_variables_are_told_apart(tmp_path):
+def test_summary_tells_trained_frozen_and_untrained_variables_apart(tmp_path):
     flag = write_task(tmp_path, init="self.eye, self.count = Net(), tf.Variable(0.0, trainable=False)")
     source = (tmp_path / "mine.py").read_text()
     done = run(flag, "--mode=summary", cwd=tmp_path)
     assert done.returncode == 2
+    assert not (tmp_path / "runs").exists()
     assert "no phase of `Mine` trains `eye/unused`, `eye/w`" in done.stderr
     (tmp_path / "mine.py").write_text(source.replace("class Mine(Task):", 'class Mine(Task):\n    frozen = ("eye",)'))
     done = run(flag, "--mode=summary", cwd=tmp_path)
@@ -33,7 +34,7 @@ def test_trained_frozen_and_untrained_variables_are_told_apart(tmp_path):
 
 
 @pytest.mark.long
-def test_a_network_on_one_device_is_said_to_be_there(tmp_path):
+def test_summary_names_a_network_on_one_device(tmp_path):
     files = [f"--gin_file={CONFIGS / name}.gin" for name in ("digits_gan_generator_on_one_device", "runtime/mirrored")]
     done = run(*files, "--mode=summary", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -41,7 +42,7 @@ def test_a_network_on_one_device_is_said_to_be_there(tmp_path):
     assert where >= {("g", "g", "one device"), ("d", "d", "every replica")}
 
 
-def test_on_a_mesh_each_variable_has_its_layout_and_each_device_its_bytes(tmp_path):
+def test_summary_on_a_mesh_has_layouts_and_bytes(tmp_path):
     files = [f"--gin_file={CONFIGS / name}.gin" for name in ("text_tiny", "runtime/mesh_transformer")]
     done = run(*files, "--mode=summary", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -1,12 +1,11 @@
-"""What a person sees of a run on a terminal, and what a pipe gets of the same."""
+"""The output of a run on a terminal and in a pipe."""
 
 import os
 import pty
 import re
-import subprocess
-import sys
+import threading
 
-from tests.commands import CONFIGS, environment, run
+from tests.commands import CONFIGS, fork_server, run
 
 FLAGS = (
     f"--gin_file={CONFIGS / 'digits_linear.gin'}",
@@ -17,9 +16,11 @@ FLAGS = (
 )
 # A bar is drawn once a second: here once before the first line and once behind it.
 SLOWLY = """
-import time
+import os, time
 import gin
 from trainers.hooks import Hook
+
+os.environ.update(TERM="xterm-256color", COLUMNS="200")
 
 @gin.configurable
 class Slowly(Hook):
@@ -31,7 +32,7 @@ ESCAPE = re.compile(r"\x1b\[[?0-9;]*[A-Za-z]")
 
 
 def read_all(terminal: int) -> str:
-    """What comes out of a terminal until nobody writes to it any more."""
+    """Reads a terminal until its other end is closed."""
     parts = []
     while True:
         try:
@@ -41,19 +42,21 @@ def read_all(terminal: int) -> str:
         parts.append(part)
 
 
-def test_a_terminal_shows_how_a_run_is_doing_and_a_pipe_gets_its_lines(tmp_path):
+def test_terminal_shows_progress_and_a_pipe_gets_the_metric_lines(tmp_path):
     (tmp_path / "slowly.py").write_text(SLOWLY)
     (tmp_path / "slowly.gin").write_text("import slowly\nTrainer.hooks = [@Slowly()]\nSlowly.every = 10\n")
     mine, theirs = pty.openpty()
-    command = [sys.executable, "-m", "trainers.main", *FLAGS, "--gin_file=slowly.gin", "--workdir=run"]
-    variables = {**environment(), "TERM": "xterm-256color", "COLUMNS": "200"}
-    with subprocess.Popen(command, cwd=tmp_path, env=variables, stdout=theirs, stderr=subprocess.PIPE) as process:
-        os.close(theirs)
-        shown = read_all(mine)
-        process.wait(200)
+    flags, errors = [*FLAGS, "--gin_file=slowly.gin", "--workdir=run"], tmp_path / "stderr"
+    errors.touch()
+    fork_server().begin(*flags, cwd=tmp_path, stdout=os.ttyname(theirs), stderr=str(errors))
+    shown = []
+    reader = threading.Thread(target=lambda: shown.append(read_all(mine)))
+    reader.start()
+    assert fork_server().answer(200) == 0, errors.read_text()
+    os.close(theirs)
+    reader.join()
     os.close(mine)
-    assert process.returncode == 0, process.stderr
-    plain = ESCAPE.sub("", shown)
+    plain = ESCAPE.sub("", shown[0])
     gauges = r"examples/s [\d,]+  utilisation \d+ %  data wait \d+ %  memory \d\.\d\d GiB"
     assert re.search(rf"━ +20/40  eta \d:\d\d  {gauges}", plain)  # before the first metric line
     assert re.search(rf"━ +30/40  eta \d:\d\d  loss \d\.\d+  {gauges}", plain)
