@@ -1,8 +1,7 @@
-"""A run begins with the weights of another: once, wherever it computes, and then it doesn't need the other."""
+"""A run starts from the weights of another: once, on any devices, and then it doesn't need the other."""
 
 import json
 import shutil
-import signal
 from types import SimpleNamespace
 
 import numpy as np
@@ -19,7 +18,8 @@ from core.weights import AVERAGES, checkpoint
 from core.workers import membership
 from core.workers.cluster import Cluster
 from models.classifiers.mlp import MlpClassifier
-from tests.commands import CONFIGS, launch, run
+from tests.commands import CONFIGS, launch, refused, run
+from tests.trainers.resume_lab import killed_after, manifest_of
 from tests.trainers.test_keeping import there, with_accuracies
 from tests.trainers.trainer_lab import hashes, make, newest, train
 from trainers.preemption import Preemption
@@ -45,9 +45,9 @@ def task_with(optimizer):
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    """A run whose optimizer keeps averages, and has saved."""
-    folder = tmp_path_factory.mktemp("source")
-    trainer = make(folder, "a", task=task_with(chain(adamw(3e-3), ema(0.9))), steps=20, checkpoint_every=20)
+    """Returns a run whose optimizer keeps averages, and has saved."""
+    settings = {"task": task_with(chain(adamw(3e-3), ema(0.9))), "steps": 20, "checkpoint_every": 20}
+    trainer = make(tmp_path_factory.mktemp("source"), "a", **settings)
     train(trainer)
     return trainer
 
@@ -56,8 +56,11 @@ def averages_of(trainer):
     return {path: np.asarray(x) for path, x in trainer.experiment.assembly.optimizers["net"].shadow().items()}
 
 
-@pytest.mark.parametrize("where", WHERE)
-def test_weights_and_all_that_follows_from_them_are_those_that_were_taken(where, source, tmp_path):
+@pytest.mark.parametrize(
+    "where",
+    ["mesh", "local steps", *(pytest.param(where, marks=pytest.mark.long) for where in ("one device", "2 replicas"))],
+)
+def test_weights_averages_and_slots_are_those_of_the_checkpoint(where, source, tmp_path):
     settings = dict(WHERE[where])
     strategy = settings.pop("strategy", lambda: None)()
     averaging = task_with(chain(adamw(3e-3), ema(0.5, debias=False)))
@@ -76,12 +79,19 @@ def test_weights_and_all_that_follows_from_them_are_those_that_were_taken(where,
         assert variable.numpy().tobytes() == taken[name.removeprefix("net/")].tobytes(), name
     trainer.save()
     assert newest(trainer).extra["start_from"]["path"].endswith("step-000000020")
-    if where != "local steps":
-        one = make(tmp_path, "one", task=averaging, steps=20)
-        one.experiment.start_from = trainer.experiment.start_from
-        warm_start(one)
-        found, expected = train(trainer), train(one)
-        assert found[0][2]["loss"] == pytest.approx(expected[0][2]["loss"], rel=2e-5)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("where", ["2 replicas", "mesh"])
+def test_training_from_a_checkpoint_has_the_losses_of_one_device(where, source, tmp_path):
+    losses = []
+    for name in ("one device", where):
+        strategy = WHERE[name].get("strategy", lambda: None)()
+        trainer = make(tmp_path, name, task=task_with(adamw(3e-3)), strategy=strategy, steps=20)
+        trainer.experiment.start_from = checkpoint(str(source.workdir.path))
+        warm_start(trainer)
+        losses.append(train(trainer)[0][2]["loss"])
+    assert losses[1] == pytest.approx(losses[0], rel=2e-5)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +103,7 @@ def test_weights_and_all_that_follows_from_them_are_those_that_were_taken(where,
         (schedule_free_adamw(), dict.fromkeys(PATHS)),
     ],
 )
-def test_a_checkpoint_says_where_its_averages_lie(optimizer, expected, tmp_path):
+def test_checkpoint_names_its_averages(optimizer, expected, tmp_path):
     trainer = make(tmp_path, task=task_with(optimizer))
     trainer.save()
     manifest = newest(trainer)
@@ -102,10 +112,12 @@ def test_a_checkpoint_says_where_its_averages_lie(optimizer, expected, tmp_path)
     assert set(filter(None, places.values())) <= set(manifest.variables)
 
 
-def test_a_fresh_optimizer_leaves_a_checkpoint_as_it_was_measured(tmp_path):
-    """The best by a figure of its averages mustn't become one with others."""
+def test_fresh_optimizer_leaves_the_best_checkpoint_as_it_was_measured(tmp_path):
+    """A checkpoint that is the best by a metric of its averages mustn't get other averages."""
     averaging = task_with(chain(adamw(3e-3), ema(0.9)))
     trainer = with_accuracies(tmp_path, [0.9], task=averaging)
+    for variable in trainer.experiment.assembly.optimizers["net"].variables.values():
+        variable.assign(variable + tf.ones_like(variable))  # as training would change it
     train(trainer)
     best, measured = newest(trainer), hashes(trainer)
     other = task_with(chain(sgd(0.1, momentum=0.9), ema(0.9)))
@@ -126,7 +138,7 @@ def test_a_fresh_optimizer_leaves_a_checkpoint_as_it_was_measured(tmp_path):
     assert newest(last, up_to=10).extra["kept"] == {"because": ["last"], "measured": {}}
 
 
-def test_a_fresh_optimizer_is_saved_at_once_where_no_averages_were_measured(tmp_path):
+def test_fresh_optimizer_is_saved_at_once_if_no_averages_were_measured(tmp_path):
     train(with_accuracies(tmp_path, [0.9]))
     again = with_accuracies(tmp_path, [0.9, 0.1])
     assert begin(again, newest(again), restart_optimizer=True).to_save
@@ -163,13 +175,17 @@ def test_a_worker_that_is_lost_while_all_look_for_the_weights_is_named(tmp_path,
     assert (result["exit_code"], "worker 1 ended" in result["reason"]) == (6, True)
 
 
-def test_what_would_have_no_effect_on_a_run_that_goes_on_is_said(tmp_path):
-    train(trainer := make(tmp_path, steps=20, checkpoint_every=20))
+def test_settings_without_effect_on_a_resumed_run_are_reported(tmp_path):
+    trainer = make(tmp_path, steps=20)
+    trainer.state.step = 20
+    trainer.save()
     over = make(tmp_path, steps=20)
     with pytest.raises(
         ConfigurationError, match=r"`.*/run` is over \(finished\) with `Trainer.steps = 20`: give it more"
     ):
         begin(over, newest(trainer), restart_optimizer=True)
+    with pytest.raises(ConfigurationError, match=r"is for a run that goes on, but `.*/checkpoints` holds no"):
+        begin(over, None, restart_optimizer=True)
     longer = make(tmp_path)
     longer.experiment.start_from = checkpoint("a")
     assert "`Experiment.start_from` has no effect on a run that is at step 20" in begin(longer, newest(longer)).lines[1]
@@ -181,28 +197,34 @@ WARM = ("--gin_param=Experiment.start_from = @checkpoint()", "--gin_param=checkp
 
 
 def variables_of(workdir, step):
-    manifest = json.loads((workdir / "checkpoints" / f"step-{step:09d}" / "manifest.json").read_text())
-    return {path: entry["sha256"] for path, entry in manifest["variables"].items()}
+    return {path: entry["sha256"] for path, entry in manifest_of(workdir, step)["variables"].items()}
 
 
-def test_a_run_begins_with_another_once_and_outlives_it(tmp_path):
-    assert run(LINEAR, *SHORT, "--workdir=a", cwd=tmp_path).returncode == 0
+def weights_of(workdir, step):
+    return {path: x for path, x in variables_of(workdir, step).items() if path.startswith("task/")}
+
+
+@pytest.fixture(scope="module")
+def linear(tmp_path_factory):
+    """Returns a run of the command."""
+    folder = tmp_path_factory.mktemp("linear")
+    done = run(LINEAR, *SHORT, "--workdir=a", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder / "a"
+
+
+def test_command_starts_from_another_run_once_and_outlives_it(linear, tmp_path):
+    shutil.copytree(linear, tmp_path / "a")
     whole = run(LINEAR, *SHORT, *WARM, "--workdir=whole", cwd=tmp_path)
     assert whole.returncode == 0, whole.stderr
     assert f"begins with `{tmp_path}/a/checkpoints/step-000000020`: 2 of 2 variables\n" in whole.stdout
-    begun, trained = variables_of(tmp_path / "whole", 0), variables_of(tmp_path / "a", 20)
-    assert {path: x for path, x in begun.items() if path.startswith("task/")} == {
-        path: x for path, x in trained.items() if path.startswith("task/")
-    }
-    killed = run(LINEAR, *SHORT, *WARM, "--workdir=killed", "--kill_after_step=10", cwd=tmp_path)
-    assert killed.returncode == -signal.SIGKILL
+    assert weights_of(tmp_path / "whole", 0) == weights_of(tmp_path / "a", 20)
+    killed_after(tmp_path / "whole", 0, tmp_path)
     shutil.rmtree(tmp_path / "a")
     resumed = run(LINEAR, *SHORT, *WARM, "--workdir=killed", cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stderr
     assert "going on from step 0" in resumed.stdout
     assert variables_of(tmp_path / "killed", 20) == variables_of(tmp_path / "whole", 20)
-    late = run(LINEAR, *SHORT, *WARM, "--workdir=late", cwd=tmp_path)
-    assert (late.returncode, "is no folder" in late.stderr) == (5, True)
     other = run(LINEAR, *SHORT, "--workdir=killed", cwd=tmp_path)
     assert (other.returncode, "- Experiment.start_from = @checkpoint()" in other.stderr) == (2, True)
 
@@ -212,19 +234,16 @@ def test_a_run_begins_with_another_once_and_outlives_it(tmp_path):
     ("processes", "runtime"),
     [(["--workers=2"], "multi_worker.gin"), (["--workers=2", "--ps=1"], "parameter_server.gin")],
 )
-def test_processes_begin_with_another_run_and_outlive_it(processes, runtime, tmp_path):
-    assert run(LINEAR, *SHORT, "--workdir=a", cwd=tmp_path).returncode == 0
+def test_processes_start_from_another_run_and_outlive_it(processes, runtime, linear, tmp_path):
+    shutil.copytree(linear, tmp_path / "a")
     many = (*processes, "--", LINEAR, f"--gin_file={CONFIGS / 'runtime' / runtime}", *WARM, *SHORT, "--workdir=many")
     done = launch(*many, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    begun, trained = variables_of(tmp_path / "many", 0), variables_of(tmp_path / "a", 20)
-    assert {path: x for path, x in begun.items() if path.startswith("task/")} == {
-        path: x for path, x in trained.items() if path.startswith("task/")
-    }
+    assert weights_of(tmp_path / "many", 0) == weights_of(tmp_path / "a", 20)
     shutil.rmtree(tmp_path / "a")
     again = launch(*many, "--gin_param=Trainer.steps = 40", "--restart_optimizer", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
-    extra = json.loads((tmp_path / "many" / "checkpoints" / "step-000000040" / "manifest.json").read_text())["extra"]
+    extra = manifest_of(tmp_path / "many", 40)["extra"]
     assert extra["start_from"]["path"].endswith("a/checkpoints/step-000000020")
     assert extra["restart_optimizer"] == {"step": 20}
 
@@ -232,40 +251,27 @@ def test_processes_begin_with_another_run_and_outlive_it(processes, runtime, tmp
 @pytest.mark.parametrize(
     ("bindings", "code", "message"),
     [
-        (["Experiment.start_from = 'runs/a'"], 2, "`start_from` is given 'runs/a' (str)"),
-        ([*WARM, "checkpoint.path = 'runs/new'"], 5, "holds no checkpoint"),
+        (["--gin_param=Experiment.start_from = 'runs/a'"], 2, "`start_from` is given 'runs/a' (str)"),
+        (WARM, 5, "is no folder"),
     ],
 )
-def test_what_cant_be_begun_with_is_refused(bindings, code, message, tmp_path):
-    flags = [x if x.startswith("--") else f"--gin_param={x}" for x in bindings]
-    done = run(LINEAR, *SHORT, *flags, "--workdir=runs/new", cwd=tmp_path)
-    assert done.returncode == code, done.stderr
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
+def test_start_from_a_wrong_value_or_a_lost_folder_is_refused(bindings, code, message, tmp_path):
+    refused(LINEAR, *SHORT, *bindings, "--workdir=runs/new", cwd=tmp_path, exit_code=code, says=[message])
 
 
-def test_a_run_goes_on_with_a_fresh_optimizer_once(tmp_path):
-    """However often the command is repeated, and wherever it is killed; the optimizer may be another."""
+def test_command_restarts_the_optimizer_once(linear, tmp_path):
+    """It does so once if it is killed and repeated; the optimizer may be another."""
     longer = (*SHORT, "--gin_param=Trainer.steps = 40", "--gin_param=Trainer.checkpoint_every = 10")
     new = ("--gin_param=sgd.momentum = 0.0", "--allow_config_change", "--restart_optimizer")
-    none = run(LINEAR, *SHORT, "--restart_optimizer", "--workdir=a", cwd=tmp_path)
-    assert (none.returncode, "is for a run that goes on, but `a/checkpoints` holds no" in none.stderr) == (2, True)
-    assert run(LINEAR, *SHORT, "--workdir=a", cwd=tmp_path).returncode == 0
-    trained = variables_of(tmp_path / "a", 20)
-    for folder in ("whole", "killed"):
-        shutil.copytree(tmp_path / "a", tmp_path / folder)
+    shutil.copytree(linear, tmp_path / "whole")
     whole = run(LINEAR, *longer, *new, "--workdir=whole", cwd=tmp_path)
     assert whole.returncode == 0, whole.stderr
     assert "`--restart_optimizer`: from step 20 on with a fresh optimizer, whose schedules count from 0" in whole.stdout
-    restarted = variables_of(tmp_path / "whole", 20)
-    assert {path: x for path, x in restarted.items() if path.startswith("task/")} == {
-        path: x for path, x in trained.items() if path.startswith("task/")
-    }
-    assert {path for path in trained if "momentum" in path} - {*restarted}
-    killed = run(LINEAR, *longer, *new, "--workdir=killed", "--kill_after_step=35", cwd=tmp_path)
-    assert killed.returncode == -signal.SIGKILL
+    assert weights_of(tmp_path / "whole", 20) == weights_of(linear, 20)
+    momentum = {path for path in variables_of(linear, 20) if "momentum" in path}
+    assert momentum - {*variables_of(tmp_path / "whole", 20)}
+    killed_after(tmp_path / "whole", 30, tmp_path)
     again = run(LINEAR, *longer, *new, "--workdir=killed", cwd=tmp_path)
     assert "`--restart_optimizer` has done its work at step 20, and isn't done again" in again.stdout
     assert variables_of(tmp_path / "killed", 40) == variables_of(tmp_path / "whole", 40)
-    manifest = json.loads((tmp_path / "whole" / "checkpoints" / "step-000000040" / "manifest.json").read_text())
-    assert manifest["extra"]["restart_optimizer"] == {"step": 20}
+    assert manifest_of(tmp_path / "whole", 40)["extra"]["restart_optimizer"] == {"step": 20}
