@@ -82,6 +82,7 @@ class Whole:
 def forward_program(whole: Whole) -> Program:
     """Makes the program of the forward passes alone."""
     phases, optimizers, ids = list[Phase](), dict[str, Optimizer](), {*whole.assembly.one_device_ids}
+    variables = dict(whole.assembly.variables)
     for phase, plan in zip(whole.assembly.phases, whole.step.plans, strict=True):
         if isinstance(phase, Update):
             # An update may run on every replica and train what is on one device, by way of what was made there.
@@ -89,10 +90,13 @@ def forward_program(whole: Whole) -> Program:
             with tf.device(whole.step.exchange.device) if apart else whole.assembly.strategy.scope():
                 nothing = _Nothing()
             optimizers[phase.name] = _Unwritten({"nothing": nothing.x})
+            variables[f"nothing/{phase.name}"] = nothing.x
             ids |= {id(nothing.x)} if apart else set()
             phase = _forward_only(phase, nothing)
         phases.append(phase)
-    assembly = dataclasses.replace(whole.assembly, phases=phases, optimizers=optimizers, one_device_ids=ids)
+    assembly = dataclasses.replace(
+        whole.assembly, phases=phases, optimizers=optimizers, variables=variables, one_device_ids=ids
+    )
     return whole.program(assembly, whole.silent())
 
 
