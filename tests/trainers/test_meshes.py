@@ -1,14 +1,17 @@
-"""A run on a mesh is a run: figures, evaluation, checkpoints, hooks, and its end, through the real trainer."""
+"""A trainer on a mesh: metrics, evaluation, checkpoints, hooks, and its end."""
+
+import functools
 
 import numpy as np
 import pytest
 
+from benchmarks.memory import growth, measured
 from core.data import digits
 from core.errors import ConfigurationError, NotFiniteError
 from core.optimizers import adamw, chain, ema, sgd
 from core.testing import on_virtual_cpus, on_virtual_mesh
 from models.classifiers.mlp import MlpClassifier
-from tests.trainers.trainer_lab import hashes, make, newest, train
+from tests.trainers.trainer_lab import make, newest, train
 from trainers.evaluator import Evaluator
 
 LAYOUTS = [("net/layers/0/?", "...,model"), ("net/layers/1/w", "model,-")]
@@ -33,9 +36,18 @@ def trainer_on(name, tmp_path, folder=None, **settings):
 
 
 @pytest.fixture(scope="module")
-def on_one_device(tmp_path_factory):
-    trainer = trainer_on("one device", tmp_path_factory.mktemp("one"))
-    return trainer, train(trainer)
+def on(tmp_path_factory):
+    """Returns a trained run by where it was trained, and its metric lines; each is trained once."""
+
+    def trained(name):
+        trainer = trainer_on(name, tmp_path_factory.mktemp("run"))
+        return trainer, train(trainer)
+
+    return functools.cache(trained)
+
+
+def hashes_of(manifest):
+    return {path: saved.sha256 for path, saved in manifest.variables.items()}
 
 
 def assert_same_lines(found, expected):
@@ -46,36 +58,39 @@ def assert_same_lines(found, expected):
             assert figures[name] == pytest.approx(x, rel=2e-5, abs=2e-5), (step, split, name)
 
 
-@pytest.mark.parametrize("name", ["2x2", pytest.param("1x2", marks=pytest.mark.long)])
-def test_a_run_has_the_figures_of_one_device(name, tmp_path, on_one_device):
+def test_run_on_a_mesh_has_the_metrics_of_one_device(on):
     """In chunks and microbatches, with evaluation by averages over a last batch that is smaller."""
-    assert_same_lines(train(trainer_on(name, tmp_path)), on_one_device[1])
+    assert_same_lines(on("2x2")[1], on("one device")[1])
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("2x2", "1x2"),
-        *(
-            pytest.param(*way, marks=pytest.mark.long)
-            for way in (("2x2", "one device"), ("2 replicas", "2x2"), ("one device", "1x2"))
-        ),
-    ],
-)
-def test_a_checkpoint_goes_on_elsewhere(before, after, tmp_path, on_one_device):
-    begun = trainer_on(before, tmp_path, "run", steps=20)
-    lines = train(begun)
-    saved = hashes(begun)
-    going_on = trainer_on(after, tmp_path, "run")
-    going_on.state.restore(newest(going_on))
-    assert going_on.state.save() is not None
-    assert hashes(going_on) == saved  # bit for bit, in the new places
-    assert_same_lines([*lines, *train(going_on)], on_one_device[1])
+def test_checkpoint_of_one_device_resumes_on_a_mesh(on):
+    """The mesh is one that has trained already, so that nothing is traced again."""
+    begun, _ = on("one device")
+    resumed, _ = on("2x2")
+    saved = newest(begun, up_to=20)
+    resumed.state.restore(saved)
+    assert resumed.state.save() is not None
+    resumed.settle()
+    assert hashes_of(newest(resumed, up_to=20)) == hashes_of(saved)  # in their new places
+    chunks = resumed.input.chunks_from(20)
+    while resumed.step < 40:
+        resumed.take_steps(next(chunks), 10, run=resumed._run_chunk)
+    for path, variable in begun.state.variables.items():
+        if path.startswith("task/"):
+            np.testing.assert_allclose(resumed.state.variables[path].numpy(), variable.numpy(), atol=1e-4, err_msg=path)
 
 
-def test_hooks_read_a_copy_of_the_averages_on_the_host(tmp_path):
-    trainer = trainer_on("2x2", tmp_path)
-    train(trainer)
+@pytest.mark.long
+@pytest.mark.parametrize(("before", "after"), [("2x2", "one device"), ("2 replicas", "1x2")])
+def test_checkpoint_resumes_on_other_devices(before, after, tmp_path, on):
+    begun, lines = on(before)
+    resumed = trainer_on(after, tmp_path, "run")
+    resumed.state.restore(newest(begun, up_to=20))
+    assert_same_lines(train(resumed), [line for line in lines if line[0] > 20])
+
+
+def test_hooks_read_a_copy_of_the_averages_on_the_host(on):
+    trainer, _ = on("2x2")
     trainer.averaged.update()
     image = digits("test").gather(np.arange(3))["image"]
     logits = trainer.averaged.task.net(image)
@@ -87,25 +102,24 @@ def test_hooks_read_a_copy_of_the_averages_on_the_host(tmp_path):
     assert np.abs(copied - average).max() < np.abs(copied - own).max()
 
 
-def test_a_batch_that_rows_of_devices_cannot_share_is_refused(tmp_path):
+def test_batch_that_devices_cannot_share_is_refused(tmp_path):
     with pytest.raises(ConfigurationError, match="global_batch_size` is 6, which 2 microbatches x `mesh"):
         trainer_on("2x2", tmp_path, global_batch_size=6)
 
 
-def test_what_xla_would_compile_is_refused_and_auto_compiles_nothing(tmp_path):
-    for word in ("xla", {"net": "xla"}):
-        with pytest.raises(ConfigurationError, match="programs of XLA, which can't be cut for the devices of a mesh"):
-            trainer_on("2x2", tmp_path, compile=word)
+def test_xla_is_refused_and_auto_compiles_nothing(tmp_path):
+    with pytest.raises(ConfigurationError, match="programs of XLA, which can't be cut for the devices of a mesh"):
+        trainer_on("2x2", tmp_path, compile={"net": "xla"})
     assert trainer_on("2x2", tmp_path, compile="auto").train_step.compiled is False
 
 
-def test_an_evaluation_s_batch_that_they_cannot_share_is_refused(tmp_path):
-    experiment = make(tmp_path, strategy=STRATEGIES["2x2"]()).experiment
+def test_evaluation_batch_that_devices_cannot_share_is_refused(tmp_path):
+    experiment = make(tmp_path, strategy=on_virtual_mesh(2, 1)).experiment
     with pytest.raises(ConfigurationError, match=r"`Evaluator.global_batch_size` is 101, which `mesh.batch` = 2 can't"):
         Evaluator(experiment, digits("test"), global_batch_size=101)
 
 
-def test_a_step_that_is_not_finite_ends_the_run(tmp_path):
+def test_step_that_is_not_finite_ends_the_run(tmp_path):
     def wild(*, rng):
         return MlpClassifier(rng=rng, sizes=[64, 16, 10], optimizer=sgd(1e30))
 
@@ -113,3 +127,13 @@ def test_a_step_that_is_not_finite_ends_the_run(tmp_path):
     with pytest.raises(NotFiniteError, match=r"step 1 is not finite\. Nothing of it was saved\. Lower"):
         train(trainer)
     assert trainer.step == 1
+
+
+def test_memory_growth_is_the_slope_through_the_marks():
+    assert growth([(100, 5_000), (200, 7_000), (300, 9_000)]) == 20.0
+
+
+@pytest.mark.long
+def test_memory_of_a_mesh_grows_little_with_each_chunk():
+    """About 0.5 kB a step, in chunks of 20: a leak by step would come to more."""
+    assert growth(measured("2x2", 20, 3000)) < 1_500
