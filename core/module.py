@@ -32,6 +32,11 @@ M = TypeVar("M", bound=tf.Module)
 class Module(tf.Module):
     """A `tf.Module` that lists its parameters by path."""
 
+    def __init__(self, name: str | None = None):
+        own = type(self).__name__
+        # A graph takes no scope whose name begins with an underscore: shapes alone could not be made of such a module.
+        super().__init__(name or (own.strip("_") if own.startswith("_") else None))
+
     def parameters(self) -> dict[str, tf.Variable]:
         """Returns the trainable variables by path."""
         return named_variables(self, trainable_only=True)

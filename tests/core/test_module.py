@@ -1,7 +1,10 @@
 """Paths name every variable once, in a fixed order."""
 
+import contextlib
+
 import tensorflow as tf
 
+from core.engine.shapes import made, shapes_only
 from core.module import Module, named_variables
 
 
@@ -40,3 +43,15 @@ def test_any_module_of_tensorflow_has_paths():
 
 def test_repr():
     assert repr(Net()) == "Net(24 parameters)"
+
+
+def test_module_of_a_private_class_can_be_made_in_a_graph():
+    class _Private(Module):
+        def __init__(self):
+            super().__init__()
+            self.w = tf.Variable(tf.zeros([2, 3]))
+
+    with shapes_only():
+        made_shapes = made(_Private, contextlib.nullcontext)
+    assert made_shapes.w.shape == [2, 3]
+    assert not made_shapes.w.is_initialized()
