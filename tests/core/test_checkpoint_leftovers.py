@@ -49,7 +49,7 @@ def immovable(request):
         subprocess.run(back.format(now), shell=True, check=True)
 
 
-def test_what_can_not_be_removed_for_real_is_told_once_and_the_others_are_counted(tmp_path, immovable):
+def test_leftovers_that_cannot_be_removed_are_told_once_and_counted(tmp_path, immovable):
     for step in (1, 2, 3):
         save(tmp_path, model(), step, keep=9)
     immovable(tmp_path / "step-000000001")

@@ -76,7 +76,7 @@ def trained(place):
 
 
 @pytest.mark.parametrize("place", ["one device", "2 replicas", "mesh"])
-def test_what_is_written_is_what_was_there_though_training_goes_on(place, held, tmp_path):
+def test_checkpoint_holds_its_moment_though_training_continues(place, held, tmp_path):
     variables, train = trained(place)
     saves = checkpoint.Saves(tmp_path, keep=checkpoint.Keep(9), warn=fail)
     for step in (1, 2, 3):  # the second copy takes the place of the first
@@ -128,7 +128,7 @@ def test_a_write_that_failed_is_told_at_the_next_border_and_once(held, tmp_path,
 
 
 @pytest.mark.parametrize("place", ["one device", "mesh"])
-def test_what_comes_back_from_the_disk_as_something_else_is_no_checkpoint(place, tmp_path, monkeypatch):
+def test_checkpoint_that_comes_back_as_something_else_is_none(place, tmp_path, monkeypatch):
     variables, _ = trained(place)
     real = write.read_part
 

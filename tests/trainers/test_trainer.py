@@ -100,7 +100,7 @@ def test_another_batch_size_keeps_the_place_in_the_data(whole, tmp_path):
     assert newest(resumed).examples == 45 * 32 + 5 * 64
 
 
-def test_what_has_drifted_apart_is_not_kept(tmp_path):
+def test_replicas_that_drifted_apart_are_not_kept(tmp_path):
     trainer = make(tmp_path, strategy=on_virtual_cpus(2))
     trainer.save()
     kept = hashes(trainer)

@@ -73,7 +73,7 @@ FOLDERS = ["config", "config/history", "samples", "events"]
 
 @pytest.mark.parametrize("name", FILES + FOLDERS)
 @pytest.mark.parametrize("kind", ["pipe", "other"])
-def test_what_is_of_the_wrong_kind_is_named(workdir, name, kind):
+def test_entry_of_the_wrong_kind_is_named(workdir, name, kind):
     path = workdir.path / name
     path.parent.mkdir(exist_ok=True)
     if kind == "pipe":

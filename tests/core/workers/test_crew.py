@@ -103,7 +103,7 @@ def test_all_meet_and_are_dismissed(met):
     assert [end.result(LONG) for end in ends.values()] == [True] * 3
 
 
-def test_who_does_not_come_is_named_and_the_others_are_dismissed(lab):
+def test_worker_that_does_not_come_is_named_and_others_are_dismissed(lab):
     ps = lab.serve(PS)
     with pytest.raises(PeerLostError) as caught:
         lab.meet(deadline=1.0)
@@ -227,7 +227,7 @@ def test_silent_worker_is_lost(lab, capsys):
 @pytest.mark.parametrize(
     ("closed", "says"), [(True, "its connection closed"), (False, "hasn't been heard of for 0.4 s")]
 )
-def test_who_serves_notices_that_its_chief_is_gone(lab, closed, says):
+def test_server_notices_that_its_chief_is_gone(lab, closed, says):
     worker = lab.serve(WORKER, timeout=SHORT)
     connected(lab.places[WORKER]).close()  # it listens
     with contextlib.closing(Channel(knock(lab.places[WORKER]))) as chief:

@@ -9,7 +9,7 @@ from core.workers.door import hang_up
 
 
 @pytest.mark.parametrize("mapped", [False, True], ids=["version 4", "version 4 by a socket of version 6, as gRPC's"])
-def test_what_is_open_to_one_address_is_broken_off_and_nothing_else(mapped):
+def test_connection_to_one_address_is_broken_off_and_no_other(mapped):
     with socket.create_server(("127.0.0.1", 0)) as lost, socket.create_server(("127.0.0.1", 0)) as other:
         for server in (lost, other):
             _, port = server.getsockname()

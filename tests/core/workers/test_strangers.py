@@ -49,7 +49,7 @@ def test_a_well_formed_hello_of_a_stranger_stops_nobody(start, token):
     assert [line for line in chief.warnings if "turned away 127.0.0.1, who knows another `TAPELOOP_TOKEN`" in line]
 
 
-def test_what_was_heard_once_opens_the_door_to_nobody(start):
+def test_replayed_greeting_opens_the_door_to_nobody(start):
     """A hello answers one challenge; a copy of it answers no other."""
     workers = addresses(3)
     chief = start(workers, 0, token=SECRET)

@@ -33,7 +33,7 @@ def test_its_summary_takes_no_memory_for_weights(tmp_path):
 
 
 @pytest.mark.long
-def test_it_writes_untrained():
+def test_translation_is_written_untrained():
     configuration = read([str(CONFIGS / "text_small.gin")], ["LanguageModel.text_length = 24"], search=[CHECKOUT])
     configuration.bind([Experiment, Settings, Evaluator], required=[Experiment, Settings])
     experiment = Experiment()

@@ -22,7 +22,7 @@ CASES = [pytest.param(*case, marks=LONG if i else []) for i, case in enumerate(C
 
 
 @pytest.mark.parametrize(("kind", "flags"), CASES)
-def test_what_a_row_does_within_a_module_is_named(kind, flags, tmp_path):
+def test_row_of_a_module_that_is_not_finite_is_named(kind, flags, tmp_path):
     operation, line, module, parameter, by_row = KINDS[kind]
     found = replayed(tmp_path, end_badly(tmp_path, f"--gin_param=Mine.kind = '{kind}'", *flags))
     assert found["operation"][0] == operation, found

@@ -43,7 +43,7 @@ def check_same_figures(found, expected):
 
 @pytest.mark.long
 @pytest.mark.parametrize("index", [0, 1], ids=["the chief", "another"])
-def test_who_is_left_ends_in_the_figures_of_all(index, undisturbed, tmp_path):
+def test_remaining_workers_end_in_the_metrics_of_all(index, undisturbed, tmp_path):
     flags = ["--min_workers=1", "--deadline=20", "--", *FLAGS, *steps(500), *QUICK, "--workdir=run"]
     process, workers = start(tmp_path, *flags)
     os.kill(workers[index], signal.SIGKILL)

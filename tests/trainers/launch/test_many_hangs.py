@@ -10,7 +10,7 @@ SETTINGS = [f"Trainer.{each}" for each in ("steps = 20", "chunk_steps = 10", "lo
 
 
 @pytest.mark.long
-def test_who_waits_for_a_worker_that_hangs_says_which_and_where(tmp_path):
+def test_hanging_worker_is_named_with_its_section(tmp_path):
     settings = [*SETTINGS, "Trainer.section_deadlines = {'hook': 8}"]
     hangs = planted(tmp_path, "if not is_chief(): time.sleep(600)", every=10, settings=settings)
     done = launch("--workers=2", "--", *FLAGS, hangs, "--workdir=run", cwd=tmp_path)

@@ -77,7 +77,7 @@ def test_a_worker_in_a_network_of_its_own_reaches_itself_and_nobody_else_either_
             assert reached(int(port)) == []
 
 
-def test_who_is_not_root_makes_a_network_of_their_own_and_stays_who_they_are(alone, monkeypatch):
+def test_network_is_made_without_root_and_keeps_the_user(alone, monkeypatch):
     """The way without rights, tried also where the tests run as root: there the shorter one is refused."""
     if alone is None:
         return
