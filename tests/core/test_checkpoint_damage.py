@@ -1,4 +1,4 @@
-"""Damaged checkpoints are skipped with a warning; checkpoints that don't fit are errors."""
+"""Damaged checkpoints are skipped with a warning, others that don't fit are errors: long for the kinds."""
 
 import ast
 import json

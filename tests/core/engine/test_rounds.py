@@ -1,4 +1,4 @@
-"""Local steps: replicas train separately and are averaged once a round."""
+"""Local steps: replicas train separately and are averaged once a round; long for the rules and oracles."""
 
 import functools
 from typing import NamedTuple

@@ -21,9 +21,6 @@ def clock_of(*times: float):
     return lambda: next(remaining)
 
 
-# --- Console in a pipe -----------------------------------------------------------------------------------------------
-
-
 def test_plain_lines():
     stream = io.StringIO()
     console = Console(2000, stream, clock_of(0.0, 4.0, 5.0, 8.0, 16.0))
