@@ -1,3 +1,153 @@
 """Plain tests that take more than three seconds of a processor, and why each does."""
 
-SLOW: dict[str, str] = {}
+PROCESS = "it starts a process that imports TensorFlow, or several"
+TRACES = "it traces several steps, each of other phases or settings"
+MESH = "DTensor compiles each of its operations"
+COMPILED = "XLA compiles several programs"
+WHOLE = "it goes through a whole model, or all parts, of those that ship"
+
+_BY_FILE = {
+    "tests/benchmarks/test_peers.py": (
+        COMPILED,
+        "test_by_hand_and_jax_train_as_tapeloop_does",
+    ),
+    "tests/conformance/test_layers.py": (
+        WHOLE,
+        "test_saved_models_round_trip",
+    ),
+    "tests/core/data/test_data_sources.py": (
+        WHOLE,
+        "test_source_is_resumable_and_its_shards_are_disjoint",
+    ),
+    "tests/core/distribution/test_mesh_operations.py": (
+        MESH,
+        "test_operations_that_pass_are_right",
+    ),
+    "tests/core/distribution/test_mesh_order.py": (
+        MESH,
+        "test_a_generator_learns_from_the_discriminator_as_its_update_left_it",
+        "test_values_derived_after_an_update_are_of_what_it_wrote",
+    ),
+    "tests/core/engine/test_mesh_steps.py": (
+        MESH,
+        "test_twenty_steps_are_those_of_one_device",
+    ),
+    "tests/core/engine/test_phases.py": (
+        TRACES,
+        "test_a_way_through_what_mixes_rows_is_right_or_refused",
+    ),
+    "tests/core/engine/test_rounds.py": (
+        TRACES,
+        "test_a_round_ends_in_the_mean_of_trainings_of_the_replicas_own",
+    ),
+    "tests/core/engine/test_skipping.py": (
+        TRACES,
+        "test_all_phases_of_a_step_are_left_out_whichever_is_bad",
+    ),
+    "tests/core/engine/test_specification.py": (
+        TRACES,
+        "test_the_engine_does_what_the_specification_says",
+    ),
+    "tests/core/estimate/test_beside_the_ledger.py": (
+        MESH,
+        "test_rows_of_images_sum_their_gradients",
+    ),
+    "tests/core/layers/test_layers_under_xla.py": (
+        COMPILED,
+        "test_gradient_of_equal_values_in_a_pool_is_the_same_compiled_or_not",
+        "test_layer_has_the_same_two_derivatives_compiled_or_not",
+    ),
+    "tests/core/test_checkpoint.py": (
+        PROCESS,
+        "test_a_kill_at_any_moment_leaves_a_whole_checkpoint",
+    ),
+    "tests/core/testing/test_testing_meshes.py": (
+        MESH,
+        "test_a_convolutional_network_is_cut_by_rows",
+    ),
+    "tests/core/testing/test_testing_replicas.py": (
+        TRACES,
+        "test_right_tasks_pass_for_any_number",
+    ),
+    "tests/models/language/test_language_model.py": (
+        WHOLE,
+        "test_language_model_passes_all_checks_of_a_task",
+    ),
+    "tests/models/test_vae.py": (
+        WHOLE,
+        "test_vae_passes_all_checks_of_a_task_and_overfits",
+    ),
+    "tests/models/translation/test_pix2pix.py": (
+        WHOLE,
+        "test_generator_on_one_device_changes_no_number",
+    ),
+    "tests/test_commands.py": (
+        PROCESS,
+        "test_fork_ends_as_a_process_does",
+        "test_fork_server_ends_with_its_client",
+    ),
+    "tests/test_configs.py": (
+        WHOLE,
+        "test_generative_configuration_sends_what_its_page_says",
+    ),
+    "tests/tools/test_mutants.py": (
+        PROCESS,
+        "test_verdicts_resume_after_a_line_cut_short",
+    ),
+    "tests/trainers/test_again.py": (
+        TRACES,
+        "test_replayed_steps_end_in_the_bits_of_training",
+    ),
+    "tests/trainers/test_compile.py": (
+        COMPILED,
+        "test_auto_measures_without_training_and_is_remembered",
+    ),
+    "tests/trainers/test_export_parts.py": (
+        WHOLE,
+        "test_export_of_a_configuration_computes_the_same_from_its_own_weights",
+    ),
+    "tests/trainers/test_going_back.py": (
+        TRACES,
+        "test_stream_resumes_past_bad_steps_and_ends_the_same_if_killed",
+    ),
+    "tests/trainers/test_importing.py": (
+        PROCESS,
+        "test_left_out_modules_come_when_they_are_asked_for_and_no_step_asks",
+    ),
+    "tests/trainers/test_meshes.py": (
+        TRACES,
+        "test_run_on_a_mesh_has_the_metrics_of_one_device",
+    ),
+    "tests/trainers/test_observing.py": (
+        TRACES,
+        "test_observers_change_no_bit_of_a_run",
+    ),
+    "tests/trainers/test_policies.py": (
+        TRACES,
+        "test_bad_steps_are_skipped_until_too_many_come_in_a_row",
+        "test_rollback_returns_to_the_beginning_if_nothing_was_saved_since_and_ends_by_its_limit",
+        "test_spike_is_skipped_or_rolled_back",
+    ),
+    "tests/trainers/test_python_run.py": (
+        TRACES,
+        "test_run_on_two_devices_has_the_results_of_one",
+        "test_run_that_failed_or_was_stopped_resumes_and_longer_settings_continue_it",
+    ),
+    "tests/trainers/test_refused_by_xla.py": (
+        COMPILED,
+        "test_auto_leaves_xla_out_if_it_cannot_compile_the_task_any_more",
+    ),
+    "tests/trainers/test_resume.py": (
+        PROCESS,
+        "test_sigterm_saves_and_asks_to_be_run_again",
+    ),
+    "tests/trainers/test_same_numbers.py": (
+        COMPILED,
+        "test_xla_changes_rounding_alone",
+    ),
+    "tests/trainers/test_streams.py": (
+        PROCESS,
+        "test_closed_streams_end_up_in_no_file",
+    ),
+}
+SLOW = {f"{file}::{name}": why for file, (why, *names) in _BY_FILE.items() for name in names}
