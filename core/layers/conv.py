@@ -68,7 +68,9 @@ class ConvBase(Module):
         return for_any_rows(lambda x: add_bias(self._convolve(x, w), self.b), x)
 
     def _convolve(self, x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
-        return convolve(x, w, self.stride, self.padding, self.dilation, self.groups)
+        # DTensor can't lay out a kernel that is mirrored, nor rows in the place of channels.
+        turned = not hasattr(self.w, "on_mesh")
+        return convolve(x, w, self.stride, self.padding, self.dilation, self.groups, turned=turned)
 
 
 class Conv1D(ConvBase):
@@ -96,8 +98,13 @@ def convolve(
     padding: str | Pairs,
     dilation: Sequence[int],
     groups: int = 1,
+    *,
+    turned: bool = True,
 ) -> tf.Tensor:
-    """Returns a convolution in the dtype of `x`, with gradients on every device."""
+    """Returns a convolution in the dtype of `x`, with gradients on every device.
+
+    Gradients may be convolutions of `turned` tensors, where that pays.
+    """
 
     def op(x: tf.Tensor, stride: Sequence[int], padding: str) -> tf.Tensor:
         # TensorFlow's CPU kernels have no gradient for dilation either; `tf.nn.convolution`, unlike `tf.nn.conv2d`,
@@ -105,7 +112,7 @@ def convolve(
         def convolution(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
             if rank == 2 and max(*stride, *dilation) == 1:
                 padded = pad_space(x, same_padding(x, w.shape[:2], stride, dilation)) if padding == "SAME" else x
-                if pays(padded, w):
+                if turned and pays(padded, w):
                     return convolve_image(padded, w)
             # Named, because the second derivative of an eager convolution stumbles over the default format, None.
             layout = {1: "NWC", 2: "NHWC", 3: "NDHWC"}[rank]

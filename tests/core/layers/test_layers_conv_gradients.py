@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from core.layers import Conv2D
+from core.layers import Conv2D, conv
 from core.layers.conv_gradients import pays
 from core.random import Rng
 
@@ -101,3 +101,15 @@ def test_custom_gradients_are_used_by_size(monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr("core.layers.conv_gradients._pywrap_util_port.IsMklEnabled", lambda: True)
     assert not pays(x, w)
+
+
+def test_layer_on_a_mesh_keeps_tensorflows_gradients(monkeypatch):
+    layer = Conv2D(2, 3, 3, rng=Rng.from_seed(0))
+    turned = []
+    monkeypatch.setattr(conv, "pays", lambda x, w: True)
+    monkeypatch.setattr(conv, "convolve_image", lambda x, w: turned.append(w) or tf.nn.conv2d(x, w, 1, "VALID"))
+    expected = layer(tf.ones([1, 12, 12, 2]))
+    assert len(turned) == 1
+    layer.w.on_mesh = True  # as a mesh marks its variables
+    np.testing.assert_allclose(layer(tf.ones([1, 12, 12, 2])), expected, rtol=1e-6)
+    assert len(turned) == 1
