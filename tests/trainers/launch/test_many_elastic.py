@@ -55,7 +55,7 @@ def test_remaining_workers_end_in_the_metrics_of_all(index, undisturbed, tmp_pat
 
 @pytest.mark.long
 def test_workers_that_are_two_then_one_then_four_end_in_the_figures_of_two(undisturbed, tmp_path):
-    for workers, until in ((2, 150), (1, 300), (4, 500)):
+    for workers, until in ((2, 200), (1, 300), (4, 500)):
         done = launch(f"--workers={workers}", "--", *FLAGS, *steps(until), "--workdir=run", cwd=tmp_path)
         assert done.returncode == 0, done.stdout + done.stderr
     check_same_figures(tmp_path / "run", undisturbed)
