@@ -12,7 +12,7 @@ from trainers.verify_machine.lab import Check, FailedError, Lab, command
 KERNEL_ERROR = 1e-4  # of float32; where a GPU rounds factors to TensorFloat-32 its own 2 ** -11 is what can be had
 ROUNDED_ERROR = 5e-3
 FIGURE_ERROR = 1e-3  # between figures of early steps, summed in another order
-SHARE_ERROR = 3e-2  # of rows, of which rounding moves some across the border that they are counted by
+SHARE_ERROR = 1e-2  # of rows, of which rounding moves some across the border that they are counted by
 SHORT = ("Trainer.steps = 60", "Trainer.log_every = 20", "Trainer.evaluate_every = None", "Trainer.hooks = []")
 
 
@@ -72,7 +72,8 @@ def replicates(lab: Lab) -> str:
 
 def places(lab: Lab) -> str:
     """Trains a GAN whose generator lives on one device, and compares the figures with those of all devices."""
-    bindings = [*SHORT, f"Trainer.global_batch_size = {32 * lab.replicas}"]
+    # Between two networks that learn from each other a difference in rounding grows: 20 steps later it is 1e-3.
+    bindings = [*SHORT, "Trainer.steps = 20", f"Trainer.global_batch_size = {32 * lab.replicas}"]
     everywhere = lab.train("gan-everywhere", "digits_gan", bindings, lab.together)
     apart = lab.train("gan-apart", "digits_gan_generator_on_one_device", bindings, lab.together)
     return _same_figures(everywhere, apart)
