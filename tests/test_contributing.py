@@ -12,6 +12,7 @@ from tests.commands import CHECKOUT
 
 TEXT = (CHECKOUT / "CONTRIBUTING.md").read_text()
 PAGES = [CHECKOUT / "README.md", CHECKOUT / "CONTRIBUTING.md", *sorted((CHECKOUT / "docs").glob("*.md"))]
+SUITE = [f"tests/{name}.py" for name in ("__init__", "conftest", "commands", "notes")]  # what every test needs
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +22,7 @@ def changed(tmp_path_factory):
     (patch,) = re.findall(r"<!-- patch -->\n```diff\n(.*?)```", TEXT, re.DOTALL)
     for name in ("core", "tests/conformance"):
         shutil.copytree(CHECKOUT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "tests/__init__.py", "tests/conftest.py", "tests/commands.py", "docs/parts.md"):
+    for name in ("pyproject.toml", "docs/parts.md", *SUITE):
         (folder / name).parent.mkdir(exist_ok=True)
         shutil.copy(CHECKOUT / name, folder / name)
     copy = {"PYTHONPATH": str(folder), "GIT_CEILING_DIRECTORIES": str(folder.parent), "PYTEST_ADDOPTS": "-n 0"}
