@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -69,21 +68,6 @@ def start(cwd, *flags):
     """A launched run, once it has saved something, and the processes of its workers."""
     process = Forked(cwd, *flags)
     return process, process.workers
-
-
-def workers_of(launcher):
-    """The processes of the workers, by their index."""
-    found = {}
-    for entry in os.listdir("/proc"):
-        try:
-            status = Path(f"/proc/{entry}/status").read_text()
-            told = Path(f"/proc/{entry}/environ").read_text()
-        except (OSError, ValueError):
-            continue
-        config = re.search(r"TF_CONFIG=(\{.*?\})\0", told)
-        if f"PPid:\t{launcher}\n" in status and config:
-            found[json.loads(config[1])["task"]["index"]] = int(entry)
-    return found
 
 
 @pytest.mark.parametrize(
