@@ -28,6 +28,7 @@ LONG = {
     "many-replicas.md",
     "model-parallel.md",
     "never-lose-a-run.md",
+    "parts.md",
     "running.md",
     "runs.md",
     "seeing.md",

@@ -9,6 +9,7 @@ from tests.conformance.loss_rows import ROWS_OF_LOSSES
 from tests.conformance.metric_rows import ROWS_OF_METRICS
 from tests.conformance.optimizer_rows import ROWS
 from tools.conformance.__main__ import PAGE
+from tools.conformance.calls import calls
 from tools.conformance.notes import NOTES
 
 
@@ -22,6 +23,18 @@ def test_parts_page_has_every_note():
     lines = {line.split(" | ")[0].removeprefix("| "): line for line in PAGE.read_text().splitlines()}
     for part, note in NOTES.items():
         assert note in lines[part], f"run `python -m tools.conformance`: {part}'s note isn't there"
+
+
+def test_parts_page_has_every_signature():
+    page = PAGE.read_text()
+    for package, rows in (
+        (layers, ROWS_OF_LAYERS),
+        (losses, ROWS_OF_LOSSES),
+        (metrics, ROWS_OF_METRICS),
+        (optimizers, ROWS),
+    ):
+        for line in calls(package, (row.part if hasattr(row, "part") else row.id for row in rows)).splitlines():
+            assert line in page, f"run `python -m tools.conformance`: `{line}` isn't there"
 
 
 def test_docstrings_exist_for_every_public_part():

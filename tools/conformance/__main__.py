@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from core import layers, losses, metrics, optimizers
 from core.optimizers import optimizer
 from tests.conformance import optimizer_battery
 from tests.conformance.battery import table
@@ -11,6 +12,7 @@ from tests.conformance.metric_rows import ROWS_OF_METRICS
 from tests.conformance.optimizer_rows import OPTIMIZERS
 from tests.conformance.schedule_rows import SCHEDULES
 from tests.conformance.transform_rows import TRANSFORMS
+from tools.conformance.calls import calls
 from tools.conformance.notes import NOTES
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "parts.md"
@@ -22,9 +24,9 @@ between a part and its peer, over the largest value (optimizers: over the larges
 the same rows through the whole battery (gradients against finite differences, eager against graph against XLA, dtypes,
 checkpoints, SavedModel, retracing, unknown batch sizes) and fail if a public part has no row.
 
-A part is made of explicit sizes and an `rng`; see [your own architecture](your-own-architecture.md). What stands here
-by name is imported from `core.layers`, `core.losses`, `core.metrics` or `core.optimizers`. A note says where a part
-does other than its paper, or than libraries that readers may come from.
+A part is made of explicit sizes and an `rng`; see [your own architecture](your-own-architecture.md). Each table is
+followed by its parts' signatures. Their names are imported from `core.layers`, `core.losses`, `core.metrics` or
+`core.optimizers`. A note says where a part does other than its paper, or than libraries that readers may come from.
 """
 
 OPTIMIZERS_HEAD = """
@@ -32,19 +34,40 @@ A rule is a `Transform`: pure, and chained with `chain(clip_by_global_norm(1.0),
 at beyond gradients. Patterns for masks and groups are shell wildcards on a parameter's path or its end: `b` is every
 parameter named `b`, `encoder/*` everything below an `encoder`. In gin files `constant` is also a name of gin's own:
 write `@schedules.constant()`.
+
+A gin file binds a rule's arguments by its name, and hands rules and schedules over as references:
+
+<!-- file: rules.gin -->
+```
+include "configs/digits_mlp.gin"
+MlpClassifier.optimizer = @chain()
+chain.transforms = [@clip_by_global_norm(), @adamw()]
+clip_by_global_norm.max_norm = 1.0
+adamw.no_decay = ["b"]
+```
+
+<!-- run -->
+```sh
+python -m trainers.main --gin_file=rules.gin --gin_param='steps = 200'
+```
 """
 
 
 def page() -> str:
     """The whole page."""
     sections = [HEAD]
-    for title, rows in (("Layers", ROWS_OF_LAYERS), ("Losses", ROWS_OF_LOSSES), ("Metrics", ROWS_OF_METRICS)):
+    for title, package, rows in (
+        ("Layers", layers, ROWS_OF_LAYERS),
+        ("Losses", losses, ROWS_OF_LOSSES),
+        ("Metrics", metrics, ROWS_OF_METRICS),
+    ):
         columns: tuple[str, ...] = ("part", "paper", "peer", "difference", "note")
         lines = [
             _line(part, paper, peer, f"{largest:.1e}", NOTES.get(part, ""))
             for part, paper, peer, largest in table(rows)
         ]
         sections.append(f"\n## {title}\n\n{_line(*columns)}{_rule(len(columns))}{''.join(lines)}")
+        sections.append(calls(package, (row.part for row in rows)))
     for title, head, rows in (
         ("Optimizers", OPTIMIZERS_HEAD, OPTIMIZERS),
         ("Transforms", "", TRANSFORMS),
@@ -53,6 +76,7 @@ def page() -> str:
         columns = ("part", "paper", "needs", "peer", "difference", "note")
         lines = [_line(*(found[column] for column in columns)) for found in optimizer_battery.table(rows)]
         sections.append(f"\n## {title}\n{head}\n{_line(*columns)}{_rule(len(columns))}{''.join(lines)}")
+        sections.append(calls(optimizers, (row.id.split(":")[0] for row in rows)))
     return "".join(sections)
 
 
