@@ -38,7 +38,10 @@ def frames(op: Any) -> list[Any]:
 def line(op: Any) -> str:
     """Returns the line of code that made `op` as `at step.py:12 (`y = x + 1`)`."""
     own = next((f for f in frames(op) if not f.filename.startswith(CORE)), None)
-    if own is None:
-        return "in a layer or loss of `core`"
-    text = (own.line or linecache.getline(own.filename, own.lineno)).strip()
-    return f"at {os.path.basename(own.filename)}:{own.lineno}" + (f" (`{text}`)" if text else "")
+    return said(own) if own else "in a layer or loss of `core`"
+
+
+def said(frame: Any) -> str:
+    """Returns the line of a frame as `at step.py:12 (`y = x + 1`)`."""
+    text = (frame.line or linecache.getline(frame.filename, frame.lineno)).strip()
+    return f"at {os.path.basename(frame.filename)}:{frame.lineno}" + (f" (`{text}`)" if text else "")

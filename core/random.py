@@ -68,6 +68,35 @@ def is_undrawn() -> bool:
     return _undrawn.get()
 
 
+class Drawn(NamedTuple):
+    """What was drawn and folded while a function was traced, in that order, by the seeds it was made from."""
+
+    draws: list[tuple[tf.Tensor, tf.Tensor]]  # a seed, and what was drawn by it
+    folds: list[tuple[tf.Tensor, Any, tf.Tensor]]  # a seed, what was folded into it, the new seed
+    again: list[tf.Tensor]  # seeds that are meant to draw once more what others draw
+
+    def meant(self) -> list[tf.Tensor]:
+        """Returns the draws by these seeds, and by those that are folded from them."""
+        ids = {id(seed) for seed in self.again}
+        for parent, _, seed in self.folds:
+            if id(parent) in ids:
+                ids.add(id(seed))
+        return [words for seed, words in self.draws if id(seed) in ids]
+
+
+_drawn: contextvars.ContextVar[Drawn | None] = contextvars.ContextVar("drawn", default=None)
+
+
+@contextlib.contextmanager
+def noticing_draws() -> Iterator[Drawn]:
+    """Collects what is drawn within it, for who looks for mistakes; what is called within it is traced, not run."""
+    token = _drawn.set(drawn := Drawn([], [], []))
+    try:
+        yield drawn
+    finally:
+        _drawn.reset(token)
+
+
 class Moment(NamedTuple):
     """When a step function is called."""
 
@@ -136,6 +165,7 @@ class Rng(NamedTuple):
             # Of a graph that never runs: whoever keeps it is made anew. All it would take for true costs `text_70b.gin`
             # 4 of 18 seconds.
             return self._replace(seed=tf.identity(self.seed))
+        given = data
         if isinstance(data, str):
             digest = hashlib.blake2b(data.encode(), digest_size=8).digest()
             data = _NAMES | int.from_bytes(digest, "big") >> 2
@@ -144,9 +174,24 @@ class Rng(NamedTuple):
         else:
             offset = tf.constant(_FOLDS, tf.uint64) + tf.cast(tf.convert_to_tensor(data, None, tf.int64), tf.uint64)
             words = self._words([2], offset)
-        return self._replace(
-            seed=tf.bitcast(tf.bitwise.bitwise_and(words, tf.constant(0x7FFFFFFF, tf.uint32)), tf.int32)
-        )
+        seed = tf.bitcast(tf.bitwise.bitwise_and(words, tf.constant(0x7FFFFFFF, tf.uint32)), tf.int32)
+        if noticed := _drawn.get():
+            noticed.folds.append((self.seed, given, seed))
+        return self._replace(seed=seed)
+
+    def again(self) -> "Rng":
+        """Returns an equal `Rng`, and says that it is meant to draw the same numbers once more.
+
+        >>> rng = Rng.from_seed(0).fold("shift")
+        >>> shifts = [rng.normal([2]), rng.again().normal([2])]  # of an image, and of its mask
+        >>> bool(tf.reduce_all(shifts[0] == shifts[1]))
+        True
+        """
+        noticed = _drawn.get()
+        if noticed is None or tf.executing_eagerly():
+            return self
+        noticed.again.append(tf.identity(self.seed))
+        return self._replace(seed=noticed.again[-1])
 
     @property
     def rows(self) -> "RowRng":
@@ -173,7 +218,12 @@ class Rng(NamedTuple):
         return self._flat_bits(shape)
 
     def _flat_bits(self, shape: Any) -> tf.Tensor:
-        return self._words(shape, 0)
+        return self._noticed(self._words(shape, 0))
+
+    def _noticed(self, words: tf.Tensor) -> tf.Tensor:
+        if noticed := _drawn.get():
+            noticed.draws.append((self.seed, words))
+        return words
 
     def _words(self, shape: Any, offset: int | tf.Tensor) -> tf.Tensor:
         key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=self.seed)
@@ -230,7 +280,7 @@ class RowRng(NamedTuple):
             )
             for run in range(self.rng.runs)
         ]
-        words = runs[0] if len(runs) == 1 else tf.concat(runs, 0)
+        words = self.rng._noticed(runs[0] if len(runs) == 1 else tf.concat(runs, 0))
         return tf.reshape(words[:, :width], [rows, *rest])
 
 

@@ -16,7 +16,7 @@ from core.random import Rng
 def random_crop_and_flip(images: tf.Tensor, size: int, rng: Rng | None) -> tf.Tensor:
     """Cuts a random square of `size` pixels of each image [rows, height, width, channels], and mirrors every other.
 
-    The same `rng` cuts the same squares: give both images of a pair one, and images of two domains
+    The same `rng` cuts the same squares: give the images of a pair `rng` and `rng.again()`, and images of two domains
     `rng.fold("a")` and `rng.fold("b")`. Without one, for evaluation, it is the middle, as it is.
     """
     rows, height, width, _ = images.shape

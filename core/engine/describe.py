@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from core.engine.ancestry import Ancestry, ancestries
+from core.engine.draws import draws_twice, folds_for_nothing
 from core.engine.side_effects import python_calls, refuse_side_effects
 from core.errors import ConfigurationError
 from core.layers.dropout import noticing_calls
-from core.random import Moment, Rng
+from core.random import Moment, Rng, noticing_draws
 from core.rows import sharing_rows
 from core.task.guards import no_new_variables, no_rng_in_evaluation, no_synchronisation
 from core.task.inputs import Inputs
@@ -43,6 +44,7 @@ class Access(NamedTuple):
     convolves: bool = False
     loops: bool = False  # whether it convolves in a loop of its own
     python: tuple[str, ...] = ()  # what is to be known of its calls of Python
+    draws: tuple[str, ...] = ()  # and of its random numbers
     without_rng: tuple[Any, ...] = ()  # layers that drop values, and were handed no `rng` at all
 
 
@@ -160,7 +162,7 @@ def _trace(
 ) -> tuple[Any, Access]:
     seed, read, variables = Rng.from_seed(0), set[str](), list[tf.Variable]()
     unused, asks_progress, convolves, loops, seen = set[str](), False, False, False, _Mixing(replicas)
-    python = list[str]()
+    python, draws = list[str](), list[str]()
 
     def noticed(b: Batch, step: tf.Tensor, progress: tf.Tensor) -> Any:
         rng = seed._replace(moment=Moment(step, progress=progress))
@@ -180,7 +182,7 @@ def _trace(
             found = dict.fromkeys(result[0], everything)
         else:
             moment = (tf.TensorSpec([], tf.int64), tf.TensorSpec([]))
-            with no_python_values(f"phase `{name}`"):
+            with no_python_values(f"phase `{name}`"), noticing_draws() as drawn:
                 function = tf.function(noticed, autograph=False).get_concrete_function(dict(batch), *moment)
             result = function.structured_outputs
             found = ancestries(function, result[0], sorted(batch), variables)
@@ -192,6 +194,7 @@ def _trace(
                 who = "`evaluate`" if name == EVALUATE else f"phase `{name}`"
                 refuse_side_effects(function, who, held, evaluates=name == EVALUATE)
                 python += python_calls(function.graph.get_operations(), who)
+                draws += [*draws_twice(drawn, who, __file__), *folds_for_nothing(drawn, who)]
     unread = frozenset(read & unused)
     access = Access(
         frozenset(read),
@@ -204,6 +207,7 @@ def _trace(
         convolves=convolves,
         loops=loops,
         python=tuple(python),
+        draws=tuple(draws),
         without_rng=tuple(layer for layer, handed in calls.items() if not any(handed)),
     )
     return result, access

@@ -74,7 +74,7 @@ class TrainStep:
                 f"the step function of phase `{self.asks_progress[0]}` asks for `rng.progress`, but of how many steps "
                 "isn't known: give `TrainStep(..., steps=1000)`, or use `rng.step`."
             )
-        self.remarks = [text for plan in self.plans for text in (*plan.access.python, *silent_layers(plan))]
+        self.remarks = [text for p in self.plans for text in (*p.access.python, *p.access.draws, *silent_layers(p))]
         self.specs: dict[str, LossSpec] = {plan.name: plan.loss for plan in self.plans if plan.loss}
         self.rng = Rng.from_seed(seed).fold("train")
         self.runner = PhaseRunner(

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from core.module import Module
+from core.random import noticing_draws
 from core.task.statistics import Statistics
 
 Function = Callable[..., Any]
@@ -58,7 +59,7 @@ class Recomputed(Module):
 
             def gradient(*upstream: tf.Tensor, variables: Sequence[tf.Variable] = ()) -> Any:
                 zero = _zero_after(upstream[0])
-                with tf.GradientTape() as tape:
+                with tf.GradientTape() as tape, noticing_draws():  # which are those of the first computation
                     again = [x + tf.cast(zero, x.dtype) for x in floats]
                     tape.watch(again)
                     outputs = tf.nest.flatten(compute(again, statistics=False))

@@ -18,11 +18,13 @@ def check_draws(step: Step) -> None:
     first: dict[bytes, Draw] = {}
     draws = step().draws
     for draw in draws:
+        if draw.again:
+            continue
         one = first.setdefault(np.ravel(draw.key).tobytes() + np.ravel(draw.counter).tobytes(), draw)
         assert one is draw, (
             f"{step.name} draws the same random numbers for two purposes, {line(one.op)} and "
             f"{line(draw.op)}: they are equal where they should be independent. Give each an `Rng` of its "
-            'own: `rng.fold("noise")`, `rng.fold("mask")`.'
+            'own: `rng.fold("noise")`, `rng.fold("mask")`. If they are meant to be equal, draw by `rng.again()`.'
         )
     if step.phase is None:
         return

@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from core.module import named_variables
-from core.random import Rng, RowRng
+from core.random import Rng, RowRng, noticing_draws
 from core.task import Batch, Compute, Loss, Task, Update
 from core.task.guards import no_new_variables
 from core.task.inputs import Inputs
@@ -45,6 +45,7 @@ class Draw:
     op: Any
     key: Any
     counter: Any
+    again: bool = False  # whether it is meant to be equal to another
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,9 +80,10 @@ class Step:
         self.rng = Rng.from_seed(seed, **{**moment, "step": moment["step"] + seed})._replace(num_rows=self.rows)
         self.makes_statistics = False
         traced = tf.function(self._trace, autograph=False)
-        with no_python_values(self.name):
+        with no_python_values(self.name), noticing_draws() as drawn:
             self.function = traced.get_concrete_function(self.batch, self.rng.seed, tf.range(self.rows))
         self.captured = list(self.function.variables)
+        self.again = {words.op for words in drawn.meant()}
 
     @property
     def mixes_rows(self) -> bool:
@@ -112,7 +114,11 @@ class Step:
             gradients,
             [Comparison(c.op, *pair) for c, pair in zip(self.comparisons, pairs, strict=True)],
             sums,
-            [Draw(d.op, *x) for d, x in zip(self.draws, draws, strict=True) if int(np.ravel(x[1])[0]) < FOLDS],
+            [
+                Draw(d.op, key, counter, d.op in self.again)
+                for d, (key, counter) in zip(self.draws, draws, strict=True)
+                if int(np.ravel(counter)[0]) < FOLDS
+            ],
         )
 
     def eager(self, batch: Batch | None = None, *, first_row: int = 0) -> Loss:

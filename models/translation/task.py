@@ -45,7 +45,10 @@ class Translation(Task):
     def cut(self, batch: Batch, rng: Rng | None) -> dict[str, tf.Tensor]:
         """Cuts images of `image_shape`: at random, or, without an `rng`, their middle."""
         size = self.image_shape[0]
-        rng_a, rng_b = (rng, rng) if rng is None or self.paired else (rng.fold("a"), rng.fold("b"))
+        if rng is None:
+            rng_a = rng_b = None
+        else:
+            rng_a, rng_b = (rng, rng.again()) if self.paired else (rng.fold("a"), rng.fold("b"))
         return {
             "cut_a": random_crop_and_flip(batch["a"], size, rng_a),
             "cut_b": random_crop_and_flip(batch["b"], size, rng_b),

@@ -116,7 +116,8 @@ REFUSED = [
 
 
 def step_of(what, replicas=1):
-    return TrainStep(assemble(lambda rng: Does(rng=rng, what=what), on_virtual_cpus(replicas)), SPEC, seed=0)
+    assembly = assemble(lambda rng: Does(rng=rng, what=what), on_virtual_cpus(replicas))
+    return TrainStep(assembly, SPEC, seed=0, steps=10)
 
 
 @pytest.mark.parametrize(("what", "says"), REFUSED, ids=[what.__name__ for what, _ in REFUSED])
