@@ -12,6 +12,7 @@ import pytest
 from core import checkpoint
 from tests.commands import CONFIGS, environment, run
 from tests.trainers.resume_lab import manifest_of, outcome
+from trainers.modes import resume_check
 
 LINEAR = f"--gin_file={CONFIGS / 'digits_linear.gin'}"
 FLAGS = (
@@ -130,6 +131,52 @@ def test_evaluation_without_a_checkpoint_is_refused(tmp_path):
     done = run(LINEAR, "--mode=evaluate", cwd=tmp_path)
     assert done.returncode == 5
     assert "there is no checkpoint" in done.stderr
+
+
+COUNTING = """
+import itertools
+
+import gin
+import numpy as np
+import tensorflow as tf
+
+from models.classifiers import LinearClassifier
+
+COUNT = itertools.count(1)
+
+
+@gin.configurable
+class Counting(LinearClassifier):
+    def loss(self, batch, rng):
+        loss = super().loss(batch, rng)
+        if rng is None:
+            return loss
+        n = tf.numpy_function(lambda: np.float32(next(COUNT)), [], tf.float32)
+        return loss._replace(per_example=loss.per_example / tf.ensure_shape(n, []))
+"""
+
+
+@pytest.mark.long
+def test_resume_check_that_fails_names_the_values_of_python(tmp_path):
+    (tmp_path / "counting.py").write_text(COUNTING)
+    digits = (CONFIGS / "digits_linear.gin").read_text().replace("LinearClassifier", "Counting")
+    (tmp_path / "counting.gin").write_text(f"import counting\n{digits}")
+    done = run("--gin_file=counting.gin", "--mode=resume_check", cwd=tmp_path)
+    assert done.returncode == 5
+    assert "likely because phase `net` calls Python at counting.py:19 (`n = tf.numpy_function(" in done.stderr
+    assert "metric line" not in done.stderr
+
+
+def test_resumed_run_that_differs_is_told_by_what_python_gave_it_or_else_by_its_values():
+    differences = [f"variable `{i}`" for i in range(12)]
+    note = "phase `net` calls Python at step.py:3 (`x = tf.py_function(f, [], x.dtype)`)"
+    printed = f"going on from step 80\n{note}: no checkpoint keeps what that remembers\ntraced in 1.0 s\n"
+    told = resume_check.another_run(differences, printed)
+    assert told.startswith(
+        f"the resumed run is another run, likely because {note}: what Python remembers, no checkpoint"
+    )
+    assert told.endswith("In all, 12 values and lines differ, the first of them variable `0`.")
+    assert resume_check.another_run(differences, "traced in 1.0 s").endswith("`8`; variable `9`")
 
 
 @pytest.mark.long

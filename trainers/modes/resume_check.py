@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from trainers.session import Session
 from trainers.settings import Settings
 
 MEASURED = ("examples_per_second", "step_seconds", "data_wait")  # what no two runs share
+_PYTHON = re.compile("^(phase `[^`]+` calls Python .+): no checkpoint keeps", re.MULTILINE)
 UNIT = 20  # steps, where the configuration leaves the chunk's length open
 
 
@@ -61,7 +63,7 @@ def run(session: Session) -> int:
             raise CheckpointError(f"the killed run began anew instead of going on from step {4 * unit}.")
         differences = list_differences(whole, killed)
     if differences:
-        raise CheckpointError(f"the resumed run is another run: {'; '.join(differences[:10])}")
+        raise CheckpointError(another_run(differences, resumed))
     print(
         f"resume is exact: {8 * unit} steps with a kill after {kill_after} end in the same bits, metric lines included"
     )
@@ -102,6 +104,17 @@ def list_differences(whole: Path, killed: Path) -> list[str]:
     if len(lines) != len(others):
         found.append(f"{len(lines)} metric lines became {len(others)}")
     return found + [f"metric line {a} became {b}" for a, b in zip(lines, others, strict=False) if a != b]
+
+
+def another_run(differences: list[str], printed: str) -> str:
+    """Says why a resumed run isn't the run that never stopped, by what it printed, or in what it differs."""
+    if not (calls := _PYTHON.findall(printed)):
+        return f"the resumed run is another run: {'; '.join(differences[:10])}"
+    return (
+        f"the resumed run is another run, likely because {' and '.join(dict.fromkeys(calls))}: what Python remembers, "
+        "no checkpoint keeps. Compute it by TensorFlow's functions, draw it by `rng`, or read it as a feature of the "
+        f"batch. In all, {len(differences)} values and lines differ, the first of them {differences[0]}."
+    )
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
