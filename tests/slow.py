@@ -98,6 +98,11 @@ _BY_FILE = {
         TRACES,
         "test_replayed_steps_end_in_the_bits_of_training",
     ),
+    "tests/trainers/test_averaged_statistics.py": (
+        TRACES,
+        "test_averaged_statistics_are_the_same_on_two_devices_in_microbatches",
+        "test_averaged_statistics_come_nearer_to_one_pass_over_the_data_than_moving_ones",
+    ),
     "tests/trainers/test_compile.py": (
         COMPILED,
         "test_auto_measures_without_training_and_is_remembered",

@@ -1,7 +1,16 @@
-"""The task as evaluation and export read it: with the averages of its weights, where an optimizer keeps them."""
+"""The task as evaluation and export read it: with the averages of its weights, where an optimizer keeps them.
 
+Normalisation by moving averages of the weights that are trained would be off for averaged ones. So a rule that averages
+weights averages what these layers saw alike (`Optimizer.average_statistics`), and both are read together.
+"""
+
+import fnmatch
 import functools
+from collections.abc import Callable, Mapping, Sequence
 
+import tensorflow as tf
+
+from core import checkpoint
 from core.distribution import MeshStrategy, ServedStrategy
 from core.engine import Assembly
 from core.module import named_variables
@@ -47,6 +56,8 @@ class AveragedTwin(Averaged):
         for optimizer in self.experiment.assembly.optimizers.values():
             averages = optimizer.shadow() or {}
             read |= {id(optimizer.parameters[path]): value for path, value in averages.items()}
+            statistics = optimizer.averaged_statistics.items()
+            read |= {id(optimizer.statistics[path]): v.read_value() for path, v in statistics}
         twins = named_variables(self.task)
         for path, variable in named_variables(self.experiment.task).items():
             twins[path].assign(read[id(variable)])
@@ -77,12 +88,46 @@ def where_averages_lie(assembly: Assembly) -> dict[str, str | None]:
 
     It is `None` for one that an optimizer computes, which no checkpoint holds.
     """
-    paths = {id(variable): path for path, variable in named_variables(assembly.task).items()}
-    return {
-        paths[id(optimizer.parameters[path])]: place and f"optimizer/{phase}/{place}"
+    paths, found = {id(v): path for path, v in named_variables(assembly.task).items()}, dict[str, str | None]()
+    for phase, optimizer in assembly.optimizers.items():
+        for path, place in optimizer.averages().items():
+            found[paths[id(optimizer.parameters[path])]] = place and f"optimizer/{phase}/{place}"
+        for path, statistic in optimizer.statistics.items():
+            found[paths[id(statistic)]] = _place_of_statistic(phase, path)
+    return found
+
+
+def _place_of_statistic(phase: str, path: str) -> str:
+    return f"optimizer/{phase}/statistics/{path}"
+
+
+def restore(
+    manifest: checkpoint.Manifest,
+    variables: Mapping[str, tf.Variable],
+    *,
+    assembly: Assembly,
+    partial: Sequence[str] = (),
+    say: Callable[[str], object],
+) -> None:
+    """Gives `variables` what a checkpoint holds, as `core.checkpoint.restore` does.
+
+    One that was saved before statistics were averaged has none: they begin at the layers' own, which it `say`s.
+    """
+    places = {
+        _place_of_statistic(phase, path): optimizer
         for phase, optimizer in assembly.optimizers.items()
-        for path, place in optimizer.averages().items()
+        for path in optimizer.averaged_statistics
     }
+    absent = [] if any(place in manifest.variables for place in places) else [p for p in places if p in variables]
+    left = [path for path in absent if not any(fnmatch.fnmatchcase(path, pattern) for pattern in partial)]
+    checkpoint.restore(manifest, {path: v for path, v in variables.items() if path not in left}, partial=partial)
+    for optimizer in {id(places[path]): places[path] for path in left}.values():
+        optimizer.restart_statistics()
+    if left:
+        say(
+            f"`{manifest.path.name}` was saved before the statistics of normalisation were averaged with the weights: "
+            "their averages begin at the moving ones"
+        )
 
 
 def readable_task(experiment: Experiment, averaged: Averaged) -> Averaged:

@@ -20,7 +20,7 @@ from core.data import Source, Stream, check_examples
 from core.errors import CheckpointError, ConfigurationError, shown
 from core.task import Task
 from trainers import configurables as configurables  # registers them
-from trainers.averaged import averaged_task
+from trainers.averaged import averaged_task, restore
 from trainers.dry_run.time import given_peak
 from trainers.evaluator import Evaluator
 from trainers.experiment import Experiment
@@ -177,12 +177,16 @@ def _restore(experiment: Experiment, workdir: Workdir, step: int | Literal["best
         manifest = _found(workdir, step)
         training = [f"{part}/*" for part in _OF_TRAINING if any(x.startswith(f"{part}/") for x in manifest.variables)]
         try:
-            checkpoint.restore(manifest, experiment.variables, partial=training)
+            restore(manifest, experiment.variables, assembly=experiment.assembly, partial=training, say=_warn)
         except CheckpointError:
             if manifest.path.exists() or step is not None:
                 raise
         else:
             return manifest
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, stacklevel=5)
 
 
 def _found(workdir: Workdir, step: int | Literal["best"] | None) -> Manifest:

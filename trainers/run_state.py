@@ -19,7 +19,7 @@ from core.errors import CheckpointError, ConfigurationError, DriftError, NotFini
 from core.optimizers import Optimizer
 from core.weights import AVERAGES
 from core.workers import is_chief, joined
-from trainers.averaged import where_averages_lie
+from trainers.averaged import restore, where_averages_lie
 from trainers.diagnosis import REMEDY
 from trainers.experiment import Experiment
 from trainers.hooks.base import Hook, by_name
@@ -62,6 +62,7 @@ class RunState:
     ):
         self.workdir, self.settings, self.input, self.progress, self.hooks = workdir, settings, input, progress, hooks
         self.variables, self.optimizers, self.skipping = variables, optimizers, skipping
+        self._restore = functools.partial(restore, assembly=experiment.assembly, say=functools.cache(print))
         self._where_averages_lie = functools.cache(lambda: where_averages_lie(experiment.assembly))
         self.beginnings: dict[str, Any] = {}
         tokenizer = experiment.train_source.tokenizer
@@ -197,7 +198,7 @@ class RunState:
             left.append("figures/*")
         whole = {**self.variables, **(live if same else {})}
         held = [pattern for pattern in left if fnmatch.filter([*whole, *manifest.variables], pattern)]
-        checkpoint.restore(manifest, whole, partial=held)
+        self._restore(manifest, whole, partial=held)
         self.step, self.stopped, self.reported, self.complete = manifest.step, None, {}, False
         self._measured = manifest.step, dict(checkpoint.kept_of(manifest.extra).get("measured", {}))
         self.beginnings = {name: manifest.extra[name] for name in BEGINNINGS if name in manifest.extra}

@@ -103,15 +103,16 @@ def _optimizer(
 ) -> Optimizer:
     """Makes the optimizer of a phase, its state beside the variables that it trains."""
     variables = phase.variables()
+    make = functools.partial(Optimizer, phase.optimizer, variables, statistics=phase.statistics())
     apart = [path for path, variable in variables.items() if id(variable) in one_device_ids]
     if not apart:
-        return made_on(lambda: Optimizer(phase.optimizer, variables), strategy, functools.partial(axes_of_slots, task))
+        return made_on(make, strategy, functools.partial(axes_of_slots, task))
     if len(apart) < len(variables):
         raise ConfigurationError(
             f"phase `{phase.name}` trains `{apart[0]}`, which the task keeps on one device (`one_device`), together "
             "with variables that it doesn't: make two phases of it, or keep both networks in one place."
         )
-    return made(lambda: Optimizer(phase.optimizer, variables), lambda: tf.device(_device(strategy)))
+    return made(make, lambda: tf.device(_device(strategy)))
 
 
 def _axes_in_task(

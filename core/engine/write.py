@@ -55,8 +55,12 @@ def write_update(
         healthy &= weight >= 0.0
         written &= weight > 0.0
     value = tf.math.divide_no_nan(reduced.sums["loss"], weight)
+    averages = optimizer.averaged_statistics
+    moments = reduced.layers.moments(reduced.additive.statistics) if averages else {}  # from what is about to move
     optimizer.apply(gradients, value=value, apply_if=written)
     commit_untrained(phase, reduced, written)
+    if averages:
+        optimizer.average_statistics(moments, apply_if=written)
     return healthy, {**reduced.sums, GRADIENT_NORM: weight * tf.cast(norm, weight.dtype)}
 
 

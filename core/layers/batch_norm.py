@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 from core.arguments import check_fraction
+from core.choice import one_of
 from core.layers.norm import Norm, spread
 from core.layers.shapes import check_last, widen
 from core.task.statistics import Statistics, Sums, Values
@@ -60,6 +61,21 @@ class BatchNorm(Norm):
         if self.offset is not None:
             shift += tf.cast(self.offset, wide.dtype)
         return tf.cast(centred * factor + shift, x.dtype)
+
+    @property
+    def moving(self) -> tuple[tf.Variable, ...]:
+        """Returns the averages that `moments` has values for."""
+        return self.moving_mean, self.moving_variance
+
+    def moments(self, sums: Sums) -> Values:
+        """Returns the mean and variance of these sums alone; without any values, the moving averages."""
+        old_mean, old_variance = (tf.cast(v, tf.float64) for v in self.moving)
+        distance, variance = _moments(sums)
+        variance = one_of(sums.count > 0.0, variance, old_variance)  # `distance` is 0 then
+        return {
+            self.moving_mean.ref(): tf.cast(old_mean + distance, self.moving_mean.dtype),
+            self.moving_variance.ref(): tf.cast(variance, self.moving_variance.dtype),
+        }
 
     def averages(self, sums: Sums) -> Values:
         """Returns the moving averages after an update with these sums; without any values, those of before."""

@@ -47,5 +47,9 @@ def _average(name: str, share: Callable[[tf.Tensor], float | tf.Tensor]) -> Tran
         return {"average": {path: old[path] + as_dtype(newest, p) * (p - old[path]) for path, p in params.items()}}
 
     return observer(
-        name, lambda params: {"average": dict(params)}, observe, shadow=lambda state, params, step: state["average"]
+        name,
+        lambda params: {"average": dict(params)},
+        observe,
+        shadow=lambda state, params, step: state["average"],
+        shares=lambda params: dict.fromkeys(params, lambda step: share(updates_after(step))),
     )

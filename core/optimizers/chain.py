@@ -1,6 +1,6 @@
 """Chains of transforms: each is given what the one before it returned."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gin
@@ -35,6 +35,10 @@ def chain(*transforms: Transform) -> Transform:
         assert part.shadow
         return part.shadow(below(name, state), params, step)
 
+    def shares(params: Mapping[str, Any]) -> Mapping[str, Callable[[tf.Tensor], float | tf.Tensor]]:
+        last = [part for part in parts if part.shadow][-1]
+        return last.shares(params) if last.shares else {}
+
     def rates(before: Rates, state: State, params: Mapping[str, Any], *, step: tf.Tensor) -> Rates:
         for name, part in named_parts:
             if part.rates:
@@ -49,6 +53,7 @@ def chain(*transforms: Transform) -> Transform:
         fused=_fused_chain(named_parts),
         shadow=shadow if any(part.shadow for part in parts) else None,
         rates=rates if any(part.rates for part in parts) else None,
+        shares=shares if any(part.shares for part in parts) else None,
         linear=all(part.linear for part in parts),
     )
 

@@ -47,4 +47,6 @@ def apply_if_finite(inner: Transform, *, max_consecutive_errors: int = 5) -> Tra
         assert rule.rates
         return rule.rates(before, state, params, step=tf.maximum(step - state["rejected"][""], 0))
 
-    return Transform("apply_if_finite", init, update, shadow=rule.shadow, rates=rates if rule.rates else None)
+    return Transform(
+        "apply_if_finite", init, update, shadow=rule.shadow, rates=rates if rule.rates else None, shares=rule.shares
+    )

@@ -110,6 +110,13 @@ def partition(name: str, label: Labels, rules: Mapping[str, Transform]) -> Trans
                 read |= of_group(slots_of(key, paths, state), _of(paths, params), step)
         return read
 
+    def shares(params: Mapping[str, Any]) -> Mapping[str, Callable[[tf.Tensor], float | tf.Tensor]]:
+        found: dict[str, Callable[[tf.Tensor], float | tf.Tensor]] = {}
+        for key, paths in members(params).items():
+            if of_group := rules[key].shares:
+                found |= of_group(_of(paths, params))
+        return found
+
     def rates(before: Rates, state: State, params: Mapping[str, Any], *, step: tf.Tensor) -> Rates:
         found: dict[str, float | tf.Tensor] = {}
         for key, paths in members(params).items():
@@ -125,6 +132,7 @@ def partition(name: str, label: Labels, rules: Mapping[str, Transform]) -> Trans
         fused=fused if any(rule.fused for rule in rules.values()) else None,
         shadow=shadow if any(rule.shadow for rule in rules.values()) else None,
         rates=rates if any(rule.rates for rule in rules.values()) else None,
+        shares=shares if any(rule.shares for rule in rules.values()) else None,
     )
 
 

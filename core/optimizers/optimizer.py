@@ -12,11 +12,14 @@
 import functools
 import math
 from collections.abc import Collection, Mapping
+from typing import Any
 
 import tensorflow as tf
 
+from core.choice import one_of
 from core.errors import did_you_mean
 from core.optimizers.chain import chain
+from core.optimizers.paths import nearest_path
 from core.optimizers.slots import assign, make_slot, read, read_all, working_dtype
 from core.optimizers.transform import Slots, Tensors, Transform, Variables
 from core.tracing import in_xla, no_python_values
@@ -28,9 +31,18 @@ class Optimizer:
     """A transform's state for one set of parameters, as variables. Make it in the scope that the parameters live in.
 
     Half-precision parameters are updated in float32: their slots and the rule's arithmetic are that wide.
+
+    `statistics` are moving averages of the layers that hold the parameters. A rule that averages the weights for long
+    (`ema`, `polyak`) needs statistics of the same time: `average_statistics` keeps them.
     """
 
-    def __init__(self, transform: Transform, parameters: Mapping[str, tf.Variable]):
+    def __init__(
+        self,
+        transform: Transform,
+        parameters: Mapping[str, tf.Variable],
+        *,
+        statistics: Mapping[str, tf.Variable] = {},
+    ):
         if not parameters:
             raise ValueError(
                 "`parameters` is empty, so there is nothing to update; give the variables by path: "
@@ -52,21 +64,39 @@ class Optimizer:
             }
             for slot, values in initial.items()
         }
+        shares = self.transform.shares(self.parameters) if self.transform.shares else {}
+        nearest = {path: nearest_path(path, self.parameters) for path in statistics}
+        self._shares = {path: shares[nearest[path]] for path in statistics if nearest[path] in shares}
+        self.statistics = {path: statistics[path] for path in self._shares}
+        self.averaged_statistics = {
+            path: make_slot(f"statistics/{path}", variable.read_value(), variable)
+            for path, variable in self.statistics.items()
+        }
 
     @property
     def variables(self) -> dict[str, tf.Variable]:
-        """Returns the optimizer's own variables by path: `step`, and `rule/slot/path of the parameter`."""
+        """Returns the optimizer's own variables by path: `step`, and `rule/slot/path of the parameter`.
+
+        Averages of statistics are at `statistics/path`.
+        """
         slots = {
             f"{slot}/{path}".rstrip("/"): variable
             for slot, values in self.slots.items()
             for path, variable in values.items()
         }
-        return {"step": self.step, **slots}
+        statistics = {f"statistics/{path}": variable for path, variable in self.averaged_statistics.items()}
+        return {"step": self.step, **slots, **statistics}
 
     def restart(self) -> None:
         """Begins anew from the parameters as they are: no update is counted, and slots are as they are at first."""
         self.step.assign(0)
         assign(self.slots, self.transform.init(read(self.parameters)))
+        self.restart_statistics()
+
+    def restart_statistics(self) -> None:
+        """Begins their averages anew from the statistics as they are."""
+        for path, variable in self.averaged_statistics.items():
+            variable.assign(self.statistics[path].read_value())
 
     def apply(
         self,
@@ -98,6 +128,23 @@ class Optimizer:
                 fused=fused,
             )
         self.step.assign_add(1 if apply_if is None else tf.cast(apply_if, tf.int64))
+
+    def average_statistics(self, moments: Mapping[Any, tf.Tensor], *, apply_if: tf.Tensor | None = None) -> None:
+        """Averages the `moments` of the last update's batch, by `variable.ref()`, as `apply` has averaged the weights.
+
+        Call it after `apply`, and once the statistics have moved: those without moments are taken as they are.
+        """
+        before = self.step.read_value() - 1
+        for path, variable in self.averaged_statistics.items():
+            statistic, old = self.statistics[path], variable.read_value()
+            moment = moments.get(statistic.ref())
+            if moment is None:
+                new = statistic.read_value()
+            else:
+                # Of the initial weights nothing was seen: the first batch stands for them.
+                share = tf.where(before == 0, 1.0, self._shares[path](before))
+                new = old + tf.cast(share, old.dtype) * (moment - old)
+            variable.assign(new if apply_if is None else one_of(apply_if, new, old))
 
     def shadow(self) -> Tensors | None:
         """Returns what evaluation and export read in place of the parameters; `None` where they are the thing to read.

@@ -5,6 +5,7 @@ A pattern is a shell wildcard. It matches a whole path or its end, and `*` cross
 """
 
 import fnmatch
+import itertools
 from collections.abc import Iterable, Sequence
 
 from core.errors import did_you_mean
@@ -27,3 +28,13 @@ def matching(patterns: Sequence[str], paths: Iterable[str], *, argument: str, wh
             )
         found |= hits
     return found
+
+
+def nearest_path(path: str, others: Iterable[str]) -> str:
+    """Returns the one of `others` that shares most of its way with `path`: of a layer's own, if there is one."""
+
+    def shared(other: str) -> int:
+        pairs = zip(path.split("/")[:-1], other.split("/")[:-1], strict=False)
+        return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+    return max(others, key=shared)

@@ -48,6 +48,10 @@ class RatesFunction(Protocol):
         """
 
 
+# For each of the parameters that is averaged, by path: what the newest of its values counts for in update `step`.
+SharesFunction = Callable[[Mapping[str, Any]], Mapping[str, Callable[[tf.Tensor], float | tf.Tensor]]]
+
+
 class Transform(NamedTuple):
     """One rule of an optimizer. Its state is kept under its `name`, whatever it is chained with."""
 
@@ -59,6 +63,7 @@ class Transform(NamedTuple):
     shadow: Callable[[State, Tensors, tf.Tensor], Tensors] | None = None  # (state, params, step) as they are now
     observe: Callable[[State, Tensors, tf.Tensor], State] | None = None  # of an `observer`
     rates: RatesFunction | None = None
+    shares: SharesFunction | None = None  # of an average of the weights
     linear: bool = False  # whether half of each gradient makes half of the update, as half the learning rate does
 
 
@@ -116,6 +121,7 @@ def observer(
     init: Callable[[Tensors], State],
     observe: Callable[[State, Tensors, tf.Tensor], State],
     shadow: Callable[[State, Tensors, tf.Tensor], Tensors] | None = None,
+    shares: SharesFunction | None = None,
 ) -> Transform:
     """Makes a transform that only looks: `observe(state, params, step) -> state` sees parameters after the update."""
 
@@ -124,7 +130,7 @@ def observer(
     ) -> tuple[Tensors, State]:
         return gradients, observe(state, {path: p + gradients[path] for path, p in params.items()}, step)
 
-    return Transform(name, init, update, observe=observe, shadow=shadow, linear=True)
+    return Transform(name, init, update, observe=observe, shadow=shadow, shares=shares, linear=True)
 
 
 def named(name: str, transform: Transform) -> Transform:

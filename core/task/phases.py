@@ -1,6 +1,7 @@
 """The phases of a training step: `Update` and `Compute`, and where each of them runs."""
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ from core.module import named_variables
 from core.optimizers.transform import Transform
 from core.random import Rng
 from core.task.loss import Batch, Loss
+from core.task.statistics import averaged
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,13 +98,16 @@ class Update:
 
     def variables(self) -> dict[str, tf.Variable]:
         """Returns the trained variables by path; several modules are told apart by their place in `trains`."""
+        return self._by_path(functools.partial(named_variables, trainable_only=True))
+
+    def statistics(self) -> dict[str, tf.Variable]:
+        """Returns the moving averages of what is trained, by paths like those of `variables`."""
+        return self._by_path(averaged)
+
+    def _by_path(self, found: Callable[[tf.Module], Mapping[str, tf.Variable]]) -> dict[str, tf.Variable]:
         if isinstance(self.trains, tf.Module):
-            return named_variables(self.trains, trainable_only=True)
-        return {
-            f"{i}/{path}": variable
-            for i, module in enumerate(self.trains)
-            for path, variable in named_variables(module, trainable_only=True).items()
-        }
+            return dict(found(self.trains))
+        return {f"{i}/{path}": v for i, module in enumerate(self.trains) for path, v in found(module).items()}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple, Protocol
 import tensorflow as tf
 
 from core.choice import one_of
-from core.module import original
+from core.module import named_variables, original
 
 Values = dict[Any, tf.Tensor]  # by `variable.ref()`, because variables can't be keys of a dict
 
@@ -90,6 +90,15 @@ class Statistics:
             values |= self.layers[key].averages(layer_sums)
         return values
 
+    def moments(self, sums: Mapping[str, Sums] | None = None) -> Values:
+        """Returns the moments of these sums alone, for the averages of layers that have `moments` (see `averaged`)."""
+        values: Values = {}
+        for key, layer_sums in (self.sums if sums is None else sums).items():
+            layer: Any = self.layers[key]
+            if _has_moments(layer):
+                values |= layer.moments(layer_sums)
+        return values
+
     def __repr__(self) -> str:
         return f"Statistics({len(self.layers)} layers)"
 
@@ -112,6 +121,19 @@ def noticing_averages() -> Iterator[Mapping[Any, Averages]]:
         yield _noticed.get()
     finally:
         _noticed.reset(token)
+
+
+def averaged(module: tf.Module) -> dict[str, tf.Variable]:
+    """Returns the moving averages of `module` by path that a longer average of its weights needs its own of.
+
+    They are those of layers with `moments(sums) -> Values`, and with `moving`, which lists what that has values for.
+    """
+    kept = {id(v) for part in (module, *module.submodules) if _has_moments(part) for v in part.moving}
+    return {path: variable for path, variable in named_variables(module).items() if id(variable) in kept}
+
+
+def _has_moments(part: Any) -> bool:
+    return hasattr(type(part), "moments") and hasattr(type(part), "moving")
 
 
 def refreshed(module: tf.Module) -> Values:

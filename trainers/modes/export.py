@@ -13,7 +13,7 @@ from core.disk import remove_unfinished_folders
 from core.errors import ConfigurationError
 from core.task import Task
 from core.workers.cluster import cluster_from_environment
-from trainers.averaged import averaged_task
+from trainers.averaged import averaged_task, restore
 from trainers.experiment import Experiment
 from trainers.export.asked import asked
 from trainers.export.folder import write_export
@@ -83,7 +83,8 @@ def restored(experiment: Experiment, manifest: checkpoint.Manifest) -> Task:
     """Returns the task as evaluation reads it, from a checkpoint that may hold more than is learnt: figures, rounds."""
     learnt = {path.partition("/")[0] for path in experiment.variables}
     others = {path.partition("/")[0] for path in manifest.variables} - learnt
-    checkpoint.restore(manifest, experiment.variables, partial=[f"{name}/*" for name in sorted(others)])
+    partial = [f"{name}/*" for name in sorted(others)]
+    restore(manifest, experiment.variables, assembly=experiment.assembly, partial=partial, say=print)
     averaged = averaged_task(experiment)
     averaged.update()
     return averaged.task
