@@ -18,38 +18,15 @@ from typing import cast
 from core.errors import INTERRUPTED, ConfigurationError, TapeloopError, as_said
 from trainers.no_room import explain_no_room
 from trainers.packages import CHECKOUT
+from trainers.pages import page_of
 
 _AS_IMPORTED = Path(__file__).absolute().parent.parent  # in tracebacks links aren't followed
-_OURS = tuple(os.path.join(r, name, "") for r in (CHECKOUT, _AS_IMPORTED) for name in ("core", "models", "trainers"))
+_ROOTS = tuple({str(CHECKOUT): None, str(_AS_IMPORTED): None})
+_OURS = tuple(os.path.join(root, name, "") for root in _ROOTS for name in ("core", "models", "trainers"))
 _STANDARD = os.path.join(sysconfig.get_path("stdlib"), "")
 _INSTALLED = {"site-packages", "dist-packages"}
 # What these raise is the fault of whoever called them. Any other package is the user's own choice.
 _CALLED = {"absl", "gin", "numpy", "rich", "tensorboard", "tensorflow"}
-PLACES = {  # by where an error is raised: the page about what was refused there
-    "core/data/stream": "docs/streams.md#what-goes-wrong",
-    "core/data/token": "docs/language-models.md",
-    "core/distribution/layouts.py": "docs/model-parallel.md#layouts",
-    "core/distribution/mesh": "docs/model-parallel.md",
-    "core/distribution/served": "docs/asynchronous.md",
-    "core/task/serve.py": "docs/export.md#a-task-of-your-own",
-    "core/weights/": "docs/warm-starts.md",
-    "core/workers/": "docs/many-machines.md",
-    "trainers/capsule/": "docs/what-went-wrong.md",
-    "trainers/dry_run/": "docs/dry-run.md",
-    "trainers/export/": "docs/export.md",
-    "trainers/hooks/": "docs/hooks.md",
-    "trainers/sweep/": "docs/runs.md",
-    "trainers/warm_start.py": "docs/warm-starts.md",
-}
-PAGES = {  # by exit code: where a reader goes on whose message names no page of its own, nor was raised in such a place
-    2: "docs/running.md#configurations",
-    3: "docs/what-went-wrong.md",
-    4: "docs/input.md",
-    5: "docs/checkpoints.md#what-goes-wrong",
-    6: "docs/never-lose-a-run.md",
-    7: "docs/running.md#exit-codes",
-    8: "docs/running.md#does-it-fit",
-}
 _FURTHER = "_tapeloop_further"  # the attribute of an exception that keeps what failed after it
 
 
@@ -154,12 +131,11 @@ def _own_frames(stack: traceback.StackSummary) -> list[traceback.FrameSummary]:
 def _page(error: BaseException, code: int) -> str:
     """Returns a sentence with the page about such errors, unless the message names one."""
     said = reason_of(error)
-    if code not in PAGES or "docs/" in said:
+    names = [name for name, _ in _frames(error)]
+    ours = [os.path.relpath(name, next(filter(name.startswith, _ROOTS))) for name in names if name.startswith(_OURS)]
+    page = page_of(ours if names and names[-1].startswith(_OURS) else [], code)
+    if page is None or "docs/" in said:
         return ""
-    frames = traceback.extract_tb(error.__traceback__)
-    raised = frames[-1].filename if frames and frames[-1].filename.startswith(_OURS) else ""
-    pages = [page for place, page in PLACES.items() if f"/{place}" in raised and code in (2, 4, 5)]
-    page = pages[0] if pages else PAGES[code]  # no room, say, is no matter of the place
     apart = "\n" if said.rpartition("\n")[2].startswith(" ") else " "  # code to copy, or a table, stays as it is
     return f"{apart}See {page}."
 

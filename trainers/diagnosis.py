@@ -25,7 +25,8 @@ def explained(source: Examples) -> Iterator[None]:
     except tf.errors.InvalidArgumentError as error:
         if WRONG_ROWS in error.message:
             raise ConfigurationError(
-                f"{WRONG_ROWS}: not a mean over the batch, nor anything else of another length."
+                f"{WRONG_ROWS}: not a mean over the batch, nor anything else of another length. See "
+                "docs/your-own-step.md#what-is-refused."
             ) from None
         damaged = unreadable_image(error.message) or strange_token(error.message) or bad_record(error.message)
         if damaged is not None:
@@ -53,5 +54,5 @@ def repeatable_or_refused(deterministic: bool) -> Iterator[None]:
         raise ConfigurationError(
             "`Experiment.deterministic` is True, but TensorFlow has no repeatable form of an operation of this step: "
             f'{first}. Set `Trainer.compile = "off"` if it is XLA that lacks it, or else `Experiment.deterministic = '
-            "False`."
+            "False`. See docs/running.md#configurations."
         ) from error

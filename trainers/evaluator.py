@@ -14,13 +14,13 @@ import tensorflow as tf
 from core.arguments import is_size
 from core.data import PerReplica, Source, eval_chunks
 from core.distribution import Exchange, MeshStrategy, exchange_of
-from core.engine.describe import EVALUATE, describe_loss
+from core.engine.describe import describe_loss
 from core.engine.side_effects import paths_by_id
 from core.errors import ConfigurationError, shown
 from core.module import named_variables
 from core.task import Batch
 from core.task.guards import refuse_mixed_rows
-from core.task.loss import means
+from core.task.loss import EVALUATE, means
 from trainers.averaged import Averaged, averaged_task
 from trainers.bad_data import blamed_feature, unfit_example
 from trainers.chunk_sums import ChunkSums

@@ -48,11 +48,12 @@ class Trainer:
     ):
         self.experiment, self.workdir, self.settings = experiment, workdir, settings
         self.input = Input(experiment, settings)
+        # Before what evaluates: a mistake that both would meet in `loss` is then said of its phase.
+        self.train_step = settings.train_step(experiment.assembly, self.input.batch_spec, seed=experiment.seed)
         self.evaluations = Evaluations(experiment)
         if settings.keep.best:
             check_figure(settings.keep.best, self.evaluations.figures, "Trainer.keep_best")
         self.averaged = readable_task(experiment, self.evaluations.averaged)
-        self.train_step = settings.train_step(experiment.assembly, self.input.batch_spec, seed=experiment.seed)
         self.input.decode_in(self.train_step)
         self.progress = Progress(
             {name: spec.sums_of_update for name, spec in self.train_step.specs.items()},

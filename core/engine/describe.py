@@ -21,12 +21,11 @@ from core.random import Moment, Rng, noticing_draws
 from core.rows import sharing_rows
 from core.task.guards import no_new_variables, no_rng_in_evaluation, no_synchronisation
 from core.task.inputs import Inputs
-from core.task.loss import GRADIENT_NORM, Batch, Loss, checked, weighted_sums
+from core.task.loss import EVALUATE, GRADIENT_NORM, Batch, Loss, checked, subject, weighted_sums
 from core.task.statistics import Averages, noticing_averages, summing_over_replicas
 from core.tracing import no_python_values
 
 Specs = Mapping[str, tf.TensorSpec]
-EVALUATE = "evaluate"  # in the place of a phase's name
 _CONVOLUTION = re.compile("Conv[23]D|DepthwiseConv2d")
 
 
@@ -182,7 +181,7 @@ def _trace(
             found = dict.fromkeys(result[0], everything)
         else:
             moment = (tf.TensorSpec([], tf.int64), tf.TensorSpec([]))
-            with no_python_values(f"phase `{name}`"), noticing_draws() as drawn:
+            with no_python_values(subject(name)), noticing_draws() as drawn:
                 function = tf.function(noticed, autograph=False).get_concrete_function(dict(batch), *moment)
             result = function.structured_outputs
             found = ancestries(function, result[0], sorted(batch), variables)
@@ -191,7 +190,7 @@ def _trace(
             asks_progress = used[len(batch) + 1]
             convolves, loops = _convolutions(function)
             if held is not None:
-                who = "`evaluate`" if name == EVALUATE else f"phase `{name}`"
+                who = subject(name)
                 refuse_side_effects(function, who, held, evaluates=name == EVALUATE)
                 python += python_calls(function.graph.get_operations(), who)
                 draws += [*draws_twice(drawn, who, __file__), *folds_for_nothing(drawn, who)]

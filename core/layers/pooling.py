@@ -24,7 +24,7 @@ class _Pooling(Module):
         lists = [v for v in (window, stride, padding) if isinstance(v, Sequence) and not isinstance(v, str)]
         rank = len(lists[0]) if lists else 2
         if rank not in SPACE:
-            raise ValueError(f"`{type(self).__name__}` got {lists[0]!r}; there are one to three axes of space.")
+            raise ValueError(f"`{type(self).__name__}` got {lists[0]!r}; there are one to three axes of space to pool.")
         self._windows(rank)
 
     def _windows(self, rank: int) -> tuple[list[int], list[int], str | Pairs]:

@@ -12,7 +12,7 @@ from core.arguments import listed
 from core.errors import ConfigurationError
 from core.random import Rng
 from core.rows import sharing_rows
-from core.task.loss import Batch, Loss
+from core.task.loss import Batch, Loss, subject
 from core.task.statistics import summing_over_replicas
 
 
@@ -22,7 +22,7 @@ def no_new_variables(name: str) -> Iterator[None]:
 
     def refuse(_: Any, **kwargs: Any) -> tf.Variable:
         raise ValueError(
-            f"phase `{name}` made a variable (`{kwargs.get('name') or 'Variable'}`) inside its step function. "
+            f"{subject(name)} made a variable (`{kwargs.get('name') or 'Variable'}`) inside its step function. "
             "Variables are made once, in `__init__` of a module, where the strategy, the optimizer and the checkpoint "
             "can see them: move it there."
         )

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from core.arguments import listed
 from core.errors import ConfigurationError, did_you_mean
-from core.task.loss import Batch
+from core.task.loss import Batch, subject
 
 
 class Inputs(dict[str, tf.Tensor]):
@@ -43,5 +43,5 @@ class Inputs(dict[str, tf.Tensor]):
     def __missing__(self, key: str) -> tf.Tensor:
         reason = self.elsewhere.get(key, "the source has no such feature, and no earlier phase makes it")
         raise ConfigurationError(
-            f"phase `{self.phase}` reads `{key}`, but {reason}. It can read {listed(self)}.{did_you_mean(key, self)}"
+            f"{subject(self.phase)} reads `{key}`, but {reason}. It can read {listed(self)}.{did_you_mean(key, self)}"
         )

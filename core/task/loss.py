@@ -13,6 +13,7 @@ Batch = Mapping[str, tf.Tensor]
 Sums = Mapping[str, Any]  # "weight", "loss" and each metric: weighted sums, or an additive state
 
 GRADIENT_NORM = "gradient_norm"
+EVALUATE = "evaluate"  # in the place of a phase's name
 
 # Names that a line of figures has for something else.
 RESERVED = frozenset(
@@ -65,48 +66,53 @@ def means(sums: Sums) -> dict[str, float]:
     return figures
 
 
+def subject(name: str) -> str:
+    """Returns who is spoken of in a message: a phase, or the task's `evaluate`, which is none."""
+    return f"`{name}`" if name == EVALUATE else f"phase `{name}`"
+
+
 def checked(loss: Any, name: str, rows: int | None) -> Loss:
     """Returns `loss`, if it is one value per example with everything else in the same shape."""
     if not isinstance(loss, Loss):
         raise TypeError(
-            f"phase `{name}` returned {type(loss).__name__}; a step function returns `Loss(per_example, ...)` from "
+            f"{subject(name)} returned {type(loss).__name__}; a step function returns `Loss(per_example, ...)` from "
             "`core.task`, with one value per example."
         )
     for key, value in {"per_example": loss.per_example, "weight": loss.weight, **loss.metrics}.items():
         absent = key == "weight" and value is None
         if not isinstance(key, str) or not (absent or tf.is_tensor(value) or isinstance(value, State)):
             raise TypeError(
-                f"phase `{name}` returned a `Loss` with `{key}` = {value!r}; `per_example`, `weight` and metrics are "
+                f"{subject(name)} returned a `Loss` with `{key}` = {value!r}; `per_example`, `weight` and metrics are "
                 "tensors, and metrics have names."
             )
     for key in RESERVED & loss.metrics.keys():
-        raise ValueError(f"phase `{name}` returned a metric named `{key}`; that name is the engine's own: rename it.")
+        raise ValueError(f"{subject(name)} returned a metric named `{key}`; that name is the engine's own: rename it.")
     shape = loss.per_example.shape
     if shape.rank == 0:
         raise ValueError(
-            f"phase `{name}` returned a scalar loss (shape {shape}). Return one value per example and let the engine "
+            f"{subject(name)} returned a scalar loss (shape {shape}). Return one value per example and let the engine "
             "take the mean: `Loss(per_example)` instead of `Loss(tf.reduce_mean(per_example))`. A scalar regulariser "
             "is added to every row: `Loss(per_example + penalty)`."
         )
     if rows is None and shape[0] is not None and not tf.executing_eagerly():
         raise ValueError(
-            f"phase `{name}` returned a loss of shape {shape} for any number of rows; the first axis of `per_example` "
+            f"{subject(name)} returned a loss of shape {shape} for any number of rows; the first axis of `per_example` "
             "is the batch: return one value per example, not a mean over them."
         )
     if rows is not None and not shape.is_fully_defined():
         raise ValueError(
-            f"phase `{name}` returned a loss of shape {shape}, which isn't known while tracing (`tf.boolean_mask` and "
+            f"{subject(name)} returned a loss of shape {shape}, which isn't known while tracing (`tf.boolean_mask` and "
             "the like have such results). Keep all rows and give those that don't count a `weight` of zero; or, where "
             f"the shape is known to you, say so: `tf.ensure_shape(per_example, [{rows}, ...])`."
         )
     if rows is not None and shape[0] != rows:
         raise ValueError(
-            f"phase `{name}` returned a loss of shape {shape} for a batch of {rows} rows; the first axis of "
+            f"{subject(name)} returned a loss of shape {shape} for a batch of {rows} rows; the first axis of "
             "`per_example` is the batch: return one value (or one row of weighted values) per example."
         )
     if shape.rank != 1 and loss.weight is None:
         raise ValueError(
-            f"phase `{name}` returned a loss of shape {shape} without a `weight`. Say what one value counts: "
+            f"{subject(name)} returned a loss of shape {shape} without a `weight`. Say what one value counts: "
             "`Loss(per_token, weight=mask)` with a weight of the same shape, or sum the inner axes to one value per "
             "example."
         )
@@ -115,7 +121,7 @@ def checked(loss: Any, name: str, rows: int | None) -> Loss:
     for key, value in others.items():
         if value is not None and not (value.shape.rank == shape.rank and value.shape.is_compatible_with(shape)):
             raise ValueError(
-                f"phase `{name}` returned `{key}` of shape {value.shape} beside `per_example` of shape {shape}; both "
+                f"{subject(name)} returned `{key}` of shape {value.shape} beside `per_example` of shape {shape}; both "
                 "hold one value for the same things, so give both the same shape."
             )
     return loss

@@ -5,11 +5,14 @@ import json
 import types
 
 import pytest
+import tensorflow as tf
 from command_lab import PARTS, TASK, write_task
 
 from core.optimizers import sgd
+from core.task import Loss
 from tests.commands import refused
-from tests.trainers.trainer_lab import make, train
+from tests.toys import Line
+from tests.trainers.trainer_lab import HELD_OUT, make, train
 from trainers.blame import report
 
 STEP_MISTAKES = {
@@ -106,3 +109,34 @@ def test_loss_that_overflows_late_keeps_the_last_checkpoint(tmp_path):
     assert (result["exit_code"], result["step"]) == (3, step)
     steps = [int(path.name[5:]) for path in (tmp_path / "runs" / "mine" / "checkpoints").glob("step-*")]
     assert all(saved <= step for saved in steps)
+
+
+def mean(task, batch):
+    return Loss(tf.reduce_mean(task.error(batch)))
+
+
+def misspelt(task, batch):
+    return Loss(task.error(batch) + batch["z"])
+
+
+def making(task, batch):
+    return Loss(task.error(batch) + tf.Variable(1.0))
+
+
+@pytest.mark.parametrize(
+    ("mistake", "said"),
+    [(mean, "returned a scalar loss"), (misspelt, "reads `z`"), (making, "made a variable")],
+    ids=["mean", "misspelt", "making"],
+)
+@pytest.mark.parametrize("shared", [True, False])
+def test_mistake_is_said_of_the_phase_or_of_what_evaluates(mistake, said, shared, tmp_path):
+    class Mistaken(Line):
+        def loss(self, batch, rng):
+            return mistake(self, batch) if shared else super().loss(batch, rng)
+
+        def evaluate(self, batch):
+            return self.loss(batch, None) if shared else mistake(self, batch)
+
+    who = "phase `net`" if shared else "`evaluate`"
+    with pytest.raises(ValueError, match=f"^{who} {said}"):
+        make(tmp_path, task=Mistaken, eval_source=HELD_OUT)
