@@ -6,10 +6,11 @@ import tensorflow as tf
 
 from core import layers
 from core.engine import TrainStep
-from core.engine.describe import EVALUATE, describe_loss
+from core.engine.describe import describe_loss
 from core.errors import ConfigurationError
 from core.random import Rng
 from core.task import Compute, Loss
+from core.task.loss import EVALUATE
 from core.testing import assemble, assert_pure, on_virtual_cpus
 from core.testing.trained import assert_all_trained
 from tests.toys import Line, points
