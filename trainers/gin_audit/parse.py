@@ -119,11 +119,11 @@ class _Parser(config_parser.ConfigParser):
     depth = 0
 
     def __init__(self, content: str, delegate: config_parser.ParserDelegate):
-        self.keys: list[list[Any]] = []  # of the brackets that are open, so far
+        self.keys: list[set[Any]] = []  # of the brackets that are open, so far
         super().__init__(content, delegate)
 
     def _maybe_parse_container(self) -> tuple[bool, Any]:
-        self.keys.append([])
+        self.keys.append(set())
         found = super()._maybe_parse_container()
         self.keys.pop()
         return found
@@ -131,9 +131,13 @@ class _Parser(config_parser.ConfigParser):
     def _parse_dict_item(self) -> tuple[Any, Any]:
         place = self._current_location()
         key, value = super()._parse_dict_item()
-        if key in self.keys[-1]:
+        try:
+            twice = key in self.keys[-1]
+        except TypeError:
+            raise SyntaxError(f"{key!r} is no key of a dictionary: it holds a list or a dictionary", place) from None
+        if twice:
             raise SyntaxError(f"{key!r} stands twice in one dictionary, which keeps the last alone; rename one", place)
-        self.keys[-1].append(key)
+        self.keys[-1].add(key)
         return key, value
 
     def parse_value(self) -> Any:

@@ -11,6 +11,8 @@ from typing import Any
 
 from core.errors import ConfigurationError
 
+_SHOWN = 300  # letters of a value in a message
+
 
 @dataclasses.dataclass(frozen=True)
 class Place:
@@ -67,7 +69,7 @@ class Binding:
         return scoped(self.scope, self.selector) + (f".{self.parameter}" if self.parameter else "")
 
     def __str__(self) -> str:
-        return f"`{self.name} = {text(self.value)}` ({self.place})"
+        return f"`{self.name} = {brief(self.value)}` ({self.place})"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,13 +89,14 @@ class Override:
     new: Binding
 
     def __str__(self) -> str:
-        return f"`{self.new.name}` is {text(self.new.value)} ({self.new.place}), {self.before}"
+        return f"`{self.new.name}` is {brief(self.new.value)} ({self.new.place}), {self.before}"
 
     @property
     def before(self) -> str:
         """Says what the earlier value was, and where; an equal one is an override all the same."""
         old = text(self.old.value)
-        return f"{'as it was' if old == text(self.new.value) else f'not {old}'} ({self.old.place})"
+        was = "as it was" if old == text(self.new.value) else f"not {brief(self.old.value)}"
+        return f"{was} ({self.old.place})"
 
 
 def scoped(scope: str, name: str) -> str:
@@ -114,6 +117,12 @@ def text(value: Any) -> str:
     if isinstance(value, float) and math.isinf(value):
         return "1e999" if value > 0 else "-1e999"  # gin's literals are Python's, which has none for infinity
     return repr(value)
+
+
+def brief(value: Any) -> str:
+    """Writes `value` for a message, cut short: a list may have thousands of entries."""
+    whole = text(value)
+    return whole if len(whole) <= _SHOWN else f"{whole[:_SHOWN]}..."
 
 
 def names_in(value: Any) -> Iterator[Reference | Macro]:
@@ -143,8 +152,8 @@ def settle(bindings: Iterable[Binding]) -> tuple[tuple[Binding, ...], tuple[Over
         for old in [old for old in group if _same_selector(old.selector, new.selector)]:
             if old.reading == new.reading:
                 raise ConfigurationError(
-                    f"`{new.name}` is bound twice in one file: {text(old.value)} at {old.place} and "
-                    f"{text(new.value)} at {new.place}. Keep one of the two lines."
+                    f"`{new.name}` is bound twice in one file: {brief(old.value)} at {old.place} and "
+                    f"{brief(new.value)} at {new.place}. Keep one of the two lines."
                 )
             group.remove(old)
             if not is_placeholder(old.value):

@@ -16,7 +16,7 @@ import typing
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from trainers.gin_audit.statements import Reference, names_in, text
+from trainers.gin_audit.statements import Reference, brief, names_in
 
 MadeBy = Callable[[Reference], Any]
 CALLABLE: Any = collections.abc.Callable
@@ -61,7 +61,7 @@ def received(value: Any, made_by: MadeBy) -> str:
         return f"`{value}`" + ("" if made is Any else f", which makes `{hint_text(made)}`{when}")
     if isinstance(value, Constant):
         return f"`{value}`, which is {value.value!r}"
-    return f"{text(value)}" + ("" if value is None else f" ({type(value).__name__})")
+    return brief(value) + ("" if value is None else f" ({type(value).__name__})")
 
 
 def hint_text(hint: Any) -> str:

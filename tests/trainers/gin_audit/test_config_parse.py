@@ -10,6 +10,7 @@ import pytest
 from config_lab import CHECKOUT, GOOD, bound, clean, message, refused, says, written
 
 from trainers.gin_audit.audit import read
+from trainers.gin_audit.statements import Macro
 
 _clean = pytest.fixture(autouse=True)(clean)
 
@@ -110,12 +111,35 @@ def test_files_that_include_each_other_come_to_an_end(tmp_path: Path) -> None:
         ("Lab.dict = " + "{1: " * 60 + "1" + "}" * 60, ["a.gin:2", "more than 50 brackets"]),
         ("Lab.dict = {'a': 1,\n 'b': 2, 'a': 3}", ["a.gin:3", "'a' stands twice in one dictionary"]),
         ("Lab.dict = {'a': {'b': {1: 2}, 'b': 1}}", ["a.gin:2", "'b' stands twice"]),
+        ("Lab.dict = {[1]: 2}", ["a.gin:2", "[1] is no key of a dictionary"]),
+        ("Lab.dict = {(1, {}): 2}", ["a.gin:2", "(1, {}) is no key of a dictionary"]),
         ("Lab.seed = " + "9" * 5000, ["a.gin:2", "is not a value", "999...`"]),
         ("Lab.name = \x1b]0;title\x07", ["a.gin:2", r"\x1b]0;title\x07"]),
     ],
 )
 def test_syntax_errors_name_file_line_and_text(line: str, parts: list[str]) -> None:
     says(message(lambda: read([written(f"Lab.seed = 1\n{line}\n")], [], [])), *parts)
+
+
+def test_keys_of_a_long_dictionary_are_not_each_compared_with_all_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = 0
+
+    def equal(a: Macro, b: object) -> bool:
+        nonlocal compared
+        compared += 1
+        return isinstance(b, Macro) and a.name == b.name
+
+    monkeypatch.setattr(Macro, "__eq__", equal)
+    items = ", ".join(f"%key_{i}: {i}" for i in range(1000))
+    (binding,) = read([written(f"a = {{{items}}}")], [], []).bindings
+    assert len(binding.value) == 1000
+    assert compared < 1000
+
+
+def test_message_shows_the_beginning_of_a_long_value() -> None:
+    (binding,) = read([written(f"a = {list(range(10_000))}")], [], []).bindings
+    says(str(binding), "`a = [0, 1, 2, ", "...` (a.gin:1)")
+    assert len(str(binding)) < 400
 
 
 def test_a_key_may_stand_in_several_dictionaries() -> None:
