@@ -77,10 +77,6 @@ _BY_FILE = {
         WHOLE,
         "test_vae_passes_all_checks_of_a_task_and_overfits",
     ),
-    "tests/models/translation/test_pix2pix.py": (
-        WHOLE,
-        "test_generator_on_one_device_changes_no_number",
-    ),
     "tests/test_commands.py": (
         PROCESS,
         "test_fork_ends_as_a_process_does",

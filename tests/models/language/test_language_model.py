@@ -19,7 +19,7 @@ from core.testing import (
     assert_replica_invariant,
     assert_task,
 )
-from core.testing.plain import optimizers_of, plain_step
+from core.testing.plain import optimizers_of
 
 RNG = Rng.from_seed(0)
 SHAPES = {
@@ -76,7 +76,7 @@ def test_padding_may_hold_what_is_no_token():
 
 
 def test_language_model_overfits_one_batch():
-    assert_overfits(make_task(rng=RNG, num_layers=1, optimizer=adam(3e-2)), batch(), steps=50, to=0.5)
+    assert_overfits(make_task(rng=RNG, num_layers=1, optimizer=adam(3e-2)), batch(), steps=25, to=0.7)
 
 
 @pytest.mark.long
@@ -87,32 +87,24 @@ def test_replicas_and_microbatches_change_nothing():
     assert_collectives(make, batch(), {"net": {"gradients": 1}})
 
 
-def test_recompute_changes_no_number_and_no_name():
-    def stepped(**settings):
-        task = make_task(rng=RNG, dropout=0.2, **settings)
-        plain_step(task, optimizers_of(task), batch(), RNG)
-        return task.parameters()
-
-    kept, again = stepped(), stepped(recompute=True)
-    assert kept.keys() == again.keys()
-    for path in kept:
-        np.testing.assert_allclose(kept[path], again[path], atol=1e-6, err_msg=path)
-
-
-def test_recompute_computes_blocks_again():
-    def products(**settings):
-        task = make_task(rng=RNG, num_layers=1, **settings)
+def test_recompute_computes_blocks_again_and_changes_no_number_and_no_name():
+    def traced(**settings):
+        task = make_task(rng=RNG, num_layers=1, dropout=0.2, **settings)
 
         @tf.function(autograph=False)
-        def gradient(rows):
+        def gradients():
             with tf.GradientTape() as tape:
-                loss = tf.reduce_sum(task.loss(rows, None).per_example)
-            return tape.gradient(loss, [*task.parameters().values()])
+                loss = tf.reduce_sum(task.loss(batch(), RNG).per_example)
+            return {path: tf.convert_to_tensor(x) for path, x in tape.gradient(loss, task.parameters()).items()}
 
-        operations = gradient.get_concrete_function(batch()).graph.get_operations()
-        return sum(op.type == "MatMul" for op in operations)
+        operations = gradients.get_concrete_function().graph.get_operations()
+        return gradients(), sum(op.type == "MatMul" for op in operations)
 
-    assert products(recompute=True) == products() + 6  # of a block: query, key, value, out, up, down
+    (kept, products), (again, more) = traced(), traced(recompute=True)
+    assert more == products + 6  # of a block: query, key, value, out, up, down
+    assert kept.keys() == again.keys()
+    for path in kept:
+        np.testing.assert_allclose(kept[path], again[path], rtol=1e-5, atol=1e-6, err_msg=path)
 
 
 def test_initial_weights_spread_as_those_of_gpt2():

@@ -145,16 +145,13 @@ ON_MESH = [str(CONFIGS / f"{name}.gin") for name in ("text_tiny", "runtime/mesh_
 @pytest.mark.parametrize(
     ("bindings", "says"),
     [
-        (["mesh.model = 3"], "`mesh.model` is 3, which doesn't divide the 32 of"),
         (["table_layout = 'model,-'"], "`mesh.model` is 2, which doesn't divide the 257 of `net/tokens/w`"),
-        (["mesh.layouts = [('*/attention/w', '-,model')]"], r"'\*/attention/w', which matches no variable"),
         (["mesh.layouts = [('*/tokens/w', 'model')]"], "1 dimensions, but `net/tokens/w` has the 2 of"),
         (["mesh.output_layouts = [('*/norms', '-,model,-')]"], "which matches no module that can be called"),
         (["mesh.output_layouts = [('*/norm_1', '-,model')]"], "2 dimensions, but `net/blocks/0/norm_1` has the 3"),
         (["mesh.output_layouts = [('net', '-,-,model')]"], "doesn't divide the 257 of `net`"),
         (["mesh.batch = 3", "mesh.model = 1"], "`Trainer.global_batch_size` is 32, which `mesh.batch` = 3 can't share"),
         (["mesh.batch = 1000"], "2000 devices were asked for"),
-        (["Experiment.one_device = ['net']"], "`Experiment.one_device` names `net`. On a mesh every device takes part"),
     ],
 )
 def test_mesh_that_does_not_fit_is_refused(bindings, says, tmp_path):

@@ -156,15 +156,11 @@ def trained(replicas=1, microbatches=1, *, steps=3, **where):
     return train(made(**narrow), LARGE, replicas, microbatches, steps=steps, **where)
 
 
-def test_generator_on_one_device_changes_no_number():
-    assert_same(trained(2, steps=2, **GENERATOR_APART), trained(steps=2))
-
-
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("replicas", "microbatches", "where"),
-    [(2, 2, {}), (4, 1, {}), (2, 2, {"placements": {"d": ONE_DEVICE}})],
-    ids=["2x2", "4x1", "discriminator on one device"],
+    [(2, 2, {}), (4, 1, {}), (2, 2, {"placements": {"d": ONE_DEVICE}}), (2, 1, GENERATOR_APART)],
+    ids=["2x2", "4x1", "discriminator on one device", "generator on one device"],
 )
 def test_replicas_microbatches_and_placements_change_nothing(replicas, microbatches, where):
     assert_same(trained(replicas, microbatches, **where), trained())
