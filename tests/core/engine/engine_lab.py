@@ -13,7 +13,7 @@ from core.testing import Run, assemble, on_virtual_cpus
 from core.testing.plain import optimizers_of, plain_step
 from models.classifiers.mlp import Mlp
 
-STEPS = 20
+STEPS = 8
 
 
 ROWS = 16
@@ -90,24 +90,28 @@ def assert_as_plain(task_class, data, replicas, microbatches, *, steps=2, seed=0
     """The engine leads to the variables and losses of `plain_step`, within 1e-5; returns those variables."""
     assembly = assemble(task_class, on_virtual_cpus(replicas))
     outcome = Run(assembly, data, microbatches=microbatches, seed=seed, steps=steps).train(steps)
-    task = task_class(rng=Rng.from_seed(0).fold("init"))
-    optimizers, losses = optimizers_of(task), []
-    batch = {key: tf.constant(x) for key, x in data.items()}
-    for i in range(steps):
-        rng = Rng.from_seed(seed, step=i, progress=i / steps).fold("train").fold(tf.constant(i, tf.int64))
-        losses.append(plain_step(task, optimizers, batch, rng, index=i, microbatches=microbatches))
-    expected = dict(named_variables(task))
-    for phase, optimizer in optimizers.items():
-        expected |= {f"optimizer/{phase}/{path}": v for path, v in optimizer.variables.items()}
+    expected, optimizers, losses = plainly(task_class, data, microbatches, steps=steps, seed=seed)
     assert expected.keys() == outcome.variables.keys()
-    for path, variable in expected.items():
-        np.testing.assert_allclose(
-            outcome.variables[path], variable.numpy(), rtol=1e-5, atol=1e-5, err_msg=f"`{path}` of {what}"
-        )
+    for path, value in expected.items():
+        np.testing.assert_allclose(outcome.variables[path], value, rtol=1e-5, atol=1e-5, err_msg=f"`{path}` of {what}")
     for phase in optimizers:
         mine = [float(loss.get(phase, np.nan)) for loss in losses]
         mine = np.where(outcome.figures[f"{phase}/weight"] == 0.0, np.nan, mine)  # the mean of nothing
         np.testing.assert_allclose(
             outcome.figures[f"{phase}/loss"], mine, rtol=1e-5, atol=1e-6, err_msg=f"the loss of `{phase}` of {what}"
         )
-    return {path: variable.numpy() for path, variable in expected.items()}
+    return expected
+
+
+def plainly(task_class, data, microbatches=1, *, steps=2, seed=0):
+    """Returns the variables after some `plain_step`s, by path, the optimizers, and the losses of each step."""
+    task = task_class(rng=Rng.from_seed(0).fold("init"))
+    optimizers, losses = optimizers_of(task), []
+    batch = {key: tf.constant(x) for key, x in data.items()}
+    for i in range(steps):
+        rng = Rng.from_seed(seed, step=i, progress=i / steps).fold("train").fold(tf.constant(i, tf.int64))
+        losses.append(plain_step(task, optimizers, batch, rng, index=i, microbatches=microbatches))
+    variables = dict(named_variables(task))
+    for phase, optimizer in optimizers.items():
+        variables |= {f"optimizer/{phase}/{path}": v for path, v in optimizer.variables.items()}
+    return {path: variable.numpy() for path, variable in variables.items()}, optimizers, losses

@@ -128,7 +128,7 @@ def test_the_loss_is_that_of_the_definition_in_float64():
     np.testing.assert_allclose(found[0].figures["net/loss"][0], expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize(("replicas", "microbatches"), [(2, 2), (4, 1)])
+@pytest.mark.parametrize(("replicas", "microbatches"), [(2, 2), pytest.param(4, 1, marks=pytest.mark.long)])
 def test_rows_come_in_the_order_of_the_batch_where_a_phase_joins_microbatches(replicas, microbatches):
     task = type("Joined", (AsAWhole,), {"microbatches": microbatches})
     found = train(task, replicas, 4, steps=1)[0]
@@ -138,7 +138,6 @@ def test_rows_come_in_the_order_of_the_batch_where_a_phase_joins_microbatches(re
 def test_users_assert_on_it_and_on_replicas():
     batch = {key: tf.constant(x) for key, x in data().items()}
     assert_step_function(Unweighted(rng=Rng.from_seed(0)).loss, batch, mixes_rows=True)
-    assert_collectives(Unweighted, batch, {"net": {"gradients": 1, "rows": 3}})
     with pytest.raises(AssertionError, match=r"3 of `rows` in phase `net`.*where 2 are expected.*`all_rows` gathers"):
         assert_collectives(Unweighted, batch, {"net": {"gradients": 1, "rows": 2}})
 

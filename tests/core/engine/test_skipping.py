@@ -12,7 +12,7 @@ from core import layers
 from core.engine import NOT_FINITE, SPIKE
 from core.engine.spikes import WARM_UP
 from core.module import Module
-from core.optimizers import adam, chain, ema
+from core.optimizers import adam, chain, ema, sgd
 from core.task import Compute, Loss, Task, Update
 from core.task.statistics import Statistics
 from tests import toys
@@ -43,8 +43,8 @@ class Players(Task):
         return [
             Compute("recall", self.recall, state=self.history),
             Update("d", loss=self.d_loss, trains=[self.d, self.norm], optimizer=rule, mixes_rows=True),
-            Update("g", loss=self.g_loss, trains=self.g, optimizer=rule),
-            Update("head", loss=self.head_loss, trains=self.head, optimizer=rule, every=2),
+            Update("g", loss=self.g_loss, trains=self.g, optimizer=sgd(0.05, momentum=0.5)),
+            Update("head", loss=self.head_loss, trains=self.head, optimizer=sgd(0.05), every=2),
         ]
 
     def recall(self, batch, rng):
@@ -64,6 +64,13 @@ class Players(Task):
 
     def head_loss(self, batch, rng):
         return Loss(tf.square(self.head(batch["score"])[:, 0] - 1.0) * batch["head_times"])
+
+
+class WithoutHead(Players):
+    frozen = ("head",)
+
+    def phases(self):
+        return super().phases()[:-1]
 
 
 class Line(toys.Line):
@@ -122,7 +129,7 @@ PLACES = [(1, 2, "d"), (4, 2, "head")]  # replicas, microbatches
 def test_all_phases_of_a_step_are_left_out_whichever_is_bad(replicas, microbatches, phase):
     ((feature, steps),) = STRUCK[phase].items()
     how = {"replicas": replicas, "microbatches": microbatches}
-    last = assert_as_without(Players, data(**{feature: steps}), list(steps), **how)
+    last = assert_as_without(Players if phase == "head" else WithoutHead, data(**{feature: steps}), list(steps), **how)
     assert (last.phase, last.kind) == (phase, NOT_FINITE)
 
 
@@ -132,7 +139,7 @@ def test_the_last_phase_of_several_is_not_copied():
     names = {path for path, variable in training.assembly.variables.items() if id(variable) in kept}
     parts = {path.split("/")[1] for path in names}
     assert parts == {"history", "d", "g", "norm"}
-    assert "optimizer/g/ema/average/w" in names
+    assert "optimizer/d/ema/average/0/w" in names
 
 
 def test_skips_in_a_row_are_limited_across_a_resume():

@@ -66,10 +66,11 @@ def as_values(drawn):
     return fields | {f"{phase}'s place": place for phase, place in fields.pop("placements").items()}
 
 
-# Few examples that together have every value, and those that have every two values in one task.
+# Few examples that together have every value: among the cheapest in which `d` learns on two replicas, normalised over
+# both, and on four, by slices and ragged weights. And those that have every two values in one task.
 EXAMPLES = [as_values(draw(seed)) for seed in range(120)]
-SHORT = covering(EXAMPLES, 1)
-LONG = sorted(set(covering(EXAMPLES, 2)).difference(SHORT))
+SHORT = [930, 1038, 1793, 1912]
+LONG = covering(EXAMPLES, 2)
 
 
 class Remembered(Module):
@@ -190,7 +191,7 @@ def test_the_engine_does_what_the_specification_says_of_many_more(seed):
 
 
 def test_short_examples_have_every_value():
-    few = [EXAMPLES[seed] for seed in SHORT]
+    few = [as_values(draw(seed)) for seed in SHORT]
     short, everything = ({(key, str(x)) for e in examples for key, x in e.items()} for examples in (few, EXAMPLES))
     assert short == everything
     assert {draw(seed).replicas for seed in SHORT} == {1, 2, 4}

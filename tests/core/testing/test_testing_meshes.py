@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from core.errors import ConfigurationError
 from core.layers import Linear
-from core.optimizers import adamw, chain, clip_by_global_norm
+from core.optimizers import adamw
 from core.task import Loss, Task, Update
 from core.testing import Run, assemble, assert_mesh_invariant, on_virtual_mesh
 from models.classifiers import ConvNetClassifier
@@ -44,6 +44,5 @@ def test_rows_that_a_mesh_can_not_share_are_refused():
 def test_a_convolutional_network_is_cut_by_rows():
     random = np.random.RandomState(0)
     batch = {"image": random.rand(8, 8, 8, 1).astype("f4"), "label": random.randint(0, 10, 8).astype("i4")}
-    optimizer = chain(clip_by_global_norm(0.5), adamw(1e-3))
-    settings = {"image_shape": [8, 8, 1], "channels": [2], "hidden": 8, "dropout": 0.3, "optimizer": optimizer}
-    assert_mesh_invariant(partial(ConvNetClassifier, **settings), batch, [(2, 2)], steps=3)
+    settings = {"image_shape": [8, 8, 1], "channels": [2], "hidden": 4, "dropout": 0.3, "optimizer": adamw(1e-3)}
+    assert_mesh_invariant(partial(ConvNetClassifier, **settings), batch, [(2, 1)], steps=2)
