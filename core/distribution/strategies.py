@@ -6,6 +6,7 @@ import gin
 import tensorflow as tf
 
 from core.distribution.connecting import connected
+from core.distribution.early import made_too_early
 from core.distribution.probe import check_exchange
 from core.distribution.virtual import make_virtual_cpus
 from core.errors import ConfigurationError, PeerLostError
@@ -68,7 +69,14 @@ def _multi_worker(cluster: Cluster) -> tf.distribute.Strategy:
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec(cluster.spec), task_type="worker", task_id=cluster.index, rpc_layer="grpc"
     )
-    return tf.distribute.MultiWorkerMirroredStrategy(resolver)
+    try:
+        return tf.distribute.MultiWorkerMirroredStrategy(resolver)
+    except RuntimeError as error:
+        if "program startup" not in str(error):
+            raise
+        raise ConfigurationError(
+            f"`multi_worker` has to be there before TensorFlow starts, which it has: {made_too_early()}"
+        ) from None
 
 
 @gin.configurable

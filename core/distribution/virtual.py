@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from core.distribution.early import made_too_early
 from core.errors import ConfigurationError
 
 MOST = 256  # they share the cores: more of them rehearse nothing new, and each is traced by itself
@@ -23,6 +24,5 @@ def make_virtual_cpus(count: int) -> None:
     except RuntimeError:
         raise ConfigurationError(
             f"{count} CPU devices were asked for, but TensorFlow has started with {len(configured)}, and can't "
-            "be given more: make the strategy before anything else touches TensorFlow. In tests: `pytest_plugins = "
-            '["core.testing.pytest_plugin"]` in `conftest.py`.'
+            f"be given more: {made_too_early()}"
         ) from None

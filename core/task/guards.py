@@ -20,15 +20,47 @@ from core.task.statistics import summing_over_replicas
 def no_new_variables(name: str) -> Iterator[None]:
     """Refuses variables that are made while a step function is being traced."""
 
-    def refuse(_: Any, **kwargs: Any) -> tf.Variable:
-        raise ValueError(
-            f"{subject(name)} made a variable (`{kwargs.get('name') or 'Variable'}`) inside its step function. "
-            "Variables are made once, in `__init__` of a module, where the strategy, the optimizer and the checkpoint "
-            "can see them: move it there."
-        )
+    refusals = []
 
-    with tf.variable_creator_scope(refuse):
-        yield
+    def refuse(_: Any, **kwargs: Any) -> tf.Variable:
+        what = kwargs.get("name") or "Variable"
+        refusals.append(_refused_keras(name, what) or _refused_variable(name, what))
+        raise refusals[0]
+
+    try:
+        with tf.variable_creator_scope(refuse):
+            yield
+    except Exception as error:
+        # Keras rewrites what is raised within its layers, with a list of their arguments.
+        if refusals and error is not refusals[0]:
+            raise refusals[0] from None
+        raise
+
+
+def _refused_variable(name: str, what: str) -> ValueError:
+    return ValueError(
+        f"{subject(name)} made a variable (`{what}`) inside its step function. Variables are made once, in `__init__` "
+        "of a module, where the strategy, the optimizer and the checkpoint can see them: move it there."
+    )
+
+
+def _refused_keras(name: str, what: str) -> ConfigurationError | None:
+    """Returns the error for a variable that a layer of Keras makes: known by the modules of the frames that call."""
+    frames = [frame for frame, _ in traceback.walk_stack(None)]  # the innermost first
+    calling = [str(frame.f_globals.get("__name__", "")).partition(".")[0] in ("keras", "tf_keras") for frame in frames]
+    if True not in calling:
+        return None
+    last = len(calling) - 1 - calling[::-1].index(True)
+    within = [frame.f_locals["self"] for frame in frames[: last + 1] if "self" in frame.f_locals]
+    layer = type(within[-1]).__name__ if within else "layer"
+    own = traceback.extract_stack(frames[last + 1], 1)[0] if last + 1 < len(frames) else None
+    where = f" at {os.path.basename(own.filename)}:{own.lineno} (`{own.line}`)" if own else ""
+    return ConfigurationError(
+        f"{subject(name)} calls a layer of Keras (`{layer}`){where}, which makes its variables (`{what}`) as it is "
+        "first called, where neither the strategy nor the optimizer or a checkpoint can see them. Make the network of "
+        "`core.layers`, or of `tf.Variable`s in `__init__` of a `core.module.Module`. See "
+        "docs/coming-from.md#from-keras."
+    )
 
 
 @contextlib.contextmanager

@@ -1,14 +1,17 @@
 """Strategies are built from gin settings; unavailable devices are refused."""
 
+import sys
 import threading
+import types
 
 import pytest
 import tensorflow as tf
 
 from core.distribution import Exchange, mirrored, one_device
 from core.distribution.probe import check_exchange
-from core.distribution.strategies import copying_between
+from core.distribution.strategies import _multi_worker, copying_between
 from core.errors import ConfigurationError, PeerLostError
+from core.workers.cluster import Cluster
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 4])
@@ -16,6 +19,30 @@ def test_virtual_devices_stand_in_for_gpus(replicas):
     strategy = mirrored(replicas=replicas)
     assert strategy.num_replicas_in_sync == replicas
     assert mirrored(devices=[f"CPU:{i}" for i in range(replicas)]).num_replicas_in_sync == replicas
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "instead"),
+    [(tf.Variable, "variable", "Make it in `__init__`"), (tf.constant, "tensor", "Let it be a number")],
+)
+def test_devices_that_are_asked_for_too_late_name_what_a_module_has_made(make, kind, instead, monkeypatch):
+    module = types.ModuleType("a.users")
+    module.__file__, module.SCALE = "/somewhere/users.py", make(2.0)
+    monkeypatch.setitem(sys.modules, "__a__.users", module)
+    with pytest.raises(ConfigurationError, match=rf"`SCALE` of `__a__.users` \(users.py\) is a {kind}, .*{instead}"):
+        mirrored(replicas=5)
+
+
+def test_several_workers_that_are_asked_for_too_late_name_it_too(monkeypatch):
+    def refuses(*_):
+        raise RuntimeError("Collective ops must be configured at program startup")
+
+    module = types.ModuleType("a.users")
+    module.SCALE = tf.Variable(2.0)
+    monkeypatch.setitem(sys.modules, "__a__.users", module)
+    monkeypatch.setattr(tf.distribute, "MultiWorkerMirroredStrategy", refuses)
+    with pytest.raises(ConfigurationError, match=r"^`multi_worker` .*`SCALE` of `__a__.users`"):
+        _multi_worker(Cluster(["localhost:1", "localhost:2"], 0))
 
 
 def test_two_replicas_by_default():

@@ -176,6 +176,41 @@ def test_step_function_that_only_reads_is_taken(what, replicas):
     assert step_of(what, replicas).remarks == []
 
 
+KERAS = """
+import tensorflow as tf
+
+class Dense:
+    def __init__(self):
+        self.kernel = None
+
+    def __call__(self, x):
+        try:
+            return self.call(x)
+        except Exception as error:
+            raise ValueError(f"Exception encountered when calling Dense.call(). {error} Arguments received: {x}") from None
+
+    def call(self, x):
+        self.kernel = self.kernel or tf.Variable(tf.ones([3]), name="kernel")
+        return tf.linalg.matvec(x, self.kernel)
+"""
+
+
+def test_layer_of_keras_that_is_not_built_is_named_with_the_line_that_calls_it():
+    module = {"__name__": "keras.src.layers.dense"}  # no Keras is imported: frames tell by the names of modules
+    exec(compile(KERAS, "dense.py", "exec"), module)
+    layer = module["Dense"]()
+
+    def calls(task, batch, rng):
+        return layer(batch["x"])
+
+    says = (
+        r"^phase `net` calls a layer of Keras \(`Dense`\) at test_side_effects.py:\d+ \(`return layer\(.*`\), "
+        r"which makes its variables \(`kernel`\).*coming-from\.md#from-keras\.$"
+    )
+    with pytest.raises(ConfigurationError, match=says):
+        step_of(calls)
+
+
 def test_python_in_a_step_is_told_of():
     def calls(task, batch, rng):
         return tf.ensure_shape(tf.numpy_function(np.square, [batch["y"]], tf.float32), [4])
