@@ -187,7 +187,7 @@ class Dense:
         try:
             return self.call(x)
         except Exception as error:
-            raise ValueError(f"Exception encountered when calling Dense.call(). {error} Arguments received: {x}") from None
+            raise ValueError(f"Exception encountered when calling Dense.call(). {error} Arguments: {x}") from None
 
     def call(self, x):
         self.kernel = self.kernel or tf.Variable(tf.ones([3]), name="kernel")
