@@ -14,6 +14,7 @@ from tests.notes import Notes
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("TAPELOOP_OPEN_PORTS", "1")  # tests start workers by hand, on machines that people share
 sys.modules["keras"] = None  # type: ignore[assignment]
 sys.modules["tf_keras"] = None  # type: ignore[assignment]
 let_children_hear()

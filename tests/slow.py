@@ -69,6 +69,10 @@ _BY_FILE = {
         TRACES,
         "test_right_tasks_pass_for_any_number",
     ),
+    "tests/core/workers/test_people.py": (
+        PROCESS,
+        "test_command_by_hand_ends_with_2_where_people_are_at_work",
+    ),
     "tests/models/language/test_language_model.py": (
         WHOLE,
         "test_language_model_passes_all_checks_of_a_task",

@@ -17,6 +17,7 @@ from core.workers.cluster import ServedCluster, cluster_from_environment
 from core.workers.duty import Duty
 from core.workers.fence import fence
 from core.workers.handshake import token_from_environment
+from core.workers.people import check_consent
 from trainers.blame import report
 from trainers.native_stderr import move_native_stderr, native_stderr_in
 from trainers.packages import check_own_packages, import_packages
@@ -52,6 +53,7 @@ def _serve(cluster: ServedCluster, workdir: Path) -> int:
     for number in STOPPING:
         signal.signal(number, _leave_quietly)
     check_own_packages()
+    check_consent()
     import_packages("tensorflow")
     from core.checkpoint.versions import versions
 

@@ -15,6 +15,7 @@ from core.workers.addresses import is_on_loopback
 from core.workers.cluster import Cluster, ServedCluster, cluster_from_environment
 from core.workers.handshake import TOKEN, token_from_environment
 from core.workers.heartbeat import Heartbeat
+from core.workers.people import check_consent
 
 REPORT_SECONDS = 15.0  # that TensorFlow has to report a lost peer by itself
 
@@ -115,6 +116,7 @@ def become(cluster: Cluster, meet: Callable[[str], Watch]) -> Membership:
     global _joined
     if _joined is not None:
         raise ConfigurationError("this process belongs to a cluster already: make one strategy only.")
+    check_consent()
     token = token_from_environment()
     if not token and len(cluster.workers) > 1 and cluster.is_chief and not is_on_loopback(cluster.workers):
         print(

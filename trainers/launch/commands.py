@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from core.workers.handshake import TOKEN
+from core.workers.people import OPEN_PORTS
 from trainers.launch.network import Network
 from trainers.launch.processes import Command
 
@@ -40,6 +41,7 @@ def _commands(counts: Mapping[str, int], main_flags: Sequence[str], network: Net
                 **os.environ,
                 "TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": job, "index": i}}),
                 TOKEN: token,
+                OPEN_PORTS: "1",  # `choose_network` has closed them, or was told not to
                 "PYTHONUNBUFFERED": "1",  # lines appear when they are printed, and a killed worker's aren't lost
             },
             network.enter,

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from core.errors import ConfigurationError
 from core.workers.fence import OWNED, prove_guards
+from core.workers.people import refuse_people
 from trainers.launch.processes import LIBC
 
 CLONE_NEWUSER, CLONE_NEWNET = 0x1000_0000, 0x4000_0000  # linux/sched.h
@@ -52,6 +53,7 @@ def choose_network(*, open_ports: bool) -> Network:
         return Network(_stay, f"Warning: the workers' ports are open to all who reach this machine, and {OWNED}.")
     if open_ports:
         return Network(_stay, f"Warning: the workers' ports are open to every user of this machine, and {OWNED}.")
+    refuse_people("the workers' ports", f"The system refuses the workers a network of their own ({refused}). {TRUSTED}")
     return Network(_stay, f"{GUARDED}, as the system refuses the workers a network of their own ({refused})")
 
 
@@ -59,6 +61,7 @@ ALONE = (
     "ports: in a network of the workers' own, of nothing but loopback; nobody else reaches them, and the workers reach "
     "nothing else (`--open_ports` gives them this machine's network)"
 )
+TRUSTED = "Where these users are to be trusted, say `--open_ports`."
 GUARDED = "ports: closed to other machines; users of this machine can reach them"
 
 
