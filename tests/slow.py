@@ -34,7 +34,7 @@ _BY_FILE = {
     ),
     "tests/core/engine/test_phases.py": (
         TRACES,
-        "test_a_way_through_what_mixes_rows_is_right_or_refused",
+        "test_a_way_through_what_mixes_rows_is_right",
     ),
     "tests/core/engine/test_rounds.py": (
         TRACES,
@@ -94,10 +94,6 @@ _BY_FILE = {
         PROCESS,
         "test_verdicts_resume_after_a_line_cut_short",
     ),
-    "tests/trainers/test_again.py": (
-        TRACES,
-        "test_replayed_steps_end_in_the_bits_of_training",
-    ),
     "tests/trainers/test_averaged_statistics.py": (
         TRACES,
         "test_averaged_statistics_are_the_same_on_two_devices_in_microbatches",
@@ -140,7 +136,7 @@ _BY_FILE = {
     ),
     "tests/trainers/test_refused_by_xla.py": (
         COMPILED,
-        "test_auto_leaves_xla_out_if_it_cannot_compile_the_task_any_more",
+        "test_auto_leaves_xla_out_if_it_cannot_compile_the_task_any_more_and_names_the_line",
     ),
     "tests/trainers/test_resume.py": (
         PROCESS,

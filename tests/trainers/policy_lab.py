@@ -1,6 +1,7 @@
 """Runs with bad steps: two networks trained in turn, on examples of which some make a step bad."""
 
 import json
+import shutil
 
 import numpy as np
 from trainer_lab import Lines, make, newest
@@ -89,11 +90,37 @@ def end_of(trainer):
 
 
 def led(trainer, *parts):
-    """Takes these steps alone, `(begin, end)`; returns the weights after them."""
-    for begin, end in parts:
-        trainer.state.step = begin
+    """Takes these steps alone, `(begin, end)` or `(begin, end, passed)`, as many passed over; returns the weights."""
+    for begin, end, *passed in parts:
+        trainer.input.origin, trainer.state.step = sum(passed) * BATCH, begin
         pass_steps(trainer, end)
     return weights(trainer)
+
+
+def leading(tmp_path_factory):
+    """A fixture: takes steps alone from the beginning of a run of which no example is bad, and which is traced once."""
+    trainer = trainer_of(tmp_path_factory.mktemp("around"), "run", source(), steps=120)
+    first = weights(trainer)
+
+    def lead(*parts):
+        for path, variable in trainer.state.variables.items():
+            variable.assign(first[path])
+        return led(trainer, *parts)
+
+    return lead
+
+
+def copy_at_save(trainer, due):
+    """Copies the workdir of a run after the first save for which `due` holds, as a kill there leaves it."""
+    save, folder = trainer.state.save, trainer.workdir.path.with_name("killed")
+
+    def saving(**arguments):
+        save(**arguments)
+        if due(trainer.state) and not folder.exists():
+            trainer.settle()
+            shutil.copytree(trainer.workdir.path, folder)
+
+    trainer.state.save = saving
 
 
 def weights(trainer):

@@ -61,18 +61,16 @@ def task(**options):
     return lambda *, rng: Line(rng=rng, **options)
 
 
-@pytest.mark.parametrize(("replicas", "microbatches", "value"), [(1, 2, -np.inf), (2, 1, np.nan)])
-def test_the_example_of_a_bad_step_is_named(tmp_path, replicas, microbatches, value):
-    source = points(x=((17, 1), value))
-    strategy = mirrored(replicas=replicas) if replicas > 1 else None
+def test_the_example_of_a_bad_step_is_named(tmp_path):
+    source = points(x=((17, 1), -np.inf))
     # Six steps to an epoch, so that the one with example 17 is in it.
-    settings = {"global_batch_size": 4, "microbatches": microbatches, "steps": 6, "chunk_steps": 6, "log_every": 6}
-    trainer = make(tmp_path, task=task(), source=source, strategy=strategy, **settings)
+    settings = {"global_batch_size": 4, "microbatches": 2, "steps": 6, "chunk_steps": 6, "log_every": 6}
+    trainer = make(tmp_path, task=task(), source=source, strategy=mirrored(replicas=2), **settings)
     with pytest.raises(DataError) as error:
         train(trainer)
     text = str(error.value)
     assert text.startswith(f"step {trainer.step} is not finite, and nothing of it was saved, because its data isn't: ")
-    assert f"example 17 of source `points` (/data/points) has {value} in `x` at [1]. Repair" in text
+    assert "example 17 of source `points` (/data/points) has -inf in `x` at [1]. Repair" in text
     assert 17 in trainer.input.examples_of(trainer.step)
     assert error.value.exit_code == 4
 
@@ -124,10 +122,8 @@ def test_step_that_fails_otherwise_when_repeated_is_still_not_finite(tmp_path):
         train(trainer)
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
-def test_the_example_of_a_bad_evaluation_is_named(replicas):
-    strategy = mirrored(replicas=replicas) if replicas > 1 else None
-    experiment = Experiment(task=task(), train_source=points(), strategy=strategy)
+def test_the_example_of_a_bad_evaluation_is_named():
+    experiment = Experiment(task=task(), train_source=points(), strategy=mirrored(replicas=2))
     held_out = points(size=23, x=((20, 1), np.nan), y=(slice(None), np.nan))
     with pytest.raises(DataError) as error:
         Evaluator(experiment, held_out, global_batch_size=8).evaluate()

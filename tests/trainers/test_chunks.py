@@ -5,11 +5,11 @@ import dataclasses
 import threading
 from concurrent import futures
 
+import numpy as np
 import pytest
-import tensorflow as tf
 
 import trainers
-from core.data import Stream, digits
+from core.data import Stream
 from core.distribution import MeshStrategy, ServedStrategy
 from core.errors import DataError
 from tests.commands import run
@@ -143,13 +143,11 @@ def test_run_fetches_no_chunk_beyond_its_last_step(tmp_path):
 
 
 def test_unreadable_example_ends_the_run_after_the_steps_before(tmp_path):
-    data = digits("train")
-
     def spoiled(seed, epoch):
-        for i, example in enumerate(iter_of(data)):
+        for i in range(151):
             if i == 150:
                 raise ValueError("this one is spoiled")
-            yield example
+            yield {"x": np.zeros(3, "float32"), "y": np.float32(0.0)}
 
     trainer = make(tmp_path, source=Stream(spoiled), steps=50, chunk_steps=1, log_every=None)
     trainer.program = untrained
@@ -200,9 +198,3 @@ def test_a_run_that_stops_while_its_source_is_slow_comes_to_its_end(tmp_path):
     done = run(*flags, "--workdir=run", cwd=tmp_path, timeout=60)
     assert done.returncode == 75, done.stderr
     assert "after step 2 of 20" in done.stderr
-
-
-def iter_of(source):
-    rows = source.gather(tf.range(len(source), dtype=tf.int64))
-    for i in range(len(source)):
-        yield {name: x[i].numpy() for name, x in rows.items()}

@@ -65,7 +65,7 @@ def test_unknown_update_is_named(word, tmp_path):
         make(tmp_path, compile={"net": "xla", "nett": word})
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_auto_measures_without_training_and_is_remembered(replicas, tmp_path):
     def made(name, **settings):
         strategy = on_virtual_cpus(replicas) if replicas > 1 else None
@@ -191,29 +191,29 @@ def test_step_that_isnt_finite_while_measured_chooses_nothing(tmp_path):
     assert int(trainer.progress.bad_step) == -1
 
 
-@pytest.mark.parametrize(
-    ("damage", "says"),
-    [
-        (lambda kept: kept["measured_on"].update(processor="Z80"), "measured elsewhere (processor was Z80, and is "),
-        (lambda kept: kept["measured_on"].update(replicas=4), "replicas was 4, and is 1"),
-        (lambda kept: kept["measured_on"].update(configuration="f00"), "configuration was f00, and is "),
-        (lambda kept: kept.update(compile={"nett": "xla"}), "measured again"),
-        (lambda kept: kept.clear(), "can't be read: measured again"),
-        (lambda kept: kept.update(compile=3), "can't be read: measured again"),
-        (lambda kept: kept.update(compile="auto"), "can't be read: measured again"),
-        (lambda kept: kept.update(measured_on=[]), "can't be read: measured again"),
-    ],
-)
-def test_choice_measured_elsewhere_is_measured_again(damage, says, tmp_path):
+DAMAGES = [
+    (lambda kept: kept["measured_on"].update(processor="Z80"), "measured elsewhere (processor was Z80, and is "),
+    (lambda kept: kept["measured_on"].update(replicas=4), "replicas was 4, and is 1"),
+    (lambda kept: kept["measured_on"].update(configuration="f00"), "configuration was f00, and is "),
+    (lambda kept: kept.update(compile={"nett": "xla"}), "measured again"),
+    (lambda kept: kept.clear(), "can't be read: measured again"),
+    (lambda kept: kept.update(compile=3), "can't be read: measured again"),
+    (lambda kept: kept.update(compile="auto"), "can't be read: measured again"),
+    (lambda kept: kept.update(measured_on=[]), "can't be read: measured again"),
+]
+
+
+def test_choice_measured_elsewhere_is_measured_again(tmp_path):
     trainer, clock = make(tmp_path, compile="auto"), Clock(1.0, 0.5, 0.7)
     assert choose(trainer, clock.program, clock=clock)[0] == "xla"
     clock = Clock(0.1)  # the one that is remembered
     assert "as `compile.json` remembers" in choose(trainer, clock.program, clock=clock)[1]
     file = trainer.workdir.path / CHOICE
-    kept = json.loads(file.read_text())
-    damage(kept)
-    file.write_text(json.dumps(kept))
-    clock = Clock(0.1, 0.5, 0.7)
-    words, said = choose(trainer, clock.program, clock=clock)
-    assert words == "off"
-    assert says in said
+    text = file.read_text()
+    for damage, says in DAMAGES:
+        damage(kept := json.loads(text))
+        file.write_text(json.dumps(kept))
+        clock = Clock(0.1, 0.5, 0.7)
+        words, said = choose(trainer, clock.program, clock=clock)
+        assert words == "off"
+        assert says in said

@@ -4,14 +4,14 @@ import json
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from core.data import ArraySource, Stream, digits
 from core.errors import ConfigurationError, DataError
 from core.optimizers import chain, ema, sgd
-from models.classifiers.mlp import MlpClassifier
+from models.classifiers.linear import LinearClassifier
 from tests.commands import CHECKOUT, CONFIGS, run
-from tests.trainers.trainer_lab import make, newest, small_mlp, train
+from tests.toys import points
+from tests.trainers.trainer_lab import HELD_OUT, Small, hashes, idle, make, newest, train
 from trainers import configurables as configurables  # registers them
 from trainers.evaluations import Evaluations
 from trainers.evaluator import Evaluator
@@ -20,15 +20,12 @@ from trainers.gin_audit.audit import read
 from trainers.runs.read import read_run
 from trainers.settings import Settings
 
-TEST = digits("test")
-EXAMPLES = TEST.gather(tf.range(len(TEST), dtype=tf.int64))
-
 
 def part(count, noise=0.0):
-    """Returns the first test digits, under noise."""
-    image = EXAMPLES["image"].numpy()[:count]
-    noisy = image + noise * np.random.RandomState(0).randn(*image.shape)
-    return ArraySource({"image": noisy.astype("float32"), "label": EXAMPLES["label"].numpy()[:count]}, name="part")
+    """Returns the first held-out points, under noise."""
+    arrays = {name: values[:count] for name, values in points(360, seed=1).items()}
+    noisy = arrays["x"] + noise * np.random.RandomState(0).randn(count, 3)
+    return ArraySource({**arrays, "x": noisy.astype("float32")}, name="part")
 
 
 def figures_of(lines, step=40):
@@ -38,17 +35,17 @@ def figures_of(lines, step=40):
 def test_each_source_has_the_figures_that_it_has_alone(tmp_path):
     """Averages of weights and traces are shared, and the order of tracing changes nothing."""
 
-    def averaging(*, rng):
-        return MlpClassifier(rng=rng, sizes=[64, 10], optimizer=chain(sgd(0.3), ema(0.8, debias=False)))
+    class Averaging(Small):
+        optimizer = chain(sgd(0.3), ema(0.8, debias=False))
 
-    sources = {"clean": TEST, "noisy": part(360, noise=2.0), "few": part(7)}
-    trainer = make(tmp_path, task=averaging, eval_source=part(100), eval_sources=sources)
+    sources = {"clean": HELD_OUT, "noisy": part(360, noise=20.0), "few": part(7)}
+    trainer = make(tmp_path, task=Averaging, eval_source=part(100), eval_sources=sources)
     found = figures_of(train(trainer))
     assert list(found) == ["eval", "eval/clean", "eval/noisy", "eval/few"]
     for split in ("eval/noisy", "eval/few"):  # of all rows, and of another number
         alone = Evaluator(trainer.experiment, trainer.experiment.held_out[split]).evaluate()
         assert found[split] == alone, split
-    assert found["eval/noisy"]["accuracy"] < found["eval/clean"]["accuracy"]
+    assert found["eval/noisy"]["loss"] > found["eval/clean"]["loss"]
     evaluators = trainer.evaluations._evaluators
     assert evaluators["eval/noisy"].sums is evaluators["eval/clean"].sums
     assert evaluators["eval/few"].sums is not evaluators["eval/clean"].sums
@@ -57,13 +54,11 @@ def test_each_source_has_the_figures_that_it_has_alone(tmp_path):
 
 def test_eval_sources_change_no_weight_and_their_figures_are_remembered(tmp_path):
     sources = {"noisy": part(20, noise=2.0)}
-    trainer = make(tmp_path, "with", eval_source=TEST, eval_sources=sources, evaluate_every=20)
+    trainer = make(tmp_path, "with", eval_source=HELD_OUT, eval_sources=sources, evaluate_every=20)
     lines = train(trainer)
-    alone = make(tmp_path, "without", eval_source=TEST, evaluate_every=20)
+    alone = make(tmp_path, "without", eval_source=HELD_OUT, evaluate_every=20)
     assert train(alone) == [line for line in lines if line[1] != "eval/noisy"]
-    assert {p: v.sha256 for p, v in newest(trainer).variables.items()} == {
-        p: v.sha256 for p, v in newest(alone).variables.items()
-    }
+    assert hashes(trainer) == hashes(alone)
     assert trainer.evaluation.keys() == {"loss", "accuracy", "noisy/loss", "noisy/accuracy"}
     resumed = make(tmp_path, "with", eval_sources=sources)
     resumed.state.restore(newest(trainer))
@@ -71,35 +66,34 @@ def test_eval_sources_change_no_weight_and_their_figures_are_remembered(tmp_path
 
 
 def test_named_sources_alone_are_evaluated(tmp_path):
-    trainer = make(tmp_path, eval_sources={"few": part(7)}, evaluate_every=20)
+    trainer = idle(make(tmp_path, eval_sources={"few": part(7)}, evaluate_every=20, log_every=None))
     evaluated = [(step, split) for step, split, _ in train(trainer) if split != "train"]
     assert evaluated == [(20, "eval/few"), (40, "eval/few")]
     assert trainer.evaluation.keys() == {"few/loss", "few/accuracy"}
 
 
-def shaped(height, width):
-    image = np.zeros([4, height, width, 1], "float32")
-    return ArraySource({"image": image, "label": np.zeros([4], "int32")}, name="shaped")
+def linear(*, rng):
+    return LinearClassifier(rng=rng, in_size=64, num_classes=10, optimizer=sgd(0.1))
+
+
+large = ArraySource({"image": np.zeros([4, 9, 9, 1], "float32"), "label": np.zeros([4], "int32")}, name="large")
 
 
 @pytest.mark.parametrize(
     ("sources", "says"),
     [
-        ({"": TEST}, "calls a source ''"),
-        ({"a/b": TEST}, "calls a source 'a/b'"),
-        ({"..": TEST}, r"calls a source '\.\.'"),
-        ({"accuracy": TEST}, "calls a source `accuracy`, which is a figure of `MlpClassifier.evaluate`"),
-        (
-            {"a": ArraySource({"x": np.zeros([4, 2], "float32")}, name="strange")},
-            r"`Experiment.eval_sources\['a'\]`: .*`strange`",
-        ),
-        ({"a": shaped(9, 9)}, r"eval_sources\['a'\]` .* `image` of shape \(9, 9, 1\), not \(8, 8, 1\)\. .* error is: "),
+        ({"": HELD_OUT}, "calls a source ''"),
+        ({"a/b": HELD_OUT}, "calls a source 'a/b'"),
+        ({"..": HELD_OUT}, r"calls a source '\.\.'"),
+        ({"accuracy": digits("test")}, "calls a source `accuracy`, which is a figure of `LinearClassifier.evaluate`"),
+        ({"a": part(4)}, r"`Experiment.eval_sources\['a'\]`: .*`part`"),
+        ({"a": large}, r"eval_sources\['a'\]` .* `image` of shape \(9, 9, 1\), not \(8, 8, 1\)\. .* error is: "),
         ({"a": Stream(lambda seed, epoch: iter([{"x": 1.0}]))}, r"`Experiment.eval_sources\['a'\]` is the stream"),
     ],
 )
 def test_unusable_names_and_sources_are_refused(sources, says):
     with pytest.raises((ConfigurationError, DataError), match=says):
-        Evaluations(Experiment(task=small_mlp, train_source=TEST, eval_sources=sources))
+        Evaluations(Experiment(task=linear, train_source=digits("test"), eval_sources=sources))
 
 
 NAMED = (

@@ -11,10 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from core import checkpoint
-from core.data import digits
 from core.errors import ConfigurationError, PeerLostError, PreemptedError
 from tests.commands import CONFIGS, environment, refused
-from tests.trainers.trainer_lab import make, train
+from tests.trainers.trainer_lab import HELD_OUT, POINTS, make, train
 from trainers.evaluator import Evaluator
 from trainers.following import how_it_ended
 from trainers.modes.evaluate_continuously import BesideARun
@@ -34,7 +33,7 @@ def trained(tmp_path_factory):
     figures = {}
     for step in STEPS:
         trainer.state.restore(newest_up_to(trainer, step))
-        figures[step] = Evaluator(trainer.experiment, digits("test")).evaluate()
+        figures[step] = Evaluator(trainer.experiment, HELD_OUT).evaluate()
     return SimpleNamespace(workdir=trainer.workdir, figures=figures)
 
 
@@ -48,7 +47,7 @@ class World:
     def __init__(self, trained, tmp_path, **held_out):
         self.trained, self.tmp_path = trained, tmp_path
         self.workdir, self.happens, self.said = Workdir(tmp_path / "run"), [], []
-        self.held_out = held_out or {"eval_source": digits("test")}
+        self.held_out = held_out or {"eval_source": HELD_OUT}
         self.preemption = Preemption()
         self.changes = ""
 
@@ -127,7 +126,7 @@ def test_evaluation_started_again_skips_checkpoints_with_figures(world, monkeypa
     world.follow()
     assert evaluated == [30]
     assert world.workdir.evaluations.stat() != before
-    world.held_out = {"eval_source": digits("test"), "eval_sources": {"learnt": digits("train")}}
+    world.held_out = {"eval_source": HELD_OUT, "eval_sources": {"learnt": POINTS}}
     world.remove(10)
     world.follow()
     assert evaluated == [30, 20, 30]
@@ -159,7 +158,7 @@ def test_damaged_replaced_and_vanished_checkpoints_end_nothing(world):
 
 def test_evaluation_that_a_signal_ends_keeps_nothing(world):
     world.save(10)
-    world.held_out = {"eval_sources": {"a": digits("test"), "b": digits("test")}}
+    world.held_out = {"eval_sources": {"a": HELD_OUT, "b": HELD_OUT}}
     beside = world.beside()
     evaluate = beside.trainer.evaluations.evaluate
 

@@ -74,7 +74,7 @@ def in_float64(net):
     return total / weight
 
 
-@pytest.mark.parametrize("replicas", [1, pytest.param(2, marks=pytest.mark.long), 4])
+@pytest.mark.parametrize("replicas", [pytest.param(2, marks=pytest.mark.long), 4])
 def test_figures_are_those_of_whole_batches_without_padding(replicas):
     figures, experiment = evaluated(Contrast, replicas)
     assert figures["loss"] == pytest.approx(in_float64(experiment.task.net), rel=1e-6)
@@ -94,9 +94,8 @@ class Nearest(Contrast):
         return Loss(tf.zeros_like(z[:, 0]), metrics={"found": tf.cast(found, tf.float32)})
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
-def test_chunk_may_end_in_empty_batches(replicas):
-    experiment = Experiment(task=Nearest, train_source=source(), strategy=on_virtual_cpus(replicas))
+def test_chunk_may_end_in_empty_batches():
+    experiment = Experiment(task=Nearest, train_source=source(), strategy=on_virtual_cpus(2))
     evaluator = Evaluator(experiment, source(), global_batch_size=1)  # 21 batches, in two chunks of 11
     assert evaluator.evaluate() == {"loss": 0.0, "found": 1.0}
 
@@ -124,7 +123,9 @@ def test_evaluation_that_mixes_rows_within_each_replica_is_refused():
     evaluated(Alone, 1)
     with pytest.raises(ConfigurationError, match=r"`evaluate` mixes rows.*`all_rows\(x\)`"):
         evaluated(Alone, 2)
-    assert evaluated(Apart, 2)[0]["loss"] == pytest.approx(evaluated(Apart, 1)[0]["loss"], rel=1e-6)
+    figures, experiment = evaluated(Apart, 2)
+    x = source().gather(tf.range(21, dtype=tf.int64))["x"]
+    assert figures["loss"] == pytest.approx(np.mean(np.sum(experiment.task.net(x).numpy() ** 2, 1)), rel=1e-6)
 
 
 class MetricAlone(Apart):

@@ -6,16 +6,35 @@ import threading
 import numpy as np
 import pytest
 import tensorflow as tf
-from policy_lab import BATCH, ROWS, STEPS, Pair, X, end_of, led, resume, struck, train, trainer_of, weights
+from policy_lab import (
+    BATCH,
+    ROWS,
+    STEPS,
+    Pair,
+    X,
+    assert_same,
+    copy_at_save,
+    end_of,
+    leading,
+    led,
+    resume,
+    struck,
+    train,
+    trainer_of,
+    weights,
+)  # fmt: skip
 
 from core.checkpoint import saves
 from core.data import Stream
 from core.optimizers import sgd
 from core.task import Loss, Update
 from core.telemetry import Telemetry, Warned
-from tests.trainers.trainer_lab import Crash, make, newest
+from tests.toys import Line
+from tests.trainers.trainer_lab import make, newest
 from trainers.input import Chunks
 from trainers.meter import Meter
+
+around = pytest.fixture(scope="module")(leading)
 
 
 def short_stream(*bad, rows=100):
@@ -33,20 +52,19 @@ def short_stream(*bad, rows=100):
     [pytest.param("skip", STEPS * BATCH, marks=pytest.mark.long), ("rollback", (STEPS + 4 + 1) * BATCH)],
 )
 def test_stream_resumes_past_bad_steps_and_ends_the_same_if_killed(tmp_path, policy, examples):
-    def trainer(name, *hooks):
-        return trainer_of(tmp_path, name, short_stream(190, 199), hooks=hooks, on_nonfinite=policy)
+    def trainer(name):
+        return trainer_of(tmp_path, name, short_stream(190, 199), on_nonfinite=policy)
 
     whole = trainer("whole")
+    copy_at_save(whole, lambda state: state.step == 30)
     train(whole)
     assert newest(whole).examples == examples
-    with pytest.raises(RuntimeError):
-        train(trainer("killed", Crash(30)))
     again = trainer("killed")
     resume(again)
     assert end_of(again) == end_of(whole)
 
 
-def test_run_goes_back_to_the_checkpoint_being_written(tmp_path, monkeypatch):
+def test_run_goes_back_to_the_checkpoint_being_written(tmp_path, monkeypatch, around):
     """The bad step is found long before the writer is done."""
     held, asked, write = threading.Event(), [], saves.write_parts
 
@@ -56,9 +74,7 @@ def test_run_goes_back_to_the_checkpoint_being_written(tmp_path, monkeypatch):
             assert held.wait(60)
         return write(folder, *arguments)
 
-    examples = struck(tmp_path, 20)
-    whole, run = (trainer_of(tmp_path, name, examples, on_nonfinite="rollback") for name in ("whole", "run"))
-    train(whole)
+    run = trainer_of(tmp_path, "run", struck(tmp_path, 20), on_nonfinite="rollback")
     settle = run.state.settle
 
     def settling(**arguments):
@@ -68,19 +84,8 @@ def test_run_goes_back_to_the_checkpoint_being_written(tmp_path, monkeypatch):
     monkeypatch.setattr(saves, "write_parts", slow)
     monkeypatch.setattr(run.state, "settle", settling)
     train(run)
-    assert end_of(run) == end_of(whole)
+    assert_same(weights(run), around((0, 20), (20, STEPS, 1)))
     assert newest(run).examples == (STEPS + 1) * BATCH
-
-
-@pytest.mark.parametrize(
-    ("policy", "examples"), [pytest.param("skip", STEPS, marks=pytest.mark.long), ("rollback", STEPS + 1 + 9)]
-)
-def test_first_and_last_step_are_gone_back_from(tmp_path, policy, examples):
-    trainer = trainer_of(tmp_path, "run", struck(tmp_path, 0, 39), on_nonfinite=policy)
-    figures = [figures for _, split, figures in train(trainer) if split == "train"][-1]
-    assert figures["skipped_steps" if policy == "skip" else "rollbacks"] == 2
-    assert newest(trainer).step == STEPS
-    assert newest(trainer).examples == examples * BATCH
 
 
 class Waits:
@@ -118,18 +123,14 @@ def test_bad_weights_that_no_loss_has_shown_are_gone_back_from(tmp_path):
 
     back = trainer("back", on_nonfinite="rollback")
     assert train(back)[-1][2]["rollbacks"] == 1
-    around = trainer("around")
-    around.input.origin += 10 * BATCH
-    expected = led(around, (0, 20))
-    for path, value in weights(back).items():
-        np.testing.assert_array_equal(value, expected[path])
+    assert_same(weights(back), led(trainer("around"), (0, 20, 10)))
 
 
-class Measured(Pair):
+class Measured(Line):
     """A bad example shows in a metric alone."""
 
-    def second_loss(self, batch, rng):
-        return Loss(tf.square(self.second(batch["x"])[:, 0]), metrics={"odd": batch["times"]})
+    def loss(self, batch, rng):
+        return Loss(tf.square(self.net(batch["x"])[:, 0]), metrics={"odd": batch["times"]})
 
 
 def test_bad_metric_leaves_no_step_out(tmp_path):
@@ -138,20 +139,20 @@ def test_bad_metric_leaves_no_step_out(tmp_path):
     for policy in ("raise", "skip", "rollback"):
         trainer = make(tmp_path, policy, source=examples, on_nonfinite=policy, **how)
         ((_, _, figures),) = train(trainer)
-        assert figures["second/odd"] == np.inf
+        assert figures["odd"] == np.inf
         assert {figures.get("skipped_steps", 0), figures.get("rollbacks", 0)} == {0}
         found[policy] = weights(trainer)
-    for path, value in found["raise"].items():
-        np.testing.assert_array_equal(found["skip"][path], value)
-        np.testing.assert_array_equal(found["rollback"][path], value)
+    assert_same(found["skip"], found["raise"])
+    assert_same(found["rollback"], found["raise"])
 
 
 @pytest.mark.parametrize(
-    ("policy", "says"), [pytest.param("skip", "was left out", marks=pytest.mark.long), ("rollback", "has gone back")]
+    ("policy", "says", "last"),
+    [pytest.param("skip", "was left out", 39, marks=pytest.mark.long), ("rollback", "has gone back", 39 + 4)],
 )
-def test_sections_warnings_and_waits_of_bad_steps(tmp_path, policy, says, monkeypatch):
-    """Going back is told to the watchdog and warned of; that data are then read anew is no wait for data."""
-    trainer = trainer_of(tmp_path, "run", struck(tmp_path, 13, 23, 33), on_nonfinite=policy)
+def test_sections_warnings_and_waits_of_bad_steps(tmp_path, policy, says, last, monkeypatch):
+    """Of the first step, the last and one between; reading data anew, as it goes back, is no wait for data."""
+    trainer = trainer_of(tmp_path, "run", struck(tmp_path, 0, 13, last), on_nonfinite=policy)
     begun, now, chunks_from = [], [0.0], trainer.input.chunks_from
     monkeypatch.setattr(trainer.watchdog, "begin", lambda section, what: begun.append((section, what)))
     trainer._meter = Meter(clock=lambda: now[0])
@@ -166,16 +167,17 @@ def test_sections_warnings_and_waits_of_bad_steps(tmp_path, policy, says, monkey
     telemetry.close()
     warned = [json.loads(line)["warning"] for line in trainer.workdir.warnings.read_text().splitlines()]
     # Behind what is gone back from, the next bad example comes as many steps sooner as were passed over.
-    steps = (13, 23, 33) if policy == "skip" else (13, 19, 19)
     warned = [text for text in warned if says in text]
-    for step, text in zip(steps, warned, strict=True):
+    for step, text in zip((0, 13 if policy == "skip" else 12, 39), warned, strict=True):
         assert text.startswith(f"step {step} ")
     assert waits.found == [0.0] * 4
     assert now[0] == (100.0 if policy == "skip" else 400.0)
     if policy == "rollback":
         first = begun.index(("save", "the checkpoint of the beginning"))
-        looked = begun.index(("step", "looking into step 13"))
+        looked = begun.index(("step", "looking into step 0"))
         back = begun.index(("save", "going back to a checkpoint"))
         assert first < looked < back
         assert begun[back + 1] == ("data", "the next chunk of data")
+    assert newest(trainer).step == STEPS
+    assert newest(trainer).examples == (STEPS if policy == "skip" else STEPS + 1 + 3 + 10) * BATCH
     assert ROWS > STEPS * BATCH  # one epoch: each step strikes once

@@ -8,11 +8,10 @@ import pytest
 from core import checkpoint
 from core.checkpoint import keep
 from core.checkpoint.manifest import read_manifest
-from core.data import digits
 from core.errors import CheckpointError, ConfigurationError
 from tests.commands import CONFIGS, run
 from tests.core.checkpoint_lab import fail, flip_bit, model
-from tests.trainers.trainer_lab import Crash, make, newest, train, untrained
+from tests.trainers.trainer_lab import HELD_OUT, Crash, idle, make, newest, train
 from trainers.hooks import EarlyStopping
 from trainers.keeping import chosen_checkpoint
 from trainers.loaded import load
@@ -23,8 +22,7 @@ def with_accuracies(tmp_path, found, **settings):
     """Returns a trainer that evaluates and saves every 10 steps, and then finds these accuracies; it trains nothing."""
     often = {"evaluate_every": 10, "checkpoint_every": 10, "log_every": None, "keep_checkpoints": 1}
     often |= {"steps": 10 * len(found), "keep_best": "max accuracy"}
-    trainer = make(tmp_path, eval_source=digits("test"), **{**often, **settings})
-    trainer.program = untrained
+    trainer = idle(make(tmp_path, eval_source=HELD_OUT, **{**often, **settings}))
 
     def evaluate(alive):
         yield "eval", {"loss": 1.0, "accuracy": found[trainer.step // 10 - 1]}
@@ -217,7 +215,7 @@ def test_best_of_an_unknown_figure_is_refused(tmp_path):
     with pytest.raises(ConfigurationError, match=r"`Trainer.keep_best` is 'min loss', and .* nothing to evaluate on"):
         make(tmp_path, **often)
     with pytest.raises(ConfigurationError, match=r"no evaluation has the figure `loss`: there are `odd/accuracy`"):
-        make(tmp_path, eval_sources={"odd": digits("test")}, **often)
+        make(tmp_path, eval_sources={"odd": HELD_OUT}, **often)
 
 
 def test_fitting_intervals_are_taken():

@@ -3,15 +3,13 @@
 import numpy as np
 import pytest
 
-from core.data import digits
 from core.errors import ConfigurationError, NotFiniteError
-from core.optimizers import adamw, chain, ema, sgd
+from core.optimizers import chain, ema, sgd
 from core.testing import on_virtual_cpus
-from models.classifiers.mlp import MlpClassifier
 from tests import toys
 from tests.commands import CONFIGS, refused, run
 from tests.trainers.resume_lab import killed_after, outcome
-from tests.trainers.trainer_lab import Crash, hashes, make, newest, train
+from tests.trainers.trainer_lab import HELD_OUT, Crash, Small, hashes, make, newest, train
 from trainers.again import pass_steps
 from trainers.warm_start import begin
 
@@ -20,15 +18,13 @@ INTERVALS = {"steps": 80, "log_every": 60, "checkpoint_every": 20, "evaluate_eve
 FLAGS = [*FILES, *(f"--gin_param=Trainer.{name} = {steps}" for name, steps in INTERVALS.items())]
 
 
-def averaging_mlp(*, rng):
-    return MlpClassifier(rng=rng, sizes=[64, 10], optimizer=chain(adamw(3e-3), ema(0.9)))
+class Averaging(Small):
+    optimizer = chain(sgd(0.1, momentum=0.9), ema(0.9))
 
 
 def local(tmp_path, name="run", replicas=2, **settings):
     settings = {"local_steps": 5, "outer": sgd(0.9, momentum=0.5), "microbatches": 2, **settings}
-    return make(
-        tmp_path, name, task=averaging_mlp, eval_source=digits("test"), strategy=on_virtual_cpus(replicas), **settings
-    )
+    return make(tmp_path, name, task=Averaging, eval_source=HELD_OUT, strategy=on_virtual_cpus(replicas), **settings)
 
 
 @pytest.mark.long

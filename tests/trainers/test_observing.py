@@ -15,15 +15,13 @@ import pytest
 import tensorflow as tf
 
 from core import checkpoint
-from core.data import digits
 from core.distribution import mirrored
 from core.errors import NotFiniteError
-from core.optimizers import adamw, linear
+from core.optimizers import linear, sgd
 from core.telemetry import Console, JsonLines, Telemetry, TensorBoard, Warned
-from models.classifiers.mlp import MlpClassifier
 from tests.commands import CONFIGS, launch
 from tests.trainers.launch.test_many_workers import saved
-from tests.trainers.trainer_lab import Dropping, Lines, make
+from tests.trainers.trainer_lab import HELD_OUT, Lines, Small, make
 from trainers import profiler
 from trainers.hooks import Activations, Histograms, Hook, Norms, SampleGrid
 
@@ -31,21 +29,17 @@ BAD = 35  # the step that isn't finite
 MEASURED = ("examples_per_second", "step_seconds", "data_wait")
 
 
-class Drawing(MlpClassifier):
+class Drawing(Small):
     """Has samples to show, and a step whose loss is infinite."""
 
-    def __init__(self, *, rng):
-        super().__init__(rng=rng, sizes=[64, 10], optimizer=adamw(linear(3e-3, 0.0, steps=40)))
-        self.net = Dropping([64, 10], rng=rng, dropout=0.1)
+    optimizer = sgd(linear(0.1, 0.0, steps=40), momentum=0.9)
 
     def loss(self, batch, rng):
         loss = super().loss(batch, rng)
-        if rng is None:
-            return loss
         return loss._replace(per_example=loss.per_example + tf.where(rng.step == BAD, float("inf"), 0.0))
 
     def sample(self, rng, n):
-        return {"image": tf.tanh(rng.normal([n, 8, 8, 1]) + self.net.layers[0].w[0, 0])}
+        return {"image": tf.tanh(rng.normal([n, 8, 8, 1]) + self.net.w[0, 0])}
 
 
 class AskForProfile(Hook):
@@ -87,7 +81,7 @@ def run(tmp_path, name, replicas=1, **settings):
     """Returns a run of `Drawing` that is about to begin."""
     settings |= {"checkpoint_every": 10, "evaluate_every": 20, "log_every": 10}
     strategy = mirrored(replicas=replicas) if replicas > 1 else None
-    return make(tmp_path, name, task=Drawing, eval_source=digits("test"), strategy=strategy, **settings)
+    return make(tmp_path, name, task=Drawing, eval_source=HELD_OUT, strategy=strategy, **settings)
 
 
 def train_to_bad_step(trainer, *writers, warned=None):

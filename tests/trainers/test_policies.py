@@ -1,11 +1,23 @@
 """Bad steps are skipped, or rolled back and passed; killed runs resume to the same bits."""
 
 import json
-import shutil
 from types import SimpleNamespace
 
 import pytest
-from policy_lab import BATCH, STEPS, assert_same, end_of, led, resume, struck, train, trainer_of, weights
+from policy_lab import (
+    BATCH,
+    STEPS,
+    assert_same,
+    copy_at_save,
+    end_of,
+    leading,
+    led,
+    resume,
+    struck,
+    train,
+    trainer_of,
+    weights,
+)  # fmt: skip
 from trainer_lab import newest
 
 from core.distribution import ServedStrategy
@@ -14,22 +26,10 @@ from core.testing import on_virtual_cpus, on_virtual_mesh
 from trainers.policies import Policies
 
 WHERE = {"one device": lambda: None, "2 replicas": lambda: on_virtual_cpus(2), "mesh": lambda: on_virtual_mesh(2, 1)}
+around = pytest.fixture(scope="module")(leading)
 
 
-def copy_at_save(trainer, due):
-    """Copies the workdir of a run after the first save for which `due` holds, as a kill there leaves it."""
-    save, folder = trainer.state.save, trainer.workdir.path.with_name("killed")
-
-    def saving(**arguments):
-        save(**arguments)
-        if due(trainer.state) and not folder.exists():
-            trainer.settle()
-            shutil.copytree(trainer.workdir.path, folder)
-
-    trainer.state.save = saving
-
-
-def test_bad_steps_are_skipped_until_too_many_come_in_a_row(tmp_path):
+def test_bad_steps_are_skipped_until_too_many_come_in_a_row(tmp_path, around):
     """A run that is killed among them ends at the same step, with the same bits."""
     examples, how = struck(tmp_path, 7, 8, 23, 29, 30, 31), {"on_nonfinite": "skip", "max_skips": 2}
     says = r"step 31 is not finite.*The 2 steps before it.*`Trainer.max_skips` is 2"
@@ -39,7 +39,7 @@ def test_bad_steps_are_skipped_until_too_many_come_in_a_row(tmp_path):
         train(whole)
     lines = [json.loads(line) for line in whole.workdir.metrics.read_text().splitlines()]
     assert [line["skipped_steps"] for line in lines if line["split"] == "train"] == [2, 2, 4]
-    assert_same(weights(whole), led(trainer_of(tmp_path, "around", examples), (0, 7), (9, 23), (24, 29)))
+    assert_same(weights(whole), around((0, 7), (9, 23), (24, 29)))
     again = trainer_of(tmp_path, "killed", examples, **how)
     with pytest.raises(DataError, match=says):
         resume(again)
@@ -59,17 +59,14 @@ def test_bad_steps_are_skipped_on_many_devices(tmp_path, where, compile):
     assert_same(weights(trainer), led(around, (0, 7), (9, 13), (14, 20)))
 
 
-def test_rollback_resumes_past_the_examples_and_ends_the_same_if_it_is_killed(tmp_path):
+def test_rollback_resumes_past_the_examples_and_ends_the_same_if_it_is_killed(tmp_path, around):
     examples, how = struck(tmp_path, 23), {"on_nonfinite": "rollback"}
     whole = trainer_of(tmp_path, "whole", examples, **how)
     copy_at_save(whole, lambda state: state.rollbacks)
     lines = train(whole)
     found = [(step, f["rollbacks"]) for step, split, f in lines if split == "train"]
     assert found == [(10, 0), (20, 0), (30, 1), (40, 1)]
-    around = trainer_of(tmp_path, "around", examples)
-    led(around, (0, 20))
-    around.input.origin += 4 * BATCH
-    assert_same(weights(whole), led(around, (20, STEPS)))
+    assert_same(weights(whole), around((0, 20), (20, STEPS, 4)))
     assert newest(whole).examples == (STEPS + 4) * BATCH
     again = trainer_of(tmp_path, "killed", examples, **how)
     resume(again)
@@ -83,39 +80,28 @@ def test_rollback_resumes_past_the_examples_on_many_devices(tmp_path, where, how
     trainer = trainer_of(tmp_path, "back", examples, on_nonfinite="rollback", **how)
     lines = train(trainer)
     assert [(step, f["rollbacks"]) for step, split, f in lines if split == "train"] == [(10, 0), (20, 1)]
-    around = trainer_of(tmp_path, "around", examples, **how)
-    led(around, (0, 10))
-    around.input.origin += 4 * BATCH
-    assert_same(weights(trainer), led(around, (10, 20)))
+    assert_same(weights(trainer), led(trainer_of(tmp_path, "around", examples, **how), (0, 10), (10, 20, 4)))
     assert newest(trainer).examples == (20 + 4) * BATCH
 
 
-def test_rollback_returns_to_the_beginning_if_nothing_was_saved_since_and_ends_by_its_limit(tmp_path):
+def test_rollback_returns_to_the_beginning_if_nothing_was_saved_since_and_ends_by_its_limit(tmp_path, around):
     examples = struck(tmp_path, 18, 19 + 33)
     how = {"on_nonfinite": "rollback", "max_rollbacks": 1, "checkpoint_every": None}
     trainer = trainer_of(tmp_path, "back", examples, **how)
     says = r"step 33 is not finite.*The run went back 1 times before, and `Trainer.max_rollbacks` is 1"
     with pytest.raises(DataError, match=says):
         train(trainer)
-    around = trainer_of(tmp_path, "around", examples)
-    around.input.origin += 19 * BATCH
-    assert_same(weights(trainer), led(around, (0, 34)))  # the bad step writes the first network alone
+    before, after = around((0, 33, 19)), around((0, 34, 19))  # the bad step writes the first network alone
+    assert_same(weights(trainer), {path: after[path] if "first" in path else x for path, x in before.items()})
     lines = [json.loads(line) for line in trainer.workdir.metrics.read_text().splitlines()]
     assert [line["step"] for line in lines if line["split"] == "train"] == [10, 20, 30]
     # The state of a hook is taken back as well.
     assert [(line["step"], line["calls"]) for line in lines if line["split"] == "counted"] == [(15, 1), (30, 2)]
 
 
-def test_spike_is_skipped_or_rolled_back(tmp_path):
+def test_spike_is_skipped_or_rolled_back(tmp_path, around):
     examples = struck(tmp_path, 110, value=1e6)
-    around = trainer_of(tmp_path, "around", examples, steps=120)
-    led(around, (0, 100))
-    at_100 = weights(around)
-    skipped = led(around, (100, 110), (111, 120))
-    for path, variable in around.state.variables.items():
-        variable.assign(at_100[path])
-    around.input.origin += 11 * BATCH
-    passed = led(around, (100, 120))
+    skipped, passed = around((0, 110), (111, 120)), around((0, 100), (100, 120, 11))
     for policy, figure, expected in (("skip", "skipped_steps", skipped), ("rollback", "rollbacks", passed)):
         trainer = trainer_of(tmp_path, policy, examples, steps=120, checkpoint_every=50, on_spike=policy)
         assert [figures[figure] for _, split, figures in train(trainer) if split == "train"][-1] == 1

@@ -18,7 +18,7 @@ from core.errors import PreemptedError
 from core.telemetry import Telemetry
 from tests.commands import CHECKOUT, CONFIGS, environment, refused, run
 from tests.core.telemetry.test_full_disk import Notes
-from tests.trainers.trainer_lab import make, newest, train, untrained
+from tests.trainers.trainer_lab import idle, make, newest, train
 from trainers.blame import exit_code_of
 from trainers.hooks import Hook
 from trainers.preemption import InterruptedBySignal, Preemption
@@ -104,9 +104,7 @@ class Send(Hook):
 
 def loop(tmp_path, *names, **settings):
     """Returns a trainer whose steps train nothing, and which is sent these signals after step 10."""
-    trainer = make(tmp_path, hooks=[Send(*names)], preemption=Preemption(), log_every=None, **settings)
-    trainer.program = untrained
-    return trainer
+    return idle(make(tmp_path, hooks=[Send(*names)], preemption=Preemption(), log_every=None, **settings))
 
 
 def notes_of(trainer):

@@ -5,10 +5,9 @@ import shutil
 
 import pytest
 
-from core.data import digits
 from tests.commands import CONFIGS, run
 from tests.trainers.resume_lab import killed_after
-from tests.trainers.trainer_lab import Crash, make, newest, train, untrained
+from tests.trainers.trainer_lab import HELD_OUT, Crash, idle, make, newest, train
 from trainers.hooks import Hook
 
 LINEAR = f"--gin_file={CONFIGS / 'digits_linear.gin'}"
@@ -44,10 +43,8 @@ def test_killed_between_the_last_checkpoint_and_the_result(tmp_path):
 
 
 def loop(tmp_path, **settings):
-    """Returns a trainer whose steps train nothing, so that only the evaluation is traced."""
-    trainer = make(tmp_path, eval_source=digits("test"), **{"checkpoint_every": 10, "log_every": None, **settings})
-    trainer.program = untrained
-    return trainer
+    """Returns a trainer of which only the evaluation is traced."""
+    return idle(make(tmp_path, eval_source=HELD_OUT, **{"checkpoint_every": 10, "log_every": None, **settings}))
 
 
 class Report(Hook):

@@ -14,7 +14,7 @@ from core.checkpoint import saves, write
 from core.errors import CheckpointError, DataError, PreemptedError
 from tests.commands import CONFIGS, run
 from tests.core.checkpoint_lab import fail
-from tests.trainers.trainer_lab import make, train, untrained
+from tests.trainers.trainer_lab import idle, make, train
 from trainers import recovery, training
 from trainers import trainer as module
 from trainers.hooks import Hook
@@ -57,10 +57,7 @@ def held(monkeypatch):
 
 
 def loop(tmp_path, *hooks, **settings):
-    """Returns a trainer whose steps train nothing, so that nothing is traced."""
-    trainer = make(tmp_path, hooks=[*hooks], **{"checkpoint_every": 20, "log_every": None, **settings})
-    trainer.program = untrained
-    return trainer
+    return idle(make(tmp_path, hooks=[*hooks], **{"checkpoint_every": 20, "log_every": None, **settings}))
 
 
 def steps_in(trainer):

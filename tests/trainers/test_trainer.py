@@ -5,15 +5,14 @@ import pytest
 import tensorflow as tf
 
 from core import metrics
-from core.data import ArraySource, digits
+from core.data import ArraySource
 from core.errors import DriftError, NotFiniteError
 from core.module import named_variables
 from core.optimizers import chain, ema, sgd
 from core.random import Rng
 from core.task import Loss, Task, Update
 from core.testing import on_virtual_cpus
-from models.classifiers.mlp import MlpClassifier
-from tests.trainers.trainer_lab import Crash, hashes, make, newest, small_mlp, train
+from tests.trainers.trainer_lab import HELD_OUT, Crash, Small, hashes, make, newest, train
 from trainers.evaluator import Evaluator
 from trainers.experiment import Experiment
 from trainers.hooks.base import Hook
@@ -150,25 +149,21 @@ def test_additive_metrics_are_merged_over_batches_and_lines(tmp_path):
     assert newest(trainer)
 
 
-@pytest.fixture(scope="module")
-def untrained():
-    return Experiment(task=small_mlp, train_source=digits("test"))
+def test_evaluation_counts_each_of_360_examples_once():
+    untrained = Experiment(task=Small, train_source=HELD_OUT)
+    direct = untrained.task.evaluate(HELD_OUT.gather(tf.range(360, dtype=tf.int64)))
+    for size in (7, 1000):
+        figures = Evaluator(untrained, HELD_OUT, global_batch_size=size).evaluate()
+        assert figures["accuracy"] == pytest.approx(np.mean(direct.metrics["accuracy"]), abs=1e-7)
+        assert figures["loss"] == pytest.approx(np.mean(direct.per_example, dtype="float64"), rel=1e-6)
 
 
-@pytest.mark.parametrize("size", [7, 360, 1000])
-def test_evaluation_counts_each_of_360_examples_once(untrained, size):
-    source = digits("test")
-    direct = untrained.task.evaluate(source.gather(tf.range(len(source), dtype=tf.int64)))
-    figures = Evaluator(untrained, source, global_batch_size=size).evaluate()
-    assert figures["accuracy"] == pytest.approx(np.mean(direct.metrics["accuracy"]), abs=1e-7)
-    assert figures["loss"] == pytest.approx(np.mean(direct.per_example, dtype="float64"), rel=1e-6)
+class Averaging(Small):
+    optimizer = chain(sgd(0.3), ema(0.8, debias=False))
 
 
 def test_evaluation_reads_the_average_of_the_weights(tmp_path):
-    def averaging(*, rng):
-        return MlpClassifier(rng=rng, sizes=[64, 10], optimizer=chain(sgd(0.3), ema(0.8, debias=False)))
-
-    trainer = make(tmp_path, task=averaging, eval_source=digits("test"), steps=10, chunk_steps=1, log_every=None)
+    trainer = make(tmp_path, task=Averaging, eval_source=HELD_OUT, steps=10, chunk_steps=1, log_every=None)
     task = trainer.experiment.task
     average = {path: v.numpy() for path, v in named_variables(task).items()}
 
@@ -179,10 +174,10 @@ def test_evaluation_reads_the_average_of_the_weights(tmp_path):
 
     trainer.hooks.insert(0, Follow(1))
     lines = train(trainer)
-    peer = averaging(rng=Rng.from_seed(5))
+    peer = Averaging(rng=Rng.from_seed(5))
     for path, v in named_variables(peer).items():
         v.assign(average[path])
-    examples = digits("test").gather(tf.range(360, dtype=tf.int64))
+    examples = HELD_OUT.gather(tf.range(360, dtype=tf.int64))
     expected, raw = (float(tf.reduce_mean(t.evaluate(examples).per_example)) for t in (peer, task))
     assert lines[-1][2]["loss"] == pytest.approx(expected, rel=1e-5)
     assert abs(raw - expected) > 1e-3

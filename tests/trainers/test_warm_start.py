@@ -9,19 +9,17 @@ import pytest
 import tensorflow as tf
 
 from core.checkpoint.manifest import read_manifest
-from core.data import digits
 from core.errors import ConfigurationError, NotFiniteError, PeerLostError
 from core.module import named_variables
-from core.optimizers import adamw, chain, ema, groups, lookahead, schedule_free_adamw, sgd
+from core.optimizers import chain, ema, groups, lookahead, schedule_free_adamw, sgd
 from core.testing import on_virtual_cpus, on_virtual_mesh
 from core.weights import AVERAGES, checkpoint
 from core.workers import membership
 from core.workers.cluster import Cluster
-from models.classifiers.mlp import MlpClassifier
 from tests.commands import CONFIGS, launch, refused, run
 from tests.trainers.resume_lab import killed_after, manifest_of
 from tests.trainers.test_keeping import there, with_accuracies
-from tests.trainers.trainer_lab import hashes, make, newest, train
+from tests.trainers.trainer_lab import HELD_OUT, Deep, hashes, make, newest, train
 from trainers.preemption import Preemption
 from trainers.run_state import RESTART
 from trainers.start import Configured, Start
@@ -30,7 +28,8 @@ from trainers.warm_start import begin, warm_start
 
 PATHS = ["layers/0/b", "layers/0/w", "layers/1/b", "layers/1/w"]
 LAYOUTS = [("net/layers/0/?", "...,model"), ("net/layers/1/w", "model,-")]
-FAST_AND_SLOW = groups({"layers/1/*": sgd(0.1)}, otherwise=lookahead(adamw(3e-3)))
+MOMENTUM = sgd(0.1, momentum=0.9)
+FAST_AND_SLOW = groups({"layers/1/*": sgd(0.1)}, otherwise=lookahead(MOMENTUM))
 WHERE = {
     "one device": {},
     "2 replicas": {"strategy": lambda: on_virtual_cpus(2)},
@@ -40,13 +39,13 @@ WHERE = {
 
 
 def task_with(optimizer):
-    return lambda *, rng: MlpClassifier(rng=rng, sizes=[64, 16, 10], optimizer=optimizer)
+    return type("Ruled", (Deep,), {"optimizer": optimizer})
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
     """Returns a run whose optimizer keeps averages, and has saved."""
-    settings = {"task": task_with(chain(adamw(3e-3), ema(0.9))), "steps": 20, "checkpoint_every": 20}
+    settings = {"task": task_with(chain(MOMENTUM, ema(0.9))), "steps": 20, "checkpoint_every": 20}
     trainer = make(tmp_path_factory.mktemp("source"), "a", **settings)
     train(trainer)
     return trainer
@@ -63,8 +62,8 @@ def averages_of(trainer):
 def test_weights_averages_and_slots_are_those_of_the_checkpoint(where, source, tmp_path):
     settings = dict(WHERE[where])
     strategy = settings.pop("strategy", lambda: None)()
-    averaging = task_with(chain(adamw(3e-3), ema(0.5, debias=False)))
-    trainer = make(tmp_path, task=averaging, strategy=strategy, eval_source=digits("test"), **settings)
+    averaging = task_with(chain(MOMENTUM, ema(0.5, debias=False)))
+    trainer = make(tmp_path, task=averaging, strategy=strategy, eval_source=HELD_OUT, **settings)
     trainer.experiment.start_from = checkpoint(str(source.workdir.path))
     assert "4 of 4 variables, 4 of them averages" in warm_start(trainer)
     taken = averages_of(source)
@@ -87,7 +86,7 @@ def test_training_from_a_checkpoint_has_the_losses_of_one_device(where, source, 
     losses = []
     for name in ("one device", where):
         strategy = WHERE[name].get("strategy", lambda: None)()
-        trainer = make(tmp_path, name, task=task_with(adamw(3e-3)), strategy=strategy, steps=20)
+        trainer = make(tmp_path, name, task=task_with(MOMENTUM), strategy=strategy, steps=20)
         trainer.experiment.start_from = checkpoint(str(source.workdir.path))
         warm_start(trainer)
         losses.append(train(trainer)[0][2]["loss"])
@@ -97,8 +96,8 @@ def test_training_from_a_checkpoint_has_the_losses_of_one_device(where, source, 
 @pytest.mark.parametrize(
     ("optimizer", "expected"),
     [
-        (adamw(3e-3), None),
-        (chain(adamw(3e-3), ema(0.9)), {path: f"ema/average/{path}" for path in PATHS}),
+        (MOMENTUM, None),
+        (chain(MOMENTUM, ema(0.9)), {path: f"ema/average/{path}" for path in PATHS}),
         (FAST_AND_SLOW, {path: f"groups/lookahead/slow/{path}" for path in PATHS[:2]}),
         (schedule_free_adamw(), dict.fromkeys(PATHS)),
     ],
@@ -114,7 +113,7 @@ def test_checkpoint_names_its_averages(optimizer, expected, tmp_path):
 
 def test_fresh_optimizer_leaves_the_best_checkpoint_as_it_was_measured(tmp_path):
     """A checkpoint that is the best by a metric of its averages mustn't get other averages."""
-    averaging = task_with(chain(adamw(3e-3), ema(0.9)))
+    averaging = task_with(chain(MOMENTUM, ema(0.9)))
     trainer = with_accuracies(tmp_path, [0.9], task=averaging)
     for variable in trainer.experiment.assembly.optimizers["net"].variables.values():
         variable.assign(variable + tf.ones_like(variable))  # as training would change it
@@ -149,7 +148,7 @@ def test_fresh_optimizer_is_saved_at_once_if_no_averages_were_measured(tmp_path)
 
 
 def test_workers_that_found_different_weights_say_so(source, tmp_path, monkeypatch):
-    trainer = make(tmp_path, task=task_with(adamw(3e-3)))
+    trainer = make(tmp_path, task=task_with(MOMENTUM))
     trainer.experiment.start_from = checkpoint(str(source.workdir.path))
     monkeypatch.setattr(trainer.agreement, "first_text", lambda text: "the first worker's")
     with pytest.raises(

@@ -12,7 +12,7 @@ from core import checkpoint
 from core.checkpoint.files import sync
 from core.errors import CheckpointError, ConfigurationError
 from tests.commands import CONFIGS, refused
-from tests.trainers.trainer_lab import make, train, untrained
+from tests.trainers.trainer_lab import idle, make, train
 from trainers.blame import exit_code_of, reason_of
 from trainers.hooks import Hook
 from trainers.main import main
@@ -133,8 +133,7 @@ class Remove(Hook):
 
 @pytest.mark.parametrize("again", [False, True])
 def test_a_workdir_that_vanishes_is_noticed_at_the_next_save(tmp_path, again):
-    trainer = make(tmp_path, hooks=[Remove(40, again)], log_every=None)
-    trainer.program = untrained
+    trainer = idle(make(tmp_path, hooks=[Remove(40, again)], log_every=None))
     trainer.workdir.lock()
     with pytest.raises(CheckpointError, match="was removed or moved"):
         train(trainer)

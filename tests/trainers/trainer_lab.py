@@ -1,43 +1,61 @@
 """A small trainer for tests, its metric lines, and a crash."""
 
-import pytest
+import itertools
 
-from core import checkpoint
-from core.data import digits
-from core.optimizers import adamw, sgd
+import pytest
+import tensorflow as tf
+
+from core import checkpoint, layers
+from core.optimizers import sgd
+from core.task import Loss
 from core.telemetry import Telemetry
-from models.classifiers.linear import LinearClassifier
-from models.classifiers.mlp import Mlp, MlpClassifier
+from models.classifiers.mlp import Mlp
+from tests.toys import Line, point_source
 from trainers.experiment import Experiment
 from trainers.hooks import Hook
+from trainers.input import Chunks
 from trainers.settings import Settings
 from trainers.trainer import Trainer
 from trainers.workdir import Workdir
 
 
-class Dropping(Mlp):
-    """Drops some of its inputs at random, so that one layer is enough to depend on the random numbers of a step."""
+class Small(Line):
+    """Fits points through dropout, by a rule with slots: what a step draws and all that is saved counts."""
 
-    def __call__(self, x, rng=None):
-        return super().__call__(self.dropout(x, rng), rng)
+    optimizer = sgd(0.1, momentum=0.9)
+
+    def __init__(self, *, rng):
+        super().__init__(rng=rng)
+        self.dropout = layers.Dropout(0.1)
+
+    def loss(self, batch, rng):
+        return self.judged(self.net(self.dropout(batch["x"], rng)), batch)
+
+    def evaluate(self, batch):
+        return self.judged(self.net(batch["x"]), batch)
+
+    def judged(self, made, batch):
+        error = made[:, 0] - batch["y"]
+        return Loss(tf.square(error), metrics={"accuracy": tf.cast(tf.abs(error) < 1.0, tf.float32)})
 
 
-def linear(*, rng):
-    """Returns the classifier that is traced, and compiled by XLA, in the shortest time."""
-    return LinearClassifier(rng=rng, in_size=64, num_classes=10, optimizer=sgd(0.1))
+class Deep(Small):
+    """Has two layers, and dropout between them."""
+
+    def __init__(self, *, rng):
+        super().__init__(rng=rng)
+        self.net = Mlp([3, 4, 1], rng=rng, dropout=0.1)
+
+    def loss(self, batch, rng):
+        return self.judged(self.net(batch["x"], rng), batch)
 
 
-def small_mlp(*, rng):
-    """Returns a classifier of one layer: it is traced in half the time of two, and on replicas in a third."""
-    task = MlpClassifier(rng=rng, sizes=[64, 10], optimizer=adamw(3e-3))
-    task.net = Dropping([64, 10], rng=rng, dropout=0.1)
-    return task
+POINTS, HELD_OUT = point_source(600), point_source(360, seed=1)
 
 
-def make(tmp_path, name="run", *, task=small_mlp, source=None, strategy=None, preemption=None, **settings):
+def make(tmp_path, name="run", *, task=Small, source=POINTS, strategy=None, preemption=None, **settings):
     workdir = Workdir(tmp_path / name)
     workdir.create()
-    source = source or digits("train")
     held_out = {name: settings.pop(name) for name in ("eval_source", "eval_sources") if name in settings}
     experiment = Experiment(task=task, train_source=source, strategy=strategy, **held_out)
     settings = {"steps": 40, "global_batch_size": 32, "chunk_steps": 10, "log_every": 20, **settings}
@@ -76,8 +94,15 @@ def train(trainer):
 
 
 def untrained(stacked):
-    """Stands for `Trainer.program` where only the loop counts: its steps train nothing, so nothing is traced."""
+    """Stands for `Trainer.program`: its steps train nothing, so nothing is traced."""
     return lambda stacked, place: None
+
+
+def idle(trainer):
+    """Has a trainer train nothing and read nothing, where only the loop counts; returns it."""
+    trainer.program = untrained
+    trainer.input.chunks_from = lambda *_, **__: Chunks(itertools.repeat(None))
+    return trainer
 
 
 class Crash(Hook):

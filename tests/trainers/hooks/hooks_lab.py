@@ -1,34 +1,14 @@
-"""A task of two layers, and writers and hooks that remember what they were given."""
+"""A task that makes images, and writers and hooks that remember what they were given."""
 
 import numpy as np
 import tensorflow as tf
 
-from core.optimizers import Transform, sgd
+from core.optimizers import sgd
 from core.task import Loss, Task, Update
 from core.telemetry import Telemetry
-from models.classifiers.mlp import Mlp
 from tests.toys import point_source
-from tests.trainers.trainer_lab import Lines, make
+from tests.trainers.trainer_lab import Deep, Lines, make
 from trainers.hooks import Hook
-
-
-class Deep(Task):
-    """Fits `y` by two layers of `x`, [rows, 3], with dropout between them. Subclasses change rule or weights."""
-
-    optimizer: Transform = sgd(0.1)
-
-    def __init__(self, *, rng):
-        super().__init__()
-        self.net = Mlp([3, 4, 1], rng=rng, dropout=0.1)
-
-    def phases(self):
-        return [Update("net", loss=self.loss, trains=self.net, optimizer=self.optimizer)]
-
-    def loss(self, batch, rng):
-        return Loss(tf.square(self.net(batch["x"], rng)[:, 0] - batch["y"]))
-
-    def evaluate(self, batch):
-        return self.loss(batch, None)
 
 
 class Maker(Task):

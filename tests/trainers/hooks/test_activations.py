@@ -8,8 +8,8 @@ from core.distribution import mesh, mirrored
 from core.errors import ConfigurationError
 from core.random import Rng
 from tests.toys import point_source, points
-from tests.trainers.hooks.hooks_lab import Deep, watched
-from tests.trainers.trainer_lab import make
+from tests.trainers.hooks.hooks_lab import watched
+from tests.trainers.trainer_lab import Deep, make
 from trainers.hooks import Activations
 from trainers.hooks.activations import overheard
 

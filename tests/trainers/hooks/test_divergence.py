@@ -2,14 +2,11 @@
 
 import json
 
-import numpy as np
 import pytest
 
-from core.data import ArraySource
-from core.optimizers import adam
 from core.telemetry import Telemetry, Warned
-from models.classifiers.mlp import MlpClassifier
-from tests.trainers.trainer_lab import Crash, make, newest
+from tests.toys import point_source
+from tests.trainers.trainer_lab import HELD_OUT, Crash, make, newest
 from trainers.hooks.divergence import Divergence
 
 RISING = [(1.0, 1.0), (0.8, 0.9), (0.6, 1.2), (0.5, 1.3), (0.4, 1.4)]  # training, held out
@@ -64,21 +61,10 @@ def test_divergence_is_kept_between_two_evaluations_that_are_worse():
     assert "from 0.9 at step 1 to 1.3" in second.held_out(3, {"loss": RISING[3][1]})
 
 
-def test_run_on_random_labels_is_warned_once_across_a_crash(tmp_path):
-    random = np.random.RandomState(0)
-
-    def noise(count):
-        image, label = random.rand(count, 8, 8, 1), random.randint(0, 10, count)
-        return ArraySource({"image": image.astype("float32"), "label": label.astype("int32")}, name="noise")
-
-    sources = {"source": noise(64), "eval_source": noise(64)}
-
-    def mlp(*, rng):
-        return MlpClassifier(rng=rng, sizes=[64, 10], optimizer=adam(3e-2))
-
+def test_run_on_random_targets_is_warned_once_across_a_crash(tmp_path):
     def start():
-        settings = {"steps": 60, "chunk_steps": 10, "log_every": 10, "evaluate_every": 10, "checkpoint_every": 10}
-        return make(tmp_path, task=mlp, **sources, **settings)
+        often = dict.fromkeys(("chunk_steps", "log_every", "evaluate_every", "checkpoint_every"), 10)
+        return make(tmp_path, source=point_source(5), eval_source=HELD_OUT, steps=60, global_batch_size=5, **often)
 
     trainer, path = start(), tmp_path / "warnings.jsonl"
     trainer.hooks.append(Crash(40))

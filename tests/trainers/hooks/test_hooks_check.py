@@ -5,11 +5,10 @@ import math
 import pytest
 import tensorflow as tf
 
-from core.data import digits
 from core.errors import ConfigurationError
 from tests.toys import point_source
 from tests.trainers.hooks.hooks_lab import Maker
-from tests.trainers.trainer_lab import make
+from tests.trainers.trainer_lab import HELD_OUT, make
 from trainers.hooks import Hook, LinearProbe, Quality, Reconstructions, SampleGrid, Translations
 from trainers.hooks.samples import make_sampler
 from trainers.settings import Settings
@@ -40,7 +39,7 @@ class Seen(Hook):
 @pytest.fixture(scope="module")
 def trainer(tmp_path_factory):
     """A trainer of a classifier, whose hooks each test replaces."""
-    return make(tmp_path_factory.mktemp("trainer"), eval_source=digits("test"))
+    return make(tmp_path_factory.mktemp("trainer"), eval_source=HELD_OUT)
 
 
 @pytest.mark.parametrize(
@@ -48,16 +47,13 @@ def trainer(tmp_path_factory):
     [
         (
             SampleGrid(),
-            "^`Trainer.hooks` holds a `SampleGrid`, which can't be called: `MlpClassifier` makes no samples: it needs",
+            "^`Trainer.hooks` holds a `SampleGrid`, which can't be called: `Small` makes no samples: it needs",
         ),
-        (Quality(judge=Unlabelled()), "`MlpClassifier` makes no samples"),
-        (Translations(), "`MlpClassifier` translates no images"),
-        (LinearProbe(), r"`LinearProbe` looks at features, but `MlpClassifier` has none.*features\(batch\)"),
-        (Reconstructions(), r"`MlpClassifier` reconstructs no images.*`reconstruct\(batch\)`"),
-        (
-            Quality(judge=print),
-            "`Quality.judge` is <built-in function print>, whose `samples` ",
-        ),
+        (Quality(judge=Unlabelled()), "`Small` makes no samples"),
+        (Translations(), "`Small` translates no images"),
+        (LinearProbe(), r"`LinearProbe` looks at features, but `Small` has none.*features\(batch\)"),
+        (Reconstructions(), r"`Small` reconstructs no images.*`reconstruct\(batch\)`"),
+        (Quality(judge=print), "`Quality.judge` is <built-in function print>, whose `samples` "),
     ],
     ids=lambda x: type(x).__name__ if isinstance(x, Hook) else None,
 )

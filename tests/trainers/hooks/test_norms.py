@@ -6,18 +6,18 @@ import tensorflow as tf
 
 from core.distribution import mesh, mirrored
 from core.errors import ConfigurationError
-from core.optimizers import adamw, chain, clip_by_global_norm, frozen, groups, sgd
+from core.optimizers import chain, clip_by_global_norm, frozen, groups, sgd
 from core.task import Update
 from models.classifiers.mlp import Mlp
 from tests.toys import Line, Pair, point_source
-from tests.trainers.hooks.hooks_lab import Deep, watched
-from tests.trainers.trainer_lab import hashes, make, train
+from tests.trainers.hooks.hooks_lab import watched
+from tests.trainers.trainer_lab import Deep, make
 from trainers.hooks import Norms
 from trainers.hooks.norms import unlikely
 
 
 class Clipped(Deep):
-    optimizer = chain(clip_by_global_norm(0.5), adamw(3e-3))
+    optimizer = chain(clip_by_global_norm(0.5), sgd(0.1, momentum=0.9))
 
 
 def size(*arrays):
@@ -27,15 +27,14 @@ def size(*arrays):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"microbatches": 2, "task": Clipped},
         {"strategy": mirrored(replicas=2)},
-        pytest.param({"microbatches": 2, "compile": True, "task": Clipped}, marks=pytest.mark.long),
+        pytest.param({"compile": True}, marks=pytest.mark.long),
         pytest.param({"strategy": mesh(batch=2, model=1)}, marks=pytest.mark.long),
     ],
-    ids=["one device", "two replicas", "compiled", "mesh"],
+    ids=["two replicas", "compiled", "mesh"],
 )
 def test_norms_are_those_of_the_next_update(tmp_path, settings):
-    file, _, values = watched(tmp_path, Norms(2), **settings)
+    file, _, values = watched(tmp_path, Norms(2), task=Clipped, microbatches=2, **settings)
     gradient_norms = {step: figures["gradient_norm"] for step, figures in file.of("train").items()}
     found = file.of("norms")
     assert list(found) == [2, 4, 6]
@@ -51,17 +50,6 @@ def test_norms_are_those_of_the_next_update(tmp_path, settings):
             assert found[step][f"update/{module}"] == pytest.approx(moved, rel=1e-3)
             of_gradients.append(np.float64(found[step][f"gradient/{module}"]))
         assert size(*of_gradients) == pytest.approx(gradient_norms[step + 1], rel=1e-4)
-
-
-def test_norms_change_nothing_of_a_run(tmp_path):
-    settings = {"task": Deep, "source": point_source(64), "global_batch_size": 8, "steps": 20}
-    plain = make(tmp_path, name="plain", **settings)
-    without = train(plain)
-    looked = make(tmp_path, name="looked", hooks=[Norms(10)], **settings)
-    lines = train(looked)
-    assert [step for step, split, _ in lines if split == "norms"] == [10, 20]
-    assert [line for line in lines if line[1] != "norms"] == without
-    assert hashes(looked) == hashes(plain)
 
 
 class PartlyFrozen(Pair):

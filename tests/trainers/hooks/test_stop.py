@@ -9,10 +9,9 @@ import tensorflow as tf
 from core.errors import ConfigurationError
 from core.telemetry import Telemetry
 from tests.commands import CONFIGS, run
-from tests.toys import Line, point_source
 from tests.trainers.command_lab import gin
 from tests.trainers.hooks.hooks_lab import Maker, Notes
-from tests.trainers.trainer_lab import Crash, hashes, make, newest, train
+from tests.trainers.trainer_lab import HELD_OUT, Crash, hashes, idle, make, newest, train
 from trainers.hooks import Hook, Quality
 
 
@@ -46,22 +45,18 @@ class Count(Hook):
         self.calls = state["calls"]
 
 
-class Held(Line):
-    """Can be evaluated."""
-
-    def evaluate(self, batch):
-        return self.loss(batch, None)
-
-
 def make_line(tmp_path, name="run", **settings):
-    settings = {"task": Held, "source": point_source(64), "global_batch_size": 4, **settings}
-    return make(tmp_path, name, **settings)
+    return make(tmp_path, name, **{"global_batch_size": 4, **settings})
+
+
+def make_idle(tmp_path, **settings):
+    return idle(make_line(tmp_path, **settings))
 
 
 # A checkpoint is due with the stop or not; so is a metric line.
 @pytest.mark.parametrize(("checkpoint_every", "log_every"), [(10, 10), (None, None)])
 def test_stop_is_followed_by_everything_that_ends_a_run(tmp_path, checkpoint_every, log_every):
-    settings = {"checkpoint_every": checkpoint_every, "log_every": log_every, "eval_source": point_source(seed=1)}
+    settings = {"checkpoint_every": checkpoint_every, "log_every": log_every, "eval_source": HELD_OUT}
     late = Count()
     trainer = make_line(tmp_path, hooks=[StopAt(10, at=30), late], steps=60, **settings)
     lines = train(trainer)
@@ -102,14 +97,14 @@ def test_stop_lasts_until_there_are_more_steps_or_other_hooks(tmp_path):
 
 
 def test_stop_at_the_last_step_changes_nothing(tmp_path):
-    trainer = make_line(tmp_path, hooks=[StopAt(20, at=40)], steps=40)
+    trainer = make_idle(tmp_path, hooks=[StopAt(20, at=40)], steps=40)
     train(trainer)
     assert (trainer.state.outcome, trainer.state.stopped) == ("finished", None)
 
 
 def test_workers_agree_on_a_stop(tmp_path):
     """The agreement is made to answer as it does where another worker has asked: after the hooks of step 20."""
-    trainer = make_line(tmp_path, steps=60, hooks=[Count(20)])
+    trainer = make_idle(tmp_path, steps=60, hooks=[Count(20)])
     asked = []
 
     def any_worker(flag):
@@ -129,14 +124,14 @@ def test_step_is_evaluated_once(tmp_path):
         def __call__(self, run):
             assert run.evaluate() == run.evaluate()
 
-    lines = train(make_line(tmp_path, hooks=[Look(20)], eval_source=point_source(seed=1), evaluate_every=10))
+    lines = train(make_idle(tmp_path, hooks=[Look(20)], eval_source=HELD_OUT, evaluate_every=10))
     assert [step for step, split, _ in lines if split == "eval"] == [10, 20, 30, 40]
 
 
 def test_state_of_hooks_survives_a_crash(tmp_path):
     def counting(crash=None):
         hooks = [Count(10), Count(20), Quiet(10)]
-        trainer = make_line(tmp_path, steps=60, checkpoint_every=20, hooks=hooks)
+        trainer = make_idle(tmp_path, steps=60, checkpoint_every=20, hooks=hooks)
         trainer.hooks += [Crash(crash)] if crash else []
         return trainer, hooks
 
@@ -167,7 +162,7 @@ def test_state_of_hooks_that_no_checkpoint_can_hold_is_refused(tmp_path):
 
     text = r"`state\(\)` of the hook `Array` returns .* which no checkpoint can hold .*`\.tolist\(\)`"
     with pytest.raises(ConfigurationError, match=text):
-        train(make_line(tmp_path, hooks=[Array()]))
+        train(make_idle(tmp_path, hooks=[Array()]))
 
 
 class Judge:
@@ -184,7 +179,7 @@ def test_collapse_is_seen_twice_in_a_row_across_a_crash(tmp_path):
 
     def start():
         hooks = [Quality(10, judge=Judge())]
-        return make_line(tmp_path, task=Maker, steps=30, checkpoint_every=10, hooks=hooks)
+        return make_idle(tmp_path, task=Maker, steps=30, checkpoint_every=10, hooks=hooks)
 
     trainer = start()
     trainer.hooks.append(Crash(10))
