@@ -9,6 +9,7 @@ from pathlib import Path
 import gin
 import pytest
 
+from tests import memory
 from tests.commands import let_children_hear
 from tests.notes import Notes
 
@@ -57,6 +58,13 @@ def pytest_collection_finish():
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 10, 10)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item, nextitem):
+    """Has no file of tests pay for the memory of those before it."""
+    if nextitem is None or nextitem.path != item.path:
+        memory.release()
 
 
 LEFT_OUT = pytest.StashKey[int]()
