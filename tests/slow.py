@@ -111,10 +111,6 @@ _BY_FILE = {
         TRACES,
         "test_stream_resumes_past_bad_steps_and_ends_the_same_if_killed",
     ),
-    "tests/trainers/test_importing.py": (
-        PROCESS,
-        "test_left_out_modules_come_when_they_are_asked_for_and_no_step_asks",
-    ),
     "tests/trainers/test_meshes.py": (
         TRACES,
         "test_run_on_a_mesh_has_the_metrics_of_one_device",
@@ -137,10 +133,6 @@ _BY_FILE = {
     "tests/trainers/test_refused_by_xla.py": (
         COMPILED,
         "test_auto_leaves_xla_out_if_it_cannot_compile_the_task_any_more_and_names_the_line",
-    ),
-    "tests/trainers/test_resume.py": (
-        PROCESS,
-        "test_sigterm_saves_and_asks_to_be_run_again",
     ),
     "tests/trainers/test_same_numbers.py": (
         COMPILED,

@@ -14,7 +14,7 @@ import trainers
 from core.data import Stream, digits
 from core.distribution import mesh, mirrored
 from core.errors import ConfigurationError, PreemptedError
-from core.optimizers import adamw, warmup_cosine
+from core.optimizers import sgd, warmup_cosine
 from core.weights import checkpoint
 from models.classifiers.mlp import MlpClassifier
 from tests.commands import CONFIGS, run
@@ -25,13 +25,14 @@ from trainers.python_identity import described
 from trainers.runs.read import read_run
 
 FLAGS = [f"--gin_file={CONFIGS / 'digits_mlp.gin'}", "--workdir=command"]
-FLAGS += ["--gin_param=MlpClassifier.sizes = [64, 10]"]
+FLAGS += [f"--gin_param=MlpClassifier.{x}" for x in ("sizes = [64, 10]", "optimizer = @sgd()")]
+FLAGS += [f"--gin_param=sgd.{x}" for x in ("learning_rate = @warmup_cosine()", "momentum = 0.9")]
 FLAGS += [f"--gin_param=Trainer.{x}" for x in ("steps = 20", "log_every = 10", "evaluate_every = 10")]
 
 
 def mlp(rng, dropout=0.0, peak_rate=3e-3):
     rate = warmup_cosine(peak_rate, warmup_steps=100, total_steps=3000)
-    return MlpClassifier(rng=rng, sizes=[64, 10], dropout=dropout, optimizer=adamw(rate))
+    return MlpClassifier(rng=rng, sizes=[64, 10], dropout=dropout, optimizer=sgd(rate, momentum=0.9))
 
 
 def experiment(task=mlp, **changed):

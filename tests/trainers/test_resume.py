@@ -3,14 +3,12 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
 
 from core import checkpoint
-from tests.commands import CONFIGS, environment, run
+from tests.commands import CONFIGS, fork_server, run
 from tests.trainers.resume_lab import manifest_of, outcome
 from trainers.modes import resume_check
 
@@ -46,23 +44,20 @@ def test_killed_twice_and_started_again(whole, tmp_path):
 
 
 def test_sigterm_saves_and_asks_to_be_run_again(tmp_path):
+    streams = [tmp_path / name for name in ("stdout", "stderr")]
+    for path in streams:
+        path.touch()
     flags = (*FLAGS, "--gin_param=Trainer.steps = 1000000", "--workdir=stopped")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "trainers.main", LINEAR, *flags],
-        cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    metrics = tmp_path / "stopped" / "metrics.jsonl"
-    deadline = time.monotonic() + 120
+    pid = fork_server().begin(LINEAR, *flags, cwd=tmp_path, stdout=str(streams[0]), stderr=str(streams[1]))
+    metrics, deadline = tmp_path / "stopped" / "metrics.jsonl", time.monotonic() + 120
     while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:
         time.sleep(0.1)
-    os.kill(process.pid, signal.SIGTERM)
-    _, stderr = process.communicate(timeout=60)
-    assert process.returncode == 75, stderr
-    assert "SIGTERM" in stderr
+    os.kill(pid, signal.SIGTERM)
+    assert fork_server().answer(60) == 75
+    assert "SIGTERM" in streams[1].read_text()
     result = json.loads((tmp_path / "stopped" / "result.json").read_text())
     assert result["exit_code"] == 75
-    newest = checkpoint.newest(tmp_path / "stopped" / "checkpoints", warn=print)
-    assert newest.step == result["step"]
+    assert checkpoint.newest(tmp_path / "stopped" / "checkpoints", warn=print).step == result["step"]
 
 
 STOPS = """

@@ -41,7 +41,8 @@ class Regression(Task):
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "weighted"), [(adam(0.01), True), (sgd(0.1, momentum=0.9, nesterov=True), False)]
+    ("optimizer", "weighted"),
+    [(adam(0.01), True), pytest.param(sgd(0.1, momentum=0.9, nesterov=True), False, marks=pytest.mark.long)],
 )
 def test_microbatches_equal_one_batch(optimizer, weighted):
     results = []

@@ -45,16 +45,61 @@ def train(workdir):
     return f"$python -m trainers.main '{LINEAR}' {' '.join(f'{flag!r}' for flag in SHORT)} --workdir={workdir}"
 
 
-def test_closed_streams_end_up_in_no_file(tmp_path):
-    done = shell(f"{train('closed')} <&- >&- 2>&-", cwd=tmp_path)
-    assert done.returncode == 0
-    workdir = tmp_path / "closed"
+PEEK = """
+import json
+import pathlib
+import sys
+import gin
+from trainers.hooks import Hook
+
+API = "tensorflow._api.v2"
+LEFT_OUT = ["keras", f"{API}.compat.v1", f"{API}.compat.v2", f"{API}.lite", "jax"]
+
+def there(names):
+    return [name for name in names if sys.modules.get(name)]
+
+FOUND = {"imported": there(LEFT_OUT)}
+
+@gin.configurable
+class Peek(Hook):
+    def __call__(self, run):
+        FOUND["asked for by a step"] = there(set(LEFT_OUT) - {f"{API}.compat.v2"})
+        import tensorflow as tf
+        import tensorflow.lite.python.convert_phase  # which imports a package of the published one's name
+        assert tf.lite.TFLiteConverter and "Optimize" in dir(tf.lite)
+        assert tf.compat.v1.get_default_graph and tf.compat.v2.Variable is tf.Variable and len(dir(tf.compat.v1)) > 600
+        assert not hasattr(tf.lite, "nothing")
+        places = [place for place in tf.__path__ if place and "keras" in place]
+        assert len(places) == 2, tf.__path__
+        pathlib.Path("found.json").write_text(json.dumps(FOUND))
+"""
+
+
+@pytest.fixture(scope="module")
+def closed(tmp_path_factory):
+    """Returns the folder of a run whose process has no streams, and whose network convolutions and dropout."""
+    folder = tmp_path_factory.mktemp("closed")
+    (folder / "peek.py").write_text(PEEK)
+    bound = ["import peek", "Trainer.hooks = [@Peek()]", "Peek.every = 2", "ConvNetClassifier.channels = [2]"]
+    bound += [f"Trainer.{each} = 2" for each in ("steps", "log_every", "evaluate_every", "checkpoint_every")]
+    flags = " ".join(f"--gin_param='{text}'" for text in bound)
+    command = f"$python -m trainers.main --gin_file='{CONFIGS / 'digits_convnet.gin'}' {flags} --workdir=closed"
+    assert shell(f"{command} <&- >&- 2>&-", cwd=folder, PYTHONPATH="").returncode == 0
+    return folder
+
+
+def test_closed_streams_end_up_in_no_file(closed):
+    workdir = closed / "closed"
     assert json.loads((workdir / "result.json").read_text())["exit_code"] == 0
     for line in (workdir / "metrics.jsonl").read_text().splitlines():
         assert "step" in json.loads(line)
     assert (workdir / ".lock").read_bytes() == b""
     assert b"loss" not in (workdir / "native_stderr.log").read_bytes()
-    assert (workdir / "checkpoints" / "step-000000020" / "manifest.json").exists()
+    assert (workdir / "checkpoints" / "step-000000002" / "manifest.json").exists()
+
+
+def test_left_out_modules_come_when_they_are_asked_for_and_no_step_asks(closed):
+    assert json.loads((closed / "found.json").read_text()) == {"imported": [], "asked for by a step": []}
 
 
 def test_a_reader_that_leaves_changes_nothing(folder):

@@ -24,10 +24,15 @@ def test_grid_shows_each_image_in_its_place():
     assert np.all(grid[1:5, 1:5] == 0)
 
 
-def test_quality_of_real_digits_is_that_of_real_digits():
-    source = digits("train")
-    chosen = source.gather(tf.constant(np.random.RandomState(0).permutation(len(source))[:898], tf.int64))
-    figures = DigitQuality()(2.0 * chosen["image"] - 1.0, chosen["label"])
+@pytest.fixture(scope="module")
+def some():
+    """Returns real digits and labels."""
+    chosen = digits("train").gather(tf.constant(np.random.RandomState(0).permutation(1437)[:898], tf.int64))
+    return 2.0 * chosen["image"] - 1.0, chosen["label"]
+
+
+def test_quality_of_real_digits_is_that_of_real_digits(some):
+    figures = DigitQuality()(*some)
     assert 0.5 < figures["frechet_ratio"] < 1.5
     assert figures["coverage"] == 10
     assert figures["label_accuracy"] > 0.97
@@ -42,10 +47,9 @@ def test_quality_of_one_digit_repeated_is_a_collapse():
     assert figures["diversity"] < 0.01
 
 
-def test_quality_of_larger_coloured_digits_is_that_of_digits_as_large():
-    some = digits("train").gather(tf.constant(np.random.RandomState(0).permutation(1437)[:898], tf.int64))
-    large = tf.repeat(tf.image.resize(2.0 * some["image"] - 1.0, [32, 32]), 3, 3)
-    figures = DigitQuality()(large, some["label"])
+def test_quality_of_larger_coloured_digits_is_that_of_digits_as_large(some):
+    large = tf.repeat(tf.image.resize(some[0], [32, 32]), 3, 3)
+    figures = DigitQuality()(large, some[1])
     assert 0.5 < figures["frechet_ratio"] < 1.5
     assert figures["label_accuracy"] > 0.9
 
@@ -71,7 +75,8 @@ class Negative(Maker):
 
 
 def test_samples_and_reconstructions_are_written_while_training(tmp_path):
-    settings = {"task": Negative, "eval_source": digits("test"), "steps": 4, "chunk_steps": 2, "log_every": None}
+    settings = {"task": Negative, "source": digits("train"), "eval_source": digits("test")}
+    settings |= {"steps": 4, "chunk_steps": 2, "log_every": None}
     train(make(tmp_path, hooks=[SampleGrid(2), Reconstructions(2, count=5)], **settings))
     written = {path.name for path in (tmp_path / "run" / "samples").glob("*.png")}
     assert written == {f"{kind}-00000000{step}.png" for kind in ("step", "reconstructed") for step in (2, 4)}

@@ -54,11 +54,11 @@ def make_idle(tmp_path, **settings):
 
 
 # A checkpoint is due with the stop or not; so is a metric line.
-@pytest.mark.parametrize(("checkpoint_every", "log_every"), [(10, 10), (None, None)])
-def test_stop_is_followed_by_everything_that_ends_a_run(tmp_path, checkpoint_every, log_every):
-    settings = {"checkpoint_every": checkpoint_every, "log_every": log_every, "eval_source": HELD_OUT}
-    late = Count()
-    trainer = make_line(tmp_path, hooks=[StopAt(10, at=30), late], steps=60, **settings)
+@pytest.mark.parametrize("every", [10, None])
+def test_stop_is_followed_by_everything_that_ends_a_run(tmp_path, every):
+    settings = {"checkpoint_every": every, "log_every": every, "eval_source": HELD_OUT}
+    late, make_run = Count(), make_line if every else make_idle
+    trainer = make_run(tmp_path, hooks=[StopAt(10, at=30), late], steps=60, **settings)
     lines = train(trainer)
     assert (trainer.step, late.calls) == (30, 1)
     assert [(step, split) for step, split, _ in lines if step == 30] == [(30, "train"), (30, "eval")]
@@ -67,7 +67,7 @@ def test_stop_is_followed_by_everything_that_ends_a_run(tmp_path, checkpoint_eve
     assert manifest.extra["stop"] == {"reason": "30 is enough", "steps": 60, "hooks": ["StopAt", "Count"]}
     assert trainer.state.outcome == "stopped at step 30: 30 is enough"
     # It is the checkpoint of a run that was to have thirty steps.
-    planned = make_line(tmp_path, "planned", steps=30, **settings)
+    planned = make_run(tmp_path, name="planned", steps=30, **settings)
     assert train(planned) == lines
     assert hashes(planned) == hashes(trainer)
     assert "stop" not in newest(planned).extra

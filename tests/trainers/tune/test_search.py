@@ -23,6 +23,12 @@ CASE = Case(SETTINGS, 50, 4096, 1, False, ["net"], [], {"net": EVERY_REPLICA}, {
 MADE = {}  # settings by what they say: each is checked once
 
 
+@pytest.fixture(autouse=True)
+def _remembering(monkeypatch):
+    """These trials hold nothing, and a whole collection of what a test runner holds is long."""
+    monkeypatch.setattr("trainers.tune.search.forget", lambda: None)
+
+
 class Machine:
     """A machine with a clock of its own, on which a step takes what its settings say, times a factor of the moment."""
 
