@@ -133,6 +133,7 @@ class _Unwritten(Optimizer):
 
     def __init__(self, parameters: Mapping[str, tf.Variable]):
         self.parameters = dict(parameters)
+        self.averaged_statistics = {}
 
     def apply(self, gradients: Any, **_: Any) -> None:
         """Leaves every variable as it is."""
