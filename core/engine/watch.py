@@ -32,6 +32,7 @@ class MeasuredUpdate(Optimizer):
     def __init__(self, optimizer: Optimizer):
         self.transform, self.parameters = optimizer.transform, optimizer.parameters
         self.step, self.slots = optimizer.step, optimizer.slots
+        self.averaged_statistics = {}  # none is moved
         self.modules: dict[str, list[str]] = {}
         for path in self.parameters:
             self.modules.setdefault(path.rpartition("/")[0] or path, []).append(path)
