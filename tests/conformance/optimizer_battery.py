@@ -35,7 +35,7 @@ class Row:
     case: str = ""
     tolerance: float = 1e-6
     xla_tolerance: float = 1e-6  # between the rule compiled and not
-    steps: int = 14  # that a test takes; more if the rule does something later
+    steps: int = 8  # that a test takes; more if the rule does something later
     reason: str = ""  # for another tolerance, or for what differs from the paper
 
     @property

@@ -1,5 +1,6 @@
 """Layers, losses and metrics where inputs are extreme, against their definition in float64."""
 
+import functools
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -25,13 +26,24 @@ def gap(found: tf.Tensor, expected: tf.Tensor) -> float:
     return battery.distance(np.where(same, 0.0, found), np.where(same, 0.0, expected))
 
 
+@functools.cache
+def compiled_outputs() -> dict[str, list[tf.Tensor]]:
+    """The outputs of all rows by one program of XLA."""
+    parts = {row.id: (row, row.make(RNG), row.example()) for row in EXTREME_ROWS}
+
+    @tf.function(jit_compile=True, autograph=False)
+    def outputs(inputs: dict[str, list[tf.Tensor]]) -> dict[str, list[tf.Tensor]]:
+        return {key: battery.outputs(row.call, part, inputs[key]) for key, (row, part, _) in parts.items()}
+
+    return outputs({key: example for key, (*_, example) in parts.items()})
+
+
 @every_row
 def test_outputs_and_gradients_are_those_of_float64(row: Row) -> None:
     narrow, wide = row.make(RNG), battery.in_float64(row.make(RNG))
     expected = tf.nest.flatten(row.peer(narrow, *row.inputs(np.random.default_rng(5), battery.ROWS)))
     ys, gradients = battery.value_and_gradients(row, narrow, row.example())
-    compiled = tf.function(lambda *xs: battery.outputs(row.call, narrow, xs), jit_compile=True, autograph=False)
-    for found in (ys, compiled(*row.example())):
+    for found in (ys, compiled_outputs()[row.id]):
         for y, z in zip(found, expected, strict=True):
             assert gap(y, z) <= row.tolerance
     exact = battery.value_and_gradients(row, wide, row.example(dtype=tf.float64))[1]
@@ -82,56 +94,52 @@ def real_side(logits: Any, labels: Any) -> tf.Tensor:
     return adversarial.non_saturating().discriminator(logits, -100.0 * tf.ones_like(logits))
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize(
-    ("loss", "z", "labels", "definition"),
-    [
-        (losses.softmax_cross_entropy, LOGITS, LABELS, cross_entropy),
-        (losses.kl_divergence, LOGITS, LABELS, divergence),
-        (losses.sigmoid_cross_entropy, SCORES, ANSWERS, binary),
-        (partial(losses.focal, gamma=0.0), SCORES, ANSWERS, binary),
-        (partial(losses.focal, gamma=0.0, alpha=1.0), SCORES, ANSWERS, positives),
-        (real_side, SCORES, np.ones_like(SCORES), binary),
-    ],
-    ids=["softmax", "kl", "sigmoid", "focal", "focal of positives", "non_saturating"],
-)
-def test_an_infinite_logit_costs_nothing_where_its_label_is_zero(
-    loss: Callable[..., tf.Tensor], z: np.ndarray, labels: np.ndarray, definition: Callable[..., Any], compiled: bool
-) -> None:
-    def value_and_gradient(logits: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        with tf.GradientTape() as tape:
-            tape.watch(logits)
-            value = loss(logits, tf.constant(labels, tf.float32))
-        return value, tape.gradient(value, logits)
+Case = tuple[Callable[..., tf.Tensor], Any, Any]  # a loss, logits and labels
 
-    call = tf.function(value_and_gradient, jit_compile=True, autograph=False) if compiled else value_and_gradient
-    for found, expected in zip(call(tf.constant(z, tf.float32)), definition(z, labels), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
+
+def values_and_gradients(cases: dict[str, Case], compiled: bool) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
+    """Of each case, by one program if they are compiled."""
+
+    def call(all_logits: dict[str, tf.Tensor]) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
+        found = {}
+        for name, logits in all_logits.items():
+            with tf.GradientTape() as tape:
+                tape.watch(logits)
+                value = cases[name][0](logits, tf.constant(cases[name][2], tf.float32))
+            found[name] = value, tape.gradient(value, logits)
+        return found
+
+    call = tf.function(call, jit_compile=True, autograph=False) if compiled else call
+    return call({name: tf.constant(logits, tf.float32) for name, (_, logits, _) in cases.items()})
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize(
-    ("loss", "bad", "label"),
-    [
-        (losses.softmax_cross_entropy, [[np.nan, 1.0]], [[0.0, 0.0]]),
-        (losses.kl_divergence, [[np.nan, 1.0]], [[0.0, 0.0]]),
-        (losses.sigmoid_cross_entropy, [np.nan], [0.0]),
-        (partial(losses.focal, alpha=1.0), [np.nan], [0.0]),
-        (real_side, [np.nan], [1.0]),
-    ],
-    ids=["softmax", "kl", "sigmoid", "focal of positives", "non_saturating"],
-)
-def test_a_logit_that_is_not_a_number_is_seen_where_its_label_is_zero(
-    loss: Callable[..., tf.Tensor], bad: list[Any], label: list[Any], compiled: bool
-) -> None:
-    def value_and_gradient(logits: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        with tf.GradientTape() as tape:
-            tape.watch(logits)
-            value = loss(logits, tf.constant(label))
-        return value, tape.gradient(value, logits)
+def test_an_infinite_logit_costs_nothing_where_its_label_is_zero(compiled: bool) -> None:
+    cases: dict[str, Case] = {
+        "softmax": (losses.softmax_cross_entropy, LOGITS, LABELS),
+        "kl": (losses.kl_divergence, LOGITS, LABELS),
+        "sigmoid": (losses.sigmoid_cross_entropy, SCORES, ANSWERS),
+        "focal": (partial(losses.focal, gamma=0.0), SCORES, ANSWERS),
+        "focal of positives": (partial(losses.focal, gamma=0.0, alpha=1.0), SCORES, ANSWERS),
+        "non_saturating": (real_side, SCORES, np.ones_like(SCORES)),
+    }
+    definitions = {"softmax": cross_entropy, "kl": divergence, "focal of positives": positives}
+    for name, both in values_and_gradients(cases, compiled).items():
+        for found, expected in zip(both, definitions.get(name, binary)(*cases[name][1:]), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7, err_msg=name)
 
-    call = tf.function(value_and_gradient, jit_compile=True, autograph=False) if compiled else value_and_gradient
-    assert all(np.all(np.isnan(x)) for x in call(tf.constant(bad)))
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_logit_that_is_not_a_number_is_seen_where_its_label_is_zero(compiled: bool) -> None:
+    cases: dict[str, Case] = {
+        "softmax": (losses.softmax_cross_entropy, [[np.nan, 1.0]], [[0.0, 0.0]]),
+        "kl": (losses.kl_divergence, [[np.nan, 1.0]], [[0.0, 0.0]]),
+        "sigmoid": (losses.sigmoid_cross_entropy, [np.nan], [0.0]),
+        "focal of positives": (partial(losses.focal, alpha=1.0), [np.nan], [0.0]),
+        "non_saturating": (real_side, [np.nan], [1.0]),
+    }
+    for name, both in values_and_gradients(cases, compiled).items():
+        assert all(np.all(np.isnan(x)) for x in both), name
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

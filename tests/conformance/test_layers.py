@@ -37,19 +37,10 @@ def test_agrees_with_its_peer(row: Row) -> None:
 
 
 @every_row
-def test_gradients_agree_with_finite_differences(row: Row) -> None:
-    battery.check_first_derivatives(battery.Slope(row))
-
-
-@pytest.mark.long  # a penalty inside a network is the stricter check of the same derivatives
-@every_row
-def test_second_derivatives_agree_with_finite_differences(row: Row) -> None:
-    battery.check_second_derivatives(battery.Slope(row))
-
-
-@every_row
-def test_gradient_penalty_is_whole_inside_a_network(row: Row) -> None:
-    assert battery.penalty_is_off_by(battery.Slope(row)) <= 10.0 * row.precision
+def test_gradients_agree_with_finite_differences_and_a_penalty_is_whole(row: Row) -> None:
+    slope = battery.Slope(row)
+    battery.check_first_derivatives(slope)
+    assert battery.penalty_is_off_by(slope) <= 10.0 * row.precision
 
 
 def test_only_embedding_reads_no_floats() -> None:
@@ -75,12 +66,16 @@ def test_computes_in_its_inputs_dtype_from_float32_variables(row: Row) -> None:
 def test_eager_and_graph_agree_for_any_number_of_rows(row: Row) -> None:
     part = row.make(RNG)
     graph = battery.as_function(row, part, compiled=False)
+    shapes: list[Any] = []
     for rows in (ROWS, 1, 0):
-        eager = tf.nest.flatten(battery.value_and_gradients(row, part, row.example(rows)))
-        for a, b in zip(eager, tf.nest.flatten(graph(*row.example(rows))), strict=True):
+        ys, gradients = battery.value_and_gradients(row, part, row.example(rows))
+        for a, b in zip([*ys, *gradients], tf.nest.flatten(graph(*row.example(rows))), strict=True):
             # The same kernels; a graph may order a sum of gradients in another way.
             assert battery.distance(b, a) <= 1e-5
             assert np.isfinite(a).all()
+        shapes.append([y.shape[1:] for y in ys])
+    assert shapes[2] == shapes[1]  # those of no rows, whose gradients are zero
+    assert not any(np.any(gradient) for gradient in gradients)
     assert graph.experimental_get_tracing_count() == 1
 
 
@@ -95,12 +90,9 @@ def test_eager_and_xla_agree(row: Row) -> None:
         assert battery.distance(b, a) <= 3e-5
 
 
-# A graph of any number of rows is compared with eager calls above; those here are of no rows, and derived twice.
-IN_GRAPHS = [pytest.param(mode, marks=pytest.mark.long) for mode in ("graph", "xla")]
-
-
+@pytest.mark.long  # a graph of any number of rows, none among them, is compared with eager calls above
 @first_rows
-@pytest.mark.parametrize("mode", ["eager", *IN_GRAPHS])
+@pytest.mark.parametrize("mode", ["eager", "graph", "xla"])  # derived twice
 def test_no_rows_have_the_shapes_of_one_and_gradients_of_zero(row: Row, mode: str) -> None:
     part, none = row.make(RNG), row.example(0)
     shapes = [[0, *y.shape[1:]] for y in battery.outputs(row.call, part, row.example(1))]

@@ -36,19 +36,10 @@ def test_agrees_with_its_peer(row: Row) -> None:
 
 
 @every_loss
-def test_gradients_agree_with_finite_differences(row: Row) -> None:
-    battery.check_first_derivatives(battery.Slope(row))
-
-
-@pytest.mark.long  # a penalty inside a network is the stricter check of the same derivatives
-@every_loss
-def test_second_derivatives_agree_with_finite_differences(row: Row) -> None:
-    battery.check_second_derivatives(battery.Slope(row))
-
-
-@every_loss
-def test_gradient_penalty_is_whole_inside_a_network(row: Row) -> None:
-    assert battery.penalty_is_off_by(battery.Slope(row)) <= 20.0 * row.precision
+def test_gradients_agree_with_finite_differences_and_a_penalty_is_whole(row: Row) -> None:
+    slope = battery.Slope(row)
+    battery.check_first_derivatives(slope)
+    assert battery.penalty_is_off_by(slope) <= 20.0 * row.precision
 
 
 @first_rows

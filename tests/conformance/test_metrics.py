@@ -123,11 +123,13 @@ def test_states_of_parts_add_up_to_that_of_the_whole(row: MetricRow, seed: int, 
 def test_state_is_carried_by_a_loop_and_read_in_a_graph(row: MetricRow) -> None:
     inputs = example(row)
 
-    @tf.function
+    def add(i: tf.Tensor, state: Any) -> tuple[tf.Tensor, Any]:
+        return i + 1, metrics.merge(state, made(row, [x[10 * i : 10 * i + 10] for x in inputs]))
+
+    @tf.function(autograph=False)
     def accumulate() -> tuple[Any, Any]:
-        state = tf.nest.map_structure(tf.zeros_like, made(row, inputs))
-        for i in tf.range(3):
-            state = metrics.merge(state, made(row, [x[10 * i : 10 * i + 10] for x in inputs]))
+        empty = tf.nest.map_structure(tf.zeros_like, made(row, inputs))
+        state = tf.while_loop(lambda i, _: i < 3, add, (0, empty))[1]
         return state, state.result()
 
     state, result = accumulate()

@@ -50,35 +50,23 @@ def test_decay_next_to_one_holds_for_a_million_updates() -> None:
         np.testing.assert_allclose(rates, 0.1 * np.float64(rate) ** counts, rtol=1e-6, atol=1e-37)
 
 
-@pytest.mark.parametrize(
-    ("make", "begin", "end"),
-    [
-        (lambda n: ours.linear(0.1, 0.03, steps=n), 0.1, 0.03),
-        (lambda n: ours.polynomial(0.1, steps=n, power=0.5), 0.1, 0.0),
-        (lambda n: ours.polynomial(0.1, 0.03, steps=n, power=0.1), 0.1, 0.03),
-        (lambda n: ours.polynomial(1, steps=n, power=3), 1.0, 0.0),
-        (lambda n: ours.cosine(0.1, 0.03, steps=n), 0.1, 0.03),
-        (
-            lambda n: ours.warmup_cosine(0.3, warmup_steps=3, total_steps=n, initial_rate=0.1, final_rate=0.03),
-            0.1,
-            0.03,
-        ),
-        (
-            lambda n: ours.warmup_stable_decay(
-                0.3, warmup_steps=2, decay_steps=n - 4, total_steps=n, initial_rate=0.1, final_rate=0.03
-            ),
-            0.1,
-            0.03,
-        ),
-        (lambda n: ours.one_cycle(2.5, total_steps=n, final_divisor=1e5), 0.1, 1e-6),
-    ],
-    ids=["linear", "root", "low power", "cube", "cosine", "warmup_cosine", "warmup_stable_decay", "one_cycle"],
-)
-def test_schedule_begins_and_ends_exactly_at_its_rates(
-    make: Callable[[int], Schedule], begin: float, end: float
-) -> None:
-    for first, last, later in all_values(*((make(n), [0, n, 10 * n]) for n in STEPS)):
-        assert (first, last, later) == (np.float32(begin), np.float32(end), np.float32(end))
+AROUND = {"initial_rate": 0.1, "final_rate": 0.03}
+ENDS: list[tuple[Callable[[int], Schedule], float, float]] = [  # of so many steps, with the first rate and the last
+    (lambda n: ours.linear(0.1, 0.03, steps=n), 0.1, 0.03),
+    (lambda n: ours.polynomial(0.1, steps=n, power=0.5), 0.1, 0.0),
+    (lambda n: ours.polynomial(0.1, 0.03, steps=n, power=0.1), 0.1, 0.03),
+    (lambda n: ours.polynomial(1, steps=n, power=3), 1.0, 0.0),
+    (lambda n: ours.cosine(0.1, 0.03, steps=n), 0.1, 0.03),
+    (lambda n: ours.warmup_cosine(0.3, warmup_steps=3, total_steps=n, **AROUND), 0.1, 0.03),
+    (lambda n: ours.warmup_stable_decay(0.3, warmup_steps=2, decay_steps=n - 4, total_steps=n, **AROUND), 0.1, 0.03),
+    (lambda n: ours.one_cycle(2.5, total_steps=n, final_divisor=1e5), 0.1, 1e-6),
+]
+
+
+def test_schedule_begins_and_ends_exactly_at_its_rates() -> None:
+    asked = [(make(n), [0, n, 10 * n]) for make, *_ in ENDS for n in STEPS]
+    expected = [(begin, end, end) for _, begin, end in ENDS for _ in STEPS]
+    np.testing.assert_array_equal(all_values(*asked), np.float32(expected))
 
 
 def test_polynomial_near_its_end_keeps_its_digits() -> None:

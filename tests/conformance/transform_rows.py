@@ -75,5 +75,5 @@ TRANSFORMS = (
         "parameters, step"),
     Row("polyak", lambda: chain(ours.sgd(0.1), ours.polyak(start=10)),
         lambda: average_of_weights(numpy_average(10), traced=False), "NumPy, float64", "Polyak and Juditsky (1992)",
-        "parameters, step"),
+        "parameters, step", steps=14),
 )  # fmt: skip
