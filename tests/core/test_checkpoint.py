@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import subprocess
-import sys
 
 import pytest
 import tensorflow as tf
@@ -12,6 +10,7 @@ from checkpoint_lab import DATA, INDEX, model, names, newest, save, values
 from core import checkpoint
 from core.errors import CheckpointError
 from core.testing import on_virtual_cpus
+from tests.commands import fork_server
 from tests.core.telemetry.test_full_disk import most
 
 # --- There and back --------------------------------------------------------------------------------------------------
@@ -194,7 +193,7 @@ def sha(value):
     return hashlib.sha256(struct.pack("<i", value)).hexdigest()
 
 def in_child(work):
-    # This process never runs a TensorFlow op, so its children may.
+    # This process, a fork itself, never runs a TensorFlow op, so its children may.
     if pid := os.fork():
         return pid
     work()
@@ -214,7 +213,7 @@ def die_before_call(number):
     for name in ("mkdir", "fsync", "rename", "rmdir", "unlink"):
         setattr(os, name, deadly(getattr(os, name)))
 
-root = Path(sys.argv[1])
+root = Path.cwd()
 
 def prepare():
     save(root / "before", 1, 10, keep=2)
@@ -262,6 +261,6 @@ for seed in range(2):
 
 
 def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path):
-    command = [sys.executable, "-c", KILLS, str(tmp_path)]  # a process that runs no op of TensorFlow before it forks
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    (tmp_path / "kills.py").write_text(KILLS)
+    done = fork_server().run(command="kills", cwd=tmp_path, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -16,6 +16,7 @@ from core.random import Rng
 from core.task import Loss, Statistics, Task, Update
 from core.testing import Run, assemble, on_virtual_cpus
 from tests.commands import CHECKOUT
+from tests.conformance.in_numpy import in_numpy
 
 RNG = Rng.from_seed(0)
 X = tf.constant(np.random.RandomState(0).randn(4, 3), tf.float32)
@@ -174,7 +175,7 @@ def maml_in_jax(parameters, batch, inner_steps, inner_rate):
             p = jax.tree.map(lambda w, g: w - inner_rate * g, p, jax.grad(error)(p, row["x"], row["y"]))
         return error(p, row["query_x"], row["query_y"])
 
-    return jax.jit(jax.value_and_grad(lambda p: jnp.mean(jax.vmap(lambda row: one(p, row))(batch))))(parameters)
+    return in_numpy(jax.value_and_grad(lambda p: jnp.mean(jax.vmap(lambda row: one(p, row))(batch))))(parameters)
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def on_mesh(fn, axes):
     return [whole(value) for value in traced(x)]
 
 
-@pytest.mark.parametrize("axes", [("batch", "model"), ("batch", "-")])
+@pytest.mark.parametrize("axes", [("batch", "model"), pytest.param(("batch", "-"), marks=pytest.mark.long)])
 def test_operations_that_pass_are_right(axes):
     """Traces all of them in one function, which is much cheaper than one function each."""
     expected = {name: with_gradient(fn)(tf.constant(X)) for name, fn in RIGHT.items()}

@@ -58,19 +58,14 @@ def told(batch, rng):
 
 @pytest.mark.parametrize("compile", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_all_phases_are_told_the_same_on_any_replicas_and_microbatches(compile):
-    expected = Run(assemble(Annealed, on_virtual_cpus(1)), BATCH, steps=STEPS).train(STEPS)
     run = Run(assemble(Annealed, on_virtual_cpus(2)), BATCH, microbatches=2, steps=STEPS, compile=compile)
-    found = run.train(STEPS)
-    steps = np.arange(STEPS)
+    figures, steps = run.train(STEPS).figures, np.arange(STEPS)
     done = np.float32(steps / STEPS)
-    for outcome in (expected, found):
-        for name in ("d/at", "g/at", "g/seen"):
-            np.testing.assert_array_equal(outcome.figures[name], steps)
-        for name in ("d/done", "g/done"):
-            np.testing.assert_array_equal(outcome.figures[name], done)
-        np.testing.assert_array_equal(outcome.figures["g/before"], [-1.0, *done[:-1]])
-    for path, value in expected.variables.items():
-        np.testing.assert_allclose(found.variables[path], value, rtol=1e-5, atol=1e-5, err_msg=path)
+    for name in ("d/at", "g/at", "g/seen"):
+        np.testing.assert_array_equal(figures[name], steps)
+    for name in ("d/done", "g/done"):
+        np.testing.assert_array_equal(figures[name], done)
+    np.testing.assert_array_equal(figures["g/before"], [-1.0, *done[:-1]])
 
 
 def test_a_run_of_unknown_length_has_no_progress():

@@ -125,10 +125,15 @@ class Mixing(Pair):
         return {"fake": fake - sums.total / sums.count}
 
 
-def test_a_way_through_what_mixes_rows_is_right_or_refused():
-    one_device = type("OnOneDevice", (Mixing,), {"placement": ONE_DEVICE})
-    assert_same(train(Mixing, REAL, 2, 1), train(Mixing, REAL, 1, 1))
-    assert_same(train(one_device, REAL, 2, 2), train(Mixing, REAL, 1, 2))
+@pytest.mark.parametrize(
+    ("placement", "microbatches"), [(EVERY_REPLICA, 1), pytest.param(ONE_DEVICE, 2, marks=pytest.mark.long)]
+)
+def test_a_way_through_what_mixes_rows_is_right(placement, microbatches):
+    placed = type("Placed", (Mixing,), {"placement": placement})
+    assert_same(train(placed, REAL, 2, microbatches), train(Mixing, REAL, 1, microbatches))
+
+
+def test_a_way_through_what_mixes_the_rows_of_several_microbatches_is_refused():
     with pytest.raises(ConfigurationError, match="goes through `sample` and rows are mixed"):
         train(Mixing, REAL, 2, 2)
 

@@ -91,7 +91,7 @@ def assert_gradients_agree(said, found):
 
 @pytest.mark.parametrize(
     ("make", "rows", "parts", "microbatches"),
-    [(mlp, 2, 2, 2), (convnet, 2, 1, 1), pytest.param(convnet, 2, 2, 2, marks=pytest.mark.long)],
+    [(mlp, 2, 2, 2), *(pytest.param(convnet, 2, n, n, marks=pytest.mark.long) for n in (1, 2))],
 )
 def test_rows_of_images_sum_their_gradients(make, rows, parts, microbatches):
     """Once a step, whatever the microbatches: DTensor adds parts of sums up when a loop that adds to them is over."""

@@ -87,7 +87,7 @@ def test_causal_attention_does_not_see_the_future(chunk_size: int) -> None:
     assert np.abs(layer(x)[:, 4:] - layer(changed)[:, 4:]).min() > 0.0
 
 
-@pytest.mark.parametrize(("steps", "compiled"), [([3, 1, 2], False), ([1, 1, 4], True)])
+@pytest.mark.parametrize(("steps", "compiled"), [([3, 1, 2], False), ([2, 2, 2], True)])
 def test_decoding_step_by_step_is_the_whole_sequence(steps: list[int], compiled: bool) -> None:
     layer = MultiHeadAttention(8, 4, rng=RNG, num_kv_heads=2, causal=True, rotary_base=10000.0)
     x = RNG.normal([2, 6, 8])

@@ -1,5 +1,7 @@
 """Metrics by hand: figures one can check, labels out of range, ties, AUC's error bound, and what bad input is told."""
 
+import functools
+import itertools
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -20,13 +22,12 @@ def test_accuracy_by_hand() -> None:
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("k", [None, 1, 2])
-def test_a_label_out_of_range_is_neither_right_nor_wrong(k: int | None, compiled: bool) -> None:
-    def call(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-        return metrics.accuracy(logits, labels) if k is None else metrics.top_k_accuracy(logits, labels, k=k)
+def test_a_label_out_of_range_is_neither_right_nor_wrong(compiled: bool) -> None:
+    def call(logits: tf.Tensor, labels: tf.Tensor) -> list[tf.Tensor]:
+        return [metrics.accuracy(logits, labels), *(metrics.top_k_accuracy(logits, labels, k=k) for k in (1, 2))]
 
     values = tf.function(call, jit_compile=compiled)(tf.zeros([4, 3]), tf.constant([0, -1, 3, 2]))
-    np.testing.assert_array_equal(values, [1.0, np.nan, np.nan, 0.0])
+    np.testing.assert_array_equal(values, [[1.0, np.nan, np.nan, 0.0]] * 3)
 
 
 def test_a_constant_answer_gets_no_credit_for_ties_nor_nan_any() -> None:
@@ -51,21 +52,21 @@ def test_confusion_by_hand() -> None:
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda bad: metrics.Confusion.of(tf.constant([0, 1]), bad, 2),
-        lambda bad: metrics.Confusion.of(bad, tf.constant([0, 1]), 2),
-        lambda bad: metrics.IoU.of(tf.constant([0, 1]), bad, 2),
-        lambda bad: metrics.AUC.of(tf.constant([0.1, 0.9]), bad),
-        lambda bad: metrics.AUC.of(tf.cast(bad, tf.float32), tf.constant([0, 1])),
-        lambda bad: metrics.PrecisionRecall.of(tf.constant([0.1, 0.9]), bad),
-    ],
-)
-def test_one_value_out_of_range_makes_every_figure_nan(make: Callable[[tf.Tensor], Any], compiled: bool) -> None:
-    call = tf.function(make, jit_compile=compiled, autograph=False)
+def test_one_value_out_of_range_makes_every_figure_nan(compiled: bool) -> None:
+    def states(bad: tf.Tensor) -> list[Any]:
+        return [
+            metrics.Confusion.of(tf.constant([0, 1]), bad, 2),
+            metrics.Confusion.of(bad, tf.constant([0, 1]), 2),
+            metrics.IoU.of(tf.constant([0, 1]), bad, 2),
+            metrics.AUC.of(tf.constant([0.1, 0.9]), bad),
+            metrics.AUC.of(tf.cast(bad, tf.float32), tf.constant([0, 1])),
+            metrics.PrecisionRecall.of(tf.constant([0.1, 0.9]), bad),
+        ]
+
+    call = tf.function(states, jit_compile=compiled, autograph=False)
     for index in (-1, 2):
-        assert all(np.isnan(x) for x in tf.nest.flatten(call(tf.constant([0, index])).result()))
+        for state in call(tf.constant([0, index])):
+            assert all(np.isnan(x) for x in tf.nest.flatten(state.result())), state
 
 
 def test_pixels_beyond_the_counts_of_float32_are_counted() -> None:
@@ -135,6 +136,35 @@ def test_r2_of_the_mean_is_zero_and_of_equal_targets_undefined() -> None:
     assert float(metrics.R2.of([2.0, 2.0, 2.0], [1.0, 2.0, 3.0]).result()) == pytest.approx(0.0)
     assert float(metrics.R2.of([1.0, 2.0, 3.0], [1.0, 2.0, 3.0]).result()) == 1.0
     assert np.isnan(metrics.R2.of([1.0, 2.0, 3.0], [0.1, 0.1, 0.1]).result())
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("rows", [600, 20_000])  # of many, sums are taken about their mean first
+@pytest.mark.parametrize(("middle", "dtype"), [(3e7, np.float32), (1e8, np.float64), (-1e12, np.float64)])
+def test_r2_far_from_zero_is_that_of_targets_near_it(middle: float, dtype: Any, rows: int, compiled: bool) -> None:
+    rng = np.random.default_rng(0)
+    targets = (middle + 8.0 * rng.standard_normal(rows)).astype(dtype)
+    predictions = (targets + 4.0 * rng.standard_normal(rows)).astype(dtype)
+    weight = rng.random(rows).astype(np.float32)
+    cuts = [0, 7, rows // 3, rows // 2, rows]  # as replicas and microbatches cut them
+
+    def r2() -> tf.Tensor:
+        parts = [metrics.R2.of(*(x[a:b] for x in (predictions, targets, weight))) for a, b in itertools.pairwise(cuts)]
+        return functools.reduce(metrics.merge, parts).result()
+
+    found = float(tf.function(r2, autograph=False, jit_compile=compiled or None)())
+    near, error = targets.astype(np.float64) - middle, (predictions - targets).astype(np.float64)
+    near -= np.average(near, weights=weight)
+    expected = 1.0 - np.average(error**2, weights=weight) / np.average(near**2, weights=weight)
+    assert found == pytest.approx(expected, abs=2e-7)
+
+
+@pytest.mark.parametrize("value", [0.1, 1e8 / 3.0, 1e-20])
+@pytest.mark.parametrize("rows", [100, 20_000])
+def test_r2_of_equal_targets_of_any_weight_is_undefined(value: float, rows: int) -> None:
+    weight = np.random.default_rng(0).random(rows)
+    targets = np.full(rows, value)
+    assert np.isnan(metrics.R2.of(targets + 1.0, targets, weight).result())
 
 
 def test_psnr_by_hand_and_of_equal_images() -> None:
