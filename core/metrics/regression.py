@@ -46,12 +46,9 @@ class RMSE(NamedTuple):
 class R2(NamedTuple):
     """The share of the targets' variance that the predictions explain (Wright, 1921), of all elements as one set."""
 
-    weight: tf.Tensor
-    coarse: tf.Tensor  # sums of the targets, as in `Moments`
-    fine: tf.Tensor
-    coarse_squares: tf.Tensor
-    products: tf.Tensor
-    fine_squares: tf.Tensor
+    weight: tf.Tensor  # sums of the targets, as in `Moments`
+    total: tf.Tensor
+    squares: tf.Tensor
     residual: tf.Tensor  # Σ weight · (prediction − target)²
 
     @classmethod
@@ -61,12 +58,8 @@ class R2(NamedTuple):
         targets = tf.cast(arguments.targets_like("targets", targets, "predictions", residual), tf.float64)
         weights = weights_of(residual, "predictions", weight)
         seen = moments(zero_where(tf.equal(weights, 0.0), targets), weights)
-        return cls(tf.reduce_sum(weights), *seen, weighted_sum(residual, weights))
+        return cls(*seen, weighted_sum(residual, weights))
 
     def result(self) -> tf.Tensor:
         """Returns 1 − residual / Σ weight · (target − mean)²; `nan` where the targets don't vary."""
-        spread = squared_deviations(Moments(*self[1:-1]), self.weight)
-        # Equal targets leave nothing under whole weights; under others, rounding, which is seldom more than this.
-        # Targets half of which are the next float32 to the others leave at least 2 ** -50, which is 8.9e-16.
-        spread = zero_where(spread <= 8e-16 * self.coarse_squares, spread)
-        return 1.0 - ratio(self.residual, spread)
+        return 1.0 - ratio(self.residual, squared_deviations(Moments(*self[:-1])))
