@@ -13,6 +13,8 @@ from trainers.trainer import Trainer
 
 def pass_steps(trainer: Trainer, end: int) -> None:
     """Takes the steps before `end` as training does, but calls no hook."""
+    if end > trainer.steps:
+        raise ValueError(f"`end` is {end}, but the run has {trainer.steps} steps (`Trainer.steps`): give at most that.")
     if trainer.step < end:
         exchange = trainer.train_step.exchange
         run = trainer.program_again

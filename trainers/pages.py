@@ -63,6 +63,7 @@ PLACES = {  # the first that a file's path begins with counts
     "models/language/sampling": "docs/language-models.md#writing",
     "models/language": "docs/language-models.md#the-model",
     "models": "docs/gans.md",
+    "trainers/again": "docs/what-went-wrong.md#any-other-step",
     "trainers/bad_data": "docs/input.md#what-goes-wrong",
     "trainers/calling": "docs/hooks.md",
     "trainers/capsule": "docs/what-went-wrong.md",

@@ -35,7 +35,14 @@ def lasting_stream(descriptor: int, *, like: TextIO | None) -> TextIO:
     encoding = getattr(like, "encoding", None) or "utf-8"
     at_once = bool(getattr(like, "write_through", False))
     by_line = bool(getattr(like, "line_buffering", False)) or descriptor != 1  # stderr is, also into a file
-    return io.TextIOWrapper(buffer, encoding, errors="backslashreplace", line_buffering=by_line, write_through=at_once)
+    return _Open(buffer, encoding, errors="backslashreplace", line_buffering=by_line, write_through=at_once)
+
+
+class _Open(io.TextIOWrapper):
+    """A stream that code of the user's may close, and the command goes on to write to."""
+
+    def close(self) -> None:
+        self.flush()
 
 
 class _Lasting(io.FileIO):

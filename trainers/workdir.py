@@ -144,7 +144,7 @@ def named_folder(workdir: object) -> Path:
     """Returns the folder that a call of Python names: `~` is the home directory there, as it is in a shell."""
     if not isinstance(workdir, str | os.PathLike) or not os.fspath(workdir):
         raise ConfigurationError(f"`workdir` is {shown(workdir)}; name the folder of the run, as 'runs/mine'.")
-    return Path(os.fsdecode(workdir)).expanduser()
+    return Path(os.fsdecode(workdir)).expanduser().absolute()  # code of the user's may change the directory
 
 
 def _wrong_kind(path: Path, kind: str) -> ConfigurationError:

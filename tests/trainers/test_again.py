@@ -1,6 +1,7 @@
 """Replaying training up to a step gives the variables of the run, bit for bit."""
 
 import numpy as np
+import pytest
 
 from core import checkpoint
 from core.testing import on_virtual_cpus
@@ -10,6 +11,12 @@ from trainers.again import come_before_bad_step, pass_steps
 
 def hashes(trainer):
     return {path: checkpoint.manifest.described(v).sha256 for path, v in trainer.state.variables.items()}
+
+
+def test_steps_beyond_the_last_one_are_refused(tmp_path):
+    trainer = make(tmp_path, steps=20, chunk_steps=10)
+    with pytest.raises(ValueError, match=r"^`end` is 21, but the run has 20 steps \(`Trainer.steps`\)"):
+        pass_steps(trainer, 21)
 
 
 def test_replayed_steps_end_in_the_bits_of_training(tmp_path):

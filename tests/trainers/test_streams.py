@@ -9,7 +9,7 @@ import threading
 import numpy as np
 import pytest
 
-from tests.commands import CHECKOUT, CONFIGS, environment, fork_server
+from tests.commands import CHECKOUT, CONFIGS, environment, fork_server, python
 
 LINEAR = f"--gin_file={CONFIGS / 'digits_linear.gin'}"
 SHORT = tuple(
@@ -211,9 +211,32 @@ print("on", file=sys.stderr)
 
 
 def test_terminal_that_vanishes_is_no_failure(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", VANISHED],
-        cwd=tmp_path, env={**environment(), "PYTHONPATH": os.fspath(CHECKOUT)}, capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
+    done = python("-c", VANISHED, cwd=tmp_path, PYTHONPATH=os.fspath(CHECKOUT))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "on\n")
+
+
+RUDE = """
+import os
+import sys
+import gin
+from trainers.hooks import Hook
+
+@gin.configurable
+class Rude(Hook):
+    def __call__(self, run):
+        os.chdir("/")
+        print("the last word")
+        sys.stdout.close()
+        sys.stderr.close()
+"""
+
+
+def test_hook_that_closes_streams_and_changes_the_directory_ends_no_run(folder):
+    (folder / "rude.py").write_text(RUDE)
+    bound = [f"--gin_param={text}" for text in ("import rude", "Trainer.hooks = [@Rude()]", "Rude.every = 5")]
+    assert forked(LINEAR, *SHORT, *bound, "--workdir=mine", cwd=folder) == 0
+    assert (folder / "stderr").read_text() == ""
+    assert (folder / "stdout").read_text().count("the last word") == 4
+    result = json.loads((folder / "mine" / "result.json").read_text())
+    assert (result["step"], result["exit_code"]) == (20, 0)
+    assert (folder / "mine" / "checkpoints" / "step-000000020" / "manifest.json").exists()
