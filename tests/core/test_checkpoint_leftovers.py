@@ -1,15 +1,23 @@
-"""Old checkpoints that can't be removed are reported, and training continues."""
+"""Checkpoints in folders of any name, what killed saves leave there, and that files reach the disk."""
 
 import os
+import re
 import shutil
 import subprocess
+from pathlib import Path
 
+import numpy as np
 import pytest
 import tensorflow as tf
-from checkpoint_lab import fail, model, names, newest, save
+from checkpoint_lab import DATA, INDEX, fail, model, names, newest, save, values
 
-from core.checkpoint import files
+from core import checkpoint
+from core.checkpoint import files, write
+from core.checkpoint.copies import Copy
+from core.checkpoint.manifest import described
+from core.errors import CheckpointError
 from core.telemetry import Telemetry
+from core.testing import on_virtual_cpus
 from tests.core.telemetry.test_full_disk import Notes
 
 
@@ -130,3 +138,111 @@ def test_want_of_memory_or_of_a_server_while_saving_is_no_fault_of_the_disk(erro
     with pytest.raises(type(error)):
         save(tmp_path, model(), 1)
     assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a[1]", "a*", "a?", "a\\b", "[", "%s {a,b}~$\n#", os.fsdecode(b"caf\xe9"), "x" * 255],
+    ids=["class", "star", "question", "backslash", "bracket", "spaces", "latin_1", "long"],
+)
+def test_any_folder_is_written_and_read(tmp_path, name):
+    save(tmp_path / name / "checkpoints", model(1), 1)
+    live, before = model(2), os.listdir("/proc/self/fd")
+    checkpoint.restore(newest(tmp_path / name / "checkpoints"), live)
+    assert values(live) == values(model(1))
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+def test_errors_name_the_folder_as_its_owner_does(tmp_path, monkeypatch):
+    directory = tmp_path / "a[1]" / "checkpoints"
+    save(directory, model(1), 1)
+    manifest = newest(directory)
+    (manifest.path / DATA).unlink()  # another process may, once the manifest was read
+    with pytest.raises(CheckpointError, match=re.escape(f"{manifest.path}/variables.data")) as caught:
+        checkpoint.restore(manifest, model(2))
+    assert "/proc/" not in str(caught.value)
+
+    monkeypatch.setattr(tf.train.Checkpoint, "write", lambda _, prefix: tf.io.read_file(prefix))
+    with pytest.raises(CheckpointError, match=re.escape(f"{directory}/.tmp-step-000000002/variables")) as caught:
+        save(directory, model(1), 2)
+    assert "/proc/" not in str(caught.value)
+
+
+def test_a_neighbour_that_the_name_would_match_is_left_alone(tmp_path):
+    """As a pattern `a[1]` is the folder `a1`."""
+    save(tmp_path / "a1", model(1), 1)
+    save(tmp_path / "a[1]", model(2), 1)
+    live = model(3)
+    checkpoint.restore(newest(tmp_path / "a[1]"), live)
+    assert values(live) == values(model(2))
+
+
+def test_a_relative_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("plain", "a[1]"):
+        live = tf.Variable(0.0)
+        checkpoint.save(path := tmp_path.__class__(name), {"x": tf.Variable(1.0)}, step=1, examples=1, config_hash="c")
+        checkpoint.restore(newest(path), {"x": live})
+        assert live.numpy() == 1.0
+
+
+@pytest.fixture
+def done(monkeypatch):
+    """Lists in their order what is done to which file."""
+    listed, read_part = [], write.read_part
+
+    def noted(what, real, name):
+        def call(*arguments):
+            listed.append((what, name(arguments)))
+            return real(*arguments)
+
+        return call
+
+    def opened(arguments):
+        return Path(os.readlink(f"/proc/self/fd/{arguments[0]}")).name
+
+    monkeypatch.setattr(os, "fsync", noted("on the disk", os.fsync, opened))
+    monkeypatch.setattr(os, "posix_fadvise", noted("forgotten by memory", os.posix_fadvise, opened))
+    monkeypatch.setattr(write, "read_part", noted("read back", read_part, lambda arguments: arguments[1]))
+    monkeypatch.setattr(Path, "rename", noted("in place", Path.rename, lambda arguments: arguments[1].name))
+    return listed
+
+
+def test_all_is_on_the_disk_and_was_read_from_there_before_it_is_in_place(done, tmp_path):
+    variables = model()
+    place = save(tmp_path, variables, 1).name
+    moved = done.index(("in place", place))
+    before, after = done[:moved], done[moved + 1 :]
+    first_read = min(before.index(("read back", path)) for path in variables)
+    for file in (DATA, INDEX):
+        assert before.index(("on the disk", file)) < before.index(("forgotten by memory", file)) < first_read
+    assert {("on the disk", name) for name in ("manifest.json", f".tmp-{place}")} <= set(before)
+    assert ("on the disk", tmp_path.name) in after
+
+
+def test_a_copy_has_memory_of_its_own_from_the_first_on():
+    """The next step would have to make it otherwise, on the loop's time."""
+    variable = tf.Variable(tf.random.normal([300, 40], seed=1))
+    copy = Copy(variable)
+    for _ in range(2):
+        (held,) = copy.slices().values()
+        assert not np.shares_memory(memory(held), memory(variable.read_value()))
+        copy.take(variable)
+    assert np.shares_memory(memory(variable.read_value()), memory(variable.read_value()))  # or it shows nothing
+
+
+def test_a_copy_is_one_in_any_scope(tmp_path):
+    """A loop of one's own may save within the scope of its strategy, where each variable would be one a replica."""
+    strategy = on_virtual_cpus(2)
+    with strategy.scope():
+        variables = {"w": tf.Variable([1.0, 2.0])}
+        saves = checkpoint.Saves(tmp_path, warn=fail)
+        for step in (1, 2):
+            saves.begin(variables, step=step, examples=1, config_hash="")
+            saves.settle()
+            assert newest(tmp_path).variables == {"w": described(variables["w"])}
+            variables["w"].assign([3.0, 4.0])
+
+
+def memory(tensor):
+    return np.asarray(memoryview(tensor))

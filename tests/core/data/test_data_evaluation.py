@@ -1,4 +1,4 @@
-"""Chunks for evaluation: each example counts once, in order, whatever the batch and the replicas."""
+"""Chunks for evaluation count each example once, in order, on any replicas; elements are described before they come."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,9 @@ from data_lab import ids
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.data import eval_chunks
+from core.data import PerReplica, eval_chunks
+from core.distribution import mesh, mirrored, one_device
+from core.distribution.mesh_strategy import MeshStrategy
 
 
 @pytest.mark.parametrize("size", [1, 103, 360])
@@ -46,3 +48,27 @@ def test_evaluation_pads_chunks_with_as_few_batches_as_can_be():
     chunks = eval_chunks(ids(17), global_batch_size=1, chunk_batches=16)
     assert chunks.element_spec == ({"id": tf.TensorSpec([9, 1], tf.int32)}, tf.TensorSpec([9, 1], tf.float32))
     assert int(chunks.cardinality()) == 2
+
+
+MESH = MeshStrategy(mesh(batch=2, model=1))
+STRATEGIES = {"one": one_device(), "two": mirrored(replicas=2), "mesh": MESH}
+of_all = pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
+
+
+@of_all
+@pytest.mark.parametrize("rows", [2, 3000])
+def test_an_element_is_as_it_was_said_to_be(strategy, rows):
+    def make(replica):
+        return tf.data.Dataset.from_tensors({"x": tf.zeros([rows, 3]), "n": tf.fill([rows], replica)})
+
+    chunks = PerReplica(make, strategy)
+    element = next(iter(chunks))
+    assert chunks.element_spec == tf.nest.map_structure(tf.type_spec_from_value, element)
+    assert len(strategy.experimental_local_results(element["n"])) == strategy.num_replicas_in_sync
+
+
+@of_all
+def test_element_spec_is_known_without_an_element(strategy):
+    far_too_large = [1 << 50]
+    chunks = PerReplica(lambda _: tf.data.Dataset.range(1).map(lambda _: tf.zeros(far_too_large)), strategy)
+    assert f"{1 << 50}" in str(chunks.element_spec)

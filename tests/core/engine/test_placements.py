@@ -1,6 +1,5 @@
 """Phases on one device give the same numbers as phases on every replica."""
 
-import dataclasses
 import functools
 
 import numpy as np
@@ -22,16 +21,6 @@ def placed(*places, **attributes):
 
 E, ONE = EVERY_REPLICA, ONE_DEVICE
 FEWER, ENOUGH = when_batch_at_least(ROWS + 1), when_batch_at_least(ROWS)
-LONG = [
-    ("generator and its loss on one device", (ONE, E, ONE), 4, 2, 1),
-    ("all on one device", (ONE, ONE, ONE), 2, 1, 1),
-    ("by batch size, below", (FEWER, FEWER, FEWER), 4, 1, 1),
-    ("discriminator on one device", (E, ONE, E), 2, 2, 2),
-]
-PLACES = [
-    ("by batch size", (ENOUGH, FEWER, FEWER), 2, 1, 2),
-    *(pytest.param(*case, marks=pytest.mark.long) for case in LONG),
-]
 
 
 @functools.cache
@@ -39,54 +28,22 @@ def reference(task=Gan):
     return train(task, REAL, 1, 1)
 
 
-def assert_as_placed(places, replicas, microbatches, copies, **attributes):
-    """The numbers are those of one replica, and the forward pass under a gradient is traced once per copy."""
-    task = placed(*places, passes=[], **attributes)
-    found = train(task, REAL, replicas, microbatches)
-    assert_same(found, reference())
-    assert len(task.passes) == 1 + copies  # once more when the step was planned
-    return [(entry.phase, entry.what) for entry in found[1].exchange.ledger.collectives]
-
-
-@pytest.mark.parametrize(("name", "places", "replicas", "microbatches", "copies"), PLACES)
-def test_every_placement_gives_the_same_numbers(name, places, replicas, microbatches, copies):
-    assert_as_placed(places, replicas, microbatches, copies)
-
-
-def test_a_generator_on_one_device_costs_the_others_nothing():
-    kinds = assert_as_placed((ONE, E, E), 2, 2, 1, one_device=("g",))
-    # Its gradients aren't sent; the discriminator's gradients by the fakes are.
-    assert kinds == [("d", VALUES), ("d", GRADIENTS), ("g", FIGURES), ("g", VALUES)]
-
-
-class Unhurried(Gan):
-    """Its generator learns every other step."""
-
-    def phases(self):
-        sample, d, g = super().phases()
-        return [sample, d, dataclasses.replace(g, every=2)]
-
-
-class Rare(Unhurried):
-    """And is sampled from as rarely, after the discriminator has learnt."""
-
-    def phases(self):
-        sample, _, g = super().phases()
-        noise = Update("d", loss=self.noise_loss, trains=self.d, optimizer=sgd(0.1))
-        return [noise, dataclasses.replace(sample, every=2), g]
-
-    def noise_loss(self, batch, rng):
-        noise = rng.rows.normal(*batch["real"].shape)
-        return Loss(tf.nn.softplus(-self.d(batch["real"])[:, 0]) + tf.nn.softplus(self.d(noise)[:, 0]))
-
-
-@pytest.mark.long
 @pytest.mark.parametrize(
-    ("task", "replicas", "microbatches", "sampled"), [(Rare, 2, 1, ONE), (Unhurried, 4, 2, E), (Rare, 4, 2, E)]
+    ("places", "microbatches", "copies", "one_device", "sent"),
+    [
+        # The generator's gradients aren't sent; the discriminator's gradients by the fakes are.
+        ((ONE, E, E), 2, 1, ("g",), [("d", VALUES), ("d", GRADIENTS), ("g", FIGURES), ("g", VALUES)]),
+        ((ENOUGH, FEWER, FEWER), 1, 2, (), None),
+    ],
+    ids=["generator on one device", "by batch size"],
 )
-def test_a_way_through_need_not_be_due_in_every_step(task, replicas, microbatches, sampled):
-    elsewhere = type("Elsewhere", (task,), {"places": (sampled, E, E)})
-    assert_same(train(elsewhere, REAL, replicas, microbatches), reference(task))
+def test_placement_changes_no_number_and_costs_no_pass(places, microbatches, copies, one_device, sent):
+    """The forward pass under a gradient is traced once per copy, and once more when the step is planned."""
+    task = placed(*places, passes=[], one_device=one_device)
+    found = train(task, REAL, 2, microbatches)
+    assert_same(found, reference())
+    assert len(task.passes) == 1 + copies
+    assert sent in (None, [(entry.phase, entry.what) for entry in found[1].exchange.ledger.collectives])
 
 
 def test_a_network_of_one_device_is_refused_where_replicas_would_read_it():

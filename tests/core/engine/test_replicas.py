@@ -9,7 +9,7 @@ import tensorflow as tf
 from engine_lab import assert_same
 
 from core import layers
-from core.distribution.ledger import GRADIENTS, STATISTICS
+from core.distribution.ledger import GRADIENTS
 from core.errors import ConfigurationError
 from core.optimizers import adam, sgd
 from core.task import Loss, Task, Update
@@ -89,20 +89,6 @@ def train(task_class, replicas, microbatches, **settings):
 @functools.cache
 def reference(task_class, microbatches):
     return train(task_class, 1, microbatches)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("task", "replicas", "microbatches"), [(Ragged, 4, 2), (Words, 4, 1)])
-def test_replicas_and_microbatches_change_nothing(task, replicas, microbatches):
-    assert_same(train(task, replicas, microbatches), reference(task, 1))
-
-
-@pytest.mark.parametrize(("replicas", "microbatches"), [(2, 2), pytest.param(4, 1, marks=pytest.mark.long)])
-def test_normalisation_over_all_replicas_changes_with_the_microbatches_alone(replicas, microbatches):
-    found = train(Normalised, replicas, microbatches)
-    assert_same(found, reference(Normalised, microbatches))
-    # One sum forward and one backward.
-    assert len(found[1].exchange.ledger.of("net", STATISTICS)) == 2
 
 
 @pytest.mark.long

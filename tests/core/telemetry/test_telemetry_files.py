@@ -1,5 +1,6 @@
-"""Metrics in files: JSON lines and TensorBoard's events."""
+"""Metrics and warnings in files: JSON lines, and TensorBoard's events as its own plugins read them."""
 
+import io
 import json
 import os
 import signal
@@ -8,10 +9,13 @@ import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams.metadata import SESSION_START_INFO_TAG, parse_session_start_info_plugin_data
 
-from core.telemetry import JsonLines, TensorBoard
+from core.telemetry import JsonLines, Telemetry, TensorBoard, Warned
 
 # --- JSON lines ------------------------------------------------------------------------------------------------------
 
@@ -164,3 +168,111 @@ def test_scalars_after_the_checkpoint_of_a_killed_run_are_forgotten(tmp_path, fi
     assert scalars(tmp_path).get("eval/loss", []) == kept
     killed.close()
     resumed.close()
+
+
+def kept(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_each_is_kept_once_with_the_last_step_heard_of(tmp_path):
+    path = tmp_path / "warnings.jsonl"
+    telemetry = Telemetry([], Warned(path, 0))
+    assert not path.exists()  # a run that is well leaves no file
+    telemetry.progress(10)
+    telemetry.warn_once("20 % of the time was spent waiting")
+    telemetry.write(20, "train", {"loss": 1.0})
+    telemetry.warn_once("31 % of the time was spent waiting")
+    telemetry.warn_once("something else")
+    telemetry.close()
+    expected = [(10, "20 % of the time was spent waiting"), (20, "something else")]
+    assert [(line["step"], line["warning"]) for line in kept(path)] == expected
+
+
+@pytest.mark.parametrize("first_step", [0, 10, 20])
+def test_a_run_that_goes_on_has_those_of_before_and_none_twice(tmp_path, first_step):
+    path = tmp_path / "warnings.jsonl"
+    for step, text in ((10, "early 1"), (20, "late 1")):
+        Warned(path, 10).warn(step, text)
+    with path.open("a") as file:
+        file.write('{"step": 20, "warn')  # and was killed
+    warned = Warned(path, first_step)
+    for text in ("early 2", "late 2"):
+        warned.warn(30, text)
+    found = [(line["step"], line["warning"]) for line in kept(path)]
+    early = (10, "early 1") if first_step else (30, "early 2")
+    assert found == [early, (20, "late 1") if first_step == 20 else (30, "late 2")]
+
+
+def test_warnings_of_different_things_are_kept_each_time(tmp_path):
+    path = tmp_path / "warnings.jsonl"
+    for _ in range(2):  # the second time it was killed, and comes to the same steps
+        telemetry = Telemetry([], Warned(path, 10))
+        telemetry.progress(10)
+        for step in (7, 8):
+            telemetry.warn(f"step {step} was left out")
+        telemetry.close()
+    assert [line["warning"] for line in kept(path)] == ["step 7 was left out", "step 8 was left out"]
+
+
+def test_warnings_after_a_rewind_are_given_again(tmp_path):
+    path = tmp_path / "warnings.jsonl"
+    telemetry = Telemetry([], Warned(path, 0))
+    for step in (30, 20, 30):
+        telemetry.rewind(20)
+        telemetry.progress(step)
+        telemetry.warn_once("it is slow")
+        assert [line["step"] for line in kept(path)] == [step]
+        telemetry.rewind(10)
+    telemetry.close()
+
+
+def read(folder):
+    return EventAccumulator(str(folder), size_guidance={"histograms": 0, "images": 0, "tensors": 0}).Reload()
+
+
+def written(folder):
+    writer = TensorBoard(folder, 0)
+    writer.describe("Trainer.steps = 300", {"adamw.learning_rate": "0.001", "x.on": "True", "x.task": "@Mlp"})
+    writer.histograms(
+        7, {"layers/0/w": np.array([[0.0, 1.0], [1.0, 4.0], [np.nan, np.inf]], "float32"), "b": np.zeros([3])}
+    )
+    picture = io.BytesIO()
+    Image.new("RGB", (5, 3)).save(picture, "PNG")
+    writer.image(7, "samples", picture.getvalue())
+    writer.text(7, "texts", "One.\n\n# no heading")
+    writer.close()
+
+
+def test_the_configuration_is_a_text_and_hyperparameters(tmp_path):
+    written(tmp_path)
+    events = read(tmp_path)
+    (text,) = events.Tensors("configuration")
+    assert text.tensor_proto.string_val[0].decode() == "```\nTrainer.steps = 300\n```"
+    data = events.SummaryMetadata(SESSION_START_INFO_TAG).plugin_data.content
+    session = parse_session_start_info_plugin_data(data)
+    assert session.group_name == "/".join(tmp_path.parts[-3:-1])  # its row goes by the folder of the run
+    found = session.hparams
+    assert found["adamw.learning_rate"].number_value == 0.001
+    assert found["x.on"].bool_value is True
+    assert found["x.task"].string_value == "@Mlp"
+
+
+def test_histograms_have_the_moments_of_the_values(tmp_path):
+    written(tmp_path)
+    events = read(tmp_path / "weights")
+    (event,) = events.Histograms("layers/0/w")
+    found = event.histogram_value
+    assert (event.step, found.min, found.max, found.num, found.sum, found.sum_squares) == (7, 0.0, 4.0, 4, 6.0, 18.0)
+    assert sum(found.bucket) == 4
+    assert len(found.bucket) == len(found.bucket_limit)
+    assert np.searchsorted(found.bucket_limit, [1.01])[0] == int(np.argmax(found.bucket))  # two ones
+    assert events.Histograms("b")[0].histogram_value.num == 3  # of values that are all the same
+
+
+def test_pictures_and_texts_are_samples(tmp_path):
+    written(tmp_path)
+    events = read(tmp_path / "samples")
+    (image,) = events.Images("samples")
+    assert (image.step, image.width, image.height) == (7, 5, 3)
+    (text,) = events.Tensors("texts")
+    assert text.tensor_proto.string_val[0].decode() == "    One.\n    \n    # no heading\n"  # as it stands
