@@ -6,9 +6,9 @@ import tensorflow as tf
 
 from core.data import ArraySource
 from core.errors import DataError
-from core.optimizers import adam, sgd
+from core.optimizers import adam
 from core.random import Rng
-from core.testing import assert_overfits, assert_replica_invariant, assert_step_function, assert_updates_only
+from core.testing import assert_overfits, assert_step_function, assert_updates_only
 from models import Ddpm
 
 BATCH = {"image": tf.constant(np.random.RandomState(0).rand(4, 4, 4, 1), tf.float32)}
@@ -43,15 +43,6 @@ def test_update_trains_every_parameter():
 @pytest.mark.long
 def test_ddpm_overfits_one_batch():
     assert_overfits(tiny(rng=Rng.from_seed(0), optimizer=adam(2e-2)), BATCH, steps=50, to=0.8)
-
-
-@pytest.mark.long
-def test_replicas_change_nothing():
-    # A bias before a normalisation has nothing but rounding for a gradient, which Adam would make large.
-    def by_descent(*, rng):
-        return Ddpm(rng=rng, image_shape=[4, 4, 1], channels=8, optimizer=sgd(0.05))
-
-    assert_replica_invariant(by_descent, BATCH, replicas=(1, 2), steps=5)
 
 
 def test_evaluation_does_not_depend_on_the_batch():

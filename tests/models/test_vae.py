@@ -1,6 +1,5 @@
 """The autoencoder: its bound by the definition, its annealed divergence, samples, and no dependence on replicas."""
 
-import functools
 
 import numpy as np
 import pytest
@@ -8,12 +7,10 @@ import tensorflow as tf
 from scipy import stats
 
 from core.module import named_variables
-from core.optimizers import adam, sgd
+from core.optimizers import adam
 from core.random import Rng
 from core.testing import (
-    assert_accumulation_invariant,
     assert_overfits,
-    assert_replica_invariant,
     assert_task,
 )
 from models import Vae
@@ -108,13 +105,6 @@ def test_vae_passes_all_checks_of_a_task_and_overfits():
     task = tiny(rng=Rng.from_seed(0))
     assert_task(task, BATCH)
     assert_overfits(tiny(rng=Rng.from_seed(0), annealed=1.0, optimizer=adam(5e-2)), BATCH, steps=60, to=0.6)
-
-
-@pytest.mark.long
-def test_replicas_and_microbatches_change_nothing():
-    by_descent = functools.partial(tiny, optimizer=sgd(1e-3))
-    assert_replica_invariant(by_descent, BATCH, replicas=(1, 2, 4), steps=5)
-    assert_accumulation_invariant(by_descent, BATCH, microbatches=(1, 4), replicas=2, steps=5)
 
 
 def test_samples_and_reconstructions_are_images(task):
