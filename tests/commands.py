@@ -123,6 +123,29 @@ def launch(*arguments: str, cwd: Path, timeout: float = 300) -> Done:
     return fork_server().run(*ports.flags(), *arguments, cwd=cwd, timeout=timeout, **forks)
 
 
+def passed(*arguments: str, cwd: Path, timeout: float = 300, run: Callable[..., Done] = run) -> Done:
+    """Runs a command that has to end with 0; returns what it said."""
+    done = run(*arguments, cwd=cwd, timeout=timeout)
+    assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
+    return done
+
+
+def python(*words: str, cwd: Path, **variables: str) -> Done:
+    """Runs Python anew with these words, and these variables beside those of `environment`."""
+    return subprocess.run(
+        [sys.executable, *words], cwd=cwd, env={**environment(), **variables}, capture_output=True, text=True,
+        timeout=120, check=False,
+    )  # fmt: skip
+
+
+def one_paragraph(error: str, *says: str) -> None:
+    """Asserts that this is one line of an error, and has each of the texts."""
+    assert error.startswith("error: "), error
+    assert error.count("\n") == 1, error
+    for text in says:
+        assert text in error, (text, error)
+
+
 def refused(*arguments: str, cwd: Path, exit_code: int, says: list[str], run: Callable[..., Done] = run) -> str:
     """The one paragraph on stderr of a run that must be refused; it has each of the texts in `says`."""
     done = run(*arguments, cwd=cwd)

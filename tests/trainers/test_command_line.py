@@ -9,7 +9,7 @@ import textwrap
 import numpy as np
 import pytest
 
-from tests.commands import CHECKOUT, CONFIGS, refused, run, run_process
+from tests.commands import CHECKOUT, CONFIGS, passed, refused, run, run_process
 from tests.trainers.command_lab import gin, write_task
 from trainers.native_stderr import log_name
 
@@ -38,8 +38,7 @@ def test_unknown_mode(tmp_path):
 
 def test_log_lines_are_seen_while_tensorflows_are_not(tmp_path):
     logs = "from absl import logging; logging.debug('quiet'); logging.info('loud'); import os; os.write(2, b'native')"
-    done = run(write_task(tmp_path, outside=logs), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = passed(write_task(tmp_path, outside=logs), cwd=tmp_path)
     assert re.fullmatch(r"I.* mine\.py:\d+\] loud\n", done.stderr)
     log = (tmp_path / "runs" / "mine" / "native_stderr.log").read_text()
     assert "native" in log
@@ -53,27 +52,17 @@ def test_no_such_gin_file(tmp_path):
     )
 
 
-REFUSED = {  # what stands in a gin file behind that of `digits_linear`, and words of the error, of exit code 2
-    "syntax": ("Trainer.steps = 10\nTrainer.global_batch_size = = 3\n", ["2", "Trainer.global_batch_size = = 3"]),
-    "duplicate": ("sgd.momentum = 0.5\nsgd.momentum = 0.6", ["sgd.momentum", "mine.gin:1", "mine.gin:2"]),
+# What stands in a gin file behind that of `digits_linear`, and words of the error, of exit code 2: of each place that
+# looks at a configuration some. `gin_audit` and `test_settings.py` hold the others.
+REFUSED = {
     "required parameter": (
         "Experiment.task = @MlpClassifier\nMlpClassifier.optimizer = @sgd()",
         ["MlpClassifier.sizes"],
     ),
-    "unknown configurable": ("adamm.learning_rate = 0.1", ["`adamm", "adam"]),
     "unknown parameter": ("Trainer.step = 3", ["`step`", "`steps`", "mine.gin:1"]),
-    "unknown macro": ("Trainer.steps = %setps\nsteps = 3", ["setps", "steps"]),
-    "unknown module": ("import my_reserch.spiral", ["my_reserch", "mine.gin:1"]),
     "binding that nothing uses": ("adamw.weight_decay = 0.1", ["adamw.weight_decay", "mine.gin:1"]),
-    "macro that nothing uses": ("batch = 3", ["batch", "mine.gin:1"]),
-    "misspelt scope": ("tset/digits.split = 'test'", ["tset", "test"]),
     "wrong type": ("Trainer.steps = 'many'", ["Trainer.steps", "'many'", "int"]),
-    "float for a count": ("Trainer.steps = 10.5", ["Trainer.steps", "10.5"]),
-    "object without parentheses": ("Experiment.train_source = @digits", ["Experiment.train_source", "@digits()"]),
-    "task with parentheses": ("Experiment.task = @LinearClassifier()", ["Experiment.task", "@LinearClassifier"]),
     "batch that doesn't divide": ("Trainer.microbatches = 7", ["global_batch_size", "64", "63"]),
-    "no steps": ("Trainer.steps = 0", ["Trainer.steps", "0", "at least 1"]),
-    "interval within a chunk": ("Trainer.chunk_steps = 30", ["Trainer.log_every", "1000", "990"]),
     "negative rate": ("sgd.learning_rate = -0.1", ["learning_rate", "-0.1"]),
     "no such device": (
         "Experiment.strategy = @one_device()\none_device.device = 'TPU:7'",
@@ -81,12 +70,10 @@ REFUSED = {  # what stands in a gin file behind that of `digits_linear`, and wor
     ),
     "million replicas": ("Experiment.strategy = @mirrored()\nmirrored.replicas = 1000000", ["1000000", "256"]),
     "large seed": ("Experiment.seed = 18446744073709551616", ["`Experiment.seed`", "less than 2 ** 62"]),
-    "infinite steps": ("Trainer.steps = 1e400", ["Trainer.steps", "1e999"]),
     "large evaluation": (
         "Evaluator.global_batch_size = 9223372036854775808",
         ["`Evaluator.global_batch_size`", "at most"],
     ),
-    "infinite deadline": ("Trainer.section_deadline = 1e400", ["`Trainer.section_deadline` is inf", "None"]),
 }
 
 
@@ -123,8 +110,7 @@ def test_damaged_checkpoints(finished, tmp_path):
     newest, older = folder / "step-000000020", folder / "step-000000010"
     data = next(newest.glob("*.data-*"))
     data.write_bytes(data.read_bytes()[:-1])
-    done = run(LINEAR, *SHORT, cwd=tmp_path)
-    assert done.returncode == 0
+    done = passed(LINEAR, *SHORT, cwd=tmp_path)
     assert "step-000000020" in done.stdout
     assert "going on from step 10" in done.stdout
     for manifest in folder.glob("*/manifest.json"):
@@ -189,8 +175,7 @@ def test_two_runs_in_one_workdir(tmp_path):
 
 def test_eager_runs_the_step_function_without_tracing(tmp_path):
     flag = write_task(tmp_path, loss="print('mean', float(tf.reduce_mean(y))); return Loss(tf.square(y))")
-    done = run(flag, "--eager", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = passed(flag, "--eager", cwd=tmp_path)
     assert "mean 0." in done.stdout
     traced = run(flag, cwd=tmp_path)
     assert traced.returncode == 1, traced.stderr
@@ -200,8 +185,7 @@ def test_eager_runs_the_step_function_without_tracing(tmp_path):
 
 def test_run_killed_before_its_result_gets_the_result(finished, tmp_path):
     (finished / "result.json").unlink()
-    done = run(LINEAR, *SHORT, cwd=tmp_path)
-    assert done.returncode == 0
+    done = passed(LINEAR, *SHORT, cwd=tmp_path)
     assert "already finished" in done.stdout
     assert json.loads((finished / "result.json").read_text())["evaluation"]["accuracy"] > 0
 

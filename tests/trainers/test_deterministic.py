@@ -5,7 +5,7 @@ import json
 import pytest
 
 from core import checkpoint
-from tests.commands import CONFIGS, refused, run
+from tests.commands import CONFIGS, passed, refused, run
 from tests.trainers.command_lab import write_task
 
 ON = "--gin_param=Experiment.deterministic = True"
@@ -31,22 +31,19 @@ TWO = [f"--gin_file={CONFIGS / 'runtime' / 'mirrored.gin'}", "--gin_param=mirror
 def test_two_runs_end_in_the_same_bits(flags, tmp_path):
     task = [write_task(tmp_path)] if flags is TWO else []
     for workdir in ("one", "other"):
-        done = run(*task, *flags, ON, f"--workdir={workdir}", cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
+        passed(*task, *flags, ON, f"--workdir={workdir}", cwd=tmp_path)
     assert bits(tmp_path / "one") == bits(tmp_path / "other")
 
 
 def test_deterministic_mode_is_tensorflows_and_no_part_of_the_identity(tmp_path):
     # A random number without a seed is what TensorFlow refuses in this mode, and in no other.
     flag = write_task(tmp_path, init="tf.random.normal([1])")
-    done = run(flag, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    passed(flag, cwd=tmp_path)
     again = run(flag, "--gin_param=Trainer.steps = 30", ON, cwd=tmp_path)
     assert again.returncode == 1
     assert "when determinism is enabled" in again.stderr
     write_task(tmp_path)
-    again = run(flag, "--gin_param=Trainer.steps = 30", ON, cwd=tmp_path)
-    assert again.returncode == 0, again.stderr
+    again = passed(flag, "--gin_param=Trainer.steps = 30", ON, cwd=tmp_path)
     assert json.loads((tmp_path / "runs" / "mine" / "result.json").read_text())["step"] == 30
 
 

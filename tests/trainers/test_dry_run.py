@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.commands import CONFIGS, environment, refused, run
+from tests.commands import CONFIGS, environment, passed, refused
 from tests.test_configs import write_idx
 from tests.trainers.command_lab import write_task
 from tools.invariance.subjects import config_names
@@ -34,8 +34,7 @@ def _number(cell):
 
 def dry(tmp_path, *flags, peak=True):
     """Returns the output of a dry run, and its words in one line; a given peak spares the measuring of one."""
-    done = run(*flags, *[SAID] * peak, "--mode=dry_run", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = passed(*flags, *[SAID] * peak, "--mode=dry_run", cwd=tmp_path)
     return done.stdout, " ".join(done.stdout.split())
 
 

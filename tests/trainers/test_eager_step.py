@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from tests.commands import CONFIGS, refused, run
+from tests.commands import CONFIGS, passed, refused
 from tests.trainers.command_lab import write_task
 
 TWO = f"--gin_file={CONFIGS / 'runtime/mirrored.gin'}"
@@ -32,8 +32,7 @@ def train(folder, *flags):
     every = 5 if LOCAL[1] in flags else 1
     bindings = [f"chunk_steps = {every}", f"log_every = {every}", "checkpoint_every = 10"]
     words = [write_task(folder, loss=PRINTS), *flags, *(f"--gin_param=Trainer.{each}" for each in bindings)]
-    done = run(*words, "--workdir=run", cwd=folder)
-    assert done.returncode == 0, done.stderr
+    passed(*words, "--workdir=run", cwd=folder)
     return [*words, "--workdir=run"]
 
 
@@ -56,8 +55,7 @@ def test_eager_step_has_the_figures_of_the_run_and_changes_no_file(trained, tmp_
     lines = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
     of_step = {line["step"] - 1: line for line in lines if line["split"] == "train"}
     for step in (10, 13):
-        done = run(*words, "--eager", f"--step={step}", cwd=folder)
-        assert done.returncode == 0, done.stderr
+        done = passed(*words, "--eager", f"--step={step}", cwd=folder)
         assert "restored step 10 (`step-000000010`)" in done.stdout
         assert done.stdout.count(f"step {step} of") == (2 if flags else 1)  # each replica calls the step function
         assert f"\nstep {step}, not traced and not saved: loss " in done.stdout
@@ -70,16 +68,14 @@ def test_eager_step_has_the_figures_of_the_run_and_changes_no_file(trained, tmp_
 @pytest.mark.long
 def test_local_steps_take_the_round_that_the_step_is_in(tmp_path):
     words = train(tmp_path, *LOCAL)
-    done = run(*words, "--eager", "--step=17", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = passed(*words, "--eager", "--step=17", cwd=tmp_path)
     assert "the round of step 17, not traced" in done.stdout
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert figures_of(done.stdout)["loss"] == pytest.approx(lines[-1]["loss"], rel=1e-4)
 
 
 def test_first_step_needs_no_checkpoint_and_no_folder(tmp_path):
-    done = run(write_task(tmp_path, loss=PRINTS), "--eager", "--step=0", "--workdir=new", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = passed(write_task(tmp_path, loss=PRINTS), "--eager", "--step=0", "--workdir=new", cwd=tmp_path)
     assert "\nstep 0, not traced and not saved: loss " in done.stdout
     assert not (tmp_path / "new").exists()
 

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from core import checkpoint
-from tests.commands import CONFIGS, refused, run
+from tests.commands import CONFIGS, passed, refused, run
 from tests.trainers.command_lab import write_task
 
 MLP = (f"--gin_file={CONFIGS / 'digits_mlp.gin'}", "--workdir=run")
@@ -19,8 +19,7 @@ EXPORT = "--mode=export"
 def exported(folder, *kinds, name):
     """Trains and exports in `folder`, in these formats, each compared in a fresh process; returns the export."""
     for flags in ((), (EXPORT, f"--format={','.join(kinds)}")):
-        done = run(*MLP, *SHORT, *flags, cwd=folder)
-        assert done.returncode == 0, done.stderr
+        passed(*MLP, *SHORT, *flags, cwd=folder)
     assert not list((folder / "run" / "export").glob(".*"))
     return folder / "run" / "export" / name
 
@@ -125,8 +124,7 @@ def mine(tmp_path_factory):
 def test_task_of_ones_own_is_exported_and_used_by_tensorflow(mine, tmp_path):
     """The comparison has loaded it in a process that finds nothing of this project."""
     shutil.copytree(mine, tmp_path, dirs_exist_ok=True)
-    done = run(write_served(tmp_path, loss=SERVES.format(body=THE_SAME, more=KINDS)), EXPORT, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    passed(write_served(tmp_path, loss=SERVES.format(body=THE_SAME, more=KINDS)), EXPORT, cwd=tmp_path)
     (folder,) = (tmp_path / "runs" / "mine" / "export").iterdir()
     assert folder.name == "step-000000020"
     model = tf.saved_model.load(str(folder / "saved_model"))

@@ -4,25 +4,9 @@ import json
 import threading
 
 import numpy as np
+import policy_lab as lab
 import pytest
 import tensorflow as tf
-from policy_lab import (
-    BATCH,
-    ROWS,
-    STEPS,
-    Pair,
-    X,
-    assert_same,
-    copy_at_save,
-    end_of,
-    leading,
-    led,
-    resume,
-    struck,
-    train,
-    trainer_of,
-    weights,
-)  # fmt: skip
 
 from core.checkpoint import saves
 from core.data import Stream
@@ -34,7 +18,7 @@ from tests.trainers.trainer_lab import make, newest
 from trainers.input import Chunks
 from trainers.meter import Meter
 
-around = pytest.fixture(scope="module")(leading)
+around = pytest.fixture(scope="module")(lab.leading)
 
 
 def short_stream(*bad, rows=100):
@@ -42,26 +26,29 @@ def short_stream(*bad, rows=100):
 
     def numbers(seed, epoch):
         for i in range(rows):
-            yield {"x": X[i], "times": np.float32(np.nan if epoch * rows + i in bad else 1.0)}
+            yield {"x": lab.X[i], "times": np.float32(np.nan if epoch * rows + i in bad else 1.0)}
 
     return Stream(numbers)
 
 
 @pytest.mark.parametrize(
     ("policy", "examples"),
-    [pytest.param("skip", STEPS * BATCH, marks=pytest.mark.long), ("rollback", (STEPS + 4 + 1) * BATCH)],
+    [
+        pytest.param("skip", lab.STEPS * lab.BATCH, marks=pytest.mark.long),
+        ("rollback", (lab.STEPS + 4 + 1) * lab.BATCH),
+    ],
 )
 def test_stream_resumes_past_bad_steps_and_ends_the_same_if_killed(tmp_path, policy, examples):
     def trainer(name):
-        return trainer_of(tmp_path, name, short_stream(190, 199), on_nonfinite=policy)
+        return lab.trainer_of(tmp_path, name, short_stream(190, 199), task=lab.One, on_nonfinite=policy)
 
     whole = trainer("whole")
-    copy_at_save(whole, lambda state: state.step == 30)
-    train(whole)
+    lab.copy_at_save(whole, lambda state: state.step == 30)
+    lab.train(whole)
     assert newest(whole).examples == examples
     again = trainer("killed")
-    resume(again)
-    assert end_of(again) == end_of(whole)
+    lab.resume(again)
+    assert lab.end_of(again) == lab.end_of(whole)
 
 
 def test_run_goes_back_to_the_checkpoint_being_written(tmp_path, monkeypatch, around):
@@ -74,7 +61,7 @@ def test_run_goes_back_to_the_checkpoint_being_written(tmp_path, monkeypatch, ar
             assert held.wait(60)
         return write(folder, *arguments)
 
-    run = trainer_of(tmp_path, "run", struck(tmp_path, 20), on_nonfinite="rollback")
+    run = lab.trainer_of(tmp_path, "run", lab.struck(tmp_path, 20), on_nonfinite="rollback")
     settle = run.state.settle
 
     def settling(**arguments):
@@ -83,9 +70,9 @@ def test_run_goes_back_to_the_checkpoint_being_written(tmp_path, monkeypatch, ar
 
     monkeypatch.setattr(saves, "write_parts", slow)
     monkeypatch.setattr(run.state, "settle", settling)
-    train(run)
-    assert_same(weights(run), around((0, 20), (20, STEPS, 1)))
-    assert newest(run).examples == (STEPS + 1) * BATCH
+    lab.train(run)
+    lab.assert_same(lab.weights(run), around((0, 20), (20, lab.STEPS, 1)))
+    assert newest(run).examples == (lab.STEPS + 1) * lab.BATCH
 
 
 class Waits:
@@ -102,7 +89,7 @@ class Waits:
         pass
 
 
-class Overflowing(Pair):
+class Overflowing(lab.Pair):
     """A finite loss and a finite gradient give weights that aren't finite."""
 
     def phases(self):
@@ -117,13 +104,13 @@ def test_bad_weights_that_no_loss_has_shown_are_gone_back_from(tmp_path):
     """The last step before a checkpoint writes them."""
 
     def trainer(name, **policies):
-        how = {"steps": 20, "global_batch_size": BATCH, "chunk_steps": 5, "log_every": 5, "checkpoint_every": 10}
+        how = {"steps": 20, "global_batch_size": lab.BATCH, "chunk_steps": 5, "log_every": 5, "checkpoint_every": 10}
         task = Overflowing
-        return make(tmp_path, name, task=task, source=struck(tmp_path, 9, value=1e18), **how, **policies)
+        return make(tmp_path, name, task=task, source=lab.struck(tmp_path, 9, value=1e18), **how, **policies)
 
     back = trainer("back", on_nonfinite="rollback")
-    assert train(back)[-1][2]["rollbacks"] == 1
-    assert_same(weights(back), led(trainer("around"), (0, 20, 10)))
+    assert lab.train(back)[-1][2]["rollbacks"] == 1
+    lab.assert_same(lab.weights(back), lab.led(trainer("around"), (0, 20, 10)))
 
 
 class Measured(Line):
@@ -134,16 +121,19 @@ class Measured(Line):
 
 
 def test_bad_metric_leaves_no_step_out(tmp_path):
-    examples, how = struck(tmp_path, 7, value=np.inf), {"task": Measured, "steps": 10, "global_batch_size": BATCH}
+    examples, how = (
+        lab.struck(tmp_path, 7, value=np.inf),
+        {"task": Measured, "steps": 10, "global_batch_size": lab.BATCH},
+    )
     found = {}
     for policy in ("raise", "skip", "rollback"):
         trainer = make(tmp_path, policy, source=examples, on_nonfinite=policy, **how)
-        ((_, _, figures),) = train(trainer)
+        ((_, _, figures),) = lab.train(trainer)
         assert figures["odd"] == np.inf
         assert {figures.get("skipped_steps", 0), figures.get("rollbacks", 0)} == {0}
-        found[policy] = weights(trainer)
-    assert_same(found["skip"], found["raise"])
-    assert_same(found["rollback"], found["raise"])
+        found[policy] = lab.weights(trainer)
+    lab.assert_same(found["skip"], found["raise"])
+    lab.assert_same(found["rollback"], found["raise"])
 
 
 @pytest.mark.parametrize(
@@ -152,7 +142,7 @@ def test_bad_metric_leaves_no_step_out(tmp_path):
 )
 def test_sections_warnings_and_waits_of_bad_steps(tmp_path, policy, says, last, monkeypatch):
     """Of the first step, the last and one between; reading data anew, as it goes back, is no wait for data."""
-    trainer = trainer_of(tmp_path, "run", struck(tmp_path, 0, 13, last), on_nonfinite=policy)
+    trainer = lab.trainer_of(tmp_path, "run", lab.struck(tmp_path, 0, 13, last), task=lab.One, on_nonfinite=policy)
     begun, now, chunks_from = [], [0.0], trainer.input.chunks_from
     monkeypatch.setattr(trainer.watchdog, "begin", lambda section, what: begun.append((section, what)))
     trainer._meter = Meter(clock=lambda: now[0])
@@ -178,6 +168,6 @@ def test_sections_warnings_and_waits_of_bad_steps(tmp_path, policy, says, last, 
         back = begun.index(("save", "going back to a checkpoint"))
         assert first < looked < back
         assert begun[back + 1] == ("data", "the next chunk of data")
-    assert newest(trainer).step == STEPS
-    assert newest(trainer).examples == (STEPS if policy == "skip" else STEPS + 1 + 3 + 10) * BATCH
-    assert ROWS > STEPS * BATCH  # one epoch: each step strikes once
+    assert newest(trainer).step == lab.STEPS
+    assert newest(trainer).examples == (lab.STEPS if policy == "skip" else lab.STEPS + 1 + 3 + 10) * lab.BATCH
+    assert lab.ROWS > lab.STEPS * lab.BATCH  # one epoch: each step strikes once

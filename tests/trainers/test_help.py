@@ -1,11 +1,8 @@
 """Every command answers flags such as `--help` at once: it imports no TensorFlow for that."""
 
-import subprocess
-import sys
-
 import pytest
 
-from tests.commands import CHECKOUT, environment
+from tests.commands import CHECKOUT, python
 
 AT_EXIT = """
 import atexit, runpy, sys
@@ -17,15 +14,12 @@ COMMANDS = [
     for path in sorted((CHECKOUT / "trainers").rglob("*.py"))
     if "run_app(parse, run)" in path.read_text() and path.name != "check.py"  # which the sweep calls, and no person
 ]
-MORE = [("trainers.main", flag) for flag in ("--help", "--helpfull", "--hlep")]
+MORE = [("trainers.main", flag) for flag in ("--helpfull", "--hlep")]
 
 
 @pytest.mark.parametrize(("command", "flag"), [*((command, "--help") for command in COMMANDS), *MORE])
 def test_flags_are_answered_without_tensorflow(command, flag, tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", AT_EXIT.format(command=command), flag],
-        cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = python("-c", AT_EXIT.format(command=command), flag, cwd=tmp_path)
     *text, imported = done.stdout.splitlines()
     assert "tensorflow" not in imported
     assert imported == "[]" or command not in ("trainers.main", "trainers.launch")

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from core.checkpoint import Manifest, SavedVariable
-from tests.commands import CONFIGS, run
+from tests.commands import CONFIGS, passed, run
 from trainers.kept_figures import differences, is_kept, keep
 from trainers.runs.read import read_run
 
@@ -61,8 +61,7 @@ def trained(tmp_path_factory):
 
 
 def evaluate(workdir, *flags):
-    done = run(*FLAGS, "--mode=evaluate", f"--workdir={workdir}", *flags, cwd=workdir.parent)
-    assert done.returncode == 0, done.stderr
+    done = passed(*FLAGS, "--mode=evaluate", f"--workdir={workdir}", *flags, cwd=workdir.parent)
     return done.stdout
 
 

@@ -18,7 +18,7 @@ import trainers
 from core import checkpoint
 from core.data import digits
 from core.errors import CheckpointError, ConfigurationError
-from tests.commands import CONFIGS, run
+from tests.commands import CONFIGS, passed
 from trainers import loaded
 from trainers.evaluator import Evaluator
 
@@ -81,8 +81,7 @@ def trained(folder):
     """Returns a run of 20 steps with two checkpoints."""
     flags = [f"--gin_file={CONFIGS / 'digits_mlp.gin'}", "--gin_param=Trainer.checkpoint_every = 10"]
     flags += ["--gin_param=Trainer.steps = 20", "--gin_param=Trainer.log_every = 10", "--workdir=digits"]
-    done = run(*flags, cwd=folder)
-    assert done.returncode == 0, done.stderr
+    passed(*flags, cwd=folder)
     return folder / "digits"
 
 
@@ -91,8 +90,7 @@ def bent(folder):
     """Returns two runs that differ in a binding of a function that a step calls."""
     (folder / "late_calls.py").write_text(LATE)
     (folder / "twice.gin").write_text(GIN.format(by=2.0))
-    done = run("--gin_file=twice.gin", "--workdir=twice", cwd=folder)
-    assert done.returncode == 0, done.stderr
+    passed("--gin_file=twice.gin", "--workdir=twice", cwd=folder)
     shutil.copytree(folder / "twice", folder / "thrice")
     given = folder / "thrice" / "config" / "given.gin"
     assert "bent.by = 2.0" in given.read_text()
@@ -140,15 +138,16 @@ def test_loaded_runs_have_separate_bindings_in_any_order(bent):
     def value(one):
         return float(one.task.evaluate(x).per_example[0])
 
-    for order in (bent, bent[::-1]):
+    for order in (bent[::-1], bent):
         runs = {path.name: trainers.load(path) for path in order}
-        traced = {name: tf.function(one.task.evaluate, autograph=False) for name, one in runs.items()}
-        for name, by in (("twice", 2.0), ("thrice", 3.0), ("twice", 2.0)):
-            assert value(runs[name]) == 2.0 * by
-            assert float(traced[name](x).per_example[0]) == 2.0 * by
-            assert float(runs[name].task.phases()[0].loss(x, None).per_example[0]) == 2.0 * by
-            assert runs[name].evaluate()["loss"] == 2.0 * by
-            assert float(runs[name].experiment.make_task().activation(1.0)) == by
+        assert [value(runs[path.name]) for path in bent] == [4.0, 6.0]
+    traced = {name: tf.function(one.task.evaluate, autograph=False) for name, one in runs.items()}
+    for name, by in (("twice", 2.0), ("thrice", 3.0), ("twice", 2.0)):
+        assert value(runs[name]) == 2.0 * by
+        assert float(traced[name](x).per_example[0]) == 2.0 * by
+        assert float(runs[name].task.phases()[0].loss(x, None).per_example[0]) == 2.0 * by
+        assert runs[name].evaluate()["loss"] == 2.0 * by
+        assert float(runs[name].experiment.make_task().activation(1.0)) == by
 
 
 def test_threads_have_the_bindings_of_the_run_that_they_call(bent):

@@ -7,15 +7,14 @@ import numpy as np
 import pytest
 
 import trainers
-from tests.commands import CONFIGS, run
+from tests.commands import CONFIGS, passed
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["digits_ddpm", "digits_gan", "digits_vae", "text_markov"])
 def test_loaded_run_of_each_kind_evaluates_as_it_did(name, tmp_path):
     few = [f"--gin_param={x}" for x in ("Trainer.steps = 2", "Trainer.chunk_steps = None", "Trainer.hooks = []")]
-    done = run(f"--gin_file={CONFIGS / name}.gin", *few, "--workdir=run", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    passed(f"--gin_file={CONFIGS / name}.gin", *few, "--workdir=run", cwd=tmp_path)
     _same(tmp_path / "run")
 
 
@@ -30,8 +29,7 @@ def test_loaded_run_of_each_kind_evaluates_as_it_did(name, tmp_path):
 def test_run_on_many_devices_is_loaded_onto_one(name, more, tmp_path):
     files = [f"--gin_file={CONFIGS / each}.gin" for each in ("digits_gan", f"runtime/{name}")]
     few = [f"--gin_param={x}" for x in ("Trainer.steps = 4", "Trainer.hooks = []", *more)]
-    done = run(*files, *few, "--workdir=run", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    passed(*files, *few, "--workdir=run", cwd=tmp_path)
     _same(tmp_path / "run", rtol=1e-6)  # sums over replicas have another order
 
 

@@ -19,7 +19,7 @@ from core.distribution import mirrored
 from core.errors import NotFiniteError
 from core.optimizers import linear, sgd
 from core.telemetry import Console, JsonLines, Telemetry, TensorBoard, Warned
-from tests.commands import CONFIGS, launch
+from tests.commands import CONFIGS, launch, passed
 from tests.trainers.launch.test_many_workers import saved
 from tests.trainers.trainer_lab import HELD_OUT, Lines, Small, make
 from trainers import profiler
@@ -189,8 +189,7 @@ def test_observers_change_no_bit_of_two_workers(tmp_path):
     found = {}
     for name, bindings in {"plain": ("Trainer.hooks = []",), "looked": LOOKING}.items():
         params = [f"--gin_param={binding}" for binding in (*SHORT, *bindings)]
-        done = launch("--workers=2", "--", *files, *params, f"--workdir={name}", cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
+        passed("--workers=2", "--", *files, *params, f"--workdir={name}", cwd=tmp_path, run=launch)
         _, variables = saved(tmp_path / name)
         lines = [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
         kept = [line for line in lines if line["split"] in ("train", "eval")]

@@ -3,21 +3,8 @@
 import json
 from types import SimpleNamespace
 
+import policy_lab as lab
 import pytest
-from policy_lab import (
-    BATCH,
-    STEPS,
-    assert_same,
-    copy_at_save,
-    end_of,
-    leading,
-    led,
-    resume,
-    struck,
-    train,
-    trainer_of,
-    weights,
-)  # fmt: skip
 from trainer_lab import newest
 
 from core.distribution import ServedStrategy
@@ -26,73 +13,75 @@ from core.testing import on_virtual_cpus, on_virtual_mesh
 from trainers.policies import Policies
 
 WHERE = {"one device": lambda: None, "2 replicas": lambda: on_virtual_cpus(2), "mesh": lambda: on_virtual_mesh(2, 1)}
-around = pytest.fixture(scope="module")(leading)
+around = pytest.fixture(scope="module")(lab.leading)
 
 
 def test_bad_steps_are_skipped_until_too_many_come_in_a_row(tmp_path, around):
     """A run that is killed among them ends at the same step, with the same bits."""
-    examples, how = struck(tmp_path, 7, 8, 23, 29, 30, 31), {"on_nonfinite": "skip", "max_skips": 2}
+    examples, how = lab.struck(tmp_path, 7, 8, 23, 29, 30, 31), {"on_nonfinite": "skip", "max_skips": 2}
     says = r"step 31 is not finite.*The 2 steps before it.*`Trainer.max_skips` is 2"
-    whole = trainer_of(tmp_path, "whole", examples, **how)
-    copy_at_save(whole, lambda state: state.step == 30)
+    whole = lab.trainer_of(tmp_path, "whole", examples, **how)
+    lab.copy_at_save(whole, lambda state: state.step == 30)
     with pytest.raises(DataError, match=says):
-        train(whole)
+        lab.train(whole)
     lines = [json.loads(line) for line in whole.workdir.metrics.read_text().splitlines()]
     assert [line["skipped_steps"] for line in lines if line["split"] == "train"] == [2, 2, 4]
-    assert_same(weights(whole), around((0, 7), (9, 23), (24, 29)))
-    again = trainer_of(tmp_path, "killed", examples, **how)
+    lab.assert_same(lab.weights(whole), around((0, 7), (9, 23), (24, 29)))
+    again = lab.trainer_of(tmp_path, "killed", examples, **how)
     with pytest.raises(DataError, match=says):
-        resume(again)
-    assert end_of(again) == end_of(whole)
-    assert_same(weights(again), weights(whole))
+        lab.resume(again)
+    assert lab.end_of(again) == lab.end_of(whole)
+    lab.assert_same(lab.weights(again), lab.weights(whole))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("where", "compile"), [("2 replicas", False), ("2 replicas", True), ("mesh", False)])
 def test_bad_steps_are_skipped_on_many_devices(tmp_path, where, compile):
-    examples, how = struck(tmp_path, 7, 8, 13), {"strategy": WHERE[where](), "compile": compile, "steps": 20}
-    trainer = trainer_of(tmp_path, "skips", examples, on_nonfinite="skip", **how)
-    lines = train(trainer)
+    examples, how = lab.struck(tmp_path, 7, 8, 13), {"strategy": WHERE[where](), "compile": compile, "steps": 20}
+    trainer = lab.trainer_of(tmp_path, "skips", examples, on_nonfinite="skip", **how)
+    lines = lab.train(trainer)
     assert [f["skipped_steps"] for _, split, f in lines if split == "train"] == [2, 3]
     assert trainer.step == 20
-    around = trainer_of(tmp_path, "around", examples, **how)
-    assert_same(weights(trainer), led(around, (0, 7), (9, 13), (14, 20)))
+    around = lab.trainer_of(tmp_path, "around", examples, **how)
+    lab.assert_same(lab.weights(trainer), lab.led(around, (0, 7), (9, 13), (14, 20)))
 
 
 def test_rollback_resumes_past_the_examples_and_ends_the_same_if_it_is_killed(tmp_path, around):
-    examples, how = struck(tmp_path, 23), {"on_nonfinite": "rollback"}
-    whole = trainer_of(tmp_path, "whole", examples, **how)
-    copy_at_save(whole, lambda state: state.rollbacks)
-    lines = train(whole)
+    examples, how = lab.struck(tmp_path, 23), {"on_nonfinite": "rollback"}
+    whole = lab.trainer_of(tmp_path, "whole", examples, **how)
+    lab.copy_at_save(whole, lambda state: state.rollbacks)
+    lines = lab.train(whole)
     found = [(step, f["rollbacks"]) for step, split, f in lines if split == "train"]
     assert found == [(10, 0), (20, 0), (30, 1), (40, 1)]
-    assert_same(weights(whole), around((0, 20), (20, STEPS, 4)))
-    assert newest(whole).examples == (STEPS + 4) * BATCH
-    again = trainer_of(tmp_path, "killed", examples, **how)
-    resume(again)
-    assert end_of(again) == end_of(whole)
+    lab.assert_same(lab.weights(whole), around((0, 20), (20, lab.STEPS, 4)))
+    assert newest(whole).examples == (lab.STEPS + 4) * lab.BATCH
+    again = lab.trainer_of(tmp_path, "killed", examples, **how)
+    lab.resume(again)
+    assert lab.end_of(again) == lab.end_of(whole)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("where", "how"), [("2 replicas", {"local_steps": 5}), ("mesh", {})])
 def test_rollback_resumes_past_the_examples_on_many_devices(tmp_path, where, how):
-    examples, how = struck(tmp_path, 13), {"strategy": WHERE[where](), "steps": 20, **how}
-    trainer = trainer_of(tmp_path, "back", examples, on_nonfinite="rollback", **how)
-    lines = train(trainer)
+    examples, how = lab.struck(tmp_path, 13), {"strategy": WHERE[where](), "steps": 20, **how}
+    trainer = lab.trainer_of(tmp_path, "back", examples, on_nonfinite="rollback", **how)
+    lines = lab.train(trainer)
     assert [(step, f["rollbacks"]) for step, split, f in lines if split == "train"] == [(10, 0), (20, 1)]
-    assert_same(weights(trainer), led(trainer_of(tmp_path, "around", examples, **how), (0, 10), (10, 20, 4)))
-    assert newest(trainer).examples == (20 + 4) * BATCH
+    lab.assert_same(
+        lab.weights(trainer), lab.led(lab.trainer_of(tmp_path, "around", examples, **how), (0, 10), (10, 20, 4))
+    )
+    assert newest(trainer).examples == (20 + 4) * lab.BATCH
 
 
 def test_rollback_returns_to_the_beginning_if_nothing_was_saved_since_and_ends_by_its_limit(tmp_path, around):
-    examples = struck(tmp_path, 18, 19 + 33)
+    examples = lab.struck(tmp_path, 18, 19 + 33)
     how = {"on_nonfinite": "rollback", "max_rollbacks": 1, "checkpoint_every": None}
-    trainer = trainer_of(tmp_path, "back", examples, **how)
+    trainer = lab.trainer_of(tmp_path, "back", examples, **how)
     says = r"step 33 is not finite.*The run went back 1 times before, and `Trainer.max_rollbacks` is 1"
     with pytest.raises(DataError, match=says):
-        train(trainer)
+        lab.train(trainer)
     before, after = around((0, 33, 19)), around((0, 34, 19))  # the bad step writes the first network alone
-    assert_same(weights(trainer), {path: after[path] if "first" in path else x for path, x in before.items()})
+    lab.assert_same(lab.weights(trainer), {path: after[path] if "first" in path else x for path, x in before.items()})
     lines = [json.loads(line) for line in trainer.workdir.metrics.read_text().splitlines()]
     assert [line["step"] for line in lines if line["split"] == "train"] == [10, 20, 30]
     # The state of a hook is taken back as well.
@@ -100,12 +89,12 @@ def test_rollback_returns_to_the_beginning_if_nothing_was_saved_since_and_ends_b
 
 
 def test_spike_is_skipped_or_rolled_back(tmp_path, around):
-    examples = struck(tmp_path, 110, value=1e6)
+    examples = lab.struck(tmp_path, 110, value=1e6)
     skipped, passed = around((0, 110), (111, 120)), around((0, 100), (100, 120, 11))
     for policy, figure, expected in (("skip", "skipped_steps", skipped), ("rollback", "rollbacks", passed)):
-        trainer = trainer_of(tmp_path, policy, examples, steps=120, checkpoint_every=50, on_spike=policy)
-        assert [figures[figure] for _, split, figures in train(trainer) if split == "train"][-1] == 1
-        assert_same(weights(trainer), expected)
+        trainer = lab.trainer_of(tmp_path, policy, examples, steps=120, checkpoint_every=50, on_spike=policy)
+        assert [figures[figure] for _, split, figures in lab.train(trainer) if split == "train"][-1] == 1
+        lab.assert_same(lab.weights(trainer), expected)
 
 
 SERVED, APART, TOGETHER = object.__new__(ServedStrategy), True, False

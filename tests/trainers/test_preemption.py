@@ -5,8 +5,6 @@ import gc
 import json
 import os
 import signal
-import subprocess
-import sys
 import textwrap
 import time
 
@@ -16,7 +14,7 @@ from command_lab import gin, write_task
 from core import checkpoint
 from core.errors import PreemptedError
 from core.telemetry import Telemetry
-from tests.commands import CHECKOUT, CONFIGS, environment, refused, run
+from tests.commands import CHECKOUT, CONFIGS, python, refused, run
 from tests.core.telemetry.test_full_disk import Notes
 from tests.trainers.trainer_lab import idle, make, newest, train
 from trainers.blame import exit_code_of
@@ -161,8 +159,7 @@ def test_warnings_are_ignored_by_a_mode_that_has_nothing_to_save(tmp_path):
 def test_signal_while_the_first_package_is_imported(command, name, code, tmp_path):
     (tmp_path / "absl").mkdir()
     (tmp_path / "absl" / "__init__.py").write_text(SEND.format(name))
-    line = [sys.executable, "-m", f"trainers.{command}", "--help"]
-    done = subprocess.run(line, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
+    done = python("-m", f"trainers.{command}", "--help", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (code, f"error: stopped by {name}. Run the same command again.\n")
 
 
@@ -183,11 +180,8 @@ def test_signal_while_tensorflow_is_imported(number, code, tmp_path):
             sys.meta_path.insert(0, Interrupting())
             """)
     )
-    done = subprocess.run(
-        [sys.executable, "-m", "trainers.main", f"--gin_file={CONFIGS / 'digits_linear.gin'}"],
-        cwd=tmp_path, env={**environment(), "PYTHONPATH": os.pathsep.join([str(tmp_path), str(CHECKOUT)])},
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    flags, path = [f"--gin_file={CONFIGS / 'digits_linear.gin'}"], os.pathsep.join([str(tmp_path), str(CHECKOUT)])
+    done = python("-m", "trainers.main", *flags, cwd=tmp_path, PYTHONPATH=path)
     assert done.returncode == code, done.stderr
     assert done.stderr.startswith("error: stopped by")
     assert done.stderr.count("\n") == 1
@@ -205,11 +199,7 @@ def test_signal_on_the_way_out_ends_the_process_at_once(tmp_path):
                 os.kill(os.getpid(), signal.SIGINT)
                 print("never reached")
         """)
-    done = subprocess.run(
-        [sys.executable, "-c", text],
-        cwd=tmp_path, env={**environment(), "PYTHONPATH": os.fspath(CHECKOUT)}, capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
+    done = python("-c", text, cwd=tmp_path, PYTHONPATH=os.fspath(CHECKOUT))
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 

@@ -9,7 +9,7 @@ from test_preemption import train_and_send
 
 from core.errors import ConfigurationError
 from core.telemetry import Telemetry
-from tests.commands import run
+from tests.commands import passed, run
 from tests.core.telemetry.test_full_disk import Notes, most
 from trainers import profiler
 
@@ -47,8 +47,7 @@ def test_signal_profiles_the_next_chunk_and_the_run_continues(tmp_path):
 def test_setting_profiles_the_chunks_from_one_step_to_another(tmp_path, steps, chunks, told):
     (tmp_path / "xprof.py").touch()  # stands for the package, which shows a profile and isn't needed to make one
     flags = train_and_send(tmp_path)
-    done = run(*flags, f"--gin_param=Trainer.profile = {steps}", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = passed(*flags, f"--gin_param=Trainer.profile = {steps}", cwd=tmp_path)
     assert profiled(tmp_path / "runs" / "mine") == [chunks]
     assert re.findall(r"profiled steps (\d+) to (\d+)", done.stdout) == told
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from core import checkpoint
-from tests.commands import CONFIGS, fork_server, run
+from tests.commands import CONFIGS, fork_server, passed, run
 from tests.trainers.resume_lab import manifest_of, outcome
 from trainers.modes import resume_check
 
@@ -37,8 +37,7 @@ def test_killed_twice_and_started_again(whole, tmp_path):
     for after in (15, 45):  # once in the middle of a metric line, once between a checkpoint and the next
         killed = run(LINEAR, *FLAGS, killed_in, "--kill_after_step", str(after), cwd=tmp_path)
         assert killed.returncode == -signal.SIGKILL
-    done = run(LINEAR, *FLAGS, killed_in, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = passed(LINEAR, *FLAGS, killed_in, cwd=tmp_path)
     assert "going on from step 40" in done.stdout
     assert outcome(tmp_path / folder) == outcome(whole)
 
@@ -73,8 +72,7 @@ EarlyStopping.every = 500
 def test_resume_check(tmp_path):
     """It holds for a run that keeps more checkpoints and may stop early."""
     (tmp_path / "stops.gin").write_text(STOPS)
-    done = run(LINEAR, "--gin_file=stops.gin", "--mode=resume_check", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = passed(LINEAR, "--gin_file=stops.gin", "--mode=resume_check", cwd=tmp_path)
     assert "resume is exact" in done.stdout
 
 
@@ -87,11 +85,9 @@ def test_workdir_holds_the_documented_files_and_its_configuration_trains_the_sam
     assert manifest["examples"] == 60 * 64
     result = json.loads((whole / "result.json").read_text())
     assert (result["step"], result["exit_code"], result["reason"]) == (60, 0, "finished")
-    evaluated = run(LINEAR, *FLAGS, f"--workdir={whole}", "--mode=evaluate", cwd=tmp_path)
-    assert evaluated.returncode == 0
+    evaluated = passed(LINEAR, *FLAGS, f"--workdir={whole}", "--mode=evaluate", cwd=tmp_path)
     assert f"{result['evaluation']['accuracy']:.4f}" in evaluated.stdout
-    operative = run(f"--gin_file={whole / 'config' / 'operative.gin'}", "--workdir=again", cwd=tmp_path)
-    assert operative.returncode == 0, operative.stderr
+    passed(f"--gin_file={whole / 'config' / 'operative.gin'}", "--workdir=again", cwd=tmp_path)
     assert outcome(tmp_path / "again") == outcome(whole)
 
 
@@ -115,8 +111,7 @@ def test_a_long_run_does_not_grow(tmp_path):
     # Each of a hundred evaluations leaves its input behind, which fetches ahead.
     settings = ("steps = 5000", "log_every = 250", "evaluate_every = 50", "checkpoint_every = 1000")
     flags = [f"--gin_param=Trainer.{text}" for text in settings]
-    done = run(LINEAR, "--gin_file=watch.gin", *flags, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    passed(LINEAR, "--gin_file=watch.gin", *flags, cwd=tmp_path)
     megabytes = [float(line) for line in (tmp_path / "resident.txt").read_text().splitlines()]
     assert len(megabytes) == 20
     assert megabytes[-1] - megabytes[4] < 25.0, megabytes  # checkpoints leave some of their buffers behind, once

@@ -27,7 +27,7 @@ class Dropping(Mlp):
 
 
 def mlp(*, rng):
-    task = MlpClassifier(rng=rng, sizes=[64, 10], optimizer=adamw(3e-3))
+    task = MlpClassifier(rng=rng, sizes=[64, 10], optimizer=sgd(0.1, momentum=0.9))
     task.net = Dropping([64, 10], rng=rng, dropout=0.1)
     return task
 

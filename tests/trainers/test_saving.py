@@ -7,12 +7,12 @@ from concurrent import futures
 from types import SimpleNamespace
 
 import pytest
-from policy_lab import struck, trainer_of
+from policy_lab import One, struck, trainer_of
 
 from core import checkpoint
 from core.checkpoint import saves, write
 from core.errors import CheckpointError, DataError, PreemptedError
-from tests.commands import CONFIGS, run
+from tests.commands import CONFIGS, passed
 from tests.core.checkpoint_lab import fail
 from tests.trainers.trainer_lab import idle, make, train
 from trainers import recovery, training
@@ -165,7 +165,7 @@ def test_a_process_that_is_ended_as_another_is_lost_waits_for_what_is_written(he
 
 
 def test_capsule_of_a_bad_step_waits_for_the_save_that_it_begins_from(held, tmp_path, monkeypatch):
-    trainer, seen = trainer_of(tmp_path, "run", struck(tmp_path, 23), checkpoint_every=20), []
+    trainer, seen = trainer_of(tmp_path, "run", struck(tmp_path, 23), task=One, checkpoint_every=20), []
 
     def leave(experiment, settings, workdir, data, error, step):
         seen.append(steps_in(trainer))
@@ -178,7 +178,7 @@ def test_capsule_of_a_bad_step_waits_for_the_save_that_it_begins_from(held, tmp_
 
 
 def test_going_back_waits_for_the_save_under_way_which_all_then_read(held, tmp_path, monkeypatch):
-    trainer = trainer_of(tmp_path, "back", struck(tmp_path, 23), on_nonfinite="rollback")
+    trainer = trainer_of(tmp_path, "back", struck(tmp_path, 23), task=One, on_nonfinite="rollback")
     told, newest = [], recovery.checkpoint.newest
 
     def hold(run):  # the save of this step alone
@@ -211,7 +211,6 @@ def test_mesh_keeps_the_best_checkpoint(tmp_path):
     often = ("steps = 40", "evaluate_every = 10", "checkpoint_every = 10", "keep_checkpoints = 1")
     flags += [f"--gin_param=Trainer.{text}" for text in (*often, 'keep_best = "min loss"')]
     flags += ["--gin_param=mesh.batch = 2", "--gin_param=mesh.model = 1"]
-    done = run(*flags, "--workdir=run", cwd=tmp_path, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
+    passed(*flags, "--workdir=run", cwd=tmp_path, timeout=300)
     best = json.loads((tmp_path / "run" / "result.json").read_text())["best"]
     assert sorted({best["step"], 40}) == checkpoint.steps_in(tmp_path / "run" / "checkpoints")

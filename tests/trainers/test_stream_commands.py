@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.commands import CONFIGS, launch, refused, run
+from tests.commands import CONFIGS, launch, passed, refused
 from tests.trainers.resume_lab import killed_after, manifest_of
 
 OWN = """
@@ -47,16 +47,14 @@ def whole(tmp_path_factory):
     """Returns the workdir of a run that nothing has stopped."""
     folder = tmp_path_factory.mktemp("streams")
     write(folder)
-    done = run("--gin_file=own.gin", "--workdir=whole", cwd=folder)
-    assert done.returncode == 0, done.stderr
+    passed("--gin_file=own.gin", "--workdir=whole", cwd=folder)
     return folder / "whole"
 
 
 def test_command_resumes_a_stream_exactly(whole, tmp_path):
     write(tmp_path)
     killed_after(whole, 30, tmp_path)
-    done = run("--gin_file=own.gin", "--workdir=killed", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = passed("--gin_file=own.gin", "--workdir=killed", cwd=tmp_path)
     assert "going on from step 30" in done.stdout
     for name in ("variables", "extra", "config_hash"):
         assert manifest_of(tmp_path / "killed", 40)[name] == manifest_of(whole, 40)[name]
@@ -73,10 +71,8 @@ def test_command_refuses_another_stream_and_names_the_function(whole, tmp_path):
 def test_two_processes_read_the_examples_of_one_and_notice_a_difference(tmp_path):
     write(tmp_path)
     workers, replicas = (f"--gin_file={CONFIGS / 'runtime' / name}.gin" for name in ("multi_worker", "mirrored"))
-    done = launch("--workers=2", "--", "--gin_file=own.gin", workers, "--workdir=two", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    one = run("--gin_file=own.gin", replicas, "--gin_param=mirrored.replicas = 2", "--workdir=one", cwd=tmp_path)
-    assert one.returncode == 0, one.stderr
+    done = passed("--workers=2", "--", "--gin_file=own.gin", workers, "--workdir=two", cwd=tmp_path, run=launch)
+    one = passed("--gin_file=own.gin", replicas, "--gin_param=mirrored.replicas = 2", "--workdir=one", cwd=tmp_path)
     two, one = (manifest_of(tmp_path / name, 40) for name in ("two", "one"))
     assert (two["variables"], two["extra"]["stream"]) == (one["variables"], one["extra"]["stream"])
     write(tmp_path, ("[seed, epoch]", "os.getpid()"), ("import gin", "import gin, os"), name="other")

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 from command_lab import write_task
 
-from tests.commands import CONFIGS, run
+from tests.commands import CONFIGS, passed, run
 
 
 def cells(text):
@@ -21,8 +21,7 @@ def test_summary_tells_trained_frozen_and_untrained_variables_apart(tmp_path):
     assert not (tmp_path / "runs").exists()
     assert "no phase of `Mine` trains `eye/unused`, `eye/w`" in done.stderr
     (tmp_path / "mine.py").write_text(source.replace("class Mine(Task):", 'class Mine(Task):\n    frozen = ("eye",)'))
-    done = run(flag, "--mode=summary", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = passed(flag, "--mode=summary", cwd=tmp_path)
     assert {row[0]: row[4:] for row in cells(done.stdout)} == {
         "count": ["untrained", "every replica"],
         "eye/unused": ["frozen", "every replica"],
@@ -36,16 +35,14 @@ def test_summary_tells_trained_frozen_and_untrained_variables_apart(tmp_path):
 @pytest.mark.long
 def test_summary_names_a_network_on_one_device(tmp_path):
     files = [f"--gin_file={CONFIGS / name}.gin" for name in ("digits_gan_generator_on_one_device", "runtime/mirrored")]
-    done = run(*files, "--mode=summary", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = passed(*files, "--mode=summary", cwd=tmp_path)
     where = {(row[0].split("/")[0], *row[4:]) for row in cells(done.stdout) if len(row) == 6}
     assert where >= {("g", "g", "one device"), ("d", "d", "every replica")}
 
 
 def test_summary_on_a_mesh_has_layouts_and_bytes(tmp_path):
     files = [f"--gin_file={CONFIGS / name}.gin" for name in ("text_tiny", "runtime/mesh_transformer")]
-    done = run(*files, "--mode=summary", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = passed(*files, "--mode=summary", cwd=tmp_path)
     where = Counter(row[5] for row in cells(done.stdout) if len(row) == 6 and row[0].startswith("net/"))
     # Of each of two blocks: query, key, value and up, with their biases; out and down.
     assert (where["mesh:"], where["every"]) == (0, 0), "the table is too narrow for this test"

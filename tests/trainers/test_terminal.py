@@ -5,7 +5,7 @@ import pty
 import re
 import threading
 
-from tests.commands import CONFIGS, fork_server, run
+from tests.commands import CONFIGS, fork_server, passed
 
 FLAGS = (
     f"--gin_file={CONFIGS / 'digits_linear.gin'}",
@@ -60,8 +60,7 @@ def test_terminal_shows_progress_and_a_pipe_gets_the_metric_lines(tmp_path):
     gauges = r"examples/s [\d,]+  utilisation \d+ %  data wait \d+ %  memory \d\.\d\d GiB"
     assert re.search(rf"━ +20/40  eta \d:\d\d  {gauges}", plain)  # before the first metric line
     assert re.search(rf"━ +30/40  eta \d:\d\d  loss \d\.\d+  {gauges}", plain)
-    piped = run(*FLAGS, "--workdir=piped", cwd=tmp_path)
-    assert piped.returncode == 0, piped.stderr
+    piped = passed(*FLAGS, "--workdir=piped", cwd=tmp_path)
     assert "\x1b" not in piped.stdout
     assert "utilisation" not in piped.stdout + (tmp_path / "run" / "metrics.jsonl").read_text()
     figures = r"loss \d\.\d+  accuracy \d\.\d+  gradient norm \d+\.\d+  learning rate +\d[\d.]*  examples/s +[\d,]+"

@@ -16,7 +16,7 @@ from core.testing import on_virtual_cpus, on_virtual_mesh
 from core.weights import AVERAGES, checkpoint
 from core.workers import membership
 from core.workers.cluster import Cluster
-from tests.commands import CONFIGS, launch, refused, run
+from tests.commands import CONFIGS, launch, passed, refused, run
 from tests.trainers.resume_lab import killed_after, manifest_of
 from tests.trainers.test_keeping import there, with_accuracies
 from tests.trainers.trainer_lab import HELD_OUT, Deep, hashes, make, newest, train
@@ -207,21 +207,18 @@ def weights_of(workdir, step):
 def linear(tmp_path_factory):
     """Returns a run of the command."""
     folder = tmp_path_factory.mktemp("linear")
-    done = run(LINEAR, *SHORT, "--workdir=a", cwd=folder)
-    assert done.returncode == 0, done.stderr
+    passed(LINEAR, *SHORT, "--workdir=a", cwd=folder)
     return folder / "a"
 
 
 def test_command_starts_from_another_run_once_and_outlives_it(linear, tmp_path):
     shutil.copytree(linear, tmp_path / "a")
-    whole = run(LINEAR, *SHORT, *WARM, "--workdir=whole", cwd=tmp_path)
-    assert whole.returncode == 0, whole.stderr
+    whole = passed(LINEAR, *SHORT, *WARM, "--workdir=whole", cwd=tmp_path)
     assert f"begins with `{tmp_path}/a/checkpoints/step-000000020`: 2 of 2 variables\n" in whole.stdout
     assert weights_of(tmp_path / "whole", 0) == weights_of(tmp_path / "a", 20)
     killed_after(tmp_path / "whole", 0, tmp_path)
     shutil.rmtree(tmp_path / "a")
-    resumed = run(LINEAR, *SHORT, *WARM, "--workdir=killed", cwd=tmp_path)
-    assert resumed.returncode == 0, resumed.stderr
+    resumed = passed(LINEAR, *SHORT, *WARM, "--workdir=killed", cwd=tmp_path)
     assert "going on from step 0" in resumed.stdout
     assert variables_of(tmp_path / "killed", 20) == variables_of(tmp_path / "whole", 20)
     other = run(LINEAR, *SHORT, "--workdir=killed", cwd=tmp_path)
@@ -236,12 +233,10 @@ def test_command_starts_from_another_run_once_and_outlives_it(linear, tmp_path):
 def test_processes_start_from_another_run_and_outlive_it(processes, runtime, linear, tmp_path):
     shutil.copytree(linear, tmp_path / "a")
     many = (*processes, "--", LINEAR, f"--gin_file={CONFIGS / 'runtime' / runtime}", *WARM, *SHORT, "--workdir=many")
-    done = launch(*many, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    passed(*many, cwd=tmp_path, run=launch)
     assert weights_of(tmp_path / "many", 0) == weights_of(tmp_path / "a", 20)
     shutil.rmtree(tmp_path / "a")
-    again = launch(*many, "--gin_param=Trainer.steps = 40", "--restart_optimizer", cwd=tmp_path)
-    assert again.returncode == 0, again.stderr
+    passed(*many, "--gin_param=Trainer.steps = 40", "--restart_optimizer", cwd=tmp_path, run=launch)
     extra = manifest_of(tmp_path / "many", 40)["extra"]
     assert extra["start_from"]["path"].endswith("a/checkpoints/step-000000020")
     assert extra["restart_optimizer"] == {"step": 20}
@@ -263,8 +258,7 @@ def test_command_restarts_the_optimizer_once(linear, tmp_path):
     longer = (*SHORT, "--gin_param=Trainer.steps = 40", "--gin_param=Trainer.checkpoint_every = 10")
     new = ("--gin_param=sgd.momentum = 0.0", "--allow_config_change", "--restart_optimizer")
     shutil.copytree(linear, tmp_path / "whole")
-    whole = run(LINEAR, *longer, *new, "--workdir=whole", cwd=tmp_path)
-    assert whole.returncode == 0, whole.stderr
+    whole = passed(LINEAR, *longer, *new, "--workdir=whole", cwd=tmp_path)
     assert "`--restart_optimizer`: from step 20 on with a fresh optimizer, whose schedules count from 0" in whole.stdout
     assert weights_of(tmp_path / "whole", 20) == weights_of(linear, 20)
     momentum = {path for path in variables_of(linear, 20) if "momentum" in path}

@@ -9,7 +9,7 @@ import pytest
 from capsule_lab import SOME, end_badly, given_in, replayed, write
 
 from core.errors import CheckpointError, ConfigurationError
-from tests.commands import CONFIGS, refused, run
+from tests.commands import CONFIGS, passed, refused
 from trainers.capsule.batch import packed
 from trainers.capsule.folder import _of_content, read_capsule, write_capsule
 from trainers.main import parse
@@ -25,8 +25,7 @@ def ended(tmp_path_factory):
 
 
 def test_a_run_without_a_fault_leaves_none(tmp_path):
-    done = run(*write(tmp_path), "--gin_param=Trainer.steps = 15", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    passed(*write(tmp_path), "--gin_param=Trainer.steps = 15", cwd=tmp_path)
     assert not (tmp_path / "run" / "capsules").exists()
 
 

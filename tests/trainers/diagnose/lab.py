@@ -151,3 +151,7 @@ def diagnose(tmp_path, bindings, timeout=500):
     done = run(*flags, "--mode=diagnose", "--workdir=run", cwd=tmp_path, timeout=timeout)
     assert done.returncode == 0, (done.stdout, done.stderr)
     return done.stdout, json.loads((tmp_path / "run" / "diagnosis.json").read_text())
+
+
+def adds_up(point):
+    return 0.9 < sum(point["parts"].values()) / point["step_seconds"] < 1.1

@@ -5,12 +5,8 @@ import re
 import pytest
 
 from tests.commands import CONFIGS, refused
-from tests.trainers.diagnose.lab import diagnose
+from tests.trainers.diagnose.lab import adds_up, diagnose
 from trainers.settings import Settings
-
-
-def adds_up(point):
-    return 0.9 < sum(point["parts"].values()) / point["step_seconds"] < 1.1
 
 
 def test_a_slow_source_is_named_and_parallel_calls_are_shown_to_hide_it(tmp_path):

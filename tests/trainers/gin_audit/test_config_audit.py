@@ -1,5 +1,7 @@
 """What had no effect, and messages without gin's additions."""
 
+from collections.abc import Callable
+
 import gin
 import pytest
 from config_lab import GOOD, Lab, bound, clean, consumed, mirrored, refused, says
@@ -9,23 +11,22 @@ from trainers.gin_audit.audit import plain_message
 _clean = pytest.fixture(autouse=True)(clean)
 
 
-def test_a_binding_that_nothing_uses() -> None:
-    text = consumed(GOOD + "sgd.learning_rate = 0.3")
-    says(
-        text,
-        "`sgd.learning_rate = 0.3` (a.gin:3) has no effect",
-        "nothing uses `sgd`",
-        "Did you mean `adamw.learning_rate`?",
-    )
-
-
-def test_a_binding_near_to_nothing_shows_what_is_in_use() -> None:
-    says(consumed(GOOD + "sgd.momentum = 0.9"), "nothing uses `sgd`. In use are `Digits`, `Lab`, `adamw`.")
-
-
-def test_an_explicit_argument_beats_the_binding() -> None:
-    text = consumed(GOOD + "Lab.seed = 3", call=lambda: Lab(seed=4))
-    says(text, "`Lab.seed = 3` (a.gin:3) has no effect", "explicit argument beats the binding")
+@pytest.mark.parametrize(
+    ("content", "call", "parts"),
+    [
+        ("sgd.learning_rate = 0.3", Lab, ["`sgd.learning_rate = 0.3` (a.gin:3) has no effect", "nothing uses `sgd`"]),
+        ("sgd.learning_rate = 0.3", Lab, ["Did you mean `adamw.learning_rate`?"]),
+        ("sgd.momentum = 0.9", Lab, ["nothing uses `sgd`. In use are `Digits`, `Lab`, `adamw`."]),
+        ("Lab.seed = 3", lambda: Lab(seed=4), ["(a.gin:3) has no effect", "explicit argument beats the binding"]),
+        (
+            "Lab.strategy = @g/mirrored()\ng/adamw.decay = 0.1",
+            Lab,
+            ["(a.gin:4) has no effect", "nothing calls `adamw` in scope `g`, only in no scope", "`@g/adamw()`"],
+        ),
+    ],
+)
+def test_binding_without_an_effect_is_named(content: str, call: Callable[[], object], parts: list[str]) -> None:
+    says(consumed(GOOD + content, call=call), *parts)
 
 
 def test_an_explicit_argument_in_one_call_of_two_does_not() -> None:
@@ -33,12 +34,6 @@ def test_an_explicit_argument_in_one_call_of_two_does_not() -> None:
     Lab(seed=4)
     Lab()
     configuration.check_consumed()
-
-
-def test_a_scope_that_is_open_elsewhere() -> None:
-    text = consumed(GOOD + "Lab.strategy = @g/mirrored()\ng/adamw.decay = 0.1")
-    says(text, "`g/adamw.decay = 0.1` (a.gin:4) has no effect", "nothing calls `adamw` in scope `g`, only in no scope")
-    says(text, "`@g/adamw()`")
 
 
 def test_scopes_match_by_whole_components() -> None:

@@ -83,20 +83,32 @@ def test_values_of_the_wrong_type(content: str, parts: list[str]) -> None:
     says(refused(f"{GOOD.lstrip()}{content}\n"), *parts)
 
 
-def test_a_factory_is_named_without_parentheses() -> None:
-    text = refused("Lab.task = @Digits()\nDigits.optimizer = @adamw()")
-    says(text, "`Lab.task = @Digits()` (a.gin:1)", "Callable[..., Base]", "write `@Digits` without parentheses")
-
-
-def test_an_object_is_made_with_parentheses() -> None:
-    text = refused("Lab.task = @Digits\nDigits.optimizer = @adamw")
-    says(text, "`Digits.optimizer = @adamw` (a.gin:2)", "`Rule` is wanted: write `@adamw()`")
-
-
-def test_a_factory_of_something_else_is_refused() -> None:
-    text = refused("Lab.task = @adamw")
-    says(text, "`Lab.task = @adamw` (a.gin:1)", "`@adamw`, which makes `Rule` when called", "Callable[..., Base]")
-    assert "parentheses" not in text
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        (
+            "Lab.task = @Digits()\nDigits.optimizer = @adamw()",
+            ["`Lab.task = @Digits()` (a.gin:1)", "Callable[..., Base]", "write `@Digits` without parentheses"],
+        ),
+        ("Lab.task = @Digits\nDigits.optimizer = @adamw", ["`Rule` is wanted: write `@adamw()`"]),
+        ("Lab.task = @adamw", ["`@adamw`, which makes `Rule` when called", "Callable[..., Base]"]),
+        (
+            "Digits.optimizer = @adamw()",
+            ["`Lab.task` (`Callable[..., Base]`) has no value", "Bind it: `Lab.task = ...`"],
+        ),
+        ("Lab.task = @Digits", ["`Digits.optimizer` (`Rule`) has no value", "`Lab.task = @Digits` (a.gin:1)"]),
+        (
+            GOOD + "Lab.source = @g/points()\nother/points.count = 3\nLab.evaluator = @other/mirrored()",
+            [
+                "`g/points.count` (`int`) has no value",
+                "`Lab.source = @g/points()` (a.gin:3)",
+                "Bind it: `g/points.count",
+            ],
+        ),
+    ],
+)
+def test_factories_objects_and_what_they_lack_are_told_apart(content: str, parts: list[str]) -> None:
+    says(refused(content.lstrip()), *parts)
 
 
 @pytest.mark.parametrize(
@@ -156,29 +168,9 @@ def test_binding_anew_forgets_what_was_bound() -> None:
     assert Lab().task.width == 32
 
 
-def test_a_required_parameter_of_a_root() -> None:
-    text = refused("Digits.optimizer = @adamw()")
-    says(text, "`Lab.task` (`Callable[..., Base]`) has no value", "Bind it: `Lab.task = ...`")
-    bound("Digits.optimizer = @adamw()", required=[])
-
-
-def test_a_required_parameter_of_a_factory_names_the_reference() -> None:
-    text = refused("Lab.task = @Digits")
-    says(text, "`Digits.optimizer` (`Rule`) has no value", "`Lab.task = @Digits` (a.gin:1)", "`Digits.optimizer = ...`")
-
-
-def test_evaluated_reference_lacks_a_parameter() -> None:
-    text = refused(GOOD + "Lab.source = @g/points()\nother/points.count = 3\nLab.evaluator = @other/mirrored()")
-    says(
-        text,
-        "`g/points.count` (`int`) has no value",
-        "`Lab.source = @g/points()` (a.gin:3)",
-        "Bind it: `g/points.count = ...`",
-    )
-
-
 def test_a_factory_may_get_its_arguments_from_its_caller() -> None:
     bound(GOOD + "Lab.evaluator = @points")
+    bound("Digits.optimizer = @adamw()", required=[])  # of no root
 
 
 def test_required_stands_for_a_later_value() -> None:

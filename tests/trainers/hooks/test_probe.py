@@ -8,7 +8,7 @@ import pytest
 from core.data import digits
 from core.optimizers import sgd
 from models.classifiers.mlp import MlpClassifier
-from tests.commands import CONFIGS, run
+from tests.commands import CONFIGS, passed
 from tests.trainers.trainer_lab import make, train
 from trainers.hooks import LinearProbe
 from trainers.hooks.probe import probe_accuracy
@@ -36,8 +36,8 @@ def test_probe_is_linear():
 
 
 def test_probe_tells_features_from_pixels_and_from_the_untrained(tmp_path):
-    settings = {"task": Featured, "eval_source": digits("test"), "hooks": [LinearProbe()], "steps": 10}
-    trainer = make(tmp_path, **settings)
+    settings = {"source": digits("train"), "eval_source": digits("test"), "hooks": [LinearProbe()], "steps": 10}
+    trainer = make(tmp_path, task=Featured, **settings)
     train(trainer)
     found = {name.removeprefix("probe/"): x for name, x in trainer.evaluation.items() if name.startswith("probe/")}
     assert found["few_pixels"] == pytest.approx(0.9, abs=0.03)
@@ -50,8 +50,7 @@ def test_probe_tells_features_from_pixels_and_from_the_untrained(tmp_path):
 @pytest.mark.long
 def test_features_beat_pixels_after_a_short_training(tmp_path):
     flags = [f"--gin_param={text}" for text in ("steps = 200", "LinearProbe.every = 200")]
-    done = run(f"--gin_file={CONFIGS / 'digits_simclr.gin'}", *flags, "--workdir=run", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    passed(f"--gin_file={CONFIGS / 'digits_simclr.gin'}", *flags, "--workdir=run", cwd=tmp_path)
     found = json.loads((tmp_path / "run" / "result.json").read_text())["evaluation"]
     assert found["probe/accuracy"] >= 0.95
     assert found["probe/few_gain"] >= 0.03

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from core.data import digit_pairs, digits
 from core.task import Loss
-from tests.commands import CONFIGS, run
+from tests.commands import CONFIGS, passed
 from tests.trainers.hooks.hooks_lab import Maker
 from tests.trainers.trainer_lab import make, train
 from trainers.hooks import DigitQuality, Reconstructions, SampleGrid, kept_digits
@@ -93,8 +93,7 @@ def test_translations_are_shown_and_judged_while_they_train(tmp_path):
     short = ["steps = 4", "half = 2", "Trainer.chunk_steps = 2", "Trainer.log_every = 2", "Trainer.evaluate_every = 4"]
     hook = ["Translations.every = 2", "Translations.count = 5", "Trainer.checkpoint_every = 4"]
     flags = [f"--gin_param={text}" for text in small + short + hook]
-    done = run(f"--gin_file={CONFIGS / 'digits_cyclegan.gin'}", *flags, "--workdir=run", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    passed(f"--gin_file={CONFIGS / 'digits_cyclegan.gin'}", *flags, "--workdir=run", cwd=tmp_path)
     assert 0.0 <= json.loads((tmp_path / "run" / "result.json").read_text())["evaluation"]["quality/class_kept"] <= 1.0
     shown = [
         tf.io.decode_png((tmp_path / "run" / "samples" / f"step-{step:09d}.png").read_bytes()).numpy()

@@ -12,7 +12,7 @@ from core.optimizers import sgd
 from core.random import Rng
 from models import LanguageModel
 from models.classifiers import MlpClassifier
-from tests.commands import CONFIGS, refused, run
+from tests.commands import CONFIGS, passed, refused, run
 from trainers.hooks import Texts
 from trainers.hooks import texts as hooks_texts
 from trainers.hooks.texts import make_writer, readable
@@ -34,8 +34,7 @@ SHORT = [
 
 
 def test_texts_are_shown_while_a_model_trains_and_written_on_demand(tmp_path):
-    done = run(TINY, *SHORT, "--workdir=run", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = passed(TINY, *SHORT, "--workdir=run", cwd=tmp_path)
     shown = sorted((tmp_path / "run" / "samples").glob("step-*.txt"))
     assert [path.name for path in shown] == ["step-000000002.txt", "step-000000004.txt"]
     for path in shown:
@@ -43,8 +42,7 @@ def test_texts_are_shown_while_a_model_trains_and_written_on_demand(tmp_path):
         assert readable(path.read_bytes()).splitlines()[0] in done.stdout
 
     flags = [TINY, *SHORT, "--workdir=run", "--mode=sample", "--prompt=If a", "--prompt=class B:", "--samples=2"]
-    done = run(*flags, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = passed(*flags, cwd=tmp_path)
     assert "4 texts of step 4" in done.stdout
     texts = [path.read_bytes() for path in sorted((tmp_path / "run" / "samples").glob("sample-*.txt"))]
     assert [text.startswith(b"If a") for text in texts] == [True, True, False, False]
@@ -58,8 +56,7 @@ def test_averages_write_on_two_replicas_as_on_one_device(tmp_path):
     params = [*SHORT, "--gin_param=chain.transforms = [@adamw(), @ema()]"]
     texts = []
     for name in ("one_device", "mirrored"):
-        done = run(TINY, f"--gin_file={CONFIGS}/runtime/{name}.gin", *params, f"--workdir={name}", cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
+        passed(TINY, f"--gin_file={CONFIGS}/runtime/{name}.gin", *params, f"--workdir={name}", cwd=tmp_path)
         texts.append((tmp_path / name / "samples" / "step-000000004.txt").read_bytes())
     assert texts[0] == texts[1]
     flags = [TINY, *SHORT, *params, "--gin_param=chain.transforms = [@adamw()]", "--workdir=plain"]

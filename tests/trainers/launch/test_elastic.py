@@ -2,13 +2,11 @@
 
 import re
 import signal
-import subprocess
-import sys
 
 import pytest
 
 from core.errors import ConfigurationError
-from tests.commands import CONFIGS, environment
+from tests.commands import CHECKOUT, CONFIGS, python
 from tests.trainers.launch.launch_lab import HASTE, KILL_SELF, launched, pids
 from trainers import main as command
 from trainers.launch import count
@@ -119,8 +117,8 @@ def test_wrong_flags_are_refused_before_anything_starts(flags, says, capfd):
 
 
 def test_count_tells_scripts_how_many_can_share_a_step():
-    words = ["-m", "trainers.launch.count", "--workers=7", "--", *FLAGS, "--gin_param=Trainer.global_batch_size = 36"]
-    done = subprocess.run([sys.executable, *words], env=environment(), capture_output=True, text=True, check=True)
+    words = ["--workers=7", "--", *FLAGS, "--gin_param=Trainer.global_batch_size = 36"]
+    done = python("-m", "trainers.launch.count", *words, cwd=CHECKOUT)
     assert (done.stdout, done.stderr) == ("6\n", "")
 
 

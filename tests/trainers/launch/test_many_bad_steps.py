@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from tests.commands import CONFIGS, launch, run
+from tests.commands import CONFIGS, launch, passed
 from tests.trainers.launch.test_many_workers import saved, values
 
 TASK = """
@@ -66,10 +66,8 @@ def test_workers_agree_on_bad_steps_and_end_where_one_process_does(tmp_path, pol
     (tmp_path / "mine.py").write_text(TASK)
     (tmp_path / "mine.gin").write_text(MINE)
     flags = ["--gin_file=mine.gin", f"--gin_param=Trainer.on_nonfinite = '{policy}'"]
-    alone = run(*flags, "--workdir=one", cwd=tmp_path)
-    assert alone.returncode == 0, alone.stderr
-    done = launch("--workers=2", "--", *flags, WORKERS, "--workdir=many", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    passed(*flags, "--workdir=one", cwd=tmp_path)
+    passed("--workers=2", "--", *flags, WORKERS, "--workdir=many", cwd=tmp_path, run=launch)
     manifests = [saved(tmp_path / name)[0] for name in ("one", "many")]
     one, many = map(values, manifests)
     for key, value in one.items():

@@ -6,7 +6,7 @@ import signal
 import numpy as np
 import pytest
 
-from tests.commands import CONFIGS, launch
+from tests.commands import CONFIGS, launch, passed
 from tests.trainers.launch.test_many_workers import QUICK, saved, start, values
 from tests.trainers.launch.test_mesh_workers import lines
 
@@ -26,8 +26,7 @@ def steps(count):
 def undisturbed(tmp_path_factory):
     """The workdir of two workers that nothing befell."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    done = launch("--workers=2", "--", *FLAGS, *steps(500), "--workdir=run", cwd=folder)
-    assert done.returncode == 0, done.stdout + done.stderr
+    passed("--workers=2", "--", *FLAGS, *steps(500), "--workdir=run", cwd=folder, run=launch)
     return folder / "run"
 
 
@@ -56,6 +55,5 @@ def test_remaining_workers_end_in_the_metrics_of_all(index, undisturbed, tmp_pat
 @pytest.mark.long
 def test_workers_that_are_two_then_one_then_four_end_in_the_figures_of_two(undisturbed, tmp_path):
     for workers, until in ((2, 200), (1, 300), (4, 500)):
-        done = launch(f"--workers={workers}", "--", *FLAGS, *steps(until), "--workdir=run", cwd=tmp_path)
-        assert done.returncode == 0, done.stdout + done.stderr
+        passed(f"--workers={workers}", "--", *FLAGS, *steps(until), "--workdir=run", cwd=tmp_path, run=launch)
     check_same_figures(tmp_path / "run", undisturbed)

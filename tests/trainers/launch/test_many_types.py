@@ -4,10 +4,9 @@ import json
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
-from core import checkpoint
-from tests.commands import CONFIGS, launch, run
+from tests.commands import CONFIGS, launch, passed
+from tests.trainers.launch.test_many_workers import saved, values
 
 MIXED = """
 import gin
@@ -92,15 +91,11 @@ def mixed(tmp_path):
 
 def train_by_two(*flags, cwd):
     runtime = f"--gin_file={CONFIGS / 'runtime' / 'multi_worker.gin'}"
-    done = launch("--workers=2", "--", "--gin_file=mixed.gin", runtime, *flags, cwd=cwd)
-    assert done.returncode == 0, done.stdout + done.stderr
+    passed("--workers=2", "--", "--gin_file=mixed.gin", runtime, *flags, cwd=cwd, run=launch)
 
 
-def values(workdir):
-    manifest = checkpoint.newest(workdir / "checkpoints", warn=print)
-    reader = tf.train.load_checkpoint(manifest.path / "variables")
-    names = [key for key in reader.get_variable_to_shape_map() if "VARIABLE_VALUE" in key and "figures" not in key]
-    return {key: reader.get_tensor(key) for key in names}
+def weights_in(workdir):
+    return {key: x for key, x in values(saved(workdir)[0]).items() if "figures" not in key}
 
 
 def evaluation(workdir):
@@ -110,10 +105,9 @@ def evaluation(workdir):
 @pytest.mark.long
 def test_two_processes_send_each_other_what_two_replicas_of_one_do(mixed):
     train_by_two("--workdir=many", cwd=mixed)
-    one = run("--gin_file=mixed.gin", f"--gin_file={CONFIGS / 'runtime' / 'mirrored'}.gin", "--workdir=one", cwd=mixed)
-    assert one.returncode == 0, one.stderr
-    expected = values(mixed / "one")
-    for key, found in values(mixed / "many").items():
+    passed("--gin_file=mixed.gin", f"--gin_file={CONFIGS / 'runtime' / 'mirrored'}.gin", "--workdir=one", cwd=mixed)
+    expected = weights_in(mixed / "one")
+    for key, found in weights_in(mixed / "many").items():
         np.testing.assert_allclose(found, expected[key], rtol=1e-5, atol=1e-5, err_msg=key)
     assert evaluation(mixed / "many") == pytest.approx(evaluation(mixed / "one"), rel=1e-5)
 
@@ -121,4 +115,4 @@ def test_two_processes_send_each_other_what_two_replicas_of_one_do(mixed):
 @pytest.mark.long
 def test_two_processes_may_send_gradients_in_half_the_bytes(mixed):
     train_by_two("--workdir=many", "--gin_param=Trainer.reduce_gradients_in = 'bfloat16'", cwd=mixed)
-    assert all(np.all(np.isfinite(x)) for x in values(mixed / "many").values())
+    assert all(np.all(np.isfinite(x)) for x in weights_in(mixed / "many").values())

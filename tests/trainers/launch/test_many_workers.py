@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,11 +14,15 @@ import pytest
 import tensorflow as tf
 
 from core import checkpoint
-from tests.commands import CONFIGS, environment, fork_server, launch, run
+from tests.commands import CONFIGS, environment, fork_server, launch, passed
 from tests.trainers.launch.launch_lab import Forked, planted
 from trainers.launch.commands import free_ports
 
-FLAGS = [f"--gin_file={CONFIGS / 'digits_mlp.gin'}", f"--gin_file={CONFIGS / 'runtime' / 'multi_worker.gin'}"]
+LINEAR, LOCAL, MIRRORED, WORKERS = (
+    f"--gin_file={CONFIGS / name}.gin"
+    for name in ("digits_linear", "runtime/local_steps", "runtime/mirrored", "runtime/multi_worker")
+)
+FLAGS = [f"--gin_file={CONFIGS / 'digits_mlp.gin'}", WORKERS]
 SHORT = ["--gin_param=steps = 200", "--gin_param=Trainer.checkpoint_every = 50"]
 LONG = ["--gin_param=steps = 100000", "--gin_param=Trainer.checkpoint_every = 50"]
 QUICK = ["--gin_param=multi_worker.peer_timeout = 4.0", "--gin_param=multi_worker.meeting_deadline = 60.0"]
@@ -36,12 +41,10 @@ def values(manifest):
 @pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_workers_end_where_one_process_does(workers, tmp_path):
     # Softmax regression has no kinks, on whose two sides last bits would come to more than 1e-5 in so many steps.
-    flags = [f"--gin_file={CONFIGS / 'digits_linear.gin'}", "--gin_param=Evaluator.global_batch_size = 7"]
+    flags = [LINEAR, "--gin_param=Evaluator.global_batch_size = 7"]
     flags += [f"--gin_param=Trainer.{x}" for x in ("steps = 40", "checkpoint_every = 20", "global_batch_size = 48")]
-    done = launch(f"--workers={workers}", "--", *flags, FLAGS[1], "--workdir=many", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    alone = run(*flags, "--workdir=one", cwd=tmp_path)
-    assert alone.returncode == 0, alone.stderr
+    done = passed(f"--workers={workers}", "--", *flags, WORKERS, "--workdir=many", cwd=tmp_path, run=launch)
+    passed(*flags, "--workdir=one", cwd=tmp_path)
     one, many = (values(saved(tmp_path / name)[0]) for name in ("one", "many"))
     for key, value in one.items():
         if "figures" not in key:
@@ -57,8 +60,7 @@ def test_workers_end_where_one_process_does(workers, tmp_path):
 def test_stop_that_one_worker_asks_for_stops_all_with_its_reason(tmp_path):
     enough = "if not is_chief() and run.step == 100: run.stop('the second worker has seen enough')"
     flags = [*FLAGS, planted(tmp_path, enough, every=50), *LONG, "--workdir=run"]
-    done = launch("--workers=2", "--", *flags, cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    passed("--workers=2", "--", *flags, cwd=tmp_path, run=launch)
     manifest, _ = saved(tmp_path / "run")
     assert (manifest.step, manifest.extra["stop"]["reason"]) == (100, "the second worker has seen enough")
     assert json.loads((tmp_path / "run" / "result.json").read_text())["reason"].endswith("seen enough")
@@ -79,7 +81,7 @@ def start(cwd, *flags):
 )
 def test_a_lost_worker_ends_the_run_and_is_named(number, how, tmp_path):
     lost = f"if not is_chief() and run.step == 100: os.kill(os.getpid(), {int(number)})"
-    flags = [f"--gin_file={CONFIGS / 'digits_linear.gin'}", FLAGS[1], planted(tmp_path, lost, every=50)]
+    flags = [LINEAR, WORKERS, planted(tmp_path, lost, every=50)]
     flags += ["--gin_param=Trainer.steps = 200", "--gin_param=Trainer.checkpoint_every = 50", *QUICK, "--workdir=run"]
     done = launch("--workers=2", "--deadline=20", "--", *flags, cwd=tmp_path)
     assert done.returncode == 6, done.stdout + done.stderr
@@ -95,8 +97,7 @@ MANY = ["--gin_param=steps = 600", "--gin_param=Trainer.checkpoint_every = 50"]
 def undisturbed(tmp_path_factory):
     """The workdir of 600 steps of two workers that nothing befell."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    done = launch("--workers=2", "--", *FLAGS, *MANY, "--workdir=whole", cwd=folder)
-    assert done.returncode == 0, done.stdout + done.stderr
+    passed("--workers=2", "--", *FLAGS, *MANY, "--workdir=whole", cwd=folder, run=launch)
     return folder / "whole"
 
 
@@ -169,9 +170,70 @@ def test_peer_that_never_comes_is_named(tmp_path):
 def test_steps_leave_no_threads_behind(tmp_path):
     count = "print('threads:', len(os.listdir('/proc/self/task')), flush=True)"
     flags = [*FLAGS, planted(tmp_path, count, every=100), "--gin_param=steps = 400", "--workdir=run"]
-    done = launch("--workers=2", "--", *flags, cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = passed("--workers=2", "--", *flags, cwd=tmp_path, run=launch)
     for worker in range(2):
         counts = [int(x) for x in re.findall(rf"\[worker {worker}\] threads: (\d+)", done.stdout)]
         assert len(counts) == 4
         assert counts[-1] < counts[0] + 50  # 300 steps, of one collective each or more
+
+
+@pytest.mark.long
+def test_workers_end_where_the_replicas_of_one_process_do(tmp_path):
+    """With a worker that dies within a round, on the way; all go on from the last checkpoint."""
+    flags = [
+        LINEAR,
+        LOCAL,
+        *(f"--gin_param=Trainer.{x}" for x in ("steps = 120", "checkpoint_every = 40", "global_batch_size = 48")),
+    ]
+    passed(*flags, MIRRORED, "--workdir=one", cwd=tmp_path)
+    killed = launch("--workers=2", "--", *flags, WORKERS, "--workdir=many", "--kill_after_step=80", cwd=tmp_path)
+    assert killed.returncode != 0
+    done = passed("--workers=2", "--", *flags, WORKERS, "--workdir=many", cwd=tmp_path, run=launch)
+    assert "going on from step" in done.stdout
+    one, many = (values(saved(tmp_path / name)[0]) for name in ("one", "many"))
+    assert one.keys() == many.keys()
+    assert any("outer" in key for key in one)
+    for key, value in one.items():
+        assert many[key] == pytest.approx(value, rel=1e-5, abs=1e-5), key
+
+
+QUIET = [f"Trainer.{each} = None" for each in ("evaluate_every", "log_every")]
+ROWS = {
+    "an exit": ("raise SystemExit(0)", 1, "`sys.exit(0)` was called"),
+    "memory": ("bytearray(2**60)", 8, "out of memory while training"),
+}
+
+
+@pytest.mark.long
+def test_workers_end_with_the_code_of_the_one_that_failed_and_go_on(tmp_path):
+    settings = [*QUIET, *(f"Trainer.{each}" for each in ("steps = 30", "chunk_steps = 10", "checkpoint_every = 10"))]
+    flags = ["--", LINEAR, WORKERS, planted(tmp_path, "pass", every=10, settings=settings), "--workdir=a[1]*?"]
+    workdir = tmp_path / "a[1]*?"
+    for name, (body, code, says) in ROWS.items():
+        shutil.rmtree(workdir, ignore_errors=True)
+        planted(tmp_path, f"if run.step == 20 and not is_chief(): {body}", every=10, settings=settings)
+        done = launch("--workers=2", *flags, cwd=tmp_path)
+        assert done.returncode == code, (name, done.stdout, done.stderr)
+        assert says in done.stdout + done.stderr, name
+        assert f"ended with {code}" in done.stderr, name
+        result = json.loads((workdir / "result.json").read_text())
+        assert (result["exit_code"], result["step"]) == (6, 20), name  # the chief's own end: it has lost the other
+    planted(tmp_path, "pass", every=10, settings=settings)
+    done = passed("--workers=2", *flags, cwd=tmp_path, run=launch)
+    assert "going on from step 10" in done.stdout
+    assert json.loads((workdir / "result.json").read_text())["exit_code"] == 0
+    assert "/proc/self/fd" not in done.stdout + done.stderr
+
+
+@pytest.mark.long
+def test_hanging_worker_is_named_with_its_section(tmp_path):
+    settings = [*QUIET, "Trainer.steps = 20", "Trainer.chunk_steps = 10", "Trainer.section_deadlines = {'hook': 8}"]
+    hangs = planted(tmp_path, "if not is_chief(): time.sleep(600)", every=10, settings=settings)
+    done = launch("--workers=2", "--", LINEAR, WORKERS, hangs, "--workdir=run", cwd=tmp_path)
+    assert done.returncode == 6, done.stdout + done.stderr
+    said = done.stdout + done.stderr
+    assert "the hook `Planted` has shown no life for 8 s" in said
+    stacks = [(tmp_path / "run" / name).read_text() for name in ("stacks.txt", "stacks_1.txt")]
+    assert "while worker 1" in stacks[0]
+    assert "was at the hook `Planted`" in stacks[0]
+    assert "the hook `Planted` has shown no life" in stacks[1]

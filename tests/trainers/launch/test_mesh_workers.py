@@ -11,7 +11,7 @@ import pytest
 from core.distribution import MeshStrategy, mesh
 from core.errors import ConfigurationError
 from core.workers import joined
-from tests.commands import CONFIGS, launch, run
+from tests.commands import CONFIGS, launch, passed, run
 from tests.trainers.launch.launch_lab import planted
 from tests.trainers.launch.test_many_workers import saved, start
 
@@ -45,11 +45,9 @@ def lines(workdir):
 )
 def test_two_workers_end_where_one_process_does_and_go_on_there(plan, files, tmp_path):
     flags = [*FLAGS, *sizes(*plan), "--gin_param=steps = 40"]
-    two = launch("--workers=2", "--", *flags, "--workdir=two", cwd=tmp_path)
-    assert two.returncode == 0, two.stdout + two.stderr
+    two = passed("--workers=2", "--", *flags, "--workdir=two", cwd=tmp_path, run=launch)
     assert len(list(saved(tmp_path / "two")[0].path.glob("variables.data-*"))) == files  # each wrote what it alone has
-    one = run(*flags, "--workdir=one", cwd=tmp_path)
-    assert one.returncode == 0, one.stderr
+    passed(*flags, "--workdir=one", cwd=tmp_path)
     found, expected = lines(tmp_path / "two"), lines(tmp_path / "one")
     assert [line.pop("split") for line in found] == [line.pop("split") for line in expected] == ["train", "eval"] * 2
     for mine, theirs in zip(found, expected, strict=True):
@@ -59,8 +57,7 @@ def test_two_workers_end_where_one_process_does_and_go_on_there(plan, files, tmp
     # The chief alone prints figures, and what it wrote goes on, bit for bit, on one device.
     assert len(re.findall(r"\[worker 0\] finished", two.stdout)) == 1
     assert "[worker 1] step" not in two.stdout
-    alone = run("--mode=evaluate", FLAGS[0], *FLAGS[3:], "--gin_param=steps = 40", "--workdir=two", cwd=tmp_path)
-    assert alone.returncode == 0, alone.stderr
+    passed("--mode=evaluate", FLAGS[0], *FLAGS[3:], "--gin_param=steps = 40", "--workdir=two", cwd=tmp_path)
 
 
 @pytest.mark.long
@@ -87,8 +84,7 @@ def test_a_signal_stops_both_with_everything_saved_and_they_go_on(plan, tmp_path
     assert process.returncode == 75, said
     step = saved(tmp_path / "run")[0].step
     flags[-1] = f"--gin_param=Trainer.steps = {step + 20}"
-    on = launch("--workers=2", *flags, cwd=tmp_path)
-    assert on.returncode == 0, on.stdout + on.stderr
+    on = passed("--workers=2", *flags, cwd=tmp_path, run=launch)
     assert f"going on from step {step}" in on.stdout
     assert saved(tmp_path / "run")[0].step == step + 20
 

@@ -13,7 +13,7 @@ import pytest
 from core.errors import ConfigurationError
 from core.workers.addresses import at, local_addresses
 from tests import ports
-from tests.commands import CHECKOUT, CONFIGS, environment
+from tests.commands import CHECKOUT, CONFIGS, one_paragraph, python
 from tests.trainers.launch.launch_lab import PATIENCE, gone
 from trainers.launch import __main__ as command
 from trainers.launch import network
@@ -180,16 +180,11 @@ def test_network_is_the_safest_that_a_machine_allows():
 
 def test_a_machine_that_allows_no_way_is_refused_with_2_before_anything_starts(tmp_path):
     command = [sys.executable, "-m", "trainers.launch", "--workers=2", "--", "--gin_file=none.gin"]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.refusing", "namespaces", "guards", "--", *command],
-        cwd=CHECKOUT, env=environment(), capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.startswith("error: the workers' ports can't be closed to others")
-    assert "--network=none" in done.stderr
-    assert "`--open_ports`" in done.stderr
-    assert done.stderr.count("\n") == 1
+    done = python("-m", "tests.refusing", "namespaces", "guards", "--", *command, cwd=CHECKOUT)
+    assert (done.returncode, done.stdout) == (2, "")
+    one_paragraph(
+        done.stderr, "error: the workers' ports can't be closed to others", "--network=none", "`--open_ports`"
+    )
 
 
 # --- a real run, and a real client of TensorFlow's --------------------------------------------------------------------

@@ -7,15 +7,13 @@ import os
 import re
 import shutil
 import struct
-import subprocess
-import sys
 import zlib
 
 import pytest
 
 from core.telemetry import Warned
 from tests import rights
-from tests.commands import CONFIGS, environment, run
+from tests.commands import CONFIGS, one_paragraph, passed, python
 from tests.markup import Page
 from tests.written_runs import write_run
 from trainers.report.__main__ import main
@@ -62,8 +60,7 @@ def assert_nothing_is_fetched(text):
 
 def test_page_about_real_runs_has_their_figures(folder):
     flags = [f"--gin_param=Trainer.{each}" for each in ("steps=4", "chunk_steps=2", "log_every=2", "evaluate_every=2")]
-    done = run(f"--gin_file={CONFIGS / 'digits_linear.gin'}", *flags, "--workdir=runs/1", cwd=folder)
-    assert done.returncode == 0, done.stderr
+    passed(f"--gin_file={CONFIGS / 'digits_linear.gin'}", *flags, "--workdir=runs/1", cwd=folder)
     for file in (shutil.copytree(folder / "runs" / "1", folder / "runs" / "0") / "config").glob("*.gin"):
         file.write_text(file.read_text().replace("Experiment.seed = 0", "Experiment.seed = 1"))
     page = reported(folder, "runs")
@@ -217,11 +214,7 @@ def test_mistakes_are_one_paragraph(folder, capsys, words, says):
     (folder / "empty").mkdir()
     os.mkfifo(folder / "pipe")
     assert main(words) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ")
-    assert error.count("\n") == 1
-    for text in says:
-        assert text in error
+    one_paragraph(capsys.readouterr().err, *says)
     assert sorted(os.listdir(folder)) == ["empty", "pipe", "run"]
 
 
@@ -254,9 +247,6 @@ def test_command_imports_no_tensorflow(folder):
     code = (
         "import runpy, sys; sys.modules['tensorflow'] = None; runpy.run_module('trainers.report', run_name='__main__')"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, "run"],
-        cwd=folder, env=environment(), capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = python("-c", code, "run", cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "run in `report.html`\n"

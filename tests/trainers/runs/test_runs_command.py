@@ -3,15 +3,13 @@
 import itertools
 import json
 import math
-import subprocess
-import sys
 import time
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.commands import environment
+from tests.commands import one_paragraph, python
 from tests.written_runs import write_run
 from trainers.runs.__main__ import main
 from trainers.runs.compare import differences
@@ -147,11 +145,7 @@ def test_mistakes_are_one_paragraph(folder, capsys, words, says):
     (folder / "empty").mkdir()
     (folder / "file").touch()
     assert main(words) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ")
-    assert error.count("\n") == 1
-    for text in says:
-        assert text in error
+    one_paragraph(capsys.readouterr().err, *says)
 
 
 def test_command_without_a_folder_of_runs_says_how_to_name_one(tmp_path, monkeypatch, capsys):
@@ -162,10 +156,7 @@ def test_command_without_a_folder_of_runs_says_how_to_name_one(tmp_path, monkeyp
 
 def test_command_imports_no_tensorflow(folder):
     code = "import runpy, sys; sys.modules['tensorflow'] = None; runpy.run_module('trainers.runs', run_name='__main__')"
-    done = subprocess.run(
-        [sys.executable, "-c", code, "runs/late", "runs/early"],
-        cwd=folder, env=environment(), capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = python("-c", code, "runs/late", "runs/early", cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
     assert "adamw.learning_rate" in done.stdout
 

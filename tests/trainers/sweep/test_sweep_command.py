@@ -7,7 +7,7 @@ from textwrap import dedent
 import pytest
 
 from core.errors import ConfigurationError
-from tests.commands import CONFIGS
+from tests.commands import CONFIGS, one_paragraph
 from tests.trainers.sweep.sweep_lab import check_in_fork, write_point
 from tests.written_runs import write_run
 from trainers.runs.find import find_runs
@@ -112,11 +112,7 @@ def test_mistakes_are_one_paragraph(folder, capsys, monkeypatch, words, says):
     write_run(folder / "run")
     monkeypatch.setattr("trainers.sweep.__main__._check", lambda *_: 0)
     assert main(words) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ")
-    assert error.count("\n") == 1
-    for text in says:
-        assert text in error
+    one_paragraph(capsys.readouterr().err, *says)
 
 
 def test_figure_that_a_finished_run_lacks_is_refused_before_another_begins(folder, capsys):

@@ -6,7 +6,7 @@ import types
 import pytest
 
 from core.errors import ConfigurationError
-from tests.commands import CONFIGS, launch, run
+from tests.commands import CONFIGS, launch, passed, run
 from tests.trainers.command_lab import gin, write_task
 from tests.trainers.diagnose.lab import CONFIGURATION, PLANTED
 from trainers.modes.tune import refuse_what_cannot_be_tried
@@ -15,8 +15,7 @@ DIGITS = f"--gin_file={CONFIGS / 'digits_mlp.gin'}"
 
 
 def tune(tmp_path, *flags):
-    done = run(*flags, "--mode=tune", "--workdir=run", cwd=tmp_path)
-    assert done.returncode == 0, (done.stdout, done.stderr)
+    done = passed(*flags, "--mode=tune", "--workdir=run", cwd=tmp_path)
     return done.stdout, json.loads((tmp_path / "run" / "tune.json").read_text())
 
 
@@ -44,8 +43,7 @@ def test_a_small_network_is_tuned_and_its_run_stays_as_it_is(tmp_path):
     (line,) = (line for line in found["lines"] if line.startswith("Trainer.chunk_steps = "))
     assert line in said
     pasted = [f"--gin_param={line}" for line in found["lines"]]
-    done = run(DIGITS, few[0], *pasted, "--workdir=other", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    passed(DIGITS, few[0], *pasted, "--workdir=other", cwd=tmp_path)
 
 
 @pytest.mark.long
@@ -67,8 +65,7 @@ def test_a_source_that_is_slow_comes_first_and_what_xla_refuses_is_named(tmp_pat
 def test_workers_tune_together_and_the_first_tells(tmp_path):
     files = [DIGITS, f"--gin_file={CONFIGS / 'runtime' / 'multi_worker.gin'}"]
     few = ["--gin_param=Trainer.chunk_steps = 1"]
-    done = launch("--workers=2", "--", *files, *few, "--mode=tune", "--workdir=run", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = passed("--workers=2", "--", *files, *few, "--mode=tune", "--workdir=run", cwd=tmp_path, run=launch)
     found = json.loads((tmp_path / "run" / "tune.json").read_text())
     assert found["complete"]
     assert {"compile", "chunk_steps", "microbatches", "placements"} <= {row["setting"] for row in found["tried"]}
