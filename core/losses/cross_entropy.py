@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from core import arguments
-from core.losses.labels import binary, nan, share_of, zero_where
+from core.losses.labels import binary, held_where, nan, share_of, zero_where
 
 
 def softmax_cross_entropy(
@@ -44,6 +44,8 @@ def softmax_cross_entropy(
         if label_smoothing:
             classes = tf.cast(tf.shape(logits)[-1], logits.dtype)
             labels = (1.0 - label_smoothing) * labels + label_smoothing / classes
+        finite = tf.reduce_all(tf.math.is_finite(labels), axis=-1, keepdims=True)
+        labels, logits = held_where(~finite, labels), held_where(~finite, logits)
         # TensorFlow's fused op supposes in its gradient that labels sum to one; this is right for any. A class that is
         # ruled out, by a logit of minus infinity, costs nothing where its label is zero.
         loss = -tf.reduce_sum(share_of(tf.nn.log_softmax(logits), labels), axis=-1)
@@ -77,6 +79,8 @@ def kl_divergence(logits: Any, targets: Any) -> tf.Tensor:
     """
     logits = arguments.floats("logits", logits, min_rank=1, axes="[..., classes]")
     targets = arguments.targets_like("targets", targets, "logits", logits)
+    finite = tf.reduce_all(tf.math.is_finite(targets), axis=-1, keepdims=True)
+    targets, logits = held_where(~finite, targets), held_where(~finite, logits)
     cross = share_of(tf.nn.log_softmax(logits), targets)
     return tf.reduce_sum(tf.math.xlogy(targets, targets) - cross, axis=-1)
 

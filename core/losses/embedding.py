@@ -5,7 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from core import arguments
-from core.losses.labels import zero_where
+from core.losses.labels import held_unless_finite, zero_where
 from core.rows import all_rows, own_rows
 
 
@@ -13,6 +13,7 @@ def cosine_distance(predictions: Any, targets: Any) -> tf.Tensor:
     """Returns 1 − cos of the angle of vectors [..., size]; a vector of zeros is at distance 1, without gradient."""
     predictions = arguments.floats("predictions", predictions, min_rank=1, axes="[..., size]")
     targets = arguments.targets_like("targets", targets, "predictions", predictions)
+    predictions, targets = held_unless_finite(predictions, targets)
     return 1.0 - tf.reduce_sum(_unit(predictions) * _unit(targets), axis=-1)
 
 
@@ -25,6 +26,7 @@ def triplet(anchors: Any, positives: Any, negatives: Any, *, margin: float = 0.2
     anchors = arguments.floats("anchors", anchors, min_rank=1, axes="[..., size]")
     positives = arguments.targets_like("positives", positives, "anchors", anchors)
     negatives = arguments.targets_like("negatives", negatives, "anchors", anchors)
+    anchors, positives, negatives = held_unless_finite(anchors, positives, negatives)
     to_positive = tf.reduce_sum(tf.square(anchors - positives), axis=-1)
     to_negative = tf.reduce_sum(tf.square(anchors - negatives), axis=-1)
     return tf.nn.relu(to_positive - to_negative + margin)

@@ -1,5 +1,6 @@
 """Labels that are ignored, or make no sense: both without a gradient, and without an assertion, which XLA drops."""
 
+import functools
 from typing import Any
 
 import tensorflow as tf
@@ -20,12 +21,26 @@ def binary(
     ignored = None if ignore is None else tf.equal(labels, tf.cast(ignore, labels.dtype))
     labels, logits = zero_where(ignored, labels), zero_where(ignored, logits)
     valid = (labels >= 0.0) & (labels <= 1.0) if soft else tf.equal(labels, 0.0) | tf.equal(labels, 1.0)
-    return logits, tf.where(valid, labels, nan(labels.dtype)), ignored
+    return held_where(~valid, logits), tf.where(valid, labels, nan(labels.dtype)), ignored
 
 
 def zero_where(condition: tf.Tensor | None, value: tf.Tensor) -> tf.Tensor:
     """Returns `value` with zeros (and no gradient) where `condition` holds; as it is without one."""
     return value if condition is None else tf.where(condition, tf.zeros_like(value), value)
+
+
+def held_where(condition: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+    """Returns `value` as it is, without a gradient where `condition` holds.
+
+    There a loss isn't finite, and a weight of zero, which keeps that out of the sum, would make 0 · ∞ of its slope.
+    """
+    return tf.where(condition, tf.stop_gradient(value), value)
+
+
+def held_unless_finite(*values: tf.Tensor) -> list[tf.Tensor]:
+    """Returns vectors [..., size] as they are, those without a gradient beside which one isn't finite."""
+    finite = [tf.reduce_all(tf.math.is_finite(x), axis=-1, keepdims=True) for x in values]
+    return [held_where(~functools.reduce(tf.logical_and, finite), x) for x in values]
 
 
 def share_of(value: tf.Tensor, share: Any) -> tf.Tensor:

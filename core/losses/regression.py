@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from core import arguments
+from core.losses.labels import held_where
 
 
 def squared_error(predictions: Any, targets: Any) -> tf.Tensor:
@@ -49,4 +50,5 @@ def log_cosh(predictions: Any, targets: Any) -> tf.Tensor:
 
 def _difference(predictions: Any, targets: Any) -> tf.Tensor:
     predictions = arguments.floats("predictions", predictions)
-    return predictions - arguments.targets_like("targets", targets, "predictions", predictions)
+    difference = predictions - arguments.targets_like("targets", targets, "predictions", predictions)
+    return held_where(~tf.math.is_finite(difference), difference)

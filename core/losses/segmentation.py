@@ -5,7 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from core import arguments
-from core.losses.labels import binary, zero_where
+from core.losses.labels import binary, held_where, zero_where
 
 
 def dice(logits: Any, labels: Any, *, smooth: float = 1.0, ignore: int | None = None) -> tf.Tensor:
@@ -18,8 +18,10 @@ def dice(logits: Any, labels: Any, *, smooth: float = 1.0, ignore: int | None = 
     arguments.check_positive(smooth=smooth)
     arguments.floats("logits", logits, min_rank=2, axes="[batch, ...]")
     logits, labels, ignored = binary(logits, labels, ignore)
-    p = zero_where(ignored, tf.sigmoid(logits))
     axes = tf.range(1, tf.rank(logits)) if logits.shape.rank is None else list(range(1, logits.shape.rank))
+    unlabelled = tf.reduce_any(tf.math.is_nan(labels), axis=axes, keepdims=True)
+    logits, labels = held_where(unlabelled, logits), held_where(unlabelled, labels)
+    p = zero_where(ignored, tf.sigmoid(logits))
     overlap = tf.reduce_sum(p * labels, axis=axes)
     total = tf.reduce_sum(p, axis=axes) + tf.reduce_sum(labels, axis=axes)
     return 1.0 - (2.0 * overlap + smooth) / (total + smooth)

@@ -1,5 +1,7 @@
 """Every public loss through the battery."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -7,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core import losses
+from core.task import Loss
+from core.task.loss import weighted_sums
 
 from . import battery
 from .battery import RNG, ROWS, Row
@@ -85,8 +89,45 @@ def test_computes_in_float32_from_half_precision_and_in_float64_from_that(row: R
         assert all(gradient.dtype == dtype for gradient in gradients)
 
 
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize(
+    "row",
+    [row for row in DIFFERENTIABLE if row.part not in ("info_nce", "nt_xent") and row.example()[1].dtype.is_floating],
+    ids=lambda row: row.id,
+)
+def test_target_that_is_not_finite_passes_on_no_gradient_where_the_weight_is_zero(row: Row, value: float) -> None:
+    check_unread_targets(partial(row.call, row.make(RNG)), row.example(4), value)
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan, 7.0])
+@pytest.mark.parametrize("call", [losses.sigmoid_cross_entropy, losses.focal, losses.hinge, losses.dice])
+def test_answer_out_of_range_passes_on_no_gradient_where_the_weight_is_zero(call, value) -> None:
+    rng = np.random.default_rng(0)
+    inputs = [tf.constant(rng.normal(size=[4, 6]), tf.float32), tf.constant(rng.integers(0, 2, [4, 6]), tf.float32)]
+    check_unread_targets(call, inputs, value)
+
+
+def check_unread_targets(call, inputs, value) -> None:
+    """Asserts that the gradients are the same whatever a target is whose loss has a weight of zero."""
+
+    def gradients(first):
+        handed = [np.array(x) for x in inputs]
+        for x in handed[1:]:
+            x.flat[0] = first
+        handed = [tf.constant(x) for x in handed]
+        with tf.GradientTape() as tape:
+            tape.watch(handed)
+            loss = call(*handed)
+            weight = tf.concat([tf.zeros_like(loss[:1]), tf.ones_like(loss[1:])], 0)
+            objective, _ = weighted_sums(Loss(loss, weight))
+        return tape.gradient(objective, handed, unconnected_gradients="zero")
+
+    for found, expected in zip(gradients(value), gradients(1.0), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
 @every_loss
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(data=st.data())
 def test_extreme_values_stay_finite(row: Row, data: st.DataObject) -> None:
     inputs = row.example(data.draw(st.integers(1, 3)))
