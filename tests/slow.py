@@ -11,14 +11,6 @@ _BY_FILE = {
         COMPILED,
         "test_by_hand_and_jax_train_as_tapeloop_does",
     ),
-    "tests/conformance/test_layers.py": (
-        WHOLE,
-        "test_saved_models_round_trip",
-    ),
-    "tests/core/data/test_data_sources.py": (
-        WHOLE,
-        "test_source_is_resumable_and_its_shards_are_disjoint",
-    ),
     "tests/core/distribution/test_mesh_operations.py": (
         MESH,
         "test_operations_that_pass_are_right",
@@ -31,10 +23,6 @@ _BY_FILE = {
     "tests/core/engine/test_mesh_steps.py": (
         MESH,
         "test_twenty_steps_are_those_of_one_device",
-    ),
-    "tests/core/engine/test_phases.py": (
-        TRACES,
-        "test_a_way_through_what_mixes_rows_is_right",
     ),
     "tests/core/engine/test_rounds.py": (
         TRACES,
@@ -56,14 +44,6 @@ _BY_FILE = {
         COMPILED,
         "test_gradient_of_equal_values_in_a_pool_is_the_same_compiled_or_not",
         "test_layer_has_the_same_two_derivatives_compiled_or_not",
-    ),
-    "tests/core/test_checkpoint.py": (
-        PROCESS,
-        "test_a_kill_at_any_moment_leaves_a_whole_checkpoint",
-    ),
-    "tests/core/testing/test_testing_meshes.py": (
-        MESH,
-        "test_a_convolutional_network_is_cut_by_rows",
     ),
     "tests/core/testing/test_testing_replicas.py": (
         TRACES,

@@ -246,6 +246,7 @@ def test_one_replica_and_the_mean_is_training_as_it_always_is(compile):
         np.testing.assert_allclose(found[path], value, rtol=1e-6, atol=1e-7, err_msg=path)
 
 
+@pytest.mark.long
 def test_compiled_updates_lead_to_the_same_numbers():
     compiled = Training(Line, 2, 3, outer=sgd(OUTER[0], momentum=OUTER[1], nesterov=True), compile=True).train()
     for key, value in oracle(2, 3, OUTER).items():

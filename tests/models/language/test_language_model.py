@@ -1,6 +1,5 @@
 """The loss of a language model: which tokens count, what they see, and no dependence on how a step is cut up."""
 
-import functools
 
 import numpy as np
 import pytest
@@ -13,10 +12,7 @@ from core.optimizers import adam, adamw, groups
 from core.random import Rng
 from core.task.loss import means, weighted_sums
 from core.testing import (
-    assert_accumulation_invariant,
-    assert_collectives,
     assert_overfits,
-    assert_replica_invariant,
     assert_task,
 )
 from core.testing.plain import optimizers_of
@@ -77,14 +73,6 @@ def test_padding_may_hold_what_is_no_token():
 
 def test_language_model_overfits_one_batch():
     assert_overfits(make_task(rng=RNG, num_layers=1, optimizer=adam(3e-2)), batch(), steps=25, to=0.7)
-
-
-@pytest.mark.long
-def test_replicas_and_microbatches_change_nothing():
-    make = functools.partial(make_task, dropout=0.2)
-    assert_replica_invariant(make, batch(), replicas=(1, 2, 4), steps=4)
-    assert_accumulation_invariant(make, batch(), microbatches=(1, 2, 4), steps=4)
-    assert_collectives(make, batch(), {"net": {"gradients": 1}})
 
 
 def test_recompute_computes_blocks_again_and_changes_no_number_and_no_name():

@@ -94,6 +94,7 @@ def test_megatron_block_sums_activations_twice_forward_and_backward():
     assert forward_products(found) == 2
 
 
+@pytest.mark.long
 def test_sequence_layout_of_norms_makes_two_exchanges_of_each_sum():
     """A sum that leaves a part with each device, and one that joins the parts; the last norm's output is joined too."""
     found = collectives(MEGATRON, outputs=SEQUENCE)
