@@ -5,7 +5,9 @@ assert_gradients(task, batch, except_for=["net/key/b"])  # an attention's scores
 """
 
 import fnmatch
+import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -24,10 +26,13 @@ STEPS = (
     3e-4,
     1e-4,
 )  # of finite differences, along a direction of length one; a bend may ask for short ones
-SHARE = 0.05  # of a slope that the gradient may miss
+SHARE = 0.01  # of a slope that the gradient may miss
+PROBES = 6  # sums of the examples' losses with random signs whose slopes are looked at besides the mean's
 ROUNDING = 2e-7  # of a loss, which a short step makes much of
 NARROW = {tf.bfloat16: 2.0**-7, tf.float16: 2.0**-10}  # the same, where a step computes in these,
 WIDE_STEPS = (0.3, 0.2, 0.1)  # and what it takes there to see a slope at all
+WIDE_SHARE = 0.05
+MEAN, EXAMPLES = slice(1), slice(1, None)  # of the slopes
 
 
 def assert_gradients(task: Task, batch: Batch, *, except_for: Sequence[str] = (), seed: int = 0) -> None:
@@ -48,6 +53,8 @@ def check_gradients(step: Step, except_for: Sequence[str]) -> None:
     check_finite(step, step())
     with nudged(step.task):
         seen = step()
+        signs = np.random.RandomState(3).choice([-1.0, 1.0], [PROBES, *seen.per_example.shape]).astype("float32")
+        probes = [step(signs=each).gradients for each in signs]
         for path, variable in step.variables.items():
             gradient = seen.gradients[path]
             if any(fnmatch.fnmatch(path, pattern) for pattern in except_for):
@@ -59,7 +66,7 @@ def check_gradients(step: Step, except_for: Sequence[str]) -> None:
                 f'that is flat there. Where that is by nature: `except_for=["{path}"]`.'
             )
             if found:
-                _check_slope(step, path, variable, gradient, seen.mean)
+                _check_slope(step, path, variable, [gradient, *(probe[path] for probe in probes)], signs, seen)
 
 
 def check_finite(step: Step, seen: Seen) -> None:
@@ -112,35 +119,76 @@ def _comes_or_goes(step: Step, path: str) -> bool:
     return any(bool(np.any(other().gradients[path] != 0.0)) for other in near_the_ends([step]))
 
 
-def _check_slope(step: Step, path: str, variable: tf.Variable, gradient: np.ndarray, mean: float) -> None:
-    """Compares the gradient along one direction with differences of the loss, where these agree among themselves."""
+class _Slopes(NamedTuple):
+    """How the mean loss changes along a direction, and sums of the examples' losses with signs."""
+
+    ahead: np.ndarray
+    behind: np.ndarray
+
+    @property
+    def middle(self) -> np.ndarray:
+        return (self.ahead + self.behind) / 2.0
+
+    def outside(self, expected: np.ndarray) -> np.ndarray:
+        """Returns how far from both what is expected lies; at a bend, a gradient is the slope of either side."""
+        low, high = np.minimum(self.ahead, self.behind), np.maximum(self.ahead, self.behind)
+        return np.maximum(0.0, np.maximum(low - expected, expected - high))
+
+
+def _check_slope(
+    step: Step, path: str, variable: tf.Variable, gradients: Sequence[np.ndarray], signs: np.ndarray, seen: Seen
+) -> None:
+    """Compares gradients along one direction with differences of the losses, where these agree among themselves.
+
+    The first is of the mean loss, the others are of sums with `signs`. What one way to the loss lacks may be at a right
+    angle to the direction for the mean, but it isn't for each of the examples.
+    """
+    gradient = gradients[0]
     random = np.random.RandomState(1).standard_normal(gradient.shape)
     direction = gradient / np.linalg.norm(gradient) + 0.7 * random / np.linalg.norm(random)
     direction /= np.linalg.norm(direction)
-    expected = float(np.sum(gradient * direction, dtype=np.float64))
-    rounding = max([ROUNDING, *(NARROW.get(x.dtype, 0.0) for op in everything(step.operations) for x in op.outputs)])
+    expected = np.array([np.sum(each * direction, dtype=np.float64) for each in gradients])
+    narrow = max(NARROW.get(x.dtype, 0.0) for op in everything(step.operations) for x in op.outputs)
+    share, sizes = (WIDE_SHARE, WIDE_STEPS) if narrow else (SHARE, STEPS)
+    # Of a mean the examples' rounding is a part: they round one by one.
+    examples = int(np.count_nonzero(seen.weight)) or 1
+    rounding = (narrow or ROUNDING / math.sqrt(examples)) * max(1.0, abs(seen.mean))
+    here = seen.sums_with(signs)
     with kept([variable]):
         start = variable.numpy()
 
-        def slope(size: float) -> float:
-            means = []
+        def slopes_at(size: float) -> _Slopes:
+            sums = []
             for sign in (1.0, -1.0):
                 variable.assign(start + np.asarray(sign * size * direction, start.dtype))
-                means.append(step().mean)
-            return (means[0] - means[1]) / (2.0 * size)
+                sums.append(step().sums_with(signs))
+            return _Slopes((sums[0] - here) / size, (here - sums[1]) / size)
 
-        slopes = list[float]()
-        for size in STEPS if rounding == ROUNDING else WIDE_STEPS:
-            slopes.append(slope(size))
-            error = abs(slopes[-1] - expected)
-            if error <= SHARE * max(abs(slopes[-1]), abs(expected)) + rounding * max(1.0, abs(mean)) / size:
+        def allowed(found: _Slopes, part: slice, size: float) -> float:
+            return share * max(_size(found.middle[part]), _size(expected[part])) + rounding / size
+
+        slopes = list[_Slopes]()
+        for size in sizes:
+            found = slopes_at(size)
+            slopes.append(found)
+            if all(_size((found.middle - expected)[x]) <= allowed(found, x, size) for x in (MEAN, EXAMPLES)):
                 return
-    fine = slopes[-2]
-    spread = min(abs(fine - slopes[-1]), abs(fine - slopes[-3]))
-    wrong = spread < 0.2 * abs(fine - expected)  # else the differences themselves say nothing
-    assert not wrong, (
-        f"the gradient of `{path}` in {step.name} isn't the slope of its loss: along one direction it is "
-        f"{expected:.4g}, but the loss changes by {fine:.4g}. One of the ways to the loss has no gradient: look for "
-        "`tf.stop_gradient`, rounding, `argmax` or a cast to integers on one of two paths, and for an own gradient. "
-        f'Where that is meant (a target that isn\'t trained through): `except_for=["{path}"]`.'
-    )
+    fine, outside = slopes[-2], slopes[-2].outside(expected)
+    for part, whose in ((MEAN, ""), (EXAMPLES, " of the examples' losses, with random signs,")):
+        apart = _size(outside[part])
+        spread = min(_size((fine.middle - other.middle)[part]) for other in (slopes[-1], slopes[-3]))
+        # Else the differences themselves say nothing.
+        wrong = apart > allowed(fine, part, sizes[-2]) and spread < 0.2 * apart
+        worst = np.argmax(outside[part])
+        assert not wrong, (
+            f"the gradient of `{path}` in {step.name} isn't the slope of its loss: along one direction it is "
+            f"{expected[part][worst]:.4g}, but the {'loss' if not whose else 'sum'}{whose} changes by "
+            f"{fine.middle[part][worst]:.4g}. One of the ways to the loss has no gradient: look for "
+            "`tf.stop_gradient`, rounding, `argmax` or a cast to integers on one of two paths, and for an own "
+            f'gradient. Where that is meant (a target that isn\'t trained through): `except_for=["{path}"]`.'
+        )
+
+
+def _size(slopes: np.ndarray) -> float:
+    """Returns the root of the mean square."""
+    return float(np.sqrt(np.mean(np.square(slopes))))

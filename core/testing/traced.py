@@ -63,9 +63,14 @@ class Seen:
     @property
     def mean(self) -> float:
         """Returns the loss that is trained."""
+        return float(self.sums_with([])[0])
+
+    def sums_with(self, signs: Any) -> Any:
+        """Returns the mean loss, and what it is with each example's times each of the `signs`."""
         counts = self.weight != 0.0
-        total = np.sum(self.weight, dtype=np.float64)
-        return float(np.sum(np.where(counts, self.weight * self.per_example, 0.0), dtype=np.float64) / (total or 1.0))
+        parts = np.where(counts, self.weight * self.per_example, 0.0).astype(np.float64)
+        total = np.sum(self.weight, dtype=np.float64) or 1.0
+        return np.array([np.sum(parts), *(np.sum(parts * each) for each in signs)]) / total
 
 
 class Step:
@@ -81,7 +86,8 @@ class Step:
         self.makes_statistics = False
         traced = tf.function(self._trace, autograph=False)
         with no_python_values(self.name), noticing_draws() as drawn:
-            self.function = traced.get_concrete_function(self.batch, self.rng.seed, tf.range(self.rows))
+            signs = tf.TensorSpec(None)  # whose shape the losses have, which nothing says before they are traced
+            self.function = traced.get_concrete_function(self.batch, self.rng.seed, tf.range(self.rows), signs)
         self.captured = list(self.function.variables)
         self.again = {words.op for words in drawn.meant()}
 
@@ -101,11 +107,17 @@ class Step:
         figures += [] if loss_only else tf.nest.flatten(self.loss.metrics)
         return any(feature in self.sources[x.op.name] for x in figures if x is not None)
 
-    def __call__(self, batch: Batch | None = None, *, order: Sequence[int] | None = None, seed: int = 0) -> Seen:
-        """Calls the trace; `order` says which row of a draw over the rows each row gets."""
+    def __call__(
+        self, batch: Batch | None = None, *, order: Sequence[int] | None = None, seed: int = 0, signs: Any = 1.0
+    ) -> Seen:
+        """Calls the trace; `order` says which row of a draw over the rows each row gets.
+
+        The gradients are those of the mean of losses times `signs`.
+        """
         key = self.rng.seed if not seed else Rng.from_seed(seed).seed
         places = tf.range(self.rows) if order is None else tf.constant(order)
-        values = self.function(self.batch if batch is None else as_tensors(batch), key, places)
+        signs = tf.constant(signs, tf.float32)
+        values = self.function(self.batch if batch is None else as_tensors(batch), key, places, signs)
         per_example, weight, figures, gradients, pairs, sums, draws = tf.nest.map_structure(lambda x: x.numpy(), values)
         return Seen(
             per_example,
@@ -127,15 +139,19 @@ class Step:
         rows = len(next(iter(values.values())))
         return self._loss(dict(values), self.rng._replace(first_row=first_row, num_rows=rows))
 
-    def _trace(self, batch: Batch, seed: tf.Tensor, order: tf.Tensor) -> Any:
+    def _trace(self, batch: Batch, seed: tf.Tensor, order: tf.Tensor, signs: tf.Tensor) -> Any:
         graph = tf.compat.v1.get_default_graph()
         moment = self.rng.moment and self.rng.moment._replace(step=self.moment["step"] + tf.cast(seed[0], tf.int64))
         rng: Rng = _in_order(order)(*self.rng)._replace(seed=seed, moment=moment)
         with tf.GradientTape() as tape, no_new_variables(phase.name if (phase := self.phase) else "evaluate"):
             loss = self._loss(dict(batch), rng)
-            objective, figures = weighted_sums(loss)
+            _, figures = weighted_sums(loss)
+            everything = graph.get_operations()
+            signed = tf.cast(signs, loss.per_example.dtype) * loss.per_example
+            signed.set_shape(loss.per_example.shape)
+            objective, _ = weighted_sums(loss._replace(per_example=signed))
             mean = tf.math.divide_no_nan(objective, figures["weight"])
-        self.loss, everything = loss, graph.get_operations()
+        self.loss = loss
         self.operations = everything[self._first :]
         self.sources = operations.sources(everything, batch)
         self.makes_statistics = bool(loss.statistics and loss.statistics.layers)
