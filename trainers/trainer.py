@@ -36,6 +36,7 @@ from trainers.recovery import Recovery
 from trainers.refused_by_xla import compiled_or_refused
 from trainers.run_state import RunState
 from trainers.settings import Settings
+from trainers.unmoved import Unmoved
 from trainers.watchdog import Watchdog
 from trainers.workdir import Workdir
 
@@ -115,12 +116,14 @@ class Trainer:
             if self.telemetry.live:
                 self._gauges = make_gauges(self._meter, self.settings.global_batch_size, self._run_chunk, exchange)
             self._turn_profiler()
+            unmoved = Unmoved(self.experiment.assembly.optimizers, exchange)
             self._meter.restart()
             while not self.state.finished:
                 chunks = self._chunks
                 if self.step + self._left_of_chunk < self.steps and self._preemption.signal is None:
                     chunks.fetch_next(fetching)
                 self.advance(stacked)
+                unmoved.tell(self.telemetry.warn_once)
                 if not self.state.finished:
                     self.watchdog.begin("data", "the next chunk of data")
                     with self._meter.waiting():
