@@ -83,10 +83,6 @@ _BY_FILE = {
         COMPILED,
         "test_auto_measures_without_training_and_is_remembered",
     ),
-    "tests/trainers/test_export_parts.py": (
-        WHOLE,
-        "test_export_of_a_configuration_computes_the_same_from_its_own_weights",
-    ),
     "tests/trainers/test_going_back.py": (
         TRACES,
         "test_stream_resumes_past_bad_steps_and_ends_the_same_if_killed",
@@ -103,11 +99,9 @@ _BY_FILE = {
         TRACES,
         "test_bad_steps_are_skipped_until_too_many_come_in_a_row",
         "test_rollback_returns_to_the_beginning_if_nothing_was_saved_since_and_ends_by_its_limit",
-        "test_spike_is_skipped_or_rolled_back",
     ),
     "tests/trainers/test_python_run.py": (
         TRACES,
-        "test_run_on_two_devices_has_the_results_of_one",
         "test_run_that_failed_or_was_stopped_resumes_and_longer_settings_continue_it",
     ),
     "tests/trainers/test_refused_by_xla.py": (

@@ -9,7 +9,7 @@ from core.distribution import mirrored
 from core.errors import DataError, NotFiniteError
 from core.optimizers import sgd
 from core.task import Compute, Loss, Task, Update
-from tests.trainers.trainer_lab import make, train
+from tests.trainers.trainer_lab import idle, make, train
 from trainers.evaluator import Evaluator
 from trainers.experiment import Experiment
 
@@ -135,7 +135,7 @@ def test_evaluation_that_overflows_on_good_data_returns_infinity():
 def test_label_that_a_server_refuses_is_named(tmp_path, monkeypatch):
     """By parameter servers, it is waited for behind the chunk: see `ServedExchange.settle`."""
     source = ArraySource({"x": np.ones([64, 2], "float32")}, name="answers")
-    trainer = make(tmp_path, task=Line, source=source)
+    trainer = idle(make(tmp_path, task=Line, source=source))
 
     def settle():
         said = "Received a label value of 12 which is outside the valid range of [0, 10)."

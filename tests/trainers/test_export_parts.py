@@ -7,8 +7,7 @@ import tensorflow as tf
 from core.errors import CheckpointError
 from core.module import named_variables
 from core.task import Served
-from tests.commands import CONFIGS
-from tools.invariance.subjects import CHANGES, config_names, configured, subject
+from tools.invariance.subjects import config_names, subject
 from trainers.export import compare
 from trainers.export.compare import Difference, check_same, differences, examples_of
 from trainers.export.program import Program
@@ -18,8 +17,6 @@ from trainers.export.weights import Weights, quantised
 REPEATED = {f"digits_gan_{how}" for how in ("by_batch_size", "generator_on_one_device", "sampling_on_every_replica")}
 REPEATED |= {"digits_cyclegan", "text_nano", "text_small"}
 SMALL = {"digits_linear", "digits_mlp", "digits_convnet", "digits_gan", "digits_conditional_gan", "digits_vae"}
-SMALL |= {"text_tiny"}
-SMALLER = {"text_tiny": ("LanguageModel.num_layers = 1",)}
 
 
 def test_int8_has_a_scale_for_each_output():
@@ -108,8 +105,7 @@ def test_whole_numbers_are_choices():
     "name", [pytest.param(n, marks=[pytest.mark.long] * (n not in SMALL)) for n in sorted({*config_names()} - REPEATED)]
 )
 def test_export_of_a_configuration_computes_the_same_from_its_own_weights(name, tmp_path):
-    small = configured(CONFIGS / f"{name}.gin", tmp_path, {**CHANGES, **SMALLER}.get(name, ()))
-    experiment = small.experiment(tf.distribute.OneDeviceStrategy("CPU:0"))
+    experiment = subject(name, tmp_path).experiment(tf.distribute.OneDeviceStrategy("CPU:0"))
     program = Program(experiment.task, experiment.train_source.spec)
     examples = examples_of(program, experiment.train_source, weights="float32")
     module, functions = program.exported("float32")

@@ -9,7 +9,7 @@ from benchmarks.memory import growth, measured
 from core.errors import ConfigurationError, NotFiniteError
 from core.optimizers import chain, ema, sgd
 from core.testing import on_virtual_cpus, on_virtual_mesh
-from tests.trainers.trainer_lab import HELD_OUT, Deep, make, newest, train
+from tests.trainers.trainer_lab import HELD_OUT, Deep, Small, make, newest, train
 from trainers.evaluator import Evaluator
 
 LAYOUTS = [("net/layers/0/?", "...,model"), ("net/layers/1/w", "model,-")]
@@ -25,7 +25,7 @@ class Averaging(Deep):
     optimizer = chain(sgd(0.1, momentum=0.9), ema(0.9))
 
 
-class Wild(Deep):
+class Wild(Small):
     optimizer = sgd(1e30)
 
 
@@ -117,7 +117,7 @@ def test_evaluation_batch_that_devices_cannot_share_is_refused(tmp_path):
 
 
 def test_step_that_is_not_finite_ends_the_run(tmp_path):
-    trainer = make(tmp_path, task=Wild, strategy=STRATEGIES["1x2"]())
+    trainer = make(tmp_path, task=Wild, strategy=on_virtual_mesh(2, 1))
     with pytest.raises(NotFiniteError, match=r"step 1 is not finite\. Nothing of it was saved\. Lower"):
         train(trainer)
     assert trainer.step == 1

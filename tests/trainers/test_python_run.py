@@ -115,13 +115,17 @@ def test_run_that_failed_or_was_stopped_resumes_and_longer_settings_continue_it(
     assert found[0].evaluate() == whole.evaluate()
 
 
-@pytest.mark.parametrize("strategy", [mirrored, pytest.param(mesh, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("strategy", [mirrored, mesh])
 def test_run_on_two_devices_has_the_results_of_one(strategy, whole, tmp_path):
     two = mesh(batch=2) if strategy is mesh else mirrored(devices=["CPU:0", "CPU:1"])
     run = trainers.train(experiment(strategy=two), settings(), tmp_path / "run", quiet=True)
     assert run.evaluate() == pytest.approx(whole.evaluate(), rel=1e-5)
+
+
+def test_experiment_that_was_trained_before_is_refused(whole, tmp_path):
     with pytest.raises(ConfigurationError, match=r"`experiment` was trained before.*`Experiment\(\.\.\.\)`"):
-        trainers.train(run.experiment, settings(), tmp_path / "second", quiet=True)
+        trainers.train(whole.experiment, settings(), tmp_path / "second", quiet=True)
 
 
 def test_finished_run_is_returned_as_it_is_by_any_path(whole, folder, capsys, monkeypatch):

@@ -50,6 +50,7 @@ def test_losses_are_the_same_on_one_device_and_two_replicas(tmp_path):
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
 
 
+@pytest.mark.long
 def test_bigrams_learn_the_entropy_given_one_symbol(tmp_path):
     """That is H(b | a) of the chain, held out: more than its entropy, which takes two symbols."""
     trainer = make(

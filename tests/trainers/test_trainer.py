@@ -68,8 +68,10 @@ def test_chunk_length_changes_no_bit(whole, tmp_path):
     assert hashes(trainer) == hashes(whole[0])
 
 
-@pytest.mark.parametrize("replicas", [1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("replicas", [1, 2])
 def test_compiled_chunks_compute_the_same(replicas, whole, tmp_path):
+    """More is in `test_same_numbers.py`, whose steps are two microbatches each."""
     plain, lines = whole
     compiled = make(tmp_path, steps=45, compile=True, strategy=on_virtual_cpus(replicas) if replicas > 1 else None)
     for one, other in zip(lines, train(compiled), strict=True):

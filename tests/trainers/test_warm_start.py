@@ -57,7 +57,7 @@ def averages_of(trainer):
 
 @pytest.mark.parametrize(
     "where",
-    ["mesh", "local steps", *(pytest.param(where, marks=pytest.mark.long) for where in ("one device", "2 replicas"))],
+    ["mesh", *(pytest.param(where, marks=pytest.mark.long) for where in WHERE if where != "mesh")],
 )
 def test_weights_averages_and_slots_are_those_of_the_checkpoint(where, source, tmp_path):
     settings = dict(WHERE[where])

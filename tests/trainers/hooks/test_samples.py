@@ -54,6 +54,7 @@ def test_quality_of_larger_coloured_digits_is_that_of_digits_as_large(some):
     assert figures["label_accuracy"] > 0.9
 
 
+@pytest.mark.long
 def test_kept_digits_are_the_same_when_thick():
     pairs = digit_pairs("test").gather(tf.range(360, dtype=tf.int64))
     assert kept_digits()(pairs["b"], pairs["label"])["class_kept"] > 0.95

@@ -116,19 +116,13 @@ def test_prompt_longer_than_a_text_is_refused(tmp_path):
 def test_texts_are_the_same_in_groups_and_the_tokenizer_has_all_of_their_tokens(monkeypatch):
     prompts = ["a", "bc", "def", "hi", "g"]
 
-    def texts():
-        return make_writer(model(vocabulary=5000), topics("test", 8), prompts, seed=0)()
-
-    together = texts()
+    task = model(vocabulary=5000)
+    together = make_writer(task, topics("test", 8), prompts, seed=0)()
     monkeypatch.setattr(hooks_texts, "TOGETHER", 2)
-    assert texts() == together
+    write = make_writer(task, topics("test", 8), prompts, seed=0)
+    assert write() == together
     assert [text[: len(prompt)].decode() for text, prompt in zip(together, prompts, strict=True)] == prompts
     assert len({text[len(prompt) :] for text, prompt in zip(together, prompts, strict=True)}) == len(prompts)
-
-
-def test_logits_that_are_not_finite_end_in_an_error():
-    task = model()
-    write = make_writer(task, topics("test", 8), ["If"], seed=0)
     task.net.tokens.w.assign(task.net.tokens.w * float("nan"))
     with pytest.raises(NotFiniteError, match=r"`LanguageModel.write` can't choose a token: logits aren't finite"):
         write()
