@@ -54,7 +54,7 @@ def test_slow_source_is_gathered_by_parallel_calls():
     assert len(list(chunks.take(3))) == 3
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     size=st.integers(1, 50),
     rows=st.integers(1, 7),

@@ -103,9 +103,9 @@ def assert_as_plain(task_class, data, replicas, microbatches, *, steps=2, seed=0
     return expected
 
 
-def plainly(task_class, data, microbatches=1, *, steps=2, seed=0):
+def plainly(task_class, data, microbatches=1, *, steps=2, seed=0, init=0):
     """Returns the variables after some `plain_step`s, by path, the optimizers, and the losses of each step."""
-    task = task_class(rng=Rng.from_seed(0).fold("init"))
+    task = task_class(rng=Rng.from_seed(init).fold("init"))
     optimizers, losses = optimizers_of(task), []
     batch = {key: tf.constant(x) for key, x in data.items()}
     for i in range(steps):
