@@ -64,7 +64,7 @@ def how_it_ended(workdir: Workdir, steps: int) -> str | None:
 def what_it_waits_for(workdir: Workdir, last: int | None) -> str:
     """Says what there is to wait for, where the checkpoint of step `last` was the last one to come."""
     if not (workdir.path / "run.json").exists():
-        return f"a run to begin in `{workdir.path}`"
+        return f"a run to begin in `{workdir.named}`"
     result = workdir.read_result()
     stopped = f"; the run has stopped ({EXIT_CODES.get(result['exit_code'])})" if result else ""
     return f"{'the first checkpoint' if last is None else f'a checkpoint after that of step {last}'}{stopped}"

@@ -17,6 +17,7 @@ from trainers.limits import Limits
 from trainers.native_stderr import log_name
 from trainers.trainer import Trainer
 from trainers.watchdog import Hang, Life, Watchdog
+from trainers.workdir import Workdir
 
 LAST_WORDS_SECONDS = 5.0  # for what is printed, kept and said to other workers before the end
 WriteResult = Callable[..., None]  # with `exit_code` and `reason`
@@ -29,7 +30,7 @@ def ending_where_it_hangs(
     ending = Ending(
         trainer.watchdog,
         trainer.settings.limits,
-        trainer.workdir.path,
+        trainer.workdir,
         write_result=write_result,
         after=lambda: f", after step {trainer.step}",
     )
@@ -40,7 +41,7 @@ def ending_where_it_hangs(
 
 
 def ending_where_set_up_hangs(
-    workdir: Path, limits: Limits, write_result: WriteResult | None = None
+    workdir: Workdir, limits: Limits, write_result: WriteResult | None = None
 ) -> contextlib.AbstractContextManager[None]:
     """Ends the process where it takes too long until there is a trainer."""
     watchdog = Watchdog()
@@ -53,18 +54,19 @@ class Ending:
 
     watchdog: Watchdog
     limits: Limits
-    workdir: Path
+    workdir: Workdir
     write_result: WriteResult | None = None
     after: Callable[[], str] = lambda: ""
 
     def __call__(self, hang: Hang) -> None:
         """Says and keeps what hangs, and lets the others know."""
-        stacks = self.workdir / log_name().replace("native_stderr", "stacks").replace(".log", ".txt")
+        stacks = log_name().replace("native_stderr", "stacks").replace(".log", ".txt")
         others = "".join(f", while {name} was at {doing}" for name, doing in self.others().items())
         error = PeerLostError(
             f"{hang.what} has shown no life for {hang.limit:g} s ({self.limits.reason(hang.section, hang.limit)})"
-            f"{self.after()}{others}: the stacks above show where it hangs, and so does `{stacks}`. Run the same "
-            "command again to go on from the last checkpoint; if it was only slow, give it longer, as "
+            f"{self.after()}{others}: the stacks above show where it hangs, and so does "
+            f"`{self.workdir.named / stacks}`. Run the same command again to go on from the last "
+            "checkpoint; if it was only slow, give it longer, as "
             f"`Trainer.section_deadlines = {{'{hang.section}': {2 * hang.limit:g}}}`."
         )
 
@@ -72,7 +74,10 @@ class Ending:
             faulthandler.dump_traceback(all_threads=True)
             print(f"error: {error}", file=sys.stderr, flush=True)
 
-        words: list[Callable[..., object]] = [message, functools.partial(write_stacks, stacks, str(error))]
+        words: list[Callable[..., object]] = [
+            message,
+            functools.partial(write_stacks, self.workdir.path / stacks, str(error)),
+        ]
         if self.write_result:
             words.append(functools.partial(self.write_result, exit_code=error.exit_code, reason=str(error)))
         if membership := joined():

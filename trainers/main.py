@@ -218,8 +218,7 @@ def _run(flags: FlagValues, preemption: Preemption, *, ends_process: bool) -> in
 def _given(flags: FlagValues) -> tuple[list[str], Path]:
     """Returns the gin files and the workdir; a capsule is one itself, with the run's configuration before others."""
     if flags.mode != "replay":
-        workdir = Path(flags.workdir or Path("runs") / Path(flags.gin_file[0]).stem)
-        return flags.gin_file, workdir.absolute()  # code of the user's may change the directory
+        return flags.gin_file, Path(flags.workdir or Path("runs") / Path(flags.gin_file[0]).stem)
     capsule = Path(flags.capsule)
     return [str(capsule / "config" / "given.gin"), *flags.gin_file], capsule
 

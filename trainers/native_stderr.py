@@ -24,7 +24,7 @@ def native_stderr_in(workdir: Path | None, *, ends_process: bool = False) -> Ite
     A failure that `ends_process` leaves the descriptor there: threads that read ahead are not done with failing.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
-    path = workdir / log_name() if workdir else Path(os.devnull)
+    path = workdir.absolute() / log_name() if workdir else Path(os.devnull)
     if workdir:
         from trainers.workdir import Workdir
 

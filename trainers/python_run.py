@@ -59,7 +59,7 @@ def train(
         trainer.workdir.release()
     assert manifest is not None  # the end of a run is saved
     trainer.averaged.update()
-    path = trainer.workdir.path.absolute()
+    path = trainer.workdir.path
     return LoadedRun(path, trainer.step, trainer.averaged.task, experiment, read_run(path).figures, manifest, None)
 
 
@@ -75,7 +75,7 @@ class _Fresh(Start):
         optimizers = self._experiment.assembly.optimizers.values()
         if found is None and any(int(optimizer.step.numpy()) for optimizer in optimizers):
             raise ConfigurationError(
-                f"`experiment` was trained before, and `{self.workdir.path}` has no checkpoint to go on from: make "
+                f"`experiment` was trained before, and `{self.workdir.named}` has no checkpoint to go on from: make "
                 "another by `Experiment(...)`, so that the run begins with weights of its own."
             )
         if found is None or found.step < self._settings.steps:

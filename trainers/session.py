@@ -86,7 +86,7 @@ class Session:
         self.bind(required=[Experiment, Settings])
         must_agree(checkpoint=self.workdir.newest_name())  # workers in folders of their own would go on from others
         failed = functools.partial(record_failed_start, self.workdir) if self.flags.mode == "train" else None
-        watched = ending_where_set_up_hangs(self.workdir.path, _limits_of_set_up(), failed)
+        watched = ending_where_set_up_hangs(self.workdir, _limits_of_set_up(), failed)
         with watched, untraced() if eagerly else contextlib.nullcontext():
             trainer = Trainer(Experiment(), self.workdir, Settings(), self.preemption)
         self._check_worker_strategy()
@@ -139,7 +139,7 @@ class Session:
         """Refuses to do something of a run again by another configuration than that run's."""
         if changes := _changes(configuration, trainer):
             raise ConfigurationError(
-                f"`{self.workdir.path}` is of a run of another configuration:\n{changes}\nLeave out "
+                f"`{self.workdir.named}` is of a run of another configuration:\n{changes}\nLeave out "
                 "the `--gin_file` or `--gin_param` that changes it, or go back to the code that the run had."
             )
 

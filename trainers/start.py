@@ -57,7 +57,7 @@ class Start:
             changes = f"{difference({**before, **old}, {**own, **new})}{self.configured.note(before)}"
             if not self._allow_change:
                 raise ConfigurationError(
-                    f"the workdir `{self.workdir.path}` holds a run of another configuration:\n{changes}\n"
+                    f"the workdir `{self.workdir.named}` holds a run of another configuration:\n{changes}\n"
                     f"{self.configured.remedy}"
                 )
             print(f"the configuration has changed, as `--allow_config_change` allows:\n{changes}", flush=True)

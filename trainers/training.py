@@ -68,7 +68,7 @@ def _train(trainer: Trainer, start: Start, *, quiet: bool) -> None:
     _write_success(trainer)
     trainer.agreement.barrier()  # nobody leaves before all have come to the end
     if is_chief() and not quiet:
-        print(f"finished: {_how(trainer)}, in `{workdir.path}`", flush=True)
+        print(f"finished: {_how(trainer)}, in `{workdir.named}`", flush=True)
 
 
 def _telemetry(trainer: Trainer, *, quiet: bool) -> Telemetry:
@@ -114,7 +114,7 @@ def _end_again(trainer: Trainer, *, quiet: bool) -> None:
         result = trainer.workdir.read_result()
     if is_chief() and not quiet:
         figures = ", ".join(f"{name} {x}" for name, x in result["evaluation"].items()) or "no evaluation"
-        print(f"already finished: {_how(trainer)}, {figures} (`{trainer.workdir.path}`)", flush=True)
+        print(f"already finished: {_how(trainer)}, {figures} (`{trainer.workdir.named}`)", flush=True)
 
 
 def _how(trainer: Trainer) -> str:

@@ -35,7 +35,7 @@ def begin(trainer: Trainer, manifest: Manifest | None, *, restart_optimizer: boo
     same_figures = trainer.state.restore(manifest, optimizers=not restarts)
     if restarts and trainer.state.finished:
         raise ConfigurationError(
-            f"`--restart_optimizer` is for a run that goes on, but that in `{trainer.workdir.path}` is over "
+            f"`--restart_optimizer` is for a run that goes on, but that in `{trainer.workdir.named}` is over "
             f"({trainer.state.outcome}) with `Trainer.steps = {trainer.steps}`: give it more, or leave the flag out."
         )
     lines = [f"going on from step {trainer.step} (`{manifest.path.name}`)"]

@@ -16,7 +16,8 @@ class Workdir:
     """Paths below one folder, and the small JSON files that say how a run was started and how it ended."""
 
     def __init__(self, path: Path):
-        self.path = path
+        self.named = path  # in messages
+        self.path = path = path.absolute()  # code of the user's may change the directory
         self.checkpoints = path / "checkpoints"
         self.configurations = path / "config"
         self.metrics = path / "metrics.jsonl"
@@ -40,7 +41,7 @@ class Workdir:
             probe.unlink(missing_ok=True)  # another start may have taken it for a leftover
         except OSError as error:
             raise disk_full(error, self.path) or ConfigurationError(
-                f"the workdir `{self.path}` can't be written: {error.strerror or error}. Name another with "
+                f"the workdir `{self.named}` can't be written: {error.strerror or error}. Name another with "
                 "`--workdir=DIR`, or change its permissions."
             ) from None
         files = [
@@ -71,7 +72,7 @@ class Workdir:
         """Keeps a second run out until this process ends, and tidies up after those that were killed."""
         if not self.take():
             raise ConfigurationError(
-                f"another run is writing to the workdir `{self.path}`: wait for it, or name another with "
+                f"another run is writing to the workdir `{self.named}`: wait for it, or name another with "
                 "`--workdir=DIR`."
             )
         self._folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)  # held open: its number stays its own
@@ -104,7 +105,7 @@ class Workdir:
             there = False
         if not there:
             raise CheckpointError(
-                f"the workdir `{self.path}` was removed or moved while the run was going on, and nothing more can be "
+                f"the workdir `{self.named}` was removed or moved while the run was going on, and nothing more can be "
                 "kept in it. Put it back and run the same command again: it goes on from the newest checkpoint."
             )
 
@@ -144,7 +145,7 @@ def named_folder(workdir: object) -> Path:
     """Returns the folder that a call of Python names: `~` is the home directory there, as it is in a shell."""
     if not isinstance(workdir, str | os.PathLike) or not os.fspath(workdir):
         raise ConfigurationError(f"`workdir` is {shown(workdir)}; name the folder of the run, as 'runs/mine'.")
-    return Path(os.fsdecode(workdir)).expanduser().absolute()  # code of the user's may change the directory
+    return Path(os.fsdecode(workdir)).expanduser()
 
 
 def _wrong_kind(path: Path, kind: str) -> ConfigurationError:

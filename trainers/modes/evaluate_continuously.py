@@ -57,7 +57,9 @@ class BesideARun:
                 self.evaluate(manifest)
                 waited, said = 0.0, ""
             elif ending:
-                print(f"the run is over: {ending}; its checkpoints are evaluated, in `{self.workdir.path}`", flush=True)
+                print(
+                    f"the run is over: {ending}; its checkpoints are evaluated, in `{self.workdir.named}`", flush=True
+                )
                 return
             elif timeout is not None and waited >= timeout:
                 raise PeerLostError(
