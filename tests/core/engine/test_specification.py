@@ -67,9 +67,9 @@ def as_values(drawn):
 
 
 # Few examples that together have every value: among the cheapest in which `d` learns on two replicas, normalised over
-# both, and on four, by slices and ragged weights. And those that have every two values in one task.
+# both or with a history, joining microbatches, and on four, by slices. Others have every two values in one task.
 EXAMPLES = [as_values(draw(seed)) for seed in range(120)]
-SHORT = [930, 1038, 1793, 1912]
+SHORT = [930, 1038, 1793, 1912, 3273]
 LONG = covering(EXAMPLES, 2)
 
 
