@@ -1,5 +1,6 @@
-"""A command continues whatever happens to its streams, and writes to no wrong file."""
+"""A command continues whatever happens to its streams, writes to no wrong file, and imports what it needs alone."""
 
+import gc
 import json
 import os
 import subprocess
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.commands import CHECKOUT, CONFIGS, environment, fork_server, python
+from trainers.importing import without_collector
 
 LINEAR = f"--gin_file={CONFIGS / 'digits_linear.gin'}"
 SHORT = tuple(
@@ -240,3 +242,25 @@ def test_hook_that_closes_streams_and_changes_the_directory_ends_no_run(folder):
     result = json.loads((folder / "mine" / "result.json").read_text())
     assert (result["step"], result["exit_code"]) == (20, 0)
     assert (folder / "mine" / "checkpoints" / "step-000000020" / "manifest.json").exists()
+
+
+def test_collector_is_off_during_imports():
+    assert gc.isenabled()
+    before = gc.get_freeze_count()
+    try:
+        with without_collector():
+            assert not gc.isenabled()
+        assert gc.isenabled()
+        assert gc.get_freeze_count() > before
+    finally:
+        gc.unfreeze()
+
+
+def test_collector_that_is_off_stays_off():
+    gc.disable()
+    try:
+        with without_collector():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

@@ -1,4 +1,4 @@
-"""Leaving a capsule never takes the place of why the run ends, and only the newest stays."""
+"""Leaving a capsule never takes the place of why the run ends, and only the newest stays; what a replay says of one."""
 
 import dataclasses
 import os
@@ -6,12 +6,16 @@ import os
 import pytest
 from capsule_lab import SOME, given_in
 
+import core.layers.linear
 from core.errors import NoRoomError, NotFiniteError
-from tests.toys import Line, point_source
+from tests import toys
 from tests.trainers.trainer_lab import make
 from trainers.capsule import leave
 from trainers.capsule.batch import packed, read_batch
+from trainers.capsule.find import Finding
 from trainers.capsule.folder import read_capsule, write_capsule
+from trainers.capsule.report import report
+from trainers.capsule.trail import Line, Operation
 
 
 def left(trainer):
@@ -23,7 +27,7 @@ def test_capsule_that_can_not_be_written_is_told_behind_the_reason(tmp_path, mon
     def no_room(*_):
         raise NoRoomError("`there` can't be written: No space left on device.")
 
-    trainer = make(tmp_path, task=Line, source=point_source())
+    trainer = make(tmp_path, task=toys.Line, source=toys.point_source())
     assert str(left(trainer)) == "the loss is inf."  # no command could do the step again
     given_in(trainer.workdir.path)
     assert "--mode=replay --capsule=" in str(left(trainer))
@@ -37,7 +41,7 @@ def test_capsule_that_can_not_be_written_is_told_behind_the_reason(tmp_path, mon
 
 
 def test_local_steps_leave_no_capsule(tmp_path):
-    local = make(tmp_path, task=Line, source=point_source(64), global_batch_size=8, local_steps=5)
+    local = make(tmp_path, task=toys.Line, source=toys.point_source(64), global_batch_size=8, local_steps=5)
     given_in(local.workdir.path)
     assert str(left(local)) == "the loss is inf."
 
@@ -64,3 +68,43 @@ def test_newest_alone_is_kept_and_what_was_begun_is_removed(tmp_path, monkeypatc
         write_capsule(tmp_path, SOME, b"", tmp_path / "nowhere", None)
     assert [path.name for path in (tmp_path / "capsules").iterdir()] == [second.name]
     assert read_capsule(second) == later
+
+
+@pytest.fixture(scope="module")
+def trainer(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("told")
+    return make(folder, task=toys.Line, source=toys.point_source(60), global_batch_size=12, microbatches=2)
+
+
+def told(trainer, *, rows=None, origin=None, replicas=1):
+    found = Finding("net", ["its loss"], origin, [], rows)
+    return report(found, trainer, dataclasses.replace(SOME, replicas=replicas), 3)
+
+
+def test_row_is_told_by_its_example_and_the_replica_that_had_it(trainer):
+    examples = trainer.input.examples_of(3)
+    assert examples.shape == (2, 6)
+    said = told(trainer, rows=[1, 4, 8], replicas=3).splitlines()[-3:]
+    assert said[0].endswith(f"1 of 12: example {examples[0, 1]} of source `points`, on replica 0")
+    assert said[1].endswith(f"4 of 12: example {examples[0, 4]} of source `points`, on replica 2")
+    assert said[2].endswith(f"8 of 12: example {examples[1, 2]} of source `points`, on replica 1")
+    assert "replica" not in told(trainer, rows=[1])
+
+
+def test_rows_that_are_many_are_told_in_a_line(trainer):
+    assert told(trainer, rows=list(range(12))).endswith("row        each of the 12 by itself")
+    assert told(trainer, rows=list(range(8))).endswith("row        each of the first 8 by itself, and perhaps more")
+    assert told(trainer, rows=[0, 2, 3, 4, 5, 6, 7, 8]).endswith("             and perhaps more")
+    assert told(trainer, rows=[]).endswith("row        none by itself: it is their sum")
+    assert "row" not in told(trainer)
+
+
+def test_lines_of_layers_are_told_once_and_do_not_crowd_out_the_user_s(trainer):
+    layers = [Line(core.layers.linear.__file__, number, "inner") for number in range(1, 6)]
+    own = [Line(__file__, number, "outer") for number in (1, 3)]
+    operation = Operation(1, "MatMul", [*layers, *own], "", [], [], [])
+    lines = [line for line in told(trainer, origin=operation).splitlines() if line.startswith(" " * 13)]
+    assert ["linear.py:1 " in lines[0], "test_leaving.py:1 " in lines[1], "test_leaving.py:3 " in lines[2]] == [
+        True
+    ] * 3
+    assert len(lines) == 3

@@ -48,7 +48,7 @@ def test_rate_that_makes_the_weights_explode_is_no_row_s_fault(tmp_path):
 @pytest.mark.parametrize("flags", [(), pytest.param((TWO,), marks=LONG)])
 def test_a_slot_that_is_struck_steps_before_the_loss_is_found_where_it_was_written(flags, tmp_path):
     capsule = end_badly(tmp_path, "--gin_param=Mine.kind = 'slot'", *flags)
-    assert capsule == "run/capsules/step-000000014"  # whose weights were written by the NaN of the slot, in step 13
+    assert capsule.endswith("run/capsules/step-000000014")  # whose weights were written by the NaN of the slot, in step 13
     found = replayed(tmp_path, capsule)
     assert "step 12 is not finite" in found[""]
     assert found["operation"] == ["Log"]
@@ -62,14 +62,6 @@ def test_example_that_is_not_finite_is_named_and_the_code_is_the_run_s(tmp_path)
     capsule = end_badly(tmp_path, "--gin_param=numbers.hole = True", TWO, exit_code=4)
     found = replayed(tmp_path, capsule, exit_code=4)
     assert found["data"] == ["`x` of the batch holds what isn't finite"]
-    assert ["example 17 of source `numbers`" in row for row in found["row"]] == [True]
-
-
-@LONG
-def test_rows_that_are_mixed_are_told_as_the_operation_s(tmp_path):
-    kind = ("--gin_param=Mine.kind = 'log'", "--gin_param=Mine.mixes = True")
-    found = replayed(tmp_path, end_badly(tmp_path, *kind))
-    assert found["operation"] == ["Log"]
     assert ["example 17 of source `numbers`" in row for row in found["row"]] == [True]
 
 
