@@ -48,7 +48,7 @@ def test_rate_that_makes_the_weights_explode_is_no_row_s_fault(tmp_path):
 @pytest.mark.parametrize("flags", [(), pytest.param((TWO,), marks=LONG)])
 def test_a_slot_that_is_struck_steps_before_the_loss_is_found_where_it_was_written(flags, tmp_path):
     capsule = end_badly(tmp_path, "--gin_param=Mine.kind = 'slot'", *flags)
-    assert capsule.endswith("run/capsules/step-000000014")  # whose weights were written by the NaN of the slot, in step 13
+    assert capsule.endswith("run/capsules/step-000000014")  # its weights were written by the slot's NaN, in step 13
     found = replayed(tmp_path, capsule)
     assert "step 12 is not finite" in found[""]
     assert found["operation"] == ["Log"]
