@@ -30,9 +30,9 @@ def pictured():
             yield name if name == package else f"{package}{name}"
 
 
-def test_the_page_opens_with_the_plain_step():
-    blocks = re.findall(r"(?:<!-- (.*) -->\n)?```", PAGE)
-    assert blocks[0] == "from: core/testing/plain.py"  # and `test_docs` sees that it is that file
+def test_page_opens_with_the_engine_in_one_file_and_the_plain_step():
+    blocks = [name for name in re.findall(r"(?:<!-- (.*) -->\n)?```", PAGE) if name]
+    assert blocks[:2] == ["from: examples/essence.py", "from: core/testing/plain.py"]  # `test_docs` compares the files
 
 
 def test_the_picture_shows_every_room_and_no_other():

@@ -1,6 +1,5 @@
 """The autoencoder: its bound by the definition, its annealed divergence, samples, and no dependence on replicas."""
 
-
 import numpy as np
 import pytest
 import tensorflow as tf

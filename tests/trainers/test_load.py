@@ -283,8 +283,7 @@ def test_evaluations_of_many_loaded_runs_warn_of_nothing(bent):
 
 def test_load_refuses_a_checkpoint_that_does_not_fit_or_is_damaged(trained, tmp_path):
     def copy(name, old="", new=""):
-        shutil.copytree(trained, tmp_path / name)
-        given = tmp_path / name / "config" / "given.gin"
+        given = shutil.copytree(trained, tmp_path / name) / "config" / "given.gin"
         given.write_text(given.read_text().replace(old, new))
         return tmp_path / name
 

@@ -116,4 +116,6 @@ def test_command_by_hand_ends_with_2_where_people_are_at_work(place, tmp_path):
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 2, done.stderr
-    assert done.stderr.startswith("error: this worker's port would be open to other users of this machine (alice at work now)")
+    assert done.stderr.startswith(
+        "error: this worker's port would be open to other users of this machine (alice at work"
+    )

@@ -1,6 +1,5 @@
 """The loss of a language model: which tokens count, what they see, and no dependence on how a step is cut up."""
 
-
 import numpy as np
 import pytest
 import tensorflow as tf
