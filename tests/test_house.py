@@ -51,6 +51,23 @@ BLIND = {
     "trainers.gin_audit": {name for floor in FLOORS for name in floor if name.startswith(("core", "models"))}
     - {"core", "core.errors"},
 }
+# What a test is about stands in its name, where these would refer to something outside.
+HEADLESS = {
+    "what",
+    "who",
+    "whoever",
+    "whatever",
+    "of",
+    "it",
+    "its",
+    "they",
+    "them",
+    "so",
+    "that",
+    "these",
+    "this",
+    "those",
+}
 LONGEST = 300  # lines, unless the first sentence of a file says what it is long for
 PACKAGES = ("core", "models", "trainers")
 
@@ -153,6 +170,16 @@ def too_long(texts: Mapping[str, str]) -> list[str]:
     return complaints
 
 
+def headless_tests(texts: Mapping[str, str]) -> list[str]:
+    """Names the tests whose name begins with a word that says nothing of what they are about."""
+    return [
+        f"{name}::{node.name}"
+        for name, text in sorted(texts.items())
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_") and node.name.split("_")[1] in HEADLESS
+    ]
+
+
 @pytest.fixture(scope="module")
 def graph() -> dict[str, set[str]]:
     """Returns the imports of this checkout."""
@@ -176,6 +203,11 @@ def test_files_are_short() -> None:
     files = [CHECKOUT / name for name in tracked.stdout.splitlines() if (CHECKOUT / name).exists()]
     assert len(files) > 200
     assert too_long({str(path.relative_to(CHECKOUT)): path.read_text() for path in files}) == []
+
+
+def test_names_of_tests_say_what_they_are_about() -> None:
+    files = (CHECKOUT / "tests").rglob("test_*.py")
+    assert headless_tests({str(path.relative_to(CHECKOUT)): path.read_text() for path in files}) == []
 
 
 def test_no_two_files_of_tests_have_one_name_where_no_package_tells_them_apart() -> None:
@@ -258,3 +290,8 @@ def test_a_long_file_is_named() -> None:
     assert too_long({"a.py": '"""A table. It is long."""' + body}) == [
         "a.py has 301 lines: split it, or say in its first sentence what it is long for"
     ]
+
+
+def test_a_headless_name_is_found() -> None:
+    text = "class TestPool:\n    def test_it_fills(self): ...\n\n\ndef test_italic_words(): ...\n"
+    assert headless_tests({"test_pool.py": text}) == ["test_pool.py::test_it_fills"]

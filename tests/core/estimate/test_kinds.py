@@ -74,7 +74,7 @@ def test_constants_of_nan_are_alike():
     assert [times for kind, times in found.items() if kind.type == "SelectV2"] == [2]
 
 
-def test_those_alike_are_one_and_all_operations_are_counted():
+def test_equal_kinds_are_one_and_all_operations_are_counted():
     def three(x, y):
         return tf.matmul(tf.matmul(tf.matmul(x, y), x), y, transpose_b=True)
 

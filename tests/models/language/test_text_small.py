@@ -23,7 +23,7 @@ sys.exit(code)
 
 
 @pytest.mark.long
-def test_its_summary_takes_no_memory_for_weights(tmp_path):
+def test_summary_takes_no_memory_for_weights(tmp_path):
     command = [sys.executable, "-c", SUMMARY, f"--gin_file={CONFIGS / 'text_small.gin'}", "--mode=summary"]
     root = {**environment(), "PYTHONPATH": f"{CONFIGS.parent}:{environment()['PYTHONPATH']}"}
     done = subprocess.run(command, cwd=tmp_path, env=root, capture_output=True, text=True, timeout=300, check=False)
