@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from core.engine.ancestry import Ancestry, ancestries
 from core.engine.draws import draws_twice, folds_for_nothing
+from core.engine.hints import Python, detours, fixed_draws, squashed_twice
 from core.engine.side_effects import python_calls, refuse_side_effects
 from core.errors import ConfigurationError
 from core.layers.dropout import noticing_calls
@@ -96,7 +97,8 @@ def describe_loss(
         moves.update(result.statistics.averages() if result.statistics else ())
         return dict(result.outputs), weighted_sums(result)[1], statistics
 
-    (outputs, sums, statistics), access = _trace(traced, batch, name, elsewhere, mixes_rows, replicas, held)
+    python = Python(loss)
+    (outputs, sums, statistics), access = _trace(traced, batch, name, elsewhere, mixes_rows, replicas, held, python)
     outputs = _by_row(_specs(outputs), rows, name)
     return LossSpec(_specs(sums), weighted, outputs, _specs(statistics), frozenset(moves), access)
 
@@ -122,7 +124,7 @@ def describe_outputs(
         keeps.update(kept)
         return dict(made), list(kept.values())  # what is only kept is read as well
 
-    (outputs, _), access = _trace(traced, batch, name, elsewhere, mixes_rows, replicas, held)
+    (outputs, _), access = _trace(traced, batch, name, elsewhere, mixes_rows, replicas, held, Python(fn))
     return _by_row(_specs(outputs), rows, name), access._replace(keeps=frozenset(keeps))
 
 
@@ -158,6 +160,7 @@ def _trace(
     mixes_rows: bool,
     replicas: int,
     held: Mapping[int, str] | None,
+    before: Python,
 ) -> tuple[Any, Access]:
     seed, read, variables = Rng.from_seed(0), set[str](), list[tf.Variable]()
     unused, asks_progress, convolves, loops, seen = set[str](), False, False, False, _Mixing(replicas)
@@ -194,6 +197,11 @@ def _trace(
                 refuse_side_effects(function, who, held, evaluates=name == EVALUATE)
                 python += python_calls(function.graph.get_operations(), who)
                 draws += [*draws_twice(drawn, who, __file__), *folds_for_nothing(drawn, who)]
+                if name != EVALUATE:
+                    operations, sums = function.graph.get_operations(), function.structured_outputs[1]
+                    draws += fixed_draws(drawn, seed.seed, who)
+                    python += [*squashed_twice(operations, who), *before.changed(who)]
+                    python += detours(operations, sums["loss"], batch, who) if isinstance(sums, dict) else ()
     unread = frozenset(read & unused)
     access = Access(
         frozenset(read),

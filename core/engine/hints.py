@@ -1,0 +1,162 @@
+"""What a traced step function does that is hardly meant, and that its trace shows at no cost: told, and not refused."""
+
+import collections
+import contextlib
+import random
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from core.engine.ancestry import ancestors
+from core.graphs import CORE, bodies, frames, line
+from core.random import Drawn
+
+_SAME_VALUES = {"Reshape", "Identity", "Squeeze", "ExpandDims", "Cast", "StridedSlice", "Transpose", "Slice"}
+_CROSS_ENTROPIES = ("SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits", "LogSoftmax")
+_DETOURS = (tf.float16, tf.float64)  # bfloat16 needs no scaling of losses, and is hardly cast to by mistake
+_OF_A_CLASS = (int, float, list, dict, set, collections.deque)  # what a method may change
+_MANY = 200  # values of a container that are looked into
+
+
+def squashed_twice(operations: list[Any], who: str) -> Iterator[str]:
+    """Yields where a cross-entropy takes for logits what has been through a softmax or sigmoid."""
+    told = set[str]()
+    for op in operations:
+        logits = op.inputs[0] if op.type in _CROSS_ENTROPIES else _sigmoid_logits(op)
+        before = None if logits is None else _maker(logits)
+        if before is not None and before.type in ("Softmax", "Sigmoid") and before.name not in told:
+            told.add(before.name)
+            yield (
+                f"{who} hands probabilities to a loss that takes logits: they have been through "
+                f"`tf.nn.{before.type.lower()}` {line(before)}. Hand over what went into it"
+            )
+
+
+def detours(operations: list[Any], loss: tf.Tensor, given: Mapping[str, tf.TensorSpec], who: str) -> Iterator[str]:
+    """Yields where the step's own code computes the loss in another type than float32, which the batch doesn't have."""
+    meant, needed = {spec.dtype for spec in given.values()}, ancestors(loss)
+    hanging, told = set[str](), set[tf.DType]()
+    for op in operations:
+        if op.type == "Placeholder" or any(x.op.name in hanging for x in op.inputs):
+            hanging.add(op.name)
+        if op.name not in needed or op.name not in hanging:
+            continue
+        for made in (op, *bodies(op)):
+            dtypes = {x.dtype for x in made.outputs if x.dtype in _DETOURS} - meant - told
+            if dtypes and made.inputs and not next(iter(frames(made))).filename.startswith(CORE):
+                told |= dtypes
+                yield (
+                    f"{who} computes its loss in {min(x.name for x in dtypes)} {line(made)}, though the batch is "
+                    "float32. If it is meant for the whole of a phase, bind `Trainer.precision`; if it isn't, a cast "
+                    "or a NumPy array brought it in"
+                )
+
+
+def fixed_draws(drawn: Drawn, given: tf.Tensor, who: str) -> Iterator[str]:
+    """Yields where random numbers are drawn that don't descend from the seed that the step is `given`."""
+    parents = {id(seed): parent for parent, _, seed in drawn.folds}
+
+    def first(seed: tf.Tensor) -> int:
+        while (parent := parents.get(id(seed))) is not None:
+            seed = parent
+        return id(seed)
+
+    meant = {id(given), *map(id, drawn.again)}
+    places = (line(words.op) for seed, words in drawn.draws if first(seed) not in meant)
+    for place in dict.fromkeys(places):
+        yield (
+            f"{who} draws the same random numbers in each step, {place}: they don't come from the `rng` that it is "
+            "called with. Draw from that. If it is meant, draw them once, in `__init__`"
+        )
+
+
+class Python:
+    """What Python holds of the task of a step function, and how far its generators are, before it is traced."""
+
+    def __init__(self, function: Callable[..., Any]):
+        plain = getattr(function, "func", function)
+        self._owner = getattr(plain, "__self__", None)
+        self._before, self._draws = self._held(), _generators()
+
+    def changed(self, who: str) -> Iterator[str]:
+        """Yields what tracing the function has changed: it does so once, and the steps don't."""
+        for path, value in self._held().items():
+            before = self._before.get(path)
+            if isinstance(value, str) and before != value:
+                yield (
+                    f"{who} keeps a tensor in `{path}`: it is one of the trace, without a value, and the same for "
+                    "all steps. Report figures in `Loss.metrics`, keep state in variables"
+                )
+            elif before is not None and type(before) is type(value) and before != value:
+                yield (
+                    f"{who} changes `{path}` from {before} to {value}: Python runs once, while the step is traced, "
+                    "not in each step. Use `rng.step` to count, and keep state in variables"
+                )
+        for name, (was, now) in {n: (self._draws[n], x) for n, x in _generators().items()}.items():
+            if was != now:
+                yield (
+                    f"{who} draws from {name}: once, while the step is traced, so each step has the same numbers. "
+                    "Draw from its `rng`"
+                )
+
+    def _held(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        if self._owner is not None:
+            _describe(type(self._owner).__name__, self._owner, found, set())
+        return found
+
+
+def _describe(path: str, value: Any, found: dict[str, Any], seen: set[int]) -> None:
+    """Notes numbers by their value, and tensors of a trace by their name."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        found[path] = value
+        return
+    if id(value) in seen or isinstance(value, tf.Variable | type):
+        return
+    seen.add(id(value))
+    if tf.is_tensor(value):
+        if not hasattr(value, "numpy"):
+            found[path] = f"{value.name} {id(value.graph)}"
+    elif isinstance(value, Mapping):
+        for key in list(value)[:_MANY]:
+            _describe(f"{path}[{key!r}]", value[key], found, seen)
+    elif isinstance(value, list | tuple | set | frozenset | collections.deque):
+        for i, item in enumerate(list(value)[:_MANY]):
+            _describe(f"{path}[{i}]", item, found, seen)
+    elif isinstance(value, tf.Module):
+        shared = {key: x for key, x in vars(type(value)).items() if isinstance(x, _OF_A_CLASS)}
+        for key, item in {**shared, **vars(value)}.items():
+            if not key.startswith(("_self_", "_tf_", "_TF_")):
+                _describe(f"{path}.{key}", item, found, seen)
+
+
+def _generators() -> dict[str, Any]:
+    state = np.random.get_state(legacy=False)
+    assert isinstance(state, dict)
+    return {
+        "NumPy's generator": (state["state"]["key"].tobytes(), state["state"]["pos"], state["has_gauss"]),
+        "Python's `random`": random.getstate(),
+    }
+
+
+def _maker(tensor: tf.Tensor) -> Any:
+    """Returns the operation that computed the values of `tensor`, which may have been reshaped or cut since."""
+    op = tensor.op
+    while op.type in _SAME_VALUES or op.type == "SelectV2":
+        op = op.inputs[2 if op.type == "SelectV2" else 0].op  # `zero_where` of the losses keeps its third input
+    return op
+
+
+def _sigmoid_logits(op: Any) -> tf.Tensor | None:
+    """Returns the logits of a binary cross-entropy: what a softplus takes, also one that is written out."""
+    tensor = None
+    with contextlib.suppress(IndexError):
+        if op.type == "Softplus":
+            tensor = op.inputs[0]
+        elif op.type == "Log1p" and op.inputs[0].op.type == "Exp":
+            tensor = op.inputs[0].op.inputs[0]
+        while tensor is not None and tensor.op.type in ("SelectV2", "Select", "Neg", "Abs"):
+            tensor = tensor.op.inputs[-1]
+    return tensor
