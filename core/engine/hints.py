@@ -49,8 +49,7 @@ def detours(operations: list[Any], loss: tf.Tensor, given: Mapping[str, tf.Tenso
                 told |= dtypes
                 yield (
                     f"{who} computes its loss in {min(x.name for x in dtypes)} {line(made)}, though the batch is "
-                    "float32. If it is meant for the whole of a phase, bind `Trainer.precision`; if it isn't, a cast "
-                    "or a NumPy array brought it in"
+                    "float32: a cast or a NumPy array brought it in. Cast it back to float32, unless it is meant"
                 )
 
 
