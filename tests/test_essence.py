@@ -114,7 +114,7 @@ def as_written():
 
 
 @pytest.mark.usefixtures("as_written")
-@pytest.mark.parametrize("task", [Classifier, Weighted, SmallGan])
+@pytest.mark.parametrize("task", [Weighted, *(pytest.param(x, marks=pytest.mark.long) for x in (Classifier, SmallGan))])
 def test_essence_has_the_engine_s_bits_on_one_device(task):
     expected, figures = by_the_engine(task, on_virtual_cpus(1))
     found, means_found = by_the_essence(task, on_virtual_cpus(1))
@@ -126,7 +126,7 @@ def test_essence_has_the_engine_s_bits_on_one_device(task):
         assert means_found[phase] == pytest.approx(mean, rel=1e-6), phase
 
 
-@pytest.mark.parametrize("task", [Weighted, PlacedGan])
+@pytest.mark.parametrize("task", [Weighted, pytest.param(PlacedGan, marks=pytest.mark.long)])
 def test_essence_has_the_engine_s_numbers_on_two_replicas(task):
     expected, figures = by_the_engine(task, on_virtual_cpus(2))
     found, means_found = by_the_essence(task, on_virtual_cpus(2))
