@@ -179,7 +179,7 @@ def test_a_disk_that_is_full_for_one_worker_while_it_saves_is_named_by_all(worke
     for each in range(2):
         said = [line for line in done.stderr.splitlines() if line.startswith(f"[worker {each}] error: ")]
         assert len(said) == 1, done.stderr
-        assert f"could not be written to `run/checkpoints`: worker {worker}: " in said[0]
+        assert f"could not be written to `{tmp_path}/run/checkpoints`: worker {worker}: " in said[0]
         assert "File too large" in said[0]
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-000000020"]
 

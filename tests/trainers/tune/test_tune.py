@@ -84,8 +84,9 @@ def test_a_signal_ends_it_with_what_was_found_until_then(tmp_path):
     flag = write_task(tmp_path, outside=MANY, init=SEND.format(count=4))  # in the second trial
     done = run(flag, "--mode=tune", "--workdir=run", cwd=tmp_path)
     assert done.returncode == 75, (done.stdout, done.stderr)
-    assert done.stderr.startswith("error: stopped by SIGTERM; what was found until then is in `run/tune.json`")
-    found = json.loads((tmp_path / "run" / "tune.json").read_text())
+    kept = tmp_path / "run" / "tune.json"
+    assert done.stderr.startswith(f"error: stopped by SIGTERM; what was found until then is in `{kept}`")
+    found = json.loads(kept.read_text())
     assert (found["complete"], len(found["tried"])) == (False, 1)
     assert "as configured" in done.stdout
     assert {path.name for path in (tmp_path / "run").iterdir()} == {"tune.json"}
