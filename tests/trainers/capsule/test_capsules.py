@@ -122,7 +122,7 @@ def test_capsule_of_another_version_is_refused(tmp_path):
     ("file", "says"),
     [
         ("batch.npz", ["the capsule `capsule` is damaged", "`batch.npz` is not as it was written"]),
-        ("checkpoints/*/variables.data*", ["None of the checkpoints in `capsule/checkpoints` can be used"]),
+        ("checkpoints/*/variables.data*", ["capsule/checkpoints` can be used"]),
     ],
 )
 def test_replay_of_a_damaged_capsule_ends_with_5(file, says, ended, tmp_path):
