@@ -79,6 +79,14 @@ _BY_FILE = {
         "test_averaged_statistics_are_the_same_on_two_devices_in_microbatches",
         "test_averaged_statistics_come_nearer_to_one_pass_over_the_data_than_moving_ones",
     ),
+    "tests/test_essence.py": (
+        TRACES,
+        "test_essence_has_the_engine_s_numbers_on_two_replicas",
+    ),
+    "tests/trainers/test_again.py": (
+        TRACES,
+        "test_replayed_steps_end_in_the_bits_of_training",
+    ),
     "tests/trainers/test_compile.py": (
         COMPILED,
         "test_auto_measures_without_training_and_is_remembered",
