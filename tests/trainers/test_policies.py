@@ -9,10 +9,8 @@ from trainer_lab import newest
 
 from core.distribution import ServedStrategy
 from core.errors import ConfigurationError, DataError
-from core.testing import on_virtual_cpus, on_virtual_mesh
 from trainers.policies import Policies
 
-WHERE = {"one device": lambda: None, "2 replicas": lambda: on_virtual_cpus(2), "mesh": lambda: on_virtual_mesh(2, 1)}
 around = pytest.fixture(scope="module")(lab.leading)
 
 
@@ -34,18 +32,6 @@ def test_bad_steps_are_skipped_until_too_many_come_in_a_row(tmp_path, around):
     lab.assert_same(lab.weights(again), lab.weights(whole))
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("where", "compile"), [("2 replicas", False), ("2 replicas", True), ("mesh", False)])
-def test_bad_steps_are_skipped_on_many_devices(tmp_path, where, compile):
-    examples, how = lab.struck(tmp_path, 7, 8, 13), {"strategy": WHERE[where](), "compile": compile, "steps": 20}
-    trainer = lab.trainer_of(tmp_path, "skips", examples, on_nonfinite="skip", **how)
-    lines = lab.train(trainer)
-    assert [f["skipped_steps"] for _, split, f in lines if split == "train"] == [2, 3]
-    assert trainer.step == 20
-    around = lab.trainer_of(tmp_path, "around", examples, **how)
-    lab.assert_same(lab.weights(trainer), lab.led(around, (0, 7), (9, 13), (14, 20)))
-
-
 def test_rollback_resumes_past_the_examples_and_ends_the_same_if_it_is_killed(tmp_path, around):
     examples, how = lab.struck(tmp_path, 23), {"on_nonfinite": "rollback"}
     whole = lab.trainer_of(tmp_path, "whole", examples, **how)
@@ -58,19 +44,6 @@ def test_rollback_resumes_past_the_examples_and_ends_the_same_if_it_is_killed(tm
     again = lab.trainer_of(tmp_path, "killed", examples, **how)
     lab.resume(again)
     assert lab.end_of(again) == lab.end_of(whole)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("where", "how"), [("2 replicas", {"local_steps": 5}), ("mesh", {})])
-def test_rollback_resumes_past_the_examples_on_many_devices(tmp_path, where, how):
-    examples, how = lab.struck(tmp_path, 13), {"strategy": WHERE[where](), "steps": 20, **how}
-    trainer = lab.trainer_of(tmp_path, "back", examples, on_nonfinite="rollback", **how)
-    lines = lab.train(trainer)
-    assert [(step, f["rollbacks"]) for step, split, f in lines if split == "train"] == [(10, 0), (20, 1)]
-    lab.assert_same(
-        lab.weights(trainer), lab.led(lab.trainer_of(tmp_path, "around", examples, **how), (0, 10), (10, 20, 4))
-    )
-    assert newest(trainer).examples == (20 + 4) * lab.BATCH
 
 
 def test_rollback_returns_to_the_beginning_if_nothing_was_saved_since_and_ends_by_its_limit(tmp_path, around):
