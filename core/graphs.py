@@ -1,4 +1,4 @@
-"""Graphs as they were traced: the operations within loops, conditions and calls, and the line that made each."""
+"""Graphs as they were traced: the operations within loops, conditions and calls, and what made each value and where."""
 
 import linecache
 import os
@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 CORE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
+SAME_VALUES = {"Reshape", "Identity", "Squeeze", "ExpandDims", "Cast", "StridedSlice", "Transpose", "Slice", "Pad"}
 TENSORFLOW = os.path.join(os.path.dirname(os.path.abspath(tf.__file__)), "")
 
 
@@ -45,3 +46,29 @@ def said(frame: Any) -> str:
     """Returns the line of a frame as `at step.py:12 (`y = x + 1`)`."""
     text = (frame.line or linecache.getline(frame.filename, frame.lineno)).strip()
     return f"at {os.path.basename(frame.filename)}:{frame.lineno}" + (f" (`{text}`)" if text else "")
+
+
+def maker(tensor: tf.Tensor) -> Any:
+    """Returns the operation that computed the values of `tensor`, which may have been reshaped or cut since."""
+    op = tensor.op
+    while op.type in SAME_VALUES or op.type == "SelectV2":
+        op = op.inputs[2 if op.type == "SelectV2" else 0].op  # `zero_where` of the losses keeps its third input
+    return op
+
+
+def sigmoid_logits(op: Any) -> tf.Tensor | None:
+    """Returns the logits of a binary cross-entropy: what a softplus takes, also one that is written out."""
+    if op.type == "Softplus":
+        tensor = op.inputs[0]
+    elif op.type == "Log1p" and op.inputs[0].op.type == "Exp":  # as `tf.nn.sigmoid_cross_entropy_with_logits` does
+        tensor = op.inputs[0].op.inputs[0]
+    else:
+        return None
+    while tensor.op.type in ("SelectV2", "Select", "Neg", "Abs"):
+        tensor = tensor.op.inputs[-1]
+    return tensor
+
+
+def is_own(op: Any) -> bool:
+    """Says whether a step's own code made `op`, rather than a layer or loss of `core` on the way."""
+    return not next(iter(frames(op))).filename.startswith(CORE)

@@ -1,7 +1,6 @@
 """What a traced step function does that is hardly meant, and that its trace shows at no cost: told, and not refused."""
 
 import collections
-import contextlib
 import random
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -10,10 +9,9 @@ import numpy as np
 import tensorflow as tf
 
 from core.engine.ancestry import ancestors
-from core.graphs import CORE, bodies, frames, line
+from core.graphs import bodies, is_own, line, maker, sigmoid_logits
 from core.random import Drawn
 
-_SAME_VALUES = {"Reshape", "Identity", "Squeeze", "ExpandDims", "Cast", "StridedSlice", "Transpose", "Slice"}
 _CROSS_ENTROPIES = ("SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits", "LogSoftmax")
 _DETOURS = (tf.float16, tf.float64)  # bfloat16 needs no scaling of losses, and is hardly cast to by mistake
 _OF_A_CLASS = (int, float, list, dict, set, collections.deque)  # what a method may change
@@ -24,8 +22,8 @@ def squashed_twice(operations: list[Any], who: str) -> Iterator[str]:
     """Yields where a cross-entropy takes for logits what has been through a softmax or sigmoid."""
     told = set[str]()
     for op in operations:
-        logits = op.inputs[0] if op.type in _CROSS_ENTROPIES else _sigmoid_logits(op)
-        before = None if logits is None else _maker(logits)
+        logits = op.inputs[0] if op.type in _CROSS_ENTROPIES else sigmoid_logits(op)
+        before = None if logits is None else maker(logits)
         if before is not None and before.type in ("Softmax", "Sigmoid") and before.name not in told:
             told.add(before.name)
             yield (
@@ -45,7 +43,7 @@ def detours(operations: list[Any], loss: tf.Tensor, given: Mapping[str, tf.Tenso
             continue
         for made in (op, *bodies(op)):
             dtypes = {x.dtype for x in made.outputs if x.dtype in _DETOURS} - meant - told
-            if dtypes and made.inputs and not next(iter(frames(made))).filename.startswith(CORE):
+            if dtypes and made.inputs and is_own(made):
                 told |= dtypes
                 yield (
                     f"{who} computes its loss in {min(x.name for x in dtypes)} {line(made)}, though the batch is "
@@ -138,24 +136,3 @@ def _generators() -> dict[str, Any]:
         "NumPy's generator": (state["state"]["key"].tobytes(), state["state"]["pos"], state["has_gauss"]),
         "Python's `random`": random.getstate(),
     }
-
-
-def _maker(tensor: tf.Tensor) -> Any:
-    """Returns the operation that computed the values of `tensor`, which may have been reshaped or cut since."""
-    op = tensor.op
-    while op.type in _SAME_VALUES or op.type == "SelectV2":
-        op = op.inputs[2 if op.type == "SelectV2" else 0].op  # `zero_where` of the losses keeps its third input
-    return op
-
-
-def _sigmoid_logits(op: Any) -> tf.Tensor | None:
-    """Returns the logits of a binary cross-entropy: what a softplus takes, also one that is written out."""
-    tensor = None
-    with contextlib.suppress(IndexError):
-        if op.type == "Softplus":
-            tensor = op.inputs[0]
-        elif op.type == "Log1p" and op.inputs[0].op.type == "Exp":
-            tensor = op.inputs[0].op.inputs[0]
-        while tensor is not None and tensor.op.type in ("SelectV2", "Select", "Neg", "Abs"):
-            tensor = tensor.op.inputs[-1]
-    return tensor

@@ -1,14 +1,11 @@
-"""What a traced function is made of: its operations, what each hangs on, and the line of code that made it."""
+"""What a traced function is made of: its operations, and what each hangs on."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
 
-from core.graphs import CORE, frames
-
 VARIABLE = "a variable"  # among the sources of a tensor; the others are features of the batch
-SAME_VALUES = {"Reshape", "Identity", "Squeeze", "ExpandDims", "Cast", "StridedSlice", "Transpose", "Slice", "Pad"}
 
 
 def sources(operations: Iterable[Any], features: Mapping[str, tf.Tensor]) -> dict[str, frozenset[str]]:
@@ -19,32 +16,6 @@ def sources(operations: Iterable[Any], features: Mapping[str, tf.Tensor]) -> dic
             own = {VARIABLE} if any(x.dtype == tf.resource for x in op.inputs) else set()
             known[op.name] = frozenset(own.union(*(known.get(x.op.name, ()) for x in op.inputs)))
     return known
-
-
-def maker(tensor: tf.Tensor) -> Any:
-    """Returns the operation that computed the values of `tensor`, which may have been reshaped or cut since."""
-    op = tensor.op
-    while op.type in SAME_VALUES or op.type == "SelectV2":
-        op = op.inputs[2 if op.type == "SelectV2" else 0].op  # `zero_where` of the losses keeps its third input
-    return op
-
-
-def sigmoid_logits(op: Any) -> tf.Tensor | None:
-    """Returns the logits of a binary cross-entropy: what a softplus takes, also one that is written out."""
-    if op.type == "Softplus":
-        tensor = op.inputs[0]
-    elif op.type == "Log1p" and op.inputs[0].op.type == "Exp":  # as `tf.nn.sigmoid_cross_entropy_with_logits` does
-        tensor = op.inputs[0].op.inputs[0]
-    else:
-        return None
-    while tensor.op.type in ("SelectV2", "Select", "Neg", "Abs"):
-        tensor = tensor.op.inputs[-1]
-    return tensor
-
-
-def is_own(op: Any) -> bool:
-    """Says whether a step's own code made `op`, rather than a layer or loss of `core` on the way."""
-    return not next(iter(frames(op))).filename.startswith(CORE)
 
 
 def is_over_time(op: Any, rows: int) -> bool:

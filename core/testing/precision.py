@@ -5,9 +5,8 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from core.engine.ancestry import ancestors
-from core.graphs import bodies, line
+from core.graphs import bodies, is_own, line
 from core.task import Batch, Task
-from core.testing import operations
 from core.testing.traced import Step, steps
 
 DETOURS = {
@@ -42,7 +41,7 @@ def check_float32(step: Step, except_for: Sequence[str]) -> None:
             for output in made.outputs:
                 if output.dtype not in DETOURS or output.dtype in meant:
                     continue
-                if not made.inputs or not operations.is_own(made):  # layers know what they do
+                if not made.inputs or not is_own(made):  # layers know what they do
                     continue
                 raise AssertionError(
                     f"{step.name} computes in {output.dtype.name} {line(made)}. {DETOURS[output.dtype]}. "

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from core.engine.ancestry import ancestors
-from core.graphs import line
+from core.graphs import is_own, line
 from core.metrics import State
 from core.task import Batch, Loss, Task
 from core.testing import operations
@@ -155,7 +155,7 @@ def _reduced(step: Step) -> str:
     if step.loss.weight is not None:
         needed |= ancestors(step.loss.weight)
     for op in operations.reductions(step.operations, step.rows):
-        if op.name in needed and operations.is_own(op):
+        if op.name in needed and is_own(op):
             return f" {line(op)}"
     return ""
 

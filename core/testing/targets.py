@@ -6,9 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from core.graphs import line
+from core.graphs import line, maker, sigmoid_logits
 from core.task import Batch, Task
-from core.testing import operations
 from core.testing.traced import Seen, Step, near_the_ends, steps
 
 SQUASHED = ("Softmax", "Sigmoid")
@@ -29,10 +28,10 @@ def assert_targets(task: Task, batch: Batch, *, except_for: Sequence[str] = (), 
 def check_squashed(step: Step) -> None:
     """Asserts that no softmax or sigmoid is applied to what has gone through one."""
     for op in step.operations:
-        logits = op.inputs[0] if op.type in LOSSES else operations.sigmoid_logits(op)
+        logits = op.inputs[0] if op.type in LOSSES else sigmoid_logits(op)
         if logits is None:
             continue
-        before = operations.maker(logits)
+        before = maker(logits)
         twice = before.type in SQUASHED and (op.type != "Sigmoid" or before.type == "Sigmoid")
         assert not twice, (
             f"{step.name} applies a {'softmax' if op.type in LOSSES else 'sigmoid'} twice: what the loss takes as "

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from core.graphs import maker
 from core.module import named_variables
 from core.random import Rng, RowRng, noticing_draws
 from core.task import Batch, Compute, Loss, Task, Update
@@ -203,7 +204,7 @@ class Step:
         """Returns what `op` compares, where it holds a prediction against a target that no variable goes into."""
         if op.type in ("SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits"):
             return Comparison(op, *op.inputs)
-        soft = op.type == "Mul" and any(operations.maker(x).type == "LogSoftmax" for x in op.inputs)
+        soft = op.type == "Mul" and any(maker(x).type == "LogSoftmax" for x in op.inputs)
         if not soft and op.type not in ("Sub", "SquaredDifference"):
             return None
         one, other = op.inputs
