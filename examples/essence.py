@@ -48,10 +48,16 @@ class Essence:
         with strategy.scope():  # so a variable is one copy a replica, and all copies begin alike
             self.task = make_task()
             self.phases = list(self.task.phases())
+            self._refuse_what_the_engine_adds()
             updates = [phase for phase in self.phases if isinstance(phase, Update)]
             self.optimizers = {phase.name: Optimizer(phase.optimizer, phase.variables()) for phase in updates}
         self.step = 0
         self._chunk = tf.function(self._take_steps, autograph=False)
+
+    def _refuse_what_the_engine_adds(self) -> None:
+        for phase in self.phases:
+            if phase.mixes_rows or phase.microbatches or getattr(phase, "state", None):
+                raise NotImplementedError(f"phase `{phase.name}` mixes rows, has its own microbatches or keeps history")
 
     # --- one step: its phases, one after the other -------------------------------------------------------------------
 
@@ -110,7 +116,10 @@ class Essence:
             if phase.through:  # the forward pass once more, where the tape sees it
                 source = next(each for each in self.phases if each.name == phase.through)
                 batch = {**batch, **source.outputs(batch, rng(source))}
-            total, sums = weighted_sums(phase.loss(batch, rng(phase)))
+            loss = phase.loss(batch, rng(phase))
+            total, sums = weighted_sums(loss)
+        if loss.statistics or loss.outputs:
+            raise NotImplementedError(f"phase `{phase.name}` returns statistics or outputs, which the engine commits")
         gradients = tape.gradient(total, parameters)
         return {path: tf.convert_to_tensor(gradient) for path, gradient in gradients.items()}, sums
 

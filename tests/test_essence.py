@@ -14,7 +14,7 @@ from core.engine import ALL_WELL, Progress, TrainStep, assemble, make_chunk
 from core.losses.adversarial import non_saturating
 from core.optimizers import adam, adamw, chain, clip_by_global_norm, ema, sgd
 from core.random import Rng
-from core.task import ONE_DEVICE, Loss
+from core.task import ONE_DEVICE, Loss, Statistics
 from core.task.loss import GRADIENT_NORM, means
 from core.testing import on_virtual_cpus
 from examples.essence import Essence
@@ -158,3 +158,23 @@ def test_essence_stops_before_a_step_that_is_not_finite():
     before.train(4)
     for path, value in before.variables().items():
         np.testing.assert_array_equal(trainer.variables()[path].numpy(), value.numpy(), err_msg=path)
+
+
+@pytest.mark.parametrize("change", [{"mixes_rows": True}, {"microbatches": 1}])
+def test_essence_refuses_a_phase_that_needs_the_engine(change):
+    class Other(Classifier):
+        def phases(self):
+            return [dataclasses.replace(phase, **change) for phase in super().phases()]
+
+    with pytest.raises(NotImplementedError, match="phase `net`"):
+        Essence(Other, source(Other), on_virtual_cpus(1), **SETTINGS)
+
+
+def test_essence_refuses_statistics():
+    class Other(Classifier):
+        def loss(self, batch, rng):
+            loss, statistics = super().loss(batch, rng), Statistics()
+            return loss._replace(statistics=statistics)
+
+    with pytest.raises(NotImplementedError, match="phase `net` returns statistics"):
+        Essence(Other, source(Other), on_virtual_cpus(1), **SETTINGS).train(1)
