@@ -92,12 +92,12 @@ def told(found: dict[str, float]) -> tuple[list[str], list[str]]:
 def said(words: Sequence[str]) -> dict[str, float]:
     """Says what a process would take, and how long a step."""
     from trainers import main as command
-    from trainers.dry_run.build import DryBuild
-    from trainers.dry_run.memory import held_by_a_device, process
-    from trainers.dry_run.time import measured_here
     from trainers.experiment import Experiment
     from trainers.gin_audit import audit
-    from trainers.preemption import Preemption
+    from trainers.performance.dry_run.build import DryBuild
+    from trainers.performance.dry_run.memory import held_by_a_device, process
+    from trainers.performance.dry_run.time import measured_here
+    from trainers.process.signals import Preemption
     from trainers.session import Session
     from trainers.settings import Settings
 
@@ -119,7 +119,7 @@ def trained(words: Sequence[str]) -> dict[str, float]:
     """Trains in this process; returns what it held."""
     from core.measure import peak_memory, reset_peak_memory
     from trainers import main as command
-    from trainers.gauges import memory_in_use
+    from trainers.loop.gauges import memory_in_use
     from trainers.trainer import Trainer
 
     found, warm_up, take_steps = dict[str, float](), Trainer.warm_up, Trainer.take_steps

@@ -30,7 +30,7 @@ from core.distribution.mesh_plan import mesh
 from core.distribution.mesh_strategy import MeshStrategy
 from core.distribution.mesh_variable import MeshVariable, layout
 from trainers.launch.commands import free_ports
-from trainers.run_state import peers_of
+from trainers.loop.run_state import peers_of
 
 MB = 1 << 20
 COLUMNS = 8192

@@ -9,15 +9,15 @@ import importlib
 from typing import Any
 
 _PUBLIC = {
-    "Evaluator": "evaluator",
+    "Evaluator": "evaluation.evaluator",
     "Experiment": "experiment",
     "Hook": "hooks",
-    "LoadedRun": "loaded",
+    "LoadedRun": "python_api.load",
     "Settings": "settings",
     "Trainer": "trainer",
     "Workdir": "workdir",
-    "load": "loaded",
-    "train": "python_run",
+    "load": "python_api.load",
+    "train": "python_api.train",
 }
 
 __all__ = [*_PUBLIC]

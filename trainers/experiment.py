@@ -16,8 +16,8 @@ from core.errors import ConfigurationError, shown
 from core.random import Rng
 from core.task import Placement, Task
 from core.weights import StartFrom
-from trainers.held_out import by_split, check_held_out
-from trainers.room import fitting
+from trainers.errors.too_large import fitting
+from trainers.options.eval_sources import by_split, check_held_out
 
 
 @gin.configurable

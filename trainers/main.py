@@ -10,7 +10,7 @@ if __name__ == "__main__":
 
         sys.stderr.write("error: `trainers/main.py` is run as a file. Run it as `python -m trainers.main`.\n")
         sys.exit(2)
-    from trainers.beginning import begin
+    from trainers.process.bootstrap import begin
 
     begin()
 
@@ -27,15 +27,15 @@ from absl.flags import FlagValues
 
 from core.errors import EXIT_CODES, ConfigurationError, PreemptedError, did_you_mean
 from core.signals import held_back
-from trainers.app import refuse, run_app, start_logging
-from trainers.blame import report
+from trainers.errors.exit_report import report
+from trainers.errors.packages import CHECKOUT, check_own_packages, import_packages
 from trainers.export.asked import asked
-from trainers.flags import parse_flags
-from trainers.importing import only_what_is_used, without_collector
-from trainers.native_stderr import native_stderr_in
-from trainers.packages import CHECKOUT, check_own_packages, import_packages
-from trainers.preemption import Preemption, without_wishes
-from trainers.serving import serve, served_place
+from trainers.process.application import refuse, run_app, start_logging
+from trainers.process.flags import parse_flags
+from trainers.process.parameter_server import serve, served_place
+from trainers.process.signals import Preemption, without_wishes
+from trainers.process.tensorflow_import import only_what_is_used, without_collector
+from trainers.process.tensorflow_log import native_stderr_in
 
 MODES = {
     "train": "trains, with evaluation; goes on by itself where an earlier run of the same configuration stopped",
@@ -192,8 +192,8 @@ def _run(flags: FlagValues, preemption: Preemption, *, ends_process: bool) -> in
     try:
         check_own_packages()
         import_packages("gin")
-        from trainers.capsule.folder import read_capsule
         from trainers.gin_audit import audit
+        from trainers.replay.capsule.folder import read_capsule
 
         files, workdir = _given(flags)
         if flags.mode == "replay":  # before its configuration is read

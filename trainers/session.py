@@ -17,18 +17,19 @@ from core.errors import CheckpointError, ConfigurationError
 from core.workers import joined, must_agree
 from core.workers.cluster import ServedCluster, cluster_from_environment
 from trainers import configurables as configurables  # registers them
-from trainers.dry_run.time import given_peak
-from trainers.evaluator import Evaluator
+from trainers.evaluation.evaluator import Evaluator
 from trainers.experiment import Experiment
 from trainers.gin_audit.audit import Configuration
 from trainers.gin_audit.identity import difference, identity, operative_text, read_identity
-from trainers.hooks.standard import KillAfter
-from trainers.hung import ending_where_set_up_hangs
-from trainers.keeping import chosen_checkpoint
-from trainers.limits import Limits
-from trainers.preemption import Preemption
+from trainers.lifecycle.hang_exit import ending_where_set_up_hangs
+from trainers.lifecycle.start import Configured, Start, newest_checkpoint, record_failed_start
+from trainers.loop.standard_hooks import KillAfter
+from trainers.options.checkpoints import chosen_checkpoint
+from trainers.options.deadlines import Limits
+from trainers.options.device_peak import given_peak
+from trainers.process.signals import Preemption
+from trainers.replay.capsule.leave import leaving_capsule
 from trainers.settings import Settings
-from trainers.start import Configured, Start, newest_checkpoint, record_failed_start
 from trainers.trainer import Trainer
 from trainers.workdir import Workdir
 
@@ -88,7 +89,7 @@ class Session:
         failed = functools.partial(record_failed_start, self.workdir) if self.flags.mode == "train" else None
         watched = ending_where_set_up_hangs(self.workdir, _limits_of_set_up(), failed)
         with watched, untraced() if eagerly else contextlib.nullcontext():
-            trainer = Trainer(Experiment(), self.workdir, Settings(), self.preemption)
+            trainer = Trainer(Experiment(), self.workdir, Settings(), self.preemption, leave_capsule=leaving_capsule)
         self._check_worker_strategy()
         self.configuration.check_consumed()
         if self.flags.kill_after_step is not None:

@@ -15,14 +15,14 @@ from core.distribution import LocalExchange
 from core.engine import Assembly, Rounds, TrainStep, check_local_steps
 from core.errors import ConfigurationError, shown
 from core.optimizers import Transform
-from trainers.compiling import compile_words, what_to_compile
 from trainers.hooks.base import Hook
 from trainers.hooks.early_stopping import EarlyStopping
-from trainers.keeping import better_of, check_keeping, check_stopping
-from trainers.limits import Limits
-from trainers.policies import Policies
+from trainers.options.bad_steps import Policies
+from trainers.options.checkpoints import better_of, check_keeping, check_stopping
+from trainers.options.compile import compile_words, what_to_compile
+from trainers.options.deadlines import Limits
+from trainers.options.sizes import MOST
 
-MOST = 2**31 - 1  # of anything: steps times examples are then counted in 64 bits
 MOST_CALLS = 256
 MAX_CHUNK_STEPS = 50
 MAX_CHUNK_BYTES = 64 * 2**20  # a chunk's batches wait in memory, and so do the prefetched ones

@@ -5,7 +5,7 @@ goes on, and ends in the same bytes.
 """
 
 if __name__ == "__main__":
-    from trainers.beginning import begin
+    from trainers.process.bootstrap import begin
 
     begin()
 
@@ -23,11 +23,11 @@ from absl import flags as absl_flags
 from absl.flags import FlagValues
 
 from core.errors import EXIT_CODES, INTERRUPTED, ConfigurationError, DataError, NoRoomError, PreemptedError
-from trainers.app import refuse, run_app, start_logging
-from trainers.blame import report
-from trainers.flags import parse_flags
-from trainers.native_stderr import native_stderr_in
-from trainers.preemption import Preemption
+from trainers.errors.exit_report import report
+from trainers.process.application import refuse, run_app, start_logging
+from trainers.process.flags import parse_flags
+from trainers.process.signals import Preemption
+from trainers.process.tensorflow_log import native_stderr_in
 
 if TYPE_CHECKING:
     from core.data.corpus import Text

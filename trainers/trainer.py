@@ -15,38 +15,53 @@ from core.engine import ALL_WELL, Progress, make_chunk
 from core.errors import CheckpointError, NotFiniteError, PreemptedError, TapeloopError
 from core.task import Batch
 from core.telemetry import Telemetry
-from trainers.averaged import readable_task
-from trainers.bad_step import explain_bad_step
-from trainers.calling import Calling
-from trainers.capsule.leave import leaving_capsule
-from trainers.choosing import Choosing
-from trainers.diagnosis import explained, repeatable_or_refused
-from trainers.evaluations import Evaluations, short_name
+from trainers.errors.tensorflow import explained, repeatable_or_refused
+from trainers.errors.xla import compiled_or_refused
+from trainers.evaluation.all_sources import Evaluations, short_name
+from trainers.evaluation.averaged_weights import readable_task
 from trainers.experiment import Experiment
-from trainers.gauges import Gauge, make_gauges
-from trainers.hooks.standard import SaveCheckpoint, standard_hooks
-from trainers.input import Chunks, Input
-from trainers.keeping import check_figure
-from trainers.learning_rates import rate_figures
-from trainers.looking import NextStep
-from trainers.meter import Meter, figures_of
-from trainers.preemption import Preemption
-from trainers.profiler import Profiler
-from trainers.recovery import Recovery
-from trainers.refused_by_xla import compiled_or_refused
-from trainers.run_state import RunState
+from trainers.loop.bad_step import explain_bad_step
+from trainers.loop.compile_choice import Choosing
+from trainers.loop.gauges import Gauge, make_gauges
+from trainers.loop.hook_calls import Calling
+from trainers.loop.input import Chunks, Input
+from trainers.loop.learning_rates import rate_figures
+from trainers.loop.next_step import NextStep
+from trainers.loop.profiler import Profiler
+from trainers.loop.recovery import Recovery
+from trainers.loop.run_state import RunState
+from trainers.loop.speed_meter import Meter, figures_of
+from trainers.loop.standard_hooks import SaveCheckpoint, standard_hooks
+from trainers.loop.unmoved import Unmoved
+from trainers.loop.watchdog import Watchdog
+from trainers.options.checkpoints import check_figure
+from trainers.process.signals import Preemption
 from trainers.settings import Settings
-from trainers.unmoved import Unmoved
-from trainers.watchdog import Watchdog
 from trainers.workdir import Workdir
+
+LeaveCapsule = Callable[[Experiment, Settings, Workdir, Input, TapeloopError, int], TapeloopError]
+
+
+def no_capsule(
+    experiment: Experiment, settings: Settings, workdir: Workdir, input: Input, error: TapeloopError, step: int
+) -> TapeloopError:
+    """Returns the error as it is."""
+    return error
 
 
 class Trainer:
     """Trains an experiment's task as the settings say. It is the `Run` that hooks see."""
 
     def __init__(
-        self, experiment: Experiment, workdir: Workdir, settings: Settings, preemption: Preemption | None = None
+        self,
+        experiment: Experiment,
+        workdir: Workdir,
+        settings: Settings,
+        preemption: Preemption | None = None,
+        *,
+        leave_capsule: LeaveCapsule = no_capsule,
     ):
+        """`leave_capsule` keeps what repeats a bad step, and names it in the error that it returns."""
         self.experiment, self.workdir, self.settings = experiment, workdir, settings
         self.input = Input(experiment, settings)
         # Before what evaluates: a mistake that both would meet in `loss` is then said of its phase.
@@ -93,6 +108,7 @@ class Trainer:
         self._gauges: Mapping[str, Gauge] | None = None
         self._chunks = Chunks(iter(()))  # what it reads, once it trains
         self._preemption = preemption or Preemption()
+        self._leave_capsule = leave_capsule
         self._evaluated = False  # since the last step
 
     # --- the loop ---------------------------------------------------------------------------------------------------
@@ -334,7 +350,7 @@ class Trainer:
             self.telemetry.warn_once(str(unwritten))
         if self.state.unsaved_restart:
             return type(error)(f"{error} No capsule is left: no checkpoint has its fresh optimizer yet.")
-        error = leaving_capsule(self.experiment, self.settings, self.workdir, self.input, error, step)
+        error = self._leave_capsule(self.experiment, self.settings, self.workdir, self.input, error, step)
         self.agreement.barrier()  # a worker that left before the chief has written it would end the chief
         return error
 

@@ -22,7 +22,7 @@ class Workdir:
         self.configurations = path / "config"
         self.metrics = path / "metrics.jsonl"
         self.events = path / "events"
-        self.evaluations = path / "evaluations.jsonl"  # of evaluations beside a run: trainers/kept_figures.py
+        self.evaluations = path / "evaluations.jsonl"  # of evaluations beside a run: trainers/runs/evaluations_file.py
         self.evaluation_events = path / "evaluations"
         self.warnings = path / "warnings.jsonl"
         self.result = path / "result.json"

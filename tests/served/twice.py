@@ -24,7 +24,7 @@ from core.task.loss import means
 from tests.commands import said
 from tests.served.processes import started
 from tests.served.subjects import DIVIDED, served_subject
-from trainers.evaluator import Evaluator
+from trainers.evaluation.evaluator import Evaluator
 from trainers.launch.commands import free_ports
 
 STEPS, MICROBATCHES = 12, 2

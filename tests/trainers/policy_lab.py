@@ -12,8 +12,8 @@ from core.optimizers import sgd
 from core.task import Loss
 from core.telemetry import JsonLines, Telemetry
 from tests import toys
-from trainers.again import pass_steps
 from trainers.hooks import Hook
+from trainers.replay.repeat_steps import pass_steps
 
 STEPS, ROWS, BATCH = 40, 1024, 8  # 128 steps an epoch
 RANDOM = np.random.RandomState(0)

@@ -6,7 +6,7 @@ import pytest
 from core import checkpoint
 from core.testing import on_virtual_cpus
 from tests.trainers.trainer_lab import make, newest, train
-from trainers.again import come_before_bad_step, pass_steps
+from trainers.replay.repeat_steps import come_before_bad_step, pass_steps
 
 
 def hashes(trainer):

@@ -15,7 +15,7 @@ from core.task.statistics import averaged as averaged_by_path
 from core.task.statistics import commit
 from core.testing.replicas import on_virtual_cpus, on_virtual_mesh
 from tests.trainers.trainer_lab import HELD_OUT, make, newest
-from trainers.averaged import where_averages_lie
+from trainers.evaluation.averaged_weights import where_averages_lie
 
 DECAY = 0.8
 SLOTS = {

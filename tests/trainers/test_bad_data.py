@@ -10,7 +10,7 @@ from core.errors import DataError, NotFiniteError
 from core.optimizers import sgd
 from core.task import Compute, Loss, Task, Update
 from tests.trainers.trainer_lab import idle, make, train
-from trainers.evaluator import Evaluator
+from trainers.evaluation.evaluator import Evaluator
 from trainers.experiment import Experiment
 
 

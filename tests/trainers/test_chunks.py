@@ -16,7 +16,7 @@ from tests.commands import run
 from tests.trainers.command_lab import write_task
 from tests.trainers.trainer_lab import make, untrained
 from trainers.hooks import Hook
-from trainers.input import Chunks
+from trainers.loop.input import Chunks
 
 
 @pytest.fixture

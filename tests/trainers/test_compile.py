@@ -13,11 +13,11 @@ from core.testing.replicas import on_virtual_cpus
 from tests.toys import Line, point_source
 from tests.trainers import trainer_lab
 from tests.trainers.trainer_lab import Lines, hashes, train
-from trainers.again import pass_steps
-from trainers.choosing import Choosing
-from trainers.compiling import CHOICE, compile_words
 from trainers.gin_audit.identity import spelt_today
-from trainers.rehearsal import Rehearsal
+from trainers.loop.compile_choice import Choosing
+from trainers.options.compile import CHOICE, compile_words
+from trainers.performance.rehearsal import Rehearsal
+from trainers.replay.repeat_steps import pass_steps
 from trainers.settings import Settings
 
 make = functools.partial(trainer_lab.make, task=Line, source=point_source(64), global_batch_size=8)

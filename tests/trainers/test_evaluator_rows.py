@@ -12,7 +12,7 @@ from core.errors import ConfigurationError
 from core.optimizers import sgd
 from core.task import Loss, Statistics, Task, Update, all_rows, own_rows
 from core.testing import on_virtual_cpus
-from trainers.evaluator import Evaluator
+from trainers.evaluation.evaluator import Evaluator
 from trainers.experiment import Experiment
 
 BATCH = 9  # of 21 examples: 9, 9 and 3, which four replicas hold as 3, 3, 3, 0 and 3, 0, 0, 0

@@ -12,7 +12,7 @@ from core import checkpoint
 from core.errors import TapeloopError
 from tests.commands import refused, run
 from tests.trainers.command_lab import run_into_pipes, write_task
-from trainers.blame import exit_code_of, reason_of, report
+from trainers.errors.exit_report import exit_code_of, reason_of, report
 from trainers.modes import resume_check
 
 HOOK = """

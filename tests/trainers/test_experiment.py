@@ -13,7 +13,7 @@ from core.testing import on_virtual_cpus
 from models.classifiers.mlp import Mlp
 from tests.commands import CHECKOUT, CONFIGS
 from trainers import configurables as configurables  # registers them
-from trainers.evaluator import Evaluator
+from trainers.evaluation.evaluator import Evaluator
 from trainers.experiment import Experiment
 from trainers.gin_audit.audit import read
 from trainers.settings import Settings

@@ -14,9 +14,9 @@ from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
 from core.errors import EXIT_CODES, ConfigurationError
 from tests.commands import one_paragraph
-from trainers.app import start_logging
-from trainers.flags import parse_flags
 from trainers.main import MODES, main, parse
+from trainers.process.application import start_logging
+from trainers.process.flags import parse_flags
 
 FILE = "--gin_file=a.gin"
 MISTAKES = {

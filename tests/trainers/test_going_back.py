@@ -15,8 +15,8 @@ from core.task import Loss, Update
 from core.telemetry import Telemetry, Warned
 from tests.toys import Line
 from tests.trainers.trainer_lab import make, newest
-from trainers.input import Chunks
-from trainers.meter import Meter
+from trainers.loop.input import Chunks
+from trainers.loop.speed_meter import Meter
 
 around = pytest.fixture(scope="module")(lab.leading)
 

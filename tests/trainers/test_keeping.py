@@ -13,8 +13,8 @@ from tests.commands import CONFIGS, passed, run
 from tests.core.checkpoint_lab import fail, flip_bit, model
 from tests.trainers.trainer_lab import HELD_OUT, Crash, idle, make, newest, train
 from trainers.hooks import EarlyStopping
-from trainers.keeping import chosen_checkpoint
-from trainers.loaded import load
+from trainers.options.checkpoints import chosen_checkpoint
+from trainers.python_api.load import load
 from trainers.settings import Settings
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from core.checkpoint import Manifest, SavedVariable
 from tests.commands import CONFIGS, passed, run
-from trainers.kept_figures import differences, is_kept, keep
+from trainers.runs.evaluations_file import differences, is_kept, keep
 from trainers.runs.read import read_run
 
 SHORT = ("steps = 20", "chunk_steps = 10", "log_every = 10", "evaluate_every = None", "checkpoint_every = 10")

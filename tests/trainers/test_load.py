@@ -19,7 +19,7 @@ from core import checkpoint
 from core.data import digits
 from core.errors import CheckpointError, ConfigurationError
 from tests.commands import CONFIGS, passed
-from trainers import loaded
+from trainers.python_api import load
 
 LATE = """
 import gin
@@ -129,9 +129,9 @@ def test_loaded_run_of_an_earlier_step_on_another_source(trained):
 
 
 def test_loaded_run_shows_the_figures_of_its_own_step():
-    figures = {"eval/loss": loaded.Curve((10, 20), (0.5, 0.25)), "eval/accuracy": loaded.Curve((20,), (0.75,))}
+    figures = {"eval/loss": load.Curve((10, 20), (0.5, 0.25)), "eval/accuracy": load.Curve((20,), (0.75,))}
     for step, shown in ((10, "eval/loss 0.5)"), (20, "eval/loss 0.25, eval/accuracy 0.75)")):
-        assert repr(loaded.LoadedRun(Path("run"), step, "task", None, figures, None, None)).endswith(f"'task', {shown}")
+        assert repr(load.LoadedRun(Path("run"), step, "task", None, figures, None, None)).endswith(f"'task', {shown}")
 
 
 def test_loaded_runs_have_separate_bindings_in_any_order(bent):
@@ -220,7 +220,7 @@ def test_checkpoint_that_is_replaced_meanwhile_is_followed_by_the_next(trained, 
             shutil.rmtree(manifest.path)
         restore(manifest, variables, **settings)
 
-    monkeypatch.setattr(loaded.checkpoint, "restore", late)
+    monkeypatch.setattr(load.checkpoint, "restore", late)
     assert trainers.load(path).step == 10
     assert seen == [20, 10]
 

@@ -10,8 +10,8 @@ from tests import toys
 from tests.commands import CONFIGS, passed, refused, run
 from tests.trainers.resume_lab import killed_after, outcome
 from tests.trainers.trainer_lab import HELD_OUT, Crash, Small, hashes, make, newest, train
-from trainers.again import pass_steps
-from trainers.warm_start import begin
+from trainers.lifecycle.first_weights import begin
+from trainers.replay.repeat_steps import pass_steps
 
 FILES = [f"--gin_file={CONFIGS / name}.gin" for name in ("digits_linear", "runtime/mirrored", "runtime/local_steps")]
 INTERVALS = {"steps": 80, "log_every": 60, "checkpoint_every": 20, "evaluate_every": 40}

@@ -9,7 +9,7 @@ from tests.commands import CHECKOUT, CONFIGS, refused
 from tests.models.test_invariance import TINY
 from tools.invariance.stand_ins import write_images
 from tools.invariance.subjects import CHANGES, REFUSED_ON_MESHES, config_names, configured
-from trainers.evaluator import Evaluator
+from trainers.evaluation.evaluator import Evaluator
 
 SMALL = {
     **TINY,

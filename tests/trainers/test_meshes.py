@@ -10,7 +10,7 @@ from core.errors import ConfigurationError, NotFiniteError
 from core.optimizers import chain, ema, sgd
 from core.testing import on_virtual_cpus, on_virtual_mesh
 from tests.trainers.trainer_lab import HELD_OUT, Deep, Small, make, newest, train
-from trainers.evaluator import Evaluator
+from trainers.evaluation.evaluator import Evaluator
 
 LAYOUTS = [("net/layers/0/?", "...,model"), ("net/layers/1/w", "model,-")]
 STRATEGIES = {

@@ -14,9 +14,9 @@ from core.task.inputs import Inputs
 from core.task.loss import checked
 from tests.commands import CHECKOUT, CONFIGS
 from trainers import main as command
-from trainers.blame import report
+from trainers.errors.exit_report import report
+from trainers.errors.pages import HELPERS, PAGES, PLACES, page_of
 from trainers.launch import __main__ as launcher
-from trainers.pages import HELPERS, PAGES, PLACES, page_of
 
 LINEAR = f"--gin_file={CONFIGS / 'digits_linear.gin'}"
 LONG = "x" * 1_000_000
@@ -116,7 +116,7 @@ PARTS = (
     "core/metrics",
     "core/optimizers",
 )  # whose files are called by what they are about  # whose files are called by what they are about
-WITHOUT = {"core/initializers.py", "core/telemetry/jsonl.py", "trainers/packages.py"}
+WITHOUT = {"core/initializers.py", "core/telemetry/jsonl.py", "trainers/errors/packages.py"}
 
 
 def messages():

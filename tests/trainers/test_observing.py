@@ -22,8 +22,8 @@ from core.telemetry import Console, JsonLines, Telemetry, TensorBoard, Warned
 from tests.commands import CONFIGS, launch, passed
 from tests.trainers.launch.test_many_workers import saved
 from tests.trainers.trainer_lab import HELD_OUT, Lines, Small, make
-from trainers import profiler
 from trainers.hooks import Activations, Histograms, Hook, Norms, SampleGrid
+from trainers.loop import profiler
 
 BAD = 35  # the step that isn't finite
 MEASURED = ("examples_per_second", "step_seconds", "data_wait")

@@ -9,7 +9,7 @@ from trainer_lab import newest
 
 from core.distribution import ServedStrategy
 from core.errors import ConfigurationError, DataError
-from trainers.policies import Policies
+from trainers.options.bad_steps import Policies
 
 around = pytest.fixture(scope="module")(lab.leading)
 

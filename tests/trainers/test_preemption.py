@@ -17,9 +17,9 @@ from core.telemetry import Telemetry
 from tests.commands import CHECKOUT, CONFIGS, python, refused, run
 from tests.core.telemetry.test_full_disk import Notes
 from tests.trainers.trainer_lab import idle, make, newest, train
-from trainers.blame import exit_code_of
+from trainers.errors.exit_report import exit_code_of
 from trainers.hooks import Hook
-from trainers.preemption import InterruptedBySignal, Preemption
+from trainers.process.signals import InterruptedBySignal, Preemption
 
 SEND = "import os, signal; os.kill(os.getpid(), signal.{})"
 
@@ -190,7 +190,7 @@ def test_signal_while_tensorflow_is_imported(number, code, tmp_path):
 def test_signal_on_the_way_out_ends_the_process_at_once(tmp_path):
     text = textwrap.dedent("""
         import os, signal
-        from trainers.preemption import Preemption
+        from trainers.process.signals import Preemption
         with Preemption().granted():
             try:
                 for _ in range(2):
@@ -245,7 +245,7 @@ def test_signal_during_a_garbage_collection_is_heard_after_it(early, capsys, mon
         while True:
             time.sleep(0.01)
 
-    monkeypatch.setattr("trainers.preemption.held_back", slow_to_start)
+    monkeypatch.setattr("trainers.process.signals.held_back", slow_to_start)
     gc.callbacks.append(collecting)
     try:
         with pytest.raises(InterruptedBySignal, match="stopped by SIGTERM"), preemption.heard():

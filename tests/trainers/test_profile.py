@@ -11,7 +11,7 @@ from core.errors import ConfigurationError
 from core.telemetry import Telemetry
 from tests.commands import passed, run
 from tests.core.telemetry.test_full_disk import Notes, most
-from trainers import profiler
+from trainers.loop import profiler
 
 
 def profiled(workdir):

@@ -20,8 +20,8 @@ from models.classifiers.mlp import MlpClassifier
 from tests.commands import CONFIGS, passed, run
 from trainers import Experiment, Settings
 from trainers.hooks import EarlyStopping, Hook
-from trainers.preemption import Preemption
-from trainers.python_identity import described
+from trainers.process.signals import Preemption
+from trainers.python_api.identity import described
 from trainers.runs.read import read_run
 
 FLAGS = [f"--gin_file={CONFIGS / 'digits_mlp.gin'}", "--workdir=command"]

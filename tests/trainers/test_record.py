@@ -9,7 +9,7 @@ import pytest
 from core.errors import NoRoomError
 from tests.commands import run
 from tests.trainers.command_lab import write_task
-from trainers import record
+from trainers.lifecycle import record
 from trainers.workdir import Workdir
 
 

@@ -15,11 +15,11 @@ from core.errors import CheckpointError, DataError, PreemptedError
 from tests.commands import CONFIGS, passed
 from tests.core.checkpoint_lab import fail
 from tests.trainers.trainer_lab import idle, make, train
-from trainers import recovery, training
-from trainers import trainer as module
 from trainers.hooks import Hook
-from trainers.preemption import InterruptedBySignal, Preemption
-from trainers.start import Configured, Start
+from trainers.lifecycle import train_to_end
+from trainers.lifecycle.start import Configured, Start
+from trainers.loop import recovery
+from trainers.process.signals import InterruptedBySignal, Preemption
 
 
 class At(Hook):
@@ -152,7 +152,7 @@ def test_second_ctrl_c_waits_for_the_save_under_way(held, tmp_path):
 
 def test_a_process_that_is_ended_as_another_is_lost_waits_for_what_is_written(held, tmp_path, monkeypatch):
     membership, seen = SimpleNamespace(), []
-    monkeypatch.setattr(training, "joined", lambda: membership)
+    monkeypatch.setattr(train_to_end, "joined", lambda: membership)
 
     def end(run):
         membership.last_words("worker 1 was lost")
@@ -160,18 +160,18 @@ def test_a_process_that_is_ended_as_another_is_lost_waits_for_what_is_written(he
 
     trainer = loop(tmp_path, At(30, end))
     configured = Configured({}, {}, read=dict, given=lambda: None, operative=str, note=str, remedy="")
-    training.run_training(trainer, Start(trainer.workdir, configured), Preemption(), quiet=True)
+    train_to_end.run_training(trainer, Start(trainer.workdir, configured), Preemption(), quiet=True)
     assert seen == [(6, [20])]
 
 
-def test_capsule_of_a_bad_step_waits_for_the_save_that_it_begins_from(held, tmp_path, monkeypatch):
+def test_capsule_of_a_bad_step_waits_for_the_save_that_it_begins_from(held, tmp_path):
     trainer, seen = trainer_of(tmp_path, "run", struck(tmp_path, 23), task=One, checkpoint_every=20), []
 
     def leave(experiment, settings, workdir, data, error, step):
         seen.append(steps_in(trainer))
         return error
 
-    monkeypatch.setattr(module, "leaving_capsule", leave)
+    trainer._leave_capsule = leave
     with pytest.raises(DataError, match="step 23 is not finite"):
         train(trainer)
     assert seen == [[20]]

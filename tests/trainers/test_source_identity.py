@@ -7,7 +7,7 @@ from trainer_lab import make, train
 from core.data import ArraySource
 from core.errors import ConfigurationError
 from tests.toys import Line, points
-from trainers.start import Configured, Start
+from trainers.lifecycle.start import Configured, Start
 
 ROWS = 64
 
@@ -67,5 +67,5 @@ def test_run_that_resumes_refuses_another_source(folder, other, says, capsys):
 def test_checkpoint_of_an_older_version_names_no_source(folder, monkeypatch):
     trainer = trainer_of(folder, source())
     trainer.input.description = source(48).description()
-    monkeypatch.setattr("trainers.start.SOURCE", "unknown then")
+    monkeypatch.setattr("trainers.lifecycle.start.SOURCE", "unknown then")
     assert claim(trainer).step == 10

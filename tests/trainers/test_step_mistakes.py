@@ -13,7 +13,7 @@ from core.task import Loss
 from tests.commands import refused
 from tests.toys import Line
 from tests.trainers.trainer_lab import HELD_OUT, make, train
-from trainers.blame import report
+from trainers.errors.exit_report import report
 
 STEP_MISTAKES = {
     "network outside the task": (

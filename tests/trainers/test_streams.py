@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.commands import CHECKOUT, CONFIGS, environment, fork_server, python
-from trainers.importing import without_collector
+from trainers.process.tensorflow_import import without_collector
 
 LINEAR = f"--gin_file={CONFIGS / 'digits_linear.gin'}"
 SHORT = tuple(
@@ -133,7 +133,7 @@ def test_full_disk_behind_stderr_changes_no_exit_code(stdout, folder):
 
 ROOM_AGAIN = """
 import resource, sys
-from trainers.streams import keep_streams
+from trainers.process.standard_streams import keep_streams
 keep_streams()
 resource.setrlimit(resource.RLIMIT_FSIZE, (6, resource.RLIM_INFINITY))  # a disk that is all but full
 print("before", "it is full", "twice", sep="\\n", flush=True)
@@ -164,7 +164,7 @@ def test_help_without_a_reader_is_no_failure(command, streams, tmp_path):
 
 LETTERS = """
 import sys
-from trainers.streams import keep_streams
+from trainers.process.standard_streams import keep_streams
 keep_streams()
 print("β")
 print("error: `β` is not a value", file=sys.stderr)
@@ -201,7 +201,7 @@ def test_a_training_among_names_that_the_locale_lacks(tmp_path):
 
 VANISHED = """
 import os, pty, sys
-from trainers.streams import keep_streams
+from trainers.process.standard_streams import keep_streams
 keep_streams()
 here, there = pty.openpty()
 os.dup2(there, 1)

@@ -18,7 +18,7 @@ from core.data.token_writer import TokenWriter, token_writer
 from core.errors import ConfigurationError
 from tests.commands import environment
 from trainers import tokenize
-from trainers.preemption import Preemption
+from trainers.process.signals import Preemption
 from trainers.tokenize import main
 
 TEXTS = {"a.txt": b"one\ntwo\nthree\n", "b.txt": b"", "deep/c.txt": b"four--five\nsix----", "d.txt": b"\xff\x00seven"}

@@ -13,7 +13,7 @@ from core.random import Rng
 from core.task import Loss, Task, Update
 from core.testing import on_virtual_cpus
 from tests.trainers.trainer_lab import HELD_OUT, Crash, Small, hashes, make, newest, train
-from trainers.evaluator import Evaluator
+from trainers.evaluation.evaluator import Evaluator
 from trainers.experiment import Experiment
 from trainers.hooks.base import Hook
 

@@ -20,11 +20,11 @@ from tests.commands import CONFIGS, launch, passed, refused, run
 from tests.trainers.resume_lab import killed_after, manifest_of
 from tests.trainers.test_keeping import there, with_accuracies
 from tests.trainers.trainer_lab import HELD_OUT, Deep, hashes, make, newest, train
-from trainers.preemption import Preemption
-from trainers.run_state import RESTART
-from trainers.start import Configured, Start
-from trainers.training import run_training
-from trainers.warm_start import begin, warm_start
+from trainers.lifecycle.first_weights import begin, warm_start
+from trainers.lifecycle.start import Configured, Start
+from trainers.lifecycle.train_to_end import run_training
+from trainers.loop.run_state import RESTART
+from trainers.process.signals import Preemption
 
 PATHS = ["layers/0/b", "layers/0/w", "layers/1/b", "layers/1/w"]
 LAYOUTS = [("net/layers/0/?", "...,model"), ("net/layers/1/w", "model,-")]
@@ -166,7 +166,7 @@ def test_a_worker_that_is_lost_while_all_look_for_the_weights_is_named(tmp_path,
         monkeypatch.setattr(membership, "_joined", joined)
         raise tf.errors.UnavailableError(None, None, "Socket closed")
 
-    monkeypatch.setattr("trainers.training.begin", lose)
+    monkeypatch.setattr("trainers.lifecycle.train_to_end.begin", lose)
     configured = Configured({}, {}, read=dict, given=lambda: None, operative=str, note=str, remedy="")
     with pytest.raises(PeerLostError, match="worker 1 ended"):
         run_training(trainer, Start(trainer.workdir, configured), Preemption(), quiet=True)

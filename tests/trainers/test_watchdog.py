@@ -9,9 +9,9 @@ from command_lab import write_task
 
 from core.errors import ConfigurationError
 from tests.commands import run_process
-from trainers.hung import signs_of_writer, write_stacks
-from trainers.limits import LEAST, Limits
-from trainers.watchdog import Hang, Watchdog
+from trainers.lifecycle.hang_exit import signs_of_writer, write_stacks
+from trainers.loop.watchdog import Hang, Watchdog
+from trainers.options.deadlines import LEAST, Limits
 
 HANGS = """
 import time

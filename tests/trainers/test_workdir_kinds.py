@@ -13,7 +13,7 @@ from core.checkpoint.files import sync
 from core.errors import CheckpointError, ConfigurationError
 from tests.commands import CONFIGS, refused
 from tests.trainers.trainer_lab import idle, make, train
-from trainers.blame import exit_code_of, reason_of
+from trainers.errors.exit_report import exit_code_of, reason_of
 from trainers.hooks import Hook
 from trainers.main import main
 from trainers.workdir import Workdir

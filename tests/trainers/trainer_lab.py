@@ -13,7 +13,8 @@ from models.classifiers.mlp import Mlp
 from tests.toys import Line, point_source
 from trainers.experiment import Experiment
 from trainers.hooks import Hook
-from trainers.input import Chunks
+from trainers.loop.input import Chunks
+from trainers.replay.capsule.leave import leaving_capsule
 from trainers.settings import Settings
 from trainers.trainer import Trainer
 from trainers.workdir import Workdir
@@ -60,7 +61,7 @@ def make(tmp_path, name="run", *, task=Small, source=POINTS, strategy=None, pree
     experiment = Experiment(task=task, train_source=source, strategy=strategy, **held_out)
     settings = {"steps": 40, "global_batch_size": 32, "chunk_steps": 10, "log_every": 20, **settings}
     settings = {"evaluate_every": None, "checkpoint_every": None, **settings}
-    return Trainer(experiment, workdir, Settings(**settings), preemption)
+    return Trainer(experiment, workdir, Settings(**settings), preemption, leave_capsule=leaving_capsule)
 
 
 def newest(trainer, **choice):

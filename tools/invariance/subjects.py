@@ -15,7 +15,7 @@ from tests.test_configs import write_idx
 from tools.invariance.stand_ins import write_images
 from tools.invariance.toys import Ragged, Synchronised, toy_batch
 from trainers import configurables as configurables  # registers them
-from trainers.evaluator import Evaluator
+from trainers.evaluation.evaluator import Evaluator
 from trainers.experiment import Experiment
 from trainers.gin_audit import registry
 from trainers.gin_audit.audit import Configuration, read

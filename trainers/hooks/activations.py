@@ -23,7 +23,7 @@ from core.module import named_modules
 from core.optimizers.paths import matching
 from core.task import Batch, Task
 from core.workers import is_chief
-from trainers.diagnosis import explained
+from trainers.errors.tensorflow import explained
 from trainers.hooks.base import Hook, Run
 
 DEAD = 0.5  # of the units: below, some that rest are nothing unusual

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import gin
 
 from core.telemetry import Telemetry
-from trainers.averaged import Averaged
+from trainers.evaluation.averaged_weights import Averaged
 from trainers.experiment import Experiment
 from trainers.workdir import Workdir
 

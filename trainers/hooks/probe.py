@@ -20,7 +20,7 @@ from core.errors import ConfigurationError
 from core.optimizers import adam
 from core.task import Batch, Task
 from core.workers import is_chief
-from trainers.diagnosis import explained
+from trainers.errors.tensorflow import explained
 from trainers.hooks.base import Hook, Run
 
 Array = npt.NDArray[Any]

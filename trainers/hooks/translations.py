@@ -18,7 +18,7 @@ from core.errors import ConfigurationError, shown
 from core.task import Batch
 from core.workers import is_chief
 from models.translation.task import checked_translation
-from trainers.diagnosis import explained
+from trainers.errors.tensorflow import explained
 from trainers.hooks.base import Hook, Run
 from trainers.hooks.keep import keep_sample
 from trainers.hooks.samples import encode_grid

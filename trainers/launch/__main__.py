@@ -6,7 +6,7 @@ the workers, and a worker starts again alone. Nothing here imports TensorFlow.
 """
 
 if __name__ == "__main__":
-    from trainers.beginning import begin
+    from trainers.process.bootstrap import begin
 
     begin()
 
@@ -21,8 +21,6 @@ from absl.flags import FlagValues
 
 from core.errors import ConfigurationError
 from trainers import main as command
-from trainers.app import refuse, run_app, start_logging
-from trainers.flags import parse_flags
 from trainers.launch.commands import served_commands, worker_commands
 from trainers.launch.elastic import Roster
 from trainers.launch.endings import LOST, STOPPED
@@ -30,6 +28,8 @@ from trainers.launch.network import choose_network
 from trainers.launch.processes import Command
 from trainers.launch.sharing import read_sharing
 from trainers.launch.supervise import supervise
+from trainers.process.application import refuse, run_app, start_logging
+from trainers.process.flags import parse_flags
 
 MOST_WORKERS = 256
 USAGE = f"""python -m trainers.launch --workers=N [--ps=M] [--max_restarts=R] [--min_workers=K] -- <flags>

@@ -5,13 +5,13 @@ It prints the number, for scripts that start the workers themselves (`deploy/slu
 """
 
 if __name__ == "__main__":
-    from trainers.beginning import begin
+    from trainers.process.bootstrap import begin
 
     begin()
 
 from core.errors import ConfigurationError
-from trainers.app import refuse, run_app
 from trainers.launch.__main__ import Launch, make_roster, parse
+from trainers.process.application import refuse, run_app
 
 
 def run(launch: Launch) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import IO, BinaryIO
 
-from trainers.preemption import WISHES
+from trainers.process.signals import WISHES
 
 POLL_SECONDS = 0.1  # between two looks at the processes; their output is passed on at once
 PIPE = 1 << 20  # bytes: no pipe holds more

@@ -9,8 +9,8 @@ import dataclasses
 from absl.flags import FlagValues
 
 from core.errors import ConfigurationError
+from trainers.errors.packages import CHECKOUT, import_packages
 from trainers.gin_audit.statements import Reference, text
-from trainers.packages import CHECKOUT, import_packages
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """`--mode=diagnose`: are the devices used well, and if not, why? Measures, judges, tries what could help."""
 
 from core.errors import ConfigurationError
-from trainers.diagnose.diagnosis import Diagnosis
-from trainers.rehearsal import in_a_scratch_folder
+from trainers.performance.diagnose.diagnosis import Diagnosis
+from trainers.performance.rehearsal import in_a_scratch_folder
 from trainers.session import Session
 from trainers.trainer import Trainer
 

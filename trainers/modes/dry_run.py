@@ -5,14 +5,14 @@ from rich.table import Table
 
 from core.errors import ConfigurationError
 from core.estimate import Figures
-from trainers.dry_run.build import DryBuild
-from trainers.dry_run.memory import does_it_fit, held_by_a_device, memory_table
-from trainers.dry_run.operations import operations_table
-from trainers.dry_run.time import how_long
 from trainers.experiment import Experiment, trains_by_servers
+from trainers.options.sizes import size
+from trainers.performance.dry_run.build import DryBuild
+from trainers.performance.dry_run.memory import does_it_fit, held_by_a_device, memory_table
+from trainers.performance.dry_run.operations import operations_table
+from trainers.performance.dry_run.time import how_long
 from trainers.session import Session
 from trainers.settings import Settings
-from trainers.sizes import size
 
 SHOWN = 3  # reasons for all-gathers, the largest
 

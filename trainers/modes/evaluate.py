@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 
 from core.telemetry import Console, Telemetry
 from core.workers import is_chief
-from trainers.hung import ending_where_it_hangs
-from trainers.kept_figures import differences, figures_at, keep
+from trainers.lifecycle.hang_exit import ending_where_it_hangs
+from trainers.runs.evaluations_file import differences, figures_at, keep
 from trainers.session import Session
 
 ROUNDING = 1e-4  # by which figures of the same weights may differ from machine to machine

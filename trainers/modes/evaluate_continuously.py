@@ -10,9 +10,9 @@ from core.checkpoint import Manifest
 from core.errors import CheckpointError, ConfigurationError, PeerLostError, PreemptedError
 from core.telemetry import Console, Telemetry, TensorBoard
 from core.workers import joined
-from trainers.following import NewCheckpoints, how_it_ended, is_there, what_it_waits_for
-from trainers.hung import ending_where_it_hangs
-from trainers.kept_figures import is_kept, keep
+from trainers.lifecycle.hang_exit import ending_where_it_hangs
+from trainers.modes.following import NewCheckpoints, how_it_ended, is_there, what_it_waits_for
+from trainers.runs.evaluations_file import is_kept, keep
 from trainers.session import Session
 
 LOOK_SECONDS = 1.0  # between two looks at the folder

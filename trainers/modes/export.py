@@ -13,13 +13,13 @@ from core.disk import remove_unfinished_folders
 from core.errors import ConfigurationError
 from core.task import Task
 from core.workers.cluster import cluster_from_environment
-from trainers.averaged import averaged_task, restore
+from trainers.evaluation.averaged_weights import averaged_task, restore
 from trainers.experiment import Experiment
 from trainers.export.asked import asked
 from trainers.export.folder import write_export
 from trainers.export.program import Program
+from trainers.options.sizes import size
 from trainers.session import Session
-from trainers.sizes import size
 
 # Where a run was trained and what it began with don't change what it has learnt, and nothing of that need be here.
 _HERE: dict[str, Any] = {

@@ -11,13 +11,13 @@ from core.errors import ConfigurationError
 from core.module import named_modules
 from core.task import Batch
 from core.workers import is_chief
-from trainers.again import come_before_bad_step
-from trainers.capsule.batch import read_batch
-from trainers.capsule.find import Finding, find_bad
-from trainers.capsule.folder import Capsule, read_capsule
-from trainers.capsule.leave import environment
-from trainers.capsule.report import report
-from trainers.capsule.trail import Trail
+from trainers.replay.capsule.batch import read_batch
+from trainers.replay.capsule.find import Finding, find_bad
+from trainers.replay.capsule.folder import Capsule, read_capsule
+from trainers.replay.capsule.leave import environment
+from trainers.replay.capsule.report import report
+from trainers.replay.capsule.trail import Trail
+from trainers.replay.repeat_steps import come_before_bad_step
 from trainers.session import Session
 from trainers.trainer import Trainer
 

@@ -16,9 +16,9 @@ import gin
 
 from core import checkpoint
 from core.errors import CheckpointError, ConfigurationError, TapeloopError
-from trainers.compiling import CHOICE
 from trainers.experiment import Experiment, trains_by_servers
 from trainers.hooks import EarlyStopping
+from trainers.options.compile import CHOICE
 from trainers.session import Session
 from trainers.settings import Settings
 

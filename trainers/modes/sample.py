@@ -10,7 +10,7 @@ from core.data import check_feature, image_folder
 from core.disk import write_whole
 from core.errors import ConfigurationError, NotFiniteError
 from models.translation.task import checked_translation
-from trainers.diagnosis import explained
+from trainers.errors.tensorflow import explained
 from trainers.hooks.samples import encode_grid, encode_png, make_sampler
 from trainers.hooks.texts import check_writes, make_writer, readable
 from trainers.session import Session

@@ -1,10 +1,10 @@
 """`--mode=train`: trains, or goes on training."""
 
-from trainers.blame import after, exit_code_of, reason_of
-from trainers.eager_step import take_eager_step
+from trainers.errors.exit_report import after, exit_code_of, reason_of
+from trainers.lifecycle.start import record_failed_start
+from trainers.lifecycle.train_to_end import run_training
+from trainers.modes.train_eagerly import take_eager_step
 from trainers.session import Session
-from trainers.start import record_failed_start
-from trainers.training import run_training
 
 
 def run(session: Session) -> int:

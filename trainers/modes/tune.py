@@ -9,15 +9,15 @@ from rich.console import Console
 from core.disk import write_whole
 from core.errors import ConfigurationError, PreemptedError
 from core.workers import is_chief
-from trainers.compiling import AUTO, OFF
-from trainers.rehearsal import in_a_scratch_folder
+from trainers.options.compile import AUTO, OFF
+from trainers.performance.rehearsal import in_a_scratch_folder
+from trainers.performance.tune.changes import Choice
+from trainers.performance.tune.search import SEARCH_SECONDS, Row, Search
+from trainers.performance.tune.tell import as_json, progress, table, winners
+from trainers.performance.tune.trial import Trial
+from trainers.performance.worker_agreement import agreed
 from trainers.session import Session
-from trainers.together import agreed
 from trainers.trainer import Trainer
-from trainers.tune.changes import Choice
-from trainers.tune.search import SEARCH_SECONDS, Row, Search
-from trainers.tune.tell import as_json, progress, table, winners
-from trainers.tune.trial import Trial
 from trainers.workdir import json_text
 
 LONGEST_CHUNK_SECONDS = 0.25  # chunks of slower steps are cut, or a turn would take too long

@@ -4,7 +4,7 @@ Writes a page about runs, in one file, by reading their folders. Nothing here im
 """
 
 if __name__ == "__main__":
-    from trainers.beginning import begin
+    from trainers.process.bootstrap import begin
 
     begin("gin", "rich.console", "tensorboard.summary.writer.record_writer")
 
@@ -18,9 +18,9 @@ from absl.flags import FlagValues
 
 from core.disk import write_whole
 from core.errors import ConfigurationError, NoRoomError, shown
-from trainers.app import refuse, run_app
-from trainers.blame import report
-from trainers.flags import parse_flags
+from trainers.errors.exit_report import report
+from trainers.process.application import refuse, run_app
+from trainers.process.flags import parse_flags
 from trainers.report.page import page
 from trainers.runs.find import find_runs
 from trainers.runs.read import read_run

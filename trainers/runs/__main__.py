@@ -4,7 +4,7 @@ Lists runs by reading their folders; nothing here imports TensorFlow, or touches
 """
 
 if __name__ == "__main__":
-    from trainers.beginning import begin
+    from trainers.process.bootstrap import begin
 
     begin("gin", "rich.console", "tensorboard.summary.writer.record_writer")
 
@@ -23,8 +23,8 @@ from absl.flags import FlagValues
 from rich.console import Console
 
 from core.errors import ConfigurationError
-from trainers.app import refuse, run_app
-from trainers.flags import parse_flags
+from trainers.process.application import refuse, run_app
+from trainers.process.flags import parse_flags
 from trainers.runs.compare import differences
 from trainers.runs.curves import LETTERS, chart
 from trainers.runs.figures import RULE, best, main_figures, sign

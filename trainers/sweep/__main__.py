@@ -5,7 +5,7 @@ imports TensorFlow.
 """
 
 if __name__ == "__main__":
-    from trainers.beginning import begin
+    from trainers.process.bootstrap import begin
 
     begin("gin", "rich.console", "tensorboard.summary.writer.record_writer")
 
@@ -24,12 +24,12 @@ from rich.console import Console
 
 from core.errors import EXIT_CODES, INTERRUPTED, ConfigurationError, NoRoomError, PeerLostError, PreemptedError, shown
 from trainers import main as command
-from trainers.app import refuse, run_app, start_logging
-from trainers.blame import report
-from trainers.flags import parse_flags
+from trainers.errors.exit_report import report
 from trainers.launch.__main__ import parse as parse_launch
 from trainers.launch.endings import describe_signal
 from trainers.launch.processes import Signals, die_with
+from trainers.process.application import refuse, run_app, start_logging
+from trainers.process.flags import parse_flags
 from trainers.runs.figures import main_figures
 from trainers.runs.find import check_figures
 from trainers.runs.listing import age

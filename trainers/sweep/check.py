@@ -5,7 +5,7 @@ configuration is refused would.
 """
 
 if __name__ == "__main__":
-    from trainers.beginning import begin
+    from trainers.process.bootstrap import begin
 
     begin()
 
@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from trainers import main as command
-from trainers.app import run_app, start_logging
-from trainers.blame import report
+from trainers.errors.exit_report import report
+from trainers.errors.packages import CHECKOUT, check_own_packages
 from trainers.gin_audit import audit
-from trainers.native_stderr import native_stderr_in
-from trainers.packages import CHECKOUT, check_own_packages
-from trainers.preemption import Preemption
+from trainers.process.application import run_app, start_logging
+from trainers.process.signals import Preemption
+from trainers.process.tensorflow_log import native_stderr_in
 
 
 def parse(_: Sequence[str]) -> Any:

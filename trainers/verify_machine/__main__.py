@@ -4,7 +4,7 @@ Verifies that everything holds on the machine at hand, its GPUs or TPUs, and wri
 """
 
 if __name__ == "__main__":
-    from trainers.beginning import begin
+    from trainers.process.bootstrap import begin
 
     begin()
 
@@ -16,9 +16,9 @@ from absl import flags as absl_flags
 from absl.flags import FlagValues
 
 from core.errors import ConfigurationError, TapeloopError, did_you_mean
-from trainers.app import refuse, run_app, start_logging
-from trainers.blame import report as blame
-from trainers.flags import parse_flags
+from trainers.errors.exit_report import report as blame
+from trainers.process.application import refuse, run_app, start_logging
+from trainers.process.flags import parse_flags
 
 USAGE = """python -m trainers.verify_machine [--out=DIR] [--replicas=N] [--only=NAME]
 

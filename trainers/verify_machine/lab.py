@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from trainers.errors.packages import CHECKOUT
 from trainers.launch.processes import die_with
-from trainers.packages import CHECKOUT
 from trainers.runs.read import Run, read_run
 
 SECONDS = 900.0  # that a command may take

@@ -11,7 +11,7 @@ from core.optimizers import adamw, chain, clip_by_global_norm, sgd
 from core.testing import Run, assemble, on_virtual_cpus, on_virtual_mesh
 from models import LanguageModel
 from tests.commands import CHECKOUT, CONFIGS, run
-from trainers.evaluator import Evaluator
+from trainers.evaluation.evaluator import Evaluator
 from trainers.experiment import Experiment
 from trainers.gin_audit.audit import read
 from trainers.settings import Settings

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from tests.commands import CHECKOUT, CONFIGS, environment
-from trainers.evaluator import Evaluator
+from trainers.evaluation.evaluator import Evaluator
 from trainers.experiment import Experiment
 from trainers.gin_audit.audit import read
 from trainers.hooks.texts import make_writer

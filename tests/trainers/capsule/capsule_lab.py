@@ -3,7 +3,7 @@
 import textwrap
 
 from tests.commands import CONFIGS, run
-from trainers.capsule.folder import Capsule
+from trainers.replay.capsule.folder import Capsule
 
 SOME = Capsule(
     step=3,

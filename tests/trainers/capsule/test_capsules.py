@@ -10,9 +10,9 @@ from capsule_lab import SOME, end_badly, given_in, replayed, write
 
 from core.errors import CheckpointError, ConfigurationError
 from tests.commands import CONFIGS, passed, refused
-from trainers.capsule.batch import packed
-from trainers.capsule.folder import _of_content, read_capsule, write_capsule
 from trainers.main import parse
+from trainers.replay.capsule.batch import packed
+from trainers.replay.capsule.folder import _of_content, read_capsule, write_capsule
 
 INDEX = "capsule.json"
 

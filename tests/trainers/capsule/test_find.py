@@ -13,8 +13,8 @@ from core.module import Module, named_modules
 from core.optimizers import sgd
 from core.random import Rng
 from core.task import Compute, Loss, Task, Update
-from trainers.capsule.find import find_bad
-from trainers.capsule.trail import Trail, variables_before
+from trainers.replay.capsule.find import find_bad
+from trainers.replay.capsule.trail import Trail, variables_before
 
 ROWS = {"x": tf.constant(np.linspace(0.5, 1.0, 12, dtype="float32").reshape(1, 6, 2))}
 

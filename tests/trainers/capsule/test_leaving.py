@@ -10,12 +10,12 @@ import core.layers.linear
 from core.errors import NoRoomError, NotFiniteError
 from tests import toys
 from tests.trainers.trainer_lab import make
-from trainers.capsule import leave
-from trainers.capsule.batch import packed, read_batch
-from trainers.capsule.find import Finding
-from trainers.capsule.folder import read_capsule, write_capsule
-from trainers.capsule.report import report
-from trainers.capsule.trail import Line, Operation
+from trainers.replay.capsule import leave
+from trainers.replay.capsule.batch import packed, read_batch
+from trainers.replay.capsule.find import Finding
+from trainers.replay.capsule.folder import read_capsule, write_capsule
+from trainers.replay.capsule.report import report
+from trainers.replay.capsule.trail import Line, Operation
 
 
 def left(trainer):

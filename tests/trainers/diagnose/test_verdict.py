@@ -6,12 +6,13 @@ import gin
 import pytest
 
 from core.errors import ConfigurationError
-from trainers.diagnose import points
-from trainers.diagnose.diagnosis import _changes
-from trainers.diagnose.points import Point, Scale, scales, strong, weak
-from trainers.diagnose.remedies import Remedy, Tried, interval, setting
-from trainers.diagnose.tell import tried_text
-from trainers.diagnose.times import (
+from trainers.hooks import Hook
+from trainers.performance.diagnose import points
+from trainers.performance.diagnose.diagnosis import _changes
+from trainers.performance.diagnose.points import Point, Scale, scales, strong, weak
+from trainers.performance.diagnose.remedies import Remedy, Tried, interval, setting
+from trainers.performance.diagnose.tell import tried_text
+from trainers.performance.diagnose.times import (
     BACKWARD,
     BESIDE,
     COLLECTIVES,
@@ -26,8 +27,7 @@ from trainers.diagnose.times import (
     Times,
     split,
 )
-from trainers.diagnose.verdict import Case
-from trainers.hooks import Hook
+from trainers.performance.diagnose.verdict import Case
 from trainers.settings import Settings
 
 PLAIN = {"steps": 1000, "global_batch_size": 64, "checkpoint_every": None, "evaluate_every": None}

@@ -12,7 +12,7 @@ import pytest
 
 from tests.commands import CHECKOUT, CONFIGS
 from tools.invariance.subjects import CHANGES, STAND_INS, config_names
-from trainers.evaluator import Evaluator
+from trainers.evaluation.evaluator import Evaluator
 from trainers.experiment import Experiment
 from trainers.gin_audit.audit import Configuration, read
 from trainers.gin_audit.identity import config_hash, identity

@@ -7,13 +7,13 @@ import pytest
 
 from core.errors import ConfigurationError, NotFiniteError, PeerLostError, PreemptedError
 from core.task import EVERY_REPLICA, ONE_DEVICE, when_batch_at_least
+from trainers.performance.tune import contest as contests
+from trainers.performance.tune.changes import Choice
+from trainers.performance.tune.contest import FEWEST, PAIRS, Outcome, contest
+from trainers.performance.tune.proposals import Case, calls, calls_first, chunks, compiles, microbatches, places
+from trainers.performance.tune.search import CHOSEN, FAILED, NOT_TRIED, SEARCH_SECONDS, SLOWER, VOID, Search
+from trainers.performance.tune.tell import as_json, table, winners
 from trainers.settings import Settings
-from trainers.tune import contest as contests
-from trainers.tune.changes import Choice
-from trainers.tune.contest import FEWEST, PAIRS, Outcome, contest
-from trainers.tune.proposals import Case, calls, calls_first, chunks, compiles, microbatches, places
-from trainers.tune.search import CHOSEN, FAILED, NOT_TRIED, SEARCH_SECONDS, SLOWER, VOID, Search
-from trainers.tune.tell import as_json, table, winners
 
 AS_CONFIGURED = Choice()
 SETTINGS = Settings(steps=1000, global_batch_size=32, log_every=100, evaluate_every=500, checkpoint_every=500)
@@ -26,7 +26,7 @@ MADE = {}  # settings by what they say: each is checked once
 @pytest.fixture(autouse=True)
 def _remembering(monkeypatch):
     """These trials hold nothing, and a whole collection of what a test runner holds is long."""
-    monkeypatch.setattr("trainers.tune.search.forget", lambda: None)
+    monkeypatch.setattr("trainers.performance.tune.search.forget", lambda: None)
 
 
 class Machine:

@@ -1,0 +1,157 @@
+"""Whose fault it is that a run ends: this decides the exit code, and how much of the story is told.
+
+What Tapeloop raises on purpose is one paragraph. So is a plain `ValueError`, `TypeError` or `OSError` of a line of its
+own: there a size, a name or a file was refused that the configuration gave. What a line of the user's raises, or a
+package that this line called, is the user's to find: exit code 1, and the traceback of the user's files.
+"""
+
+import contextlib
+import itertools
+import os
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+from core.errors import INTERRUPTED, ConfigurationError, TapeloopError, as_said
+from trainers.errors.out_of_memory import explain_no_room
+from trainers.errors.packages import CHECKOUT
+from trainers.errors.pages import page_of
+
+_AS_IMPORTED = Path(__file__).absolute().parents[2]  # in tracebacks links aren't followed
+_ROOTS = tuple({str(CHECKOUT): None, str(_AS_IMPORTED): None})
+_OURS = tuple(os.path.join(root, name, "") for root in _ROOTS for name in ("core", "models", "trainers"))
+_STANDARD = os.path.join(sysconfig.get_path("stdlib"), "")
+_INSTALLED = {"site-packages", "dist-packages"}
+# What these raise is the fault of whoever called them. Any other package is the user's own choice.
+_CALLED = {"absl", "gin", "numpy", "rich", "tensorboard", "tensorflow"}
+_FURTHER = "_tapeloop_further"  # the attribute of an exception that keeps what failed after it
+
+
+def exit_code_of(error: BaseException) -> int:
+    """Returns the exit code of a run that `error` ends."""
+    error = _explained(error)
+    if isinstance(error, TapeloopError):
+        return error.exit_code
+    if isinstance(error, KeyboardInterrupt):
+        return getattr(error, "exit_code", INTERRUPTED)
+    return ConfigurationError.exit_code if _is_refusal(error) else TapeloopError.exit_code
+
+
+def reason_of(error: BaseException) -> str:
+    """Returns why a run that `error` ends has ended, as `result.json` keeps it."""
+    return as_said(_reason(error))
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return f"`sys.exit({error.code!r})` was called by code of the run, which isn't finished"
+    if isinstance(error, KeyboardInterrupt):
+        return str(error) or "interrupted by Ctrl-C."
+    message, name = plain(_explained(error)), type(error).__name__
+    own = exit_code_of(error) == TapeloopError.exit_code
+    if not own and isinstance(error, OSError) and error.filename and message == str(error):
+        why = f"`{error.filename}` can't be opened, read or written: {error.strerror}"
+        return f"{why}. See what it is and who may use it; the same command then goes on."
+    return f"{name}: {message}" if own and message else message or name
+
+
+def report(error: BaseException, *, verbose: bool) -> int:
+    """Prints what ended a run, with its traceback where it is the user's or if `verbose`; returns the exit code."""
+    code = exit_code_of(error)
+    own = code == TapeloopError.exit_code and not isinstance(error, TapeloopError)
+    if verbose or own:
+        print("".join(_told(error, whole=verbose)), file=sys.stderr, end="")
+    if not own or isinstance(error, SystemExit):
+        place = "" if isinstance(error, TapeloopError | SystemExit | KeyboardInterrupt) else _place(error)
+        print(f"error: {reason_of(error)}{place}{_page(error, code)}", file=sys.stderr)
+    for text in getattr(error, _FURTHER, ()):
+        print(f"error, after that: {text}", file=sys.stderr)
+    return code
+
+
+@contextlib.contextmanager
+def after(error: BaseException) -> Iterator[None]:
+    """Keeps what else fails from taking the place of `error`, which came first: it becomes a further line."""
+    try:
+        yield
+    except Exception as second:
+        said = (reason_of(error), *getattr(error, _FURTHER, ()))
+        if reason_of(second) not in said:
+            setattr(error, _FURTHER, (*said[1:], reason_of(second)))
+
+
+def plain(error: BaseException) -> str:
+    """Returns the message without what gin appends to whatever is raised inside a configurable."""
+    from trainers.gin_audit.imports import plain_message
+
+    return plain_message(error)
+
+
+def _explained(error: BaseException) -> BaseException:
+    """Returns a `NoRoomError` for what says that disk or memory is full, and anything else as it is."""
+    return error if isinstance(error, TapeloopError) else explain_no_room(error) or error
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Tells whether a line of Tapeloop's own raised `error`, or a package that it called."""
+    if not isinstance(error, ValueError | TypeError | OSError):
+        return False
+    blamed = [name for name, _ in _frames(error)]
+    return not blamed or blamed[-1].startswith(_OURS)
+
+
+def _place(error: BaseException) -> str:
+    """Returns where in the user's own code an error arose, if it did."""
+    own = [(name, line) for name, line in _frames(error) if not name.startswith(_OURS)]
+    return f" ({own[-1][0]}:{own[-1][1]}; `--verbose` shows the traceback)" if own else ""
+
+
+def _told(error: BaseException, *, whole: bool) -> Iterator[str]:
+    """Yields the lines of a traceback, those of the user's own files alone unless it is to be `whole`."""
+    found = traceback.TracebackException.from_exception(error)
+    if not whole and _own_frames(found.stack):
+        count, part = 0, cast("traceback.TracebackException | None", found)
+        while part:
+            frames = _own_frames(part.stack)
+            count, part.stack = count + len(part.stack) - len(frames), traceback.StackSummary.from_list(frames)
+            part = part.__cause__ or (None if part.__suppress_context__ else part.__context__)
+        yield from found.format()
+        yield f"({count} lines of Tapeloop, TensorFlow and others are left out: `--verbose` shows them)\n"
+    else:
+        yield from found.format()
+
+
+def _own_frames(stack: traceback.StackSummary) -> list[traceback.FrameSummary]:
+    return [frame for frame in stack if not frame.filename.startswith(_OURS) and not _is_called(frame.filename)]
+
+
+def _page(error: BaseException, code: int) -> str:
+    """Returns a sentence with the page about such errors, unless the message names one."""
+    said = reason_of(error)
+    names = [name for name, _ in _frames(error)]
+    ours = [os.path.relpath(name, next(filter(name.startswith, _ROOTS))) for name in names if name.startswith(_OURS)]
+    page = page_of(ours if names and names[-1].startswith(_OURS) else [], code)
+    if page is None or "docs/" in said:
+        return ""
+    apart = "\n" if said.rpartition("\n")[2].startswith(" ") else " "  # code to copy, or a table, stays as it is
+    return f"{apart}See {page}."
+
+
+def _frames(error: BaseException) -> list[tuple[str, int | None]]:
+    """Lists files and lines of those who can be blamed, the innermost last."""
+    frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    return [(name, line) for name, line in frames if not _is_called(name)]
+
+
+def _is_called(filename: str) -> bool:
+    """Tells whether a file is Python's, or a package's that only does what it is asked to."""
+    if filename.startswith(_OURS):
+        return False
+    parts = Path(filename).parts
+    package = [name for folder, name in itertools.pairwise(parts) if folder in _INSTALLED]
+    if package:
+        return package[-1] in _CALLED
+    return filename.startswith(("<", _STANDARD))

@@ -1,0 +1,79 @@
+"""Says that a task doesn't fit into this machine's memory, before it is made there."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+import tensorflow as tf
+
+from core.distribution.mesh_strategy import MeshStrategy
+from core.engine import Assembly
+from core.engine.shapes import shapes_only
+from core.errors import NoRoomError
+from core.estimate import bytes_of
+from core.initializers import announced
+from core.machine import machine_memory
+from core.module import named_variables
+from core.task import Task
+from core.workers.membership import joined
+from trainers.options.sizes import size
+
+T = TypeVar("T")
+LARGE = 16  # of as many parts of the memory, one makes a task worth to be looked at before it is made
+
+
+class _LargeError(BaseException):
+    """Stops the making of a task: nothing of Tapeloop, TensorFlow or gin catches it on the way."""
+
+
+def fitting(make: Callable[[], Assembly], make_task: Callable[[], Task], strategy: tf.distribute.Strategy) -> Assembly:
+    """Returns what `make` makes; raises a `NoRoomError` where this machine hasn't the memory for it.
+
+    A task that turns out to be large is put aside, and looked at by its shapes; several workers look at any task so
+    before it is made. What GPUs hold they say themselves.
+    """
+    memory, so_far = machine_memory(), 0
+
+    def count(values: int) -> None:
+        nonlocal so_far
+        so_far += values
+        if so_far * LARGE > memory:
+            raise _LargeError
+
+    if any("GPU" in str(device) for device in _devices(strategy)):
+        return make()
+    membership = joined()
+    if membership is None or membership.cluster.size == 1:  # of several none may stop while others wait for its values
+        try:
+            with announced(count):
+                return make()
+        except _LargeError:
+            pass
+    with shapes_only():
+        task = make_task()
+        _refuse(task, _held(named_variables(task).values(), strategy), memory, "variables")
+        assembly = make()
+    gradients = [v for optimizer in assembly.optimizers.values() for v in optimizer.parameters.values()]
+    together = _held([*assembly.variables.values(), *gradients], strategy)
+    _refuse(task, together, memory, "variables, slots of optimizers and gradients")
+    return make()
+
+
+def _held(variables: Iterable[tf.Variable], strategy: tf.distribute.Strategy) -> int:
+    """Returns the bytes that this machine's devices hold of variables: all of each, or on a mesh their parts."""
+    size = strategy.bytes_a_device if isinstance(strategy, MeshStrategy) else bytes_of
+    return len(_devices(strategy)) * sum(map(size, variables))
+
+
+def _devices(strategy: tf.distribute.Strategy) -> Sequence[str]:
+    if isinstance(strategy, MeshStrategy):
+        return list(strategy.mesh.local_devices())
+    return list(strategy.extended.worker_devices)
+
+
+def _refuse(task: Task, need: int, memory: int, what: str) -> None:
+    if need > memory:
+        raise NoRoomError(
+            f"the {what} of `{type(task).__name__}` take {size(need)}, and this machine has {size(memory)} of memory. "
+            "Make the task smaller, or train it on a mesh over more machines or GPUs (docs/model-parallel.md): virtual "
+            "CPU devices share one memory. `--mode=dry_run` says what each device would hold."
+        )

@@ -1,0 +1,1 @@
+"""Figures of held-out examples, by the raw weights or their averages."""

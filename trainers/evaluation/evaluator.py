@@ -1,0 +1,128 @@
+"""Evaluation: each held-out example counts exactly once, whatever the batch size.
+
+Where the task compares examples with each other (`all_rows`), it compares those of a batch, on all replicas.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import gin
+import tensorflow as tf
+
+from core.arguments import is_size
+from core.data import PerReplica, Source, eval_chunks
+from core.distribution import Exchange, MeshStrategy, exchange_of
+from core.engine.describe import describe_loss
+from core.engine.side_effects import paths_by_id
+from core.errors import ConfigurationError, shown
+from core.module import named_variables
+from core.task import Batch
+from core.task.guards import refuse_mixed_rows
+from core.task.loss import EVALUATE, means
+from trainers.errors.bad_examples import blamed_feature, unfit_example
+from trainers.errors.tensorflow import explained
+from trainers.evaluation.averaged_weights import Averaged, averaged_task
+from trainers.evaluation.sums import ChunkSums
+from trainers.experiment import Experiment
+from trainers.options.sizes import MOST
+
+
+@gin.configurable
+class Evaluator:
+    """Evaluates a task on a source.
+
+    Where an optimizer keeps an average of the weights, that is what is evaluated. The last batches come padded; the
+    padding is cut off before the task sees them, so that it can't count in anything. With evaluators of other sources
+    `beside` it, it shares what doesn't hang on the source: averaged weights and, for chunks of one shape, traces.
+    """
+
+    def __init__(self, experiment: Experiment, source: Source, *beside: "Evaluator", global_batch_size: int = 256):
+        if not is_size(global_batch_size) or global_batch_size > MOST:
+            raise ConfigurationError(
+                f"`Evaluator.global_batch_size` is {shown(global_batch_size)}; it counts examples: use 1 or more, and "
+                f"at most {MOST}."
+            )
+        if isinstance(experiment.strategy, MeshStrategy):
+            experiment.strategy.plan.check_rows(global_batch_size, what="`Evaluator.global_batch_size`")
+        self.averaged: Averaged = beside[0].averaged if beside else averaged_task(experiment)
+        self.task, self.source, self._global_batch_size = self.averaged.task, source, global_batch_size
+        self._innocent: set[str] = set()  # figures that weren't finite, though no example was to blame
+        self.exchange: Exchange = beside[0].exchange if beside else exchange_of(experiment.strategy)
+        replicas = self.exchange.replicas
+
+        @functools.cache  # one pipeline serves all evaluations: to make it anew is to trace it anew
+        def chunks(replica: int) -> tf.data.Dataset:
+            return eval_chunks(source, global_batch_size=global_batch_size, replicas=replicas, replica=replica)
+
+        self._chunks = PerReplica(chunks, experiment.strategy)
+        element = chunks(0).element_spec
+        batches, most = -(-len(source) // global_batch_size), element[1].shape[0]
+        self._batches_of_chunk = [min(most, batches - first) for first in range(0, batches, most)]
+        self._last_rows = len(source) % global_batch_size  # of the last batch, where it is smaller
+        known = (other.sums for other in beside if other.sums.fits(element, self._last_rows))
+        self.sums: ChunkSums = next(known, None) or self._make_sums(experiment, element)
+
+    def _make_sums(self, experiment: Experiment, element: Any) -> ChunkSums:
+        """Traces what evaluates, and refuses it where its figures would hang on how batches are cut."""
+        any_rows = {key: tf.TensorSpec([None, *spec.shape[2:]], spec.dtype) for key, spec in element[0].items()}
+        replicas, evaluate = self.exchange.replicas, self.task.evaluate
+        held = paths_by_id({**experiment.variables, **named_variables(self.task)})
+        spec = describe_loss(lambda batch, _: evaluate(batch), any_rows, EVALUATE, replicas=replicas, held=held)
+        for layer in spec.access.averages.values():
+            raise ConfigurationError(
+                f"`evaluate` of `{type(self.task).__name__}` normalises by its batch: it hands `Statistics` to a "
+                f"`{type(layer).__name__}`, and figures would change with `Evaluator.global_batch_size`. Call the "
+                "network without `statistics` where `rng` is None: it then normalises by its averages."
+            )
+        together = replicas > 1 and spec.access.mixes
+        if replicas > 1 and not together and any(phase.mixes_rows for phase in experiment.assembly.phases):
+            some = tf.range(min(4, len(self.source)), dtype=tf.int64)
+            refuse_mixed_rows(evaluate, self.source.gather(some))
+        return ChunkSums(
+            self.task,
+            spec,
+            self.exchange,
+            self._chunks,
+            element,
+            together=together,
+            batch_rows=self._global_batch_size,
+            last_rows=self._last_rows,
+        )
+
+    def evaluate(self, alive: Callable[[], None] = lambda: None) -> dict[str, float]:
+        """Returns the figures of the task's `evaluate` over the whole source; calls `alive` as it gets ahead."""
+        self.averaged.update()
+        sums = self.sums.spec.zero_sums()
+        self.sums.trace()
+        with explained(self.source):
+            for batches, (features, mask) in zip(self._batches_of_chunk, self._chunks, strict=False):
+                found = self.sums.of_chunk(features, mask, self.exchange.handed(tf.constant(batches)))
+                sums = tf.nest.map_structure(tf.add, sums, found)
+                alive()
+            if self.exchange.on_mesh and self._last_rows:
+                found = self.sums.of_last(features, self.exchange.handed(tf.constant(batches - 1)))
+                sums = tf.nest.map_structure(tf.add, sums, found)
+            figures = means(sums)
+            for name in sorted(name for name in figures if not math.isfinite(figures[name])):
+                if name not in self._innocent:
+                    self._refuse_unfit_example(name, figures[name], alive)
+                    self._innocent.add(name)
+        return figures
+
+    def _refuse_unfit_example(self, name: str, value: float, alive: Callable[[], None]) -> None:
+        """Raises a `DataError` where the figure `name` has this value for an example that isn't finite itself."""
+
+        def goes_wrong(batch: Batch) -> bool:
+            handed = {key: self.exchange.taken(self.exchange.handed(x), x.dtype) for key, x in batch.items()}
+            return not math.isfinite(means(self.sums.of_batch(handed))[name])
+
+        for first in range(0, len(self.source), self._global_batch_size):
+            indices = tf.range(first, min(first + self._global_batch_size, len(self.source)), dtype=tf.int64)
+            batch = self.source.gather(indices)
+            alive()
+            feature = blamed_feature(batch, goes_wrong)
+            if feature is not None:
+                what = f"evaluation is not finite (`{name}` is {value})"
+                raise unfit_example(what, self.source, feature, batch[feature], indices.numpy())

@@ -1,0 +1,141 @@
+"""Sums of what a task's `evaluate` says over a chunk of batches: the part of an evaluation that is traced."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from core.data import PerReplica
+from core.distribution.exchange import Exchange
+from core.distribution.ledger import FIGURES
+from core.distribution.shared_rows import mixing_unlike
+from core.engine.describe import LossSpec
+from core.task import Batch, Task
+from core.task.loss import Sums, checked, weighted_sums
+from core.tracing import traced_for_each
+from trainers.errors.tensorflow import WRONG_ROWS
+
+
+class ChunkSums:
+    """Sums over chunks of one shape, in functions that are traced once, for whichever sources have such chunks.
+
+    `last_rows` are those of a source's last batch, where it is smaller than the others, which have `batch_rows`.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        spec: LossSpec,
+        exchange: Exchange,
+        chunks: PerReplica,
+        element: tuple[Mapping[str, tf.TensorSpec], tf.TensorSpec],
+        *,
+        together: bool,
+        batch_rows: int,
+        last_rows: int,
+    ):
+        self.task, self.spec, self.exchange = task, spec, exchange
+        self._element, self._together, self._batch_rows, self._last_rows = element, together, batch_rows, last_rows
+        signature = (*chunks.element_spec, tf.type_spec_from_value(exchange.handed(tf.constant(0))))
+        self.of_chunk = traced_for_each(self._sum_chunk, input_signature=signature)
+        self.of_last = traced_for_each(self._sum_last, input_signature=signature[::2])
+        self._traced = False
+
+    def fits(self, element: object, last_rows: int) -> bool:
+        """Says whether chunks with these specs can be summed by the same functions."""
+        return bool(element == self._element) and (last_rows == self._last_rows or not self.exchange.on_mesh)
+
+    def trace(self) -> None:
+        """Compiles what evaluates on a mesh, by a chunk without a batch: what can't be there is refused here.
+
+        Beside servers, too: a first call waits for all workers, of which later one may be stopped.
+        """
+        if (self.exchange.on_mesh or self.exchange.remote) and not self._traced:
+            features, mask = tf.nest.map_structure(
+                lambda spec: self.exchange.handed(tf.zeros(spec.shape, spec.dtype)), self._element
+            )
+            nothing = self.exchange.handed(tf.constant(0))
+            self.exchange.noting(self.exchange.guarded(self.of_chunk.get_concrete_function()), features, mask, nothing)
+            if self._last_rows and self.exchange.on_mesh:
+                self.exchange.noting(self.exchange.guarded(self.of_last.get_concrete_function()), features, nothing)
+            self._traced = True
+
+    def of_batch(self, batch: Mapping[str, tf.Tensor]) -> dict[str, Any]:
+        """Returns the sums of one batch; `of_chunk` and, on a mesh, `of_last` are traced of it."""
+        first = next(iter(batch.values()))
+        loss = checked(self.task.evaluate(batch), "evaluate", first.shape[0])
+        rows = tf.shape(first)[0]
+        tf.debugging.assert_equal(tf.shape(loss.per_example)[0], rows, WRONG_ROWS)
+        return weighted_sums(loss)[1]
+
+    def _sum_chunk(self, features: Batch, mask: tf.Tensor, batches: tf.Tensor) -> Sums:
+        if self.exchange.on_mesh:
+            with self.exchange.around():
+                sums = self.exchange.run(self._sum_mesh, features, mask, batches)
+        elif self._together:
+            sums = self._sum_replicas(features, mask, batches)
+        else:
+            sums = self.exchange.run(self._sum_replica, features, mask)
+        return dict(self.exchange.reduce(sums, phase="evaluate", what=FIGURES))
+
+    def _sum_replicas(self, features: Batch, mask: Any, batches: tf.Tensor) -> Any:
+        """Sums over a chunk of batches that all replicas take together: no collective can stand in a replica's loop.
+
+        The last of a source's chunks may end in batches without any example: `batches` counts the others.
+        """
+
+        def add(i: tf.Tensor, features: Batch, mask: tf.Tensor, sums: Sums) -> Sums:
+            rows = tf.cast(tf.reduce_sum(mask[i]), tf.int32)
+            with mixing_unlike(self.exchange, "evaluate", rows, most=mask.shape[1]):
+                found = self.of_batch({key: x[i, :rows] for key, x in features.items()})
+            # Who has no row takes part all the same, and adds nothing: what it makes of no rows may be anything.
+            found = tf.nest.map_structure(lambda x: tf.where(rows > 0, x, tf.zeros_like(x)), found)
+            return dict(tf.nest.map_structure(tf.add, sums, found))
+
+        def body(i: tf.Tensor, sums: Any) -> Any:
+            return i + 1, self.exchange.run(add, i, features, mask, sums)
+
+        start = (tf.constant(0), self.exchange.run(lambda: dict(self.spec.zero_sums())))
+        return tf.while_loop(lambda i, _: i < batches, body, start)[1]
+
+    def _sum_replica(self, features: Batch, mask: tf.Tensor) -> Sums:
+        """Sums over a chunk of batches, each of the rows that are real: a mask's ones come before its zeros."""
+
+        def body(i: tf.Tensor, sums: Sums) -> Any:
+            rows = tf.cast(tf.reduce_sum(mask[i]), tf.int32)
+            real = {key: x[i, :rows] for key, x in features.items()}
+            return i + 1, tf.nest.map_structure(
+                tf.add, sums, tf.cond(rows > 0, lambda: self.of_batch(real), self.spec.zero_sums)
+            )
+
+        start = (tf.constant(0), self.spec.zero_sums())
+        sums = tf.while_loop(lambda i, _: i < mask.shape[0], body, start)[1]
+        return dict(sums)
+
+    def _sum_mesh(self, features: Batch, mask: tf.Tensor, batches: tf.Tensor) -> Sums:
+        """Sums over the batches of a chunk that are whole: on a mesh every shape has to be known."""
+        cut = {key: self.exchange.by_rows(x, 1) for key, x in self._taken(features).items()}
+        mask = self.exchange.taken(mask, tf.float32)
+        whole = tf.reduce_sum(tf.cast(tf.reduce_sum(mask, 1) > self._batch_rows - 0.5, tf.int32))
+
+        def body(i: tf.Tensor, sums: Sums) -> Any:
+            found = self.of_batch({key: tf.gather(x, i) for key, x in cut.items()})
+            return i + 1, tf.nest.map_structure(tf.add, sums, found)
+
+        return dict(tf.while_loop(lambda i, _: i < whole, body, (tf.constant(0), self.spec.zero_sums()))[1])
+
+    def _sum_last(self, features: Batch, place: tf.Tensor) -> Sums:
+        """Sums over the source's last batch on a mesh, which stands there in its chunk.
+
+        It is a function of its own: DTensor can't lay out what is computed again for gradients twice in one.
+        """
+
+        def last(features: Batch, place: tf.Tensor) -> Sums:
+            i = self.exchange.taken(place, tf.int32)
+            return self.of_batch({key: tf.gather(x, i)[: self._last_rows] for key, x in self._taken(features).items()})
+
+        with self.exchange.around():
+            return dict(self.exchange.run(last, features, place))
+
+    def _taken(self, features: Batch) -> Batch:
+        return {key: self.exchange.taken(x, self._element[0][key].dtype) for key, x in features.items()}

@@ -1,0 +1,1 @@
+"""A run from an empty folder to `result.json`."""

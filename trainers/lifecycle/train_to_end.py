@@ -1,0 +1,123 @@
+"""A training from its start to its result: what the command does with a trainer, and a call from Python."""
+
+import functools
+
+from core.errors import PeerLostError
+from core.telemetry import Console, JsonLines, StepLines, Telemetry, TensorBoard, Warned, Writer
+from core.workers import is_chief, joined, naming_lost_peers
+from trainers.errors.exit_report import after, exit_code_of, reason_of
+from trainers.lifecycle.first_weights import begin
+from trainers.lifecycle.hang_exit import ending_where_it_hangs
+from trainers.lifecycle.start import Start, record_failed_start
+from trainers.process.signals import Preemption
+from trainers.trainer import Trainer
+
+WRITING_SECONDS = 60.0  # for a checkpoint under way as another worker is lost: the disk may hang
+
+
+def run_training(trainer: Trainer, start: Start, preemption: Preemption, *, quiet: bool = False) -> None:
+    """Trains to the last step, or goes on to it, and leaves a `result.json`, however the run ends."""
+    try:
+        with preemption.obeyed(), ending_where_it_hangs(trainer, functools.partial(_write_failure, trainer, start)):
+            _train(trainer, start, quiet=quiet)
+    except BaseException as error:
+        with after(error):
+            _write_failure(trainer, start, exit_code=exit_code_of(error), reason=reason_of(error))
+        raise
+
+
+def _train(trainer: Trainer, start: Start, *, quiet: bool) -> None:
+    manifest = start.claim()
+    workdir = trainer.workdir
+    with naming_lost_peers():
+        beginning = begin(trainer, manifest, restart_optimizer=start.restart_optimizer)
+    if trainer.state.finished:
+        _end_again(trainer, quiet=quiet)
+        return
+    telemetry = _telemetry(trainer, quiet=quiet)
+    for line in beginning.lines:
+        telemetry.note(line)
+    membership = joined()
+    if membership:
+
+        def last_words(reason: str) -> None:
+            _write_failure(trainer, start, exit_code=PeerLostError.exit_code, reason=reason)
+            trainer.state.saves.wait(WRITING_SECONDS)  # the run goes on from what is being written
+
+        membership.last_words = last_words
+
+    def once_traced() -> None:
+        start.record(trainer.step)
+        if beginning.to_save:
+            trainer.watchdog.begin("save", "the first checkpoint")
+            trainer.save()
+        telemetry.describe(start.configured.operative(), workdir.configuration)
+
+    try:
+        with naming_lost_peers():
+            trainer.train(telemetry, once_traced=once_traced)
+    except BaseException as error:
+        with after(error):
+            telemetry.close()
+        if isinstance(error, FileNotFoundError):
+            workdir.check_there()
+        raise
+    trainer.watchdog.begin("save", "the end of the run")
+    telemetry.close()
+    workdir.check_there()
+    _write_success(trainer)
+    trainer.agreement.barrier()  # nobody leaves before all have come to the end
+    if is_chief() and not quiet:
+        print(f"finished: {_how(trainer)}, in `{workdir.named}`", flush=True)
+
+
+def _telemetry(trainer: Trainer, *, quiet: bool) -> Telemetry:
+    """Returns where figures go; of several workers, the chief alone has any place for them."""
+    if not is_chief():
+        return Telemetry([])
+    workdir = trainer.workdir
+    console: list[Writer] = [] if quiet else [Console(total_steps=trainer.steps)]
+    metrics, events = JsonLines(workdir.metrics, trainer.step), TensorBoard(workdir.events, trainer.step)
+    StepLines(workdir.evaluations, trainer.step)  # those of later steps are of weights that are gone
+    return Telemetry([*console, metrics, events], Warned(workdir.warnings, trainer.step))
+
+
+def _write_success(trainer: Trainer) -> None:
+    if is_chief():
+        state, best = trainer.state, trainer.state.best
+        trainer.workdir.write_result(
+            step=trainer.step,
+            exit_code=0,
+            reason=state.outcome,
+            evaluation=trainer.evaluation,
+            best=best and best._asdict(),
+        )
+
+
+def _write_failure(trainer: Trainer, start: Start, *, exit_code: int, reason: str) -> None:
+    """Records why a run, or a start that never came to its first chunk of steps, has failed."""
+    if not start.began:
+        record_failed_start(trainer.workdir, exit_code=exit_code, reason=reason)
+    elif is_chief():
+        figures = trainer.evaluation
+        trainer.workdir.write_result(step=trainer.step, exit_code=exit_code, reason=reason, evaluation=figures)
+
+
+def _end_again(trainer: Trainer, *, quiet: bool) -> None:
+    """Says that the run is finished; one that was killed between last checkpoint and result gets the result now."""
+    trainer.state.tidy()
+    result = trainer.workdir.read_result()
+    if trainer.agreement.any_worker(result.get("exit_code") != 0 or result.get("step") != trainer.step):
+        if not trainer.state.complete:  # it was to be longer, or had other hooks
+            trainer.report_the_end()
+        _write_success(trainer)
+        result = trainer.workdir.read_result()
+    if is_chief() and not quiet:
+        figures = ", ".join(f"{name} {x}" for name, x in result["evaluation"].items()) or "no evaluation"
+        print(f"already finished: {_how(trainer)}, {figures} (`{trainer.workdir.named}`)", flush=True)
+
+
+def _how(trainer: Trainer) -> str:
+    how = f"{trainer.step} steps" if trainer.state.stopped is None else trainer.state.outcome
+    best = trainer.state.best
+    return f"{how}; the best by {best.by} is {best.value:.4g}, of step {best.step}" if best else how

@@ -1,0 +1,1 @@
+"""The parts of the trainer: input, state, recovery, figures of speed, watchdog."""

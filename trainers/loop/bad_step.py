@@ -1,0 +1,109 @@
+"""A step that isn't finite, looked at again: what was infinite or not a number first, and whether an example is why."""
+
+import math
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+from core.arguments import listed
+from core.engine import Accumulated, TrainStep, accumulate_gradients, compute
+from core.engine.place import cut, shape_of
+from core.errors import NotFiniteError, TapeloopError
+from core.task import Batch, Compute
+from core.task.loss import means
+from trainers.errors.bad_examples import blamed_feature, unfit_example
+from trainers.errors.tensorflow import REMEDY
+from trainers.loop.input import Input
+
+
+def explain_bad_step(train_step: TrainStep, input: Input, step: int) -> TapeloopError:
+    """Makes the error of a step that isn't finite: it names the example to blame, or what wasn't finite first.
+
+    The step is done again for that, whole and on one device: where that fails for another reason, such as want of
+    memory, nothing but the step is named; nor on a mesh, whose variables are on no one device.
+    """
+    if train_step.exchange.on_mesh:
+        return NotFiniteError(f"step {step} is not finite. Nothing of it was saved. {REMEDY}")
+    try:
+        return _explain(train_step, input, step)
+    except Exception as error:
+        first = str(error).strip().split("\n")[0]
+        return NotFiniteError(
+            f"step {step} is not finite. Nothing of it was saved. {REMEDY} (Done again to see what went wrong first, "
+            f"it ended in {type(error).__name__}: {first[:200]})"
+        )
+
+
+def _explain(train_step: TrainStep, input: Input, step: int) -> TapeloopError:
+    due = [plan for plan in train_step.plans if step % plan.phase.every == 0]
+    read = {key for plan in due for key in plan.reads}
+    batch = {key: x for key, x in input.batch_of(step).items() if key in read}
+    struck = _mend_struck(train_step)
+    feature = blamed_feature(batch, lambda values: _bad_phase(train_step, values, step) is not None)
+    if feature is not None:
+        what = f"step {step} is not finite, and nothing of it was saved"
+        return unfit_example(what, input.source, feature, batch[feature], input.examples_of(step))
+    found = struck or _bad_phase(train_step, batch, step)
+    overflow = "a loss, or the norm of its gradients, overflowed (done again without tracing it is finite)"
+    if train_step.exchange.apart:
+        overflow = (
+            "a loss or gradient of one replica, by the weights that it had come to alone since its round of local "
+            "steps began (by those of the beginning, which are the ones that are left, it is finite)"
+        )
+    return NotFiniteError(f"step {step} is not finite: {found or overflow}. Nothing of it was saved. {REMEDY}")
+
+
+def _mend_struck(train_step: TrainStep) -> str | None:
+    """Names weights that aren't finite: a finite loss let an update through whose gradients, or results, weren't.
+
+    What they were is lost. They become small numbers, with which the step can be done again: a gradient that goes wrong
+    for its data does so with any weights, while one that went wrong where the weights were does so no more.
+    """
+    said = None
+    for name, optimizer in train_step.optimizers.items():
+        struck = [path for path, v in optimizer.parameters.items() if not tf.reduce_all(tf.math.is_finite(v))]
+        for path in struck:
+            v = optimizer.parameters[path]
+            v.assign(tf.where(tf.math.is_finite(v), v, tf.cast(0.01, v.dtype)))
+        if struck and said is None:
+            said = f"the loss of phase `{name}` was, but not the gradient of {listed(struck, most=4)}, or its update"
+    return said
+
+
+def _bad_phase(train_step: TrainStep, values: Batch, index: int) -> str | None:
+    """Names the figures and gradients of step `index` that aren't finite, phase by phase.
+
+    Does the step again, without tracing, from the weights that it left: those that it began with, but for what phases
+    before the bad one wrote.
+    """
+    values = dict(values)
+    microbatches, _ = shape_of(values)
+    for plan in train_step.plans:
+        phase = plan.phase
+        if index % phase.every:
+            continue
+        rng = train_step.rng_of(phase, index)
+        mine = cut({key: values[key] for key in plan.reads}, plan.microbatches)
+        if isinstance(phase, Compute):
+            values |= cut(compute(phase.outputs, mine, rng, name=phase.name), microbatches)
+            continue
+        # The gradients of an update that goes on through another phase show in what they were added to.
+        variables = phase.variables() if plan.through is None else {}
+        accumulated, outputs = accumulate_gradients(phase.loss, variables, mine, rng, name=phase.name)
+        if accumulated.sums["weight"] < 0.0:
+            return f"the weights of phase `{phase.name}` add up to {float(accumulated.sums['weight'])}; a weight counts"
+        found = list(_not_finite(accumulated))
+        if found:
+            return f"in phase `{phase.name}`, {listed(found, most=4, quote='')}"
+        values |= cut(outputs, microbatches)
+    return None
+
+
+def _not_finite(accumulated: Accumulated) -> Iterator[str]:
+    for name, x in means(accumulated.sums).items():
+        if not math.isfinite(x):
+            yield f"`{name}` is {x}"
+    for path, gradient in accumulated.gradients.items():
+        bad = int(tf.reduce_sum(tf.cast(~tf.math.is_finite(gradient), tf.int32)))
+        if bad:
+            yield f"the gradient of `{path}` ({bad:,} of {tf.size(gradient):,} values)"

@@ -1,0 +1,196 @@
+"""`Trainer.compile = "auto"`: XLA compiles what was found to be the fastest in the first seconds of a run.
+
+Each choice takes steps of the first chunk, in turns; then all variables are given back what they held, so nothing was
+trained by it. The choice is in the workdir before the first step, and a run that goes on takes the same program.
+"""
+
+import json
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from core.distribution import Agreement
+from core.engine import ALL_WELL, TrainStep
+from core.workers import is_chief
+from trainers.errors.xla import refused_by_xla
+from trainers.loop.kept_choice import KeptChoice
+from trainers.loop.run_state import RunState
+from trainers.options.compile import AUTO, CHOICE, OFF, XLA, Compile, what_to_compile
+
+CALL_SECONDS = 0.15  # that a measured call takes at least, if the chunk has as many steps
+MEASURING_SECONDS = 4.0  # once the programs are made
+MAKING_SECONDS = 30.0  # which further programs may take; the first of XLA's is made, however long that takes
+LEAST_ROUNDS, MOST_ROUNDS = 2, 7
+ENOUGH = 1.03  # times as fast as without XLA has a choice to be: that it compiles for seconds at each start has to pay
+Program = Callable[[Any, Any], object]  # a chunk and the place in it
+
+
+class Choice(NamedTuple):
+    """What was chosen, in words that `Trainer.compile` knows, and the program of it."""
+
+    compile: Compile
+    program: Program
+
+
+class Choosing:
+    """Chooses what XLA compiles of the chunks of a run, and remembers it in the workdir."""
+
+    def __init__(
+        self,
+        train_step: TrainStep,
+        make_program: Callable[[], Program],
+        state: RunState,
+        agreement: Agreement,
+        *,
+        note: Callable[[str], object],
+        alive: Callable[[], object],
+        look: Callable[[], object] = lambda: None,
+        clock: Callable[[], float] = time.perf_counter,
+    ):
+        """`make_program` traces a chunk of `train_step` as that compiles then; `look` may leave, on all workers."""
+        self._train_step, self._make_program, self._state = train_step, make_program, state
+        self._agreement, self._note, self._alive, self._look, self._clock = agreement, note, alive, look, clock
+        self._kept = KeptChoice(train_step, state, note=note)
+
+    @property
+    def asked(self) -> bool:
+        """Says whether there is anything to choose; on a mesh, or by servers, XLA compiles nothing."""
+        exchange = self._train_step.exchange
+        return self._state.settings.compile == AUTO and not (exchange.on_mesh or exchange.remote)
+
+    def choose(self, stacked: Any) -> Program:
+        """Returns the program that is remembered for this machine, or else the fastest one, by steps of a chunk."""
+        remembered = self._of_chief(self._kept.here)
+        if remembered is not None:
+            try:
+                program = self._made(remembered, stacked, 0)
+            except tf.errors.OpError as error:  # the step is another one since
+                reason = refused_by_xla(error)
+                if reason is None:
+                    raise
+                self._note(f"compile: {_said(remembered)}, as `{CHOICE}` remembers, is out: {reason}: measured again")
+            else:
+                self._note(f"compile: {_said(remembered)}, as `{CHOICE}` remembers")
+                return program
+        state = self._state
+        counted = state.skipping.variables if state.skipping else []
+        progress = [*state.progress.variables.values(), state.progress.bad_step]
+        written = [*state.variables.values(), *progress, *counted]
+        kept = [(part, tf.identity(part)) for variable in written for part in self._parts(variable)]
+        try:
+            return self._fastest(stacked)
+        finally:
+            for part, value in kept:
+                part.assign(value)
+
+    def again(self) -> Program:
+        """Returns the program that the run has taken, wherever it was chosen; nothing is measured, nothing written."""
+        words = self._of_chief(self._kept.anywhere)
+        self._train_step.compile(what_to_compile(words or OFF))
+        return self._make_program()
+
+    def _fastest(self, stacked: Any) -> Program:
+        began, refused = self._clock(), dict[str, str]()
+        programs = {OFF: Choice(OFF, self._made(OFF, stacked, 1))}
+        last = -math.inf  # seconds that the one before took
+        self._look()
+        for words in self._others():
+            making = self._clock()
+            if self._agreed(making - began + last > MAKING_SECONDS):
+                refused[_said(words)] = "programs take too long to make"
+                continue
+            self._alive()
+            try:
+                programs[_said(words)] = Choice(words, self._made(words, stacked, 1))
+            except tf.errors.OpError as error:
+                full = isinstance(error, tf.errors.ResourceExhaustedError)  # XLA may take more than kernels do
+                reason = "there is no room for its program" if full else refused_by_xla(error)
+                if reason is None:
+                    raise
+                refused[_said(words)] = reason
+                self._note(f"compile: {_said(words)} is out: {reason}")
+            last = self._clock() - making
+            self._look()
+        seconds = self._timed(programs, stacked)
+        best = min(seconds, key=lambda name: seconds[name] * (1.0 if name == OFF else ENOUGH), default=OFF)
+        chosen = programs[self._agreement.first_text(best if is_chief() else None) or OFF]
+        if is_chief():
+            self._kept.write(chosen.compile, seconds, refused)
+        told = ", ".join(f"{name} {1e3 * x:.3g} ms" for name, x in seconds.items()) or "a step wasn't finite"
+        self._note(f"compile: {_said(chosen.compile)} (a step: {told}; measured in {self._clock() - began:.1f} s)")
+        self._train_step.compile(what_to_compile(chosen.compile))
+        return chosen.program
+
+    def _others(self) -> list[Compile]:
+        """Lists what there is to choose besides nothing: all of it, or one update alone."""
+        updates = list(self._train_step.specs)
+        self._train_step.compile(True)
+        if not self._train_step.compiles:
+            return []
+        alone = [] if len(updates) == 1 and not self._train_step.whole else updates
+        return [XLA, *({name: XLA} for name in alone)]
+
+    def _made(self, words: Compile, stacked: Any, steps: int) -> Program:
+        """Traces and compiles a program, by taking so many steps: of an update alone, it takes one to be compiled."""
+        self._train_step.compile(what_to_compile(words))
+        program = self._make_program()
+        program(stacked, self._place(0, 0, steps))
+        return program
+
+    def _timed(self, programs: Mapping[str, Choice], stacked: Any) -> dict[str, float]:
+        """Returns the median seconds of a step with each program; nothing where a step isn't finite."""
+        steps, unit = self._state.input.chunk_steps, self._state.settings.local_steps or 1  # a round is taken whole
+        first = self._state.step - self._state.step % steps
+
+        def call(program: Program, count: int) -> float:
+            self._alive()
+            began = self._clock()
+            program(stacked, self._place(first, first, first + count))
+            fine = int(self._state.progress.bad_step) == ALL_WELL  # waits for the steps
+            return (self._clock() - began) / count if fine else math.nan
+
+        found: dict[str, list[float]] = {name: [] for name in programs}
+        once = [call(choice.program, unit) for choice in programs.values()]
+        if any(map(math.isnan, once)):
+            return {}
+        rounds = max(1, int(CALL_SECONDS / max(unit * min(once), 1e-6)))
+        count = self._agreed_count(min(steps, unit * rounds))
+        began = self._clock()
+        for turn in range(MOST_ROUNDS):
+            self._look()
+            names = list(programs)[:: 1 if turn % 2 == 0 else -1]
+            for name in names:
+                found[name].append(call(programs[name].program, count))
+            if self._agreed(turn + 1 >= LEAST_ROUNDS and self._clock() - began > MEASURING_SECONDS):
+                break
+        fine = not any(math.isnan(x) for seconds in found.values() for x in seconds)
+        return {name: statistics.median(seconds) for name, seconds in found.items()} if fine else {}
+
+    def _place(self, *place: int) -> Any:
+        return self._train_step.exchange.handed(tf.constant(place, tf.int64))
+
+    def _parts(self, variable: tf.Variable) -> Sequence[tf.Variable]:
+        """Returns what a variable is on each replica of this process."""
+        return self._train_step.exchange.strategy.experimental_local_results(variable)
+
+    def _agreed(self, own: bool) -> bool:
+        """Returns what the chief says, whose clock counts for all."""
+        return self._agreement.first_text(str(own) if is_chief() else None) == "True"
+
+    def _of_chief(self, read: Callable[[], Compile | None]) -> Compile | None:
+        """Returns the choice that the chief reads, if it finds one: it counts for all."""
+        found = read() if is_chief() else None
+        text = self._agreement.first_text(None if found is None else json.dumps(found))
+        return json.loads(text) if text else None
+
+    def _agreed_count(self, own: int) -> int:
+        return int(self._agreement.first_text(str(own) if is_chief() else None) or 1)
+
+
+def _said(words: Compile) -> str:
+    """Returns the choice as it is shown."""
+    return words if isinstance(words, str) else ", ".join(f"{name} by {word}" for name, word in words.items()) or OFF

@@ -1,0 +1,203 @@
+"""What a run reads: the batches of its steps, as chunks for the loop or one by one for whoever looks closer."""
+
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from core.data import PerReplica, Reader, Reading, Source, SourceReader, Stream, StreamReader
+from core.data.pipeline import rows_of
+from core.data.replicas import per_replica_spec
+from core.distribution import Agreement, MeshStrategy, ServedStrategy
+from core.engine import TrainStep
+from core.errors import DataError, NoRoomError
+from core.machine import machine_memory
+from core.task import Batch
+from core.workers import is_chief, joined
+from trainers.errors.tensorflow import explained
+from trainers.experiment import Experiment
+from trainers.options.compile import AUTO, XLA
+from trainers.settings import Settings
+
+SOURCE = "source"  # in a manifest: what describes the source that the run reads
+
+
+class Chunks:
+    """Chunks of batches, one after the other, for a loop that may be asked for the next before it takes it."""
+
+    def __init__(self, chunks: Iterator[Any], *, by_any_thread: bool = True):
+        self._chunks, self._taken, self._by_any_thread = chunks, list[Any](), by_any_thread
+        self._ahead: Callable[[], Any] | None = None  # returns the chunk that comes next, once it is fetched
+
+    def __iter__(self) -> "Chunks":
+        return self
+
+    def __next__(self) -> Any:
+        ahead, self._ahead = self._ahead, None
+        self._taken = [ahead() if ahead else next(self._chunks)]
+        return self._taken[0]
+
+    def fetch_next(self, thread: futures.Executor) -> None:
+        """Has a thread fetch the next chunk meanwhile: the call alone takes as long as some short steps."""
+        if self._by_any_thread and self._ahead is None:
+            self._ahead = thread.submit(next, self._chunks).result
+
+    def close(self) -> None:
+        """Drops what reads ahead, and waits for it: at its own end Python may wait for that for ever."""
+        self._chunks, self._ahead = iter(()), None
+
+    def peek(self, *, within: bool) -> Any:
+        """Returns the chunk that the next step is in, and leaves it there: the last one, where that is `within` it."""
+        if within and self._taken:
+            return self._taken[0]
+        if self._ahead is None:
+            chunk = next(self._chunks)
+            self._ahead = lambda: chunk
+        return self._ahead()
+
+
+class Input:
+    """The training batches of a run, known from the number of the step alone.
+
+    `origin` counts the examples consumed before step 0; it isn't 0 once a run went on with another batch size.
+    """
+
+    def __init__(self, experiment: Experiment, settings: Settings):
+        self.source, self.strategy = experiment.train_source, experiment.strategy
+        self.global_batch_size = settings.global_batch_size
+        row_bytes = sum(spec.dtype.size * spec.shape.num_elements() for spec in self.source.spec.values())
+        self.chunk_steps = settings.steps_per_chunk(self.global_batch_size * row_bytes)
+        bytes_of_replica = self.chunk_steps * self.global_batch_size * row_bytes // self.strategy.num_replicas_in_sync
+        if bytes_of_replica > (memory := machine_memory()):
+            raise NoRoomError(
+                f"`Trainer.global_batch_size` is {self.global_batch_size}, {self.chunk_steps} steps a chunk: one "
+                f"replica's share is {bytes_of_replica / 2**30:,.0f} GiB, and this machine has "
+                f"{memory / 2**30:,.0f}. Use a smaller batch, or a smaller `Trainer.chunk_steps`."
+            )
+        if isinstance(self.strategy, MeshStrategy):
+            what = "`Trainer.global_batch_size`"
+            self.strategy.plan.check_rows(self.global_batch_size, settings.microbatches, what=what)
+        self.origin = 0
+        self.description = self.source.description()  # by which a run that resumes recognises its source
+        self._agreement = Agreement(self.strategy)
+        self._synthetic = experiment.synthetic
+        self.decode: Callable[[Batch], Batch] | None = None
+        self._settings, self._reader = settings, reader_of(self.source, settings, seed=experiment.seed)
+
+    def decode_in(self, train_step: TrainStep) -> None:
+        """Has examples wait as the source keeps them, and the step decode them, where that is worth it."""
+        self.decode = train_step.decode = decoder_of(self.source, self._settings, train_step)
+        if self.decode:
+            self._reader = reader_of(self.source, self._settings, seed=self._reader.seed, as_kept=True)
+
+    def chunks_from(self, step: int, *, alive: Callable[[], object] = lambda: None) -> "Chunks":
+        """Returns the chunks from the one on that `step` is in; calls `alive` as it comes there."""
+        # A mesh and servers hand each chunk over, which they do in the order of all that they are told.
+        by_any_thread = not isinstance(self.strategy, MeshStrategy | ServedStrategy)
+        return Chunks(self._stacked_from(step, alive), by_any_thread=by_any_thread)
+
+    def _stacked_from(self, step: int, alive: Callable[[], object]) -> Iterator[Any]:
+        """Yields stacked batches for ever, each replica's its own, from the chunk that `step` is in."""
+        reading = self._reading_from(step)
+        with explained(self.source):
+            reading.begin(alive)
+        chunks = iter(PerReplica(reading.chunks, self.strategy))
+        while True:
+            with explained(self.source), reading.own_errors():
+                chunk = next(chunks)
+            yield chunk
+
+    @property
+    def chunk_spec(self) -> Any:
+        """Returns what `tf.function` is to be told of a chunk."""
+        spec = self._reader.chunk_spec(chunk_steps=self.chunk_steps, replicas=self.strategy.num_replicas_in_sync)
+        return per_replica_spec(spec, self.strategy)
+
+    @property
+    def batch_spec(self) -> dict[str, tf.TensorSpec]:
+        """Returns the specs of a step's batch on one replica, [microbatches, rows, ...], as phases read it."""
+        microbatches, replicas = self._settings.microbatches, self.strategy.num_replicas_in_sync
+        rows = rows_of(self.global_batch_size, microbatches, replicas)
+        spec = self.source.spec  # what is kept may have other shapes, and other features
+        return {key: tf.TensorSpec([microbatches, rows, *x.shape], x.dtype) for key, x in spec.items()}
+
+    def batch_of(self, step: int) -> Batch:
+        """Returns the whole global batch of a step, [microbatches, rows, ...], whatever the replicas."""
+        return self._reader.batch(self._read_as(step), origin=self.origin)
+
+    def examples_of(self, step: int) -> npt.NDArray[np.int64]:
+        """Returns which examples of the source the global batch of a step holds, [microbatches, rows]."""
+        return self._reader.numbers(self._read_as(step), origin=self.origin)
+
+    def examples_before(self, step: int) -> int:
+        """Counts the examples that a run has consumed when `step` begins."""
+        return self.origin + step * self.global_batch_size
+
+    def kept(self, step: int) -> dict[str, Any]:
+        """Returns what a checkpoint has to hold, besides the examples consumed, to go on from `step`.
+
+        Every worker calls it, and of a stream that is replayed they must have read the same.
+        """
+        kept, examples = self._reader.kept(self.examples_before(step)), self.examples_before(step)
+        if isinstance(self.source, Stream) and self.source.replay:
+            hash = str(kept.get("hash"))
+            if self._agreement.any_worker(self._agreement.first_text(hash) != hash):
+                raise DataError(
+                    f"The stream `{self.source.name}` isn't the same in every process: after {examples:,} examples "
+                    "their hashes differ. Each process makes the whole stream and takes the rows of its own replicas: "
+                    "let it hang on (seed, epoch) alone, see docs/streams.md."
+                )
+        return kept
+
+    def load(self, kept: dict[str, Any], *, step: int, examples: int) -> None:
+        """Goes on from `step` as a checkpoint has it, with so many examples consumed."""
+        self.origin += examples - self.examples_before(step)
+        self._reader.load(kept, examples)
+
+    def _read_as(self, step: int) -> int:
+        """Returns the step whose examples `step` reads: synthetic input goes round in its first chunk."""
+        return step % self.chunk_steps if self._synthetic else step
+
+    def _reading_from(self, step: int) -> Reading:
+        replicas, membership = self.strategy.num_replicas_in_sync, joined()
+        here = max(1, replicas // membership.cluster.size) if membership else replicas
+        first = membership.cluster.index * here if membership and here < replicas else 0
+        return self._reader.reading(
+            chunk_steps=self.chunk_steps,
+            first_step=step,
+            origin=self.origin,
+            replicas=replicas,
+            local=range(first, first + here),
+            synthetic=self._synthetic,
+        )
+
+
+def decoder_of(source: Source | Stream, settings: Settings, train_step: TrainStep) -> Callable[[Batch], Batch] | None:
+    """Returns how a step decodes examples that come as the source keeps them; None where they come as they are read.
+
+    A chunk that is one program of XLA's decodes for nothing; in others a step would have operations more to start.
+    """
+    if isinstance(source, Stream) or settings.compile not in (XLA, AUTO) or not train_step.one_program:
+        return None
+    return source.kept.decode if source.kept else None
+
+
+def reader_of(source: Source | Stream, settings: Settings, *, seed: int, as_kept: bool = False) -> Reader:
+    """Makes what reads the examples of a run that these settings ask for, `as_kept` where a step decodes them."""
+    layout = {
+        "global_batch_size": settings.global_batch_size,
+        "microbatches": settings.microbatches,
+        "parallel_calls": settings.parallel_calls,
+        "seed": seed,
+    }
+    if isinstance(source, Stream):
+        return StreamReader(source, say=_say, **layout)
+    return SourceReader(source, as_kept=as_kept, **layout)
+
+
+def _say(text: str) -> None:
+    if is_chief():
+        print(text, flush=True)

@@ -1,0 +1,127 @@
+"""Goes on after a bad step, where the policies say so: past those that were left out, or back to a checkpoint."""
+
+from collections.abc import Callable
+
+from core import checkpoint
+from core.distribution import Agreement
+from core.engine import ALL_WELL, NOT_FINITE, SPIKE, BadStep, TrainStep
+from core.errors import NotFiniteError, TapeloopError
+from core.telemetry import Telemetry
+from trainers.loop.bad_step import explain_bad_step
+from trainers.loop.run_state import RunState
+from trainers.loop.watchdog import Watchdog
+from trainers.options.bad_steps import MAX_ROLLBACKS, MAX_SKIPS, ROLLBACK, SKIP
+
+# Returns the error of a bad step with the command that replays it, once its capsule is there.
+LeaveCapsule = Callable[[TapeloopError, int], TapeloopError]
+CALM = "Clip gradients (`clip_by_global_norm`), lower the learning rate, or give a larger `Trainer.spike_factor`."
+
+
+class Recovery:
+    """Looks between chunks for bad steps; ends the run by one, or has it go on."""
+
+    def __init__(
+        self,
+        state: RunState,
+        train_step: TrainStep,
+        agreement: Agreement,
+        leave_capsule: LeaveCapsule,
+        watchdog: Watchdog,
+    ):
+        self.state, self.train_step, self.agreement, self.watchdog = state, train_step, agreement, watchdog
+        self.policies, self.skipping = state.settings.policies, state.skipping
+        self._leave_capsule, self._told = leave_capsule, 0
+        self._capsule_left = False
+
+    def begin(self) -> None:
+        """Sees to it that there is a checkpoint to go back to, if only of the beginning."""
+        self._told = self.skipping.skipped if self.skipping else 0
+        if self.policies.rolls_back and self.state.step == 0:
+            self.watchdog.begin("save", "the checkpoint of the beginning")
+            self.state.save()
+
+    def figures(self) -> dict[str, int]:
+        """Returns how many steps were left out so far, and how often the run went back; nothing where none may."""
+        skipped = {"skipped_steps": self.skipping.skipped} if self.skipping and self.policies.skips else {}
+        return {**skipped, **({"rollbacks": self.state.rollbacks} if self.policies.rolls_back else {})}
+
+    def went_back(self, telemetry: Telemetry, *, saving: bool) -> bool:
+        """Returns whether the run is at an earlier step now; raises the error of a bad step that ends it.
+
+        Where it is `saving` next, what isn't fit to be saved counts as a bad step, too.
+        """
+        self._tell_of_skipped(telemetry)
+        bad = self._bad_step() or (self._unfit() if saving else None)
+        if bad is None:
+            return False
+        step, kind, error = bad
+        if self.policies.by_kind[kind] != ROLLBACK:
+            most = self.policies.max_skips or MAX_SKIPS
+            in_a_row = f" The {most} steps before it were left out, and `Trainer.max_skips` is {most}."
+            raise type(error)(f"{error}{in_a_row}") if self.policies.by_kind[kind] == SKIP else error
+        most = self.policies.max_rollbacks or MAX_ROLLBACKS
+        if self.state.rollbacks >= most:
+            raise type(error)(f"{error} The run went back {most} times before, and `Trainer.max_rollbacks` is {most}.")
+        self._go_back(step, error, telemetry)
+        return True
+
+    def _bad_step(self) -> tuple[int, str, TapeloopError] | None:
+        """Returns the step by which the last chunk has ended, if it is a bad one, its kind and its error."""
+        step = int(self.state.progress.bad_step)
+        if step == ALL_WELL:
+            return None
+        self.watchdog.begin("step", f"looking into step {step}")
+        self.state.step = step
+        bad = self.skipping.last if self.skipping else None
+        if bad and bad.kind == SPIKE:
+            return step, SPIKE, NotFiniteError(f"step {step} is a spike: {_how(bad)}. Nothing of it was kept. {CALM}")
+        error = explain_bad_step(self.train_step, self.state.input, step)
+        return step, NOT_FINITE, self._leave_capsule(error, step)
+
+    def _unfit(self) -> tuple[int, str, TapeloopError] | None:
+        """Returns the last step, if a run that goes back comes out of it with weights that aren't finite."""
+        if self.policies.on_nonfinite != ROLLBACK:
+            return None  # saving raises it
+        unfit, step = self.agreement.first_text(self.state.unfit()), self.state.step - 1
+        return (step, NOT_FINITE, self._leave_capsule(NotFiniteError(unfit), step)) if unfit else None
+
+    def _go_back(self, step: int, error: TapeloopError, telemetry: Telemetry) -> None:
+        """Restores the newest checkpoint, and saves it again as of a run that has passed over the examples.
+
+        A kill before that save has the run come to the bad step again, and one after it doesn't.
+        """
+        state = self.state
+        self.watchdog.begin("save", "going back to a checkpoint")
+        state.settle(note=telemetry.note)
+        self.agreement.barrier()  # the chief has written what all are about to read
+        manifest = checkpoint.newest(state.workdir.checkpoints, warn=telemetry.warn_once, up_to=step)
+        found = manifest.path.name if manifest else None
+        others = self.agreement.any_worker(self.agreement.first_text(found) != found)  # all ask, or some would wait
+        if manifest is None or others:
+            raise type(error)(f"{error} There is no checkpoint to go back to in `{state.workdir.checkpoints}`.")
+        state.step = step + 1
+        state.go_back(manifest)
+        self.agreement.barrier()  # all have read what is about to be replaced
+        state.save(warn=telemetry.warn_once)
+        self._told = self.skipping.skipped if self.skipping else 0
+        telemetry.rewind(state.step)
+        telemetry.warn(f"{error} The run has gone back to `{manifest.path.name}`, and past the examples.")
+        telemetry.note(f"going on from step {state.step} (`{manifest.path.name}`), past the examples of step {step}")
+
+    def _tell_of_skipped(self, telemetry: Telemetry) -> None:
+        """Warns of steps that were left out since the last look; of the first one a capsule is left."""
+        if self.skipping is None or (skipped := self.skipping.skipped) == self._told:
+            return
+        count, self._told, bad = skipped - self._told, skipped, self.skipping.last
+        others = f" (and {count - 1} before it)" if count > 1 else ""
+        error: TapeloopError = NotFiniteError(f"step {bad.step}{others} was left out: {_how(bad)}.")
+        if bad.kind == NOT_FINITE and not self._capsule_left:
+            self._capsule_left = True
+            error = self._leave_capsule(error, bad.step)
+        telemetry.warn(str(error))
+
+
+def _how(bad: BadStep) -> str:
+    if bad.kind == SPIKE:
+        return f"the gradient of phase `{bad.phase}` is a spike, far above the largest of late"
+    return f"the loss or gradient of phase `{bad.phase}` is not finite, or its weights add up to less than nothing"

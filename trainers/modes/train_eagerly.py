@@ -1,0 +1,61 @@
+"""`--eager`: one step without tracing, the first of a run or any other; nothing is written."""
+
+from core.checkpoint import Manifest
+from core.errors import CheckpointError, ConfigurationError
+from trainers.lifecycle.first_weights import warm_start
+from trainers.replay.repeat_steps import pass_steps
+from trainers.session import Session
+from trainers.trainer import Trainer
+
+
+def take_eager_step(session: Session) -> int:
+    """Takes the step that `--step` names, or the first, and prints its figures.
+
+    Those between the newest checkpoint at or before it and the step are taken as training takes them, but kept nowhere.
+    """
+    step = session.flags.step
+    trainer = _new_trainer(session) if step is None else _trainer_at(session, step)
+    first = trainer.step
+    figures = trainer.eager_step()
+    taken = (
+        "one step" if step is None else f"step {first}" if trainer.step == first + 1 else f"the round of step {step}"
+    )
+    print(f"{taken}, not traced and not saved: " + ", ".join(f"{name} {x:.6g}" for name, x in figures.items()))
+    return 0
+
+
+def _new_trainer(session: Session) -> Trainer:
+    trainer = session.trainer(eagerly=True)
+    warm_start(trainer)
+    return trainer
+
+
+def _trainer_at(session: Session, step: int) -> Trainer:
+    """Returns the run as it is before `step`, or before the round of local steps that the step is in."""
+    manifest = _checkpoint_before(session, step)
+    began = manifest.step if manifest else 0
+    trainer = session.trainer(eagerly=began == step)
+    _ = trainer.chunk.python_function  # by parameter servers there is none, which is said before any step is taken
+    if step >= trainer.steps:
+        raise ConfigurationError(
+            f"`--step` is {step}, but the run has {trainer.steps} steps: give one from 0 to {trainer.steps - 1}."
+        )
+    if manifest:
+        trainer.state.restore(manifest)
+        print(f"restored step {trainer.step} (`{manifest.path.name}`)", flush=True)
+    else:
+        warm_start(trainer)
+    pass_steps(trainer, step - step % (trainer.settings.local_steps or 1))
+    trainer.progress.take_sums()  # the figures are to be those of the one step
+    return trainer
+
+
+def _checkpoint_before(session: Session, step: int) -> Manifest | None:
+    manifest = session.newest_checkpoint(up_to=step)
+    if manifest is None and step:
+        raise CheckpointError(
+            f"`--step` is {step}, but `{session.workdir.checkpoints}` holds no checkpoint of that step or one before "
+            "it (`Trainer.keep_checkpoints` says how many are kept): name the run's folder with `--workdir=DIR`, or "
+            "train first, with a `Trainer.checkpoint_every` that reaches it."
+        )
+    return manifest

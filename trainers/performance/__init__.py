@@ -1,0 +1,1 @@
+"""Programs timed side by side, and estimates of them: `--mode=diagnose`, `tune` and `dry_run`."""

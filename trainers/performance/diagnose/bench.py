@@ -1,0 +1,157 @@
+"""One way to run the experiment, traced and ready to be timed: with real input, on one batch, and in parts."""
+
+import functools
+import statistics
+import time
+from collections.abc import Callable, Mapping
+
+from core.measure import (
+    Program,
+    Whole,
+    backward_program,
+    collective_programs,
+    forward_program,
+    fractions,
+    turns_program,
+)
+from core.telemetry import JsonLines, Telemetry, TensorBoard
+from core.workers import is_chief
+from trainers.loop.standard_hooks import CheckReplicas, Evaluate, LogMetrics, SaveCheckpoint
+from trainers.performance.diagnose.times import Measured, Times, split
+from trainers.performance.rehearsal import REAL_CHUNKS, REAL_SECONDS, Rehearsal
+from trainers.performance.worker_agreement import later_elsewhere, of_each_replica
+from trainers.trainer import Trainer
+
+TIMED_SECONDS, ROUNDS = 0.1, 7  # of one call, and how often each program has its turn
+STRETCHES = 3  # of training by real input
+
+STANDARD = {
+    LogMetrics: "Trainer.log_every",
+    Evaluate: "Trainer.evaluate_every",
+    CheckReplicas: "Trainer.check_replicas_every",
+    SaveCheckpoint: "Trainer.checkpoint_every",
+}
+
+
+class Bench(Rehearsal):
+    """A trainer whose steps are timed whole, on one batch, and in parts."""
+
+    def __init__(self, trainer: Trainer):
+        super().__init__(trainer)
+        self.timed_steps = max(1, min(self.chunk_steps, int(TIMED_SECONDS / self.seconds_a_step)))
+
+    def times(self, hooks: Mapping[str, float] = {}) -> Times:
+        """Measures the step and its parts."""
+        pieces, bytes_of = self._pieces, dict[str, int]()
+        for entry in pieces.step.exchange.ledger.collectives:
+            bytes_of[entry.phase] = bytes_of.get(entry.phase, 0) + entry.bytes
+        programs = {"forward": forward_program(pieces), "both": backward_program(pieces)}
+        sent = collective_programs(pieces)
+        runs = {**programs, **sent, "whole": self._whole}
+        launched = functools.partial(self._seconds, self._whole, 0)
+        _, found = fractions({"launch": launched, **self._timed(runs)}, of="whole", rounds=ROUNDS)
+        alone = self._alone(pieces) if pieces.step.exchange.replicas > 1 else []
+        real, waited, synthetic = self.training()
+        self.refuse_bad_step()
+        # A call takes so many steps, and once what it takes to call; in training it takes a whole chunk of them.
+        launch = found["launch"] / self.chunk_steps
+        steps = {name: max(found[name] - found["launch"], 0.0) / self.timed_steps for name in runs}
+        unit = synthetic / (launch + steps["whole"])
+        # A process waits for the slowest replica of others where it meets them, and not in passes of its own.
+        later = later_elsewhere(alone)
+        of_forward = min(steps["forward"] / max(steps["both"], 1e-9), 1.0)
+        measured = Measured(
+            real=real,
+            waited=waited,
+            launch=launch * unit,
+            forward=steps["forward"] * unit + later * of_forward,
+            both=steps["both"] * unit + later,
+            sent={phase: steps[phase] * unit for phase in sent},
+            whole=steps["whole"] * unit,
+            alone=alone,
+        )
+        return split(measured, bytes_of, hooks)
+
+    def training(self) -> tuple[float, float, float]:
+        """Returns what a step takes by real input without hooks, how long of it it waits for data, and on one batch."""
+        waits = list[float]()
+
+        def real() -> float:
+            step, waited = self.real()
+            waits.append(waited / step)
+            return step
+
+        step, found = fractions({"real": real, "synthetic": self.synthetic}, of="real", rounds=STRETCHES)
+        # Steps on one batch aren't slower than the same with input: a machine that says so was busy just then.
+        return step, step * statistics.median(waits), step * min(found["synthetic"], 1.0)
+
+    def synthetic(self) -> float:
+        """Returns what a step takes on one batch."""
+        first = self._seconds(self._whole, self.chunk_steps)
+        more = min(REAL_CHUNKS, int(TIMED_SECONDS / (self.chunk_steps * self.seconds_a_step)))
+        calls = [first, *(self._seconds(self._whole, self.chunk_steps) for _ in range(more))]
+        return statistics.median(calls) / self.chunk_steps
+
+    def training_seconds(self) -> float:
+        """Estimates what measuring `training` takes, where examples don't keep it waiting."""
+        chunk = self.chunk_steps * self.seconds_a_step
+        real = chunk + max(REAL_SECONDS, REAL_CHUNKS * chunk)
+        return STRETCHES * (real + chunk + min(REAL_CHUNKS * chunk, TIMED_SECONDS))
+
+    def passes(self) -> Callable[[], float]:
+        """Returns what times the passes forward and backward, in seconds a step."""
+        timed = self._timed({"both": backward_program(self._pieces)})["both"]
+        return lambda: timed() / self.timed_steps
+
+    def hooks(self) -> dict[str, float]:
+        """Returns what each hook costs a step, by the name that binds its interval; each is called twice.
+
+        The first call may trace something: the second is what counts.
+        """
+        trainer, found = self.trainer, dict[str, float]()
+        if is_chief():
+            folder = trainer.workdir
+            trainer.telemetry = Telemetry([JsonLines(folder.metrics, 0), TensorBoard(folder.events, 0)])
+        for hook in trainer.hooks:
+            hook.check(trainer)
+        for hook in trainer.hooks:
+            seconds = 0.0
+            for _ in range(2):
+                trainer.state.step += self.chunk_steps
+                began = time.perf_counter()
+                hook(trainer)
+                seconds = time.perf_counter() - began
+            name = STANDARD.get(type(hook), hook.interval_name)
+            found[name] = found.get(name, 0.0) + seconds / (hook.every or trainer.steps)
+        trainer.telemetry.close()
+        return found
+
+    @property
+    def _pieces(self) -> Whole:
+        trainer = self.trainer
+        return Whole(
+            trainer.experiment.assembly,
+            trainer.train_step,
+            trainer.input.batch_spec,
+            trainer.input.chunk_spec,
+            steps=trainer.steps,
+            seed=trainer.experiment.seed,
+        )
+
+    def _alone(self, pieces: Whole) -> list[float]:
+        """Returns how long the passes of each replica take by themselves, a step."""
+        program, exchange = turns_program(pieces)
+        self._seconds(program, 1)
+        rounds = []
+        for _ in range(ROUNDS):
+            before = exchange.seconds()
+            self._seconds(program, self.timed_steps)
+            rounds.append([(b - a) / self.timed_steps for a, b in zip(before, exchange.seconds(), strict=True)])
+        alone = [statistics.median(found) for found in zip(*rounds, strict=True)]
+        return of_each_replica(alone, self.trainer.agreement)
+
+    def _timed(self, programs: Mapping[str, Program]) -> dict[str, Callable[[], float]]:
+        """Returns what times a call of each, which has run once."""
+        for program in programs.values():
+            self._seconds(program, 1)
+        return {name: functools.partial(self._seconds, p, self.timed_steps) for name, p in programs.items()}

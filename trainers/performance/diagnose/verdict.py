@@ -1,0 +1,154 @@
+"""What holds a step up, in one sentence with its evidence; and the gin lines that could help."""
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+
+from trainers.options.sizes import size
+from trainers.performance.diagnose.remedies import Remedy, devices, interval, setting
+from trainers.performance.diagnose.times import BACKWARD, BESIDE, COLLECTIVES, FORWARD, HOST, SKEW, UPDATE, WAIT, Times
+from trainers.settings import MAX_CHUNK_STEPS, Settings
+
+NAMED_FROM = 0.2  # of a step: less is no bottleneck
+FIXED_FROM = 0.5  # of a step that is the same for any batch: a larger batch is another training, and must be worth it
+MOST_CALLS = 32
+DEAR = 0.05  # of a step, that a hook may take before it is named beside others
+INPUT_BOUND, HOST_BOUND, COLLECTIVE_BOUND, STRAGGLER, BATCH_BOUND, NONE = (
+    "input", "host", "collectives", "straggler", "batch", "none",
+)  # fmt: skip
+ANOTHER_TRAINING = "another training: its rate has to be found anew"
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """What is wrong, as one word for programs and one sentence for people."""
+
+    kind: str
+    share: float  # of a step
+    sentence: str
+    remedies: Sequence[Remedy] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """What a verdict is about."""
+
+    times: Times
+    settings: Settings
+    chunk_steps: int
+    source: str
+    devices: Sequence[str]  # of the replicas
+    mirrored: bool  # whether `mirrored.devices` would choose among them
+    fixed: Callable[[], float]  # measures what share of the passes is the same for any batch
+
+    def verdict(self) -> Verdict:
+        """Names what takes most of a step beside computing, if that is much."""
+        shares = self.times.shares
+        candidates = {
+            self._input_bound: shares[WAIT] + shares[BESIDE],
+            self._host_bound: shares[HOST],
+            self._collective_bound: shares[COLLECTIVES],
+            self._straggler: shares[SKEW],
+        }
+        named, share = max(candidates.items(), key=lambda each: each[1])
+        if share >= NAMED_FROM:
+            return named(share)
+        fixed = self.fixed() * (shares[FORWARD] + shares[BACKWARD]) + shares[UPDATE]
+        if fixed >= FIXED_FROM:
+            return self._batch_bound(fixed)
+        computing = 1.0 - sum(candidates.values())
+        others = [f"{percent(shares[WAIT] + shares[BESIDE])} input", f"{percent(shares[HOST])} the host's"]
+        if len(self.devices) > 1:
+            others.append(f"{percent(shares[COLLECTIVES] + shares[SKEW])} what replicas send and wait for each other")
+        says = f"no bottleneck: {percent(computing)} of each step is computing ({percent(shares[UPDATE])} the update), "
+        return Verdict(NONE, computing, f"{says}{', '.join(others)}.")
+
+    def _input_bound(self, share: float) -> Verdict:
+        times = self.times
+        waits = times.shares[WAIT] >= share / 2
+        what = "waits for" if waits else "goes to the cores that make"
+        says = f"input-bound: {percent(share)} of each step {what} examples of `{self.source}`"
+        if not waits:
+            cure = "steps and source share the cores, so a cheaper source is the cure"
+            return Verdict(INPUT_BOUND, share, f"{says}: {cure}.")
+        needed = self.settings.parallel_calls * math.ceil(1.2 * times.real / times.synthetic)
+        calls = min(needed, MOST_CALLS)
+        hide = "would hide it" if needed <= MOST_CALLS else f"would hide a part of it, {needed} all"
+        says = f"{says}; {calls} parallel calls {hide}, if they don't wait for each other."
+        return Verdict(INPUT_BOUND, share, says, [setting("parallel_calls", calls)])
+
+    def _host_bound(self, share: float) -> Verdict:
+        times, intervals = self.times, dict(self.settings.intervals)
+        says = f"host-bound: {percent(share)} of each step is Python between the chunks of steps"
+        if sum(times.hooks.values()) < times.parts[HOST] / 2:
+            counts = range(1, MAX_CHUNK_STEPS + 1)
+            longest = max(n for n in counts if all(every % n == 0 for every in intervals.values()))
+            says += f", of {self.chunk_steps} each"
+            if longest <= self.chunk_steps:
+                return Verdict(HOST_BOUND, share, f"{says}: the steps are small for their number of calls.")
+            return Verdict(
+                HOST_BOUND, share, f"{says}; chunks of {longest} would do.", [setting("chunk_steps", longest)]
+            )
+        dear = {name: seconds for name, seconds in times.hooks.items() if seconds > DEAR * times.step}
+        says += f": {', '.join(f'{percent(seconds / times.step)} by `{name}`' for name, seconds in _sorted(dear))}"
+        rarer = {
+            name: intervals[name] * _round_up(seconds / (DEAR * times.real))
+            for name, seconds in _sorted(dear)
+            if name in intervals
+        }
+        if not rarer:
+            return Verdict(HOST_BOUND, share, f"{says}, once at the end: with more steps its share becomes smaller.")
+        would = ", ".join(dict.fromkeys(f"each {every:,} steps" for every in rarer.values()))
+        return Verdict(
+            HOST_BOUND, share, f"{says}; {would} would do.", [interval(name, n) for name, n in rarer.items()]
+        )
+
+    def _collective_bound(self, share: float) -> Verdict:
+        worst = max(self.times.crossings, key=lambda crossing: crossing.seconds)
+        says = (
+            f"collective-bound: {percent(share)} of each step is what {len(self.devices)} replicas send each other; in "
+            f"`{worst.phase}` each hands in {size(worst.bytes)}, which gets through at {size(worst.bandwidth or 0)}/s."
+        )
+        remedies = [setting("global_batch_size", 4 * self.settings.global_batch_size, caution=ANOTHER_TRAINING)]
+        if self.settings.reduce_gradients_in is None and not any("GPU" in device for device in self.devices):
+            remedies.insert(0, setting("reduce_gradients_in", "bfloat16", caution="costs the last bits of gradients"))
+        return Verdict(COLLECTIVE_BOUND, share, says, remedies)
+
+    def _straggler(self, share: float) -> Verdict:
+        alone = self.times.alone
+        slowest = max(range(len(alone)), key=alone.__getitem__)
+        says = (
+            f"straggler: replica {slowest} on `{self.devices[slowest]}` takes {1000 * alone[slowest]:,.3g} ms alone "
+            f"where a typical one takes {1000 * statistics.median_low(alone):,.3g}; for {percent(share)} of each step "
+            "the others wait for it."
+        )
+        others = [device for i, device in enumerate(self.devices) if i != slowest]
+        fits = self.settings.global_batch_size % (len(others) * self.settings.microbatches) == 0
+        return Verdict(STRAGGLER, share, says, [devices(others)] if self.mirrored and fits else [])
+
+    def _batch_bound(self, share: float) -> Verdict:
+        count = self.settings.global_batch_size
+        larger = min(16, max(4, _round_up(share / max(1.0 - share, 1e-9))))
+        longer = 1.0 + (larger - 1) * (1.0 - share)
+        says = (
+            f"batch-bound: {percent(share)} of each step is the same for any number of examples, and {count} are few: "
+            f"{larger} times as many would take about {longer:.1f} times as long."
+        )
+        return Verdict(BATCH_BOUND, share, says, [setting("global_batch_size", larger * count, ANOTHER_TRAINING)])
+
+
+def percent(share: float) -> str:
+    """Returns a fraction as people say it."""
+    return f"{100 * share:.0f} %"
+
+
+def _sorted(seconds: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Returns the largest first."""
+    return sorted(seconds.items(), key=lambda each: -each[1])
+
+
+def _round_up(ratio: float) -> int:
+    """Returns 1, 2, 5, 10, 20, 50 ..., the first that is no less."""
+    power = 10 ** max(0, math.floor(math.log10(max(ratio, 1.0))))
+    return int(next(power * digit for digit in (1, 2, 5, 10) if power * digit >= ratio))

@@ -1,0 +1,192 @@
+"""What a dry run looks at: a task of shapes alone, on one device, wherever it is to run."""
+
+import copy
+import dataclasses
+import functools
+import inspect
+import operator
+from collections import Counter
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import gin
+import tensorflow as tf
+
+from core.data import Source, Stream
+from core.data.replicas import per_replica_spec
+from core.distribution import MeshPlan, one_device
+from core.distribution.mesh_outputs import lay_out_outputs
+from core.engine import Progress, assemble, assemble_task, check_on_mesh, make_chunk
+from core.engine.shapes import shapes_only
+from core.errors import DataError
+from core.estimate import (
+    Figures,
+    Repeats,
+    laid_out,
+    lay_out_variables,
+    noting_places,
+    of_evaluation,
+    on_mesh,
+    on_replicas,
+)
+from core.module import named_modules
+from core.task import Image, Label, Task, Tokens
+from core.task.checks import checked_phases
+from core.task.standing import standings
+from trainers.errors.exit_report import plain
+from trainers.evaluation.evaluator import Evaluator
+from trainers.experiment import Experiment, check_seed, made_by
+from trainers.loop.gauges import memory_in_use
+from trainers.loop.input import decoder_of, reader_of
+from trainers.settings import Settings
+
+Spec = dict[str, tf.TensorSpec]
+
+
+class AsTheTaskReads(Source):
+    """Stands in for data that isn't there: its examples are of the shapes that the task says it reads."""
+
+    def __init__(self, task: Task, missing: str):
+        super().__init__("data that isn't there", size=1 << 40, place="a dry run")
+        self._spec = {name: _spec_of(feature) for name, feature in task.reads().items()}
+        unknown = [name for name, spec in self._spec.items() if spec is None]
+        if unknown or not self._spec:
+            what = f"what shape `{unknown[0]}` has" if unknown else "what it reads"
+            raise DataError(f"{missing} A dry run could do without, but `{type(task).__name__}` doesn't say {what}.")
+
+    @property
+    def spec(self) -> Spec:
+        return {name: spec for name, spec in self._spec.items() if spec is not None}
+
+    def gather(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {name: tf.zeros([*indices.shape, *spec.shape], spec.dtype) for name, spec in self.spec.items()}
+
+
+class DryBuild:
+    """An experiment, as far as shapes tell of it."""
+
+    def __init__(self) -> None:
+        """Reads from gin what `Experiment` and `Trainer` would be given."""
+        bound: Mapping[str, Any] = gin.get_bindings(Experiment, resolve_references=False)
+        asked = inspect.signature(Experiment).bind_partial(
+            **{name: copy.deepcopy(bound[name]) for name in bound if not name.endswith(("_source", "_sources"))}
+        )
+        asked.apply_defaults()
+        given = asked.arguments
+        strategy = given["strategy"]
+        self.plan = strategy if isinstance(strategy, MeshPlan) else None
+        self.strategy: tf.distribute.Strategy = strategy if strategy and not self.plan else one_device()
+        self.settings = Settings()
+        self._factory, self._seed = given["task"], given["seed"]
+        check_seed(self._seed)
+        self._places = {"placements": given["placements"], "one_device": given["one_device"]}
+        with shapes_only():
+            one_device_only = () if self.plan else self._places["one_device"]
+            self.task = assemble_task(self._made, self.strategy, one_device=one_device_only)
+        if self.plan:
+            check_on_mesh(self.plan, self.task, **self._places)
+        self.repeats = Repeats(self.task, self._marks())
+        self._lay_out(self.task)
+        self.missing: str | None = None  # why the data can't be read, if it can't
+        try:
+            self.source: Source | Stream = copy.deepcopy(bound["train_source"])
+            self.task.check_source(self.source)
+        except DataError as error:
+            self.missing = plain(error)  # without what gin adds
+            self.source = AsTheTaskReads(self.task, self.missing)
+        self.evaluated: list[Source] = []
+        if not self.missing:
+            sources = [bound.get("eval_source"), *bound.get("eval_sources", {}).values()]
+            self.evaluated = [copy.deepcopy(source) for source in sources if source is not None]
+        self.resident = memory_in_use()  # with all that is imported and read
+
+    @property
+    def replicas(self) -> int:
+        return int(self.strategy.num_replicas_in_sync)
+
+    def figures(self) -> Figures:
+        """Measures a step of the whole task."""
+        if self.plan:
+            rows, what = self.settings.global_batch_size, "`Trainer.global_batch_size`"
+            self.plan.check_rows(rows, self.settings.microbatches, what=what)
+        return self.repeats.counted(self._measured)
+
+    def _measured(self) -> Figures:
+        """Measures a step of the task as it stands now, which may be with fewer blocks."""
+        with shapes_only():
+            make = (lambda: self.task) if self.repeats.found else self._make
+            assembly = assemble(make, self.strategy, **self._places)
+        if self.plan:
+            lay_out_variables(assembly, self.plan)
+        batch = {key: tf.TensorSpec(x.shape[1:], x.dtype) for key, x in self._chunk_spec().items()}
+        step = self.settings.train_step(assembly, batch, seed=self._seed)
+        step.decode = decoder_of(self.source, self.settings, step)
+        sums = {name: spec.sums_of_update for name, spec in step.specs.items()}
+        progress = Progress(sums, strategy=self.strategy)
+        spec = per_replica_spec(self._chunk_spec(as_kept=step.decode is not None), self.strategy)
+        with shapes_only():
+            rounds = self.settings.rounds(step, assembly)
+        if rounds:
+            assembly = dataclasses.replace(assembly, variables={**assembly.variables, **rounds.variables})
+        with noting_places(assembly.task):
+            take = rounds or self.settings.policies.skipping(step, assembly)
+            chunk = make_chunk(step, spec, progress, take).get_concrete_function()
+        if self.plan:
+            return on_mesh(assembly, chunk, self.plan)
+        figures = on_replicas(assembly, step, chunk)
+        found = [of_evaluation(assembly.task, self._batch_to_evaluate(source)) for source in self.evaluated]
+        return dataclasses.replace(figures, evaluation=functools.reduce(operator.or_, found, Counter()))
+
+    def _chunk_spec(self, *, as_kept: bool = False) -> Spec:
+        reader = reader_of(self.source, self.settings, seed=self._seed, as_kept=as_kept)
+        return reader.chunk_spec(chunk_steps=self.chunk_steps, replicas=self.replicas)
+
+    def _batch_to_evaluate(self, source: Source) -> Spec:
+        asked = inspect.signature(Evaluator).bind_partial(**gin.get_bindings(Evaluator))
+        asked.apply_defaults()
+        rows = min(asked.arguments["global_batch_size"], len(source)) // self.replicas
+        return {key: tf.TensorSpec([rows, *spec.shape], spec.dtype) for key, spec in source.spec.items()}
+
+    @property
+    def chunk_steps(self) -> int:
+        return self.settings.steps_per_chunk(self.batch_bytes)
+
+    @property
+    def batch_bytes(self) -> int:
+        """Returns the bytes of one step's batch, on all devices together."""
+        row = sum(spec.dtype.size * spec.shape.num_elements() for spec in self.source.spec.values())
+        return self.settings.global_batch_size * row
+
+    def _marks(self) -> Mapping[int, Hashable]:
+        """Returns what the patterns of a configuration say of variables and modules, by their ids."""
+        rows = standings(self.task, checked_phases(self.task))
+        marks: dict[int, Hashable] = {id(row.variable): (row.phases, row.frozen) for row in rows}
+        if plan := self.plan:
+            for row in rows:
+                shape = row.variable.shape
+                lies = plan.layouts.of(row.path, shape), plan.slots.of(row.path, shape)
+                marks[id(row.variable)] = (marks[id(row.variable)], *lies)
+            for path, module in named_modules(self.task).items():
+                marks[id(module)] = plan.output_layouts.pattern_of(path)
+        return marks
+
+    def _lay_out(self, task: Task) -> Task:
+        if self.plan:
+            lay_out_outputs(task, self.plan.output_layouts, laid_out)
+        return task
+
+    def _make(self) -> Task:
+        return self._lay_out(self._made())
+
+    def _made(self) -> Task:
+        return made_by(self._factory, self._seed)
+
+
+def _spec_of(feature: object) -> tf.TensorSpec | None:
+    if isinstance(feature, Tokens):
+        return tf.TensorSpec([feature.length + 1], tf.int32)
+    if isinstance(feature, Label):
+        return tf.TensorSpec([], tf.int32)
+    if isinstance(feature, Image) and feature.shape is not None and None not in feature.shape:
+        return tf.TensorSpec(list(feature.shape), tf.float32)
+    return None

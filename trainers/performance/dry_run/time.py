@@ -1,0 +1,77 @@
+"""How long a step takes at least, by speeds that are measured here, or by the one that a device is said to have."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from core.estimate import TURNS, Figures, Kind
+from trainers.options.device_peak import given_peak
+from trainers.performance.dry_run.build import DryBuild
+from trainers.performance.dry_run.operations import counted
+from trainers.performance.dry_run.speeds import Seconds, Speeds, measured_seconds, measured_speeds
+
+
+class Least(NamedTuple):
+    """How long a step takes at least: no shorter than all its work, nor than its longest chain of operations."""
+
+    work: Mapping[str, float]  # seconds on all devices, by what takes them
+    chain: float
+
+    @property
+    def seconds(self) -> float:
+        """Returns the longer of the two."""
+        return max(sum(self.work.values()), self.chain)
+
+
+def least(figures: Figures, speeds: Speeds, measured: Mapping[Kind, Seconds]) -> Least:
+    """Returns it, of operations as fast as they were `measured`, and others as fast as they are supposed to be."""
+    alone = {kind: times for kind, times in figures.kinds.items() if kind in measured}
+    others = {kind: times for kind, times in figures.kinds.items() if kind not in measured}
+    turns = figures.work[TURNS]
+    work = {
+        f"{sum(alone.values()):,.0f} operations, measured by themselves": sum(
+            times * measured[kind].among for kind, times in alone.items()
+        ),
+        f"{sum(others.values()):,.0f} others, by what they compute, read and write": sum(
+            times * speeds.supposed(kind).among for kind, times in others.items()
+        ),
+        f"{turns:,} turns of loops and choices": turns / speeds.turns,
+    }
+    chain = sum(
+        times * (measured[kind] if kind in measured else speeds.supposed(kind)).alone
+        for kind, times in figures.chain.items()
+    )
+    return Least(work, chain)
+
+
+def measured_here(build: DryBuild, figures: Figures) -> tuple[Speeds, Least]:
+    """Measures this machine, by the step's own operations; returns its speeds, and what they leave of a step."""
+    devices = build.strategy.extended.worker_devices
+    speeds = measured_speeds(devices)
+    return speeds, least(figures, speeds, measured_seconds(figures.kinds, figures.chain, speeds, devices))
+
+
+def how_long(build: DryBuild, figures: Figures) -> str:
+    """Says it in a sentence, with the utilisation that it takes for granted."""
+    operations, peak = figures.operations.total(), given_peak()
+    if peak is not None:
+        devices = build.plan.devices if build.plan else build.replicas
+        return (
+            f"A step takes {_shown(operations / (devices * peak))} at least, on {devices} devices used to 100 % of "
+            "`DryRun.peak`; what memory and network take comes on top."
+        )
+    if build.plan:
+        return (
+            "How long a step takes isn't known of devices that aren't here: say what one does at best, in operations a "
+            "second, as `DryRun.peak = 312e12`."
+        )
+    speeds, found = measured_here(build, figures)
+    parts = ", ".join(f"{_shown(x)} for {what}" for what, x in found.work.items())
+    return (
+        f"A step takes {_shown(found.seconds)} at least, as fast as this machine is just now: {parts}; and "
+        f"{_shown(found.chain)} for the longest chain of those that wait for each other. So it is taken to be used to "
+        f"{operations / speeds.peak / found.seconds:.0%} of its peak of {counted(speeds.peak)}."
+    )
+
+
+def _shown(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"

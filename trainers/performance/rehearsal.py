@@ -1,0 +1,111 @@
+"""Steps that are taken to see how long they take: a trainer's own, by its real input; what they learn goes nowhere."""
+
+import contextlib
+import math
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from concurrent import futures
+from pathlib import Path
+from typing import Any
+
+from core.disk import unfinished_folder
+from core.engine import ALL_WELL
+from core.measure import Program
+from trainers.errors.tensorflow import explained, repeatable_or_refused
+from trainers.errors.xla import compiled_or_refused
+from trainers.loop.bad_step import explain_bad_step
+from trainers.performance.worker_agreement import agreed
+from trainers.session import Session
+from trainers.trainer import Trainer
+from trainers.workdir import Workdir
+
+REAL_SECONDS, REAL_CHUNKS, PATIENCE_SECONDS = 0.3, 3, 20.0  # of a stretch of training by real input
+FETCHED_AHEAD = 2  # chunks that were made while nobody ate them: one is there, one on its way
+
+
+class Rehearsal:
+    """A trainer whose steps are timed; what it learns is thrown away."""
+
+    def __init__(self, trainer: Trainer):
+        self.trainer, self.chunk_steps = trainer, trainer.input.chunk_steps
+        began = time.perf_counter()
+        self.stacked: Any = next(trainer.input.chunks_from(0))
+        self._whole = Program(trainer.program(self.stacked), trainer.progress, trainer.train_step.exchange)
+        self._seconds(self._whole, 0)  # what XLA compiles, it compiles at the first call
+        self.traced = time.perf_counter() - began
+        round_steps = trainer.settings.local_steps or 1
+        # Workers take as many steps as each other, though their clocks differ.
+        seconds = min(self._seconds(self._whole, round_steps) for _ in range(2)) / round_steps
+        (self.seconds_a_step,) = agreed([seconds], trainer.agreement)
+
+    def real(
+        self, seconds: float = REAL_SECONDS, *, chunks: int = REAL_CHUNKS, patience: float = PATIENCE_SECONDS
+    ) -> tuple[float, float]:
+        """Trains by real input; returns what a step takes, and how long it waits for data.
+
+        It goes on for `seconds`, and for so many `chunks` at least, but not beyond its `patience`.
+        """
+        batches = self.trainer.input.chunks_from(0)
+        calls = self.trainer.settings.parallel_calls
+        for _ in range(FETCHED_AHEAD + (calls if calls > 1 else 0)):
+            next(batches)
+        began = time.perf_counter()
+        self._take_chunk(next(batches), 0)
+        (first,) = agreed([time.perf_counter() - began], self.trainer.agreement)
+        count = max(math.ceil(seconds / first), chunks, 2 * calls)
+        count = max(1, min(count, int(patience / first)))
+        began, waited = time.perf_counter(), 0.0
+        with futures.ThreadPoolExecutor(1) as thread:
+            for i in range(count):
+                before = time.perf_counter()
+                stacked = next(batches)
+                waited += time.perf_counter() - before
+                if i + 1 < count:
+                    batches.fetch_next(thread)
+                self._take_chunk(stacked, 1 + i)
+            passed = time.perf_counter() - began
+        self.refuse_bad_step()
+        return passed / (count * self.chunk_steps), waited / (count * self.chunk_steps)
+
+    def refuse_bad_step(self) -> None:
+        """Raises what ends a run whose step isn't finite, if one wasn't."""
+        bad_step = int(self.trainer.progress.bad_step)
+        if bad_step != ALL_WELL:
+            raise explain_bad_step(self.trainer.train_step, self.trainer.input, bad_step)
+
+    def _take_chunk(self, stacked: Any, number: int) -> float:
+        """Takes a chunk's steps under numbers of the run, which phases that aren't due at each of them go by."""
+        chunks = max(1, self.trainer.steps // self.chunk_steps)
+        return self._seconds(self._whole, self.chunk_steps, stacked, first=number % chunks * self.chunk_steps)
+
+    def _seconds(self, program: Program, steps: int, stacked: Any = None, *, first: int = 0) -> float:
+        """Times steps of a chunk, by default of the first one."""
+        chunk = self.stacked if stacked is None else stacked
+        repeatable = repeatable_or_refused(self.trainer.experiment.deterministic)
+        with explained(self.trainer.input.source), repeatable, compiled_or_refused():
+            return program.seconds(chunk, steps, first=first)
+
+
+@contextlib.contextmanager
+def in_a_scratch_folder(session: Session) -> Iterator[Path]:
+    """Has all that a run would keep go to a folder that is removed at the end; returns that of the run."""
+    folder = session.workdir
+    folder.create()
+    scratch = unfinished_folder(folder.path, os.getpid())  # of a process that was killed, a run removes it
+    session.workdir = Workdir(scratch)
+    try:
+        session.workdir.create()
+        yield folder.path
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def divisor(number: int, *, most: int) -> int:
+    """Returns the largest divisor up to `most`, or 1: intervals are multiples of it as well.
+
+    >>> divisor(50, most=30), divisor(50, most=0)
+    (25, 1)
+    """
+    return max((n for n in range(1, min(number, most) + 1) if number % n == 0), default=1)

@@ -1,0 +1,118 @@
+"""Which values are worth a trial: a generator for each setting, which is told of each whether it was faster."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Generator, Mapping, Sequence
+
+from core.task import EVERY_REPLICA, ONE_DEVICE, Placement
+from trainers.options.compile import OFF, XLA
+from trainers.performance.tune.changes import PLACEMENTS, Change, NotTried
+from trainers.settings import MAX_CHUNK_BYTES, Settings
+
+Proposals = Generator[Change | NotTried, bool, None]
+
+CHUNKS = (10, 50, 100)  # of about so many steps
+LONG_SECONDS = 0.1  # of a chunk, beside which a call costs nothing
+MOST_CALLS = 16
+WAITS, HIDES = 0.03, 0.2  # of the time, from which on a source is slow, and so slow that it comes first
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """What proposals are made from: the settings that are the fastest so far, and how they did."""
+
+    settings: Settings
+    chunk_steps: int
+    step_bytes: int  # of a step's batch
+    replicas: int
+    on_mesh: bool
+    updates: Sequence[str]  # the names of the phases that train
+    mixing: Sequence[str]  # those whose rows are mixed, as many at a time as a microbatch has
+    placements: Mapping[str, Placement]  # of all phases that may run elsewhere
+    placed: Mapping[str, Placement]  # those that the experiment says, in place of the task's own
+    cut: bool  # chunks are shorter than configured, or a trial would take too long
+    seconds: float  # a step
+    waits: float  # for data, of that
+
+
+def compiles(case: Case) -> Proposals:
+    """Proposes nothing compiled or all, then one update after the other, beside those that it helped."""
+    if case.on_mesh:
+        yield NotTried("compile", "any", "on a mesh XLA compiles nothing")
+        return
+    for word in (OFF, XLA):
+        if word != case.settings.compile:
+            yield Change("compile", word)
+    chosen = dict[str, str]()
+    # On several replicas what there is to compile of the only update is all that there is.
+    for name in case.updates if case.replicas == 1 or len(case.updates) > 1 else ():
+        other = {**chosen, name: XLA}
+        if other != case.settings.compile and (yield Change("compile", other)):
+            chosen = other
+
+
+def chunks(case: Case) -> Proposals:
+    """Proposes chunks of other lengths that the intervals allow."""
+    if case.cut or case.chunk_steps * case.seconds > LONG_SECONDS:
+        takes = 1000 * case.chunk_steps * case.seconds
+        why = f"{case.chunk_steps} steps take {takes:,.0f} ms, beside which the call that takes them costs nothing"
+        yield NotTried("chunk_steps", "any", why)
+        return
+    unit = case.settings.local_steps or 1
+    common = math.gcd(*(every for _, every in case.settings.intervals))  # 0 where there are none
+    allowed = [n for n in range(unit, max(CHUNKS) + 1, unit) if common % n == 0]
+    lengths = {max((n for n in allowed if n <= most), default=case.chunk_steps) for most in CHUNKS}
+    for steps in sorted(lengths - {case.chunk_steps}):
+        if steps * case.step_bytes <= MAX_CHUNK_BYTES:
+            yield Change("chunk_steps", steps)
+
+
+def microbatches(case: Case) -> Proposals:
+    """Proposes half as many as long as that helps, or else twice as many."""
+    now, size = case.settings.microbatches, case.settings.global_batch_size
+    if case.mixing:
+        why = f"phase `{case.mixing[0]}` mixes the rows of a microbatch: with others it would be another loss"
+        yield NotTried("microbatches", "any", why)
+        return
+    fewer = now
+    while fewer % 2 == 0 and (yield Change("microbatches", fewer // 2)):
+        fewer //= 2
+    more = now
+    while fewer == now and size % (2 * more * case.replicas) == 0 and (yield Change("microbatches", 2 * more)):
+        more *= 2
+
+
+def places(case: Case) -> Proposals:
+    """Proposes each phase on one device that runs on every replica, and the other way round."""
+    if case.replicas == 1:
+        return
+    size = case.settings.global_batch_size
+    chosen = {name: _as_it_is(placement, size) for name, placement in case.placed.items()}
+    for name, placement in case.placements.items():
+        other = {**chosen, name: ONE_DEVICE if placement.on_every_replica(size) else EVERY_REPLICA}
+        if (yield Change(PLACEMENTS, other)):
+            chosen = other
+
+
+def calls(case: Case) -> Proposals:
+    """Proposes to gather twice as many chunks at once, as long as that helps, where steps wait for data."""
+    if case.waits < WAITS:
+        yield NotTried("parallel_calls", "any", f"steps wait for data in {100 * case.waits:.1f} % of the time")
+        return
+    more = 2 * case.settings.parallel_calls
+    while more <= MOST_CALLS and (yield Change("parallel_calls", more)):
+        more *= 2
+
+
+def calls_first(case: Case) -> Proposals:
+    """Proposes the same before anything else where the wait is so long that it hides what a step takes."""
+    if case.waits >= HIDES:
+        yield from calls(case)
+
+
+def _as_it_is(placement: Placement, global_batch_size: int) -> Placement:
+    """Returns where a batch of this size runs, whatever others do."""
+    return EVERY_REPLICA if placement.on_every_replica(global_batch_size) else ONE_DEVICE
+
+
+ORDER: Sequence[Callable[[Case], Proposals]] = (calls_first, compiles, chunks, microbatches, places, calls)

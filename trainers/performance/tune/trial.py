@@ -1,0 +1,91 @@
+"""A trainer of other settings from the first step on: what its first steps compute, and how long its steps take."""
+
+import gc
+import math
+from collections.abc import Mapping
+
+from core.task import Compute, Update
+from trainers.performance.rehearsal import Rehearsal, divisor
+from trainers.performance.tune.proposals import Case
+from trainers.performance.worker_agreement import agreed
+
+TURN_SECONDS, PATIENCE_SECONDS = 0.25, 2.0  # of a stretch of training by real input, and the most
+MOST_STEPS, COMPARED_SECONDS = 10, 2.0  # whose figures are compared: after more, last bits may have grown
+SAME, NOTHING = 1e-4, 1e-6  # figures are equal that differ by so small a fraction, or by so little
+
+
+class Trial(Rehearsal):
+    """A training that is compared with another."""
+
+    waits = 0.0  # the share of its last stretch that waited for data
+
+    def compared_steps(self) -> int:
+        """Returns how many steps' figures can be compared within seconds, in whole rounds of local steps."""
+        unit = self.trainer.settings.local_steps or 1
+        count = min(MOST_STEPS, self.trainer.steps, max(2, int(COMPARED_SECONDS / self.seconds_a_step)))
+        return max(1, count // unit) * unit
+
+    def figures(self, steps: int) -> dict[str, float]:
+        """Takes the first steps of a run; returns their figures, which a fresh trial of other settings should have."""
+        batches = self.trainer.input.chunks_from(0)
+        for first in range(0, steps, self.chunk_steps):
+            count = min(self.chunk_steps, steps - first)
+            self._seconds(self._whole, count, next(batches), first=first)
+        self.refuse_bad_step()
+        return self.trainer.figures()
+
+    def step(self) -> float:
+        """Trains by real input for a turn; returns the seconds that a step takes."""
+        seconds, waited = self.real(TURN_SECONDS, chunks=1, patience=PATIENCE_SECONDS)
+        self.waits = waited / seconds
+        return seconds
+
+    def cut_to(self, seconds: float) -> int:
+        """Returns how many steps a chunk can have and take no more than `seconds`."""
+        unit = self.trainer.settings.local_steps or 1
+        (step,) = agreed([self.step()], self.trainer.agreement)
+        return unit * divisor(self.chunk_steps // unit, most=int(seconds / (unit * step)))
+
+    def case(self, *, seconds: float, waits: float, cut: bool) -> Case:
+        """Returns what proposals are made from, where a step takes `seconds`, and `waits` for data."""
+        trainer, spec = self.trainer, self.trainer.input.source.spec
+        phases = trainer.experiment.assembly.phases
+        return Case(
+            settings=trainer.settings,
+            chunk_steps=self.chunk_steps,
+            step_bytes=trainer.settings.global_batch_size
+            * sum(x.dtype.size * (x.shape.num_elements() or 0) for x in spec.values()),
+            replicas=trainer.train_step.exchange.replicas,
+            on_mesh=trainer.train_step.exchange.on_mesh,
+            updates=[phase.name for phase in phases if isinstance(phase, Update)],
+            # A phase with a number of its own keeps it, whatever the trainer's.
+            mixing=[phase.name for phase in phases if phase.mixes_rows and phase.microbatches is None],
+            placements={
+                phase.name: phase.placement
+                for phase in phases
+                if not (isinstance(phase, Compute) and phase.state is not None)
+            },
+            placed=trainer.experiment.placements,
+            cut=cut,
+            seconds=seconds,
+            waits=waits,
+        )
+
+
+def unlike(before: Mapping[str, float], after: Mapping[str, float], steps: int) -> str | None:
+    """Says which figure of the first steps is another one, if any is.
+
+    >>> unlike({"loss": 2.0}, {"loss": 2.1}, 20)
+    '`loss` is 2.1 after 20 steps, and was 2'
+    """
+    for name in sorted({*before, *after}):
+        one, other = before.get(name, math.nan), after.get(name, math.nan)
+        both = math.isnan(one) and math.isnan(other) and name in before and name in after
+        if not both and not math.isclose(one, other, rel_tol=SAME, abs_tol=NOTHING):
+            return f"`{name}` is {other:.7g} after {steps} steps, and was {one:.7g}"
+    return None
+
+
+def forget() -> None:
+    """Frees what a trial that is over has held: traced functions lie in circles."""
+    gc.collect()

@@ -1,0 +1,1 @@
+"""The command as a process: its flags, its streams, its signals, its exit."""

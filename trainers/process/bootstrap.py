@@ -1,0 +1,30 @@
+"""The first thing that a command does, before it imports anything that takes its time or may be missing."""
+
+import os
+import signal
+import sys
+from types import FrameType
+
+from core.errors import INTERRUPTED, ConfigurationError, PreemptedError
+from trainers.errors.packages import import_packages
+from trainers.process.signals import STOPPING, WISHES
+
+
+def begin(*packages: str) -> None:
+    """Lets signals end the process at once with their exit code, and a missing absl, or package, with a paragraph."""
+    for number in STOPPING:
+        if signal.getsignal(number) != signal.SIG_IGN:  # as `nohup` leaves SIGHUP
+            signal.signal(number, _leave)
+    for number in WISHES:
+        signal.signal(number, signal.SIG_IGN)  # there is nothing to save yet, and by default it kills
+    try:
+        import_packages("absl.app", "absl.flags", "absl.logging", *packages)
+    except ConfigurationError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+
+
+def _leave(number: int, _: FrameType | None) -> None:
+    """Ends the process without an exception, for which half an import is no place."""
+    os.write(2, f"error: stopped by {signal.Signals(number).name}. Run the same command again.\n".encode())
+    os._exit(INTERRUPTED if number == signal.SIGINT else PreemptedError.exit_code)

@@ -1,0 +1,87 @@
+"""What the command is in a process that serves another one, which trains: a server of TensorFlow's, and nothing else.
+
+A worker computes what it is handed, a `ps` keeps variables. Neither reads the configuration: it is the chief's, and so
+are the errors in it. In the workdir, where the chief has made it on this machine, each leaves what C++ has to say.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
+
+from core.errors import ConfigurationError, PreemptedError
+from core.signals import held_back
+from core.workers.cluster import ServedCluster, cluster_from_environment
+from core.workers.duty import Duty
+from core.workers.fence import fence
+from core.workers.handshake import token_from_environment
+from core.workers.people import check_consent
+from trainers.errors.exit_report import report
+from trainers.errors.packages import check_own_packages, import_packages
+from trainers.process.signals import STOPPING, Preemption
+from trainers.process.tensorflow_log import move_native_stderr, native_stderr_in
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+MEETING_SECONDS = 300.0  # in which a chief has come, as it waits for others by default
+
+
+def served_place() -> ServedCluster | None:
+    """Returns this process's place in a cluster with servers, where another one is the chief."""
+    if "TF_CONFIG" not in os.environ:  # what Slurm says is asked for later: it takes TensorFlow to read it
+        return None
+    cluster = cluster_from_environment()
+    return cluster if isinstance(cluster, ServedCluster) and not cluster.is_chief else None
+
+
+def serve(cluster: ServedCluster, workdir: Path) -> NoReturn:
+    """Serves the chief of this cluster until it has no more use for it, and ends the process."""
+    try:
+        with native_stderr_in(None, ends_process=True):
+            code = _serve(cluster, workdir)
+    except BaseException as error:
+        code = report(error, verbose=False)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # TensorFlow knows no other end of a server
+
+
+def _serve(cluster: ServedCluster, workdir: Path) -> int:
+    for number in STOPPING:
+        signal.signal(number, _leave_quietly)
+    check_own_packages()
+    check_consent()
+    import_packages("tensorflow")
+    from core.checkpoint.versions import versions
+
+    duty = Duty.awaited(cluster, about=versions(), deadline=MEETING_SECONDS, token=token_from_environment())
+    move_native_stderr(workdir)  # by now the chief has made it
+    with held_back(signal.SIGTERM):  # TensorFlow takes it for its own, and then does nothing with it
+        _held = fence(cluster), _started(cluster)  # open as long as somebody holds them
+    preemption = Preemption()
+    with preemption.granted():
+        duty.begin()
+        print(f"{cluster.name(cluster.index)} serves {cluster.name(0)}", flush=True)
+        dismissed = duty.stay(told_to_stop=lambda: preemption.signal is not None)
+    return 0 if dismissed else PreemptedError.exit_code
+
+
+def _started(cluster: ServedCluster) -> "tf.distribute.Server":
+    import tensorflow as tf
+
+    try:
+        spec = tf.train.ClusterSpec(cluster.spec)
+        return tf.distribute.Server(spec, job_name=cluster.job, task_index=cluster.place, protocol="grpc")
+    except tf.errors.OpError as error:
+        raise ConfigurationError(
+            f"{cluster.name(cluster.index)} can't serve ({str(error).splitlines()[0]}): choose another port in "
+            "`TF_CONFIG.cluster`."
+        ) from error
+
+
+def _leave_quietly(number: int, _: FrameType | None) -> None:
+    """Ends a process that serves nobody yet: nothing is lost with it."""
+    os._exit(PreemptedError.exit_code)

@@ -1,0 +1,83 @@
+"""What TensorFlow's C++ writes to stderr goes to a file; what Python writes stays visible."""
+
+import contextlib
+import faulthandler
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+from absl import logging
+
+from core.errors import TapeloopError
+from trainers.errors.exit_report import exit_code_of
+from trainers.process.standard_streams import lasting_stream
+
+
+@contextlib.contextmanager
+def native_stderr_in(workdir: Path | None, *, ends_process: bool = False) -> Iterator[None]:
+    """Sends what TensorFlow's C++ writes to stderr to a file of the workdir; `sys.stderr` stays where it was.
+
+    No environment variable silences TensorFlow's start-up lines altogether, and level 3 would hide real errors as well.
+    A failure that `ends_process` leaves the descriptor there: threads that read ahead are not done with failing.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    path = workdir.absolute() / log_name() if workdir else Path(os.devnull)
+    if workdir:
+        from trainers.workdir import Workdir
+
+        Workdir(workdir).create()
+    logging.debug("TensorFlow's own messages go to `%s`", path)
+    sys.stderr.flush()
+    original = os.dup(2)
+    with open(path, "ab") as sink:
+        os.dup2(sink.fileno(), 2)
+    spare = os.dup(original)
+    visible = lasting_stream(spare, like=sys.stderr)
+    python_stderr, sys.stderr = sys.stderr, visible
+    faulthandler.enable(visible)  # a crash in C++ still says where Python was
+    failed = False
+    try:
+        yield
+    except BaseException as error:
+        failed = True
+        plain = isinstance(error, ValueError | TypeError | OSError) or exit_code_of(error) != TapeloopError.exit_code
+        if workdir and not plain:
+            _show_tail(path, visible)
+        raise
+    finally:
+        if not (failed and ends_process):
+            faulthandler.disable()
+            sys.stderr = python_stderr
+            os.dup2(original, 2)
+            os.close(original)
+            visible.close()
+            os.close(spare)
+
+
+def move_native_stderr(workdir: Path) -> None:
+    """Sends what C++ writes from now on to a file of a workdir that somebody else has made; without one it is lost."""
+    with contextlib.suppress(OSError), open(workdir / log_name(), "ab") as sink:
+        os.dup2(sink.fileno(), 2)
+
+
+def log_name() -> str:
+    """Returns the file's name: workers share a workdir, but not a log."""
+    try:
+        config = json.loads(os.environ.get("TF_CONFIG", ""))
+        task = config["task"]
+        if "ps" in config["cluster"] and task["type"] != "chief":
+            return f"native_stderr_{'ps' if task['type'] == 'ps' else 'worker'}_{int(task['index'])}.log"
+        index = str(0 if task["type"] == "chief" else int(task["index"]) + ("chief" in config["cluster"]))
+    except (ValueError, TypeError, KeyError, RecursionError):
+        rank = os.environ.get("SLURM_PROCID", "0")
+        index = "0" if rank == "0" else f"rank_{rank}"  # which place that is among the workers isn't known yet
+    return "native_stderr.log" if index == "0" else f"native_stderr_{index}.log"
+
+
+def _show_tail(path: Path, stream: TextIO, lines: int = 20) -> None:
+    tail = path.read_text("utf-8", errors="replace").splitlines()[-lines:]
+    if tail:
+        print(f"--- the last of `{path}` (TensorFlow's own messages)", *tail, "---", sep="\n", file=stream)

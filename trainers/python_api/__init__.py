@@ -1,0 +1,1 @@
+"""Runs from Python: `trainers.load` and `trainers.train`."""

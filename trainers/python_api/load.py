@@ -1,0 +1,208 @@
+"""A run from Python, for a notebook or a script: its task with what it has learnt, its sources, its figures.
+
+>>> run = load("runs/digits_mlp")                                                       # doctest: +SKIP
+>>> run.task.evaluate(run.eval_source.gather([0, 1, 2]))                                # doctest: +SKIP
+"""
+
+import contextlib
+import dataclasses
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Literal
+
+from core import checkpoint
+from core.arguments import is_count
+from core.checkpoint import Manifest
+from core.data import Source, Stream, check_examples
+from core.errors import CheckpointError, ConfigurationError, shown
+from core.task import Task
+from trainers import configurables as configurables  # registers them
+from trainers.errors.packages import CHECKOUT
+from trainers.evaluation.averaged_weights import averaged_task, restore
+from trainers.evaluation.evaluator import Evaluator
+from trainers.experiment import Experiment
+from trainers.gin_audit import audit
+from trainers.options.checkpoints import chosen_checkpoint
+from trainers.options.device_peak import given_peak
+from trainers.python_api.gin_bindings import KeptBindings
+from trainers.runs.figures import Curve
+from trainers.runs.find import find_runs
+from trainers.runs.read import is_run, read_run
+from trainers.settings import Settings
+from trainers.workdir import Workdir, named_folder
+
+# Wherever a run was trained, and whatever it began with, what it has learnt is loaded onto one device.
+_HERE = (
+    "Experiment.start_from = None",
+    "Experiment.strategy = None",
+    "Experiment.placements = {}",
+    "Experiment.one_device = ()",
+    "Experiment.deterministic = False",
+)
+_OF_TRAINING = ("figures", "outer")  # what a checkpoint holds besides the experiment's variables
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class LoadedRun:
+    """What a run has learnt up to `step`, as evaluation reads it: `task` has the averages where there are some.
+
+    `experiment` has the weights that were trained, and the optimizers. `figures` are the run's, by split and name.
+    """
+
+    path: Path
+    step: int
+    task: Task
+    experiment: Experiment
+    figures: Mapping[str, Curve]
+    manifest: Manifest
+    _bindings: KeptBindings | None  # of one that was trained from Python there are none
+
+    @property
+    def train_source(self) -> Source | Stream:
+        """Returns what it was trained on."""
+        return self.experiment.train_source
+
+    @property
+    def eval_source(self) -> Source | None:
+        """Returns what it was evaluated on."""
+        return self.experiment.eval_source
+
+    @property
+    def eval_sources(self) -> Mapping[str, Source]:
+        """Returns what it was evaluated on besides, by name."""
+        return self.experiment.eval_sources
+
+    def evaluate(self, source: Source | Stream | None = None) -> dict[str, float]:
+        """Returns the figures of the task's `evaluate` over a whole source, by default that of the run."""
+        source = self.eval_source if source is None else source
+        given = next((f"run.eval_sources[{name!r}]" for name in self.eval_sources), "digits('test')")
+        if source is None:
+            raise ConfigurationError(
+                f"`{self.path}` has nothing to evaluate on: it was trained without `Experiment.eval_source`. Give a "
+                f"source, as `run.evaluate({given})`."
+            )
+        check_examples("source", source)
+        if isinstance(source, Stream):
+            raise ConfigurationError(
+                f"`source` is the stream `{source.name}`, but an evaluation takes each of a fixed number of examples "
+                "once: give a source that has a length, as `run.evaluate(digits('test'))`."
+            )
+        with self.bindings():
+            self.experiment.task.check_source(source)
+            return Evaluator(self.experiment, source).evaluate()
+
+    def bindings(self) -> contextlib.AbstractContextManager[None]:
+        """Puts the run's gin bindings in force: for code that itself calls what the run has bound."""
+        return self._bindings.in_force() if self._bindings else contextlib.nullcontext()
+
+    def __repr__(self) -> str:
+        of_step = {name: curve.at(self.step) for name, curve in self.figures.items() if name.startswith("eval/")}
+        told = (f"{name} {value:.4g}" for name, value in of_step.items() if value is not None)
+        return f"LoadedRun({', '.join([repr(str(self.path)), f'step {self.step:,}', repr(self.task), *told])})"
+
+
+def load(workdir: str | os.PathLike[str], step: int | Literal["best"] | None = None) -> LoadedRun:
+    """Returns the run of a folder as it was at its newest checkpoint, or that of `step`, on one device.
+
+    The `"best"` is the one that `Trainer.keep_best` has kept.
+
+    It may be training meanwhile: nothing of it is written or locked. gin's bindings in this process stay as they are,
+    and the run has its own.
+    """
+    named = named_folder(workdir)
+    path = named.absolute()
+    if not (step is None or step == "best" or is_count(step)):
+        raise ConfigurationError(
+            f"`step` is {shown(step)}; give the step of a checkpoint, 400 say, or 'best', or none for the newest."
+        )
+    if not is_run(path):
+        below = find_runs([str(named)])  # or an error that says what is there
+        raise ConfigurationError(f"{shown(str(named))} is no run, but holds some: name one, as {shown(str(below[0]))}.")
+    with _modules_from_here():
+        configuration = audit.read([str(_given(path))], _HERE, search=[CHECKOUT])
+        bindings = KeptBindings(
+            lambda: configuration.bind([Experiment, Settings, Evaluator, given_peak], required=[Experiment])
+        )
+    with bindings.in_force():
+        experiment = Experiment()
+        manifest = _restore(experiment, Workdir(path), step)
+        averaged = averaged_task(experiment)
+        averaged.update()
+        late = configuration.taken_by_code()
+    if late:
+        warnings.warn(
+            f"`{path}` binds {', '.join(late)}, which nothing has asked for so far. What calls it later, in a step, "
+            "has to be within `with run.bindings():` to find it.",
+            stacklevel=2,
+        )
+    return LoadedRun(path, manifest.step, averaged.task, experiment, read_run(path).figures, manifest, bindings)
+
+
+def _given(path: Path) -> Path:
+    """Returns the file that says what was trained."""
+    given = path / "config" / "given.gin"
+    if given.is_file():
+        return given
+    if (path / "config" / "operative.gin").is_file():
+        raise ConfigurationError(
+            f"`{path}` was trained by calls of Python, and no gin file says how to make its task: make the experiment "
+            "as before and call `trainers.train`, which returns a run that has finished as it is."
+        )
+    raise ConfigurationError(
+        f"`{path}` has no `config/given.gin`, which says what was trained: the run has yet to begin, or never did. "
+        "`python -m trainers.runs` lists it, with the reason."
+    )
+
+
+@contextlib.contextmanager
+def _modules_from_here() -> Iterator[None]:
+    """Has Python look for a run's own modules in the working directory, too, as the command does that trained it."""
+    here = os.getcwd()
+    if here in sys.path:
+        yield
+        return
+    sys.path.append(here)  # behind all others: nothing of that name is put in the shade
+    try:
+        yield
+    finally:
+        sys.path.remove(here)
+
+
+def _restore(experiment: Experiment, workdir: Workdir, step: int | Literal["best"] | None) -> Manifest:
+    """Gives the experiment what it has learnt; a run that goes on may replace a checkpoint while it is read."""
+    while True:
+        manifest = _found(workdir, step)
+        training = [f"{part}/*" for part in _OF_TRAINING if any(x.startswith(f"{part}/") for x in manifest.variables)]
+        try:
+            restore(manifest, experiment.variables, assembly=experiment.assembly, partial=training, say=_warn)
+        except CheckpointError:
+            if manifest.path.exists() or step is not None:
+                raise
+        else:
+            return manifest
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, stacklevel=5)
+
+
+def _found(workdir: Workdir, step: int | Literal["best"] | None) -> Manifest:
+    if step == "best":
+        return chosen_checkpoint(workdir, step, _found(workdir, None))
+    manifest = checkpoint.newest(workdir.checkpoints, warn=lambda text: warnings.warn(text, stacklevel=4), up_to=step)
+    if manifest is not None and step in (None, manifest.step):
+        return manifest
+    there = sorted(path.name for path in workdir.checkpoints.glob("step-*"))
+    if not there:
+        raise CheckpointError(
+            f"there is no checkpoint in `{workdir.checkpoints}`: the run has yet to save its first; see "
+            f"`Trainer.checkpoint_every`."
+        )
+    raise CheckpointError(
+        f"`step` is {shown(step)}, and of that step there is no whole checkpoint in `{workdir.checkpoints}`, which "
+        f"holds {', '.join(f'`{name}`' for name in there)}: give the step of one of them, or leave `step` out for the "
+        "newest."
+    )

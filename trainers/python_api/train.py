@@ -1,0 +1,101 @@
+"""Training by a call of Python, without gin: a run like any other, that is listed, shown and gone on with.
+
+experiment = Experiment(task=my_task, train_source=digits("train"), eval_source=digits("test"))
+settings = Settings(steps=2000, global_batch_size=32)
+run = train(experiment, settings, "runs/mine")
+"""
+
+import os
+import weakref
+
+from core import checkpoint
+from core.errors import ConfigurationError, shown
+from trainers.experiment import Experiment
+from trainers.lifecycle.start import Configured, Start, newest_checkpoint
+from trainers.lifecycle.train_to_end import run_training
+from trainers.process.signals import Preemption
+from trainers.python_api.identity import described, python_identity, read_python_identity
+from trainers.python_api.load import LoadedRun
+from trainers.replay.capsule.leave import leaving_capsule
+from trainers.runs.read import read_run
+from trainers.session import changeable
+from trainers.settings import Settings
+from trainers.trainer import Trainer
+from trainers.workdir import Workdir, named_folder
+
+
+def train(
+    experiment: Experiment, settings: Settings, workdir: str | os.PathLike[str], *, quiet: bool = False
+) -> LoadedRun:
+    """Trains `experiment` in a folder, or goes on from its newest checkpoint, and returns the run.
+
+    Called again as before it goes on where it was stopped; a run that has finished is returned as it is. `quiet` prints
+    nothing. A first Ctrl-C saves, and raises a `PreemptedError`; a second one interrupts there and then.
+    """
+    for name, value, kind in (("experiment", experiment, Experiment), ("settings", settings, Settings)):
+        if not isinstance(value, kind):
+            raise ConfigurationError(
+                f"`{name}` is {shown(value)}; give what `trainers.{kind.__name__}(...)` makes: "
+                "`trainers.train(experiment, settings, 'runs/mine')`."
+            )
+    preemption = Preemption(ends_process=False)
+    trainer = Trainer(experiment, Workdir(named_folder(workdir)), settings, preemption, leave_capsule=leaving_capsule)
+    own = python_identity(experiment, settings, changeable(trainer))
+    configured = Configured(
+        identity=own,
+        hooks={},
+        read=lambda saved: read_python_identity(saved, own),
+        given=lambda: None,
+        operative=lambda: _text(experiment, settings),
+        note=lambda before: "",
+        remedy="Train this one in another folder, or call `trainers.train` with what it was called with before.",
+        source=trainer.input.description,
+    )
+    start = _Fresh(trainer.workdir, configured, experiment, settings)
+    try:
+        run_training(trainer, start, preemption, quiet=quiet)
+        manifest = newest_checkpoint(trainer.workdir)
+    finally:
+        trainer.stop_reading()
+        trainer.workdir.release()
+    assert manifest is not None  # the end of a run is saved
+    trainer.averaged.update()
+    path = trainer.workdir.path
+    return LoadedRun(path, trainer.step, trainer.averaged.task, experiment, read_run(path).figures, manifest, None)
+
+
+class _Fresh(Start):
+    """Refuses to begin a run with what another one has left: experiments hold what they learn, hooks what they saw."""
+
+    def __init__(self, workdir: Workdir, configured: Configured, experiment: Experiment, settings: Settings):
+        super().__init__(workdir, configured)
+        self._experiment, self._settings = experiment, settings
+
+    def claim(self) -> checkpoint.Manifest | None:
+        found = super().claim()
+        optimizers = self._experiment.assembly.optimizers.values()
+        if found is None and any(int(optimizer.step.numpy()) for optimizer in optimizers):
+            raise ConfigurationError(
+                f"`experiment` was trained before, and `{self.workdir.named}` has no checkpoint to go on from: make "
+                "another by `Experiment(...)`, so that the run begins with weights of its own."
+            )
+        if found is None or found.step < self._settings.steps:
+            for hook in self._settings.hooks:
+                if hook.of is not None and hook.of() is not self._experiment:
+                    name = type(hook).__name__
+                    raise ConfigurationError(
+                        f"`Trainer.hooks` holds a `{name}` that was in a run of another experiment, and may remember "
+                        f"it: make another by `{name}(...)`, and settings with it by `Settings(...)`."
+                    )
+        return found
+
+    def record(self, step: int) -> None:
+        super().record(step)
+        for hook in self._settings.hooks:
+            hook.of = weakref.ref(self._experiment)
+
+
+def _text(experiment: Experiment, settings: Settings) -> str:
+    """Returns the configuration as the folder keeps it, in the form of a gin file, for who lists and compares runs."""
+    lines = (f"{name} = {value}" for name, value in described(experiment, settings).items())
+    return "\n".join(["# Trained by calls of Python: this can be read, but not run.", *lines, ""])

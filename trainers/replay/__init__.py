@@ -1,0 +1,1 @@
+"""A moment of a run, taken again: `--mode=replay` and `--eager --step`."""

@@ -1,0 +1,150 @@
+"""Takes one step phase by phase, eagerly and on one device, and finds what isn't finite in it first."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from core.engine import TrainStep, accumulate_gradients, compute
+from core.engine.place import Placed, cut, shape_of
+from core.engine.plan import Plan
+from core.engine.write import write_update
+from core.random import Rng
+from core.task import Batch, Compute, Update
+from core.task.loss import GRADIENT_NORM
+from trainers.replay.capsule.rows import guilty_rows
+from trainers.replay.capsule.trail import Operation, Trail, first_bad, is_finite
+
+
+class Finding(NamedTuple):
+    """What isn't finite in a step."""
+
+    phase: str
+    what: list[str]  # the loss, gradients of parameters, or what was written
+    origin: Operation | None  # the operation where it began
+    features: list[str]  # of what the phase read, those that aren't finite themselves
+    rows: list[int] | None  # of the step that aren't finite each by itself, the first ones; `None`: that can't be told
+
+
+def find_bad(train_step: TrainStep, batch: Batch, index: int, trail: Trail) -> Finding | None:
+    """Takes step `index` of `batch` [microbatches, rows, ...] and writes it; returns what isn't finite first."""
+    values, microbatches = dict(batch), shape_of(batch)[0]
+    outputs: Batch
+    found: Finding | None = None
+    kept: Finding | None = None  # what a history keeps, unless an update suffers for it in the same step
+    for plan in train_step.plans:
+        phase = plan.phase
+        if index % phase.every:
+            continue
+        rng = train_step.rng_of(phase, tf.constant(index, tf.int64))
+        mine = cut({key: values[key] for key in plan.reads}, plan.microbatches)
+        if isinstance(phase, Compute) and phase.state is not None:
+            found, outputs = _history(train_step, plan, values, index, trail)
+            kept, found = kept or found, None
+        elif isinstance(phase, Compute):
+            with trail.following():
+                outputs = compute(phase.outputs, mine, rng, name=phase.name)
+        elif plan.through is not None:
+            found, outputs = _through(train_step, plan, values, index, trail)
+        else:
+            found, outputs = _update(train_step, plan, phase, mine, rng, trail)
+        if found:
+            return found
+        values |= cut(outputs, microbatches)
+    return kept
+
+
+def _update(
+    train_step: TrainStep, plan: Plan, phase: Update, mine: Batch, rng: Rng, trail: Trail
+) -> tuple[Finding | None, Batch]:
+    with trail.following():
+        accumulated, outputs = accumulate_gradients(phase.loss, phase.variables(), mine, rng, name=phase.name)
+    if less := _less_than_nothing(accumulated.sums):
+        return _found(plan, mine, less, None), outputs
+    optimizer, paths = train_step.optimizers[plan.name], {id(v): path for path, v in train_step.variables.items()}
+    parameters = optimizer.parameters
+    suspects = {f"the gradient of `{paths[id(parameters[path])]}`": x for path, x in accumulated.gradients.items()}
+    bad = {name: _tensor(x) for name, x in {"its loss": accumulated.sums["loss"], **suspects}.items()}
+    bad = {name: x for name, x in bad.items() if not is_finite(x)}
+    if bad:
+        origin = trail.origin(bad.values())
+        rows = _rows_made(origin, mine) if phase.mixes_rows else guilty_rows(phase, mine, rng)
+        return _found(plan, mine, list(bad), origin, rows), outputs
+    well = tf.constant(True)
+    with trail.following():
+        _, sums = write_update(phase, optimizer, accumulated, well, weighted=plan.weighted)
+    return _written(plan, mine, sums[GRADIENT_NORM], trail), outputs
+
+
+def _through(
+    train_step: TrainStep, plan: Plan, values: Batch, index: int, trail: Trail
+) -> tuple[Finding | None, Batch]:
+    """Takes an update that goes on through a `Compute` as the engine does, whose gradients nobody else sees."""
+    _, sums, outputs = _run(train_step, plan, values, index, trail)
+    mine = {key: values[key] for key in plan.reads}
+    if less := _less_than_nothing(sums):
+        return _found(plan, mine, less, None), outputs
+    if not is_finite(sums["loss"]):
+        return _found(plan, mine, ["its loss"], trail.origin([sums["loss"]])), outputs
+    return _written(plan, mine, sums[GRADIENT_NORM], trail), outputs
+
+
+def _history(
+    train_step: TrainStep, plan: Plan, values: Batch, index: int, trail: Trail
+) -> tuple[Finding | None, Batch]:
+    """Takes a `Compute` that keeps a history as the engine does, which writes it."""
+    _, _, outputs = _run(train_step, plan, values, index, trail)
+    written = dict(trail.written)
+    trail.written.clear()  # the updates that follow are asked for what they write themselves
+    if not written:
+        return None, outputs
+    what = [f"what the phase keeps in `{path}`" for path in written]
+    return _found(plan, {key: values[key] for key in plan.reads}, what, first_bad(written.values())), outputs
+
+
+def _run(
+    train_step: TrainStep, plan: Plan, values: Batch, index: int, trail: Trail
+) -> tuple[tf.Tensor, Mapping[str, Any], Batch]:
+    """Has the engine run a phase, under watch."""
+    placed = {key: Placed(x, True) for key, x in values.items()}
+    with trail.following():
+        found: tuple[tf.Tensor, Mapping[str, Any], Batch]
+        found = train_step.runner.run(plan, placed, tf.constant(index, tf.int64), tf.constant(True))
+    return found
+
+
+def _less_than_nothing(sums: Mapping[str, Any]) -> list[str]:
+    """Says that weights add up to less than nothing, if they do: a step is refused for it."""
+    weight = float(sums["weight"])
+    return [f"the sum of its weights, {weight}, which counts"] if weight < 0.0 else []
+
+
+def _written(plan: Plan, mine: Batch, norm: tf.Tensor, trail: Trail) -> Finding | None:
+    """Returns what of an update isn't finite though its loss is."""
+    what = [f"what the update wrote to `{path}`" for path in trail.written]
+    if not is_finite(norm):
+        return _found(plan, mine, ["the norm of its gradients", *what], trail.origin([norm]))
+    return _found(plan, mine, what, first_bad(trail.written.values())) if trail.written else None
+
+
+def _found(
+    plan: Plan, mine: Batch, what: list[str], origin: Operation | None, rows: list[int] | None = None
+) -> Finding:
+    features = [key for key, x in mine.items() if not is_finite(x)]
+    if features and origin is not None and not (origin.lines or origin.gradient_of):
+        origin = None  # the engine's own, which handed on what the batch holds
+    return Finding(plan.name, what, origin, features, rows)
+
+
+def _rows_made(origin: Operation | None, mine: Batch) -> list[int] | None:
+    """Returns the rows of what the operation made that aren't finite, where that has a row for each of the batch.
+
+    Rows that are mixed can't be given to the step function alone.
+    """
+    microbatches, rows = shape_of(mine)
+    by_row = origin is not None and microbatches == 1 and origin.length == rows
+    return list(origin.places) if origin is not None and by_row else None
+
+
+def _tensor(x: tf.Tensor | tf.IndexedSlices) -> tf.Tensor:
+    return x.values if isinstance(x, tf.IndexedSlices) else x

@@ -1,0 +1,123 @@
+"""A capsule: the folder that a step which isn't finite leaves, with what it takes to do that step again.
+
+It is laid out like a run's: `config/given.gin`, and below `checkpoints/` the newest before the step, if there was one:
+the run's own files by another name, so that they outlive the run's checkpoint and take no room beside it. `batch.npz`
+holds what the step read, and `capsule.json` which step it was, with the SHA-256 of the files.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from core.disk import space_for, unfinished_folder
+from core.errors import CheckpointError, ConfigurationError
+from trainers.options.compile import CHOICE
+
+FORMAT = 1
+INDEX, BATCH = "capsule.json", "batch.npz"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Capsule:
+    """What `capsule.json` says."""
+
+    step: int  # the one that wasn't finite, or the last one after which something wasn't
+    exit_code: int
+    reason: str
+    seed: int
+    replicas: int  # the i-th of so many equal parts of each microbatch was the i-th replica's
+    examples: list[list[int]]  # of the source, [microbatches, rows]
+    checkpoint: str | None  # the name of the one that it holds; none: the run had begun at step 0
+    configuration: Mapping[str, str]
+    environment: Mapping[str, str]  # versions, and the choice of kernels
+
+
+def write_capsule(workdir: Path, capsule: Capsule, batch: bytes, given: Path, checkpoint: Path | None) -> Path:
+    """Writes a capsule into a run's folder, whole or not at all, in the place of older ones; returns where."""
+    capsules = workdir / "capsules"
+    target, temporary = capsules / f"step-{capsule.step:09d}", unfinished_folder(capsules)
+    with space_for(target):
+        try:
+            (temporary / "config").mkdir(parents=True)
+            shutil.copyfile(given, temporary / "config" / "given.gin")
+            (temporary / BATCH).write_bytes(batch)
+            if (workdir / CHOICE).is_file():  # which program the run has taken
+                shutil.copyfile(workdir / CHOICE, temporary / CHOICE)
+            sealed = ["config/given.gin", BATCH]
+            if checkpoint is not None:
+                _link_files(checkpoint, temporary / "checkpoints" / checkpoint.name)
+                sealed.append(f"checkpoints/{checkpoint.name}/manifest.json")  # vouches for the others
+            files = {name: _sha256((temporary / name).read_bytes()) for name in sealed}
+            content = {"format": FORMAT, **dataclasses.asdict(capsule), "files": files}
+            text = json.dumps({**content, "sha256": _of_content(content)}, indent=1)
+            (temporary / INDEX).write_text(f"{text}\n", encoding="utf-8")
+            _remove(capsules.glob("step-*"))
+            temporary.rename(target)
+        except BaseException:
+            _remove([temporary])
+            raise
+    return target
+
+
+def read_capsule(path: Path) -> Capsule:
+    """Returns what the capsule at `path` is of, once its files are found to be as they were written."""
+    if not (path / INDEX).is_file():
+        what = "is no capsule: it has no plain file" if path.is_dir() else "is no folder with a plain file"
+        raise ConfigurationError(
+            f"`--capsule` is '{path}', which {what} `{INDEX}`. A run that ends because a step isn't finite leaves one "
+            "in the folder `capsules` of its workdir, and names it in its last line."
+        )
+    try:
+        content = json.loads((path / INDEX).read_bytes())
+        if content.pop("sha256") != _of_content(content):
+            raise _damaged(path, f"`{INDEX}` is not as it was written")
+        files, form = content.pop("files"), content.pop("format")
+        if form != FORMAT:
+            raise CheckpointError(
+                f"the capsule `{path}` has format {form}, and this Tapeloop reads format {FORMAT}: replay it with the "
+                f"version that wrote it ({content.get('environment', {}).get('tapeloop', 'unknown')})."
+            )
+        for name, sha256 in files.items():
+            if _sha256((path / name).read_bytes()) != sha256:
+                raise _damaged(path, f"`{name}` is not as it was written (its SHA-256 differs)")
+        return Capsule(**content)
+    except OSError as error:
+        name = Path(error.filename).name if error.filename else INDEX
+        raise _damaged(path, f"`{name}` can't be read: {error.strerror}") from None
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise _damaged(path, f"`{INDEX}` is none of Tapeloop's ({type(error).__name__})") from None
+
+
+def _damaged(path: Path, what: str) -> CheckpointError:
+    return CheckpointError(
+        f"the capsule `{path}` is damaged: {what}. Put back a good copy, or run the command of the run again: it ends "
+        "at the same step and leaves another."
+    )
+
+
+def _link_files(source: Path, target: Path) -> None:
+    """Gives the files of a folder a second name below `target`, or copies them where the disk knows no such thing."""
+    target.mkdir(parents=True)
+    for path in source.iterdir():
+        try:
+            os.link(path, target / path.name)
+        except OSError:
+            shutil.copyfile(path, target / path.name)
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    for path in paths:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _of_content(content: Mapping[str, Any]) -> str:
+    return _sha256(json.dumps(content, sort_keys=True).encode())
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -1,0 +1,254 @@
+"""Follows the operations of an eager computation, so that what isn't finite can be traced to where it began.
+
+Of each operation is kept which ones made its inputs, and the lines of code that asked for it, but no tensor: memory is
+freed as ever.
+"""
+
+import contextlib
+import dataclasses
+import sys
+import sysconfig
+import weakref
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.framework import op_callbacks  # by which `tf.debugging.enable_check_numerics` listens, too
+
+from core.module import original
+
+_TENSORFLOW = str(Path(tf.__file__).parent)
+_HOME = Path(__file__).parents[3]
+_ENGINE = tuple(f"{_HOME / room}/" for room in ("core/engine", "trainers"))
+_PASSED = (f"{_HOME / 'core/distribution'}/", sysconfig.get_path("stdlib"), "<")
+_GRADIENT = "_gradient_function"  # calls the gradient of one operation: in tensorflow/python/eager/backprop.py
+_CONVERTED = "converted_call"  # calls what AutoGraph made of a function, as `tf.map_fn` does: in autograph/impl/api.py
+_BACKWARD = "imperative_grad"  # calls that, and the gradients that `tf.custom_gradient` was given
+_GENERATED = "__autograph_generated_file"  # begins the names of AutoGraph's files, which go with the process
+OWN = "a function of one's own"
+_WRITES = ("Assign", "ResourceApply", "ResourceScatter", "ResourceSparse")
+
+
+class Line(NamedTuple):
+    """A line of code that asked for an operation."""
+
+    file: str
+    number: int
+    function: str
+
+
+@dataclasses.dataclass(eq=False)
+class Operation:
+    """One operation that ran."""
+
+    number: int
+    kind: str
+    lines: Sequence[Line]  # the innermost first, without TensorFlow's and the engine's
+    module: str  # the path of the module that called it; empty outside of all
+    parents: Sequence["Operation"]  # what made its inputs
+    inputs: Sequence[int]  # their ids
+    variables: Sequence[str]  # the paths of those that it reads or writes
+    gradient_of: "Operation | None" = None
+    is_gradient: str = ""  # the kind of what it is the gradient of
+    bad: bool = False
+    took: Sequence[str] = ()  # of one that is bad: its inputs
+    made: Sequence[str] = ()  # and its outputs
+    length: int = 0  # of the first axis of what it made,
+    places: Sequence[int] = ()  # and where along it the bad values are
+
+    @property
+    def name(self) -> str:
+        """Says what it is, and of what it is the gradient."""
+        kind = "a function that TensorFlow traces" if self.kind.startswith("__") else self.kind
+        return f"{kind}, in the gradient of {self.is_gradient}" if self.is_gradient else kind
+
+
+class Trail:
+    """Sees the operations that run within `following`."""
+
+    def __init__(self, variables: Mapping[str, tf.Variable], modules: Mapping[str, tf.Module]):
+        self._variables = {id(v.handle): (path, v) for path, v in variables.items()}
+        self._modules = {id(module): path for path, module in modules.items()}
+        self._made: dict[int, tuple[Any, Operation]] = {}  # by the id of a tensor, while it lives
+        self._by_kind = defaultdict[str, list[Operation]](list)
+        self._places: dict[int | None, str] = {}  # variables by where in memory their values are
+        self._count = 0
+        self.written: dict[str, Operation] = {}  # by variable: what wrote a value that isn't finite
+
+    @contextlib.contextmanager
+    def following(self) -> Iterator[None]:
+        """Sees each operation within; functions that are to be traced run eagerly."""
+        self._note_places(dict(self._variables.values()))
+        op_callbacks.add_op_callback(self._see)
+        try:
+            with functions_run_eagerly():
+                yield
+        finally:
+            op_callbacks.remove_op_callback(self._see)
+
+    def origin(self, tensors: Iterable[Any]) -> Operation | None:
+        """Returns the first operation that made something that isn't finite of what is, on the way to `tensors`."""
+        return first_bad(made for x in tensors if (made := self.maker(x)) is not None and made.bad)
+
+    def maker(self, tensor: Any) -> Operation | None:
+        """Returns the operation that made a tensor."""
+        reference, operation = self._made.get(id(tensor), (None, None))
+        return operation if reference is not None and reference() is tensor else None
+
+    def _see(
+        self, kind: str, inputs: Sequence[Any], _: Any, outputs: Sequence[Any], op_name: str = "", graph: Any = None
+    ) -> None:
+        if graph is not None:  # being traced, which makes no values
+            return
+        lines, module, gradient = self._asked()
+        parents = [made for x in inputs if (made := self.maker(x)) is not None]
+        known = dict(self._variables[id(x)] for x in inputs if id(x) in self._variables)
+        read = [path for x in inputs if self.maker(x) is None and (path := self._places.get(_place(x))) is not None]
+        self._count += 1
+        made = Operation(self._count, _text(kind), lines, module, parents, [id(x) for x in inputs], [*known, *read])
+        if gradient is not None:
+            self._place_gradient(made, gradient)
+        writes = made.kind.startswith(_WRITES)
+        results = [variable.read_value() for variable in known.values()] if writes else outputs
+        if not all(map(is_finite, results)):
+            made.bad = True
+            made.took = [described(x) for x in inputs if id(x) not in self._variables]
+            made.made = [described(x) for x in results]
+            made.length, made.places = _bad_places(results)
+            for path, x in zip(known if writes else (), results, strict=False):
+                if not is_finite(x):
+                    self.written.setdefault(path, made)
+        if writes:
+            self._note_places(known)
+        self._by_kind[made.kind].append(made)
+        for x in outputs:
+            self._made[id(x)] = (weakref.ref(x), made)
+
+    def _asked(self) -> tuple[list[Line], str, Mapping[str, Any] | None]:
+        """Returns the lines that asked for the operation, the innermost module, and of what it is a gradient, if so."""
+        lines, converted, module, gradient = list[Line](), 0, "", None
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None:
+            code = frame.f_code
+            if code.co_filename.startswith(_TENSORFLOW):
+                if gradient is None and code.co_name in (_GRADIENT, _BACKWARD):
+                    gradient = frame.f_locals if code.co_name == _GRADIENT else {"op_name": OWN}
+                if code.co_name == _CONVERTED and (made := frame.f_locals.get("converted_f")) is not None:
+                    lines[converted:] = _as_written(lines[converted:], made.ag_source_map)
+                    converted = len(lines)
+            elif code.co_filename.startswith(_ENGINE):
+                break  # what lies further out is the way to the step function
+            elif not code.co_filename.startswith(_PASSED):
+                line = Line(code.co_filename, frame.f_lineno, code.co_name)
+                if not lines or lines[-1][:2] != line[:2]:  # a function within the line is called from there
+                    lines.append(line)
+                if not module and code.co_argcount:
+                    caller = original(frame.f_locals.get(code.co_varnames[0]))  # of a copy in an inner loop
+                    module = self._modules.get(id(caller), "")
+            frame = frame.f_back
+        return lines, module, gradient
+
+    def _note_places(self, variables: Mapping[str, tf.Variable]) -> None:
+        """Notes where in memory variables have their values: nobody is told when an operation reads one by itself."""
+        self._places = {place: path for place, path in self._places.items() if path not in variables}
+        self._places |= {_place(v.read_value()): path for path, v in variables.items()}
+        self._places.pop(None, None)
+
+    def _place_gradient(self, made: Operation, gradient: Mapping[str, Any]) -> None:
+        """Says of what an operation is the gradient, and in which module that, or what it took, was made."""
+        made.is_gradient, made.gradient_of = gradient["op_name"], self._forward(gradient)
+        near = [made.gradient_of] if made.gradient_of else made.parents
+        made.module = made.module or next((each.module for each in near if each.module), "")
+
+    def _forward(self, gradient: Mapping[str, Any]) -> Operation | None:
+        """Finds the operation whose gradient is computed: by what it made, or else by what it took."""
+        for x in gradient.get("outputs") or ():
+            if (made := self.maker(x)) is not None:
+                return made
+        known = {i: id(x) for i, x in enumerate(gradient.get("inputs") or ()) if x is not None}
+        for made in reversed(self._by_kind[gradient["op_name"]]):
+            if known and all(i < len(made.inputs) and made.inputs[i] == each for i, each in known.items()):
+                return made
+        return None
+
+
+@contextlib.contextmanager
+def functions_run_eagerly() -> Iterator[None]:
+    """Runs functions that are to be traced without tracing."""
+    before = tf.config.functions_run_eagerly()
+    tf.config.run_functions_eagerly(True)
+    try:
+        yield
+    finally:
+        tf.config.run_functions_eagerly(before)
+
+
+def _as_written(lines: Iterable[Line], origins: Mapping[Any, Any]) -> list[Line]:
+    """Returns, of lines that AutoGraph made, those that they were made of; others as they are."""
+    places = {tuple(made): origin for made, origin in origins.items()}
+    found = [(line, places.get(line[:2])) for line in lines]
+    kept = [Line(o.loc.filename, o.loc.lineno, o.function_name or line.function) if o else line for line, o in found]
+    return [line for line in kept if not Path(line.file).name.startswith(_GENERATED)]
+
+
+def first_bad(operations: Iterable[Operation]) -> Operation | None:
+    """Returns the earliest bad operation among bad ones and those that led to them."""
+    rest = list(operations)
+    seen = set(rest)
+    while rest:
+        bad = {parent for parent in rest.pop().parents if parent.bad} - seen
+        seen |= bad
+        rest.extend(bad)
+    return min(seen, key=lambda each: each.number, default=None)
+
+
+def variables_before(operation: Operation) -> list[str]:
+    """Returns the paths of the variables that an operation's inputs were made of, the nearest first."""
+    found, level, seen = dict[str, None](), [operation], {operation}
+    while level:
+        found |= {path: None for each in level for path in each.variables}
+        level = [parent for parent in dict.fromkeys(p for each in level for p in each.parents) if parent not in seen]
+        seen.update(level)
+    return list(found)
+
+
+def is_finite(x: Any) -> bool:
+    """Says whether a tensor's values are finite; what isn't of floating point is."""
+    return not (x.dtype.is_floating or x.dtype.is_complex) or bool(np.isfinite(x.numpy()).all())
+
+
+def _place(x: Any) -> int | None:
+    """Returns where in memory the values of a tensor are, where NumPy may look at them as they are."""
+    if not x.dtype.is_floating or x.dtype == tf.bfloat16:
+        return None
+    return int(np.asarray(memoryview(x)).ctypes.data)
+
+
+def _text(kind: str | bytes) -> str:
+    return kind.decode() if isinstance(kind, bytes) else kind
+
+
+def _bad_places(results: Sequence[Any]) -> tuple[int, list[int]]:
+    x = next(x for x in results if not is_finite(x)).numpy()
+    if not x.ndim:
+        return 0, []
+    return len(x), np.flatnonzero(~np.isfinite(x.reshape([len(x), -1])).all(axis=1)).tolist()
+
+
+def described(x: Any) -> str:
+    """Returns type and shape of a tensor, and what its values are like."""
+    name = f"{x.dtype.name}{x.shape.as_list()}"
+    if not (x.dtype.is_floating or x.dtype.is_integer) or not x.shape.num_elements():
+        return name
+    values = x.numpy().astype(np.float64)
+    finite = values[np.isfinite(values)]
+    kinds = {"nan": np.isnan(values), "inf": np.isposinf(values), "-inf": np.isneginf(values)}
+    counts = [f"{word} in {int(where.sum()):,}" for word, where in kinds.items() if where.any()]
+    if finite.size:
+        low, high = finite.min(), finite.max()
+        counts.append(f"{low:.6g}" if low == high else f"{low:.6g} to {high:.6g}")
+    return f"{name}: {', '.join(counts)}"
