@@ -24,7 +24,7 @@ from benchmarks.pairs import interleaved, ratio
 from benchmarks.replicas import run_of
 from core.data import ArraySource
 from core.distribution import MeshPlan, mesh, mirrored, one_device
-from core.distribution.virtual import make_virtual_cpus
+from core.distribution.virtual_devices import make_virtual_cpus
 from core.optimizers import adamw
 from models import LanguageModel
 

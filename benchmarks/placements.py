@@ -21,7 +21,7 @@ from rich.table import Table
 
 from benchmarks.pairs import interleaved, ratio
 from core.distribution import mirrored
-from core.distribution.virtual import make_virtual_cpus
+from core.distribution.virtual_devices import make_virtual_cpus
 from trainers import configurables as configurables  # registers them with gin
 from trainers.experiment import Experiment
 from trainers.settings import Settings

@@ -23,7 +23,7 @@ from benchmarks.pairs import interleaved, ratio
 from core import layers, losses
 from core.data import ArraySource, Source
 from core.distribution import mirrored, one_device
-from core.distribution.virtual import make_virtual_cpus
+from core.distribution.virtual_devices import make_virtual_cpus
 from core.optimizers import Transform, adam, adamw, sgd
 from core.random import Rng
 from core.task import Batch, Loss, Task, Update

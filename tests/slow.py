@@ -49,7 +49,7 @@ _BY_FILE = {
         TRACES,
         "test_right_tasks_pass_for_any_number",
     ),
-    "tests/core/workers/test_people.py": (
+    "tests/core/cluster/test_other_users.py": (
         PROCESS,
         "test_command_by_hand_ends_with_2_where_people_are_at_work",
     ),

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from core.workers.handshake import TOKEN
+from core.cluster.handshake import TOKEN
 from tests.commands import CHECKOUT, environment
 
 SLURM = CHECKOUT / "deploy" / "slurm.sh"

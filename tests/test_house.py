@@ -20,7 +20,7 @@ FLOORS = [
     ["core.data", "core.losses", "core.optimizers", "core.telemetry"],
     ["core.metrics"],
     ["core.task"],
-    ["core.layers", "core.weights", "core.workers"],
+    ["core.layers", "core.weights", "core.cluster"],
     ["core.distribution"],
     ["core.engine"],
     ["core.estimate", "core.measure"],
@@ -47,7 +47,7 @@ FLOORS = [
 ABOVE_MODELS = {
     "core.checkpoint",
     "core.telemetry",
-    "core.workers",
+    "core.cluster",
     "core.distribution",
     "core.engine",
     "core.estimate",

@@ -233,7 +233,7 @@ def _log_folder(flags: FlagValues, workdir: Path) -> Path | None:
 @contextlib.contextmanager
 def saying_goodbye() -> Iterator[None]:
     """Tells the other workers, if there are any, how this one ended: they needn't guess, nor wait."""
-    from core.workers import joined, naming_lost_peers
+    from core.cluster import joined, naming_lost_peers
 
     reason: str | None = "it was stopped by a signal"
     try:

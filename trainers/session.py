@@ -11,11 +11,11 @@ import gin
 from absl.flags import FlagValues
 
 from core import checkpoint
+from core.cluster import joined, must_agree
+from core.cluster.topology import ServedCluster, cluster_from_environment
 from core.distribution import STRATEGIES
-from core.engine.describe import untraced
+from core.engine.inspect_phase import untraced
 from core.errors import CheckpointError, ConfigurationError
-from core.workers import joined, must_agree
-from core.workers.cluster import ServedCluster, cluster_from_environment
 from trainers import configurables as configurables  # registers them
 from trainers.evaluation.evaluator import Evaluator
 from trainers.experiment import Experiment

@@ -3,9 +3,9 @@
 import numpy as np
 import tensorflow as tf
 
+from core.cluster.membership import joined
 from core.distribution.exchange import Exchange
 from core.distribution.mesh_strategy import MeshStrategy
-from core.workers.membership import joined
 
 TEXT_BYTES = 512
 

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from core.cluster.server_pool import missing_workers
 from core.distribution.served_book import NOBODY, WINDOW
 from core.distribution.served_strategy import ServedStrategy
 from core.errors import PeerLostError
 from core.task import Batch
-from core.workers.crew import missing_workers
 
 AHEAD = 2  # bundles for each worker: one that it takes and one that waits, so that to settle never takes long
 MOST = 64  # steps of a bundle

@@ -8,11 +8,11 @@ import tensorflow as tf
 from absl import logging
 from tensorflow.experimental import dtensor
 
-from core.distribution.connecting import connected
+from core.cluster.topology import Cluster, cluster_from_environment
+from core.distribution.connect_workers import connected
 from core.distribution.mesh_plan import BATCH, MODEL, MeshPlan
-from core.distribution.virtual import make_virtual_cpus
+from core.distribution.virtual_devices import make_virtual_cpus
 from core.errors import ConfigurationError
-from core.workers.cluster import Cluster, cluster_from_environment
 
 MEETING_SECONDS, PEER_SECONDS = 300.0, 30.0  # as `multi_worker` has them, unless told otherwise
 

@@ -7,13 +7,13 @@ from typing import Any, TypeVar
 import tensorflow as tf
 from tensorflow.python.framework import ops
 
+from core.cluster.server_pool import release_workers
 from core.distribution.exchange import Exchange, Messages
 from core.distribution.handout import Handout
 from core.distribution.served_book import Book
 from core.distribution.served_strategy import ServedStrategy
 from core.distribution.served_variable import ServedVariable, at_worker, copies_of
 from core.errors import ConfigurationError
-from core.workers.crew import release_workers
 
 T = TypeVar("T")
 

@@ -13,10 +13,10 @@ import gin
 import tensorflow as tf
 
 from core.arguments import is_size
+from core.cluster.server_pool import connect_servers
 from core.distribution.served_variable import ServedVariable, asked_server
 from core.errors import ConfigurationError, shown
 from core.signals import held_back
-from core.workers.crew import connect_servers
 
 
 class ServedStrategy:

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import gin
 import tensorflow as tf
 
-from core.distribution.connecting import connected
+from core.cluster.topology import Cluster
+from core.distribution.connect_workers import connected
 from core.distribution.early import made_too_early
 from core.distribution.probe import check_exchange
-from core.distribution.virtual import make_virtual_cpus
+from core.distribution.virtual_devices import make_virtual_cpus
 from core.errors import ConfigurationError, PeerLostError
-from core.workers.cluster import Cluster
 
 
 @gin.configurable

@@ -17,16 +17,16 @@ from core.distribution.mesh_plan import MeshPlan
 from core.distribution.mesh_strategy import MeshStrategy
 from core.distribution.mesh_variable import layout
 from core.distribution.served_strategy import ServedStrategy
+from core.engine.abstract import made
 from core.engine.mesh_checks import check_on_mesh
-from core.engine.scopes import AxesByPath, made_on
 from core.engine.served_checks import check_served
-from core.engine.shapes import made
+from core.engine.variable_scopes import AxesByPath, made_on
 from core.errors import ConfigurationError
 from core.module import named_variables
 from core.optimizers import Optimizer
 from core.task import Phase, Placement, Task, Update
 from core.task.checks import check_unshared, check_variables, checked_phases, one_device_network, placed_phases
-from core.task.standing import check_trained
+from core.task.trained import check_trained
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from core.engine.ancestry import ancestors
+from core.engine.dataflow import ancestors
 from core.graphs import bodies, is_own, line, maker, sigmoid_logits
 from core.random import Drawn
 

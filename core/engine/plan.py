@@ -7,8 +7,8 @@ from typing import Any
 import tensorflow as tf
 
 from core.arguments import listed
-from core.engine.describe import Access, LossSpec, Specs, describe_loss, describe_outputs
-from core.engine.place import shape_of
+from core.engine.inspect_phase import Access, LossSpec, Specs, describe_loss, describe_outputs
+from core.engine.layout import shape_of
 from core.engine.side_effects import paths_by_id
 from core.errors import ConfigurationError
 from core.module import named_modules

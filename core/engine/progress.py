@@ -7,8 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from core.engine.describe import zeros
-from core.engine.scopes import kept_once
+from core.engine.inspect_phase import zeros
+from core.engine.variable_scopes import kept_once
 from core.task.loss import Sums
 
 ALL_WELL = -1

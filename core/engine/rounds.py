@@ -13,10 +13,10 @@ import tensorflow as tf
 from core.distribution.local_exchange import LocalExchange
 from core.engine.assembly import Assembly
 from core.engine.chunk import Taken, take_steps
-from core.engine.describe import zeros
-from core.engine.meeting import Meeting
+from core.engine.inspect_phase import zeros
 from core.engine.progress import ALL_WELL
 from core.engine.step import TrainStep
+from core.engine.synchronize import Meeting
 from core.optimizers import Transform
 from core.task import Batch
 

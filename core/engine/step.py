@@ -10,14 +10,14 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from core.arguments import listed
-from core.distribution.doors import exchange_of
 from core.distribution.exchange import Exchange
+from core.distribution.registry import exchange_of
 from core.engine.assembly import Assembly
-from core.engine.averages import check_averages
-from core.engine.describe import LossSpec, Specs, zeros
-from core.engine.place import Placed
+from core.engine.check_averages import check_averages
+from core.engine.inspect_phase import LossSpec, Specs, zeros
+from core.engine.layout import Placed
+from core.engine.phase_runner import PhaseRunner
 from core.engine.plan import Plan, Planner, silent_layers
-from core.engine.run import PhaseRunner
 from core.errors import ConfigurationError, did_you_mean
 from core.module import named_variables
 from core.random import Rng

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from core.engine.ancestry import ancestors
+from core.engine.dataflow import ancestors
 from core.graphs import bodies, is_own, line
 from core.task import Batch, Task
 from core.testing.traced import Step, steps

@@ -13,7 +13,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Makes the devices, in every process that runs tests."""
     distributes = getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput")
     if not distributes:
-        from core.distribution.virtual import make_virtual_cpus
+        from core.distribution.virtual_devices import make_virtual_cpus
 
         make_virtual_cpus(DEVICES)
 

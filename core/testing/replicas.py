@@ -17,7 +17,7 @@ from core import engine
 from core.distribution.ledger import Collective
 from core.distribution.mesh_plan import mesh
 from core.distribution.mesh_strategy import MeshStrategy
-from core.distribution.virtual import make_virtual_cpus
+from core.distribution.virtual_devices import make_virtual_cpus
 from core.engine import Assembly, StepResult, TrainStep
 from core.random import Rng
 from core.task import Batch, Placement, Task

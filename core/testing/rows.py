@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from core.engine.ancestry import ancestors
+from core.engine.dataflow import ancestors
 from core.graphs import is_own, line
 from core.metrics import State
 from core.task import Batch, Loss, Task

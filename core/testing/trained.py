@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from core.engine.side_effects import foreign_variables, paths_by_id
 from core.errors import ConfigurationError
 from core.module import named_variables
-from core.task import Batch, Task, standing
+from core.task import Batch, Task, trained
 from core.testing.traced import Step, steps
 
 
@@ -20,6 +20,6 @@ def check_trained(task: Task, made: Sequence[Step]) -> None:
     for step in made:
         assert (message := next(foreign_variables(step.function, held, step.name), None)) is None, message
     try:
-        standing.check_trained(task, task.phases())
+        trained.check_trained(task, task.phases())
     except ConfigurationError as error:
         raise AssertionError(str(error)) from None

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from core.engine.describe import describe_loss
+from core.engine.inspect_phase import describe_loss
 from core.optimizers import Optimizer, sgd
 from core.task import Loss
 from core.tracing import traced_for_each

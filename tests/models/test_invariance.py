@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from core.engine import TrainStep
-from core.engine.describe import describe_outputs
+from core.engine.inspect_phase import describe_outputs
 from core.testing import on_virtual_cpus
 from models.translation.task import Translation
 from tests.commands import CONFIGS

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from core.checkpoint.versions import versions
-from core.workers.channel import Channel
-from core.workers.door import knock
-from core.workers.rendezvous import ask
+from core.cluster.channel import Channel
+from core.cluster.port_check import knock
+from core.cluster.rendezvous import ask
 from tests.commands import fork_server
 from trainers.launch.commands import free_ports
 

@@ -9,13 +9,13 @@ import pytest
 import tensorflow as tf
 
 from core.checkpoint.manifest import read_manifest
+from core.cluster import membership
+from core.cluster.topology import Cluster
 from core.errors import ConfigurationError, NotFiniteError, PeerLostError
 from core.module import named_variables
 from core.optimizers import chain, ema, groups, lookahead, schedule_free_adamw, sgd
 from core.testing import on_virtual_cpus, on_virtual_mesh
 from core.weights import AVERAGES, checkpoint
-from core.workers import membership
-from core.workers.cluster import Cluster
 from tests.commands import CONFIGS, launch, passed, refused, run
 from tests.trainers.resume_lab import killed_after, manifest_of
 from tests.trainers.test_keeping import there, with_accuracies

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from core.cluster import admission, channel, heartbeat, rendezvous
+from core.cluster.handshake import proof
+from core.cluster.heartbeat import Heartbeat
+from core.cluster.topology import Cluster
 from core.errors import PeerLostError
-from core.workers import channel, guests, heartbeat, rendezvous
-from core.workers.cluster import Cluster
-from core.workers.handshake import proof
-from core.workers.heartbeat import Heartbeat
 from tools.campaign.mutation import mutated
 
 ANSWER_SECONDS = 0.5  # in place of 5, so that the deadline is longer here as well
@@ -74,7 +74,7 @@ def _both(workers: Sequence[str], *, token: str, once: threading.Event | None = 
             raised[index] = error
 
     with contextlib.ExitStack() as stack:
-        for module in (channel, guests, rendezvous, heartbeat):
+        for module in (channel, admission, rendezvous, heartbeat):
             stack.enter_context(mock.patch.object(module, "ANSWER_SECONDS", ANSWER_SECONDS))
         threads = [threading.Thread(target=take_part, args=(index,), daemon=True) for index in (0, 1)]
         for thread in threads:

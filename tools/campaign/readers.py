@@ -88,7 +88,7 @@ def read_sealed_manifest(content: bytes, folder: Path) -> None:
 
 
 def read_message(content: bytes, folder: Path) -> None:
-    from core.workers.channel import Channel
+    from core.cluster.channel import Channel
 
     ours, theirs = socket.socketpair()
     channel = Channel(ours)
@@ -102,7 +102,7 @@ def read_message(content: bytes, folder: Path) -> None:
 
 
 def read_cluster(content: bytes, folder: Path) -> None:
-    from core.workers.cluster import cluster_from_environment
+    from core.cluster.topology import cluster_from_environment
 
     cluster_from_environment({"TF_CONFIG": content.replace(b"\0", b"").decode(errors="surrogateescape")})
 

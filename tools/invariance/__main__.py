@@ -19,7 +19,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 from rich.console import Console
 from rich.table import Table
 
-from core.distribution.virtual import make_virtual_cpus
+from core.distribution.virtual_devices import make_virtual_cpus
 from core.errors import did_you_mean
 from tools.invariance.campaign import COUNTS, FIGURES, MESHES, VARIABLES, Row, measure
 from tools.invariance.subjects import TOYS, config_names, subject

@@ -5,16 +5,16 @@ from typing import TypeVar
 
 import tensorflow as tf
 
+from core.cluster.membership import joined
 from core.distribution.mesh_strategy import MeshStrategy
 from core.engine import Assembly
-from core.engine.shapes import shapes_only
+from core.engine.abstract import shapes_only
 from core.errors import NoRoomError
 from core.estimate import bytes_of
 from core.initializers import announced
 from core.machine import machine_memory
 from core.module import named_variables
 from core.task import Task
-from core.workers.membership import joined
 from trainers.options.sizes import size
 
 T = TypeVar("T")

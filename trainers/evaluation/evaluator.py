@@ -14,7 +14,7 @@ import tensorflow as tf
 from core.arguments import is_size
 from core.data import PerReplica, Source, eval_chunks
 from core.distribution import Exchange, MeshStrategy, exchange_of
-from core.engine.describe import describe_loss
+from core.engine.inspect_phase import describe_loss
 from core.engine.side_effects import paths_by_id
 from core.errors import ConfigurationError, shown
 from core.module import named_variables

@@ -9,7 +9,7 @@ from core.data import PerReplica
 from core.distribution.exchange import Exchange
 from core.distribution.ledger import FIGURES
 from core.distribution.shared_rows import mixing_unlike
-from core.engine.describe import LossSpec
+from core.engine.inspect_phase import LossSpec
 from core.task import Batch, Task
 from core.task.loss import Sums, checked, weighted_sums
 from core.tracing import traced_for_each

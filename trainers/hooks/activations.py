@@ -17,12 +17,12 @@ import tensorflow as tf
 from tensorflow.python.framework import ops
 
 from core.arguments import is_size
+from core.cluster import is_chief
 from core.data import Source
 from core.errors import ConfigurationError, shown
 from core.module import named_modules
 from core.optimizers.paths import matching
 from core.task import Batch, Task
-from core.workers import is_chief
 from trainers.errors.tensorflow import explained
 from trainers.hooks.base import Hook, Run
 

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 import gin
 
+from core.cluster import is_chief
 from core.errors import ConfigurationError, shown
 from core.module import named_variables
 from core.optimizers.paths import matching
-from core.workers import is_chief
 from trainers.hooks.base import Hook, Run
 
 

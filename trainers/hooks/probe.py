@@ -15,11 +15,11 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from core import arguments, losses
+from core.cluster import is_chief
 from core.data import Source, Stream, check_feature
 from core.errors import ConfigurationError
 from core.optimizers import adam
 from core.task import Batch, Task
-from core.workers import is_chief
 from trainers.errors.tensorflow import explained
 from trainers.hooks.base import Hook, Run
 

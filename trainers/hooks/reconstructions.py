@@ -13,9 +13,9 @@ import gin
 import tensorflow as tf
 
 from core.arguments import is_size
+from core.cluster import is_chief
 from core.errors import ConfigurationError, shown
 from core.task import Batch
-from core.workers import is_chief
 from trainers.errors.tensorflow import explained
 from trainers.hooks.base import Hook, Run
 from trainers.hooks.keep import keep_sample

@@ -17,11 +17,11 @@ import gin
 import tensorflow as tf
 
 from core.arguments import is_size
+from core.cluster import is_chief
 from core.errors import ConfigurationError, shown
 from core.random import Rng
 from core.task import Task
 from core.tracing import no_python_values
-from core.workers import is_chief
 from trainers.hooks.base import Hook, Run
 from trainers.hooks.keep import keep_sample
 

@@ -14,12 +14,12 @@ import gin
 import numpy as np
 import tensorflow as tf
 
+from core.cluster import is_chief
 from core.data import Examples
 from core.errors import ConfigurationError, NotFiniteError, shown
 from core.random import Rng
 from core.task import Task
 from core.tracing import no_python_values
-from core.workers import is_chief
 from trainers.hooks.base import Hook, Run
 from trainers.hooks.keep import keep_sample
 

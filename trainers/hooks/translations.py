@@ -13,10 +13,10 @@ import gin
 import tensorflow as tf
 
 from core.arguments import is_size
+from core.cluster import is_chief
 from core.data import Source, check_feature
 from core.errors import ConfigurationError, shown
 from core.task import Batch
-from core.workers import is_chief
 from models.translation.task import checked_translation
 from trainers.errors.tensorflow import explained
 from trainers.hooks.base import Hook, Run

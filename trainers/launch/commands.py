@@ -8,8 +8,8 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 
-from core.workers.handshake import TOKEN
-from core.workers.people import OPEN_PORTS
+from core.cluster.handshake import TOKEN
+from core.cluster.other_users import OPEN_PORTS
 from trainers.launch.network import Network
 from trainers.launch.processes import Command
 

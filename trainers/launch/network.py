@@ -2,7 +2,7 @@
 
 TensorFlow's server asks nobody who they are, so whoever reaches its port owns the worker. On Linux a process may be put
 into a network that holds nothing but loopback: one that no packet from outside enters, and none leaves. Where the
-kernel refuses that, as in containers without rights, each worker has the guards of `core.workers.fence`.
+kernel refuses that, as in containers without rights, each worker has the guards of `core.cluster.port_guard`.
 """
 
 import contextlib
@@ -16,9 +16,9 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
+from core.cluster.other_users import refuse_people
+from core.cluster.port_guard import OWNED, prove_guards
 from core.errors import ConfigurationError
-from core.workers.fence import OWNED, prove_guards
-from core.workers.people import refuse_people
 from trainers.launch.processes import LIBC
 
 CLONE_NEWUSER, CLONE_NEWNET = 0x1000_0000, 0x4000_0000  # linux/sched.h

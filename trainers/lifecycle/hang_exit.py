@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from core.checkpoint import Saves
+from core.cluster import joined
 from core.errors import PeerLostError
-from core.workers import joined
 from trainers.loop.watchdog import Hang, Life, Watchdog
 from trainers.options.deadlines import Limits
 from trainers.process.tensorflow_log import log_name

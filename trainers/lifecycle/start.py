@@ -7,9 +7,9 @@ from typing import Any
 import tensorflow as tf
 
 from core import checkpoint
+from core.cluster import is_chief
+from core.cluster.topology import cluster_from_environment
 from core.errors import ConfigurationError
-from core.workers import is_chief
-from core.workers.cluster import cluster_from_environment
 from trainers.gin_audit.identity import config_hash, difference
 from trainers.lifecycle.record import record_start
 from trainers.loop.input import SOURCE

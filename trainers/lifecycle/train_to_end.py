@@ -2,9 +2,9 @@
 
 import functools
 
+from core.cluster import is_chief, joined, naming_lost_peers
 from core.errors import PeerLostError
 from core.telemetry import Console, JsonLines, StepLines, Telemetry, TensorBoard, Warned, Writer
-from core.workers import is_chief, joined, naming_lost_peers
 from trainers.errors.exit_report import after, exit_code_of, reason_of
 from trainers.lifecycle.first_weights import begin
 from trainers.lifecycle.hang_exit import ending_where_it_hangs

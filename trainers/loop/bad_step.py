@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from core.arguments import listed
 from core.engine import Accumulated, TrainStep, accumulate_gradients, compute
-from core.engine.place import cut, shape_of
+from core.engine.layout import cut, shape_of
 from core.errors import NotFiniteError, TapeloopError
 from core.task import Batch, Compute
 from core.task.loss import means

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from core.cluster import is_chief
 from core.distribution import Agreement
 from core.engine import ALL_WELL, TrainStep
-from core.workers import is_chief
 from trainers.errors.xla import refused_by_xla
 from trainers.loop.kept_choice import KeptChoice
 from trainers.loop.run_state import RunState

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from core.cluster import is_chief, joined
 from core.data import PerReplica, Reader, Reading, Source, SourceReader, Stream, StreamReader
 from core.data.pipeline import rows_of
 from core.data.replicas import per_replica_spec
@@ -16,7 +17,6 @@ from core.engine import TrainStep
 from core.errors import DataError, NoRoomError
 from core.machine import machine_memory
 from core.task import Batch
-from core.workers import is_chief, joined
 from trainers.errors.tensorflow import explained
 from trainers.experiment import Experiment
 from trainers.options.compile import AUTO, XLA

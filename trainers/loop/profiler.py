@@ -8,9 +8,9 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from core.cluster import is_chief
 from core.errors import ConfigurationError, shown
 from core.telemetry import Telemetry
-from core.workers import is_chief
 
 EXTRA = "`pip install -e '.[profile]'` brings it"
 

@@ -13,12 +13,12 @@ import tensorflow as tf
 
 from core import checkpoint
 from core.checkpoint import Best
+from core.cluster import is_chief, joined
 from core.distribution import Agreement, MeshStrategy, make_drift_check
 from core.engine import ALL_WELL, Progress, Skipping
 from core.errors import CheckpointError, ConfigurationError, DriftError, NotFiniteError, shown
 from core.optimizers import Optimizer
 from core.weights import AVERAGES
-from core.workers import is_chief, joined
 from trainers.errors.tensorflow import REMEDY
 from trainers.evaluation.averaged_weights import restore, where_averages_lie
 from trainers.experiment import Experiment

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
+from core.cluster import is_chief
 from core.telemetry import Console, Telemetry
-from core.workers import is_chief
 from trainers.lifecycle.hang_exit import ending_where_it_hangs
 from trainers.runs.evaluations_file import differences, figures_at, keep
 from trainers.session import Session

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 
 from core.checkpoint import Manifest
+from core.cluster import joined
 from core.errors import CheckpointError, ConfigurationError, PeerLostError, PreemptedError
 from core.telemetry import Console, Telemetry, TensorBoard
-from core.workers import joined
 from trainers.lifecycle.hang_exit import ending_where_it_hangs
 from trainers.modes.following import NewCheckpoints, how_it_ended, is_there, what_it_waits_for
 from trainers.runs.evaluations_file import is_kept, keep

@@ -9,10 +9,10 @@ import gin
 from core import checkpoint
 from core.checkpoint.files import file_sha256
 from core.checkpoint.manifest import MANIFEST
+from core.cluster.topology import cluster_from_environment
 from core.disk import remove_unfinished_folders
 from core.errors import ConfigurationError
 from core.task import Task
-from core.workers.cluster import cluster_from_environment
 from trainers.evaluation.averaged_weights import averaged_task, restore
 from trainers.experiment import Experiment
 from trainers.export.asked import asked

@@ -5,12 +5,12 @@ from pathlib import Path
 import tensorflow as tf
 
 from core.arguments import listed
+from core.cluster import is_chief
 from core.distribution import one_device
 from core.engine import TrainStep, assemble
 from core.errors import ConfigurationError
 from core.module import named_modules
 from core.task import Batch
-from core.workers import is_chief
 from trainers.replay.capsule.batch import read_batch
 from trainers.replay.capsule.find import Finding, find_bad
 from trainers.replay.capsule.folder import Capsule, read_capsule

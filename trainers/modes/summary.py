@@ -9,8 +9,8 @@ from rich.table import Table
 
 from core.distribution import MeshStrategy
 from core.engine import Assembly
-from core.engine.shapes import shapes_only
-from core.task.standing import Standing, standings
+from core.engine.abstract import shapes_only
+from core.task.trained import Standing, standings
 from trainers.session import Session
 from trainers.trainer import Trainer
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from core.cluster import is_chief
 from core.disk import write_whole
 from core.errors import ConfigurationError, PreemptedError
-from core.workers import is_chief
 from trainers.options.compile import AUTO, OFF
 from trainers.performance.rehearsal import in_a_scratch_folder
 from trainers.performance.tune.changes import Choice

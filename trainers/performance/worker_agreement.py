@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from core.cluster import joined
 from core.distribution import Agreement
-from core.workers import joined
 
 NUMBERS_A_TEXT = 32  # of 512 bytes
 

@@ -74,7 +74,7 @@ def _leave(ending: list[int]) -> None:
 
 def _is_worker() -> bool:
     """Returns whether this process has met others; asked without importing TensorFlow for it."""
-    workers = sys.modules.get("core.workers")
+    workers = sys.modules.get("core.cluster")
     return workers is not None and workers.joined() is not None
 
 

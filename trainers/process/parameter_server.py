@@ -11,13 +11,13 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
+from core.cluster.handshake import token_from_environment
+from core.cluster.other_users import check_consent
+from core.cluster.port_guard import fence
+from core.cluster.server_process import Duty
+from core.cluster.topology import ServedCluster, cluster_from_environment
 from core.errors import ConfigurationError, PreemptedError
 from core.signals import held_back
-from core.workers.cluster import ServedCluster, cluster_from_environment
-from core.workers.duty import Duty
-from core.workers.fence import fence
-from core.workers.handshake import token_from_environment
-from core.workers.people import check_consent
 from trainers.errors.exit_report import report
 from trainers.errors.packages import check_own_packages, import_packages
 from trainers.process.signals import STOPPING, Preemption

@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 from core import losses
-from core.distribution.doors import exchange_of
 from core.distribution.mesh_guard import refuse_unsafe
+from core.distribution.registry import exchange_of
 from core.errors import ConfigurationError
 from core.layers import Linear
 from core.optimizers import sgd

@@ -7,11 +7,11 @@ import types
 import pytest
 import tensorflow as tf
 
+from core.cluster.topology import Cluster
 from core.distribution import Exchange, mirrored, one_device
 from core.distribution.probe import check_exchange
 from core.distribution.strategies import _multi_worker, copying_between
 from core.errors import ConfigurationError, PeerLostError
-from core.workers.cluster import Cluster
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 4])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from core.engine.run import PhaseRunner
+from core.engine.phase_runner import PhaseRunner
 from core.errors import ConfigurationError
 from core.layers import Linear
 from core.module import Module

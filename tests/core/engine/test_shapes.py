@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from core.engine import TrainStep, assemble
-from core.engine.shapes import shapes_only
+from core.engine.abstract import shapes_only
 from core.errors import ConfigurationError
 from core.layers import Linear
 from core.losses.adversarial import non_saturating

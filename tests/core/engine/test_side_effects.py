@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from core import layers
 from core.engine import TrainStep
-from core.engine.describe import describe_loss
+from core.engine.inspect_phase import describe_loss
 from core.errors import ConfigurationError
 from core.random import Rng
 from core.task import Compute, Loss

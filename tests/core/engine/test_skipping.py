@@ -10,7 +10,7 @@ from chunk_lab import Training
 
 from core import layers
 from core.engine import NOT_FINITE, SPIKE
-from core.engine.spikes import WARM_UP
+from core.engine.policies.recent_norms import WARM_UP
 from core.module import Module
 from core.optimizers import adam, chain, ema, sgd
 from core.task import Compute, Loss, Task, Update

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from core.engine import Progress, TrainStep, assemble, assemble_task, make_chunk
-from core.engine.shapes import shapes_only
+from core.engine.abstract import shapes_only
 from core.estimate import Repeats, on_replicas
 from core.optimizers import adamw, chain, clip_by_global_norm
 from core.random import Rng

@@ -8,7 +8,7 @@ from core.distribution.layouts import Layouts
 from core.distribution.mesh_outputs import lay_out_outputs
 from core.distribution.mesh_plan import OnMesh
 from core.engine import Progress, TrainStep, assemble, make_chunk
-from core.engine.shapes import shapes_only
+from core.engine.abstract import shapes_only
 from core.estimate import Spread, Taken, laid_out
 from core.optimizers import adamw, sgd
 from core.random import Rng

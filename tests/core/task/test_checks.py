@@ -14,7 +14,7 @@ from core.module import Module
 from core.optimizers import sgd
 from core.random import Rng
 from core.task import Compute, Image, Label, Loss, Task, Tokens, Update
-from core.task.standing import standings
+from core.task.trained import standings
 from core.testing import assemble, on_virtual_cpus
 
 ALONE = tf.distribute.OneDeviceStrategy("CPU:0")

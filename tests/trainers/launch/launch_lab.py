@@ -33,7 +33,7 @@ import time
 import gin
 import tensorflow as tf
 
-from core.workers import is_chief, joined
+from core.cluster import is_chief, joined
 from trainers.hooks import Hook
 {outside}
 

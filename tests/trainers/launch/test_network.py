@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
+from core.cluster.addresses import at, local_addresses
 from core.errors import ConfigurationError
-from core.workers.addresses import at, local_addresses
 from tests import ports
 from tests.commands import CHECKOUT, CONFIGS, one_paragraph, python
 from tests.trainers.launch.launch_lab import PATIENCE, gone

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from core.workers.addresses import local_addresses
+from core.cluster.addresses import local_addresses
 from tests import ports
 from tests.commands import CHECKOUT, CONFIGS, environment
 from tests.trainers.launch.test_network import reached

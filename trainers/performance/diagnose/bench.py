@@ -5,6 +5,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 
+from core.cluster import is_chief
 from core.measure import (
     Program,
     Whole,
@@ -15,7 +16,6 @@ from core.measure import (
     turns_program,
 )
 from core.telemetry import JsonLines, Telemetry, TensorBoard
-from core.workers import is_chief
 from trainers.loop.standard_hooks import CheckReplicas, Evaluate, LogMetrics, SaveCheckpoint
 from trainers.performance.diagnose.times import Measured, Times, split
 from trainers.performance.rehearsal import REAL_CHUNKS, REAL_SECONDS, Rehearsal

@@ -9,10 +9,10 @@ from typing import Any
 import tensorflow as tf
 from rich.console import Console
 
+from core.cluster import is_chief, joined
 from core.disk import write_whole
 from core.distribution import mirrored, one_device
 from core.measure import fractions
-from core.workers import is_chief, joined
 from trainers.experiment import Experiment
 from trainers.performance.diagnose.bench import ROUNDS, STRETCHES, Bench
 from trainers.performance.diagnose.picture import picture

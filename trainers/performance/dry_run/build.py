@@ -17,7 +17,7 @@ from core.data.replicas import per_replica_spec
 from core.distribution import MeshPlan, one_device
 from core.distribution.mesh_outputs import lay_out_outputs
 from core.engine import Progress, assemble, assemble_task, check_on_mesh, make_chunk
-from core.engine.shapes import shapes_only
+from core.engine.abstract import shapes_only
 from core.errors import DataError
 from core.estimate import (
     Figures,
@@ -32,7 +32,7 @@ from core.estimate import (
 from core.module import named_modules
 from core.task import Image, Label, Task, Tokens
 from core.task.checks import checked_phases
-from core.task.standing import standings
+from core.task.trained import standings
 from trainers.errors.exit_report import plain
 from trainers.evaluation.evaluator import Evaluator
 from trainers.experiment import Experiment, check_seed, made_by

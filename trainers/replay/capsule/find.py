@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from core.engine import TrainStep, accumulate_gradients, compute
-from core.engine.place import Placed, cut, shape_of
+from core.engine.apply_update import write_update
+from core.engine.layout import Placed, cut, shape_of
 from core.engine.plan import Plan
-from core.engine.write import write_update
 from core.random import Rng
 from core.task import Batch, Compute, Update
 from core.task.loss import GRADIENT_NORM

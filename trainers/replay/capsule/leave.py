@@ -5,9 +5,9 @@ import shlex
 
 from core import checkpoint
 from core.checkpoint.versions import versions
+from core.cluster import is_chief, joined
 from core.distribution import ServedStrategy
 from core.errors import TapeloopError
-from core.workers import is_chief, joined
 from trainers.experiment import Experiment
 from trainers.loop.input import Input
 from trainers.replay.capsule.batch import packed

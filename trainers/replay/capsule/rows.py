@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from core.engine import accumulate_gradients
-from core.engine.describe import untraced
-from core.engine.place import shape_of
+from core.engine.inspect_phase import untraced
+from core.engine.layout import shape_of
 from core.random import Rng
 from core.task import Batch, Update
 from trainers.replay.capsule.trail import functions_run_eagerly, is_finite

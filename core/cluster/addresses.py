@@ -1,0 +1,116 @@
+"""Which addresses this machine has, at which of them a cluster names it, and which of those are private."""
+
+import contextlib
+import ipaddress
+import socket
+import struct
+from collections.abc import Iterator, Sequence
+
+from core.cluster.topology import Cluster
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+_ONE_LINK = ipaddress.ip_network("fe80::/10")
+_PRIVATE = [
+    ipaddress.ip_network(text)
+    for text in (
+        *("127.0.0.0/8", "::1/128"),  # this machine
+        *("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"),  # RFC 1918, RFC 4193
+        *("169.254.0.0/16", str(_ONE_LINK)),  # one link
+        "100.64.0.0/10",  # behind a carrier's translation, RFC 6598
+    )
+]
+
+
+def is_private(address: Address) -> bool:
+    """Tells whether the internet doesn't carry this address. (What is reserved for examples may well be carried.)"""
+    return any(address in network for network in _PRIVATE)
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Splits `host:port`, where the host may be an address of version 6 in brackets."""
+    host, _, port = address.rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def at(address: Address, port: int) -> tuple[socket.AddressFamily, tuple[str, int]]:
+    """Returns the family and the address as sockets take them; a link's number, as in `fe80::1%2`, goes with it."""
+    flags = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+    family, _, _, _, place = socket.getaddrinfo(str(address), port, type=socket.SOCK_STREAM, flags=flags)[0]
+    return family, place  # type: ignore[return-value]
+
+
+def named_here(cluster: Cluster) -> list[Address]:
+    """Returns the addresses of this machine at which the cluster names this worker; none where that isn't known.
+
+    It isn't where a name leads elsewhere, to a gateway perhaps, or only to loopback though others come from elsewhere:
+    many a machine takes its own name for 127.0.1.1.
+    """
+    found = [address for address in resolved(cluster.address) if _is_here(address)]
+    only_loopback = all(address.is_loopback for address in found)
+    return [] if only_loopback and not is_on_loopback(cluster.workers) else found
+
+
+def is_on_loopback(workers: Sequence[str]) -> bool:
+    """Tells whether all of these are named by loopback addresses."""
+    hosts = sorted({f"{worker.rpartition(':')[0]}:0" for worker in workers})
+    # The first that isn't is enough: a large cluster's names may take long to be resolved.
+    return all(all(address.is_loopback for address in found) if (found := resolved(host)) else False for host in hosts)
+
+
+def resolved(worker: str) -> list[Address]:
+    """Returns what the host of `host:port` stands for on this machine."""
+    host, port = host_and_port(worker)
+    found: dict[Address, None] = {}
+    with contextlib.suppress(OSError, UnicodeError):  # not every machine knows its own name
+        for *_, place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            text, link = str(place[0]).partition("%")[0], [int(each) for each in place[3:]]
+            found[ipaddress.ip_address(f"{text}%{link[0]}" if any(link) else text)] = None
+    return list(found)
+
+
+def _is_here(address: Address) -> bool:
+    if address.is_unspecified:  # all of them, so none is known
+        return False
+    with contextlib.suppress(OSError):
+        family, place = at(address, 0)
+        with socket.socket(family) as trial:
+            trial.bind(place)
+            return True
+    return False
+
+
+def local_addresses() -> list[Address]:
+    """Asks the kernel for every address of this machine; raises `OSError` where that isn't Linux."""
+    if not hasattr(socket, "AF_NETLINK"):
+        raise OSError("the system has no netlink to ask for this machine's addresses")
+    found: list[Address] = []
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as kernel:
+        kernel.send(struct.pack("=IHHIIBBBBI", 24, _GET_ADDRESSES, _REQUEST | _DUMP, 1, 0, 0, 0, 0, 0, 0))
+        while True:
+            for kind, content in _parts(kernel.recv(1 << 16), "=IH10x"):
+                if kind == _DONE:
+                    return found
+                if kind == _ERROR:
+                    raise OSError(
+                        -struct.unpack_from("=i", content)[0], "the kernel doesn't tell this machine's addresses"
+                    )
+                (link,) = struct.unpack_from("=I", content, 4)
+                told = dict(_parts(content[8:], "=HH"))
+                # Where the two differ, `_ADDRESS` is the other end's.
+                address = ipaddress.ip_address(told.get(_LOCAL, told[_ADDRESS]))
+                found.append(ipaddress.ip_address(f"{address}%{link}") if address in _ONE_LINK else address)
+
+
+_GET_ADDRESSES, _DONE, _ERROR = 22, 3, 2  # kinds of messages (linux/rtnetlink.h, linux/netlink.h)
+_REQUEST, _DUMP = 0x1, 0x300
+_ADDRESS, _LOCAL = 1, 2  # attributes (linux/if_addr.h)
+
+
+def _parts(content: bytes, head: str) -> Iterator[tuple[int, bytes]]:
+    """Yields kind and content of each part of a netlink message, which begins with its length and kind."""
+    size = struct.calcsize(head)
+    while len(content) >= size:
+        length, kind = struct.unpack_from(head, content)
+        yield kind, content[size:length]
+        content = content[(length + 3) & ~3 :]

@@ -1,0 +1,152 @@
+"""This process as one of several that train together. A process joins one cluster in its life."""
+
+import contextlib
+import faulthandler
+import hashlib
+import os
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from core.cluster.addresses import is_on_loopback
+from core.cluster.handshake import TOKEN, token_from_environment
+from core.cluster.heartbeat import Heartbeat
+from core.cluster.other_users import check_consent
+from core.cluster.topology import Cluster, ServedCluster, cluster_from_environment
+from core.errors import ConfigurationError, PeerLostError
+
+REPORT_SECONDS = 15.0  # that TensorFlow has to report a lost peer by itself
+
+
+class Watch(Protocol):
+    """What knows of the others whether they are there."""
+
+    def watch(self, *, timeout: float, on_lost: Callable[[str], None]) -> None: ...
+    def wait_for_word(self, seconds: float) -> str | None: ...
+    def leave(self, reason: str | None = None) -> None: ...
+
+
+class Membership:
+    """Says who this process is among its peers, and ends it when one of them is lost."""
+
+    def __init__(self, cluster: Cluster, heartbeat: Watch):
+        self.cluster, self.heartbeat = cluster, heartbeat
+        self.last_words: Callable[[str], None] = lambda reason: None  # called before the process is ended from outside
+        self.guards: Sequence[socket.socket] = ()  # closed with the process
+        self._ended = threading.Event()
+
+    def watch(self, *, timeout: float) -> None:
+        """Lets a peer that is silent for `timeout` seconds end this process too, from now on."""
+        self.timeout = timeout
+        self.heartbeat.watch(timeout=timeout, on_lost=self._on_lost)
+
+    def show(self, doing: Callable[[], str]) -> None:
+        """Lets the others know, from now on, what this process is `doing`."""
+        if isinstance(self.heartbeat, Heartbeat):  # by parameter servers nobody waits for another one's step
+            self.heartbeat.doing = doing
+
+    def elsewhere(self, doing: str) -> dict[str, str]:
+        """Returns, by their names, what those of the others do that do something else."""
+        return self.heartbeat.elsewhere(doing) if isinstance(self.heartbeat, Heartbeat) else {}
+
+    def leave(self, reason: str | None = None) -> None:
+        """Says goodbye, with the reason where it isn't that the work is done."""
+        self._ended.set()
+        self.heartbeat.leave(reason)
+
+    def _on_lost(self, sentence: str) -> None:
+        """Ends the process, in the watching thread: a collective whose other end is gone may hang, deaf to signals."""
+        if self._ended.wait(REPORT_SECONDS):
+            return
+        error = PeerLostError(f"{sentence}. {RESTART}")
+        faulthandler.dump_traceback(all_threads=True)
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        self.last_words(str(error))
+        os._exit(error.exit_code)
+
+
+RESTART = (
+    "All workers have to start again, and go on from the last checkpoint (`python -m trainers.launch --max_restarts=N` "
+    "does that)."
+)
+_joined: Membership | None = None
+_facts: dict[str, str] = {}
+
+
+def joined() -> Membership | None:
+    """Returns this process's membership, if it belongs to a cluster."""
+    return _joined
+
+
+def is_chief() -> bool:
+    """Tells whether this process is the one that writes: checkpoints, figures, results."""
+    return _joined is None or _joined.cluster.is_chief
+
+
+def must_agree(**facts: str) -> None:
+    """Adds facts that the workers compare when they meet, beside their configuration and packages."""
+    _facts.update(facts)
+
+
+def join(*, deadline: float) -> Membership:
+    """Meets the other workers, who must have the same configuration."""
+    import gin  # here, as who only launches workers needs neither it nor TensorFlow, which the other brings
+
+    from core.checkpoint.versions import versions
+
+    cluster = cluster_from_environment()
+    if cluster is None:
+        raise ConfigurationError(
+            "`multi_worker` finds no cluster: `TF_CONFIG` isn't set, and this is no Slurm step of several tasks. Start "
+            "a local cluster with `python -m trainers.launch --workers=2 -- ...`, or use `mirrored` in one process."
+        )
+    if isinstance(cluster, ServedCluster):
+        raise ConfigurationError(
+            "`multi_worker` has no parameter servers: leave `ps` out of `TF_CONFIG.cluster`, or train by them with "
+            "`--gin_file=configs/runtime/parameter_server.gin`."
+        )
+    about = {"configuration": hashlib.sha256(gin.config_str().encode()).hexdigest()[:16], **versions(), **_facts}
+    return become(cluster, lambda token: Heartbeat.meet(cluster, about=about, deadline=deadline, token=token))
+
+
+def become(cluster: Cluster, meet: Callable[[str], Watch]) -> Membership:
+    """Makes this process one of a cluster, once it has met the others, with the run's token."""
+    global _joined
+    if _joined is not None:
+        raise ConfigurationError("this process belongs to a cluster already: make one strategy only.")
+    check_consent()
+    token = token_from_environment()
+    if not token and len(cluster.workers) > 1 and cluster.is_chief and not is_on_loopback(cluster.workers):
+        print(
+            f"Warning: `{TOKEN}` isn't set: anyone who reaches {cluster.address} can come to the workers' meeting, and "
+            "end it. Give all workers the same secret in it.",
+            flush=True,
+        )
+    _joined = Membership(cluster, meet(token))
+    return _joined
+
+
+@contextlib.contextmanager
+def naming_lost_peers() -> Iterator[None]:
+    """Turns an error of TensorFlow's that comes of a lost peer into one that names it."""
+    import tensorflow as tf
+
+    try:
+        yield
+    except (
+        tf.errors.UnavailableError,
+        tf.errors.AbortedError,
+        tf.errors.DeadlineExceededError,
+        tf.errors.CancelledError,
+        tf.errors.InternalError,
+        tf.errors.FailedPreconditionError,
+    ) as error:
+        if _joined is None or len(_joined.cluster.workers) == 1:
+            raise
+        found = _joined.heartbeat.wait_for_word(_joined.timeout + REPORT_SECONDS / 3)
+        if found is None and isinstance(error, tf.errors.InternalError | tf.errors.FailedPreconditionError):
+            raise  # all are there: it is this worker's own
+        said = found or f"the workers lost each other ({str(error).splitlines()[0]})"
+        raise PeerLostError(f"{said}. {RESTART}") from error

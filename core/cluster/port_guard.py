@@ -1,0 +1,138 @@
+"""A worker's port is open only where the cluster names it.
+
+TensorFlow's server asks nobody who they are: whoever reaches its port runs what they like as the user of this process.
+And it listens at all addresses of the machine, whatever `TF_CONFIG` says. But the kernel gives a connection to whoever
+listens at just its address, before those who listen at all. So for every other address a guard listens there first, to
+which no packet comes through. That needs no rights, only that TensorFlow shares its port with sockets of its own user.
+"""
+
+import contextlib
+import ctypes
+import errno
+import ipaddress
+import os
+import select
+import socket
+import struct
+from collections.abc import Iterable, Sequence
+
+from core.cluster.addresses import Address, at, host_and_port, is_private, local_addresses, named_here
+from core.cluster.topology import Cluster
+from core.errors import ConfigurationError
+
+OWNED = "whoever reaches one owns its worker, as TensorFlow asks nobody who they are"
+PROOF_SECONDS = 0.1  # a connection within the machine takes microseconds, if it comes about
+
+_IP_FREEBIND = 15  # linux/in.h: an address that is just coming up or going is no error
+_SO_ATTACH_FILTER = 26  # asm-generic/socket.h
+
+
+def fence(cluster: Cluster) -> list[socket.socket]:
+    """Closes this worker's port at all addresses at which the cluster doesn't name it, before TensorFlow opens it.
+
+    Returns the guards, which hold while they are open. Where no address is known nothing is closed. Warns where the
+    port is left open to more than `TF_CONFIG` says, or to the internet.
+    """
+    _, port = host_and_port(cluster.address)
+    named, guards, why = named_here(cluster), [], ""
+    try:
+        here = local_addresses()
+        if named:
+            loopback = any(address.is_loopback for address in named)
+            others = [x for x in here if x not in named and not (loopback and x.is_loopback)]
+            if others:
+                prove_guards()
+                _refuse_taken(port, cluster)
+                guards = guarded(port, others)
+                os.environ["TF_GRPC_REUSE_PORT"] = "1"
+    except OSError as error:
+        here, named, why = [], [], f" ({error.strerror or error})"
+    if why:
+        _warn(f"this worker's port, {port}, is open at all addresses of this machine{why}, and {OWNED}")
+    elif public := [str(address) for address in named or here if not is_private(address)]:
+        _warn(f"this worker's port, {port}, is open at {', '.join(public)}, which isn't private, and {OWNED}")
+    return guards
+
+
+def _warn(what: str) -> None:
+    print(f"Warning: {what}: let only the workers' machines reach it (see docs/many-machines.md).", flush=True)
+
+
+def guarded(port: int, addresses: Iterable[Address]) -> list[socket.socket]:
+    """Returns sockets that keep every connection to these addresses from who listens at all, until they are closed."""
+    with contextlib.ExitStack() as stack:
+        guards = []
+        for address in addresses:
+            family, place = at(address, port)
+            guard = stack.enter_context(_sharing(family))
+            guard.setsockopt(socket.IPPROTO_IP, _IP_FREEBIND, 1)
+            guard.bind(place)
+            _let_nothing_through(guard)
+            guard.listen(0)
+            guards.append(guard)
+        stack.pop_all()
+        return guards
+
+
+def prove_guards() -> None:
+    """Tries whether who listens everywhere is reached at 127.0.0.1, but not where a guard is; else raises `OSError`."""
+    everywhere = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(_sharing(everywhere, both=True))
+        listener.bind(("", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        loopback, *others = map(ipaddress.ip_address, ("127.0.0.1", "127.0.0.2"))
+        others += [address for address in local_addresses() if not address.is_loopback]
+        for guard in guarded(port, others):
+            stack.enter_context(guard)
+        if not _is_reached([loopback], port):
+            raise OSError("the system lets nobody share a port")
+        if _is_reached(others, port):
+            raise OSError("the system lets connections pass by a guard")
+
+
+def _is_reached(addresses: Sequence[Address], port: int) -> bool:
+    """Tells whether a connection to any of these comes about."""
+    with contextlib.ExitStack() as stack:
+        knocks, answered = {}, select.poll()
+        for address in addresses:
+            family, place = at(address, port)
+            knock = stack.enter_context(socket.socket(family))
+            knock.setblocking(False)
+            knock.connect_ex(place)
+            answered.register(knock, select.POLLOUT)
+            knocks[knock.fileno()] = knock
+        found = [knocks[number] for number, _ in answered.poll(1000.0 * PROOF_SECONDS)]
+        return any(knock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0 for knock in found)
+
+
+def _refuse_taken(port: int, cluster: Cluster) -> None:
+    """Refuses a port that another process listens at: as ports are shared from here on, nothing else would find out."""
+    dual = socket.has_dualstack_ipv6()
+    try:
+        with socket.create_server(("", port), family=socket.AF_INET6 if dual else socket.AF_INET, dualstack_ipv6=dual):
+            pass
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        raise ConfigurationError(
+            f"{cluster.name(cluster.index)} can't listen at port {port}: another process has it. End that, or choose "
+            "another port in `TF_CONFIG.cluster`."
+        ) from None
+
+
+def _sharing(family: socket.AddressFamily, *, both: bool = False) -> socket.socket:
+    """Returns a socket whose port other sockets of this user may have as well."""
+    made = socket.socket(family)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    if family == socket.AF_INET6:
+        made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not both)
+    return made
+
+
+def _let_nothing_through(guard: socket.socket) -> None:
+    """Drops each packet that comes: else connections would be made, to wait for an answer that never comes."""
+    program = ctypes.create_string_buffer(struct.pack("=HBBI", 0x06, 0, 0, 0), 8)  # "return 0": keep no byte of it
+    guard.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("@HP", 1, ctypes.addressof(program)))

@@ -1,0 +1,116 @@
+"""What a process does that serves a chief: it awaits it, says when its server is up, and stays until it is dismissed.
+
+TensorFlow's server notices neither that its chief has finished nor that it was killed. So the chief comes to the port
+of each server before that opens it, and the connection stays: over it the chief says when all is over, and its end
+says the same.
+"""
+
+import contextlib
+import errno
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from core.cluster.admission import STRANGERS, Guests
+from core.cluster.channel import ANSWER_SECONDS, POLL_SECONDS, Channel
+from core.cluster.heartbeat_link import SILENT_SECONDS, LineLostError, heard
+from core.cluster.port_check import opened
+from core.cluster.topology import ServedCluster
+from core.errors import ConfigurationError, PeerLostError
+
+AGAIN = (
+    "Start all processes again: they go on from the last checkpoint (`python -m trainers.launch --max_restarts=N` does "
+    "that)."
+)
+
+
+class Duty:
+    """Holds the connection to the chief of one who serves it."""
+
+    def __init__(self, cluster: ServedCluster, channel: Channel):
+        self._cluster, self._channel = cluster, channel
+
+    @classmethod
+    def awaited(cls, cluster: ServedCluster, *, about: Mapping[str, str], deadline: float, token: str = "") -> "Duty":
+        """Waits at most `deadline` seconds for the chief, who must know the token, and agree in cluster and `about`."""
+        own = {"workers": list(cluster.workers), "about": dict(about)}
+        until = time.monotonic() + deadline
+        with contextlib.closing(Guests(_listening(cluster), own, token)) as guests:
+            while not guests.hellos:
+                if time.monotonic() > until:
+                    away = f" ({guests.turned_away} who came knew another token, or none)" if guests.turned_away else ""
+                    raise PeerLostError(f"{cluster.name(0)} didn't come within {deadline:g} s{away}. {AGAIN}")
+                guests.look()
+                time.sleep(POLL_SECONDS)
+            channel, chiefs = guests.hellos.popitem()  # it stays open
+        if differs := _difference(cluster, own, chiefs):
+            channel.send({"refused": differs, "code": ConfigurationError.exit_code})
+            raise ConfigurationError(differs)
+        return cls(cluster, channel)
+
+    def begin(self) -> None:
+        """Tells the chief that the server is up."""
+        self._channel.send({"go": True})
+
+    def stay(self, *, told_to_stop: Callable[[], bool], timeout: float = SILENT_SECONDS) -> bool:
+        """Returns once the chief dismisses this process: true where all is over, false where it was to stop before.
+
+        Who is told to stop asks the chief first, so that it isn't amid a step. Raises `PeerLostError` where
+        the chief itself is gone, or silent for `timeout` seconds.
+        """
+        asked = False
+        try:
+            for message in heard(self._channel, patience=lambda: timeout):
+                if "leave" in message:
+                    return False
+                if "bye" in message:
+                    self._linger()
+                    return True
+                if told_to_stop() and not asked:
+                    asked = True
+                    self._channel.send({"leaving": True})
+        except LineLostError as error:
+            raise PeerLostError(f"{self._cluster.name(0)} {error}. {AGAIN}") from None
+        raise AssertionError("a line ends by an error")
+
+    def _linger(self) -> None:
+        """Waits a moment for the end of the chief's process, which still lets go of what it has here."""
+        self._channel.shutdown_write()
+        until = time.monotonic() + ANSWER_SECONDS
+        while not self._channel.closed and time.monotonic() < until:
+            self._channel.wait(POLL_SECONDS)
+            for _ in self._channel.messages():
+                pass
+
+    def close(self) -> None:
+        """Closes the connection, which the end of the process does as well: then the chief knows that it is gone."""
+        self._channel.close()
+
+
+def _listening(cluster: ServedCluster) -> list[Any]:
+    try:
+        return opened(cluster, backlog=STRANGERS)
+    except OSError as error:
+        who = "another process has this port. End it" if error.errno == errno.EADDRINUSE else "see why"
+        raise ConfigurationError(
+            f"{cluster.name(cluster.index)} can't listen ({os.strerror(error.errno or 0)}): {who}, or choose another "
+            "port in `TF_CONFIG.cluster`."
+        ) from None
+
+
+def _difference(cluster: ServedCluster, own: Mapping[str, Any], chiefs: Mapping[str, Any]) -> str:
+    """Returns why the chief's run can't be this process's; empty where it can."""
+    me = cluster.name(cluster.index)
+    if chiefs["workers"] != own["workers"]:
+        return (
+            f"{me} was given the cluster {own['workers']}, the chief {chiefs['workers']}: give all processes the same "
+            "`TF_CONFIG.cluster`."
+        )
+    differing = [
+        f"`{key}` is {own['about'].get(key, 'not given')} for {me} and {chiefs['about'].get(key, 'not given')} for the "
+        "chief"
+        for key in sorted({*own["about"], *chiefs["about"]})
+        if own["about"].get(key) != chiefs["about"].get(key)
+    ]
+    return f"{'; '.join(differing)}: install the same packages for all processes." if differing else ""

@@ -1,0 +1,276 @@
+"""Finds what a step function reads and makes, by tracing it once, before the first step.
+
+Here a mistake becomes an error that names the phase: a scalar loss, shapes that don't match, a variable made then.
+"""
+
+import contextlib
+import contextvars
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from core.engine.dataflow import Ancestry, ancestries
+from core.engine.draws import draws_twice, folds_for_nothing
+from core.engine.hints import Python, detours, fixed_draws, squashed_twice
+from core.engine.side_effects import python_calls, refuse_side_effects
+from core.errors import ConfigurationError
+from core.layers.dropout import noticing_calls
+from core.random import Moment, Rng, noticing_draws
+from core.rows import sharing_rows
+from core.task.guards import no_new_variables, no_rng_in_evaluation, no_synchronisation
+from core.task.inputs import Inputs
+from core.task.loss import EVALUATE, GRADIENT_NORM, Batch, Loss, checked, subject, weighted_sums
+from core.task.statistics import Averages, noticing_averages, summing_over_replicas
+from core.tracing import no_python_values
+
+Specs = Mapping[str, tf.TensorSpec]
+_CONVOLUTION = re.compile("Conv[23]D|DepthwiseConv2d")
+
+
+class Access(NamedTuple):
+    """What a step function was seen to touch."""
+
+    reads: frozenset[str]  # of its batch
+    shapes_only: frozenset[str]  # of those, what it looked at for nothing but its shape
+    variables: tuple[tf.Variable, ...]  # the trainable ones
+    mixes: bool  # whether it gathered the rows of all replicas, or a layer of it summed over them
+    progress: bool  # whether it asks how much of the run is done
+    averages: Mapping[Any, Averages]  # by reference, with the layers that normalised by the batch
+    ancestries: Mapping[str, Ancestry]  # what each output hangs on
+    keeps: frozenset[Any] = frozenset()  # references of the variables whose next values a history returns
+    convolves: bool = False
+    loops: bool = False  # whether it convolves in a loop of its own
+    python: tuple[str, ...] = ()  # what is to be known of its calls of Python
+    draws: tuple[str, ...] = ()  # and of its random numbers
+    without_rng: tuple[Any, ...] = ()  # layers that drop values, and were handed no `rng` at all
+
+
+@dataclasses.dataclass(frozen=True)
+class LossSpec:
+    """The structure of one phase's `Loss`."""
+
+    sums: Any  # a nest of specs
+    weighted: bool
+    outputs: Specs
+    statistics: Any  # a nest of specs
+    moves: frozenset[Any]  # references of the averages that these are for
+    access: Access
+
+    @property
+    def sums_of_update(self) -> Any:
+        """Returns the sums with what training adds to them, as specs."""
+        return {**self.sums, GRADIENT_NORM: tf.TensorSpec([])}
+
+    def zero_sums(self) -> dict[str, Any]:
+        """Returns sums to add to."""
+        return dict(zeros(self.sums))
+
+
+def describe_loss(
+    loss: Callable[[Batch, Rng], Loss],
+    batch: Specs,
+    name: str,
+    elsewhere: Mapping[str, str] = {},
+    *,
+    mixes_rows: bool = True,
+    replicas: int = 1,
+    held: Mapping[int, str] | None = None,
+) -> LossSpec:
+    """Returns the structure of `loss(batch, rng)` for batches `[rows, ...]` of the given specs.
+
+    `elsewhere` says of values that exist why the phase can't read them. Unless it `mixes_rows`, it may neither gather
+    the rows of the `replicas` that share a batch nor have a layer that sums over them. Given the paths of the
+    variables that are `held`, by their ids, it may read no others, and have no side effects.
+    """
+    rows = next(iter(batch.values())).shape[0]
+
+    weighted, moves = False, set[Any]()
+
+    def traced(b: Batch, rng: Rng) -> Any:
+        nonlocal weighted
+        result = checked(loss(b, rng), name, rows)
+        weighted = result.weight is not None
+        statistics = result.statistics.sums if result.statistics else {}
+        moves.update(result.statistics.averages() if result.statistics else ())
+        return dict(result.outputs), weighted_sums(result)[1], statistics
+
+    python = Python(loss)
+    (outputs, sums, statistics), access = _trace(traced, batch, name, elsewhere, mixes_rows, replicas, held, python)
+    outputs = _by_row(_specs(outputs), rows, name)
+    return LossSpec(_specs(sums), weighted, outputs, _specs(statistics), frozenset(moves), access)
+
+
+def describe_outputs(
+    fn: Callable[[Batch, Rng], Any],
+    batch: Specs,
+    name: str,
+    elsewhere: Mapping[str, str] = {},
+    *,
+    mixes_rows: bool = True,
+    replicas: int = 1,
+    history: bool = False,
+    held: Mapping[int, str] | None = None,
+) -> tuple[Specs, Access]:
+    """Returns the specs of what `fn(batch, rng)` makes, and its accesses; arguments as in `describe_loss`."""
+    rows = next(iter(batch.values())).shape[0]
+
+    keeps = set[Any]()
+
+    def traced(b: Batch, rng: Rng) -> Any:
+        made, kept = fn(b, rng) if history else (fn(b, rng), {})
+        keeps.update(kept)
+        return dict(made), list(kept.values())  # what is only kept is read as well
+
+    (outputs, _), access = _trace(traced, batch, name, elsewhere, mixes_rows, replicas, held, Python(fn))
+    return _by_row(_specs(outputs), rows, name), access._replace(keeps=frozenset(keeps))
+
+
+def _by_row(outputs: Specs, rows: int | None, name: str) -> Specs:
+    for key, spec in outputs.items():
+        if rows is not None and (spec.shape.rank == 0 or spec.shape[0] != rows):
+            raise ConfigurationError(
+                f"phase `{name}` makes `{key}` of shape {spec.shape} from {rows} rows; what later phases read has one "
+                "row for each of the batch: `[rows, ...]`. Report a figure as a metric of a `Loss` instead."
+            )
+    return outputs
+
+
+def microbatch_specs(values: Batch) -> Specs:
+    """Returns what a step function sees of `values` [microbatches, rows, ...], as specs."""
+    return {key: tf.TensorSpec(x.shape[1:], x.dtype) for key, x in values.items()}
+
+
+def zeros(specs: Any) -> Any:
+    """Returns zeros in the structure of a nest of specs."""
+    return tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), specs)
+
+
+def _specs(nest: Any) -> Any:
+    return tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), nest)
+
+
+def _trace(
+    fn: Callable[[Batch, Rng], Any],  # returns its outputs first
+    batch: Specs,
+    name: str,
+    elsewhere: Mapping[str, str],
+    mixes_rows: bool,
+    replicas: int,
+    held: Mapping[int, str] | None,
+    before: Python,
+) -> tuple[Any, Access]:
+    seed, read, variables = Rng.from_seed(0), set[str](), list[tf.Variable]()
+    unused, asks_progress, convolves, loops, seen = set[str](), False, False, False, _Mixing(replicas)
+    python, draws = list[str](), list[str]()
+
+    def noticed(b: Batch, step: tf.Tensor, progress: tf.Tensor) -> Any:
+        rng = seed._replace(moment=Moment(step, progress=progress))
+        with tf.GradientTape() as tape:
+            result = fn(Inputs(b, name, elsewhere, read), rng)
+        variables.extend(tape.watched_variables())
+        return result
+
+    alone = seen.noted() if mixes_rows else no_synchronisation(name)
+    without_rng = no_rng_in_evaluation() if name == EVALUATE else contextlib.nullcontext()
+    with no_new_variables(name), alone, noticing_averages() as averages, without_rng, noticing_calls() as calls:
+        if _untraced.get():
+            shapes = {key: [1 if size is None else size for size in spec.shape] for key, spec in batch.items()}
+            values = {key: tf.zeros(shapes[key], spec.dtype) for key, spec in batch.items()}
+            result = noticed(values, tf.constant(0, tf.int64), tf.constant(0.0))
+            everything = Ancestry(frozenset(read), tuple(variables))  # there is no graph to follow
+            found = dict.fromkeys(result[0], everything)
+        else:
+            moment = (tf.TensorSpec([], tf.int64), tf.TensorSpec([]))
+            with no_python_values(subject(name)), noticing_draws() as drawn:
+                function = tf.function(noticed, autograph=False).get_concrete_function(dict(batch), *moment)
+            result = function.structured_outputs
+            found = ancestries(function, result[0], sorted(batch), variables)
+            used = [bool(tensor.consumers()) for tensor in function.inputs]  # the variables come last
+            unused = {key for key, is_used in zip(sorted(batch), used, strict=False) if not is_used}
+            asks_progress = used[len(batch) + 1]
+            convolves, loops = _convolutions(function)
+            if held is not None:
+                who = subject(name)
+                refuse_side_effects(function, who, held, evaluates=name == EVALUATE)
+                python += python_calls(function.graph.get_operations(), who)
+                draws += [*draws_twice(drawn, who, __file__), *folds_for_nothing(drawn, who)]
+                if name != EVALUATE:
+                    operations, sums = function.graph.get_operations(), function.structured_outputs[1]
+                    draws += fixed_draws(drawn, seed.seed, who)
+                    python += [*squashed_twice(operations, who), *before.changed(who)]
+                    python += detours(operations, sums["loss"], batch, who) if isinstance(sums, dict) else ()
+    unread = frozenset(read & unused)
+    access = Access(
+        frozenset(read),
+        unread,
+        tuple(variables),
+        seen.mixes,
+        asks_progress,
+        averages,
+        found,
+        convolves=convolves,
+        loops=loops,
+        python=tuple(python),
+        draws=tuple(draws),
+        without_rng=tuple(layer for layer, handed in calls.items() if not any(handed)),
+    )
+    return result, access
+
+
+def _convolutions(function: Any) -> tuple[bool, bool]:
+    """Says whether a traced function, or one that it calls, holds a convolution, and whether a loop of it does."""
+    graph = function.graph.as_graph_def()
+    library = {called.signature.name: called.node_def for called in graph.library.function}
+    everywhere = [graph.node, *library.values()]
+    bodies = {node.attr["body"].func.name for nodes in everywhere for node in nodes if "body" in node.attr}
+    within, found = list(bodies), set[str]()
+    while within:
+        if (name := within.pop()) in library and name not in found:
+            found.add(name)
+            within += [named for node in library[name] for named in _called(node)]
+    convolving = [any(_CONVOLUTION.match(node.op) for node in nodes) for nodes in everywhere]
+    return any(convolving), any(_CONVOLUTION.match(node.op) for name in found for node in library[name])
+
+
+def _called(node: Any) -> list[str]:
+    """Lists the functions that a node may call."""
+    return [node.op, *(value.func.name for value in node.attr.values())]
+
+
+class _Mixing:
+    """Stands in for the other replicas, as if they held the same rows, and notes whether they were asked for any."""
+
+    def __init__(self, replicas: int):
+        self.replicas, self.mixes = replicas, False
+
+    @contextlib.contextmanager
+    def noted(self) -> Iterator[None]:
+        with summing_over_replicas(self._sum), sharing_rows(self):
+            yield
+
+    def all(self, x: tf.Tensor) -> tf.Tensor:
+        self.mixes = True
+        return tf.concat([x] * self.replicas, axis=0)
+
+    def own(self, x: tf.Tensor) -> tf.Tensor:
+        return tf.split(x, self.replicas)[0] if x.shape[0] is not None else x[: tf.shape(x)[0] // self.replicas]
+
+    def _sum(self, sums: Any) -> Any:
+        self.mixes = True
+        return sums
+
+
+_untraced: contextvars.ContextVar[bool] = contextvars.ContextVar("untraced", default=False)
+
+
+@contextlib.contextmanager
+def untraced() -> Iterator[None]:
+    """Describes step functions, within it, by running them eagerly, once, on zeros: for debugging."""
+    token = _untraced.set(True)
+    try:
+        yield
+    finally:
+        _untraced.reset(token)

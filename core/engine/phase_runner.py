@@ -1,0 +1,299 @@
+"""Runs one phase: its sweep where the phase runs, its gradients on to the variables, its update where these are."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from core.distribution.exchange import Exchange, replica_here
+from core.distribution.ledger import FIGURES
+from core.engine.apply_update import reduce_over_replicas, write_update
+from core.engine.assembly import Assembly
+from core.engine.layout import Placed, cut, moved
+from core.engine.plan import Plan, is_shape_only
+from core.engine.sweep import Accumulated, Additive, Asked, Rows, Sweep
+from core.errors import ConfigurationError
+from core.module import named_variables
+from core.random import Moment, Rng
+from core.task import Batch, Compute, Phase, Update
+from core.task.guards import refuse_missing_gradients
+from core.task.statistics import Statistics
+
+# From gradients of a `Compute`'s outputs, where it ran, to those of the variables that the update trains, there too.
+Pullback = Callable[[Plan, Mapping[str, Any]], Any]
+
+
+class PhaseRunner:
+    """What the phases of one step have in common, and how each kind is run."""
+
+    def __init__(
+        self,
+        plans: Sequence[Plan],
+        assembly: Assembly,
+        exchange: Exchange,
+        *,
+        rng: Rng,
+        steps: int | None,
+        microbatches: int,
+    ):
+        self.optimizers, self.one_device_ids = assembly.optimizers, assembly.one_device_ids
+        self.exchange, self.rng, self.steps = exchange, rng, steps
+        self.microbatches = microbatches
+        self.compiled: Collection[str] = ()  # updates of which each compiles its arithmetic by itself
+        self.loops_apart: Collection[str] = ()  # phases whose microbatches are no loop of XLA's
+        self._pullbacks: dict[str, Pullback] = {}  # through forward passes of this trace that were kept
+        self._arrived: dict[str, Any] = {}  # values that were moved already, where they weren't made
+        self._limits: Mapping[str, tf.Tensor] | None = None  # of the norms of gradients, where updates wait for these
+        self._gone_through = {plan.through.name for plan in plans if plan.through}
+
+    def begin(self, limits: Mapping[str, tf.Tensor] | None) -> None:
+        """Forgets what belongs to an earlier trace."""
+        self._limits = limits
+        self._pullbacks.clear()
+        self._arrived.clear()
+
+    def run(self, plan: Plan, placed: Mapping[str, Placed], index: tf.Tensor, healthy: tf.Tensor) -> Any:
+        """Returns whether all is well, the reduced sums, and the outputs where the phase runs."""
+        values = self._inputs_of(plan, placed)
+        if isinstance(plan.phase, Update):
+            if plan.through is None:
+                return self._update(plan, values, index, healthy)
+            return self._update_through(plan, plan.through, values, placed, index, healthy)
+        if plan.phase.state is None:
+            return healthy, {}, self._compute(plan, values, index)
+        return healthy, {}, self._history(plan, plan.phase, values, index, healthy)
+
+    def skipped_outputs(self, plan: Plan) -> Any:
+        """Returns the outputs of a phase that isn't due, in the structure of one that is."""
+
+        def empty() -> Any:
+            n, specs = plan.microbatches, plan.outputs.items()
+            return cut({key: tf.zeros([n, *spec.shape], spec.dtype) for key, spec in specs}, self.microbatches)
+
+        return self._run_at(plan, empty)
+
+    # --- the kinds of phases -----------------------------------------------------------------------------------------
+
+    def _update(self, plan: Plan, values: Batch, index: tf.Tensor, healthy: tf.Tensor) -> Any:
+        asked = Asked(plan.name, self.optimizers[plan.name].parameters)
+        added, rows, layers = self._sweep(plan, values, index, asked)
+
+        def write(gradients: Mapping[str, Any], added: Additive, healthy: tf.Tensor) -> Any:
+            found = Accumulated(added._replace(gradients=gradients), not plan.weighted, layers)
+            if plan.replicated:
+                found = reduce_over_replicas(found, self.exchange, plan.name)
+            return self._written(plan, found, healthy)
+
+        gradients, others = added.gradients, added._replace(gradients={})
+        written = self._run_at_variables(plan, write, gradients, others, healthy, replicated=plan.replicated)
+        return *written, rows.outputs
+
+    def _update_through(
+        self,
+        plan: Plan,
+        source: Plan,
+        values: Batch,
+        placed: Mapping[str, Placed],
+        index: tf.Tensor,
+        healthy: tf.Tensor,
+    ) -> Any:
+        """Trains by a loss what makes its inputs: the gradients of these go back through the `Compute` where it ran."""
+        # Only weights have to be known before the gradients are sent on: else the figures travel with these.
+        together = plan.replicated and source.replicated and not plan.weighted
+
+        def of_the_mean(added: Additive, cotangents: Batch) -> tuple[Additive, Batch]:
+            if plan.replicated and not together:
+                added = self.exchange.sum(added, phase=plan.name, what=FIGURES)
+            if plan.weighted:
+                scale = tf.math.divide_no_nan(1.0, added.sums["weight"])
+                cotangents = {key: x * tf.cast(scale, x.dtype) for key, x in cotangents.items()}
+            return added, cotangents
+
+        def write(gradients: Mapping[str, Any], added: Additive, healthy: tf.Tensor) -> Any:
+            own = added if together else Additive({}, {}, {})
+            found = Accumulated(own._replace(gradients=gradients), True, layers)
+            if source.replicated:
+                found = reduce_over_replicas(found, self.exchange, plan.name)
+            if not together:
+                found = Accumulated(added._replace(gradients=found.gradients), True, layers)
+            return self._written(plan, found, healthy)
+
+        wanted = [key for key, spec in source.outputs.items() if key in plan.reads and spec.dtype.is_floating]
+        added, rows, layers = self._sweep(plan, values, index, Asked(plan.name, inputs=wanted))
+        added, cotangents = self._run_at(plan, of_the_mean, added, rows.gradients)
+        if not source.replicated:
+            added = self.exchange.first(added)  # summed already, so all replicas have the same
+        cotangents = {
+            key: moved(Placed(x, plan.replicated), source.replicated, self.exchange, plan.name)
+            for key, x in cotangents.items()
+        }
+        pull = self._pullbacks.get(source.name) or self._forward_again(source, placed, index)
+        gradients = pull(plan, cotangents)
+        written = self._run_at_variables(plan, write, gradients, added, healthy, replicated=source.replicated)
+        return *written, rows.outputs
+
+    def _compute(self, plan: Plan, values: Batch, index: tf.Tensor) -> Any:
+        if plan.name not in self._gone_through or plan.phase.every > 1:
+            return self._sweep(plan, values, index, Asked())[1].outputs
+        sweep, kept = self._sweep_of(plan), dict[int | None, Any]()  # by replica
+
+        def recorded(values: Batch, index: tf.Tensor) -> Any:
+            with tf.GradientTape(persistent=True) as tape:
+                outputs = self._swept(plan, sweep, values, index, Asked())[1].outputs
+            kept[replica_here()] = (tape, outputs)
+            return outputs
+
+        def pull(update: Plan, cotangents: Mapping[str, Any]) -> Any:
+            """Asks the tape, which may be asked later, by another `strategy.run`."""
+
+            def replica(cotangents: Batch) -> Any:
+                tape, outputs = kept[replica_here()]
+                parameters, along = dict(self.optimizers[update.name].parameters), list(cotangents.values())
+                gradients = tape.gradient([outputs[key] for key in cotangents], parameters, output_gradients=along)
+                refuse_missing_gradients(gradients, update.name)
+                return {path: tf.convert_to_tensor(gradient) for path, gradient in gradients.items()}
+
+            return self._run_at(plan, replica, cotangents)
+
+        self._pullbacks[plan.name] = pull
+        return self._run_at(plan, recorded, values, index)
+
+    def _forward_again(self, source: Plan, placed: Mapping[str, Placed], index: tf.Tensor) -> Pullback:
+        """Goes forward once more: no tape reaches into the condition of a phase that isn't always due."""
+
+        def pull(update: Plan, cotangents: Mapping[str, Any]) -> Any:
+            asked = Asked(update.name, self.optimizers[update.name].parameters, cotangents=cotangents)
+            return self._sweep(source, self._inputs_of(source, placed), index, asked)[0].gradients
+
+        return pull
+
+    def _history(self, plan: Plan, phase: Compute, values: Batch, index: tf.Tensor, healthy: tf.Tensor) -> Any:
+        with tf.device(self.exchange.device):
+            whole = {key: x[0] for key, x in cut(values, 1).items()}
+            outputs, state = phase.fn(whole, self._rng_here(plan, index))
+            outputs = cut({key: x[tf.newaxis] for key, x in outputs.items()}, self.microbatches)
+        own = {variable.ref() for variable in named_variables(phase.state).values()} if phase.state else set()
+        for reference, value in state.items():
+            variable = reference.deref()
+            if reference not in own:
+                raise ConfigurationError(
+                    f"phase `{plan.name}` returns a value for `{variable.name}`, which isn't part of its `state`: a "
+                    "phase writes its own history only."
+                )
+            variable.assign(tf.where(healthy, value, variable.read_value()))
+        return outputs
+
+    # --- sweeps ------------------------------------------------------------------------------------------------------
+
+    def _sweep(self, plan: Plan, values: Batch, index: tf.Tensor, asked: Asked) -> tuple[Additive, Rows, Statistics]:
+        """Takes all microbatches where the phase runs; what lies row by row comes cut as the trainer cuts batches."""
+        sweep = self._sweep_of(plan)
+        if plan.together:
+            values = self._run_at(plan, lambda x: cut(x, plan.microbatches), values)
+            added, rows = sweep.around(self.exchange.run, values, index, lambda i: self._rng_here(plan, i), asked)
+            return added, self._run_at(plan, self._cut_back, rows), sweep.layers
+
+        def swept(values: Batch, index: tf.Tensor, cotangents: Batch | None) -> tuple[Additive, Rows]:
+            return self._swept(plan, sweep, values, index, asked._replace(cotangents=cotangents))
+
+        # Several replicas can compile the arithmetic of an update alone, not the collective after it. It is wrapped
+        # within the replica: what is wrapped outside is traced for one, and called, with its variables, by all.
+        fn = swept
+        if plan.name in self.compiled and asked.cotangents is None:
+            sweep.compiled = plan.name in self.loops_apart and plan.microbatches > 1
+            if not sweep.compiled:
+                fn = lambda *args: tf.function(swept, autograph=False, jit_compile=True)(*args)  # noqa: E731
+        added, rows = self._run_at(plan, fn, values, index, asked.cotangents)
+        return added, rows, sweep.layers
+
+    def _swept(self, plan: Plan, sweep: Sweep, values: Batch, index: tf.Tensor, asked: Asked) -> tuple[Additive, Rows]:
+        if asked.cotangents is not None:
+            asked = asked._replace(cotangents=cut(asked.cotangents, plan.microbatches))
+        added, rows = sweep(cut(values, plan.microbatches), self._rng_here(plan, index), asked)
+        return added, self._cut_back(rows)
+
+    def _cut_back(self, rows: Rows) -> Rows:
+        return Rows(cut(rows.outputs, self.microbatches), cut(rows.gradients, self.microbatches))
+
+    def _sweep_of(self, plan: Plan) -> Sweep:
+        return Sweep(
+            plan.phase.loss if isinstance(plan.phase, Update) else plan.phase.fn,
+            plan.name,
+            plan.microbatches,
+            plan.rows,
+            plan.outputs,
+            loss=plan.loss,
+            exchange=self.exchange if plan.replicated else None,
+            sparse=plan.loss is not None and not plan.together,
+        )
+
+    # --- where -------------------------------------------------------------------------------------------------------
+
+    def _run_at(self, plan: Plan, fn: Callable[..., Any], *args: Any) -> Any:
+        """Calls `fn` where the phase runs."""
+        if plan.replicated:
+            return self.exchange.run(fn, *args)
+        with tf.device(self.exchange.device):
+            return fn(*args)
+
+    def _run_at_variables(
+        self,
+        plan: Plan,
+        write: Callable[..., Any],
+        gradients: Mapping[str, Any],
+        added: Additive,
+        healthy: tf.Tensor,
+        *,
+        replicated: bool,
+    ) -> Any:
+        """Calls `write` where the phase's variables are: on every replica, or on the one device that they live on.
+
+        Unless they are `replicated`, its arguments are on one device.
+        """
+        parameters = self.optimizers[plan.name].parameters
+        if not replicated and any(id(variable) in self.one_device_ids for variable in parameters.values()):
+            with tf.device(self.exchange.device):
+                return write(gradients, added, healthy)
+        if not replicated:
+            self.exchange.note_broadcast((gradients, added, healthy), plan.name)
+        return self.exchange.at_variables(write, gradients, added, healthy, phase=plan.name, parameters=parameters)
+
+    def _written(self, plan: Plan, reduced: Accumulated, healthy: tf.Tensor) -> Any:
+        assert isinstance(plan.phase, Update)
+        limit = self._limits[plan.name] if self._limits else None
+        optimizer = self.optimizers[plan.name]
+        return write_update(plan.phase, optimizer, reduced, healthy, weighted=plan.weighted, limit=limit)
+
+    def _inputs_of(self, plan: Plan, placed: Mapping[str, Placed]) -> dict[str, Any]:
+        """Returns what a phase reads, where it runs."""
+        return {key: self._input(plan, key, placed[key]) for key in plan.reads}
+
+    def _input(self, plan: Plan, key: str, value: Placed) -> Any:
+        if value.replicated == plan.replicated:
+            return value.value
+        if not is_shape_only(plan, key):
+            arrived = self._arrived.get(key)
+            if arrived is None:
+                arrived = moved(value, plan.replicated, self.exchange, plan.name)
+            if plan.phase.every == 1:  # else a later phase couldn't reach into the condition
+                self._arrived[key] = arrived
+            return arrived
+        # A shape needn't be sent.
+        part = self.exchange.first(value.value)
+        rows = plan.rows * plan.microbatches // self.microbatches
+        return self._run_at(plan, lambda: tf.zeros([self.microbatches, rows, *part.shape[2:]], part.dtype))
+
+    # --- randomness --------------------------------------------------------------------------------------------------
+
+    def rng_of(self, phase: Phase, index: tf.Tensor) -> Rng:
+        """Returns the random numbers of `phase` in step `index`, which they know."""
+        moment = Moment(tf.cast(index, tf.int64), self.steps)
+        return self.rng.fold(index).fold(phase.name)._replace(moment=moment)
+
+    def _rng_here(self, plan: Plan, index: tf.Tensor) -> Rng:
+        """Stands at the first row, where the phase runs, of its first microbatch."""
+        runs = self.microbatches // plan.microbatches  # of the trainer's microbatches make one of the phase's
+        rows = plan.rows // runs
+        first = tf.distribute.get_replica_context().replica_id_in_sync_group * rows if plan.replicated else 0
+        rng = self.rng_of(plan.phase, index)
+        return rng._replace(first_row=first, num_rows=plan.rows, runs=runs, stride=rows * plan.replicas)

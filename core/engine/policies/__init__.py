@@ -1,0 +1,1 @@
+"""Steps that are bad: looked at, left out, taken back."""

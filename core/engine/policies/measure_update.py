@@ -1,0 +1,112 @@
+"""A step that only looks: what the next one would do to each module, measured where and how it will be done.
+
+It is the training step itself, with all its phases due, each from the weights as they are; but nothing is written.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from core.distribution.registry import exchange_of
+from core.engine.abstract import made
+from core.engine.assembly import Assembly
+from core.engine.chunk import Taken, batch_at, make_chunk
+from core.engine.inspect_phase import Specs
+from core.engine.progress import Progress
+from core.engine.step import TrainStep
+from core.engine.variable_scopes import AxesByPath, made_on
+from core.optimizers import Optimizer
+from core.optimizers.slots import read, read_all
+from core.optimizers.transform import Tensors
+from core.task import Batch
+
+KINDS = ("gradient", "weight", "update")
+
+
+class MeasuredUpdate(Optimizer):
+    """An optimizer that measures its update in place of writing it: the norms of what it has for each module."""
+
+    def __init__(self, optimizer: Optimizer):
+        self.transform, self.parameters = optimizer.transform, optimizer.parameters
+        self.step, self.slots = optimizer.step, optimizer.slots
+        self.averaged_statistics = {}  # none is moved
+        self.modules: dict[str, list[str]] = {}
+        for path in self.parameters:
+            self.modules.setdefault(path.rpartition("/")[0] or path, []).append(path)
+        self.norms = {
+            f"{kind}/{module}": tf.Variable(0.0, trainable=False, name=f"{kind}/{module}")
+            for kind in KINDS
+            for module in self.modules
+        }
+
+    def apply(
+        self,
+        gradients: Tensors,
+        *,
+        value: tf.Tensor | None = None,
+        apply_if: tf.Tensor | None = None,
+        fused: bool = True,
+    ) -> None:
+        """Measures what an `Optimizer` would write."""
+        gradients = {path: self._gradient(path, gradients) for path in self.parameters}
+        weights, step = read(self.parameters), self.step.read_value()
+        updates, _ = self.transform.update(gradients, read_all(self.slots), weights, step=step, value=value)
+        for kind, tensors in zip(KINDS, (gradients, weights, updates), strict=True):
+            for module, paths in self.modules.items():
+                self.norms[f"{kind}/{module}"].assign(_norm(tensors[path] for path in paths))
+
+
+class Watch:
+    """Looks at the step that comes next, in a trace of its own: a run that isn't looked at pays nothing."""
+
+    def __init__(
+        self,
+        assembly: Assembly,
+        batch: Specs,
+        stacked: Any,
+        *,
+        seed: int,
+        steps: int,
+        decode: Callable[[Batch], Batch] | None = None,
+    ):
+        device = exchange_of(assembly.strategy).device
+
+        def measured(optimizer: Optimizer) -> MeasuredUpdate:
+            make = functools.partial(MeasuredUpdate, optimizer)
+            if any(id(variable) in assembly.one_device_ids for variable in optimizer.parameters.values()):
+                return made(make, lambda: tf.device(device))
+            return made_on(make, assembly.strategy, _lying_whole)
+
+        self.optimizers = {name: measured(optimizer) for name, optimizer in assembly.optimizers.items()}
+        phases = [dataclasses.replace(phase, every=1) for phase in assembly.phases]
+        looking = dataclasses.replace(assembly, phases=phases, optimizers=self.optimizers)
+        self._step = TrainStep(looking, batch, seed=seed, steps=steps, writes=False, decode=decode)
+        chunk = make_chunk(self._step, stacked, Progress({}, strategy=assembly.strategy), self._look)
+        self._chunk = self._step.exchange.guarded(chunk.get_concrete_function())
+
+    def norms(self, stacked: Batch, *, first: int, step: int) -> dict[str, float]:
+        """Returns the norms of `step`, which is in the chunk from `first` on: of several updates, by phase."""
+        self._chunk(stacked, self._step.exchange.handed(tf.constant([first, step, step + 1], tf.int64)))
+        several = len(self.optimizers) > 1
+        return {
+            f"{phase}/{name}" if several else name: float(norm.numpy())
+            for phase, optimizer in self.optimizers.items()
+            for name, norm in optimizer.norms.items()
+        }
+
+    def _look(self, stacked: Batch, first: tf.Tensor, begin: tf.Tensor, end: tf.Tensor, before: Taken) -> Taken:
+        exchange = self._step.exchange
+        with exchange.around():
+            self._step(batch_at(exchange, stacked, begin - first), begin)
+        return before
+
+
+def _norm(tensors: Iterable[tf.Tensor]) -> tf.Tensor:
+    return tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(tf.cast(x, tf.float32))) for x in tensors]))
+
+
+def _lying_whole(_: Any, __: MeasuredUpdate) -> AxesByPath:
+    return {}

@@ -1,0 +1,96 @@
+"""One worker as a process, for `test_heartbeat.py`: does as it is told on stdin, says on stdout what comes of it.
+
+To start in a moment it asks for nothing that is installed (`-S`), until TensorFlow is wanted.
+
+python peer_process.py '{"workers": ["127.0.0.1:4321"], "index": 0, "about": {}, "deadline": 5, "timeout": 2}'
+"""
+
+import json
+import site
+import socket
+import sys
+import types
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parents[3]
+sys.path[0] = str(CHECKOUT)
+package = types.ModuleType("core.cluster")  # without what it imports: workers meet before TensorFlow is there
+package.__path__ = [str(CHECKOUT / "core" / "workers")]
+sys.modules["core.cluster"] = package
+
+from core.cluster.heartbeat import Heartbeat  # noqa: E402
+from core.cluster.topology import Cluster  # noqa: E402
+from core.errors import TapeloopError  # noqa: E402
+
+
+def say(event: str, text: str | None = None) -> None:
+    # In one piece: two threads may speak at once.
+    sys.stdout.write(json.dumps([event, text]) + "\n")
+    sys.stdout.flush()
+
+
+def main(order: dict) -> int:
+    cluster = Cluster(tuple(order["workers"]), order["index"])
+    try:
+        say("started")
+        peers = Heartbeat.meet(cluster, about=order["about"], deadline=order["deadline"], token=order["token"])
+    except TapeloopError as error:
+        say(type(error).__name__, str(error))
+        return error.exit_code
+    except KeyboardInterrupt:
+        say("interrupted")
+        return 130
+    assert "tensorflow" not in sys.modules
+    say("met")
+    peers.watch(timeout=order["timeout"], on_lost=lambda sentence: say("lost", sentence))
+    for line in sys.stdin:
+        command, _, rest = line.strip().partition(" ")
+        if command == "leave":
+            peers.leave(rest or None)
+            say("left", peers.lost)
+        elif command == "word":
+            say("word", peers.wait_for_word(float(rest)))
+        elif command == "do":
+            peers.doing = lambda doing=rest: doing
+            say("doing")
+        elif command == "elsewhere":
+            say("elsewhere", json.dumps(peers.elsewhere(rest)))
+        elif command == "listen":
+            listen(cluster)
+            say("listened")
+        elif command == "train":
+            say("trained", train(cluster))
+        elif command == "exit":
+            break
+    return 0
+
+
+def listen(cluster: Cluster) -> None:
+    host, port = cluster.address.split(":")
+    with socket.socket() as again:
+        again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        again.bind((host, int(port)))
+        again.listen()
+
+
+def train(cluster: Cluster) -> str:
+    """TensorFlow's own meeting, on the same addresses, and a sum over all workers."""
+    site.main()
+    sys.modules["keras"] = None
+    import tensorflow as tf
+
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec(cluster.spec), task_type="worker", task_id=cluster.index, rpc_layer="grpc"
+    )
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver)
+
+    @tf.function
+    def total() -> tf.Tensor:
+        replica = tf.distribute.get_replica_context
+        return strategy.run(lambda: replica().all_reduce("SUM", tf.constant(1.0 + cluster.index)))
+
+    return str(float(total()))
+
+
+if __name__ == "__main__":
+    sys.exit(main(json.loads(sys.argv[1])))
