@@ -15,7 +15,7 @@ from pathlib import Path
 CHECKOUT = Path(__file__).resolve().parents[3]
 sys.path[0] = str(CHECKOUT)
 package = types.ModuleType("core.cluster")  # without what it imports: workers meet before TensorFlow is there
-package.__path__ = [str(CHECKOUT / "core" / "workers")]
+package.__path__ = [str(CHECKOUT / "core" / "cluster")]
 sys.modules["core.cluster"] = package
 
 from core.cluster.heartbeat import Heartbeat  # noqa: E402

@@ -189,7 +189,7 @@ def test_each_job_counts_for_itself():
 def test_nothing_waits_for_tensorflow():
     command = (
         "import sys, types; package = types.ModuleType('core.cluster'); import core; "
-        "package.__path__ = [core.__path__[0] + '/workers']; sys.modules['core.cluster'] = package; "
+        "package.__path__ = [core.__path__[0] + '/cluster']; sys.modules['core.cluster'] = package; "
         "from core.cluster.topology import cluster_from_environment; print(cluster_from_environment().index); "
         "assert 'tensorflow' not in sys.modules"
     )
