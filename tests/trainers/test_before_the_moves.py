@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from core import checkpoint
-from tests.commands import CONFIGS, passed, refused
+from tests.commands import CONFIGS, launch, passed, refused, run
 
 SAVED = Path(__file__).parent / "data" / "before_the_moves"  # ten steps of each, trained at revision f5df0af
 MLP = ["MlpClassifier.sizes = [64, 4, 10]", "Trainer.log_every = 5"]
@@ -63,3 +63,60 @@ def test_other_configuration_is_still_refused(tmp_path: Path) -> None:
         says=["holds a run of another configuration", "- adamw.beta_1 = 0.9\n+ adamw.beta_1 = 0.5\nStart"],
     )
     assert "Experiment" not in text
+
+
+# --- One of each kind of strategy, ten steps at 0.2.0 (revision d7194db) ----------------------------------------------
+
+AT_0_2_0 = SAVED.with_name("at_0_2_0")
+NARROW = [
+    "MlpClassifier.sizes = [64, 4, 10]",
+    "Trainer.log_every = 10",
+    "Trainer.global_batch_size = 8",
+    "Trainer.evaluate_every = None",
+    "Trainer.checkpoint_every = 10",
+]
+KINDS = {
+    "mirrored": (["mirrored"], ["mirrored.replicas = 2"]),
+    "mesh": (["mesh"], []),
+    "local_steps": (["mirrored", "local_steps"], ["Trainer.local_steps = 5", "mirrored.replicas = 2"]),
+    "servers": (["parameter_server"], []),
+}
+
+
+def words_of(kind: str) -> list[str]:
+    files, params = KINDS[kind]
+    paths = [CONFIGS / "digits_mlp.gin", *(CONFIGS / "runtime" / f"{name}.gin" for name in files)]
+    return [*(f"--gin_file={path}" for path in paths), *(f"--gin_param={text}" for text in [*NARROW, *params])]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", KINDS)
+def test_run_of_each_strategy_resumes_evaluates_and_exports(kind: str, tmp_path: Path) -> None:
+    workdir = shutil.copytree(AT_0_2_0 / kind, tmp_path / "run")
+    before = checkpoint.newest(workdir / "checkpoints", warn=print)
+    assert before is not None
+    words = [*words_of(kind), "--gin_param=Trainer.steps = 20", f"--workdir={workdir}"]
+    if kind == "servers":
+        done = launch("--workers=1", "--ps=1", "--", *words, cwd=tmp_path)
+        assert done.returncode == 0, (done.stdout, done.stderr)
+    else:
+        done = passed(*words, cwd=tmp_path)
+    assert "going on from step 10" in done.stdout
+    after = checkpoint.newest(workdir / "checkpoints", warn=print)
+    assert after is not None
+    assert (after.step, after.examples) == (20, 160)
+    assert after.variables.keys() == before.variables.keys()
+    if kind == "servers":  # what they have trained is read on one device
+        words = [words[0], *words[2:]]
+    assert "accuracy" in passed("--mode=evaluate", *words, cwd=tmp_path).stdout
+    passed("--mode=export", *words, cwd=tmp_path)
+    assert list((workdir / "export").iterdir())
+
+
+@pytest.mark.long
+def test_capsule_is_replayed(tmp_path: Path) -> None:
+    capsule = shutil.copytree(AT_0_2_0 / "capsule", tmp_path / "capsule")
+    done = run("--mode=replay", f"--capsule={capsule}", cwd=tmp_path)
+    assert done.returncode == 3, (done.stdout, done.stderr)
+    assert "step 1 is not finite" in done.stdout
+    assert "phase      `net`" in done.stdout
