@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import slow
+from tests.notes import processor_seconds
 from tools import gate
 
 
@@ -68,6 +69,16 @@ def test_gate_allows_what_the_table_names_and_long_tests(tmp_path, capsys, monke
     assert reported(tmp_path, capsys)[0] == 0
     noted(tmp_path, code=0, processor_seconds=19.0, fails=["b.py::long"], long=True)
     assert reported(tmp_path, capsys)[0] == 0
+
+
+def test_notes_count_processes_that_live_on():
+    before = processor_seconds()
+    work = "print(sum(range(10_000_000)), flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", work], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        living = processor_seconds() - before
+        process.communicate(b"\n")
+    assert 0.0 < living <= processor_seconds() - before
 
 
 def test_notes_of_pytest_name_what_failed(tmp_path, pytestconfig):
