@@ -36,6 +36,7 @@ from benchmarks.in_keras import cyclegan as keras_cyclegan
 from benchmarks.in_keras import gan as keras_gan
 from benchmarks.pairs import interleaved, ratio
 from trainers import configurables as configurables  # registers them with gin
+from trainers import hooks
 from trainers.experiment import Experiment
 from trainers.settings import Settings
 from trainers.trainer import Trainer
@@ -135,6 +136,7 @@ def make_trainer(case: Case, workdir: Path) -> Trainer:
 def experiment_of(case: Case) -> Experiment:
     """The experiment of the configuration."""
     gin.clear_config()
+    hooks.register()
     gin.parse_config_files_and_bindings([str(CONFIGS / case.config)], case.bindings)
     return Experiment(eval_source=None)
 

@@ -28,6 +28,7 @@ from benchmarks.pages import table, written
 from benchmarks.pairs import interleaved, ratio
 from core.telemetry import Console, JsonLines, Telemetry, TensorBoard, Warned
 from trainers import configurables as configurables  # registers them with gin
+from trainers import hooks
 from trainers.experiment import Experiment
 from trainers.hooks import Hook
 from trainers.settings import Settings
@@ -142,6 +143,7 @@ def main() -> None:
 def measured(name: str, stream: io.StringIO, pairs: int) -> Sequence[str]:
     """Returns the cells of one row."""
     gin.clear_config()
+    hooks.register()
     gin.parse_config_file(str(CHECKOUT / "configs" / f"{name}.gin"))
     with tempfile.TemporaryDirectory() as scratch:
         looked, plain = Side(Path(scratch, "looked"), stream), Side(Path(scratch, "plain"), None)

@@ -23,6 +23,7 @@ from benchmarks.pairs import interleaved, ratio
 from core.distribution import mirrored
 from core.distribution.virtual_devices import make_virtual_cpus
 from trainers import configurables as configurables  # registers them with gin
+from trainers import hooks
 from trainers.experiment import Experiment
 from trainers.settings import Settings
 from trainers.trainer import Trainer
@@ -82,6 +83,7 @@ def main() -> None:
 def make_trainer(config: str, size: Size, replicas: int, workdir: Path) -> Trainer:
     """The trainer of a configuration, without anything to write."""
     gin.clear_config()
+    hooks.register()
     gin.parse_config_files_and_bindings([str(CONFIGS / f"{config}.gin")], [f"mlp_networks.g_hidden = {size.hidden}"])
     settings = Settings(
         steps=10**9, global_batch_size=size.batch, chunk_steps=CHUNK,

@@ -21,6 +21,7 @@ from benchmarks.machine import machine
 from benchmarks.pages import table, written
 from benchmarks.pairs import interleaved, ratio
 from trainers import configurables as configurables  # registers them with gin
+from trainers import hooks
 from trainers.experiment import Experiment
 from trainers.settings import Settings
 from trainers.trainer import Trainer
@@ -87,6 +88,7 @@ def main() -> None:
 def measured(name: str, rounds: int, *, steps: int) -> list[list[str]]:
     """Returns the rows of one experiment."""
     gin.clear_config()
+    hooks.register()
     gin.parse_config_file(str(CHECKOUT / "configs" / f"{name}.gin"))
     with tempfile.TemporaryDirectory() as scratch:
         turns = {

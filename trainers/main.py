@@ -17,6 +17,7 @@ if __name__ == "__main__":
 import contextlib
 import functools
 import importlib
+import os
 import re
 import signal
 from collections.abc import Iterator, Sequence
@@ -29,10 +30,8 @@ from core.errors import EXIT_CODES, ConfigurationError, PreemptedError, did_you_
 from core.signals import held_back
 from trainers.errors.exit_report import report
 from trainers.errors.packages import CHECKOUT, check_own_packages, import_packages
-from trainers.export.asked import asked
 from trainers.process.application import refuse, run_app, start_logging
 from trainers.process.flags import parse_flags
-from trainers.process.parameter_server import serve, served_place
 from trainers.process.signals import Preemption, without_wishes
 from trainers.process.tensorflow_import import only_what_is_used, without_collector
 from trainers.process.tensorflow_log import native_stderr_in
@@ -122,6 +121,8 @@ def parse(words: Sequence[str]) -> FlagValues:
     if flags.prompt and flags.images:
         raise ConfigurationError("`--prompt` is for texts and `--images` for images: leave one of them out.")
     if flags.mode == "export":
+        from trainers.export.asked import asked
+
         asked(flags.format, flags.weights)
     if flags.restart_optimizer and flags.eager:
         raise ConfigurationError(
@@ -176,12 +177,15 @@ def _define(flag_values: FlagValues) -> None:
 def run(flags: FlagValues, *, ends_process: bool = False) -> int:
     """Runs the mode that the flags name, or serves the process that does; returns the exit code."""
     try:
-        place, (_, workdir) = served_place(), _given(flags)
+        _, workdir = _given(flags)
+        if "TF_CONFIG" in os.environ:  # what Slurm says is asked for later: it takes TensorFlow to read it
+            from trainers.process.parameter_server import serve, served_place
+
+            if place := served_place():
+                start_logging(flags.verbosity)
+                serve(place, workdir)
     except ConfigurationError as error:
         return refuse(error)
-    if place is not None:
-        start_logging(flags.verbosity)
-        serve(place, workdir)
     preemption = Preemption()
     with preemption.heard() if flags.mode in HEARS else without_wishes():
         return _run(flags, preemption, ends_process=ends_process)
@@ -193,10 +197,11 @@ def _run(flags: FlagValues, preemption: Preemption, *, ends_process: bool) -> in
         check_own_packages()
         import_packages("gin")
         from trainers.gin_audit import audit
-        from trainers.replay.capsule.folder import read_capsule
 
         files, workdir = _given(flags)
         if flags.mode == "replay":  # before its configuration is read
+            from trainers.replay.capsule.folder import read_capsule
+
             read_capsule(workdir)
         configuration = audit.read(files, flags.gin_param, search=[CHECKOUT])
         with native_stderr_in(_log_folder(flags, workdir), ends_process=ends_process):

@@ -17,6 +17,7 @@ from core.distribution import STRATEGIES
 from core.engine.inspect_phase import untraced
 from core.errors import CheckpointError, ConfigurationError
 from trainers import configurables as configurables  # registers them
+from trainers import hooks
 from trainers.evaluation.evaluator import Evaluator
 from trainers.experiment import Experiment
 from trainers.gin_audit.audit import Configuration
@@ -73,7 +74,8 @@ class Session:
 
     def bind(self, required: Sequence[Any]) -> None:
         """Hands the bindings to gin, after every check that can be made before anything is built."""
-        self.configuration.bind([Experiment, Settings, Evaluator, given_peak], required=required)
+        roots = [Experiment, Settings, Evaluator, given_peak]
+        self.configuration.bind(roots, required=required, register=hooks.register)
         for override in self.configuration.overrides:
             print(f"override: {override}", flush=True)
         for text in self.configuration.preferred:

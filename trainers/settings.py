@@ -16,9 +16,8 @@ from core.engine import Assembly, Rounds, TrainStep, check_local_steps
 from core.errors import ConfigurationError, shown
 from core.optimizers import Transform
 from trainers.hooks.base import Hook
-from trainers.hooks.early_stopping import EarlyStopping
 from trainers.options.bad_steps import Policies
-from trainers.options.checkpoints import better_of, check_keeping, check_stopping
+from trainers.options.checkpoints import better_of, check_keeping
 from trainers.options.compile import compile_words, what_to_compile
 from trainers.options.deadlines import Limits
 from trainers.options.sizes import MOST
@@ -205,8 +204,7 @@ class Settings:
         kept, (saved, evaluated) = self.keep, (self.checkpoint_every, self.evaluate_every)
         check_keeping(kept.every, self.keep_best, checkpoint_every=saved, evaluate_every=evaluated)
         for hook in self.hooks:
-            if isinstance(hook, EarlyStopping):
-                check_stopping(hook.better, hook.interval_name, hook.every, kept.best, checkpoint_every=saved)
+            hook.check_kept(kept, saved)
 
     def _check_intervals(self, chunk_steps: int) -> None:
         for name, every in self.intervals:

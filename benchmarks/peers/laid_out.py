@@ -14,6 +14,7 @@ from benchmarks.peers.works import WORKS, Arrays, Work, gin_files
 from core.data.pipeline import position_indices
 from core.random import Rng
 from trainers import configurables as configurables  # registers them with gin
+from trainers import hooks
 from trainers.experiment import Experiment
 from trainers.settings import Settings as Settings  # so too
 
@@ -38,6 +39,7 @@ def lay_out_training(name: str, folder: Path) -> int:
     """Writes the weights and the order with which a training begins; returns the size of its batch."""
     gin.clear_config()
     bindings = [f"npz.path = {str(folder / 'data.npz')!r}", "Clock.every = 1", "Clock.check = 1", "Clock.seconds = 0.0"]
+    hooks.register()
     gin.parse_config_files_and_bindings([str(path) for path in gin_files(name)], bindings)
     batch, experiment = int(gin.query_parameter("Trainer.global_batch_size")), Experiment()
     gin.clear_config()

@@ -28,6 +28,7 @@ from benchmarks.profile.trace import CHUNK, WAIT, Shares, shares, traced
 from benchmarks.profile.works import CONFIGS, WORKS
 from core.estimate import kinds_in
 from trainers import configurables as configurables  # registers them with gin
+from trainers import hooks
 from trainers.experiment import Experiment
 from trainers.settings import Settings
 from trainers.trainer import Trainer
@@ -56,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         config, own = WORKS[flags.work]
         files, bindings = [str(CONFIGS / config)] if config else [], [*own, *bindings]
     gin.clear_config()
+    hooks.register()
     gin.parse_config_files_and_bindings(files, bindings)
     limits = measured()
     with tempfile.TemporaryDirectory() as scratch:

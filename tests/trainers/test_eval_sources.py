@@ -13,6 +13,7 @@ from tests.commands import CHECKOUT, CONFIGS, passed, run
 from tests.toys import points
 from tests.trainers.trainer_lab import HELD_OUT, Small, hashes, idle, make, newest, train
 from trainers import configurables as configurables  # registers them
+from trainers import hooks
 from trainers.evaluation.all_sources import Evaluations
 from trainers.evaluation.evaluator import Evaluator
 from trainers.experiment import Experiment
@@ -125,7 +126,7 @@ def test_from_gin_into_every_file_of_a_run(tmp_path):
 
 def bound(*params):
     configuration = read([str(CONFIGS / "digits_linear.gin")], params, search=[CHECKOUT])
-    configuration.bind([Experiment, Settings, Evaluator], required=[Experiment, Settings])
+    configuration.bind([Experiment, Settings, Evaluator], required=[Experiment, Settings], register=hooks.register)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from core.testing import on_virtual_cpus
 from models.classifiers.mlp import Mlp
 from tests.commands import CHECKOUT, CONFIGS
 from trainers import configurables as configurables  # registers them
+from trainers import hooks
 from trainers.evaluation.evaluator import Evaluator
 from trainers.experiment import Experiment
 from trainers.gin_audit.audit import read
@@ -58,7 +59,7 @@ def test_gin_file_places_the_phases_of_any_task():
         "Experiment.one_device = ['g']",
     ]
     configuration = read([str(CONFIGS / "digits_gan.gin")], params, search=[CHECKOUT])
-    configuration.bind([Experiment, Settings, Evaluator], required=[Experiment, Settings])
+    configuration.bind([Experiment, Settings, Evaluator], required=[Experiment, Settings], register=hooks.register)
     made = Experiment(strategy=on_virtual_cpus(2))
     placements = {phase.name: phase.placement for phase in made.assembly.phases}
     assert placements["sample"] == ONE_DEVICE
@@ -73,7 +74,7 @@ def test_wrong_kind_of_placement_is_refused_before_anything_is_made():
     params = ["Experiment.placements = {'sample': 'one_device'}"]
     configuration = read([str(CONFIGS / "digits_gan.gin")], params, search=[CHECKOUT])
     with pytest.raises(ConfigurationError, match=r"`placements` is given .* `Mapping\[str, Placement\]` is wanted"):
-        configuration.bind([Experiment, Settings, Evaluator], required=[Experiment, Settings])
+        configuration.bind([Experiment, Settings, Evaluator], required=[Experiment, Settings], register=hooks.register)
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,10 @@ from core.errors import ConfigurationError, DataError
 from core.losses import adversarial
 from core.optimizers import sgd
 from core.random import Rng
-from trainers import configurables, settings  # noqa: F401  # which make themselves known to gin
+from trainers import configurables, hooks, settings  # noqa: F401  # which make themselves known to gin
 from trainers.gin_audit import registry
 
+hooks.register()
 OURS = ("core.", "models.", "trainers.")
 # What isn't a number: a judge that returns numbers.
 NO_NUMBERS = {("Translations", "judge")}

@@ -15,6 +15,7 @@ from tests.test_configs import write_idx
 from tools.invariance.stand_ins import write_images
 from tools.invariance.toys import Ragged, Synchronised, toy_batch
 from trainers import configurables as configurables  # registers them
+from trainers import hooks
 from trainers.evaluation.evaluator import Evaluator
 from trainers.experiment import Experiment
 from trainers.gin_audit import registry
@@ -121,7 +122,7 @@ def configured(path: Path, scratch: Path, params: Sequence[str] = ()) -> Subject
     configuration = _read(path, [*changes, *_stand_ins(plain, scratch)])
 
     def make(strategy: tf.distribute.Strategy) -> Experiment:
-        configuration.bind([Experiment, Settings, Evaluator], required=[Experiment, Settings])
+        configuration.bind([Experiment, Settings, Evaluator], required=[Experiment, Settings], register=hooks.register)
         return Experiment(strategy=strategy)
 
     source = make(tf.distribute.OneDeviceStrategy("CPU:0")).train_source

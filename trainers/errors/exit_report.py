@@ -16,9 +16,7 @@ from pathlib import Path
 from typing import cast
 
 from core.errors import INTERRUPTED, ConfigurationError, TapeloopError, as_said
-from trainers.errors.out_of_memory import explain_no_room
 from trainers.errors.packages import CHECKOUT
-from trainers.errors.pages import page_of
 
 _AS_IMPORTED = Path(__file__).absolute().parents[2]  # in tracebacks links aren't followed
 _ROOTS = tuple({str(CHECKOUT): None, str(_AS_IMPORTED): None})
@@ -92,7 +90,11 @@ def plain(error: BaseException) -> str:
 
 def _explained(error: BaseException) -> BaseException:
     """Returns a `NoRoomError` for what says that disk or memory is full, and anything else as it is."""
-    return error if isinstance(error, TapeloopError) else explain_no_room(error) or error
+    if isinstance(error, TapeloopError):
+        return error
+    from trainers.errors.out_of_memory import explain_no_room
+
+    return explain_no_room(error) or error
 
 
 def _is_refusal(error: BaseException) -> bool:
@@ -130,6 +132,8 @@ def _own_frames(stack: traceback.StackSummary) -> list[traceback.FrameSummary]:
 
 def _page(error: BaseException, code: int) -> str:
     """Returns a sentence with the page about such errors, unless the message names one."""
+    from trainers.errors.pages import page_of
+
     said = reason_of(error)
     names = [name for name, _ in _frames(error)]
     ours = [os.path.relpath(name, next(filter(name.startswith, _ROOTS))) for name in names if name.startswith(_OURS)]

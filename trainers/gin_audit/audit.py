@@ -10,7 +10,7 @@ what had no effect.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,14 +58,23 @@ class Configuration:
             found = values.get(found.name) if isinstance(found, Macro) else found
         return found
 
-    def bind(self, roots: Sequence[Any], *, required: Sequence[Any] = (), scopes: Sequence[str] = ()) -> None:
+    def bind(
+        self,
+        roots: Sequence[Any],
+        *,
+        required: Sequence[Any] = (),
+        scopes: Sequence[str] = (),
+        register: Callable[[Sequence[str]], object] = lambda selectors: None,
+    ) -> None:
         """Imports what the files name, checks all that can be checked without calling anything, and tells gin.
 
         `roots` are the configurables that the command calls, `required` those of them that it calls without arguments
-        of its own, `scopes` the gin scopes that code opens by itself.
+        of its own, `scopes` the gin scopes that code opens by itself. `register` imports the configurables of these
+        selectors that aren't imported yet.
         """
         for item in self.imports:
             import_module(item)
+        register(_selectors(self._everything))
         self._roots[:] = [_selector(root) for root in roots]
         checks.check_names(self.bindings)
         checks.check_placeholders(self.bindings)
@@ -93,9 +102,7 @@ class Configuration:
     @property
     def preferred(self) -> list[str]:
         """Says of each name that a shipped configurable has as well, once the modules are imported, whose is meant."""
-        named = {b.selector for b in self.bindings if not b.is_macro}
-        named |= {x.selector for b in self.bindings for x in names_in(b.value) if isinstance(x, Reference)}
-        found = {selector: own for selector in sorted(named) if (own := registry.preferred(selector))}
+        found = {selector: own for selector in _selectors(self.bindings) if (own := registry.preferred(selector))}
         return [f"`{selector}` is `{own}`, not the one that ships" for selector, own in found.items()]
 
     def identity(self, exclude: Sequence[str] = ()) -> dict[str, str]:
@@ -151,6 +158,12 @@ def read(files: Sequence[str], params: Sequence[str], search: Sequence[Path]) ->
     bindings, overrides = settle(statements.bindings)
     imports = {item.module: item for item in reversed(statements.imports)}
     return Configuration(bindings, tuple(reversed(imports.values())), overrides)
+
+
+def _selectors(bindings: Sequence[Binding]) -> list[str]:
+    """Lists the selectors that bindings name."""
+    named = {b.selector for b in bindings if not b.is_macro}
+    return sorted(named | {x.selector for b in bindings for x in names_in(b.value) if isinstance(x, Reference)})
 
 
 def _operative() -> dict[Node, set[str]]:

@@ -1,32 +1,49 @@
-"""What happens between chunks of steps: the base class, what it sees of a run, and hooks that look at what is made."""
+"""What happens between chunks of steps: the base class, what it sees of a run, and hooks that look at what is made.
 
-from trainers.hooks.activations import Activations
+A hook's file is imported when something names the hook: most runs have few of them.
+"""
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+from trainers.gin_audit import registry
 from trainers.hooks.base import Hook, Run
-from trainers.hooks.digits import DigitQuality, digit_quality, kept_digits
-from trainers.hooks.early_stopping import EarlyStopping
-from trainers.hooks.histograms import Histograms
-from trainers.hooks.norms import Norms
-from trainers.hooks.probe import LinearProbe
-from trainers.hooks.reconstructions import Reconstructions
-from trainers.hooks.samples import Judge, Quality, SampleGrid
-from trainers.hooks.texts import Texts
-from trainers.hooks.translations import Translations
 
-__all__ = [
-    "Activations",
-    "DigitQuality",
-    "EarlyStopping",
-    "Histograms",
-    "Hook",
-    "Judge",
-    "LinearProbe",
-    "Norms",
-    "Quality",
-    "Reconstructions",
-    "Run",
-    "SampleGrid",
-    "Texts",
-    "Translations",
-    "digit_quality",
-    "kept_digits",
-]
+FILES = {
+    "Activations": "activations",
+    "DigitQuality": "digits",
+    "EarlyStopping": "early_stopping",
+    "Histograms": "histograms",
+    "Judge": "samples",
+    "LinearProbe": "probe",
+    "Norms": "norms",
+    "Quality": "samples",
+    "Reconstructions": "reconstructions",
+    "SampleGrid": "samples",
+    "Texts": "texts",
+    "Translations": "translations",
+    "digit_quality": "digits",
+    "kept_digits": "digits",
+}
+
+__all__ = [*FILES, "Hook", "Run", "register"]
+
+
+def register(selectors: Sequence[str] = tuple(FILES)) -> None:
+    """Makes known to gin the hooks that these selectors name; all of them if one names nothing that gin knows.
+
+    Such a selector is misspelt, and the error suggests the nearest name.
+    """
+    for selector in selectors:
+        if file := FILES.get(selector.rpartition(".")[2]):
+            importlib.import_module(f"trainers.hooks.{file}")
+    if not all(registry.matches(selector) for selector in selectors if selector not in FILES):
+        register()
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a hook when it is first asked for."""
+    if name not in FILES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"trainers.hooks.{FILES[name]}"), name)

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import gin
 
+from core.checkpoint import Keep
 from core.telemetry import Telemetry
 from trainers.evaluation.averaged_weights import Averaged
 from trainers.experiment import Experiment
@@ -87,6 +88,9 @@ class Hook(abc.ABC):
     def due(self, step: int, steps: int) -> bool:
         """Says whether to call the hook after `step` of `steps` steps."""
         return step == steps or (self.every is not None and step % self.every == 0)
+
+    def check_kept(self, keep: Keep, checkpoint_every: int | None) -> None:  # noqa: B027  # most hooks save nothing
+        """Raises a `ConfigurationError` if the run doesn't keep the checkpoints that the hook counts on."""
 
     def check(self, run: Run) -> None:  # noqa: B027  # most hooks fit every run
         """Raises a `ConfigurationError` where the hook doesn't fit what is trained; called before the first step."""

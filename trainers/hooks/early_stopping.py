@@ -7,6 +7,7 @@ from typing import Any
 import gin
 
 from core.arguments import is_size
+from core.checkpoint import Keep
 from core.errors import ConfigurationError, shown
 from trainers.hooks.base import Hook, Run
 from trainers.options.checkpoints import better_of
@@ -38,6 +39,19 @@ class EarlyStopping(Hook):
         self.patience, self.least_change = patience, least_change
         self._best: dict[str, float] = {}  # step and value
         self._waited = 0  # evaluations since then
+
+    def check_kept(self, keep: Keep, checkpoint_every: int | None) -> None:
+        if keep.best != self.better:
+            raise ConfigurationError(
+                f"`EarlyStopping.figure` is {shown(str(self.better))} and `Trainer.keep_best` "
+                f"{shown(keep.best and str(keep.best))}; the best would be lost when the run ends. Give both the same, "
+                "by a macro of gin say."
+            )
+        if checkpoint_every is None or self.every is None or self.every % checkpoint_every:
+            raise ConfigurationError(
+                f"`{self.interval_name}` is {self.every}, which isn't a multiple of `Trainer.checkpoint_every` = "
+                f"{checkpoint_every}; the best that is seen has to be saved. Give both the same."
+            )
 
     def __call__(self, run: Run) -> None:
         value = run.evaluate()[self.better.figure]

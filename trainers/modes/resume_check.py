@@ -17,7 +17,7 @@ import gin
 from core import checkpoint
 from core.errors import CheckpointError, ConfigurationError, TapeloopError
 from trainers.experiment import Experiment, trains_by_servers
-from trainers.hooks import EarlyStopping
+from trainers.hooks.early_stopping import EarlyStopping
 from trainers.options.compile import CHOICE
 from trainers.session import Session
 from trainers.settings import Settings

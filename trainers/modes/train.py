@@ -3,13 +3,14 @@
 from trainers.errors.exit_report import after, exit_code_of, reason_of
 from trainers.lifecycle.start import record_failed_start
 from trainers.lifecycle.train_to_end import run_training
-from trainers.modes.train_eagerly import take_eager_step
 from trainers.session import Session
 
 
 def run(session: Session) -> int:
     """Trains to the last step; of a start that fails, the folder tells why."""
     if session.flags.eager:
+        from trainers.modes.train_eagerly import take_eager_step
+
         return take_eager_step(session)
     try:
         with session.preemption.obeyed():

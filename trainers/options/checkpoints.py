@@ -45,22 +45,6 @@ def check_keeping(
         )
 
 
-def check_stopping(
-    better: Better, interval: str, every: int | None, kept: Better | None, *, checkpoint_every: int | None
-) -> None:
-    """Raises a `ConfigurationError` where the best that `EarlyStopping` sees would not be kept."""
-    if kept != better:
-        raise ConfigurationError(
-            f"`EarlyStopping.figure` is {shown(str(better))} and `Trainer.keep_best` {shown(kept and str(kept))}; the "
-            "best would be lost when the run ends. Give both the same, by a macro of gin say."
-        )
-    if checkpoint_every is None or every is None or every % checkpoint_every:
-        raise ConfigurationError(
-            f"`{interval}` is {every}, which isn't a multiple of `Trainer.checkpoint_every` = {checkpoint_every}; the "
-            "best that is seen has to be saved. Give both the same."
-        )
-
-
 def check_figure(better: Better, figures: Collection[str], name: str) -> None:
     """Raises a `ConfigurationError` where no evaluation has the figure that `name` is bound to."""
     if not figures:

@@ -31,8 +31,6 @@ MEETING_SECONDS = 300.0  # in which a chief has come, as it waits for others by 
 
 def served_place() -> ServedCluster | None:
     """Returns this process's place in a cluster with servers, where another one is the chief."""
-    if "TF_CONFIG" not in os.environ:  # what Slurm says is asked for later: it takes TensorFlow to read it
-        return None
     cluster = cluster_from_environment()
     return cluster if isinstance(cluster, ServedCluster) and not cluster.is_chief else None
 

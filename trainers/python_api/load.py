@@ -20,6 +20,7 @@ from core.data import Source, Stream, check_examples
 from core.errors import CheckpointError, ConfigurationError, shown
 from core.task import Task
 from trainers import configurables as configurables  # registers them
+from trainers import hooks
 from trainers.errors.packages import CHECKOUT
 from trainers.evaluation.averaged_weights import averaged_task, restore
 from trainers.evaluation.evaluator import Evaluator
@@ -124,7 +125,9 @@ def load(workdir: str | os.PathLike[str], step: int | Literal["best"] | None = N
     with _modules_from_here():
         configuration = audit.read([str(_given(path))], _HERE, search=[CHECKOUT])
         bindings = KeptBindings(
-            lambda: configuration.bind([Experiment, Settings, Evaluator, given_peak], required=[Experiment])
+            lambda: configuration.bind(
+                [Experiment, Settings, Evaluator, given_peak], required=[Experiment], register=hooks.register
+            )
         )
     with bindings.in_force():
         experiment = Experiment()

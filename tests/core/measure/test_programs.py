@@ -27,6 +27,7 @@ from core.task import Loss, Task, Update
 from core.testing import on_virtual_cpus
 from tests.commands import CONFIGS
 from trainers import configurables as configurables  # registers them
+from trainers import hooks
 from trainers.experiment import Experiment
 from trainers.settings import Settings
 from trainers.trainer import Trainer
@@ -164,6 +165,7 @@ SHIPPED = ("gan_generator_on_one_device", "simclr")  # phases in two places, and
 @pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_steps_can_be_taken_apart(name, tmp_path):
     gin.add_config_file_search_path(str(CONFIGS))
+    hooks.register()
     gin.parse_config_files_and_bindings([str(CONFIGS / f"digits_{name}.gin")], [])
     strategy = on_virtual_cpus(2)
     never = {"log_every": None, "evaluate_every": None, "checkpoint_every": None, "hooks": ()}

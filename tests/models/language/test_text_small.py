@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from tests.commands import CHECKOUT, CONFIGS, environment
+from trainers import hooks
 from trainers.evaluation.evaluator import Evaluator
 from trainers.experiment import Experiment
 from trainers.gin_audit.audit import read
@@ -35,7 +36,7 @@ def test_summary_takes_no_memory_for_weights(tmp_path):
 @pytest.mark.long
 def test_translation_is_written_untrained():
     configuration = read([str(CONFIGS / "text_small.gin")], ["LanguageModel.text_length = 24"], search=[CHECKOUT])
-    configuration.bind([Experiment, Settings, Evaluator], required=[Experiment, Settings])
+    configuration.bind([Experiment, Settings, Evaluator], required=[Experiment, Settings], register=hooks.register)
     experiment = Experiment()
     assert sum(v.shape.num_elements() for v in experiment.task.parameters().values()) == PARAMETERS
     one, two = make_writer(experiment.task, experiment.train_source, ["The value", "If"], seed=0)()

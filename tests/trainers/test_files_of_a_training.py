@@ -1,0 +1,36 @@
+"""Counts the files of `trainers/` that a training passes through before its first checkpoint."""
+
+from pathlib import Path
+
+from tests.commands import CONFIGS, run_process
+
+MOST = 70
+# A module that the configuration imports: it lists the modules that are there as the first checkpoint is begun.
+LISTING = """
+import sys
+from core.checkpoint import Saves
+
+begin = Saves.begin
+
+def listing(*args, **kwargs):
+    files = {name: module.__file__ for name, module in sys.modules.items() if name.partition(".")[0] == "trainers"}
+    with open("files.txt", "w") as file:
+        print(*sorted(files.values()), sep="\\n", file=file)
+    Saves.begin = begin
+    return begin(*args, **kwargs)
+
+Saves.begin = listing
+"""
+
+
+def test_training_passes_through_few_files(tmp_path: Path) -> None:
+    (tmp_path / "listing.py").write_text(LISTING)
+    bindings = ["import listing", "Trainer.steps = 20", "Trainer.checkpoint_every = 10"]
+    given = [f"--gin_file={CONFIGS / 'digits_mlp.gin'}", *(f"--gin_param={text}" for text in bindings)]
+    done = run_process(*given, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    files = [Path(line) for line in (tmp_path / "files.txt").read_text().splitlines()]
+    read = [f"{path.parent.name}/{path.name}" for path in files if len(path.read_text().splitlines()) > 1]
+    print(*read, sep="\n")  # but for packages' own files of one line
+    assert "trainers/session.py" in read
+    assert len(read) + 1 <= MOST, read  # `main.py` is there as `__main__`
