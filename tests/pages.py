@@ -48,3 +48,14 @@ def bash(text: str) -> list[str]:
     """Returns what runs these commands; `python` is the one that runs this."""
     text = text.replace("-m trainers.launch ", " ".join(["-m trainers.launch", *ports.flags(), ""]))
     return ["bash", "-euo", "pipefail", "-c", f'python() {{ {shlex.quote(sys.executable)} "$@"; }}; {text}']
+
+
+def session(page: str) -> tuple[str, list[str]]:
+    """Returns the Python blocks of a page that no comment marks as one program, and the lines that it should print.
+
+    Each `print(...)  # 2.0` has its output behind it.
+    """
+    code = "\n".join(re.findall(r"(?<!-->\n)```python\n(.*?)```", page, re.DOTALL))
+    shown = re.findall(r"^ *print\(.*\)  # (.+)$", code, re.MULTILINE)
+    assert code.count("print(") == len(shown), "a `print(...)` has no comment behind it that says what it prints"
+    return code, shown
