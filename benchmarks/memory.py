@@ -51,8 +51,9 @@ def growth(marks: list[tuple[int, int]]) -> float:
 def run(place: str, chunk_steps: int, steps: int) -> None:
     """Trains in this process; prints the marks."""
     from core.data import digits
-    from core.distribution import MeshPlan, MeshStrategy, mesh, mirrored, one_device
+    from core.distribution import mirrored, one_device
     from core.optimizers import adamw
+    from core.parallel.mesh import MeshPlan, MeshStrategy, mesh
     from core.random import Rng
     from models.classifiers.mlp import MlpClassifier
     from trainers.experiment import Experiment

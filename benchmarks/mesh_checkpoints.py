@@ -26,9 +26,9 @@ from tensorflow.experimental import dtensor
 from core import checkpoint
 from core.checkpoint import parts
 from core.distribution import Agreement
-from core.distribution.mesh_plan import mesh
-from core.distribution.mesh_strategy import MeshStrategy
-from core.distribution.mesh_variable import MeshVariable, layout
+from core.parallel.mesh.plan import mesh
+from core.parallel.mesh.strategy import MeshStrategy
+from core.parallel.mesh.variable import MeshVariable, layout
 from trainers.launch.commands import free_ports
 from trainers.loop.run_state import peers_of
 

@@ -23,9 +23,10 @@ from benchmarks.layouts import shipped
 from benchmarks.pairs import interleaved, ratio
 from benchmarks.replicas import run_of
 from core.data import ArraySource
-from core.distribution import MeshPlan, mesh, mirrored, one_device
+from core.distribution import mirrored, one_device
 from core.distribution.virtual_devices import make_virtual_cpus
 from core.optimizers import adamw
+from core.parallel.mesh import MeshPlan, mesh
 from models import LanguageModel
 
 TIME, WORDS, BATCH = 64, 256, 32

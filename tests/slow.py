@@ -11,16 +11,16 @@ _BY_FILE = {
         COMPILED,
         "test_by_hand_and_jax_train_as_tapeloop_does",
     ),
-    "tests/core/distribution/test_mesh_operations.py": (
+    "tests/core/parallel/test_mesh_operations.py": (
         MESH,
         "test_operations_that_pass_are_right",
     ),
-    "tests/core/distribution/test_mesh_order.py": (
+    "tests/core/parallel/test_read_order.py": (
         MESH,
         "test_a_generator_learns_from_the_discriminator_as_its_update_left_it",
         "test_values_derived_after_an_update_are_of_what_it_wrote",
     ),
-    "tests/core/engine/test_mesh_steps.py": (
+    "tests/core/parallel/test_mesh_steps.py": (
         MESH,
         "test_twenty_steps_are_those_of_one_device",
     ),

@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
-from core.distribution import mesh
-from core.distribution.mesh_devices import make_mesh
+from core.parallel.mesh import mesh
+from core.parallel.mesh.devices import make_mesh
 from tests.commands import ForkServer, environment, fork_server, run, run_process
 
 ENDINGS = {

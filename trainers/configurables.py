@@ -3,6 +3,8 @@
 import core.data
 import core.distribution
 import core.optimizers
+import core.parallel.mesh
+import core.parallel.parameter_server
 import core.weights
 import models
 

@@ -3,13 +3,14 @@
 import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import gin
 import tensorflow as tf
 
 from core.arguments import is_count
 from core.data import Source, Stream, check_examples
-from core.distribution import MeshPlan, MeshStrategy, ServedStrategy
+from core.distribution import backend_of, is_strategy, made_strategy
 from core.distribution import one_device as default_strategy
 from core.engine import assemble, assemble_task
 from core.errors import ConfigurationError, shown
@@ -41,7 +42,7 @@ class Experiment:
         eval_source: Source | None = None,
         eval_sources: Mapping[str, Source] = {},
         start_from: StartFrom | None = None,
-        strategy: tf.distribute.Strategy | MeshPlan | ServedStrategy | None = None,
+        strategy: Any = None,
         placements: Mapping[str, Placement] = {},
         one_device: Sequence[str] = (),
         seed: int = 0,
@@ -53,7 +54,7 @@ class Experiment:
             tf.config.experimental.enable_op_determinism()
         self.deterministic = deterministic
         check_examples("Experiment.train_source", train_source)
-        if not isinstance(strategy, tf.distribute.Strategy | MeshPlan | MeshStrategy | ServedStrategy | None):
+        if strategy is not None and not is_strategy(strategy):
             raise ConfigurationError(
                 f"`Experiment.strategy` is {shown(strategy)}; give what a call makes: `core.distribution.mirrored()`, "
                 "in gin `@mirrored()` with parentheses."
@@ -62,11 +63,12 @@ class Experiment:
         self.eval_source, self.eval_sources = eval_source, dict(eval_sources)
         self.held_out = by_split(eval_source, self.eval_sources)  # by the split that figures go to
         self.start_from = start_from
-        self.strategy = MeshStrategy(strategy) if isinstance(strategy, MeshPlan) else strategy or default_strategy()
-        if deterministic and isinstance(self.strategy, ServedStrategy):
+        self.strategy = made_strategy(strategy) if strategy is not None else default_strategy()
+        if deterministic and not backend_of(self.strategy).repeatable:
             raise ConfigurationError(
-                "`Experiment.deterministic` is True, but by parameter servers no run repeats another: which worker's "
-                "step comes first hangs on their speed. Leave it out, or train on replicas (`@mirrored()`)."
+                f"`Experiment.deterministic` is True, but {backend_of(self.strategy).how} no run repeats "
+                "another: which worker's step comes first depends on their speed. Leave it out, or train on replicas "
+                "(`@mirrored()`)."
             )
         self.seed = seed
         self.synthetic = synthetic

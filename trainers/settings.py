@@ -11,10 +11,10 @@ import tensorflow as tf
 
 from core.arguments import is_size
 from core.checkpoint import Keep
-from core.distribution import LocalExchange
-from core.engine import Assembly, Rounds, TrainStep, check_local_steps
+from core.engine import Assembly, TrainStep
 from core.errors import ConfigurationError, shown
 from core.optimizers import Transform
+from core.parallel.local_steps import LocalSteps
 from trainers.hooks.base import Hook
 from trainers.options.bad_steps import Policies
 from trainers.options.checkpoints import better_of, check_keeping
@@ -144,8 +144,10 @@ class Settings:
 
     def train_step(self, assembly: Assembly, batch_spec: Mapping[str, tf.TensorSpec], *, seed: int) -> TrainStep:
         """Makes the step that these settings ask for, of one batch of this spec."""
+        backend = assembly.backend
         if self.local_steps:
-            check_local_steps(assembly, global_batch_size=self.global_batch_size, outer=self.outer)
+            backend = LocalSteps(assembly.strategy, self.local_steps, self.outer)
+            backend.check(assembly, global_batch_size=self.global_batch_size)
         train_step = TrainStep(
             assembly,
             batch_spec,
@@ -153,17 +155,16 @@ class Settings:
             steps=self.steps,
             compile=what_to_compile(compile_words(self.compile)),
             reduce_in=tf.as_dtype(self.reduce_gradients_in) if self.reduce_gradients_in else None,
-            exchange=LocalExchange(assembly.strategy) if self.local_steps else None,
+            backend=backend,
         )
         if isinstance(self.compile, Mapping):  # those that are "off" are names as well
             train_step.check_updates(self.compile)
         return train_step
 
-    def rounds(self, train_step: TrainStep, assembly: Assembly) -> Rounds | None:
-        """Returns what takes the steps in rounds, if these settings ask for it."""
-        if self.local_steps is None:
-            return None
-        return Rounds(train_step, assembly, local_steps=self.local_steps, outer=self.outer)
+    @property
+    def round_steps(self) -> int:
+        """Returns how many steps replicas take between two synchronizations."""
+        return self.local_steps or 1
 
     @functools.cached_property
     def policies(self) -> Policies:
@@ -186,7 +187,7 @@ class Settings:
         """
         if self.chunk_steps is not None:
             return self.chunk_steps
-        unit = self.local_steps or 1
+        unit = self.round_steps
         common = math.gcd(*(every for _, every in self.intervals)) or unit * max(1, MAX_CHUNK_STEPS // unit)
         allowed = max(unit, min(MAX_CHUNK_STEPS, MAX_CHUNK_BYTES // max(1, step_bytes)))
         return max(n for n in range(unit, allowed + 1, unit) if common % n == 0)

@@ -75,7 +75,7 @@ class Trainer:
             {name: spec.sums_of_update for name, spec in self.train_step.specs.items()},
             strategy=experiment.strategy,
         )
-        rounds = settings.rounds(self.train_step, experiment.assembly)
+        rounds = self.train_step.backend.rounds(self.train_step, experiment.assembly)
         skipping = settings.policies.skipping(self.train_step, experiment.assembly)
         self._make_chunk = functools.partial(
             make_chunk, self.train_step, self.input.chunk_spec, self.progress, rounds or skipping
@@ -119,7 +119,7 @@ class Trainer:
         """Runs to the last step, or until a hook stops the run; returns the last evaluation."""
         self.telemetry = telemetry or self.telemetry
         self._calling.check(self)
-        exchange = self.train_step.exchange
+        backend = self.train_step.backend
         self._read_on()
         saved, fetching = self.state.saves.settled(self.telemetry.note), futures.ThreadPoolExecutor(1, "next chunk")
         with self._preemption.granted(), contextlib.closing(self._profiler), saved, fetching:
@@ -130,9 +130,9 @@ class Trainer:
             self._recovery.begin()
             self.telemetry.progress(self.step)
             if self.telemetry.live:
-                self._gauges = make_gauges(self._meter, self.settings.global_batch_size, self._run_chunk, exchange)
+                self._gauges = make_gauges(self._meter, self.settings.global_batch_size, self._run_chunk, backend)
             self._turn_profiler()
-            unmoved = Unmoved(self.experiment.assembly.optimizers, exchange)
+            unmoved = Unmoved(self.experiment.assembly.optimizers, backend)
             self._meter.restart()
             while not self.state.finished:
                 chunks = self._chunks
@@ -195,7 +195,7 @@ class Trainer:
 
     def eager_step(self) -> dict[str, float]:
         """Takes one step (or round) without tracing, for debugging: `print` and breakpoints work in step functions."""
-        one = self.settings.local_steps or 1
+        one = self.settings.round_steps
         self.take_steps(next(self.input.chunks_from(self.step)), one, run=self.chunk.python_function)
         if (bad_step := int(self.progress.bad_step)) != ALL_WELL:
             raise explain_bad_step(self.train_step, self.input, bad_step)
@@ -207,7 +207,7 @@ class Trainer:
         began, exchange = time.perf_counter(), self.train_step.exchange
         self._run_chunk = self.program(stacked)
         self.evaluations.trace()
-        if exchange.remote:
+        if not self.train_step.backend.steps_here:
             self.averaged.update()
         with self._explained():
             nowhere = exchange.handed(tf.zeros([3], tf.int64))

@@ -1,32 +1,53 @@
-"""Where a run computes: strategies built from gin, and the one door between their replicas."""
+"""Where a run computes: strategies built from gin, and the backend of each, with the exchange between its replicas."""
+
+import importlib
+from typing import Any
 
 from core.distribution.agreement import Agreement
-from core.distribution.drift import make_drift_check
+from core.distribution.backend import Backend
 from core.distribution.exchange import Exchange
 from core.distribution.ledger import Collective, Ledger
-from core.distribution.local_exchange import LocalExchange
-from core.distribution.mesh_plan import MeshPlan, mesh
-from core.distribution.mesh_strategy import MeshStrategy
-from core.distribution.registry import exchange_of
-from core.distribution.served_strategy import ServedStrategy, parameter_server
+from core.distribution.registry import (
+    backend_of,
+    exchange_of,
+    is_strategy,
+    made_strategy,
+    make_drift_check,
+    register,
+)
 from core.distribution.strategies import STRATEGIES, mirrored, multi_worker, one_device, tpu
 
 __all__ = [
     "STRATEGIES",
     "Agreement",
+    "Backend",
     "Collective",
     "Exchange",
     "Ledger",
-    "LocalExchange",
-    "MeshPlan",
-    "MeshStrategy",
-    "ServedStrategy",
+    "backend_of",
     "exchange_of",
+    "is_strategy",
+    "made_strategy",
     "make_drift_check",
-    "mesh",
     "mirrored",
     "multi_worker",
     "one_device",
-    "parameter_server",
+    "register",
     "tpu",
 ]
+
+# Those of `core.parallel`, which stands above the engine, and so can't be imported before it is asked for.
+_PARALLEL = {
+    "LocalExchange": "local_steps",
+    "MeshPlan": "mesh",
+    "MeshStrategy": "mesh",
+    "ServedStrategy": "parameter_server",
+    "mesh": "mesh",
+    "parameter_server": "parameter_server",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PARALLEL:
+        raise AttributeError(f"module `{__name__}` has no attribute `{name}`")
+    return getattr(importlib.import_module(f"core.parallel.{_PARALLEL[name]}"), name)

@@ -4,8 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from core.cluster.membership import joined
-from core.distribution.exchange import Exchange
-from core.distribution.mesh_strategy import MeshStrategy
+from core.distribution.registry import backend_of
 
 TEXT_BYTES = 512
 
@@ -14,13 +13,7 @@ class Agreement:
     """Questions to all workers. Each of them must ask; a process alone is answered at once."""
 
     def __init__(self, strategy: tf.distribute.Strategy):
-        self._strategy, self._exchange = strategy, Exchange(strategy)
-        self._total_of_replicas = tf.function(
-            lambda x: self._exchange.reduce(
-                self._exchange.run(tf.identity, x), phase="agreement", what="what workers know"
-            ),
-            autograph=False,
-        )
+        self._replicas, self._total = strategy.num_replicas_in_sync, backend_of(strategy).make_process_sum()
 
     def any_worker(self, flag: bool) -> bool:
         """Returns whether any worker called it with true."""
@@ -43,15 +36,9 @@ class Agreement:
         own = (text or "").encode(errors="backslashreplace")[:TEXT_BYTES]
         texts[cluster.index, : len(own)] = list(own)
         # Each replica of a worker hands in the same.
-        found = self._total(tf.constant(texts)).numpy() // max(1, self._exchange.replicas // cluster.size)
+        found = self._total(tf.constant(texts)).numpy() // max(1, self._replicas // cluster.size)
         said = [bytes(row[row > 0].tolist()).decode(errors="ignore") for row in found]
         return next(filter(None, said), None)
-
-    def _total(self, mine: tf.Tensor) -> tf.Tensor:
-        """Adds up what each worker hands in."""
-        if isinstance(self._strategy, MeshStrategy):
-            return self._strategy.sum_of_processes(mine)
-        return self._total_of_replicas(mine)
 
     def barrier(self) -> None:
         """Waits until every worker has come here."""

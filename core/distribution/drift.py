@@ -1,12 +1,10 @@
-"""The drift alarm: do all replicas, and all devices of a mesh that should, still hold the same, to the bit?
+"""Replica consistency check: do all replicas still hold the same, to the bit?
 
 Each variable is boiled down to one number per replica: a sum of its bits, weighted by odd numbers so that places count,
 modulo 2^64. A single changed bit changes it for certain, and anything else almost surely. Variables are looked at one
-after the other, and large ones in blocks, so that this fits wherever a step does. On a mesh each device does so with
-the part that it holds, which is compared with those of the devices that are to hold the same.
+after the other, and large ones in blocks, so that this fits wherever a step does.
 """
 
-import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,17 +14,14 @@ import tensorflow as tf
 
 from core.arguments import listed
 from core.distribution.exchange import Exchange
-from core.distribution.mesh_strategy import MeshStrategy
 from core.errors import DriftError
 
 _INTEGERS = {1: tf.int8, 2: tf.int16, 4: tf.int32, 8: tf.int64}
 _BLOCK = 1 << 20  # values
 
 
-def make_drift_check(strategy: tf.distribute.Strategy, variables: Mapping[str, tf.Variable]) -> Callable[[], None]:
-    """Returns a function that raises a `DriftError` naming the variables, and the replicas or devices that differ."""
-    if isinstance(strategy, MeshStrategy):
-        return _mesh_check(strategy, variables)
+def replica_drift_check(strategy: tf.distribute.Strategy, variables: Mapping[str, tf.Variable]) -> Callable[[], None]:
+    """Returns a function that raises a `DriftError` naming the variables and the replicas that differ."""
     exchange = Exchange(strategy)
     if not exchange.networked:  # what lives on one device has nothing to differ from in one process
         variables = {path: v for path, v in variables.items() if len(strategy.experimental_local_results(v)) > 1}
@@ -36,7 +31,7 @@ def make_drift_check(strategy: tf.distribute.Strategy, variables: Mapping[str, t
         def replica() -> tf.Tensor:
             place = tf.distribute.get_replica_context().replica_id_in_sync_group
             row = tf.one_hot(place, exchange.replicas, on_value=1, off_value=0, dtype=tf.int64)
-            own = _one_by_one(variable.read_value for variable in variables.values())
+            own = fingerprints_of(variable.read_value for variable in variables.values())
             return exchange.sum(row[:, tf.newaxis] * own, phase="drift", what="fingerprints")
 
         return exchange.first(exchange.run(replica))
@@ -44,36 +39,12 @@ def make_drift_check(strategy: tf.distribute.Strategy, variables: Mapping[str, t
     def check() -> None:
         if exchange.replicas > 1 and variables:
             table = fingerprints().numpy()
-            _refuse(table != table[0], "replica", "replica 0 does", list(variables))
+            refuse_drift(table != table[0], "replica", "replica 0 does", list(variables))
 
     return check
 
 
-def _mesh_check(strategy: MeshStrategy, variables: Mapping[str, tf.Variable]) -> Callable[[], None]:
-    """Returns the same of a mesh. Nothing crosses between its devices; between processes the numbers alone do."""
-    alike = {path: strategy.first_alike(v) for path, v in variables.items()}
-    alike = {path: first for path, first in alike.items() if len(set(first)) < len(first)}  # the others have no copy
-    firsts = np.array(list(alike.values())).T
-
-    @tf.function(autograph=False)
-    def fingerprints(parts: Sequence[tf.Tensor]) -> tf.Tensor:
-        return _one_by_one([functools.partial(tf.identity, part) for part in parts])
-
-    def check() -> None:
-        if not alike:
-            return
-        rows = []
-        for parts in zip(*(strategy.local_parts(variables[path]) for path in alike), strict=True):
-            with tf.device(parts[0].device):
-                rows.append(fingerprints(parts))
-        table = strategy.rows_of_devices(tf.stack(rows)).numpy()
-        differs = table != np.take_along_axis(table, firsts, axis=0)
-        _refuse(differs, "device", "others of the mesh with the same part do", list(alike))
-
-    return check
-
-
-def _one_by_one(reads: Iterable[Callable[[], Any]]) -> tf.Tensor:
+def fingerprints_of(reads: Iterable[Callable[[], Any]]) -> tf.Tensor:
     """Returns the fingerprint of each value, which is read once the one before it is done with."""
     own: list[tf.Tensor] = []
     for read in reads:
@@ -82,7 +53,7 @@ def _one_by_one(reads: Iterable[Callable[[], Any]]) -> tf.Tensor:
     return tf.stack(own)
 
 
-def _refuse(differs: npt.NDArray[np.bool_], what: str, expected: str, paths: Sequence[str]) -> None:
+def refuse_drift(differs: npt.NDArray[np.bool_], what: str, expected: str, paths: Sequence[str]) -> None:
     """Raises a `DriftError` where any row differs in any column."""
     if not np.any(differs):
         return

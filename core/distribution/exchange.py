@@ -27,10 +27,6 @@ def replica_here() -> int | None:
 class Exchange:
     """What the engine asks of a strategy whose replicas hold a whole copy each; for others there are subclasses."""
 
-    on_mesh = False
-    remote = False  # whether what a function needs is sent to other processes at its first call
-    apart = False  # whether each replica takes steps by its own rows alone
-
     def __init__(self, strategy: tf.distribute.Strategy, *, reduce_in: tf.DType | None = None):
         self.strategy = strategy
         self.replicas: int = strategy.num_replicas_in_sync

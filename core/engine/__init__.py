@@ -1,14 +1,11 @@
 """What runs a task's phases: accumulation, the one reduction, the step, chunks of steps."""
 
 from core.engine.apply_update import commit_untrained, reduce_over_replicas
-from core.engine.assembly import Assembly, assemble, assemble_task, axes_of_slots
+from core.engine.assembly import Assembly, assemble, assemble_task
 from core.engine.chunk import make_chunk
-from core.engine.local_checks import check_local_steps
-from core.engine.mesh_checks import check_on_mesh
 from core.engine.policies.measure_update import Watch
 from core.engine.policies.skip_bad_steps import NOT_FINITE, SPIKE, BadStep, Skipping
 from core.engine.progress import ALL_WELL, Progress
-from core.engine.rounds import Rounds
 from core.engine.step import StepResult, TrainStep
 from core.engine.sweep import Accumulated, accumulate_gradients, compute
 
@@ -20,7 +17,6 @@ __all__ = [
     "Assembly",
     "BadStep",
     "Progress",
-    "Rounds",
     "Skipping",
     "StepResult",
     "TrainStep",
@@ -28,9 +24,6 @@ __all__ = [
     "accumulate_gradients",
     "assemble",
     "assemble_task",
-    "axes_of_slots",
-    "check_local_steps",
-    "check_on_mesh",
     "commit_untrained",
     "compute",
     "make_chunk",

@@ -6,21 +6,13 @@ step = TrainStep(assembly, batch_spec, seed=0)
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import tensorflow as tf
-from tensorflow.experimental import dtensor
 
-from core.distribution.mesh_outputs import lay_out_outputs
-from core.distribution.mesh_plan import MeshPlan
-from core.distribution.mesh_strategy import MeshStrategy
-from core.distribution.mesh_variable import layout
-from core.distribution.served_strategy import ServedStrategy
-from core.engine.abstract import made
-from core.engine.mesh_checks import check_on_mesh
-from core.engine.served_checks import check_served
-from core.engine.variable_scopes import AxesByPath, made_on
+from core.distribution.backend import Backend
+from core.distribution.registry import backend_of
+from core.distribution.shapes_only import made
 from core.errors import ConfigurationError
 from core.module import named_variables
 from core.optimizers import Optimizer
@@ -39,6 +31,11 @@ class Assembly:
     strategy: tf.distribute.Strategy
     variables: Mapping[str, tf.Variable]  # all that is learnt: `task/PATH`, `optimizer/PHASE/PATH`
     one_device_ids: Collection[int]  # the ids of the variables that live on one device only
+
+    @property
+    def backend(self) -> Backend:
+        """Returns the backend of the strategy."""
+        return backend_of(self.strategy)
 
 
 def assemble(
@@ -59,15 +56,13 @@ def assemble(
     if strategy.num_replicas_in_sync > 1:
         networks = [one_device_network(task, name) for name in (*task.one_device, *one_device)]
         ids = {id(variable) for network in networks for variable in named_variables(network).values()}
-    if isinstance(strategy, ServedStrategy):
-        check_served(strategy, task, phases, placements=placements, one_device=one_device)
+    backend = backend_of(strategy)
+    backend.check_task(task, phases, placements=placements, one_device=one_device)
     check_variables(task, phases, strategy, ids)
     check_trained(task, phases)
     updates = [phase for phase in phases if isinstance(phase, Update)]
     optimizers = {phase.name: _optimizer(phase, task, strategy, ids) for phase in updates}
-    if isinstance(strategy, MeshStrategy):
-        slots = [_slots_of_shape(task, optimizer).values() for optimizer in optimizers.values()]
-        strategy.plan.check_slots({path for path, _ in itertools.chain.from_iterable(slots)})
+    backend.check_optimizers(task, [*optimizers.values()])
     variables = {f"task/{path}": v for path, v in named_variables(task).items()}
     for phase, optimizer in optimizers.items():
         variables |= {f"optimizer/{phase}/{path}": v for path, v in optimizer.variables.items()}
@@ -82,10 +77,7 @@ def assemble_task(
     one_device: Sequence[str] = (),
 ) -> Task:
     """Makes a task within the strategy's scope, with the networks of `one_device`, its own and these, on one device."""
-    task = made_on(make_task, strategy, functools.partial(_axes_in_task, placements, one_device))
-    if isinstance(strategy, MeshStrategy):
-        mesh = strategy.mesh
-        lay_out_outputs(task, strategy.plan.output_layouts, lambda y, axes: dtensor.relayout(y, layout(mesh, axes)))
+    task = backend_of(strategy).make_task(make_task, placements=placements, one_device=one_device)
     names = dict.fromkeys((*task.one_device, *one_device))
     if names and strategy.num_replicas_in_sync > 1:
         # The same task once more, outside the scope, to take from it what isn't to be replicated.
@@ -106,39 +98,13 @@ def _optimizer(
     make = functools.partial(Optimizer, phase.optimizer, variables, statistics=phase.statistics())
     apart = [path for path, variable in variables.items() if id(variable) in one_device_ids]
     if not apart:
-        return made_on(make, strategy, functools.partial(axes_of_slots, task))
+        return backend_of(strategy).make_optimizer(make, task)
     if len(apart) < len(variables):
         raise ConfigurationError(
             f"phase `{phase.name}` trains `{apart[0]}`, which the task keeps on one device (`one_device`), together "
             "with variables that it doesn't: make two phases of it, or keep both networks in one place."
         )
     return made(make, lambda: tf.device(_device(strategy)))
-
-
-def _axes_in_task(
-    placements: Mapping[str, Placement], one_device: Sequence[str], plan: MeshPlan, task: Task
-) -> AxesByPath:
-    """Returns along which axes each variable of the task is cut, once the plan fits all of it."""
-    check_on_mesh(plan, task, placements=placements, one_device=one_device)
-    variables = named_variables(task)
-    return {path: (variable, plan.layouts.of(path, variable.shape)) for path, variable in variables.items()}
-
-
-def _slots_of_shape(task: Task, optimizer: Optimizer) -> dict[str, tuple[str, tf.Variable]]:
-    """Returns the slots that have the shape of their parameter by their own path, with the parameter's in the task."""
-    paths = {id(variable): path for path, variable in named_variables(task).items()}
-    return {
-        f"{name}/{path}": (paths[id(parameter)], slot)
-        for name, slots in optimizer.slots.items()
-        for path, slot in slots.items()
-        if (parameter := optimizer.parameters.get(path)) is not None and parameter.shape == slot.shape
-    }
-
-
-def axes_of_slots(task: Task, plan: MeshPlan, optimizer: Optimizer) -> AxesByPath:
-    """Returns along which axes these are cut; a slot of another shape lies whole."""
-    slots = _slots_of_shape(task, optimizer).items()
-    return {own: (slot, plan.slots.of(path, slot.shape)) for own, (path, slot) in slots}
 
 
 def _device(strategy: tf.distribute.Strategy) -> str:

@@ -12,9 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from core.distribution.exchange import Exchange
-from core.distribution.served_exchange import ServedExchange
 from core.engine.progress import ALL_WELL, Progress
-from core.engine.served_chunk import ServedChunk
 from core.engine.step import StepResult, TrainStep
 from core.task import Batch
 from core.task.loss import Sums
@@ -34,8 +32,8 @@ def make_chunk(
     ones after it do nothing at all: so the host needn't wait for the outcome of each chunk.
     """
     exchange = train_step.exchange
-    if isinstance(exchange, ServedExchange):
-        return ServedChunk(train_step, exchange, stacked_spec, bad_step=progress.bad_step, sums=progress.sums)
+    if (own := train_step.backend.chunk(train_step, stacked_spec, progress)) is not None:
+        return own
     take = take or functools.partial(take_steps, train_step)
 
     def chunk(stacked: Batch, place: tf.Tensor) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from core.distribution.registry import backend_of
 from core.engine.inspect_phase import zeros
-from core.engine.variable_scopes import kept_once
 from core.task.loss import Sums
 
 ALL_WELL = -1
@@ -22,7 +22,7 @@ class Progress:
     """
 
     def __init__(self, sums: Mapping[str, Any], *, strategy: tf.distribute.Strategy | None = None):
-        with kept_once(strategy) if strategy else contextlib.nullcontext():
+        with backend_of(strategy).kept_once() if strategy else contextlib.nullcontext():
             self.bad_step = tf.Variable(ALL_WELL, dtype=tf.int64, trainable=False, name="bad_step")
             self.sums = tf.nest.map_structure(lambda spec: tf.Variable(zeros(spec), trainable=False), dict(sums))
 

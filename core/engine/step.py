@@ -10,8 +10,8 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from core.arguments import listed
+from core.distribution.backend import Backend
 from core.distribution.exchange import Exchange
-from core.distribution.registry import exchange_of
 from core.engine.assembly import Assembly
 from core.engine.check_averages import check_averages
 from core.engine.inspect_phase import LossSpec, Specs, zeros
@@ -35,7 +35,8 @@ class StepResult(NamedTuple):
 class TrainStep:
     """`step(values, index) -> StepResult`: the phases of one training step, for use in cross-replica context.
 
-    By another `exchange` than the strategy's own, that of local steps, each replica takes it in its own context.
+    With another `backend` than the strategy's own, that of local steps, each replica takes it in its own context.
+    An `exchange` replaces the backend's.
     `values` are `[microbatches, rows, ...]` on each replica, as `batch` says; `index` is the step's number, from 0.
     Of how many `steps` it is one has to be known where a step function asks for `rng.progress`. Unless it `writes`, it
     computes what it would write, and no more. Where values are handed in as a source keeps them, `decode` makes of them
@@ -51,12 +52,14 @@ class TrainStep:
         steps: int | None = None,
         compile: bool | Collection[str] = False,
         reduce_in: tf.DType | None = None,
+        backend: Backend | None = None,
         exchange: Exchange | None = None,
         writes: bool = True,
         decode: Callable[[Batch], Batch] | None = None,
     ):
         self.optimizers, self.writes, self.decode = assembly.optimizers, writes, decode
-        self.exchange = exchange or exchange_of(assembly.strategy, reduce_in=reduce_in)
+        self.backend = backend or assembly.backend
+        self.exchange = exchange or self.backend.exchange(reduce_in=reduce_in)
         self._dtypes = {key: spec.dtype for key, spec in batch.items()}
         self.variables = named_variables(assembly.task)
         planner = Planner(
@@ -67,7 +70,7 @@ class TrainStep:
             readable=assembly.variables,
         )
         self.plans = [planner.add(phase) for phase in assembly.phases]
-        check_averages(self.plans, assembly.variables, apart=self.exchange.apart)
+        check_averages(self.plans, assembly.variables, apart=self.backend.in_rounds)
         self.asks_progress = [plan.name for plan in self.plans if plan.access.progress]
         if self.asks_progress and steps is None:
             raise ConfigurationError(
@@ -96,15 +99,14 @@ class TrainStep:
         """
         named = self.updates if isinstance(what, bool) else list(what)
         self.check_updates(named)
-        if what and (self.exchange.on_mesh or self.exchange.remote):
-            where = "reach parameter servers" if self.exchange.remote else "be cut for the devices of a mesh"
+        if what and self.backend.not_compiled:
             raise ConfigurationError(
-                f"`Trainer.compile` asks for programs of XLA, which can't {where}: leave it out. See "
-                "docs/make-it-fast.md#what-xla-compiles."
+                f"`Trainer.compile` asks for programs of XLA, which can't {self.backend.not_compiled}: leave it out. "
+                "See docs/make-it-fast.md#what-xla-compiles."
             )
         self.compiled = what
         on_cpu = "GPU" not in self.exchange.device and "TPU" not in self.exchange.device
-        alone = self.exchange.replicas == 1 and not (self.exchange.on_mesh or self.exchange.remote)
+        alone = self.exchange.replicas == 1 and not self.backend.not_compiled
         self.runner.loops_apart = [plan.name for plan in self.plans if plan.access.convolves and on_cpu]
         convolving = next(iter(self.runner.loops_apart), None)
         self.one_program = alone and not convolving  # whether a chunk can be

@@ -8,10 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from core.distribution import MeshPlan
-from core.distribution.layouts import WHOLE
-from core.distribution.mesh_plan import BATCH, OnMesh
-from core.engine import Assembly, TrainStep, axes_of_slots
+from core.engine import Assembly, TrainStep
 from core.estimate.chain import chain_in
 from core.estimate.kinds import Kind, kinds_in
 from core.estimate.liveness import fullest, timeline
@@ -22,6 +19,9 @@ from core.estimate.sharding import Axes
 from core.estimate.spread import Spread
 from core.estimate.work import NODES, nodes_of, work_of
 from core.module import named_variables
+from core.parallel.mesh.axes import axes_of_slots
+from core.parallel.mesh.layouts import WHOLE
+from core.parallel.mesh.plan import BATCH, MeshPlan, OnMesh
 from core.task import Task
 from core.task.loss import weighted_sums
 
@@ -65,7 +65,7 @@ def on_replicas(assembly: Assembly, step: TrainStep, chunk: Any) -> Figures:
         crossing[entry.phase, entry.what] += 1
         handed_in[entry.phase, entry.what] += entry.bytes
     whole = Counter(standing(assembly, lambda _, variable: bytes_of(variable)))
-    in_rounds = step.exchange.apart
+    in_rounds = step.backend.in_rounds
     held = Counter(held_in(chunk, on_device(step.exchange.device, bytes_of), in_rounds=in_rounds))
     weights = [v for optimizer in assembly.optimizers.values() for v in optimizer.parameters.values()]
     kept = Counter({SLOTS: sum(map(bytes_of, weights)) if in_rounds else 0})  # as they were when the round began

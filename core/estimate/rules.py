@@ -6,9 +6,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from core.distribution.layouts import WHOLE
 from core.estimate.sharding import Reads, Rule, Sharding, whole
 from core.estimate.slices import sliced
+from core.parallel.mesh.layouts import WHOLE
 
 
 def elementwise(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 import tensorflow as tf
 from tensorflow.dtensor.python import gen_dtensor_ops
 
-from core.distribution.layouts import WHOLE
+from core.parallel.mesh.layouts import WHOLE
 
 Axes = tuple[str, ...]
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from core.distribution.layouts import WHOLE
 from core.estimate.sharding import Reads, Sharding
+from core.parallel.mesh.layouts import WHOLE
 
 
 def sliced(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from core.distribution.layouts import WHOLE
 from core.estimate.graphs import called_by, is_loop, needed, writes
 from core.estimate.memory import bytes_of
 from core.estimate.rules import NOT_ADDED_UP_LATER, RULES, unknown
 from core.estimate.sharding import Axes, Sharding, whole
+from core.parallel.mesh.layouts import WHOLE
 
 ADDED, JOINED = "all-reduce", "all-gather"
 FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"

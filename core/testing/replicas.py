@@ -15,10 +15,10 @@ import tensorflow as tf
 
 from core import engine
 from core.distribution.ledger import Collective
-from core.distribution.mesh_plan import mesh
-from core.distribution.mesh_strategy import MeshStrategy
 from core.distribution.virtual_devices import make_virtual_cpus
 from core.engine import Assembly, StepResult, TrainStep
+from core.parallel.mesh.plan import mesh
+from core.parallel.mesh.strategy import MeshStrategy
 from core.random import Rng
 from core.task import Batch, Placement, Task
 from core.task.loss import GRADIENT_NORM, means
@@ -146,7 +146,7 @@ class Run:
             {name: np.array([line[name] for line in lines]) for name in lines[0]},
             {name: np.array([norm[name] for norm in norms]) for name in norms[0]},
             self.collectives,
-            str(self.strategy.plan) if self.step.exchange.on_mesh else "",
+            str(self.strategy.plan) if isinstance(self.strategy, MeshStrategy) else "",
         )
 
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from core.distribution.mesh_guard import refuse_unsafe
-from core.distribution.mesh_order import kept_in_order
 from core.errors import ConfigurationError
 from core.optimizers import Optimizer
+from core.parallel.mesh.read_order import kept_in_order
+from core.parallel.mesh.unsafe_ops import refuse_unsafe
 from core.testing import on_virtual_mesh
 
 from .optimizer_rows import OPTIMIZERS, TRANSFORMS

@@ -13,9 +13,9 @@ from core import checkpoint
 from core.checkpoint import parts
 from core.checkpoint.manifest import described
 from core.checkpoint.parts import in_order, shape_and_slice
-from core.distribution import mesh_variable
 from core.errors import CheckpointError
 from core.optimizers import adamw, chain, ema
+from core.parallel.mesh import variable
 from core.testing import assemble, on_virtual_cpus, on_virtual_mesh
 from models.classifiers.mlp import MlpClassifier
 from tests.core.checkpoint_lab import DATA, flip_bit, newest, save, values
@@ -65,13 +65,13 @@ def never_joined(monkeypatch):
 
     monkeypatch.setattr(parts, "MOST_BYTES", 16)
     monkeypatch.setattr(dtensor, "relayout", relayout)
-    together = mesh_variable._put_together
+    together = variable._put_together
 
     def put_together(held, wanted, dtype):
         assert math.prod(last - first for first, last in wanted) * dtype.size <= 16
         return together(held, wanted, dtype)
 
-    monkeypatch.setattr(mesh_variable, "_put_together", put_together)
+    monkeypatch.setattr(variable, "_put_together", put_together)
 
 
 @pytest.mark.parametrize(("before", "after"), WAYS)
@@ -90,7 +90,7 @@ def test_saved_anywhere_and_restored_anywhere(before, after, tmp_path, request):
 @pytest.fixture
 def elsewhere(monkeypatch):
     """Lets a process take what it has for a part only, as where others hold the rest."""
-    monkeypatch.setattr(mesh_variable.MeshVariable, "is_here", lambda self: False)
+    monkeypatch.setattr(variable.MeshVariable, "is_here", lambda self: False)
 
 
 @pytest.mark.parametrize("before", ["2x2", "one device"])
@@ -148,14 +148,14 @@ def test_a_device_that_holds_other_bytes_than_were_read_is_found(where, tmp_path
     save(tmp_path, variables_on("2x2", 0), 1)
     if where == "elsewhere":
         request.getfixturevalue("elsewhere")
-    take = mesh_variable.MeshVariable.assign_parts
+    take = variable.MeshVariable.assign_parts
 
     def wrong(self, read):
         take(self, read)
         if self.shape == [3, 4]:
             self.assign(tf.zeros_like(self.read_value()))
 
-    monkeypatch.setattr(mesh_variable.MeshVariable, "assign_parts", wrong)
+    monkeypatch.setattr(variable.MeshVariable, "assign_parts", wrong)
     with pytest.raises(CheckpointError, match="`columns` came out with other bytes than were saved"):
         checkpoint.restore(newest(tmp_path), variables_on("2x2"))
 

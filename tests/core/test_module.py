@@ -4,7 +4,7 @@ import contextlib
 
 import tensorflow as tf
 
-from core.engine.abstract import made, shapes_only
+from core.distribution.shapes_only import made, shapes_only
 from core.module import Module, named_variables
 
 

@@ -16,9 +16,10 @@ import numpy as np
 import tensorflow as tf
 
 from core.data import ArraySource
-from core.distribution import ServedStrategy, one_device
+from core.distribution import one_device
 from core.engine import Progress, TrainStep, make_chunk
 from core.errors import ConfigurationError
+from core.parallel.parameter_server import ServedStrategy
 from core.task import Task
 from core.task.loss import means
 from tests.commands import said

@@ -10,8 +10,9 @@ import pytest
 
 import trainers
 from core.data import Stream
-from core.distribution import MeshStrategy, ServedStrategy
 from core.errors import DataError
+from core.parallel.mesh import MeshStrategy
+from core.parallel.parameter_server import ServedStrategy
 from tests.commands import run
 from tests.trainers.command_lab import write_task
 from tests.trainers.trainer_lab import make, untrained

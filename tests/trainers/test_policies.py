@@ -7,8 +7,10 @@ import policy_lab as lab
 import pytest
 from trainer_lab import newest
 
-from core.distribution import ServedStrategy
+from core.distribution import backend_of
 from core.errors import ConfigurationError, DataError
+from core.parallel.local_steps import LocalSteps
+from core.parallel.parameter_server import ServedStrategy
 from trainers.options.bad_steps import Policies
 
 around = pytest.fixture(scope="module")(lab.leading)
@@ -75,21 +77,21 @@ def test_spike_is_skipped_or_rolled_back(tmp_path, around, policy, figure, parts
     lab.assert_same(lab.weights(trainer), around(*parts))
 
 
-SERVED, APART, TOGETHER = object.__new__(ServedStrategy), True, False
+SERVED, APART = backend_of(object.__new__(ServedStrategy)), LocalSteps(None, 4)
 
 
 @pytest.mark.parametrize(
-    ("settings", "strategy", "apart", "says"),
+    ("settings", "backend", "says"),
     [
-        ({"on_nonfinite": "skip"}, None, APART, r"^`Trainer\.on_nonfinite = 'skip'` is .*`Trainer\.local_steps`.*'ro"),
-        ({"on_spike": "rollback"}, None, APART, r"^`Trainer\.on_spike` is .*`Trainer\.local_steps`.* leave it out"),
-        ({"on_nonfinite": "skip"}, SERVED, TOGETHER, r"^`Trainer\.on_nonfinite = 'skip'` is .*`@parameter_server\(\)`"),
-        ({"on_nonfinite": "rollback"}, SERVED, TOGETHER, r"^`Trainer\.on_nonfinite = 'rollback'` is .*`@parameter_ser"),
-        ({"on_spike": "skip"}, SERVED, TOGETHER, r"^`Trainer\.on_spike` is .*`@parameter_server\(\)`.*`@mirrored\(\)`"),
+        ({"on_nonfinite": "skip"}, APART, r"^`Trainer\.on_nonfinite = 'skip'` is .*`Trainer\.local_steps`.*'ro"),
+        ({"on_spike": "rollback"}, APART, r"^`Trainer\.on_spike` is .*`Trainer\.local_steps`.* leave it out"),
+        ({"on_nonfinite": "skip"}, SERVED, r"^`Trainer\.on_nonfinite = 'skip'` is .*`@parameter_server\(\)`"),
+        ({"on_nonfinite": "rollback"}, SERVED, r"^`Trainer\.on_nonfinite = 'rollback'` is .*`@parameter_ser"),
+        ({"on_spike": "skip"}, SERVED, r"^`Trainer\.on_spike` is .*`@parameter_server\(\)`.*`@mirrored\(\)`"),
     ],
 )
-def test_policy_is_refused_where_steps_are_not_taken_together(settings, strategy, apart, says):
+def test_policy_is_refused_where_steps_are_not_taken_together(settings, backend, says):
     nothing = dict.fromkeys(("on_spike", "max_skips", "max_rollbacks", "spike_factor"))
     policies = Policies(**{"on_nonfinite": "raise", **nothing, **settings})
     with pytest.raises(ConfigurationError, match=says):
-        policies.skipping(SimpleNamespace(exchange=SimpleNamespace(apart=apart)), SimpleNamespace(strategy=strategy))
+        policies.skipping(SimpleNamespace(backend=backend), None)

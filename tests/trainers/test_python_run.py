@@ -12,9 +12,10 @@ import tensorflow as tf
 
 import trainers
 from core.data import Stream, digits
-from core.distribution import mesh, mirrored
+from core.distribution import mirrored
 from core.errors import ConfigurationError, PreemptedError
 from core.optimizers import sgd, warmup_cosine
+from core.parallel.mesh import mesh
 from core.weights import checkpoint
 from models.classifiers.mlp import MlpClassifier
 from tests.commands import CONFIGS, passed, run

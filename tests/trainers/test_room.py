@@ -7,11 +7,11 @@ import tensorflow as tf
 
 from core.data import digits
 from core.distribution import one_device
-from core.distribution.mesh_plan import mesh
 from core.errors import NoRoomError
 from core.layers import Linear
 from core.losses import softmax_cross_entropy
 from core.optimizers import adam
+from core.parallel.mesh.plan import mesh
 from core.task import Loss, Task, Update
 from core.testing import on_virtual_cpus
 from tests.commands import CONFIGS, refused

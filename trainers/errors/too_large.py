@@ -1,16 +1,15 @@
 """Says that a task doesn't fit into this machine's memory, before it is made there."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import tensorflow as tf
 
 from core.cluster.membership import joined
-from core.distribution.mesh_strategy import MeshStrategy
+from core.distribution import backend_of
+from core.distribution.shapes_only import shapes_only
 from core.engine import Assembly
-from core.engine.abstract import shapes_only
 from core.errors import NoRoomError
-from core.estimate import bytes_of
 from core.initializers import announced
 from core.machine import machine_memory
 from core.module import named_variables
@@ -39,7 +38,7 @@ def fitting(make: Callable[[], Assembly], make_task: Callable[[], Task], strateg
         if so_far * LARGE > memory:
             raise _LargeError
 
-    if any("GPU" in str(device) for device in _devices(strategy)):
+    if any("GPU" in str(device) for device in backend_of(strategy).local_devices):
         return make()
     membership = joined()
     if membership is None or membership.cluster.size == 1:  # of several none may stop while others wait for its values
@@ -60,14 +59,8 @@ def fitting(make: Callable[[], Assembly], make_task: Callable[[], Task], strateg
 
 def _held(variables: Iterable[tf.Variable], strategy: tf.distribute.Strategy) -> int:
     """Returns the bytes that this machine's devices hold of variables: all of each, or on a mesh their parts."""
-    size = strategy.bytes_a_device if isinstance(strategy, MeshStrategy) else bytes_of
-    return len(_devices(strategy)) * sum(map(size, variables))
-
-
-def _devices(strategy: tf.distribute.Strategy) -> Sequence[str]:
-    if isinstance(strategy, MeshStrategy):
-        return list(strategy.mesh.local_devices())
-    return list(strategy.extended.worker_devices)
+    backend = backend_of(strategy)
+    return len(backend.local_devices) * sum(map(backend.bytes_per_device, variables))
 
 
 def _refuse(task: Task, need: int, memory: int, what: str) -> None:

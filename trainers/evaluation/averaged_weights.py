@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 import tensorflow as tf
 
 from core import checkpoint
-from core.distribution import MeshStrategy, ServedStrategy
 from core.engine import Assembly
 from core.module import named_variables
 from core.task import Task
@@ -42,8 +41,8 @@ class AveragedTwin(Averaged):
     """
 
     def __init__(self, experiment: Experiment):
-        served = isinstance(experiment.strategy, ServedStrategy)
-        super().__init__(experiment.make_host_task() if served else experiment.make_task())
+        on_host = experiment.assembly.backend.evaluates_copy
+        super().__init__(experiment.make_host_task() if on_host else experiment.make_task())
         self.experiment = experiment
         self._copy = traced_for_each(self._copied)
 
@@ -132,11 +131,11 @@ def restore(
 
 def readable_task(experiment: Experiment, averaged: Averaged) -> Averaged:
     """Returns what hooks read: what evaluation does, but for a mesh, where only its own functions can."""
-    return HostTwin(experiment, averaged) if isinstance(experiment.strategy, MeshStrategy) else averaged
+    return averaged if experiment.assembly.backend.one_device_reads else HostTwin(experiment, averaged)
 
 
 def averaged_task(experiment: Experiment) -> Averaged:
     """Returns the task to read: itself, or a twin if an optimizer averages."""
     averages = any(optimizer.transform.shadow for optimizer in experiment.assembly.optimizers.values())
-    served = isinstance(experiment.strategy, ServedStrategy)
-    return AveragedTwin(experiment) if averages or served else Averaged(experiment.task)
+    copied = experiment.assembly.backend.evaluates_copy
+    return AveragedTwin(experiment) if averages or copied else Averaged(experiment.task)

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from core.arguments import is_size
 from core.data import PerReplica, Source, eval_chunks
-from core.distribution import Exchange, MeshStrategy, exchange_of
+from core.distribution import Exchange
 from core.engine.inspect_phase import describe_loss
 from core.engine.side_effects import paths_by_id
 from core.errors import ConfigurationError, shown
@@ -44,12 +44,12 @@ class Evaluator:
                 f"`Evaluator.global_batch_size` is {shown(global_batch_size)}; it counts examples: use 1 or more, and "
                 f"at most {MOST}."
             )
-        if isinstance(experiment.strategy, MeshStrategy):
-            experiment.strategy.plan.check_rows(global_batch_size, what="`Evaluator.global_batch_size`")
+        self.backend = experiment.assembly.backend
+        self.backend.check_rows(global_batch_size, what="`Evaluator.global_batch_size`")
         self.averaged: Averaged = beside[0].averaged if beside else averaged_task(experiment)
         self.task, self.source, self._global_batch_size = self.averaged.task, source, global_batch_size
         self._innocent: set[str] = set()  # figures that weren't finite, though no example was to blame
-        self.exchange: Exchange = beside[0].exchange if beside else exchange_of(experiment.strategy)
+        self.exchange: Exchange = beside[0].exchange if beside else self.backend.exchange()
         replicas = self.exchange.replicas
 
         @functools.cache  # one pipeline serves all evaluations: to make it anew is to trace it anew
@@ -83,6 +83,7 @@ class Evaluator:
         return ChunkSums(
             self.task,
             spec,
+            self.backend,
             self.exchange,
             self._chunks,
             element,
@@ -101,7 +102,7 @@ class Evaluator:
                 found = self.sums.of_chunk(features, mask, self.exchange.handed(tf.constant(batches)))
                 sums = tf.nest.map_structure(tf.add, sums, found)
                 alive()
-            if self.exchange.on_mesh and self._last_rows:
+            if self.backend.row_counts_apart and self._last_rows:
                 found = self.sums.of_last(features, self.exchange.handed(tf.constant(batches - 1)))
                 sums = tf.nest.map_structure(tf.add, sums, found)
             figures = means(sums)

@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from core.data import PerReplica
+from core.distribution.backend import Backend
 from core.distribution.exchange import Exchange
 from core.distribution.ledger import FIGURES
 from core.distribution.shared_rows import mixing_unlike
@@ -26,6 +27,7 @@ class ChunkSums:
         self,
         task: Task,
         spec: LossSpec,
+        backend: Backend,
         exchange: Exchange,
         chunks: PerReplica,
         element: tuple[Mapping[str, tf.TensorSpec], tf.TensorSpec],
@@ -34,7 +36,7 @@ class ChunkSums:
         batch_rows: int,
         last_rows: int,
     ):
-        self.task, self.spec, self.exchange = task, spec, exchange
+        self.task, self.spec, self.backend, self.exchange = task, spec, backend, exchange
         self._element, self._together, self._batch_rows, self._last_rows = element, together, batch_rows, last_rows
         signature = (*chunks.element_spec, tf.type_spec_from_value(exchange.handed(tf.constant(0))))
         self.of_chunk = traced_for_each(self._sum_chunk, input_signature=signature)
@@ -43,20 +45,20 @@ class ChunkSums:
 
     def fits(self, element: object, last_rows: int) -> bool:
         """Says whether chunks with these specs can be summed by the same functions."""
-        return bool(element == self._element) and (last_rows == self._last_rows or not self.exchange.on_mesh)
+        return bool(element == self._element) and (last_rows == self._last_rows or not self.backend.row_counts_apart)
 
     def trace(self) -> None:
         """Compiles what evaluates on a mesh, by a chunk without a batch: what can't be there is refused here.
 
         Beside servers, too: a first call waits for all workers, of which later one may be stopped.
         """
-        if (self.exchange.on_mesh or self.exchange.remote) and not self._traced:
+        if (self.backend.row_counts_apart or not self.backend.steps_here) and not self._traced:
             features, mask = tf.nest.map_structure(
                 lambda spec: self.exchange.handed(tf.zeros(spec.shape, spec.dtype)), self._element
             )
             nothing = self.exchange.handed(tf.constant(0))
             self.exchange.noting(self.exchange.guarded(self.of_chunk.get_concrete_function()), features, mask, nothing)
-            if self._last_rows and self.exchange.on_mesh:
+            if self._last_rows and self.backend.row_counts_apart:
                 self.exchange.noting(self.exchange.guarded(self.of_last.get_concrete_function()), features, nothing)
             self._traced = True
 
@@ -69,7 +71,7 @@ class ChunkSums:
         return weighted_sums(loss)[1]
 
     def _sum_chunk(self, features: Batch, mask: tf.Tensor, batches: tf.Tensor) -> Sums:
-        if self.exchange.on_mesh:
+        if self.backend.row_counts_apart:
             with self.exchange.around():
                 sums = self.exchange.run(self._sum_mesh, features, mask, batches)
         elif self._together:

@@ -22,7 +22,7 @@ def explain_bad_step(train_step: TrainStep, input: Input, step: int) -> Tapeloop
     The step is done again for that, whole and on one device: where that fails for another reason, such as want of
     memory, nothing but the step is named; nor on a mesh, whose variables are on no one device.
     """
-    if train_step.exchange.on_mesh:
+    if not train_step.backend.one_device_reads:
         return NotFiniteError(f"step {step} is not finite. Nothing of it was saved. {REMEDY}")
     try:
         return _explain(train_step, input, step)
@@ -45,7 +45,7 @@ def _explain(train_step: TrainStep, input: Input, step: int) -> TapeloopError:
         return unfit_example(what, input.source, feature, batch[feature], input.examples_of(step))
     found = struck or _bad_phase(train_step, batch, step)
     overflow = "a loss, or the norm of its gradients, overflowed (done again without tracing it is finite)"
-    if train_step.exchange.apart:
+    if train_step.backend.in_rounds:
         overflow = (
             "a loss or gradient of one replica, by the weights that it had come to alone since its round of local "
             "steps began (by those of the beginning, which are the ones that are left, it is finite)"

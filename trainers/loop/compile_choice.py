@@ -59,8 +59,7 @@ class Choosing:
     @property
     def asked(self) -> bool:
         """Says whether there is anything to choose; on a mesh, or by servers, XLA compiles nothing."""
-        exchange = self._train_step.exchange
-        return self._state.settings.compile == AUTO and not (exchange.on_mesh or exchange.remote)
+        return self._state.settings.compile == AUTO and not self._train_step.backend.not_compiled
 
     def choose(self, stacked: Any) -> Program:
         """Returns the program that is remembered for this machine, or else the fastest one, by steps of a chunk."""
@@ -143,7 +142,7 @@ class Choosing:
 
     def _timed(self, programs: Mapping[str, Choice], stacked: Any) -> dict[str, float]:
         """Returns the median seconds of a step with each program; nothing where a step isn't finite."""
-        steps, unit = self._state.input.chunk_steps, self._state.settings.local_steps or 1  # a round is taken whole
+        steps, unit = self._state.input.chunk_steps, self._state.settings.round_steps  # a round is taken whole
         first = self._state.step - self._state.step % steps
 
         def call(program: Program, count: int) -> float:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from core.distribution import Exchange
+from core.distribution import Backend
 from core.estimate import operations_of
 from trainers.loop.speed_meter import Meter
 from trainers.loop.utilisation import measured_peak
@@ -24,7 +24,7 @@ class Gauge:
         return self._read()
 
 
-def make_gauges(meter: Meter, global_batch_size: int, chunk: object, exchange: Exchange) -> Mapping[str, Gauge]:
+def make_gauges(meter: Meter, global_batch_size: int, chunk: object, backend: Backend) -> Mapping[str, Gauge]:
     """Returns the gauges of a run whose `chunk` is traced. None waits for a device.
 
     The devices' peak is measured here, in a moment; the chief of asynchronous training has none at work.
@@ -35,8 +35,8 @@ def make_gauges(meter: Meter, global_batch_size: int, chunk: object, exchange: E
         "memory": Gauge(memory_in_use),
     }
     graph = getattr(chunk, "graph", None)
-    if graph is not None and not exchange.remote:
-        share = operations_of(graph) / measured_peak(exchange.strategy.extended.worker_devices)
+    if graph is not None and backend.steps_here:
+        share = operations_of(graph) / measured_peak(backend.strategy.extended.worker_devices)
         gauges["utilisation"] = Gauge(lambda: share / meter.figures(global_batch_size)["step_seconds"])
     return gauges
 

@@ -10,16 +10,14 @@ class NextStep:
     """Measures what the next step would do, once somebody asks for it."""
 
     def __init__(self, experiment: Experiment, input: Input, train_step: TrainStep, *, steps: int):
-        self._experiment, self._input, self._exchange, self._steps = experiment, input, train_step.exchange, steps
+        self._experiment, self._input, self._backend, self._steps = experiment, input, train_step.backend, steps
         self._watch: Watch | None = None
         self.chunks: Chunks | None = None  # those that the loop takes
 
     def prepare(self) -> Watch:
         """Makes what looks at the step; refuses where it isn't one step of all devices together."""
-        if self._exchange.remote or self._exchange.apart:
-            who = "`Trainer.local_steps` has each replica take"
-            if self._exchange.remote:
-                who = "by parameter servers workers take"
+        if not self._backend.steps_together:
+            who = f"{self._backend.how} {'replicas' if self._backend.steps_here else 'workers'} take"
             raise ConfigurationError(
                 f"`Trainer.hooks` looks at the step that comes next, as all devices take it together, but {who} steps "
                 "of their own: leave `Norms` out."

@@ -14,7 +14,7 @@ import tensorflow as tf
 from core import checkpoint
 from core.checkpoint import Best
 from core.cluster import is_chief, joined
-from core.distribution import Agreement, MeshStrategy, make_drift_check
+from core.distribution import Agreement, backend_of, make_drift_check
 from core.engine import ALL_WELL, Progress, Skipping
 from core.errors import CheckpointError, ConfigurationError, DriftError, NotFiniteError, shown
 from core.optimizers import Optimizer
@@ -184,7 +184,7 @@ class RunState:
                 f"{manifest.path} learnt tokens of {shown(learnt)}, but those of `Experiment.train_source` are of "
                 f"{shown(self.tokenizer)}: give the tokenizer that it was trained with, or another `--workdir`."
             )
-        round_steps = self.settings.local_steps or 1
+        round_steps = self.settings.round_steps
         if manifest.step % round_steps:
             raise ConfigurationError(
                 f"{manifest.path} is of step {manifest.step}, which is within a round of `Trainer.local_steps` = "
@@ -285,7 +285,7 @@ class RunState:
 def peers_of(strategy: tf.distribute.Strategy) -> checkpoint.Peers:
     """Returns which worker this is among those that have to save together: of replicas the chief holds everything."""
     membership = joined()
-    if membership is None or not isinstance(strategy, MeshStrategy):
+    if membership is None or not backend_of(strategy).saves_in_parts:
         return checkpoint.Peers()
     return checkpoint.Peers(membership.cluster.index, membership.cluster.size, Agreement(strategy).first_text)
 

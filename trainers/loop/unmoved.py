@@ -5,15 +5,15 @@ Where there are none of half precision nothing is read, and the steps themselves
 
 from collections.abc import Callable, Mapping
 
-from core.distribution import Exchange
+from core.distribution import Backend
 from core.optimizers import Optimizer
 
 
 class Unmoved:
     """Remembers what such parameters begin with until their phase has taken a step."""
 
-    def __init__(self, optimizers: Mapping[str, Optimizer], exchange: Exchange):
-        self._waiting = {} if exchange.on_mesh or exchange.remote else dict(optimizers)
+    def __init__(self, optimizers: Mapping[str, Optimizer], backend: Backend):
+        self._waiting = dict(optimizers) if backend.reads_are_local else {}
         self._values = {
             (phase, path): variable.numpy()
             for phase, optimizer in self._waiting.items()

@@ -18,11 +18,9 @@ def run(session: Session) -> int:
 
 def _refuse_what_has_no_parts(trainer: Trainer) -> None:
     """Refuses steps that can't be taken apart."""
-    exchange = trainer.train_step.exchange
-    if trainer.settings.local_steps or exchange.on_mesh or exchange.remote:
-        how = "by `Trainer.local_steps`" if trainer.settings.local_steps else "on a mesh"
-        how = "by parameter servers" if exchange.remote else how
+    backend = trainer.train_step.backend
+    if not backend.separable:
         raise ConfigurationError(
-            f"`--mode=diagnose` takes apart the steps of replicas that meet in each of them, and not those {how}: "
-            "diagnose without, and look at `examples_per_second` in the metric lines of both."
+            "`--mode=diagnose` takes apart the steps of replicas that meet in each of them, and not those "
+            f"{backend.how}: diagnose without, and look at `examples_per_second` in the metric lines of both."
         )

@@ -29,12 +29,11 @@ def run(session: Session) -> int:
     """
     capsule = read_capsule(Path(session.flags.capsule))
     trainer = session.trainer()
-    exchange = trainer.train_step.exchange
-    if exchange.apart or exchange.remote:
-        how = "`Trainer.local_steps`" if exchange.apart else "`parameter_server`"
+    backend = trainer.train_step.backend
+    if not backend.steps_together:
         raise ConfigurationError(
-            f"`--mode=replay` does a step again that all replicas take together, and by {how} they don't: leave out "
-            "the `--gin_file` or `--gin_param` that asks for it."
+            f"`--mode=replay` does a step again that all replicas take together, and {backend.how} they don't: leave "
+            "out the `--gin_file` or `--gin_param` that asks for it."
         )
     session.check_same(capsule.configuration, trainer)
     manifest = session.newest_checkpoint(up_to=capsule.step) if capsule.checkpoint else None

@@ -1,15 +1,13 @@
 """`--mode=summary`: what is trained, and by which phases, what isn't, and where all of it lives."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-import tensorflow as tf
 from rich.console import Console
 from rich.table import Table
 
-from core.distribution import MeshStrategy
+from core.distribution.shapes_only import shapes_only
 from core.engine import Assembly
-from core.engine.abstract import shapes_only
 from core.task.trained import Standing, standings
 from trainers.session import Session
 from trainers.trainer import Trainer
@@ -42,31 +40,15 @@ def run(session: Session) -> int:
         f"{trainer.steps:,} steps of {settings.global_batch_size:,} examples in {settings.microbatches} microbatches, "
         f"{trainer.input.chunk_steps} steps a chunk"
     )
-    if isinstance(assembly.strategy, MeshStrategy):
-        console.print(_bytes_a_device(assembly.strategy, assembly.variables))
+    if remark := assembly.backend.memory_remark(assembly.variables):
+        console.print(remark)
     if trainer.train_step.exchange.replicas > 1:
         console.print(_collectives(trainer))
     return 0
 
 
 def _where(row: Standing, assembly: Assembly) -> str:
-    if isinstance(assembly.strategy, MeshStrategy):
-        axes = ",".join(assembly.strategy.axes_of(row.variable))
-        return f"mesh: {axes}" if axes.strip("-,") else "every device"
-    return "one device" if id(row.variable) in assembly.one_device_ids else "every replica"
-
-
-def _bytes_a_device(strategy: MeshStrategy, variables: Mapping[str, tf.Variable]) -> str:
-    """Says how much of what is learnt each device holds."""
-    found = dict[str, int]()
-    for path, variable in variables.items():
-        kind = path.split("/")[0]
-        found[kind] = found.get(kind, 0) + strategy.bytes_a_device(variable)
-    whole = sum(v.dtype.size * math.prod(v.shape) for v in variables.values())
-    return (
-        f"mesh of {strategy.plan} devices: each holds {found['task']:,} bytes of the task's variables and "
-        f"{found['optimizer']:,} of the optimizers'; one device alone would hold {whole:,}"
-    )
+    return "one device" if id(row.variable) in assembly.one_device_ids else assembly.backend.place_of(row.variable)
 
 
 def _standing(row: Standing) -> str:

@@ -45,7 +45,7 @@ def _trainer_at(session: Session, step: int) -> Trainer:
         print(f"restored step {trainer.step} (`{manifest.path.name}`)", flush=True)
     else:
         warm_start(trainer)
-    pass_steps(trainer, step - step % (trainer.settings.local_steps or 1))
+    pass_steps(trainer, step - step % trainer.settings.round_steps)
     trainer.progress.take_sums()  # the figures are to be those of the one step
     return trainer
 

@@ -113,9 +113,10 @@ class Tuning:
 
 def refuse_what_cannot_be_tried(trainer: Trainer) -> None:
     """Refuses steps that other machines take."""
-    if trainer.train_step.exchange.remote:
+    backend = trainer.train_step.backend
+    if not backend.steps_here:
         raise ConfigurationError(
-            "`--mode=tune` times steps that all replicas take together, and by parameter servers they don't: leave the "
+            f"`--mode=tune` times steps that all replicas take together, and {backend.how} they don't: leave the "
             "runtime's `--gin_file` out, tune what one worker does, and look at `examples_per_second` in the metric "
             "lines for the rest. See docs/make-it-fast.md."
         )

@@ -4,9 +4,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 
-import tensorflow as tf
-
-from core.distribution import ServedStrategy
+from core.distribution import Backend
 from core.engine import NOT_FINITE, SPIKE, Assembly, Skipping, TrainStep
 from core.errors import ConfigurationError, shown
 
@@ -63,7 +61,7 @@ class Policies:
 
     def skipping(self, train_step: TrainStep, assembly: Assembly) -> Skipping | None:
         """Returns what takes the steps, if some of them may be left out, or a spike is to be seen."""
-        self._check_strategy(assembly.strategy, apart=train_step.exchange.apart)
+        self._check_backend(train_step.backend)
         if not (self.skips or self.on_spike):
             return None
         return Skipping(
@@ -74,21 +72,11 @@ class Policies:
             spike_factor=(self.spike_factor or SPIKE_FACTOR) if self.on_spike else None,
         )
 
-    def _check_strategy(self, strategy: tf.distribute.Strategy, *, apart: bool) -> None:
-        in_step = ["`Trainer.on_spike`"] if self.on_spike else []
-        in_step += ["`Trainer.on_nonfinite = 'skip'`"] if self.on_nonfinite == SKIP else []
-        between = ["`Trainer.on_nonfinite = 'rollback'`"] if self.on_nonfinite == ROLLBACK else []
-        if isinstance(strategy, ServedStrategy) and (found := in_step + between):
-            raise ConfigurationError(
-                f"{found[0]} is for steps that all replicas take together, but by `@parameter_server()` each worker "
-                "takes steps of its own, of which the others have read already: leave it out, or train on replicas "
-                "(`@mirrored()`)."
-            )
-        if in_step and apart:
-            raise ConfigurationError(
-                f"{in_step[0]} is for steps that all replicas agree on, but with `Trainer.local_steps` none knows of "
-                "the others' steps before its round ends: use `Trainer.on_nonfinite = 'rollback'`, or leave it out."
-            )
+    def _check_backend(self, backend: Backend) -> None:
+        skipping = ["`Trainer.on_spike`"] if self.on_spike else []
+        skipping += ["`Trainer.on_nonfinite = 'skip'`"] if self.on_nonfinite == SKIP else []
+        rolling_back = ["`Trainer.on_nonfinite = 'rollback'`"] if self.on_nonfinite == ROLLBACK else []
+        backend.check_policies(skipping, rolling_back)
 
 
 def _check_choice(name: str, value: object, choices: list[str]) -> None:

@@ -35,7 +35,7 @@ class Rehearsal:
         self._whole = Program(trainer.program(self.stacked), trainer.progress, trainer.train_step.exchange)
         self._seconds(self._whole, 0)  # what XLA compiles, it compiles at the first call
         self.traced = time.perf_counter() - began
-        round_steps = trainer.settings.local_steps or 1
+        round_steps = trainer.settings.round_steps
         # Workers take as many steps as each other, though their clocks differ.
         seconds = min(self._seconds(self._whole, round_steps) for _ in range(2)) / round_steps
         (self.seconds_a_step,) = agreed([seconds], trainer.agreement)

@@ -10,14 +10,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from core.distribution.registry import exchange_of
-from core.engine.abstract import made
+from core.distribution.shapes_only import made
 from core.engine.assembly import Assembly
 from core.engine.chunk import Taken, batch_at, make_chunk
 from core.engine.inspect_phase import Specs
 from core.engine.progress import Progress
 from core.engine.step import TrainStep
-from core.engine.variable_scopes import AxesByPath, made_on
 from core.optimizers import Optimizer
 from core.optimizers.slots import read, read_all
 from core.optimizers.transform import Tensors
@@ -72,13 +70,13 @@ class Watch:
         steps: int,
         decode: Callable[[Batch], Batch] | None = None,
     ):
-        device = exchange_of(assembly.strategy).device
+        device = assembly.backend.exchange().device
 
         def measured(optimizer: Optimizer) -> MeasuredUpdate:
             make = functools.partial(MeasuredUpdate, optimizer)
             if any(id(variable) in assembly.one_device_ids for variable in optimizer.parameters.values()):
                 return made(make, lambda: tf.device(device))
-            return made_on(make, assembly.strategy, _lying_whole)
+            return assembly.backend.make_whole(make)
 
         self.optimizers = {name: measured(optimizer) for name, optimizer in assembly.optimizers.items()}
         phases = [dataclasses.replace(phase, every=1) for phase in assembly.phases]
@@ -106,7 +104,3 @@ class Watch:
 
 def _norm(tensors: Iterable[tf.Tensor]) -> tf.Tensor:
     return tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(tf.cast(x, tf.float32))) for x in tensors]))
-
-
-def _lying_whole(_: Any, __: MeasuredUpdate) -> AxesByPath:
-    return {}

@@ -12,7 +12,6 @@ from core.engine.policies.recent_norms import Late
 from core.engine.policies.rollback import Undo
 from core.engine.progress import ALL_WELL
 from core.engine.step import StepResult, TrainStep
-from core.engine.variable_scopes import kept_once
 from core.task import Batch
 from core.task.loss import GRADIENT_NORM, Sums
 
@@ -50,7 +49,7 @@ class Skipping:
         self.skips, self.max_skips, self.spike_factor = skips, max_skips, spike_factor
         self.updates = list(train_step.specs)
         self.undo = Undo(assembly, self.exchange)
-        with kept_once(assembly.strategy):
+        with assembly.backend.kept_once():
             # How many were left out in a row, and in all; the last bad step, its phase and its kind.
             self._tally = tf.Variable([0, 0, ALL_WELL, 0, 0], dtype=tf.int64, trainable=False)
             self._late = tf.Variable(tf.zeros([2, len(self.updates)]), trainable=False)

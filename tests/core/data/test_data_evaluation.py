@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.data import PerReplica, eval_chunks
-from core.distribution import mesh, mirrored, one_device
-from core.distribution.mesh_strategy import MeshStrategy
+from core.distribution import mirrored, one_device
+from core.parallel.mesh import mesh
+from core.parallel.mesh.strategy import MeshStrategy
 
 
 @pytest.mark.parametrize("size", [1, 103, 360])

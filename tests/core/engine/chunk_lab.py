@@ -5,8 +5,9 @@ import functools
 import numpy as np
 import tensorflow as tf
 
-from core.distribution import LocalExchange, make_drift_check
-from core.engine import ALL_WELL, Progress, Rounds, Skipping, TrainStep, make_chunk
+from core.distribution import make_drift_check
+from core.engine import ALL_WELL, Progress, Skipping, TrainStep, make_chunk
+from core.parallel.local_steps import LocalSteps
 from core.testing import assemble, on_virtual_cpus
 
 ROWS, STEPS = 16, 12
@@ -33,9 +34,9 @@ class Training:
         self.give(data)
         first = self.strategy.experimental_local_results(self.stacked)[0]
         spec = {key: tf.TensorSpec(x.shape[1:], x.dtype) for key, x in first.items()}
-        exchange = {"exchange": LocalExchange(self.strategy)} if local_steps else {}
-        self.step = TrainStep(self.assembly, spec, seed=7, steps=1000, compile=compile, **exchange)
-        rounds = Rounds(self.step, self.assembly, local_steps=local_steps, outer=outer) if local_steps else None
+        backend = LocalSteps(self.strategy, local_steps, outer) if local_steps else self.assembly.backend
+        self.step = TrainStep(self.assembly, spec, seed=7, steps=1000, compile=compile, backend=backend)
+        rounds = backend.rounds(self.step, self.assembly)
         self.skipping = Skipping(self.step, self.assembly, **skips) if skips else None
         self.variables = {**self.assembly.variables, **(rounds.variables if rounds else {})}
         self.initial = {path: v.numpy() for path, v in self.variables.items()}

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from core.distribution.shapes_only import shapes_only
 from core.engine import TrainStep, assemble
-from core.engine.abstract import shapes_only
 from core.errors import ConfigurationError
 from core.layers import Linear
 from core.losses.adversarial import non_saturating

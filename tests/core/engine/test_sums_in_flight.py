@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from core.distribution import MeshStrategy, mesh, mirrored
+from core.distribution import mirrored
 from core.engine import Progress
 from core.metrics import Perplexity
+from core.parallel.mesh import MeshStrategy, mesh
 from core.task.loss import means
 
 COUNTS = tf.TensorSpec([2, 3], tf.float64)

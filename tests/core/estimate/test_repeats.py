@@ -3,8 +3,8 @@
 import pytest
 import tensorflow as tf
 
+from core.distribution.shapes_only import shapes_only
 from core.engine import Progress, TrainStep, assemble, assemble_task, make_chunk
-from core.engine.abstract import shapes_only
 from core.estimate import Repeats, on_replicas
 from core.optimizers import adamw, chain, clip_by_global_norm
 from core.random import Rng

@@ -4,13 +4,13 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.layouts import shipped
-from core.distribution.layouts import Layouts
-from core.distribution.mesh_outputs import lay_out_outputs
-from core.distribution.mesh_plan import OnMesh
+from core.distribution.shapes_only import shapes_only
 from core.engine import Progress, TrainStep, assemble, make_chunk
-from core.engine.abstract import shapes_only
 from core.estimate import Spread, Taken, laid_out
 from core.optimizers import adamw, sgd
+from core.parallel.mesh.layouts import Layouts
+from core.parallel.mesh.outputs import lay_out_outputs
+from core.parallel.mesh.plan import OnMesh
 from core.random import Rng
 from core.testing import on_virtual_cpus
 from models import LanguageModel

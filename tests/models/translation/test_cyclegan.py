@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from core.data import ArraySource
-from core.engine import abstract
+from core.distribution import shapes_only
 from core.errors import ConfigurationError, DataError
 from core.module import named_variables
 from core.optimizers import sgd
@@ -54,8 +54,8 @@ def task():
 
 def shaped(make, **sizes):
     """Makes a network of color images without values, of which drawing millions takes long."""
-    with abstract.shapes_only():
-        return abstract.made(lambda: make(3, **sizes, rng=Rng.from_seed(0)), contextlib.nullcontext)
+    with shapes_only.shapes_only():
+        return shapes_only.made(lambda: make(3, **sizes, rng=Rng.from_seed(0)), contextlib.nullcontext)
 
 
 def count(module):

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from core.distribution import mesh, mirrored
+from core.distribution import mirrored
 from core.errors import ConfigurationError
+from core.parallel.mesh import mesh
 from core.random import Rng
 from tests.toys import point_source, points
 from tests.trainers.hooks.hooks_lab import watched

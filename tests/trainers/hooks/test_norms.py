@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from core.distribution import mesh, mirrored
+from core.distribution import mirrored
 from core.errors import ConfigurationError
 from core.optimizers import chain, clip_by_global_norm, frozen, groups, sgd
+from core.parallel.mesh import mesh
 from core.task import Update
 from models.classifiers.mlp import Mlp
 from tests.toys import Line, Pair, point_source

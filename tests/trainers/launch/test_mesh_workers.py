@@ -9,8 +9,8 @@ import time
 import pytest
 
 from core.cluster import joined
-from core.distribution import MeshStrategy, mesh
 from core.errors import ConfigurationError
+from core.parallel.mesh import MeshStrategy, mesh
 from tests.commands import CONFIGS, launch, passed, run
 from tests.trainers.launch.launch_lab import planted
 from tests.trainers.launch.test_many_workers import saved, start

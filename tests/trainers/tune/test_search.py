@@ -17,7 +17,21 @@ from trainers.settings import Settings
 
 AS_CONFIGURED = Choice()
 SETTINGS = Settings(steps=1000, global_batch_size=32, log_every=100, evaluate_every=500, checkpoint_every=500)
-CASE = Case(SETTINGS, 50, 4096, 1, False, ["net"], [], {"net": EVERY_REPLICA}, {}, cut=False, seconds=1e-4, waits=0.0)
+CASE = Case(
+    SETTINGS,
+    50,
+    4096,
+    1,
+    "on replicas",
+    True,
+    ["net"],
+    [],
+    {"net": EVERY_REPLICA},
+    {},
+    cut=False,
+    seconds=1e-4,
+    waits=0.0,
+)
 
 
 MADE = {}  # settings by what they say: each is checked once
@@ -275,4 +289,4 @@ def test_all_is_compiled_or_nothing_and_then_update_by_update():
     assert shown(compiles(two)) == ['"xla"', '{"d": "xla"}', '{"g": "xla"}']
     found = shown(compiles(two), faster=['{"d": "xla"}'])
     assert found == ['"xla"', '{"d": "xla"}', '{"d": "xla", "g": "xla"}']
-    assert shown(compiles(case(on_mesh=True))) == ["any"]
+    assert shown(compiles(case(compiled=False))) == ["any"]

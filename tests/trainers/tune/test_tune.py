@@ -5,7 +5,9 @@ import types
 
 import pytest
 
+from core.distribution import backend_of
 from core.errors import ConfigurationError
+from core.parallel.parameter_server import ServedStrategy
 from tests.commands import CONFIGS, launch, passed, run
 from tests.trainers.command_lab import gin, write_task
 from tests.trainers.diagnose.lab import CONFIGURATION, PLANTED
@@ -100,7 +102,7 @@ def test_a_signal_before_the_first_trial_ends_it_at_once(tmp_path):
 
 
 def test_parameter_servers_are_refused_by_name():
-    exchange = types.SimpleNamespace(remote=True)
-    trainer = types.SimpleNamespace(train_step=types.SimpleNamespace(exchange=exchange))
+    backend = backend_of(object.__new__(ServedStrategy))
+    trainer = types.SimpleNamespace(train_step=types.SimpleNamespace(backend=backend))
     with pytest.raises(ConfigurationError, match=r"^`--mode=tune` .* parameter servers .* leave the runtime's"):
         refuse_what_cannot_be_tried(trainer)

@@ -14,10 +14,9 @@ import tensorflow as tf
 
 from core.data import Source, Stream
 from core.data.replicas import per_replica_spec
-from core.distribution import MeshPlan, one_device
-from core.distribution.mesh_outputs import lay_out_outputs
-from core.engine import Progress, assemble, assemble_task, check_on_mesh, make_chunk
-from core.engine.abstract import shapes_only
+from core.distribution import one_device
+from core.distribution.shapes_only import shapes_only
+from core.engine import Progress, assemble, assemble_task, make_chunk
 from core.errors import DataError
 from core.estimate import (
     Figures,
@@ -30,6 +29,9 @@ from core.estimate import (
     on_replicas,
 )
 from core.module import named_modules
+from core.parallel.mesh.checks import check_on_mesh
+from core.parallel.mesh.outputs import lay_out_outputs
+from core.parallel.mesh.plan import MeshPlan
 from core.task import Image, Label, Task, Tokens
 from core.task.checks import checked_phases
 from core.task.trained import standings
@@ -125,7 +127,7 @@ class DryBuild:
         progress = Progress(sums, strategy=self.strategy)
         spec = per_replica_spec(self._chunk_spec(as_kept=step.decode is not None), self.strategy)
         with shapes_only():
-            rounds = self.settings.rounds(step, assembly)
+            rounds = step.backend.rounds(step, assembly)
         if rounds:
             assembly = dataclasses.replace(assembly, variables={**assembly.variables, **rounds.variables})
         with noting_places(assembly.task):

@@ -25,7 +25,8 @@ class Case:
     chunk_steps: int
     step_bytes: int  # of a step's batch
     replicas: int
-    on_mesh: bool
+    how: str  # names the kind of strategy
+    compiled: bool  # whether XLA can compile anything
     updates: Sequence[str]  # the names of the phases that train
     mixing: Sequence[str]  # those whose rows are mixed, as many at a time as a microbatch has
     placements: Mapping[str, Placement]  # of all phases that may run elsewhere
@@ -37,8 +38,8 @@ class Case:
 
 def compiles(case: Case) -> Proposals:
     """Proposes nothing compiled or all, then one update after the other, beside those that it helped."""
-    if case.on_mesh:
-        yield NotTried("compile", "any", "on a mesh XLA compiles nothing")
+    if not case.compiled:
+        yield NotTried("compile", "any", f"{case.how} XLA compiles nothing")
         return
     for word in (OFF, XLA):
         if word != case.settings.compile:
@@ -58,7 +59,7 @@ def chunks(case: Case) -> Proposals:
         why = f"{case.chunk_steps} steps take {takes:,.0f} ms, beside which the call that takes them costs nothing"
         yield NotTried("chunk_steps", "any", why)
         return
-    unit = case.settings.local_steps or 1
+    unit = case.settings.round_steps
     common = math.gcd(*(every for _, every in case.settings.intervals))  # 0 where there are none
     allowed = [n for n in range(unit, max(CHUNKS) + 1, unit) if common % n == 0]
     lengths = {max((n for n in allowed if n <= most), default=case.chunk_steps) for most in CHUNKS}

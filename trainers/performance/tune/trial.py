@@ -21,7 +21,7 @@ class Trial(Rehearsal):
 
     def compared_steps(self) -> int:
         """Returns how many steps' figures can be compared within seconds, in whole rounds of local steps."""
-        unit = self.trainer.settings.local_steps or 1
+        unit = self.trainer.settings.round_steps
         count = min(MOST_STEPS, self.trainer.steps, max(2, int(COMPARED_SECONDS / self.seconds_a_step)))
         return max(1, count // unit) * unit
 
@@ -42,7 +42,7 @@ class Trial(Rehearsal):
 
     def cut_to(self, seconds: float) -> int:
         """Returns how many steps a chunk can have and take no more than `seconds`."""
-        unit = self.trainer.settings.local_steps or 1
+        unit = self.trainer.settings.round_steps
         (step,) = agreed([self.step()], self.trainer.agreement)
         return unit * divisor(self.chunk_steps // unit, most=int(seconds / (unit * step)))
 
@@ -56,7 +56,8 @@ class Trial(Rehearsal):
             step_bytes=trainer.settings.global_batch_size
             * sum(x.dtype.size * (x.shape.num_elements() or 0) for x in spec.values()),
             replicas=trainer.train_step.exchange.replicas,
-            on_mesh=trainer.train_step.exchange.on_mesh,
+            how=trainer.train_step.backend.how,
+            compiled=not trainer.train_step.backend.not_compiled,
             updates=[phase.name for phase in phases if isinstance(phase, Update)],
             # A phase with a number of its own keeps it, whatever the trainer's.
             mixing=[phase.name for phase in phases if phase.mixes_rows and phase.microbatches is None],

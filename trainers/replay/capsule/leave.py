@@ -6,7 +6,6 @@ import shlex
 from core import checkpoint
 from core.checkpoint.versions import versions
 from core.cluster import is_chief, joined
-from core.distribution import ServedStrategy
 from core.errors import TapeloopError
 from trainers.experiment import Experiment
 from trainers.loop.input import Input
@@ -27,8 +26,8 @@ def leaving_capsule(
     to be kept for the case that the next one goes wrong.
     """
     given = workdir.configurations / "given.gin"
-    not_repeated = settings.local_steps is not None or isinstance(experiment.strategy, ServedStrategy)
-    if not_repeated or not is_chief() or not given.is_file():  # a loop of one's own has no command to repeat it by
+    repeated = settings.local_steps is None and experiment.assembly.backend.steps_together
+    if not repeated or not is_chief() or not given.is_file():  # a loop of one's own has no command to repeat it by
         return error
     try:
         manifest = checkpoint.newest(workdir.checkpoints, warn=print, up_to=step)

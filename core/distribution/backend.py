@@ -1,0 +1,131 @@
+"""Answers all that depends on the kind of a strategy: variables, checks, exchange, chunk program, capabilities.
+
+`Backend` is that of replicas that hold a whole copy each: one device, mirrored, multi-worker and TPU. Other kinds
+override what differs, and register their strategies:
+
+    @register(MyStrategy)
+    class MyBackend(Backend):
+        how = "by my strategy"
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
+
+import tensorflow as tf
+
+from core.distribution.drift import replica_drift_check
+from core.distribution.exchange import Exchange
+from core.distribution.shapes_only import made
+from core.optimizers import Optimizer
+from core.task import Phase, Placement, Task
+
+T = TypeVar("T")
+
+
+class Backend:
+    """What the engine and the trainer ask of a `strategy`."""
+
+    how = "on replicas"  # names the kind in errors
+
+    # Capabilities.
+    not_compiled: str | None = None  # why XLA compiles nothing: completes "programs of XLA, which can't"
+    round_steps = 1  # steps between two synchronizations; checkpoints are taken where a round ends
+    in_rounds = False  # within a round a replica takes steps by its own rows alone
+    steps_together = True  # all devices take each step together, so that it can be repeated
+    steps_here = True  # this process takes steps itself
+    separable = True  # a step's computation and its exchange can be timed apart
+    repeatable = True  # two runs of one configuration give the same bits
+    handed_over_by_any_thread = True  # batches reach the devices from whichever thread makes them
+    row_counts_apart = False  # a program is of one number of rows, so that a smaller last batch has its own
+    saves_in_parts = False  # each process writes its part of a checkpoint
+    one_device_reads = True  # one device can read each variable; else hooks read a copy on the host
+    reads_are_local = True  # a read sends nothing to other devices
+    evaluates_copy = False  # evaluation reads a copy on the host
+
+    def __init__(self, strategy: Any):
+        self.strategy = strategy
+
+    # Variables.
+
+    def make_task(
+        self, make: Callable[[], T], *, placements: Mapping[str, Placement] = {}, one_device: Sequence[str] = ()
+    ) -> T:
+        """Returns the task that `make()` makes in the strategy's scope, once the strategy fits all of it."""
+        return self.make_whole(make)
+
+    def make_optimizer(self, make: Callable[[], Optimizer], task: Task) -> Optimizer:
+        """Returns the optimizer of variables of `task` that `make()` makes in the strategy's scope."""
+        return self.make_whole(make)
+
+    def make_whole(self, make: Callable[[], T]) -> T:
+        """Returns what `make()` makes in the strategy's scope, each variable whole on each device."""
+        return made(make, self.strategy.scope)
+
+    def kept_once(self) -> AbstractContextManager[Any]:
+        """Returns the scope of variables on which all replicas agree, and that are kept once."""
+        return tf.device(self.strategy.extended.worker_devices[0])
+
+    def bytes_per_device(self, variable: tf.Variable) -> int:
+        """Returns how much of a variable each device holds."""
+        return int(variable.dtype.size * variable.shape.num_elements())
+
+    @property
+    def local_devices(self) -> Sequence[str]:
+        """Lists the devices of this process."""
+        return list(self.strategy.extended.worker_devices)
+
+    def place_of(self, variable: tf.Variable) -> str:
+        """Says on which devices a variable is stored."""
+        return "every replica"
+
+    def memory_remark(self, variables: Mapping[str, tf.Variable]) -> str | None:
+        """Says how much each device holds of `variables`, if it isn't all of them."""
+        return None
+
+    # Checks.
+
+    def check_task(
+        self, task: Task, phases: Sequence[Phase], *, placements: Mapping[str, Placement], one_device: Sequence[str]
+    ) -> None:
+        """Refuses a task that can't be trained on the strategy."""
+
+    def check_optimizers(self, task: Task, optimizers: Sequence[Optimizer]) -> None:
+        """Refuses settings of the strategy that don't fit the optimizers of `task`."""
+
+    def check_rows(self, rows: int, microbatches: int = 1, *, what: str) -> None:
+        """Refuses a batch that the devices can't share; `what` is its size."""
+
+    def check_local_steps(self) -> None:
+        """Refuses `Trainer.local_steps` where replicas hold no copies of their own, or never synchronize."""
+
+    def check_policies(self, skipping: Sequence[str], rolling_back: Sequence[str]) -> None:
+        """Refuses policies of bad steps, as bound in gin, which skip steps or go back to a checkpoint."""
+
+    # Steps.
+
+    def exchange(self, *, reduce_in: tf.DType | None = None) -> Exchange:
+        """Makes what all that crosses between devices goes through; it sends float32 gradients as `reduce_in`."""
+        return Exchange(self.strategy, reduce_in=reduce_in)
+
+    def chunk(self, train_step: Any, stacked_spec: Mapping[str, tf.TensorSpec], progress: Any) -> Any:
+        """Makes what takes a chunk of steps; None stands for the engine's loop in one traced function."""
+        return None
+
+    def rounds(self, train_step: Any, assembly: Any) -> Any:
+        """Makes what takes the steps within a chunk in rounds; None stands for one step after the other."""
+        return None
+
+    # Processes.
+
+    def drift_check(self, variables: Mapping[str, tf.Variable]) -> Callable[[], None]:
+        """Returns a function that raises a `DriftError` if devices that should hold the same don't."""
+        return replica_drift_check(self.strategy, variables)
+
+    def make_process_sum(self) -> Callable[[tf.Tensor], tf.Tensor]:
+        """Returns a function that adds up what the replicas hand in: each those of its process."""
+        exchange = Exchange(self.strategy)
+        return tf.function(
+            lambda x: exchange.reduce(exchange.run(tf.identity, x), phase="agreement", what="what workers know"),
+            autograph=False,
+        )

@@ -1,0 +1,80 @@
+"""What local steps can't have is refused by name, before the first step: between meetings replicas send nothing."""
+
+from core.arguments import listed
+from core.engine.assembly import Assembly
+from core.errors import ConfigurationError
+from core.optimizers import Transform
+from core.task import Compute, Phase, Update
+
+_OR = "or leave `Trainer.local_steps` out."
+
+
+def check_local_steps(assembly: Assembly, *, global_batch_size: int, outer: Transform | None = None) -> None:
+    """Refuses a mesh and servers, and on several replicas all that one of them can't compute by itself.
+
+    Refuses as well an `outer` rule, or one of a phase beside it, that would lose sight of the weights.
+    """
+    assembly.backend.check_local_steps()
+    if outer:
+        _check_looks_at_no_loss(outer)
+        _check_copies(assembly, outer)
+    if assembly.strategy.num_replicas_in_sync == 1:
+        return
+    alone = [path for path, v in assembly.variables.items() if id(v) in assembly.one_device_ids]
+    if alone:
+        raise ConfigurationError(
+            f"with `Trainer.local_steps` each replica has weights of its own for a while, but {listed(alone, most=3)} "
+            f"live on one device (`one_device`): let that network be on every replica, {_OR}"
+        )
+    for phase in assembly.phases:
+        _check_phase(phase, global_batch_size)
+
+
+def _check_phase(phase: Phase, global_batch_size: int) -> None:
+    """Refuses a phase that one replica can't take by its own rows."""
+    if phase.mixes_rows:
+        raise ConfigurationError(
+            f"phase `{phase.name}` says `mixes_rows=True`: its layers synchronise (`sync=True`) or it gathers rows "
+            "(`all_rows`), but with `Trainer.local_steps` a replica sees its own rows only. Leave `mixes_rows` out "
+            "and give normalisations over the batch `sync=False`, which then normalise by a replica's own rows: "
+            f"another model; {_OR}"
+        )
+    if isinstance(phase, Compute) and phase.state is not None:
+        raise ConfigurationError(
+            f"phase `{phase.name}` keeps history (`Compute(state=...)`), which sees the rows of all replicas in "
+            f"every step; with `Trainer.local_steps` nothing is sent within a round: train without it, {_OR}"
+        )
+    if not phase.placement.on_every_replica(global_batch_size):
+        raise ConfigurationError(
+            f"phase `{phase.name}` runs on one device (`placement=ONE_DEVICE`, or `when_batch_at_least` of a "
+            "larger batch); with `Trainer.local_steps` nothing is sent within a round: let it run on every replica "
+            f"(`Experiment.placements = {{'{phase.name}': @on_every_replica()}}`), {_OR}"
+        )
+
+
+def _check_looks_at_no_loss(outer: Transform) -> None:
+    """Refuses a rule that goes by the loss, of which a meeting of replicas has none."""
+    if any(part.name == "reduce_on_plateau" for part in outer.parts or (outer,)):
+        raise ConfigurationError(
+            "`Trainer.outer` has `reduce_on_plateau`, which looks at the loss, but where replicas meet there is none: "
+            "chain it with the rule of the phase, or let the outer rate follow a schedule of rounds, as `@cosine()`."
+        )
+
+
+def _check_copies(assembly: Assembly, outer: Transform) -> None:
+    """Refuses copies of the weights that nobody would read, or by which a rule would undo what the outer one does."""
+    unread = [part.name for part in outer.parts or (outer,) if part.shadow]
+    if unread:
+        raise ConfigurationError(
+            f"`Trainer.outer` has `{unread[0]}`, which keeps a copy of the weights to evaluate, but evaluation reads "
+            "those of the phases' own optimizers: give an outer rule that moves the weights alone, as `@outer/sgd()`."
+        )
+    for phase in assembly.phases:
+        parts = phase.optimizer.parts or (phase.optimizer,) if isinstance(phase, Update) else ()
+        held = [part.name for part in parts if part.shadow and not part.observe]
+        if held:
+            raise ConfigurationError(
+                f"phase `{phase.name}` trains by `{held[0]}`, which sets the weights by a copy that it keeps of them: "
+                "what `Trainer.outer` makes of the weights it would undo. Average them (`Trainer.outer = None`), or "
+                "train by another rule."
+            )

@@ -1,0 +1,60 @@
+"""Local steps: between two meetings each replica is a run of its own, on its own rows of the same global batches.
+
+A replica may write its own copy of a variable, so a step stays what it is, taken whole in replica context; nothing is
+sent until the round ends. There all replicas come to hold the same bits again: what happens between rounds (figures,
+checkpoints, evaluation) needn't know of them.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from core.engine.assembly import Assembly
+from core.engine.chunk import Taken, take_steps
+from core.engine.inspect_phase import zeros
+from core.engine.progress import ALL_WELL
+from core.engine.step import TrainStep
+from core.optimizers import Transform
+from core.parallel.local_steps.exchange import LocalExchange
+from core.parallel.local_steps.synchronize import Meeting
+from core.task import Batch
+
+
+class Rounds:
+    """Takes the steps of a chunk in rounds of `local_steps`; for `make_chunk`, of a step by a `LocalExchange`."""
+
+    def __init__(self, train_step: TrainStep, assembly: Assembly, *, local_steps: int, outer: Transform | None = None):
+        assert isinstance(train_step.exchange, LocalExchange)
+        self.train_step, self.exchange, self.local_steps = train_step, train_step.exchange, local_steps
+        self.meeting = Meeting(assembly, self.exchange, outer)
+
+    @property
+    def variables(self) -> Mapping[str, tf.Variable]:
+        """Returns what a checkpoint holds besides the assembly's."""
+        return self.meeting.variables
+
+    def __call__(self, stacked: Batch, first: tf.Tensor, begin: tf.Tensor, end: tf.Tensor, before: Taken) -> Taken:
+        """Takes whole rounds from `begin` to `end`, or up to one in which a replica's step isn't finite."""
+
+        def body(step: tf.Tensor, _: tf.Tensor, sums: Any) -> Any:
+            bad_step, added = self.exchange.round(self._one, stacked, first, step)
+            return step + self.local_steps, bad_step, tf.nest.map_structure(tf.add, sums, added)
+
+        def unfinished(step: tf.Tensor, bad_step: tf.Tensor, _: Any) -> tf.Tensor:
+            return (bad_step == ALL_WELL) & (step < end)
+
+        _, bad_step, sums = tf.while_loop(unfinished, body, (begin, *before))
+        return bad_step, sums
+
+    def _one(self, stacked: Batch, first: tf.Tensor, begin: tf.Tensor) -> Taken:
+        """Takes one round, in replica context."""
+        nothing = {name: zeros(spec.sums_of_update) for name, spec in self.train_step.specs.items()}
+        start = (tf.constant(ALL_WELL, tf.int64), nothing)
+        weights = self.meeting.begin()
+        bad_step, sums = take_steps(self.train_step, stacked, first, begin, begin + self.local_steps, start)
+        # A place for each step of the round: in the sum over the replicas the first that isn't empty is the first step.
+        struck = tf.one_hot(bad_step - begin, self.local_steps)
+        struck, sums = self.meeting.end(weights, struck, sums)
+        bad_step = begin + tf.argmax(struck > 0.0)
+        return tf.where(tf.reduce_any(struck > 0.0), bad_step, tf.constant(ALL_WELL, tf.int64)), sums

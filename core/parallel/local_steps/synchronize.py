@@ -1,0 +1,88 @@
+"""Where replicas that took steps apart become one again: the means of what they have learnt, and the outer rule."""
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from core.choice import one_of
+from core.distribution.ledger import VARIABLES
+from core.distribution.shapes_only import made
+from core.engine.assembly import Assembly
+from core.module import named_variables
+from core.optimizers import Optimizer, Transform
+from core.parallel.local_steps.exchange import LocalExchange
+from core.task import Update
+
+Tensors = Mapping[str, tf.Tensor]
+
+
+class Meeting:
+    """The end of a round, in replica context. Weights and the slots of their optimizers become the replicas' means.
+
+    With an `outer` rule, the way from the mean back to the weights of the round's beginning is its gradient, and it
+    takes its step from there (DiLoCo: Douillard et al., 2023). What a checkpoint holds of a round's beginning are the
+    weights themselves: it is saved between rounds.
+    """
+
+    def __init__(self, assembly: Assembly, exchange: LocalExchange, outer: Transform | None):
+        self.exchange = exchange
+        updates = [phase for phase in assembly.phases if isinstance(phase, Update)]
+        trained = {id(variable) for phase in updates for variable in phase.variables().values()}
+        modules = [m for p in updates for m in ([p.trains] if isinstance(p.trains, tf.Module) else p.trains)]
+        moved = {id(variable) for module in modules for variable in named_variables(module).values()}
+        inner = {path: v for path, v in assembly.variables.items() if path.startswith("optimizer/")}
+        task = named_variables(assembly.task)
+        self.weights = {path: v for path, v in task.items() if id(v) in trained}
+        self.slots = {path: v for path, v in inner.items() if v.dtype.is_floating}
+        # Averages of layers, and how many updates were applied; and what may never change, and then keeps its bits.
+        self.others = {path: v for path, v in inner.items() if v.dtype.is_integer}
+        self.others |= {path: v for path, v in task.items() if id(v) in moved - trained and _is_number(v)}
+        make_outer = outer and functools.partial(Optimizer, outer, self.weights)
+        self.outer = made(make_outer, assembly.strategy.scope) if make_outer else None
+
+    @property
+    def variables(self) -> dict[str, tf.Variable]:
+        """Returns what the outer rule keeps, for a checkpoint."""
+        return {f"outer/{path}": v for path, v in self.outer.variables.items()} if self.outer else {}
+
+    def begin(self) -> tuple[Tensors, Tensors]:
+        """Returns what a round begins with: the weights, and what isn't averaged by its value."""
+        return _read(self.weights), _read(self.others)
+
+    def end(self, before: tuple[Tensors, Tensors], struck: tf.Tensor, sums: Any) -> tuple[tf.Tensor, Any]:
+        """Averages what the replicas have become, in one go; returns the means of `struck` and `sums`.
+
+        Where any of `struck` isn't zero, some replica's step wasn't finite: all keep the weights of before.
+        """
+        weights, others = before
+        changes = {path: _wide(v.read_value() - others[path]) for path, v in self.others.items()}
+        own = {path: _wide(x) for path, x in _read({**self.weights, **self.slots}).items()}
+        found, changes, struck, sums = self.exchange.mean((own, changes, struck, sums), what=VARIABLES)
+        well = tf.reduce_all(struck == 0.0)
+        for path, variable in self.slots.items():
+            variable.assign(tf.cast(found[path], variable.dtype))
+        for path, variable in self.others.items():
+            change = tf.floor(changes[path]) if variable.dtype.is_integer else changes[path]
+            variable.assign(others[path] + tf.cast(change, variable.dtype))
+        for path, variable in self.weights.items():
+            new = weights[path] if self.outer else one_of(well, tf.cast(found[path], variable.dtype), weights[path])
+            variable.assign(new)
+        if self.outer:
+            way_back = {path: _wide(x) - found[path] for path, x in weights.items()}
+            self.outer.apply(way_back, apply_if=well)
+        return struck, sums
+
+
+def _read(variables: Mapping[str, tf.Variable]) -> dict[str, tf.Tensor]:
+    return {path: variable.read_value() for path, variable in variables.items()}
+
+
+def _wide(x: tf.Tensor) -> tf.Tensor:
+    """Returns a number as it travels: what isn't as wide as float32 widened, and counts of steps with it."""
+    return x if x.dtype == tf.float64 else tf.cast(x, tf.float32)
+
+
+def _is_number(variable: tf.Variable) -> bool:
+    return bool(variable.dtype.is_floating or variable.dtype.is_integer)

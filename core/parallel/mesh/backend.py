@@ -1,0 +1,120 @@
+"""The backend of a mesh."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
+
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+
+from core.distribution import Backend, Exchange, register
+from core.distribution.shapes_only import asked_for_shapes, made
+from core.errors import ConfigurationError
+from core.optimizers import Optimizer
+from core.parallel.mesh.axes import axes_of_slots, axes_of_task, slots_of_shape
+from core.parallel.mesh.checks import check_on_mesh
+from core.parallel.mesh.drift import device_drift_check
+from core.parallel.mesh.exchange import MeshExchange
+from core.parallel.mesh.outputs import lay_out_outputs
+from core.parallel.mesh.plan import MeshPlan
+from core.parallel.mesh.scope import AxesByPath, made_in_layout
+from core.parallel.mesh.strategy import MeshStrategy
+from core.parallel.mesh.variable import layout
+from core.task import Placement, Task
+
+T = TypeVar("T")
+
+
+@register(MeshStrategy, plan=MeshPlan)
+class MeshBackend(Backend):
+    """What the engine and the trainer ask of a mesh, which is one replica."""
+
+    strategy: MeshStrategy
+    how = "on a mesh"
+    not_compiled = "be cut for the devices of a mesh"
+    separable = False
+    handed_over_by_any_thread = False
+    row_counts_apart = True
+    saves_in_parts = True
+    one_device_reads = False
+    reads_are_local = False
+
+    def make_task(
+        self, make: Callable[[], T], *, placements: Mapping[str, Placement] = {}, one_device: Sequence[str] = ()
+    ) -> T:
+        """Returns the task, its variables and what its modules return in their layouts."""
+
+        def axes_in(task: Any) -> AxesByPath:
+            check_on_mesh(self.strategy.plan, task, placements=placements, one_device=one_device)
+            return axes_of_task(self.strategy.plan, task)
+
+        task: Any = made_in_layout(make, self.strategy, axes_in)
+        lay = lambda y, axes: dtensor.relayout(y, layout(self.strategy.mesh, axes))  # noqa: E731
+        lay_out_outputs(task, self.strategy.plan.output_layouts, lay)
+        return task
+
+    def make_optimizer(self, make: Callable[[], Optimizer], task: Task) -> Optimizer:
+        """Returns the optimizer, its slots in the layouts of their parameters or in their own."""
+        return made_in_layout(make, self.strategy, functools.partial(axes_of_slots, task, self.strategy.plan))
+
+    def make_whole(self, make: Callable[[], T]) -> T:
+        """Returns what `make()` makes, whole on each device."""
+        return made(make, lambda: self.strategy.scope(empty=asked_for_shapes()))
+
+    def kept_once(self) -> AbstractContextManager[Any]:
+        """Returns the mesh's own scope: what is kept once is whole on each device."""
+        return self.strategy.scope()
+
+    def bytes_per_device(self, variable: tf.Variable) -> int:
+        """Returns the bytes of a device's part."""
+        return self.strategy.bytes_a_device(variable)
+
+    @property
+    def local_devices(self) -> Sequence[str]:
+        """Lists the devices of this process."""
+        return list(self.strategy.mesh.local_devices())
+
+    def place_of(self, variable: tf.Variable) -> str:
+        """Says along which axes a variable is cut."""
+        axes = ",".join(self.strategy.axes_of(variable))
+        return f"mesh: {axes}" if axes.strip("-,") else "every device"
+
+    def memory_remark(self, variables: Mapping[str, tf.Variable]) -> str | None:
+        """Says how much of what is learnt each device holds."""
+        found = dict.fromkeys(("task", "optimizer"), 0)
+        for path, variable in variables.items():
+            found[path.split("/")[0]] += self.bytes_per_device(variable)
+        whole = sum(super(MeshBackend, self).bytes_per_device(variable) for variable in variables.values())
+        return (
+            f"mesh of {self.strategy.plan} devices: each holds {found['task']:,} bytes of the task's variables and "
+            f"{found['optimizer']:,} of the optimizers'; one device alone would hold {whole:,}"
+        )
+
+    def check_optimizers(self, task: Task, optimizers: Sequence[Optimizer]) -> None:
+        """Refuses patterns of slots that lay out none."""
+        slots = [slots_of_shape(task, optimizer).values() for optimizer in optimizers]
+        self.strategy.plan.check_slots({path for found in slots for path, _ in found})
+
+    def check_rows(self, rows: int, microbatches: int = 1, *, what: str) -> None:
+        """Refuses a batch whose microbatches have no equal share for each row of devices."""
+        self.strategy.plan.check_rows(rows, microbatches, what=what)
+
+    def check_local_steps(self) -> None:
+        """Refuses local steps: a mesh is one replica."""
+        raise ConfigurationError(
+            "`Trainer.local_steps` is for replicas that hold a whole copy each, but `Experiment.strategy` is a mesh, "
+            "which is one replica: train on replicas (`@mirrored()`), or leave `Trainer.local_steps` out."
+        )
+
+    def exchange(self, *, reduce_in: tf.DType | None = None) -> Exchange:
+        """Makes the exchange that hands values to DTensor in their layouts."""
+        return MeshExchange(self.strategy, reduce_in=reduce_in)
+
+    def drift_check(self, variables: Mapping[str, tf.Variable]) -> Callable[[], None]:
+        """Returns a check of each device's part against those of devices that hold the same."""
+        return device_drift_check(self.strategy, variables)
+
+    def make_process_sum(self) -> Callable[[tf.Tensor], tf.Tensor]:
+        """Returns a function that adds up what each process hands in."""
+        return self.strategy.sum_of_processes

@@ -1,0 +1,20 @@
+"""What can't be on a mesh is refused before anything is made: it is one replica, and every device a part of it."""
+
+from collections.abc import Mapping, Sequence
+
+from core.module import named_variables
+from core.parallel.mesh.outputs import check_outputs
+from core.parallel.mesh.plan import MeshPlan
+from core.parallel.places import check_places
+from core.task import Placement, Task
+
+_INSTEAD = "On a mesh every device takes part in every phase: leave it out, or train on replicas (`@mirrored()`)."
+
+
+def check_on_mesh(
+    plan: MeshPlan, task: Task, *, placements: Mapping[str, Placement], one_device: Sequence[str]
+) -> None:
+    """Refuses what can't be on a mesh: places that an experiment or its task asks for, and patterns that don't fit."""
+    check_places(task, placements=placements, one_device=one_device, instead=_INSTEAD)
+    plan.check({path: variable.shape for path, variable in named_variables(task).items()})
+    check_outputs(task, plan.output_layouts)

@@ -1,0 +1,71 @@
+"""The devices of a mesh: all in this process, or as many in each of several workers, who have to meet first."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+import tensorflow as tf
+from absl import logging
+from tensorflow.experimental import dtensor
+
+from core.cluster.topology import Cluster, cluster_from_environment
+from core.distribution.connect_workers import connected
+from core.distribution.virtual_devices import make_virtual_cpus
+from core.errors import ConfigurationError
+from core.parallel.mesh.plan import BATCH, MODEL, MeshPlan
+
+MEETING_SECONDS, PEER_SECONDS = 300.0, 30.0  # as `multi_worker` has them, unless told otherwise
+
+
+def make_mesh(plan: MeshPlan) -> dtensor.Mesh:
+    """Makes the mesh, once all workers that have a part of it are there."""
+    # By its all-to-all, a slice that drops a sharded axis' neighbour comes out with wrong numbers, in silence.
+    os.environ["DTENSOR_USE_ALL_TO_ALL_RELAYOUT"] = "0"
+    cluster = cluster_from_environment()
+    workers = 1 if cluster is None else cluster.size
+    devices = _devices(plan, workers)
+    axes = [(axis, plan.sizes[axis]) for axis in (BATCH, MODEL)]
+    with _unannounced():
+        if workers == 1:
+            return dtensor.create_mesh(axes, devices=devices)
+        kind = devices[0].split(":")[0]
+        connected(lambda cluster: _initialize(cluster, kind), meeting=MEETING_SECONDS, peer=PEER_SECONDS)
+        return dtensor.create_distributed_mesh(axes, local_devices=devices)
+
+
+def _initialize(cluster: Cluster, kind: str) -> None:
+    """Starts TensorFlow's server of this worker; where the others are, DTensor reads from the environment."""
+    os.environ["DTENSOR_JOBS"] = ",".join(cluster.workers)
+    os.environ["DTENSOR_CLIENT_ID"] = str(cluster.index)
+    dtensor.initialize_accelerator_system(kind, enable_coordination_service=False)  # it is there, with its limits
+
+
+def _devices(plan: MeshPlan, workers: int) -> list[str]:
+    """Returns the devices of this process, where each worker has as many."""
+    count, rest = divmod(plan.devices, workers)
+    if rest:
+        raise ConfigurationError(
+            f"`mesh.batch` x `mesh.model` is {plan}, {plan.devices} devices, of which {workers} workers can't have as "
+            "many each: give sizes whose product is a multiple of the number of workers, or start fewer workers."
+        )
+    gpus = len(tf.config.list_physical_devices("GPU"))
+    if not gpus:
+        make_virtual_cpus(count)
+        return [f"CPU:{i}" for i in range(count)]
+    if count > gpus:
+        raise ConfigurationError(
+            f"`mesh.batch` x `mesh.model` is {plan}, {count} devices{' a worker' if workers > 1 else ''}, but this "
+            f"machine has {gpus} GPUs: make one of them smaller."
+        )
+    return [f"GPU:{i}" for i in range(count)]
+
+
+@contextlib.contextmanager
+def _unannounced() -> Iterator[None]:
+    """Keeps TensorFlow from telling on stderr which devices a mesh has."""
+    before = logging.get_verbosity()
+    logging.set_verbosity(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)

@@ -1,0 +1,69 @@
+"""The backend of parameter servers."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import tensorflow as tf
+
+from core.distribution import Backend, Exchange, register
+from core.engine import Progress, TrainStep
+from core.errors import ConfigurationError
+from core.parallel.parameter_server.checks import check_served
+from core.parallel.parameter_server.chunk import ServedChunk
+from core.parallel.parameter_server.exchange import ServedExchange
+from core.parallel.parameter_server.strategy import ServedStrategy
+from core.task import Phase, Placement, Task
+
+
+@register(ServedStrategy)
+class ServedBackend(Backend):
+    """What the engine and the trainer ask of the chief, whose workers take the steps."""
+
+    strategy: ServedStrategy
+    how = "by parameter servers"
+    not_compiled = "reach parameter servers"
+    steps_together = False
+    steps_here = False
+    separable = False
+    repeatable = False
+    handed_over_by_any_thread = False
+    reads_are_local = False
+    evaluates_copy = True
+
+    def kept_once(self) -> AbstractContextManager[Any]:
+        """Returns the scope of the first server."""
+        return self.strategy.scope(self.strategy.servers[0])
+
+    def check_task(
+        self, task: Task, phases: Sequence[Phase], *, placements: Mapping[str, Placement], one_device: Sequence[str]
+    ) -> None:
+        """Refuses places, history, and a division of learning rates that isn't one of gradients."""
+        check_served(self.strategy, task, phases, placements=placements, one_device=one_device)
+
+    def check_local_steps(self) -> None:
+        """Refuses local steps: workers never wait for each other."""
+        raise ConfigurationError(
+            "`Trainer.local_steps` is for replicas that meet, but `Experiment.strategy` is `@parameter_server()`: its "
+            "workers never wait for each other. Train on replicas (`@multi_worker()`), or leave `Trainer.local_steps` "
+            "out."
+        )
+
+    def check_policies(self, skipping: Sequence[str], rolling_back: Sequence[str]) -> None:
+        """Refuses all of them."""
+        for name in (*skipping, *rolling_back):
+            raise ConfigurationError(
+                f"{name} is for steps that all replicas take together, but by `@parameter_server()` each worker takes "
+                "steps of its own, of which the others have read already: leave it out, or train on replicas "
+                "(`@mirrored()`)."
+            )
+
+    def exchange(self, *, reduce_in: tf.DType | None = None) -> Exchange:
+        """Makes the exchange between a worker and the servers."""
+        return ServedExchange(self.strategy, reduce_in=reduce_in)
+
+    def chunk(self, train_step: TrainStep, stacked_spec: Mapping[str, tf.TensorSpec], progress: Progress) -> Any:
+        """Makes what hands out the steps of a chunk to workers."""
+        exchange = train_step.exchange
+        assert isinstance(exchange, ServedExchange)
+        return ServedChunk(train_step, exchange, stacked_spec, bad_step=progress.bad_step, sums=progress.sums)

@@ -1,0 +1,170 @@
+"""The door of asynchronous training: a worker pulls one snapshot of all weights, and pushes under one lock."""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import tensorflow as tf
+from tensorflow.python.framework import ops
+
+from core.cluster.server_pool import release_workers
+from core.distribution.exchange import Exchange, Messages
+from core.errors import ConfigurationError
+from core.parallel.parameter_server.scheduler import Handout
+from core.parallel.parameter_server.state import Book
+from core.parallel.parameter_server.strategy import ServedStrategy
+from core.parallel.parameter_server.variable import ServedVariable, at_worker, copies_of
+
+T = TypeVar("T")
+
+_LARGE = 1 << 18  # numbers: to copy fewer takes less time than another message
+
+
+class ServedExchange(Exchange):
+    """What the engine asks of servers, in the trace of a step that some worker takes."""
+
+    def __init__(self, strategy: ServedStrategy, *, reduce_in: tf.DType | None = None):
+        super().__init__(strategy, reduce_in=reduce_in)
+        if reduce_in is not None:
+            raise ConfigurationError(
+                "`Trainer.reduce_gradients_in` is for gradients that replicas add up; by parameter servers none are: "
+                "leave it out."
+            )
+        self.served = strategy
+        with tf.device(self.device):  # where it is made it is let go of
+            self._section = tf.CriticalSection(name="servers")
+        self.book: Book
+        self.handout: Handout
+        self._variables: Sequence[ServedVariable] = ()
+        self._clocks: Mapping[str, tf.Tensor] | None = None  # when the weights at hand were pulled
+        self.step: tf.Tensor  # that is being taken
+        self.over: tf.Tensor  # whether nothing was written any more when the step was begun
+
+    @contextlib.contextmanager
+    def taking_steps(self, variables: Sequence[ServedVariable]) -> Iterator[None]:
+        """Has variables, within it, be a worker's copies, which `refresh` fills."""
+        self._variables = variables
+        with at_worker(copies_of(variables)):
+            yield
+
+    def settle(self) -> None:
+        """Waits until all steps that were handed out are done; workers that were told to stop leave then."""
+        self.handout.settle()
+        release_workers()
+
+    def figures(self) -> dict[str, float]:
+        """Returns how old gradients were since the last time."""
+        return self.book.figures()
+
+    def begin(self) -> None:
+        """Forgets the weights of an earlier step."""
+        super().begin()
+        self._clocks = None
+
+    def refresh(self) -> None:
+        """Pulls one consistent snapshot, if the one at hand is from before a push."""
+        if self._clocks is not None:
+            return
+        by_server = _by(self._variables, lambda variable: variable.server)
+        messages, parcels = dict[str, Messages](), dict[str, list[tf.Tensor]]()
+
+        def read() -> Any:
+            for server, found in by_server.items():
+                with tf.device(server):
+                    values = [variable.read_value() for variable in found]
+                    messages[server] = Messages(values, large=_LARGE)
+                    parcels[server] = messages[server].pack(values)
+            return {name: clock.read_value() for name, clock in self.book.clocks.items()}, self.book.over(), parcels
+
+        self._clocks, self.over, arrived = self.locked(read)
+        for server, found in by_server.items():
+            for variable, value in zip(found, messages[server].unpack(arrived[server]), strict=True):
+                variable.assign(value)
+
+    def at_variables(
+        self,
+        write: Callable[..., Any],
+        gradients: Mapping[str, tf.Tensor],
+        values: Any,
+        healthy: tf.Tensor,
+        *,
+        phase: str,
+        parameters: Mapping[str, tf.Variable],
+    ) -> Any:
+        """Calls `write` on the servers, under the lock, where the step hasn't been counted yet."""
+        assert self._clocks is not None
+        seen, self._clocks = self._clocks[phase], None
+        elsewhere = tf.nest.map_structure(lambda _: self.device, (values, healthy))
+        servers = {path: parameters[path].server for path in gradients}
+        (gradients, (values, healthy)), parcels = self._sent((gradients, (values, healthy)), (servers, elsewhere))
+
+        def section() -> Any:
+            def apply(take: tf.Tensor, age: tf.Tensor) -> Any:
+                given = gradients
+                if self.served.divide_by_staleness:  # Zhang et al., 2016: Staleness-aware Async-SGD
+                    given = {path: _divided(x, tf.maximum(age, 1)) for path, x in gradients.items()}
+                with ops.device(beside_variables):
+                    return write(given, values, take)
+
+            return self.book.enter(phase, self.step, seen, healthy, apply)
+
+        well = self.locked(section, after=parcels)
+        # The figures stay on the server, which adds them up.
+        return well, tf.nest.map_structure(lambda own: tf.zeros(own.shape, own.dtype), self.book.sums[phase])
+
+    def locked(self, fn: Callable[[], Any], *, after: Sequence[tf.Tensor] = ()) -> Any:
+        """Returns what `fn` does on the first server, alone; it ends when its last write has.
+
+        The lock isn't asked for before the tensors `after` are there: who has it waits for no worker.
+        """
+        traced = tf.function(fn, autograph=False)
+
+        def held() -> Any:
+            result = traced()
+            with tf.control_dependencies(tf.nest.flatten(result)):
+                return tf.nest.map_structure(tf.identity, result)
+
+        def alone() -> Any:
+            there = []
+            for x in after:  # an operation within: what a function's call waits for, its operations needn't
+                with tf.device(x.device):
+                    there.append(tf.identity(x))
+            with tf.control_dependencies(there):
+                return self._section.execute(held)
+
+        # Within a function of its own, of whose operations a worker waits for the result alone. To let go of the lock,
+        # too, is the server's: a worker may be stopped at any moment.
+        with at_worker(None), tf.device(self.device):
+            return tf.function(alone, autograph=False)()
+
+    def _sent(self, nest: Any, servers: Any) -> tuple[Any, list[tf.Tensor]]:
+        """Returns values as they lie on their servers, and what they came as: one message of each type to each."""
+        flat, found, all_parcels = tf.nest.flatten(nest), dict[int, tf.Tensor](), list[tf.Tensor]()
+        for server, numbers in _by(range(len(flat)), tf.nest.flatten(servers).__getitem__).items():
+            values = [flat[i] for i in numbers]
+            messages = Messages(values, large=_LARGE)
+            parcels = messages.pack(values)
+            with tf.device(server):
+                parcels = [tf.identity(parcel) for parcel in parcels]
+                found |= zip(numbers, messages.unpack(parcels), strict=True)
+            all_parcels += parcels
+        return tf.nest.pack_sequence_as(nest, [found[i] for i in range(len(flat))]), all_parcels
+
+
+def beside_variables(op: tf.Operation) -> str:
+    """Places arithmetic where the first value of a server's lies that it reads: so slots never travel."""
+    return next((x.device for x in op.inputs if "/job:ps" in x.device), op.device)
+
+
+def _divided(gradient: Any, by: tf.Tensor) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(_divided(gradient.values, by), gradient.indices, gradient.dense_shape)
+    return gradient / tf.cast(by, gradient.dtype)
+
+
+def _by(values: Iterable[T], server_of: Callable[[T], str]) -> dict[str, list[T]]:
+    """Sorts values by their server."""
+    found: dict[str, list[T]] = {}
+    for value in values:
+        found.setdefault(server_of(value), []).append(value)
+    return found

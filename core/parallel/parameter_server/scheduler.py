@@ -1,0 +1,132 @@
+"""The chief's part of asynchronous training: it hands out steps by number, in bundles, until all are done."""
+
+import contextlib
+import math
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from core.cluster.server_pool import missing_workers
+from core.errors import PeerLostError
+from core.parallel.parameter_server.state import NOBODY, WINDOW
+from core.parallel.parameter_server.strategy import ServedStrategy
+from core.task import Batch
+
+AHEAD = 2  # bundles for each worker: one that it takes and one that waits, so that to settle never takes long
+MOST = 64  # steps of a bundle
+_BUNDLE_SECONDS = 0.1  # that a worker takes for one: to hand one out takes chief and worker some milliseconds of a core
+_LOOK_SECONDS = 0.1  # between two looks into the books
+
+_RESTART = (
+    "All have to start again, and go on from the last checkpoint (`python -m trainers.launch --max_restarts=N` does "
+    "that)."
+)
+
+
+class _Bundle(NamedTuple):
+    """Steps that are handed out together: one worker takes them, one after the other."""
+
+    batches: Batch
+    steps: int
+    since: float
+    begun: float  # when it came to be among as many as there are workers: who waits behind them isn't slow
+
+
+class Handout:
+    """Bundles that workers take: `take(batches, first)` ends once its steps are done, or nothing is written any more.
+
+    `look()` returns the step whose push broke off.
+    """
+
+    def __init__(self, strategy: ServedStrategy, take: Any, look: Callable[[], tf.Tensor]):
+        self._strategy, self._take, self._look = strategy, take, look
+        self._out: dict[int, _Bundle] = {}  # by their first step
+        self._back: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self.size = 1  # of the next bundle
+        self._looked = self._moved = time.monotonic()  # the latter when a bundle last came back, or the first went out
+
+    def hand_out(self, begin: int, end: int, batches_of: Callable[[int, int], Batch]) -> None:
+        """Hands out the steps from `begin` to `end`, each bundle as soon as few enough are out."""
+        while begin < end:
+            while not self._has_room(begin):
+                self._wait()
+            steps = min(self.size, end - begin)
+            self._schedule(begin, batches_of(begin, begin + steps), steps)
+            begin += steps
+
+    def settle(self) -> None:
+        """Returns when every step that was handed out is done: then nothing is under way that still counts."""
+        while self._out:
+            self._wait()
+        self.look()
+
+    def look(self) -> None:
+        """Raises what a step has raised, and an error where a push broke off."""
+        with naming_lost_servers():
+            self._strategy.coordinator.done()
+            pushing = int(self._look())
+        if pushing != NOBODY:
+            raise PeerLostError(
+                f"a worker was lost amid its push of step {pushing}, and weights are half written. {_RESTART}"
+            )
+        self._looked = time.monotonic()
+
+    def _has_room(self, step: int) -> bool:
+        # A step that is `WINDOW` later takes the place of the oldest one in the books.
+        oldest = min(self._out, default=step)
+        return len(self._out) < AHEAD * self._strategy.workers and step + MOST <= oldest + WINDOW
+
+    def _wait(self) -> None:
+        """Waits for a bundle, though not long; hands out again those that are overdue."""
+        with contextlib.suppress(queue.Empty):
+            bundle = self._out.pop(self._back.get(timeout=_LOOK_SECONDS), None)
+            if bundle:  # the first time, if it was handed out again
+                step_seconds = (time.monotonic() - bundle.begun) / bundle.steps
+                self.size = min(max(1, int(_BUNDLE_SECONDS / step_seconds)), 2 * self.size, MOST)
+                self._moved = time.monotonic()
+                self._begin()
+        now = time.monotonic()
+        if now - self._moved > self._strategy.meeting_deadline and (missing := missing_workers()):
+            raise PeerLostError(
+                f"no step was done for {self._strategy.meeting_deadline:g} s (`parameter_server.meeting_deadline`), "
+                f"while {', '.join(missing)} didn't come again: TensorFlow takes no worker in before all are there. "
+                f"{_RESTART}"
+            )
+        for first, bundle in self._out.items():
+            if now - bundle.begun > self._strategy.overdue:  # its worker is stopped, slow or lost: another may try
+                self._schedule(first, bundle.batches, bundle.steps)
+        if now - self._looked > _LOOK_SECONDS:
+            self.look()
+
+    def _schedule(self, first: int, batches: Batch, steps: int) -> None:
+        if not self._out:
+            self._moved = time.monotonic()
+        with naming_lost_servers():
+            handle = self._strategy.coordinator.schedule(self._take, args=(batches, tf.constant(first, tf.int64)))
+        self._out[first] = _Bundle(batches, steps, time.monotonic(), math.inf)
+        self._begin()
+        threading.Thread(target=self._await, args=(handle, first), daemon=True, name=f"steps from {first}").start()
+
+    def _begin(self) -> None:
+        """Starts the clocks of the oldest bundles, which workers have taken."""
+        for first, bundle in list(self._out.items())[: self._strategy.workers]:
+            if bundle.begun == math.inf:
+                self._out[first] = bundle._replace(begun=time.monotonic())
+
+    def _await(self, handle: Any, first: int) -> None:
+        with contextlib.suppress(tf.errors.OpError):  # which the coordinator raises
+            handle.get()
+            self._back.put(first)
+
+
+@contextlib.contextmanager
+def naming_lost_servers() -> Iterator[None]:
+    """Turns TensorFlow's error of a server that is gone into one that says so."""
+    try:
+        yield
+    except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.FailedPreconditionError) as error:
+        raise PeerLostError(f"a parameter server was lost ({str(error).splitlines()[0][:200]}). {_RESTART}") from error

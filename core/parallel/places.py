@@ -1,0 +1,28 @@
+"""Refuses what is to be on one device, for strategies on which nothing is."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from core.arguments import listed
+from core.errors import ConfigurationError
+from core.task import ONE_DEVICE, Compute, Placement, Task
+
+
+def check_places(task: Task, *, placements: Mapping[str, Placement], one_device: Sequence[str], instead: str) -> None:
+    """Refuses an experiment, or a task, that asks for something to be on one device; says what to do `instead`."""
+    if placements:
+        raise ConfigurationError(f"`Experiment.placements` places {listed(placements)}. {instead}")
+    if one_device:
+        raise ConfigurationError(f"`Experiment.one_device` names {listed(one_device)}. {instead}")
+    name = type(task).__name__
+    if task.one_device:
+        raise ConfigurationError(f"`{name}.one_device` names {listed(task.one_device)}. {instead}")
+    phases: Any = task.phases()
+    for phase in phases if isinstance(phases, list | tuple) else ():
+        if isinstance(phase, Compute) and phase.state is not None:
+            raise ConfigurationError(
+                f"phase `{phase.name}` of `{name}` keeps history (`Compute(state=...)`), which lives on one device. "
+                f"{instead}"
+            )
+        if getattr(phase, "placement", None) == ONE_DEVICE:
+            raise ConfigurationError(f"phase `{phase.name}` of `{name}` has `placement=ONE_DEVICE`. {instead}")
