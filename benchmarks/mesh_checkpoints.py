@@ -25,7 +25,7 @@ from tensorflow.experimental import dtensor
 
 from core import checkpoint
 from core.checkpoint import parts
-from core.distribution import Agreement
+from core.distribution import Agreement, backend_of
 from core.parallel.mesh.plan import mesh
 from core.parallel.mesh.strategy import MeshStrategy
 from core.parallel.mesh.variable import MeshVariable, layout
@@ -98,7 +98,7 @@ def _made(strategy: MeshStrategy, megabytes: int, _: Path) -> tf.Variable:
 
 
 def _save(strategy: MeshStrategy, variables: checkpoint.Variables, directory: Path) -> None:
-    checkpoint.save(directory, variables, step=1, examples=1, config_hash="", peers=peers_of(strategy))
+    checkpoint.save(directory, variables, step=1, examples=1, config_hash="", peers=peers_of(backend_of(strategy)))
 
 
 def _restore(strategy: MeshStrategy, variables: checkpoint.Variables, directory: Path) -> None:

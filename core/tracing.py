@@ -57,6 +57,11 @@ def in_xla_on_cpu() -> bool:
     return in_xla() and all(device.device_type == "CPU" for device in tf.config.list_logical_devices())
 
 
+def computes_by_parts(variable: tf.Variable) -> bool:
+    """Says whether each device of a mesh may hold a part of a variable, so that not every kernel can read it."""
+    return hasattr(variable, "on_mesh")
+
+
 def traced_for_each(function: Callable[..., Any], **settings: Any) -> Any:
     """Returns a `tf.function` of a method of which each object has its own, traced once.
 

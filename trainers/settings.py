@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from core.arguments import is_size
 from core.checkpoint import Keep
+from core.distribution import Backend
 from core.engine import Assembly, TrainStep
 from core.errors import ConfigurationError, shown
 from core.optimizers import Transform
@@ -144,10 +145,6 @@ class Settings:
 
     def train_step(self, assembly: Assembly, batch_spec: Mapping[str, tf.TensorSpec], *, seed: int) -> TrainStep:
         """Makes the step that these settings ask for, of one batch of this spec."""
-        backend = assembly.backend
-        if self.local_steps:
-            backend = LocalSteps(assembly.strategy, self.local_steps, self.outer)
-            backend.check(assembly, global_batch_size=self.global_batch_size)
         train_step = TrainStep(
             assembly,
             batch_spec,
@@ -155,11 +152,19 @@ class Settings:
             steps=self.steps,
             compile=what_to_compile(compile_words(self.compile)),
             reduce_in=tf.as_dtype(self.reduce_gradients_in) if self.reduce_gradients_in else None,
-            backend=backend,
+            backend=self.backend(assembly),
         )
         if isinstance(self.compile, Mapping):  # those that are "off" are names as well
             train_step.check_updates(self.compile)
         return train_step
+
+    def backend(self, assembly: Assembly) -> Backend:
+        """Returns what answers for the strategy as these settings train on it."""
+        if self.local_steps is None:
+            return assembly.backend
+        backend = LocalSteps(assembly.strategy, self.local_steps, self.outer)
+        backend.check(assembly, global_batch_size=self.global_batch_size)
+        return backend
 
     @property
     def round_steps(self) -> int:

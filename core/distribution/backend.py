@@ -46,6 +46,11 @@ class Backend:
     def __init__(self, strategy: Any):
         self.strategy = strategy
 
+    def __str__(self) -> str:
+        """Counts the devices, in words."""
+        replicas = self.strategy.num_replicas_in_sync
+        return f"{replicas} replica{'s' if replicas > 1 else ''}"
+
     # Variables.
 
     def make_task(

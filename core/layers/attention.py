@@ -13,7 +13,7 @@ from core.layers.rotary import rotary
 from core.layers.shapes import check_axes, check_last, merge_leading, nan_unless, sizes
 from core.module import Module
 from core.random import Rng
-from core.tracing import in_xla
+from core.tracing import computes_by_parts, in_xla
 
 _JOINED = 2**20  # values of three matrices; larger ones keep a machine busy one by one, and are not to be held twice
 
@@ -135,7 +135,7 @@ class MultiHeadAttention(Module):
     def _joined(self, x: tf.Tensor) -> Sequence[tf.Tensor] | None:
         """Returns queries, keys and values of one product, where XLA gains by it and they are products of `x` alone."""
         layers = (self.query, self.key, self.value)
-        if not in_xla() or any(type(layer) is not Linear or hasattr(layer.w, "on_mesh") for layer in layers):
+        if not in_xla() or any(type(layer) is not Linear or computes_by_parts(layer.w) for layer in layers):
             return None
         widths = [layer.w.shape[1] for layer in layers]
         if self.query.in_size * sum(widths) > _JOINED:

@@ -25,6 +25,7 @@ from core.layers.windows import (
 )
 from core.module import Module
 from core.random import Rng
+from core.tracing import computes_by_parts
 
 
 class ConvBase(Module):
@@ -69,7 +70,7 @@ class ConvBase(Module):
 
     def _convolve(self, x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
         # DTensor can't lay out a kernel that is mirrored, nor rows in the place of channels.
-        turned = not hasattr(self.w, "on_mesh")
+        turned = not computes_by_parts(self.w)
         return convolve(x, w, self.stride, self.padding, self.dilation, self.groups, turned=turned)
 
 

@@ -10,6 +10,7 @@ from core.arguments import check_finite, check_groups, check_size
 from core.layers.norm_gradients import normalised
 from core.layers.shapes import add_bias, check_last, merge_leading, sizes, widen
 from core.module import Module
+from core.tracing import computes_by_parts
 
 
 class Norm(Module):
@@ -27,7 +28,7 @@ class Norm(Module):
 
     def _in_rows(self) -> bool:
         """Says whether the last axis is normalised as rows of a matrix: on a mesh, axes that are cut don't merge."""
-        return self.scale is not None and not hasattr(self.scale, "on_mesh")
+        return self.scale is not None and not computes_by_parts(self.scale)
 
     def _of_rows(self, x: tf.Tensor, *, centred: bool) -> tf.Tensor:
         rows, leading = merge_leading(widen(x), 1)

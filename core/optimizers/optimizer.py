@@ -22,7 +22,7 @@ from core.optimizers.chain import chain
 from core.optimizers.paths import nearest_path
 from core.optimizers.slots import assign, make_slot, read, read_all, working_dtype
 from core.optimizers.transform import Slots, Tensors, Transform, Variables
-from core.tracing import in_xla, no_python_values
+from core.tracing import computes_by_parts, in_xla, no_python_values
 
 KERNELS_FROM = 2**16  # values in the largest variable; measured on CPUs, in between the two did not differ
 
@@ -224,7 +224,7 @@ def apply_in_place(
 
 def _suits_kernels(variables: Collection[tf.Variable]) -> bool:
     """Says whether TensorFlow's kernels pay: on all cores, 2.5x faster for large variables, 2x slower for small."""
-    if any(hasattr(variable, "on_mesh") for variable in variables):
+    if any(computes_by_parts(variable) for variable in variables):
         return (
             False  # a kernel takes a part and a whole gradient, or a slot that is cut otherwise, and ends the process
         )

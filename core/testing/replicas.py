@@ -14,6 +14,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from core import engine
+from core.distribution import backend_of
 from core.distribution.ledger import Collective
 from core.distribution.virtual_devices import make_virtual_cpus
 from core.engine import Assembly, StepResult, TrainStep
@@ -39,12 +40,12 @@ class Outcome:
     figures: Values  # of forward passes, by phase and name: one of each step
     norms: Values  # of gradients, by phase: one of each step
     collectives: Sequence[Collective]  # of one step
-    mesh: str = ""  # as "2x2"
+    devices: str = ""  # as `2 replicas`, or `a mesh of 2x2 devices`
 
     @property
     def where(self) -> str:
         """Returns `2 replicas`, or `a mesh of 2x2 devices and 4 microbatches`."""
-        return describe(self.replicas, self.microbatches, self.mesh)
+        return describe(self.replicas, self.microbatches, self.devices)
 
 
 def on_virtual_cpus(replicas: int) -> tf.distribute.Strategy:
@@ -146,13 +147,13 @@ class Run:
             {name: np.array([line[name] for line in lines]) for name in lines[0]},
             {name: np.array([norm[name] for norm in norms]) for name in norms[0]},
             self.collectives,
-            str(self.strategy.plan) if isinstance(self.strategy, MeshStrategy) else "",
+            str(self.step.backend),
         )
 
 
-def describe(replicas: int, microbatches: int, mesh: str = "") -> str:
+def describe(replicas: int, microbatches: int, devices: str = "") -> str:
     """Returns `2 replicas`, or `1 replica and 4 microbatches`."""
-    text = f"a mesh of {mesh} devices" if mesh else f"{replicas} replica{'s' if replicas > 1 else ''}"
+    text = devices or f"{replicas} replica{'s' if replicas > 1 else ''}"
     return text + (f" and {microbatches} microbatches" if microbatches > 1 else "")
 
 
@@ -171,8 +172,7 @@ def _spread(
         f"`batch` has {rows} rows, which {describe(replicas, microbatches)} can't share evenly: give a multiple of "
         f"{replicas * microbatches}."
     )
-    if isinstance(strategy, MeshStrategy):
-        strategy.plan.check_rows(rows, microbatches, what="the number of rows of `batch`")
+    backend_of(strategy).check_rows(rows, microbatches, what="the number of rows of `batch`")
     own = rows // (replicas * microbatches)
     cut = {key: tf.reshape(x, [microbatches, replicas, own, *x.shape[1:]]) for key, x in tensors.items()}
     spec = {key: tf.TensorSpec([microbatches, own, *x.shape[1:]], x.dtype) for key, x in tensors.items()}

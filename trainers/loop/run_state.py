@@ -14,7 +14,7 @@ import tensorflow as tf
 from core import checkpoint
 from core.checkpoint import Best
 from core.cluster import is_chief, joined
-from core.distribution import Agreement, backend_of, make_drift_check
+from core.distribution import Agreement, Backend
 from core.engine import ALL_WELL, Progress, Skipping
 from core.errors import CheckpointError, ConfigurationError, DriftError, NotFiniteError, shown
 from core.optimizers import Optimizer
@@ -67,8 +67,9 @@ class RunState:
         self.beginnings: dict[str, Any] = {}
         tokenizer = experiment.train_source.tokenizer
         self.tokenizer = tokenizer and tokenizer.identity
-        self._check_drift = make_drift_check(experiment.strategy, self.variables)
-        self.peers = peers_of(experiment.strategy)
+        self.backend = settings.backend(experiment.assembly)
+        self._check_drift = self.backend.drift_check(self.variables)
+        self.peers = peers_of(self.backend)
         self.saves = checkpoint.Saves(workdir.checkpoints, keep=settings.keep, peers=self.peers)
         self.replicas = experiment.strategy.num_replicas_in_sync
         self.step = 0
@@ -135,7 +136,7 @@ class RunState:
                 "configuration": dict(self.workdir.configuration),
                 SOURCE: self.input.description,
                 **({"tokenizer": self.tokenizer} if self.tokenizer else {}),
-                **({REPLICAS: self.replicas} if self.settings.local_steps else {}),
+                **({REPLICAS: self.replicas} if self.backend.in_rounds else {}),
                 **({AVERAGES: averages} if (averages := self._where_averages_lie()) else {}),
                 **self.beginnings,
                 **({"stream": stream} if stream else {}),
@@ -282,12 +283,12 @@ class RunState:
         return [*by_name(self.settings.hooks), *bindings]
 
 
-def peers_of(strategy: tf.distribute.Strategy) -> checkpoint.Peers:
+def peers_of(backend: Backend) -> checkpoint.Peers:
     """Returns which worker this is among those that have to save together: of replicas the chief holds everything."""
     membership = joined()
-    if membership is None or not backend_of(strategy).saves_in_parts:
+    if membership is None or not backend.saves_in_parts:
         return checkpoint.Peers()
-    return checkpoint.Peers(membership.cluster.index, membership.cluster.size, Agreement(strategy).first_text)
+    return checkpoint.Peers(membership.cluster.index, membership.cluster.size, Agreement(backend.strategy).first_text)
 
 
 def _finite(figures: Mapping[str, float]) -> dict[str, float | None]:

@@ -60,9 +60,7 @@ def _crossing(build: DryBuild, figures: Figures) -> Table:
     """Tabulates what crosses between devices in one step, or round of local steps."""
     rounds = build.settings.local_steps
     when = f"in a round of {rounds} steps" if rounds else "in one step"
-    between = "replicas" if build.plan is None else f"the {build.plan.devices} devices of a mesh of {build.plan}"
-    names = ("phase", "what") if build.plan is None else ("along", "what", "in the pass")
-    table = Table(*names, "times", "bytes", title=f"between {between}, {when}: what each hands in")
+    table = Table(*build.paper.crossing, "times", "bytes", title=f"between {build.paper}, {when}: what each hands in")
     for column in table.columns[-2:]:
         column.justify = "right"
     for kind, count in figures.crossing.items():

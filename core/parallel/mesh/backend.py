@@ -40,6 +40,10 @@ class MeshBackend(Backend):
     one_device_reads = False
     reads_are_local = False
 
+    def __str__(self) -> str:
+        """Counts the devices along each axis."""
+        return f"a mesh of {self.strategy.plan} devices"
+
     def make_task(
         self, make: Callable[[], T], *, placements: Mapping[str, Placement] = {}, one_device: Sequence[str] = ()
     ) -> T:
@@ -87,7 +91,7 @@ class MeshBackend(Backend):
             found[path.split("/")[0]] += self.bytes_per_device(variable)
         whole = sum(super(MeshBackend, self).bytes_per_device(variable) for variable in variables.values())
         return (
-            f"mesh of {self.strategy.plan} devices: each holds {found['task']:,} bytes of the task's variables and "
+            f"{str(self).removeprefix('a ')}: each holds {found['task']:,} bytes of the task's variables and "
             f"{found['optimizer']:,} of the optimizers'; one device alone would hold {whole:,}"
         )
 

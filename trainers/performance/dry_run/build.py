@@ -14,24 +14,15 @@ import tensorflow as tf
 
 from core.data import Source, Stream
 from core.data.replicas import per_replica_spec
-from core.distribution import one_device
 from core.distribution.shapes_only import shapes_only
 from core.engine import Progress, assemble, assemble_task, make_chunk
 from core.errors import DataError
 from core.estimate import (
     Figures,
     Repeats,
-    laid_out,
-    lay_out_variables,
     noting_places,
-    of_evaluation,
-    on_mesh,
-    on_replicas,
 )
 from core.module import named_modules
-from core.parallel.mesh.checks import check_on_mesh
-from core.parallel.mesh.outputs import lay_out_outputs
-from core.parallel.mesh.plan import MeshPlan
 from core.task import Image, Label, Task, Tokens
 from core.task.checks import checked_phases
 from core.task.trained import standings
@@ -40,6 +31,7 @@ from trainers.evaluation.evaluator import Evaluator
 from trainers.experiment import Experiment, check_seed, made_by
 from trainers.loop.gauges import memory_in_use
 from trainers.loop.input import decoder_of, reader_of
+from trainers.performance.dry_run.paper import on_paper
 from trainers.settings import Settings
 
 Spec = dict[str, tf.TensorSpec]
@@ -75,20 +67,18 @@ class DryBuild:
         )
         asked.apply_defaults()
         given = asked.arguments
-        strategy = given["strategy"]
-        self.plan = strategy if isinstance(strategy, MeshPlan) else None
-        self.strategy: tf.distribute.Strategy = strategy if strategy and not self.plan else one_device()
+        self.paper = on_paper(given["strategy"])
+        self.strategy = self.paper.strategy
         self.settings = Settings()
         self._factory, self._seed = given["task"], given["seed"]
         check_seed(self._seed)
         self._places = {"placements": given["placements"], "one_device": given["one_device"]}
         with shapes_only():
-            one_device_only = () if self.plan else self._places["one_device"]
+            one_device_only = self.paper.networks_apart(self._places["one_device"])
             self.task = assemble_task(self._made, self.strategy, one_device=one_device_only)
-        if self.plan:
-            check_on_mesh(self.plan, self.task, **self._places)
+        self.paper.check(self.task, **self._places)
         self.repeats = Repeats(self.task, self._marks())
-        self._lay_out(self.task)
+        self.paper.lay_out(self.task)
         self.missing: str | None = None  # why the data can't be read, if it can't
         try:
             self.source: Source | Stream = copy.deepcopy(bound["train_source"])
@@ -108,9 +98,8 @@ class DryBuild:
 
     def figures(self) -> Figures:
         """Measures a step of the whole task."""
-        if self.plan:
-            rows, what = self.settings.global_batch_size, "`Trainer.global_batch_size`"
-            self.plan.check_rows(rows, self.settings.microbatches, what=what)
+        rows, what = self.settings.global_batch_size, "`Trainer.global_batch_size`"
+        self.paper.check_rows(rows, self.settings.microbatches, what=what)
         return self.repeats.counted(self._measured)
 
     def _measured(self) -> Figures:
@@ -118,8 +107,7 @@ class DryBuild:
         with shapes_only():
             make = (lambda: self.task) if self.repeats.found else self._make
             assembly = assemble(make, self.strategy, **self._places)
-        if self.plan:
-            lay_out_variables(assembly, self.plan)
+        self.paper.lay_out_variables(assembly)
         batch = {key: tf.TensorSpec(x.shape[1:], x.dtype) for key, x in self._chunk_spec().items()}
         step = self.settings.train_step(assembly, batch, seed=self._seed)
         step.decode = decoder_of(self.source, self.settings, step)
@@ -133,10 +121,8 @@ class DryBuild:
         with noting_places(assembly.task):
             take = rounds or self.settings.policies.skipping(step, assembly)
             chunk = make_chunk(step, spec, progress, take).get_concrete_function()
-        if self.plan:
-            return on_mesh(assembly, chunk, self.plan)
-        figures = on_replicas(assembly, step, chunk)
-        found = [of_evaluation(assembly.task, self._batch_to_evaluate(source)) for source in self.evaluated]
+        figures = self.paper.figures(assembly, step, chunk)
+        found = [self.paper.of_evaluation(assembly.task, self._batch_to_evaluate(source)) for source in self.evaluated]
         return dataclasses.replace(figures, evaluation=functools.reduce(operator.or_, found, Counter()))
 
     def _chunk_spec(self, *, as_kept: bool = False) -> Spec:
@@ -163,22 +149,17 @@ class DryBuild:
         """Returns what the patterns of a configuration say of variables and modules, by their ids."""
         rows = standings(self.task, checked_phases(self.task))
         marks: dict[int, Hashable] = {id(row.variable): (row.phases, row.frozen) for row in rows}
-        if plan := self.plan:
-            for row in rows:
-                shape = row.variable.shape
-                lies = plan.layouts.of(row.path, shape), plan.slots.of(row.path, shape)
-                marks[id(row.variable)] = (marks[id(row.variable)], *lies)
-            for path, module in named_modules(self.task).items():
-                marks[id(module)] = plan.output_layouts.pattern_of(path)
+        for row in rows:
+            marks[id(row.variable)] = (
+                marks[id(row.variable)],
+                *self.paper.marks_of_variable(row.path, row.variable.shape),
+            )
+        for path, module in named_modules(self.task).items():
+            marks[id(module)] = self.paper.mark_of_module(path)
         return marks
 
-    def _lay_out(self, task: Task) -> Task:
-        if self.plan:
-            lay_out_outputs(task, self.plan.output_layouts, laid_out)
-        return task
-
     def _make(self) -> Task:
-        return self._lay_out(self._made())
+        return self.paper.lay_out(self._made())
 
     def _made(self) -> Task:
         return made_by(self._factory, self._seed)

@@ -10,8 +10,6 @@ from core.machine import machine_memory
 from trainers.options.sizes import size
 from trainers.performance.dry_run.build import DryBuild
 
-FETCHED = 3  # chunks of batches that are there at once: while one is eaten, one waits and another is made
-FETCHED_ON_MESH = 2  # there none waits
 MOMENTS = {"passing": "most activations", "passed": "all gradients", "updating": "updating"}
 # What a process takes besides, as `python -m benchmarks.memory --estimates` has found of all that ships:
 NODE_BYTES = 25 * 2**10  # of each node of a traced function: Python's, TensorFlow's graphs, and what runs them
@@ -36,7 +34,7 @@ class Process(NamedTuple):
 def held_by_a_device(build: DryBuild, figures: Figures) -> Held:
     """Returns what a device holds at each of the moments that matter."""
     calls = build.settings.parallel_calls
-    fetched = (FETCHED_ON_MESH if build.plan else FETCHED) + (calls if calls > 1 else 0)
+    fetched = build.paper.fetched_chunks + (calls if calls > 1 else 0)
     same = {
         PARAMETERS: figures.standing[PARAMETERS],
         SLOTS: figures.standing[SLOTS],
@@ -87,8 +85,7 @@ def process(build: DryBuild, figures: Figures, held: Held) -> Process:
 
 def does_it_fit(build: DryBuild, figures: Figures, held: Held) -> str:
     """Says it in a sentence."""
-    devices = build.strategy.extended.worker_devices
-    if build.plan or any("GPU" in device or "TPU" in device for device in devices):
+    if not build.paper.measures_here:
         return f"It fits where a device has {size(most(held))}, and room for what TensorFlow's allocator keeps."
     memory, found = machine_memory(), process(build, figures, held)
     needed = "an evaluation" if found.evaluation > found.step else "a step"

@@ -54,12 +54,12 @@ def how_long(build: DryBuild, figures: Figures) -> str:
     """Says it in a sentence, with the utilisation that it takes for granted."""
     operations, peak = figures.operations.total(), given_peak()
     if peak is not None:
-        devices = build.plan.devices if build.plan else build.replicas
+        devices = build.paper.devices
         return (
             f"A step takes {_shown(operations / (devices * peak))} at least, on {devices} devices used to 100 % of "
             "`DryRun.peak`; what memory and network take comes on top."
         )
-    if build.plan:
+    if not build.paper.devices_are_here:
         return (
             "How long a step takes isn't known of devices that aren't here: say what one does at best, in operations a "
             "second, as `DryRun.peak = 312e12`."

@@ -26,7 +26,7 @@ def leaving_capsule(
     to be kept for the case that the next one goes wrong.
     """
     given = workdir.configurations / "given.gin"
-    repeated = settings.local_steps is None and experiment.assembly.backend.steps_together
+    repeated = settings.backend(experiment.assembly).steps_together
     if not repeated or not is_chief() or not given.is_file():  # a loop of one's own has no command to repeat it by
         return error
     try:

@@ -1,0 +1,129 @@
+"""A strategy on paper: what a dry run knows of devices that needn't be there."""
+
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from core.distribution import backend_of, made_strategy, one_device
+from core.engine import Assembly, TrainStep
+from core.estimate import Figures, laid_out, lay_out_variables, of_evaluation, on_mesh, on_replicas
+from core.parallel.mesh import MeshPlan
+from core.parallel.mesh.checks import check_on_mesh
+from core.parallel.mesh.outputs import lay_out_outputs
+from core.task import Placement, Task
+
+
+class Paper:
+    """Devices of a strategy that is there: replicas that hold a whole copy each."""
+
+    crossing: tuple[str, ...] = ("phase", "what")  # tells kinds of collectives apart
+    fetched_chunks = 3  # that are there at once: while one is eaten, one waits and another is made
+    devices_are_here = True
+
+    def __init__(self, strategy: Any):
+        self.strategy: tf.distribute.Strategy = strategy
+        self.devices = int(strategy.num_replicas_in_sync)
+
+    @property
+    def measures_here(self) -> bool:
+        """Says whether the devices share this machine's memory."""
+        return not any("GPU" in device or "TPU" in device for device in backend_of(self.strategy).local_devices)
+
+    def __str__(self) -> str:
+        return "replicas"
+
+    def networks_apart(self, one_device: Sequence[str]) -> Sequence[str]:
+        """Returns those of the networks that are made on one device."""
+        return one_device
+
+    def check(self, task: Task, *, placements: Mapping[str, Placement], one_device: Sequence[str]) -> None:
+        """Refuses a task that can't be there."""
+
+    def check_rows(self, rows: int, microbatches: int, *, what: str) -> None:
+        """Refuses a batch that the devices can't share."""
+        backend_of(self.strategy).check_rows(rows, microbatches, what=what)
+
+    def lay_out(self, task: Task) -> Task:
+        """Returns the task whose modules return tensors in the strategy's layouts."""
+        return task
+
+    def lay_out_variables(self, assembly: Assembly) -> None:
+        """Tells each variable its layout."""
+
+    def marks_of_variable(self, path: str, shape: tf.TensorShape) -> tuple[Hashable, ...]:
+        """Returns what the strategy's patterns say of a variable."""
+        return ()
+
+    def mark_of_module(self, path: str) -> Hashable:
+        """Returns the strategy's pattern of what a module returns."""
+        return None
+
+    def figures(self, assembly: Assembly, step: TrainStep, chunk: Any) -> Figures:
+        """Measures a traced chunk of steps."""
+        return on_replicas(assembly, step, chunk)
+
+    def of_evaluation(self, task: Task, batch: Mapping[str, tf.TensorSpec]) -> Counter[str]:
+        """Measures the evaluation of a batch."""
+        return of_evaluation(task, batch)
+
+
+class MeshPaper(Paper):
+    """Devices of a mesh, of which none has to be there: a step is traced as for one device, with layouts."""
+
+    crossing = ("along", "what", "in the pass")
+    fetched_chunks = 2  # none waits
+    devices_are_here = False
+    measures_here = False
+
+    def __init__(self, plan: MeshPlan):
+        super().__init__(one_device())
+        self.plan, self.devices = plan, plan.devices
+
+    def __str__(self) -> str:
+        return f"the {self.devices} devices of a mesh of {self.plan}"
+
+    def networks_apart(self, one_device: Sequence[str]) -> Sequence[str]:
+        """Returns none: `check` refuses them."""
+        return ()
+
+    def check(self, task: Task, *, placements: Mapping[str, Placement], one_device: Sequence[str]) -> None:
+        """Refuses a task that can't be on a mesh."""
+        check_on_mesh(self.plan, task, placements=placements, one_device=one_device)
+
+    def check_rows(self, rows: int, microbatches: int, *, what: str) -> None:
+        """Refuses a batch that the rows of devices can't share."""
+        self.plan.check_rows(rows, microbatches, what=what)
+
+    def lay_out(self, task: Task) -> Task:
+        """Returns the task whose modules return tensors in the plan's layouts."""
+        lay_out_outputs(task, self.plan.output_layouts, laid_out)
+        return task
+
+    def lay_out_variables(self, assembly: Assembly) -> None:
+        """Tells each variable its layout."""
+        lay_out_variables(assembly, self.plan)
+
+    def marks_of_variable(self, path: str, shape: tf.TensorShape) -> tuple[Hashable, ...]:
+        """Returns the layouts of a variable and of its slots."""
+        return self.plan.layouts.of(path, shape), self.plan.slots.of(path, shape)
+
+    def mark_of_module(self, path: str) -> Hashable:
+        """Returns the pattern of what a module returns."""
+        return self.plan.output_layouts.pattern_of(path)
+
+    def figures(self, assembly: Assembly, step: TrainStep, chunk: Any) -> Figures:
+        """Measures a chunk as it would be cut for the mesh."""
+        return on_mesh(assembly, chunk, self.plan)
+
+    def of_evaluation(self, task: Task, batch: Mapping[str, tf.TensorSpec]) -> Counter[str]:
+        """Returns nothing: evaluations of a mesh aren't estimated."""
+        return Counter()
+
+
+def on_paper(strategy: Any) -> Paper:
+    """Returns what is known of a strategy, or of the plan of one that needn't be there."""
+    if isinstance(strategy, MeshPlan):
+        return MeshPaper(strategy)
+    return Paper(one_device() if strategy is None else made_strategy(strategy))
