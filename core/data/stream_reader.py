@@ -142,13 +142,15 @@ class _SharedReading(Reading):
 
     @contextlib.contextmanager
     def own_errors(self) -> Iterator[None]:
+        failure = None  # of the chunk that is asked for: one that is made ahead may have failed before this one came
         try:
             yield
         except tf.errors.OpError:
-            if self._failure is None:
+            failure = self._failure
+            if failure is None:
                 raise
-        if self._failure is not None:
-            raise self._failure
+        if failure is not None:
+            raise failure  # without TensorFlow's own words as its context
 
     def _next_of(self, replica: int) -> list[npt.NDArray[Any]]:
         """Returns the rows of one replica; whoever is ahead has the next chunk made, and leaves the others theirs."""

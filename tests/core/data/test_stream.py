@@ -1,5 +1,7 @@
 """Streams: what examples of iterators and datasets become, and which are refused."""
 
+import time
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -165,6 +167,26 @@ def test_stream_raises_the_same_error_however_often_it_is_asked():
     for _ in range(3):  # an iterator that has failed says at the second time that it has ended
         with pytest.raises(tf.errors.OpError):
             next(chunks)
+    with pytest.raises(LookupError, match="the disk of the user"), reading.own_errors():
+        next(chunks)
+
+
+def test_chunks_before_an_error_are_read_though_a_later_one_has_failed():
+    """The chunk after the one that is taken is made ahead, and may fail while this one is handed over."""
+
+    def breaks(seed, epoch):
+        yield from [example() for _ in range(4)]
+        raise LookupError("the disk of the user")
+
+    reading = StreamReader(Stream(breaks), global_batch_size=2, microbatches=1, seed=0).reading(chunk_steps=1)
+    chunks = iter(reading.chunks(0))
+    next(chunks)
+    with reading.own_errors():
+        next(chunks)
+        give_up = time.monotonic() + 60
+        while reading._failure is None and time.monotonic() < give_up:
+            time.sleep(0.001)
+        assert reading._failure is not None
     with pytest.raises(LookupError, match="the disk of the user"), reading.own_errors():
         next(chunks)
 
