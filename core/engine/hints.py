@@ -51,8 +51,8 @@ def detours(operations: list[Any], loss: tf.Tensor, given: Mapping[str, tf.Tenso
                 )
 
 
-def fixed_draws(drawn: Drawn, given: tf.Tensor, who: str) -> Iterator[str]:
-    """Yields where random numbers are drawn that don't descend from the seed that the step is `given`."""
+def fixed_draws(drawn: Drawn, given: tf.Tensor, who: str, *, is_step: bool = True) -> Iterator[str]:
+    """Yields where random numbers are drawn that don't descend from the seed that the function is `given`."""
     parents = {id(seed): parent for parent, _, seed in drawn.folds}
 
     def first(seed: tf.Tensor) -> int:
@@ -60,42 +60,45 @@ def fixed_draws(drawn: Drawn, given: tf.Tensor, who: str) -> Iterator[str]:
             seed = parent
         return id(seed)
 
-    meant = {id(given), *map(id, drawn.again)}
+    meant, each = {id(given), *map(id, drawn.again)}, "step" if is_step else "call"
     places = (line(words.op) for seed, words in drawn.draws if first(seed) not in meant)
     for place in dict.fromkeys(places):
         yield (
-            f"{who} draws the same random numbers in each step, {place}: they don't come from the `rng` that it is "
+            f"{who} draws the same random numbers in each {each}, {place}: they don't come from the `rng` that it is "
             "called with. Draw from that. If it is meant, draw them once, in `__init__`"
         )
 
 
 class Python:
-    """What Python holds of the task of a step function, and how far its generators are, before it is traced."""
+    """What Python holds of the owner of a function, and how far its generators are, before it is traced."""
 
-    def __init__(self, function: Callable[..., Any]):
-        plain = getattr(function, "func", function)
-        self._owner = getattr(plain, "__self__", None)
+    def __init__(self, owner: object | None):
+        self._owner = owner
         self._before, self._draws = self._held(), _generators()
 
-    def changed(self, who: str) -> Iterator[str]:
-        """Yields what tracing the function has changed: it does so once, and the steps don't."""
+    def changed(self, who: str, *, is_step: bool = True) -> Iterator[str]:
+        """Yields what tracing the function has changed: it does so once, and the steps, or calls, don't."""
+        each = "step" if is_step else "call"
+        report = "Report figures in `Loss.metrics`, keep state in variables" if is_step else "Return it"
+        count = "Use `rng.step` to count, and keep state in variables" if is_step else "Compute it from the arguments"
+        draw = "Draw from its `rng`" if is_step else "Draw from an `Rng`"
         for path, value in self._held().items():
             before = self._before.get(path)
             if isinstance(value, str) and before != value:
                 yield (
                     f"{who} keeps a tensor in `{path}`: it is one of the trace, without a value, and the same for "
-                    "all steps. Report figures in `Loss.metrics`, keep state in variables"
+                    f"all {each}s. {report}"
                 )
             elif before is not None and type(before) is type(value) and before != value:
                 yield (
-                    f"{who} changes `{path}` from {before} to {value}: Python runs once, while the step is traced, "
-                    "not in each step. Use `rng.step` to count, and keep state in variables"
+                    f"{who} changes `{path}` from {before} to {value}: Python runs once, while the {each} is traced, "
+                    f"not in each {each}. {count}"
                 )
         for name, (was, now) in {n: (self._draws[n], x) for n, x in _generators().items()}.items():
             if was != now:
                 yield (
-                    f"{who} draws from {name}: once, while the step is traced, so each step has the same numbers. "
-                    "Draw from its `rng`"
+                    f"{who} draws from {name}: once, while the {each} is traced, so each {each} has the same numbers. "
+                    f"{draw}"
                 )
 
     def _held(self) -> dict[str, Any]:
@@ -103,6 +106,11 @@ class Python:
         if self._owner is not None:
             _describe(type(self._owner).__name__, self._owner, found, set())
         return found
+
+
+def owner(function: Callable[..., Any]) -> object | None:
+    """Returns the object whose method a function is, if any."""
+    return getattr(getattr(function, "func", function), "__self__", None)
 
 
 def _describe(path: str, value: Any, found: dict[str, Any], seen: set[int]) -> None:

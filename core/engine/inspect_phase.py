@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from core.engine.dataflow import Ancestry, ancestries
 from core.engine.draws import draws_twice, folds_for_nothing
-from core.engine.hints import Python, detours, fixed_draws, squashed_twice
+from core.engine.hints import Python, detours, fixed_draws, owner, squashed_twice
 from core.engine.side_effects import python_calls, refuse_side_effects
 from core.errors import ConfigurationError
 from core.layers.dropout import noticing_calls
@@ -97,7 +97,7 @@ def describe_loss(
         moves.update(result.statistics.averages() if result.statistics else ())
         return dict(result.outputs), weighted_sums(result)[1], statistics
 
-    python = Python(loss)
+    python = Python(owner(loss))
     (outputs, sums, statistics), access = _trace(traced, batch, name, elsewhere, mixes_rows, replicas, held, python)
     outputs = _by_row(_specs(outputs), rows, name)
     return LossSpec(_specs(sums), weighted, outputs, _specs(statistics), frozenset(moves), access)
@@ -124,7 +124,7 @@ def describe_outputs(
         keeps.update(kept)
         return dict(made), list(kept.values())  # what is only kept is read as well
 
-    (outputs, _), access = _trace(traced, batch, name, elsewhere, mixes_rows, replicas, held, Python(fn))
+    (outputs, _), access = _trace(traced, batch, name, elsewhere, mixes_rows, replicas, held, Python(owner(fn)))
     return _by_row(_specs(outputs), rows, name), access._replace(keeps=frozenset(keeps))
 
 
@@ -175,7 +175,8 @@ def _trace(
 
     alone = seen.noted() if mixes_rows else no_synchronisation(name)
     without_rng = no_rng_in_evaluation() if name == EVALUATE else contextlib.nullcontext()
-    with no_new_variables(name), alone, noticing_averages() as averages, without_rng, noticing_calls() as calls:
+    who = subject(name)
+    with no_new_variables(who), alone, noticing_averages() as averages, without_rng, noticing_calls() as calls:
         if _untraced.get():
             shapes = {key: [1 if size is None else size for size in spec.shape] for key, spec in batch.items()}
             values = {key: tf.zeros(shapes[key], spec.dtype) for key, spec in batch.items()}
@@ -184,7 +185,7 @@ def _trace(
             found = dict.fromkeys(result[0], everything)
         else:
             moment = (tf.TensorSpec([], tf.int64), tf.TensorSpec([]))
-            with no_python_values(subject(name)), noticing_draws() as drawn:
+            with no_python_values(who), noticing_draws() as drawn:
                 function = tf.function(noticed, autograph=False).get_concrete_function(dict(batch), *moment)
             result = function.structured_outputs
             found = ancestries(function, result[0], sorted(batch), variables)
@@ -193,12 +194,12 @@ def _trace(
             asks_progress = used[len(batch) + 1]
             convolves, loops = _convolutions(function)
             if held is not None:
-                who = subject(name)
-                refuse_side_effects(function, who, held, evaluates=name == EVALUATE)
-                python += python_calls(function.graph.get_operations(), who)
+                operations = function.graph.get_operations()
+                refuse_side_effects(operations, function.graph, who, held, has_rng=name != EVALUATE)
+                python += python_calls(operations, who)
                 draws += [*draws_twice(drawn, who, __file__), *folds_for_nothing(drawn, who)]
                 if name != EVALUATE:
-                    operations, sums = function.graph.get_operations(), function.structured_outputs[1]
+                    sums = function.structured_outputs[1]
                     draws += fixed_draws(drawn, seed.seed, who)
                     python += [*squashed_twice(operations, who), *before.changed(who)]
                     python += detours(operations, sums["loss"], batch, who) if isinstance(sums, dict) else ()

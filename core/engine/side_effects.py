@@ -4,7 +4,7 @@ A run refuses these before its first step, by the same rules as the assertions o
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -40,12 +40,12 @@ def paths_by_id(variables: Mapping[str, tf.Variable]) -> dict[int, str]:
     return {id(part): path for path, v in variables.items() for part in (v, *getattr(v, "values", ()))}
 
 
-def draws_of_tensorflow(operations: Iterable[Any], who: str, *, evaluates: bool) -> Iterator[str]:
+def draws_of_tensorflow(operations: Iterable[Any], who: str, *, has_rng: bool) -> Iterator[str]:
     """Yields what is wrong with each operation that draws from TensorFlow's own generators, or reads an iterator."""
     for op in everything(operations):
         if op.type in _DRAWS:
             instead = _DRAWS[op.type]
-            where = ", with `rng = Rng.from_seed(0)`: evaluation is handed none" if evaluates else ""
+            where = "" if has_rng else ", with `rng = Rng.from_seed(0)`: it is handed none"
             yield (
                 f"{who} draws from TensorFlow's own generator {line(op)}: the numbers differ between replicas, in a "
                 f"resumed run and with other microbatches, and no second call is the same. Draw {instead}{where}."
@@ -57,18 +57,21 @@ def draws_of_tensorflow(operations: Iterable[Any], who: str, *, evaluates: bool)
             )
 
 
-def writes(operations: Iterable[Any], who: str, held: Mapping[int, str] = {}) -> Iterator[str]:
+def writes(operations: Iterable[Any], who: str, held: Mapping[int, str] = {}, *, is_step: bool = True) -> Iterator[str]:
     """Yields what is wrong with each operation that writes a variable, a table, a queue or the like.
 
     `held` are the paths of the task's variables by their ids, by which they are named.
     """
+    remedy = (
+        "A step function assigns nothing: return statistics, make derived state in `refresh()`, keep history in a "
+        "`Compute` with `state`."
+        if is_step
+        else "Training alone changes what a task holds: keep the value in a tensor, and pass that on."
+    )
     for op in everything(operations):
         if _WRITES.match(op.type):
             what = _written(op, held) if _OF_VARIABLE.match(op.type) else f"a table, queue or stack (`{op.type}`)"
-            yield (
-                f"{who} writes {what} {line(op)}. A step function assigns nothing: return statistics, make derived "
-                "state in `refresh()`, keep history in a `Compute` with `state`."
-            )
+            yield f"{who} writes {what} {line(op)}. {remedy}"
 
 
 def python_calls(operations: Iterable[Any], who: str) -> Iterator[str]:
@@ -81,25 +84,31 @@ def python_calls(operations: Iterable[Any], who: str) -> Iterator[str]:
             )
 
 
-def foreign_variables(function: Any, held: Mapping[int, str], who: str) -> Iterator[str]:
-    """Yields what is wrong with each variable that a concrete `function` reads and whose id isn't `held`."""
-    for variable in function.variables:
+def foreign_variables(graph: Any, held: Mapping[int, str], who: str) -> Iterator[str]:
+    """Yields what is wrong with each variable that the `graph` of a function reads and whose id isn't `held`."""
+    for variable in variables_of(graph):
         if id(variable) not in held:
             yield (
-                f"{who} reads the variable `{variable.name}`{_read_at(function, variable)}, which isn't part of the "
+                f"{who} reads the variable `{variable.name}`{_read_at(graph, variable)}, which isn't part of the "
                 "task: no phase trains it and no checkpoint holds it. Make it in `__init__` of a `core.module.Module`, "
                 "and keep that as an attribute of the task or of one of its modules, named in `Task.frozen` if nothing "
                 "trains it; or hand its value in as a feature of the batch."
             )
 
 
-def refuse_side_effects(function: Any, who: str, held: Mapping[int, str], *, evaluates: bool = False) -> None:
-    """Raises a `ConfigurationError` for the first side effect of a traced step function."""
-    operations = function.graph.get_operations()
+def variables_of(graph: Any) -> list[tf.Variable]:
+    """Returns the variables that the graph of a function reads or writes: TensorFlow lists them once it is traced."""
+    return list(getattr(graph, "variables", ()) or getattr(graph, "_watched_variables", ()))
+
+
+def refuse_side_effects(
+    operations: Sequence[Any], graph: Any, who: str, held: Mapping[int, str], *, has_rng: bool, is_step: bool = True
+) -> None:
+    """Raises a `ConfigurationError` for the first side effect of operations that were traced in a function's graph."""
     for found in (
-        draws_of_tensorflow(operations, who, evaluates=evaluates),
-        writes(operations, who, held),
-        foreign_variables(function, held, who),
+        draws_of_tensorflow(operations, who, has_rng=has_rng),
+        writes(operations, who, held, is_step=is_step),
+        foreign_variables(graph, held, who),
     ):
         if message := next(found, None):
             raise ConfigurationError(message)
@@ -107,7 +116,7 @@ def refuse_side_effects(function: Any, who: str, held: Mapping[int, str], *, eva
 
 def _written(op: Any, held: Mapping[int, str]) -> str:
     name = next((x.op.name for x in op.inputs if x.dtype == tf.resource), "")
-    found = [held.get(id(v), v.name) for v in getattr(op.graph, "variables", ()) if _inner(op.graph, v) == name]
+    found = [held.get(id(v), v.name) for v in variables_of(op.graph) if _inner(op.graph, v) == name]
     return f"the variable `{found[0]}`" if found else "a variable"
 
 
@@ -116,8 +125,8 @@ def _inner(graph: Any, variable: tf.Variable) -> str | None:
     return next((inner.op.name for outer, inner in graph.captures if outer is variable.handle), None)
 
 
-def _read_at(function: Any, variable: tf.Variable) -> str:
-    name = _inner(function.graph, variable)
-    readers = (op for op in function.graph.get_operations() if any(x.op.name == name for x in op.inputs))
+def _read_at(graph: Any, variable: tf.Variable) -> str:
+    name = _inner(graph, variable)
+    readers = (op for op in graph.get_operations() if any(x.op.name == name for x in op.inputs))
     reader = next(readers, None)
     return f" {line(reader)}" if reader is not None else ""

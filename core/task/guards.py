@@ -12,19 +12,19 @@ from core.arguments import listed
 from core.errors import ConfigurationError
 from core.random import Rng
 from core.rows import sharing_rows
-from core.task.loss import Batch, Loss, subject
+from core.task.loss import Batch, Loss
 from core.task.statistics import summing_over_replicas
 
 
 @contextlib.contextmanager
-def no_new_variables(name: str) -> Iterator[None]:
-    """Refuses variables that are made while a step function is being traced."""
+def no_new_variables(who: str) -> Iterator[None]:
+    """Refuses variables that are made while a function is being traced, which messages call `who`."""
 
     refusals = []
 
     def refuse(_: Any, **kwargs: Any) -> tf.Variable:
         what = kwargs.get("name") or "Variable"
-        refusals.append(_refused_keras(name, what) or _refused_variable(name, what))
+        refusals.append(_refused_keras(who, what) or _refused_variable(who, what))
         raise refusals[0]
 
     try:
@@ -37,14 +37,14 @@ def no_new_variables(name: str) -> Iterator[None]:
         raise
 
 
-def _refused_variable(name: str, what: str) -> ValueError:
+def _refused_variable(who: str, what: str) -> ValueError:
     return ValueError(
-        f"{subject(name)} made a variable (`{what}`) inside its step function. Variables are made once, in `__init__` "
+        f"{who} made a variable (`{what}`) as it was called. Variables are made once, in `__init__` "
         "of a module, where the strategy, the optimizer and the checkpoint can see them: move it there."
     )
 
 
-def _refused_keras(name: str, what: str) -> ConfigurationError | None:
+def _refused_keras(who: str, what: str) -> ConfigurationError | None:
     """Returns the error for a variable that a layer of Keras makes: known by the modules of the frames that call."""
     frames = [frame for frame, _ in traceback.walk_stack(None)]  # the innermost first
     calling = [str(frame.f_globals.get("__name__", "")).partition(".")[0] in ("keras", "tf_keras") for frame in frames]
@@ -56,7 +56,7 @@ def _refused_keras(name: str, what: str) -> ConfigurationError | None:
     own = traceback.extract_stack(frames[last + 1], 1)[0] if last + 1 < len(frames) else None
     where = f" at {os.path.basename(own.filename)}:{own.lineno} (`{own.line}`)" if own else ""
     return ConfigurationError(
-        f"{subject(name)} calls a layer of Keras (`{layer}`){where}, which makes its variables (`{what}`) as it is "
+        f"{who} calls a layer of Keras (`{layer}`){where}, which makes its variables (`{what}`) as it is "
         "first called, where neither the strategy nor the optimizer or a checkpoint can see them. Make the network of "
         "`core.layers`, or of `tf.Variable`s in `__init__` of a `core.module.Module`. See "
         "docs/coming-from.md#from-keras."

@@ -27,9 +27,8 @@ def assert_pure(task: Task, batch: Batch, *, seed: int = 0) -> None:
 
 def check_pure(step: Step) -> None:
     """Asserts it of one traced step."""
-    evaluates = step.phase is None
     for messages in (
-        draws_of_tensorflow(step.operations, step.name, evaluates=evaluates),
+        draws_of_tensorflow(step.operations, step.name, has_rng=step.phase is not None),
         writes(step.operations, step.name, paths_by_id(named_variables(step.task))),
         python_calls(step.operations, step.name),
     ):

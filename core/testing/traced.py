@@ -144,7 +144,7 @@ class Step:
         graph = tf.compat.v1.get_default_graph()
         moment = self.rng.moment and self.rng.moment._replace(step=self.moment["step"] + tf.cast(seed[0], tf.int64))
         rng: Rng = _in_order(order)(*self.rng)._replace(seed=seed, moment=moment)
-        with tf.GradientTape() as tape, no_new_variables(phase.name if (phase := self.phase) else "evaluate"):
+        with tf.GradientTape() as tape, no_new_variables(self.name):
             loss = self._loss(dict(batch), rng)
             _, figures = weighted_sums(loss)
             everything = graph.get_operations()

@@ -18,7 +18,7 @@ def check_trained(task: Task, made: Sequence[Step]) -> None:
     """Asserts it, given the traced steps."""
     held = paths_by_id(named_variables(task))
     for step in made:
-        assert (message := next(foreign_variables(step.function, held, step.name), None)) is None, message
+        assert (message := next(foreign_variables(step.function.graph, held, step.name), None)) is None, message
     try:
         trained.check_trained(task, task.phases())
     except ConfigurationError as error:

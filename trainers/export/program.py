@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from core.engine.inspect_use import inspected
 from core.errors import ConfigurationError, shown
 from core.layers.rows import some_rows
 from core.module import named_variables, with_values
@@ -23,7 +24,10 @@ class Program:
         self.task = task
         self.features = {name: tf.TensorSpec([None, *x.shape], x.dtype) for name, x in spec.items()}
         self.served = self._served_by(task)
-        self.functions: Functions = {name: self._traced(name, served) for name, served in self.served.items()}
+        self.functions: Functions = {
+            name: self._traced(name, functools.partial(self._inspected, name, served))
+            for name, served in self.served.items()
+        }
 
     def exported(self, weights: str) -> tuple[tf.Module, Functions]:
         """Returns the same functions with weights kept as asked, and the module that holds those: no others."""
@@ -40,6 +44,10 @@ class Program:
         # A function that doesn't go through the task's modules still reads the task's own variables.
         module.read = list({id(v): v for f in functions.values() for v in f.graph.variables}.values())
         return module, functions
+
+    def _inspected(self, name: str, served: Served, batch: Batch) -> Batch:
+        who = f"`{name}`, which `{type(self.task).__name__}` serves,"
+        return inspected(self.task, who, lambda: served(batch), say=print, exported=True)
 
     def _computed(self, weights: Mapping[str, Weights], name: str, batch: Batch) -> Batch:
         copy = with_values(self.task, {path: x.read() for path, x in weights.items()})

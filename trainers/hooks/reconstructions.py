@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from core.arguments import is_size
 from core.cluster import is_chief
+from core.engine.inspect_use import inspected
 from core.errors import ConfigurationError, shown
 from core.task import Batch
 from trainers.errors.tensorflow import explained
@@ -63,7 +64,11 @@ class Reconstructions(Hook):
 
         @tf.function(autograph=False)
         def reconstruct() -> Batch:
-            made: Batch = task.reconstruct(source.gather(indices))
+            batch = source.gather(indices)
+            say = run.telemetry.note
+            made: Batch = inspected(task, "`reconstruct`", lambda: task.reconstruct(batch), say=say)
             return made
 
+        with explained(source):
+            reconstruct.get_concrete_function()
         return reconstruct

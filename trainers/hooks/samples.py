@@ -10,7 +10,7 @@ In a gin file:
 
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import gin
@@ -18,10 +18,10 @@ import tensorflow as tf
 
 from core.arguments import is_size
 from core.cluster import is_chief
+from core.engine.inspect_use import inspected
 from core.errors import ConfigurationError, shown
 from core.random import Rng
 from core.task import Task
-from core.tracing import no_python_values
 from trainers.hooks.base import Hook, Run
 from trainers.hooks.keep import keep_sample
 
@@ -54,13 +54,13 @@ class SampleGrid(Hook):
         self._sampler: Sampler | None = None
 
     def check(self, run: Run) -> None:
-        self._sampler = make_sampler(run.averaged.task, run.experiment.seed, self.count)
+        self._sampler = _sampler_of(run, self.count)
 
     def __call__(self, run: Run) -> None:
         run.averaged.update()
         if not is_chief():
             return
-        self._sampler = self._sampler or make_sampler(run.averaged.task, run.experiment.seed, self.count)
+        self._sampler = self._sampler or _sampler_of(run, self.count)
         png = encode_grid(self._sampler()["image"])
         keep_sample(run, f"step-{run.step:09d}.png", png)
         run.telemetry.image(run.step, "samples", png)
@@ -83,8 +83,7 @@ class Quality(Hook):
                 f"`Quality.judge` is {shown(self.judge)}, whose `samples` is {shown(samples)}; a judge is called with "
                 "images, and its `samples` says with how many: give 1 or more, as `@digit_quality()` does."
             )
-        task = run.averaged.task
-        self._sampler = make_sampler(task, run.experiment.seed, samples)
+        task, self._sampler = run.averaged.task, _sampler_of(run, samples)
         label = inspect.signature(self.judge).parameters.get("label")
         if label and label.default is inspect.Parameter.empty and "label" not in self._sampler.structured_outputs:
             raise ConfigurationError(
@@ -97,7 +96,7 @@ class Quality(Hook):
         if not is_chief():
             return
         count = self.judge.samples
-        self._sampler = self._sampler or make_sampler(run.averaged.task, run.experiment.seed, count)
+        self._sampler = self._sampler or _sampler_of(run, count)
         sample = self._sampler()
         figures = self.judge(sample["image"], sample.get("label"))
         run.report("quality", figures)
@@ -116,17 +115,22 @@ class Quality(Hook):
         self._collapsed = state["collapsed"]
 
 
-def make_sampler(task: Task, seed: int, count: int) -> Sampler:
+def _sampler_of(run: Run, count: int) -> Sampler:
+    return make_sampler(run.averaged.task, run.experiment.seed, count, say=run.telemetry.note)
+
+
+def make_sampler(task: Task, seed: int, count: int, *, say: Callable[[str], object] = print) -> Sampler:
     """Returns a function that takes `count` samples, from the same random numbers each time.
 
-    Refuses a task whose `sample` makes no images. It is traced for that, but not run.
+    Refuses a task whose `sample` makes no images, or has side effects, and `say`s what in it is hardly meant. It is
+    traced for that, but not run.
     """
     name = f"`{type(task).__name__}.sample`"
 
     @tf.function(autograph=False)
     def sample() -> Mapping[str, tf.Tensor]:
-        with no_python_values("`sample`"):
-            made: Any = task.sample(Rng.from_seed(seed).fold("samples")._replace(num_rows=count), count)
+        rng = Rng.from_seed(seed).fold("samples")._replace(num_rows=count)
+        made: Any = inspected(task, "`sample`", lambda: task.sample(rng, count), say=say, rng=rng)
         if not isinstance(made, Mapping) or "image" not in made:
             found = f"{shown(sorted(made))}, without `image`" if isinstance(made, Mapping) else shown(made)
             raise ConfigurationError(f"{name} returned {found}; {_IMAGES}")

@@ -16,10 +16,10 @@ import tensorflow as tf
 
 from core.cluster import is_chief
 from core.data import Examples
+from core.engine.inspect_use import inspected
 from core.errors import ConfigurationError, NotFiniteError, shown
 from core.random import Rng
 from core.task import Task
-from core.tracing import no_python_values
 from trainers.hooks.base import Hook, Run
 from trainers.hooks.keep import keep_sample
 
@@ -60,7 +60,8 @@ class Texts(Hook):
             run.telemetry.note("\n".join(f"  │ {line}" for line in shown_lines))
 
     def _writer(self, run: Run) -> Writer:
-        return make_writer(run.averaged.task, run.experiment.train_source, self.prompts, run.experiment.seed)
+        task, source, seed = run.averaged.task, run.experiment.train_source, run.experiment.seed
+        return make_writer(task, source, self.prompts, seed, say=run.telemetry.note)
 
 
 def check_writes(task: Task) -> None:
@@ -72,10 +73,13 @@ def check_writes(task: Task) -> None:
         )
 
 
-def make_writer(task: Any, source: Examples, prompts: Sequence[str], seed: int) -> Writer:
+def make_writer(
+    task: Any, source: Examples, prompts: Sequence[str], seed: int, *, say: Callable[[str], object] = print
+) -> Writer:
     """Returns a function that writes a text for each prompt, from the same random numbers each time.
 
-    Refuses a task that writes none, and prompts that it can't go on from. It is traced for that, but not run.
+    Refuses a task that writes none or has side effects, and prompts that it can't continue; `say`s what is hardly
+    meant. It is traced for that, but not run.
     """
     check_writes(task)
     tokenizer = source.tokenizer
@@ -91,8 +95,15 @@ def make_writer(task: Any, source: Examples, prompts: Sequence[str], seed: int) 
 
     @tf.function(autograph=False)
     def write(first: tf.Tensor, prompts: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
-        with no_python_values("`write`"):
-            return task.write(rng._replace(first_row=first), prompts, lengths, end=end, vocabulary=vocabulary)
+        rows_of = rng._replace(first_row=first)
+        made: tf.Tensor = inspected(
+            task,
+            "`write`",
+            lambda: task.write(rows_of, prompts, lengths, end=end, vocabulary=vocabulary),
+            say=say,
+            rng=rng,
+        )
+        return made
 
     traced = write.get_concrete_function(
         tf.TensorSpec([], tf.int64), tf.TensorSpec([rows, longest], tf.int32), tf.TensorSpec([rows], tf.int32)

@@ -15,6 +15,7 @@ import tensorflow as tf
 from core.arguments import is_size
 from core.cluster import is_chief
 from core.data import Source, check_feature
+from core.engine.inspect_use import inspected
 from core.errors import ConfigurationError, shown
 from core.task import Batch
 from models.translation.task import checked_translation
@@ -49,7 +50,7 @@ class Translations(Hook):
 
     def check(self, run: Run) -> None:
         checked_translation(run.experiment.task)
-        self._source(run)
+        self._translate = self._translator(run)
 
     def __call__(self, run: Run) -> None:
         run.averaged.update()
@@ -69,18 +70,25 @@ class Translations(Hook):
             check_feature(source, feature)
         return source
 
-    def _translated(self, run: Run) -> Batch:
-        """Returns all held-out images that are needed, with their translations."""
+    def _translator(self, run: Run) -> Callable[[tf.Tensor], Batch]:
+        """Returns a function that translates images by their numbers; it is traced, but not run."""
         source, task = self._source(run), checked_translation(run.averaged.task)
 
         @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)], autograph=False)
         def translate(indices: tf.Tensor) -> Batch:
             batch = source.gather(indices)
             a, _ = task.held_out(batch)
+            translated = inspected(task, "`translate`", lambda: task.translate(a), say=run.telemetry.note)
             labels = {"label": batch["label"]} if self.judge else {}
-            return {"a": a, "translated": task.translate(a), **labels}
+            return {"a": a, "translated": translated, **labels}
 
-        self._translate = self._translate or translate
+        with explained(source):
+            translate.get_concrete_function()
+        return translate
+
+    def _translated(self, run: Run) -> Batch:
+        """Returns all held-out images that are needed, with their translations."""
+        source, self._translate = self._source(run), self._translate or self._translator(run)
         count = len(source) if self.judge else min(self.count, len(source))
         with explained(source):
             parts = [

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from core.data import check_feature, image_folder
 from core.disk import write_whole
+from core.engine.inspect_use import inspected
 from core.errors import ConfigurationError, NotFiniteError
 from models.translation.task import checked_translation
 from trainers.errors.tensorflow import explained
@@ -78,7 +79,11 @@ def _translate(trainer: Trainer, images: Path, folder: Path) -> int:
     known = trainer.experiment.shown_source
     check_feature(known, "a")
     source = image_folder(str(images), size=known.spec["a"].shape[0])
-    translate = tf.function(task.translate, autograph=False)
+
+    @tf.function(autograph=False)
+    def translate(image: tf.Tensor) -> tf.Tensor:
+        return inspected(task, "`translate`", lambda: task.translate(image), say=print)
+
     folder.mkdir(parents=True, exist_ok=True)
     paths = [Path(path) for path in source.files["image"]]
     stems = collections.Counter(path.stem for path in paths)

@@ -10,6 +10,7 @@ from core.data import digits, markov, topics
 from core.errors import ConfigurationError, NotFiniteError
 from core.optimizers import sgd
 from core.random import Rng
+from core.task import Task
 from models import LanguageModel
 from models.classifiers import MlpClassifier
 from tests.commands import CONFIGS, passed, refused, run
@@ -76,6 +77,17 @@ def test_flags_for_the_other_kind_are_refused(tmp_path):
         parse([TINY, "--prompt=If"])
 
 
+class Writes(Task):
+    """Writes what its function makes of prompts and the token of the end."""
+
+    def __init__(self, made):
+        super().__init__()
+        self.made = made
+
+    def write(self, rng, prompts, lengths, *, end, vocabulary):
+        return self.made(prompts, end)
+
+
 def model(**settings):
     sizes = {"vocabulary": 257, "context": 8, "num_layers": 1, "size": 4, "num_heads": 1, "optimizer": sgd(0.1)}
     return LanguageModel(rng=Rng.from_seed(0), **{**sizes, **settings})
@@ -94,10 +106,10 @@ def model(**settings):
             "`MlpClassifier` writes no text: it needs `write",
         ),
         (
-            lambda: SimpleNamespace(write=lambda rng, prompts, lengths, *, end, vocabulary: tf.zeros([3])),
+            lambda: Writes(lambda prompts, end: tf.zeros([3])),
             topics("test", 8),
             ["If"],
-            r"`SimpleNamespace.write` returned .* integers of shape \[1, length\]",
+            r"`Writes.write` returned .* integers of shape \[1, length\]",
         ),
     ],
 )
@@ -151,10 +163,10 @@ def test_prompts_are_a_list_of_texts(prompts):
 
 
 def test_texts_end_where_documents_do_and_any_bytes_are_a_prompt():
-    def write(rng, prompts, lengths, *, end, vocabulary):
+    def made(prompts, end):
         return tf.concat([prompts, tf.fill([2, 2], ord("c")), tf.fill([2, 2], end)], 1)
 
-    texts = make_writer(SimpleNamespace(write=write), topics("test", 8), ["\udcffa", "b"], seed=0)()
+    texts = make_writer(Writes(made), topics("test", 8), ["\udcffa", "b"], seed=0)()
     assert texts == [b"\xffacc", b"b"]  # the second goes on with the end, which is what its row is filled with
 
 
