@@ -1,4 +1,4 @@
-"""One of two tensors, by one condition."""
+"""Choices between tensors by a condition, and the number for what makes no sense."""
 
 import tensorflow as tf
 
@@ -11,3 +11,13 @@ def one_of(condition: tf.Tensor, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     """
     # One condition for each number: a mesh dies of one for all.
     return tf.where(tf.broadcast_to(condition, x.shape), x, y)
+
+
+def zero_where(condition: tf.Tensor | None, value: tf.Tensor) -> tf.Tensor:
+    """Returns `value` with zeros (and no gradient) where `condition` holds; as it is without one."""
+    return value if condition is None else tf.where(condition, tf.zeros_like(value), value)
+
+
+def nan(dtype: tf.DType) -> tf.Tensor:
+    """Returns not a number: what a figure is when its input makes no sense on a device that can't raise."""
+    return tf.constant(float("nan"), dtype)

@@ -5,6 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from core.choice import nan
 from core.layers.pool_gradients import max_pool
 from core.layers.rows import for_any_rows
 from core.layers.shapes import check_floats, check_rank, sizes, widen
@@ -113,7 +114,7 @@ def _largest(pool: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor) -> tf.Tensor:
     def marked(y: tf.Tensor) -> tf.Tensor:
         found = pool(tf.cast(tf.math.is_nan(x), x.dtype)) > 0.0
         right = y + tf.where(y <= x.dtype.min, tf.constant(float("-inf"), x.dtype), tf.zeros_like(y))
-        return tf.where(found, tf.constant(float("nan"), x.dtype), right)
+        return tf.where(found, nan(x.dtype), right)
 
     # By gradients of their own: what TensorFlow keeps of a condition for its gradient can't be laid out on a mesh.
     @tf.custom_gradient

@@ -5,6 +5,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from core.choice import nan
+
 
 def check_rank(layer: object, x: tf.Tensor, argument: str = "x") -> None:
     """Refuses an `x` that isn't a tensor, and one of which not even the number of axes is known while tracing."""
@@ -91,7 +93,7 @@ def add_bias(y: tf.Tensor, b: tf.Tensor | None) -> tf.Tensor:
 def nan_unless(ok: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     """Returns `y` where `ok`, its leading axes, holds; not a number elsewhere: a compiled program can't raise."""
     # Added, not selected: the gradient is then that of `y` as it is.
-    poison = tf.where(ok, tf.zeros([], y.dtype), tf.constant(float("nan"), y.dtype))
+    poison = tf.where(ok, tf.zeros([], y.dtype), nan(y.dtype))
     return y + tf.reshape(poison, [*sizes(ok), *[1] * (y.shape.rank - ok.shape.rank)])
 
 

@@ -27,7 +27,8 @@ import gin
 import tensorflow as tf
 
 from core import arguments
-from core.losses.labels import share_of, zero_where
+from core.choice import zero_where
+from core.losses.labels import share_of
 from core.random import Rng
 
 Critic = Callable[[tf.Tensor], tf.Tensor]  # images [rows, ...] -> logits

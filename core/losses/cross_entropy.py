@@ -6,7 +6,8 @@ from typing import Any
 import tensorflow as tf
 
 from core import arguments
-from core.losses.labels import binary, held_where, nan, share_of, zero_where
+from core.choice import nan, zero_where
+from core.losses.labels import binary, held_where, share_of
 
 
 def softmax_cross_entropy(

@@ -5,7 +5,8 @@ from typing import Any
 import tensorflow as tf
 
 from core import arguments
-from core.losses.labels import held_unless_finite, zero_where
+from core.choice import zero_where
+from core.losses.labels import held_unless_finite
 from core.rows import all_rows, own_rows
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from core.arguments import floats, targets_like
+from core.choice import nan, zero_where
 
 
 def binary(
@@ -22,11 +23,6 @@ def binary(
     labels, logits = zero_where(ignored, labels), zero_where(ignored, logits)
     valid = (labels >= 0.0) & (labels <= 1.0) if soft else tf.equal(labels, 0.0) | tf.equal(labels, 1.0)
     return held_where(~valid, logits), tf.where(valid, labels, nan(labels.dtype)), ignored
-
-
-def zero_where(condition: tf.Tensor | None, value: tf.Tensor) -> tf.Tensor:
-    """Returns `value` with zeros (and no gradient) where `condition` holds; as it is without one."""
-    return value if condition is None else tf.where(condition, tf.zeros_like(value), value)
 
 
 def held_where(condition: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
@@ -46,8 +42,3 @@ def held_unless_finite(*values: tf.Tensor) -> list[tf.Tensor]:
 def share_of(value: tf.Tensor, share: Any) -> tf.Tensor:
     """Returns `share * value`, where no share of an infinity is zero, without a gradient; of a NaN it is a NaN."""
     return share * zero_where(tf.equal(share, 0.0) & tf.math.is_inf(value), value)
-
-
-def nan(dtype: tf.DType) -> tf.Tensor:
-    """Returns not a number: what a figure is when its input makes no sense on a device that can't raise."""
-    return tf.constant(float("nan"), dtype)

@@ -5,7 +5,8 @@ from typing import Any
 import tensorflow as tf
 
 from core import arguments
-from core.losses.labels import binary, share_of, zero_where
+from core.choice import zero_where
+from core.losses.labels import binary, share_of
 
 
 def focal(

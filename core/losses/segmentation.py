@@ -5,7 +5,8 @@ from typing import Any
 import tensorflow as tf
 
 from core import arguments
-from core.losses.labels import binary, held_where, zero_where
+from core.choice import zero_where
+from core.losses.labels import binary, held_where
 
 
 def dice(logits: Any, labels: Any, *, smooth: float = 1.0, ignore: int | None = None) -> tf.Tensor:

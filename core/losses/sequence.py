@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from core import arguments
-from core.losses.labels import nan, zero_where
+from core.choice import nan, zero_where
 
 _IMPOSSIBLE = -1e30  # the logarithm of no probability: finite, so that its gradient is
 

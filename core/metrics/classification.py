@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from core import arguments
-from core.losses.labels import nan, zero_where
+from core.choice import nan, zero_where
 from core.metrics.state import poisoned, ratio, weighted_sum, weights_of
 
 

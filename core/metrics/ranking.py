@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from core import arguments
-from core.losses.labels import zero_where
+from core.choice import zero_where
 from core.metrics.classification import binary_labels
 from core.metrics.state import poisoned, ratio
 

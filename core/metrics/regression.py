@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from core import arguments
-from core.losses.labels import zero_where
+from core.choice import zero_where
 from core.losses.regression import absolute_error, squared_error
 from core.metrics.exact import Moments, moments, squared_deviations
 from core.metrics.state import ratio, weighted_mean, weighted_sum, weights_of

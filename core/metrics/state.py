@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checka
 import tensorflow as tf
 
 from core import arguments
-from core.losses.labels import nan, zero_where
+from core.choice import nan, zero_where
 
 Figures: TypeAlias = tf.Tensor | Mapping[str, tf.Tensor]  # a scalar, or scalars by the suffix they are reported under
 
