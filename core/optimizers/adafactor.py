@@ -3,10 +3,11 @@
 import gin
 import tensorflow as tf
 
-from core.arguments import check_fraction, check_positive, check_rate, check_size
+from core.arguments import check_fraction, check_positive, check_size
 from core.optimizers.moments import averages, moved
-from core.optimizers.rates import as_dtype, rate_at, updates_after
-from core.optimizers.transform import Schedule, State, Tensors, Transform, stateful
+from core.optimizers.rates import as_dtype, updates_after
+from core.optimizers.rule import rule
+from core.optimizers.transform import Rate, Schedule, State, Tensors, Transform
 
 
 def factored_axes(shape: tf.TensorShape, min_size: int) -> tuple[int, int] | None:
@@ -43,7 +44,6 @@ def adafactor(
     The rate is relative to each parameter's root mean square (1e-3 at least) unless `scale_by_parameter` is false. The
     paper's own rate, min(1e-2, 1/√t), is a schedule to give. `beta_1` averages finished updates, as in Optax.
     """
-    check_rate(learning_rate=learning_rate)
     check_fraction(beta_1=beta_1)
     check_positive(decay_exponent=decay_exponent, clipping_threshold=clipping_threshold, epsilon=epsilon)
     check_size(min_factored_size=min_factored_size)
@@ -58,8 +58,8 @@ def adafactor(
         }
         return state | ({"m": {path: tf.zeros_like(p) for path, p in params.items()}} if beta_1 else {})
 
-    def update(gradients: Tensors, state: State, params: Tensors, step: tf.Tensor) -> tuple[Tensors, State]:
-        rate, share = rate_at(learning_rate, step), tf.pow(updates_after(step), -decay_exponent)
+    def scale(gradients: Tensors, state: State, params: Tensors, step: tf.Tensor, rate: Rate) -> tuple[Tensors, State]:
+        share = tf.pow(updates_after(step), -decay_exponent)
         new: dict[str, dict[str, tf.Tensor]] = {slot: {} for slot in state}
         updates = {}
         for path, g in gradients.items():
@@ -82,4 +82,4 @@ def adafactor(
             updates[path] = -u
         return updates, new
 
-    return stateful("adafactor", init, update, learning_rate=learning_rate)
+    return rule("adafactor", init, scale, learning_rate)

@@ -6,8 +6,8 @@ import gin
 import tensorflow as tf
 
 from core.arguments import check_not_negative, check_rate
-from core.optimizers.paths import matching
-from core.optimizers.rates import as_dtype, rate_at, updates_after
+from core.optimizers.decay import Decay
+from core.optimizers.rates import updates_after
 from core.optimizers.transform import Schedule, State, Tensors, Transform, stateful, stateless
 from core.random import Rng
 
@@ -21,17 +21,14 @@ def weight_decay(rate: float | Schedule, *, only: Sequence[str] = ("*",), exclud
     """
     check_rate(rate=rate)
 
+    decay = Decay(rate, exclude, "exclude", only)
+
     def init(params: Tensors) -> State:
-        matching(only, params, argument="only")
-        matching(exclude, params, argument="exclude")
+        decay.paths(params)
         return {}
 
     def update(gradients: Tensors, state: State, params: Tensors, step: tf.Tensor) -> tuple[Tensors, State]:
-        decay = rate_at(rate, step)
-        chosen = matching(only, params, argument="only") - matching(exclude, params, argument="exclude")
-        return {
-            path: g + as_dtype(decay, g) * params[path] if path in chosen else g for path, g in gradients.items()
-        }, {}
+        return decay.add(gradients, params, step), {}
 
     return stateful("weight_decay", init, update)
 

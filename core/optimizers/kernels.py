@@ -1,18 +1,34 @@
-"""What TensorFlow's fused kernels ask of a rule: scalars in the dtype of the variable, and their rounding."""
+"""TensorFlow's fused kernels: which slots and scalars each takes, and how exactly it computes them."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from core.optimizers.transform import Variables
+from core.optimizers.rates import updates_after
+from core.optimizers.transform import Rate, Slots, Tensors, Variables
 
 
-def by_dtype(params: Variables) -> list[tuple[tf.DType, Variables]]:
-    """Sorts parameters by dtype: fused kernels want scalars of their variable's, made once for all that share it."""
-    dtypes = dict.fromkeys(variable.dtype for variable in params.values())
-    return [(dtype, {path: v for path, v in params.items() if v.dtype == dtype}) for dtype in dtypes]
+class Kernel(NamedTuple):
+    """A kernel that writes one variable and its slots in place."""
+
+    op: Callable[..., Any]  # of `tf.raw_ops`, by `var`, `grad`, the slots and the scalars
+    slots: Mapping[str, str]  # by the kernel's argument
+    scalars: Callable[[Rate, tf.Tensor, tf.DType], Mapping[str, Rate]]  # (rate, t, dtype)
+
+    def apply(self, gradients: Tensors, slots: Slots, params: Variables, step: tf.Tensor, rate: Rate) -> None:
+        """Writes the update of every parameter."""
+        t = updates_after(step)
+        for dtype in dict.fromkeys(variable.dtype for variable in params.values()):
+            # Scalars have the dtype of the variable, and are made once for all that share it.
+            scalars = {name: _scalar(x, dtype) for name, x in self.scalars(rate, t, dtype).items()}
+            for path, variable in params.items():
+                if variable.dtype == dtype:
+                    own = {argument: slots[slot][path].handle for argument, slot in self.slots.items()}
+                    self.op(var=variable.handle, grad=gradients[path], **own, **scalars)
 
 
-def kernel_scalar(scalar: float | tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Returns `scalar` as the fused kernels want it."""
+def _scalar(scalar: Rate, dtype: tf.DType) -> tf.Tensor:
     return tf.cast(scalar, dtype) if isinstance(scalar, tf.Tensor) else tf.constant(scalar, dtype)
 
 

@@ -6,11 +6,12 @@ import gin
 import tensorflow as tf
 
 from core.arguments import check_fraction, check_positive, check_rate
-from core.optimizers.moments import averages, check_adam, squares, zeros
+from core.optimizers.decay import Decay
+from core.optimizers.moments import adam_moments, check_adam, decaying_sums, scale_by_adam, zeros
 from core.optimizers.norms import measured
-from core.optimizers.paths import matching
-from core.optimizers.rates import as_dtype, rate_at, updates_after, weight_seen
-from core.optimizers.transform import Schedule, State, Tensors, Transform, stateful
+from core.optimizers.rates import as_dtype
+from core.optimizers.rule import rule, scale_by_rate
+from core.optimizers.transform import Rate, Schedule, State, Tensors, Transform
 
 
 def trust_ratios(
@@ -44,30 +45,18 @@ def lamb(
 
     Reads parameters. The norm of the weights is taken as it is: the paper's φ, which may bound it, is the identity.
     """
-    check_adam(learning_rate, beta_1, beta_2, epsilon)
+    check_adam(beta_1, beta_2, epsilon)
     check_rate(weight_decay=weight_decay)
 
-    def init(params: Tensors) -> State:
-        matching(no_decay, params, argument="no_decay")
-        return zeros("m", "v")(params)
+    decay = Decay(weight_decay, no_decay)
 
-    def update(gradients: Tensors, state: State, params: Tensors, step: tf.Tensor) -> tuple[Tensors, State]:
-        t, kept = updates_after(step), matching(no_decay, params, argument="no_decay")
-        m = averages(state["m"], gradients, beta_1)
-        v = averages(state["v"], squares(gradients), beta_2)
-        correction = tf.sqrt(weight_seen(beta_2, t))
-        alpha, epsilon_hat = correction / weight_seen(beta_1, t), epsilon * correction
-        minus_rate, decay = -rate_at(learning_rate, step), rate_at(weight_decay, step)
-        directions = {}
-        for path, p in params.items():
-            directions[path] = as_dtype(alpha, p) * m[path] / (tf.sqrt(v[path]) + as_dtype(epsilon_hat, p))
-            if path not in kept:
-                directions[path] += as_dtype(decay, p) * p
+    def scale(gradients: Tensors, state: State, params: Tensors, step: tf.Tensor, rate: Rate) -> tuple[Tensors, State]:
+        moments = adam_moments(state, gradients, beta_1, beta_2)
+        directions = decay.add(scale_by_adam(moments, step, beta_1, beta_2, epsilon), params, step)
         ratios = trust_ratios(params, directions)
-        updates = {path: as_dtype(minus_rate, u) * ratio * u for path, (ratio, u) in ratios.items()}
-        return updates, {"m": m, "v": v}
+        return {path: as_dtype(-rate, u) * ratio * u for path, (ratio, u) in ratios.items()}, moments
 
-    return stateful("lamb", init, update, learning_rate=learning_rate)
+    return rule("lamb", zeros("m", "v"), scale, learning_rate, decay=decay)
 
 
 @gin.configurable
@@ -87,25 +76,18 @@ def lars(
     As in Optax, the ratio divides by the norm of gradient and decay together, ‖g + λθ‖; the paper, by ‖g‖ + λ‖θ‖. The
     rate is inside the momentum, as in the paper: under a schedule, what is on its way keeps the rate it began with.
     """
-    check_rate(learning_rate=learning_rate, weight_decay=weight_decay)
+    check_rate(weight_decay=weight_decay)
     check_fraction(momentum=momentum)
     check_positive(trust_coefficient=trust_coefficient)
 
-    def init(params: Tensors) -> State:
-        matching(plain, params, argument="plain")
-        return zeros("momentum")(params)
+    decay = Decay(weight_decay, plain, "plain")
 
-    def update(gradients: Tensors, state: State, params: Tensors, step: tf.Tensor) -> tuple[Tensors, State]:
-        minus_rate, decay = -rate_at(learning_rate, step), rate_at(weight_decay, step)
-        as_they_are = matching(plain, params, argument="plain")
-        decayed = {
-            path: gradients[path] + as_dtype(decay, p) * p for path, p in params.items() if path not in as_they_are
-        }
-        ratios = trust_ratios(params, decayed, trust_coefficient)
+    def scale(gradients: Tensors, state: State, params: Tensors, step: tf.Tensor, rate: Rate) -> tuple[Tensors, State]:
+        layerwise, decayed = decay.paths(params), decay.add(gradients, params, step)
+        ratios = trust_ratios(params, {path: u for path, u in decayed.items() if path in layerwise}, trust_coefficient)
         directions = {**gradients, **{path: u * ratio for path, (ratio, u) in ratios.items()}}
-        steps = {path: as_dtype(minus_rate, direction) * direction for path, direction in directions.items()}
-        sums = {path: momentum * state["momentum"][path] + s for path, s in steps.items()}
-        ahead = {path: momentum * sums[path] + s for path, s in steps.items()} if nesterov else sums
+        steps = scale_by_rate(directions, rate)
+        ahead, sums = decaying_sums(state["momentum"], steps, momentum, nesterov=nesterov)
         return ahead, {"momentum": sums}
 
-    return stateful("lars", init, update, learning_rate=learning_rate)
+    return rule("lars", zeros("momentum"), scale, learning_rate, decay=decay)

@@ -1,11 +1,12 @@
-"""What rules with moving averages share: their first state, their averages and their arguments."""
+"""Moving averages and sums that rules share: their first state, Adam's correction and Nesterov's look ahead."""
 
 from collections.abc import Callable
 
 import tensorflow as tf
 
-from core.arguments import check_fraction, check_not_negative, check_rate
-from core.optimizers.transform import Schedule, State, Tensors
+from core.arguments import check_fraction, check_not_negative
+from core.optimizers.rates import as_dtype, newest_share, updates_after, weight_seen
+from core.optimizers.transform import Rate, State, Tensors
 
 
 def zeros(*slots: str) -> Callable[[Tensors], State]:
@@ -13,7 +14,7 @@ def zeros(*slots: str) -> Callable[[Tensors], State]:
     return lambda params: {slot: {path: tf.zeros_like(p) for path, p in params.items()} for slot in slots}
 
 
-def moved(average: tf.Tensor, value: tf.Tensor, share: float | tf.Tensor) -> tf.Tensor:
+def moved(average: tf.Tensor, value: tf.Tensor, share: Rate) -> tf.Tensor:
     """Returns (1 - share) average + share value, without a difference from one, in which small shares would be lost."""
     return average + share * (value - average)
 
@@ -31,8 +32,51 @@ def squares(tensors: Tensors) -> dict[str, tf.Tensor]:
     return {path: tf.square(x) for path, x in tensors.items()}
 
 
-def check_adam(learning_rate: float | Schedule, beta_1: float, beta_2: float, epsilon: float) -> None:
+def adam_moments(state: State, gradients: Tensors, beta_1: float, beta_2: float) -> dict[str, dict[str, tf.Tensor]]:
+    """Returns the averages `m` of gradients and `v` of their squares."""
+    return {"m": averages(state["m"], gradients, beta_1), "v": averages(state["v"], squares(gradients), beta_2)}
+
+
+def adam_scalars(
+    t: tf.Tensor, beta_1: float, beta_2: float, epsilon: float, factor: Rate = 1.0
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns what multiplies m, `factor` included, and what is added to the root of v: both bias corrections.
+
+    This is the paper's efficient order: the corrections are scalars, computed once for all tensors.
+    """
+    correction = tf.sqrt(weight_seen(beta_2, t))
+    return factor * correction / weight_seen(beta_1, t), epsilon * correction
+
+
+def scale_by_adam(
+    moments: State, step: tf.Tensor, beta_1: float, beta_2: float, epsilon: float, factor: Rate = 1.0
+) -> dict[str, tf.Tensor]:
+    """Returns `factor` times the corrected m over the root of the corrected v, by path."""
+    alpha, epsilon_hat = adam_scalars(updates_after(step), beta_1, beta_2, epsilon, factor)
+    return {
+        path: as_dtype(alpha, m) * m / (tf.sqrt(moments["v"][path]) + as_dtype(epsilon_hat, m))
+        for path, m in moments["m"].items()
+    }
+
+
+def look_ahead(
+    means: Tensors, gradients: Tensors, step: tf.Tensor, beta: float, factor: Rate = 1.0
+) -> dict[str, tf.Tensor]:
+    """Returns `factor` times Nadam's mix of average and gradient, each with its own correction, by path."""
+    t = updates_after(step)
+    of_mean, of_gradient = factor * (beta / weight_seen(beta, t + 1.0)), factor * newest_share(t, beta)
+    return {path: as_dtype(of_mean, g) * means[path] + as_dtype(of_gradient, g) * g for path, g in gradients.items()}
+
+
+def decaying_sums(
+    old: Tensors, new: Tensors, momentum: float, *, nesterov: bool = False
+) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+    """Returns the direction and the sums with momentum; the direction is one step ahead of them with `nesterov`."""
+    sums = {path: momentum * old[path] + x for path, x in new.items()}
+    return {path: momentum * sums[path] + x for path, x in new.items()} if nesterov else sums, sums
+
+
+def check_adam(beta_1: float, beta_2: float, epsilon: float) -> None:
     """Checks the arguments that Adam and its relatives have in common."""
-    check_rate(learning_rate=learning_rate)
     check_fraction(beta_1=beta_1, beta_2=beta_2)
     check_not_negative(epsilon=epsilon)

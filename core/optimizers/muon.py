@@ -9,11 +9,12 @@ import tensorflow as tf
 from core.arguments import check_fraction, check_positive, check_rate, check_size
 from core.optimizers.adam import adamw
 from core.optimizers.chain import chain
+from core.optimizers.decay import Decay
 from core.optimizers.groups import partition
-from core.optimizers.moments import averages, zeros
+from core.optimizers.moments import averages, look_ahead, zeros
 from core.optimizers.paths import matching
-from core.optimizers.rates import as_dtype, newest_share, rate_at, updates_after, weight_seen
-from core.optimizers.transform import Schedule, State, Tensors, Transform, stateful
+from core.optimizers.rule import rule, scale_by_rate
+from core.optimizers.transform import Rate, Schedule, State, Tensors, Transform
 
 _QUINTIC = (3.4445, -4.7750, 2.0315)  # a X + b (XXᵀ)X + c (XXᵀ)²X has the steepest rise at zero
 
@@ -53,32 +54,27 @@ def muon(
     Nesterov's mix of gradient and average has the corrections of Nadam, as in Optax; Jordan's own code and PyTorch mix
     them by the momentum alone, which differs in the first updates. A matrix [in, out] is scaled by √max(1, out/in).
     """
-    check_rate(learning_rate=learning_rate, weight_decay=weight_decay)
+    check_rate(weight_decay=weight_decay)
     check_fraction(momentum=momentum)
     check_positive(epsilon=epsilon)
     check_size(newton_schulz_steps=newton_schulz_steps)
+
+    decay = Decay(weight_decay)
 
     def label(params: Mapping[str, Any]) -> dict[str, str]:
         left = matching(other_for, params, argument="other_for")
         return {path: "matrix" if len(p.shape) == 2 and path not in left else "other" for path, p in params.items()}
 
-    def update(gradients: Tensors, state: State, params: Tensors, step: tf.Tensor) -> tuple[Tensors, State]:
-        t = updates_after(step)
+    def scale(gradients: Tensors, state: State, params: Tensors, step: tf.Tensor, rate: Rate) -> tuple[Tensors, State]:
         m = averages(state["momentum"], gradients, momentum)
-        minus_rate, decay = -rate_at(learning_rate, step), rate_at(weight_decay, step)
         # The corrections of Nadam, as in Optax. Only their ratio matters: the norm is divided out.
-        of_mean = momentum / weight_seen(momentum, t + 1.0)
-        of_gradient = newest_share(t, momentum)
-        updates = {}
+        directions = look_ahead(m, gradients, step, momentum) if nesterov else dict(m)
         for path, g in gradients.items():
-            direction = as_dtype(of_mean, g) * m[path] + as_dtype(of_gradient, g) * g if nesterov else m[path]
             rows, columns = g.shape
             # One singular value of one moves an output by as much as its input, whatever the shape.
-            direction = max(1.0, columns / rows) ** 0.5 * orthogonalise(direction, newton_schulz_steps, epsilon)
-            if callable(weight_decay) or weight_decay > 0.0:
-                direction += as_dtype(decay, g) * params[path]
-            updates[path] = as_dtype(minus_rate, g) * direction
-        return updates, {"momentum": m}
+            gain = max(1.0, columns / rows) ** 0.5
+            directions[path] = gain * orthogonalise(directions[path], newton_schulz_steps, epsilon)
+        return scale_by_rate(decay.add(directions, params, step), rate), {"momentum": m}
 
-    matrices = stateful("muon", zeros("momentum"), update, learning_rate=learning_rate)
+    matrices = rule("muon", zeros("momentum"), scale, learning_rate, decay=decay)
     return partition("muon", label, {"matrix": matrices, "other": chain(other or adamw(learning_rate))})

@@ -4,9 +4,11 @@ import gin
 import tensorflow as tf
 
 from core.arguments import check_not_negative, check_rate
+from core.optimizers.decay import Decay
 from core.optimizers.moments import averages, check_adam, squares, zeros
-from core.optimizers.rates import as_dtype, rate_at, updates_after, weight_seen
-from core.optimizers.transform import Schedule, State, Tensors, Transform, rates_of
+from core.optimizers.rates import as_dtype, updates_after, weight_seen
+from core.optimizers.rule import rule
+from core.optimizers.transform import Rate, Schedule, State, Tensors, Transform
 
 
 @gin.configurable
@@ -24,11 +26,13 @@ def schedule_free_adamw(
     The parameters are the sequence y, where gradients are taken; z is a slot; evaluation reads the average x, which is
     the shadow. A schedule may warm the rate up, and need not bring it down.
     """
-    check_adam(learning_rate, beta_1, beta_2, epsilon)
+    check_adam(beta_1, beta_2, epsilon)
     check_rate(weight_decay=weight_decay)
     check_not_negative(weight_power=weight_power)
     if beta_1 == 0.0:
         raise ValueError("`beta_1` is 0.0; x is worked out from y and z by dividing by it: use a number in (0, 1).")
+
+    decay = Decay(weight_decay)
 
     def init(params: Tensors) -> State:
         scalars = {slot: {"": tf.zeros([], tf.float32)} for slot in ("largest_rate", "weight_sum")}
@@ -37,22 +41,20 @@ def schedule_free_adamw(
     def x_of(y: tf.Tensor, z: tf.Tensor) -> tf.Tensor:
         return (y - (1.0 - beta_1) * z) / beta_1
 
-    def update(
-        gradients: Tensors, state: State, params: Tensors, *, step: tf.Tensor, value: tf.Tensor | None = None
-    ) -> tuple[Tensors, State]:
-        rate, decay = rate_at(learning_rate, step), rate_at(weight_decay, step)
+    def scale(gradients: Tensors, state: State, params: Tensors, step: tf.Tensor, rate: Rate) -> tuple[Tensors, State]:
         largest = tf.maximum(state["largest_rate"][""], rate)
         weight = tf.pow(largest, weight_power)
         weight_sum = state["weight_sum"][""] + weight
         share = tf.math.divide_no_nan(weight, weight_sum)  # of z in x; nothing while the rate is still zero
         v = averages(state["v"], squares(gradients), beta_2)
         correction = tf.sqrt(weight_seen(beta_2, updates_after(step)))
+        scaled = {path: g / (tf.sqrt(v[path]) / as_dtype(correction, g) + epsilon) for path, g in gradients.items()}
+        directions = decay.add(scaled, params, step)
         updates, new_z = {}, {}
         for path, y in params.items():
-            denominator = tf.sqrt(v[path]) / as_dtype(correction, y) + epsilon
             z = state["z"][path]
             x = x_of(y, z)
-            z -= as_dtype(rate, y) * (gradients[path] / denominator + as_dtype(decay, y) * y)
+            z -= as_dtype(rate, y) * directions[path]
             x = as_dtype(1.0 - share, y) * x + as_dtype(share, y) * z
             updates[path] = beta_1 * x + (1.0 - beta_1) * z - y
             new_z[path] = z
@@ -61,4 +63,4 @@ def schedule_free_adamw(
     def shadow(state: State, params: Tensors, step: tf.Tensor) -> Tensors:
         return {path: x_of(y, state["z"][path]) for path, y in params.items()}
 
-    return Transform("schedule_free_adamw", init, update, shadow=shadow, rates=rates_of(learning_rate))
+    return rule("schedule_free_adamw", init, scale, learning_rate, decay=decay)._replace(shadow=shadow)

@@ -5,9 +5,10 @@ import functools
 import gin
 import tensorflow as tf
 
-from core.arguments import check_fraction, check_positive, check_rate, check_size
-from core.optimizers.rates import as_dtype, rate_at
-from core.optimizers.transform import Schedule, State, Tensors, Transform, stateful
+from core.arguments import check_fraction, check_positive, check_size
+from core.optimizers.moments import decaying_sums, zeros
+from core.optimizers.rule import rule, scale_by_rate
+from core.optimizers.transform import Rate, Schedule, State, Tensors, Transform
 
 
 def at_least_vector(x: tf.Tensor) -> tf.Tensor:
@@ -54,7 +55,6 @@ def shampoo(
     gradient, and is worked out anew every `root_every` updates. An axis longer than `max_size` is left alone, and a
     scalar counts as a vector of one.
     """
-    check_rate(learning_rate=learning_rate)
     check_fraction(momentum=momentum)
     check_positive(epsilon=epsilon)
     check_size(root_every=root_every, max_size=max_size)
@@ -63,7 +63,7 @@ def shampoo(
         return [axis for axis, size in enumerate(p.shape) if size <= max_size]
 
     def init(params: Tensors) -> State:
-        state: dict[str, dict[str, tf.Tensor]] = {"momentum": {path: tf.zeros_like(p) for path, p in params.items()}}
+        state = {slot: dict(values) for slot, values in zeros("momentum")(params).items()}
         for path, param in params.items():
             p = at_least_vector(param)
             for axis in axes(p):
@@ -72,10 +72,10 @@ def shampoo(
                 state.setdefault(f"root_{axis}", {})[path] = epsilon ** (-0.5 / len(p.shape)) * start
         return state
 
-    def update(gradients: Tensors, state: State, params: Tensors, step: tf.Tensor) -> tuple[Tensors, State]:
-        minus_rate, due = -rate_at(learning_rate, step), tf.equal(step % root_every, 0)
+    def scale(gradients: Tensors, state: State, params: Tensors, step: tf.Tensor, rate: Rate) -> tuple[Tensors, State]:
+        due = tf.equal(step % root_every, 0)
         new: dict[str, dict[str, tf.Tensor]] = {slot: {} for slot in state}
-        updates = {}
+        directions = {}
         for path, gradient in gradients.items():
             g = direction = at_least_vector(gradient)
             for axis in axes(g):
@@ -85,9 +85,8 @@ def shampoo(
                 root = fresh() if root_every == 1 else tf.cond(due, fresh, lambda root=root: root)
                 new[f"root_{axis}"][path] = root
                 direction = along(direction, axis, root)
-            total = momentum * state["momentum"][path] + tf.reshape(direction, gradient.shape)
-            new["momentum"][path] = total
-            updates[path] = as_dtype(minus_rate, total) * total
-        return updates, new
+            directions[path] = tf.reshape(direction, gradient.shape)
+        _, new["momentum"] = decaying_sums(state["momentum"], directions, momentum)
+        return scale_by_rate(new["momentum"], rate), new
 
-    return stateful("shampoo", init, update, learning_rate=learning_rate)
+    return rule("shampoo", init, scale, learning_rate)

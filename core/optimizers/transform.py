@@ -8,7 +8,7 @@ Two things may be said of it besides: its `fused` twin writes variables in place
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import tensorflow as tf
 
@@ -17,7 +17,8 @@ State = Mapping[str, Tensors]  # {slot: {path: tensor}}; a slot that all paramet
 Schedule = Callable[[tf.Tensor], tf.Tensor]  # the number of updates applied so far -> a rate
 Variables = Mapping[str, tf.Variable]
 Slots = Mapping[str, Variables]  # a state, as variables
-Rates = Mapping[str, float | tf.Tensor]  # learning rates; that of a group by its pattern in brackets
+Rate: TypeAlias = float | tf.Tensor
+Rates = Mapping[str, Rate]  # learning rates; that of a group by its pattern in brackets
 
 
 class UpdateFunction(Protocol):

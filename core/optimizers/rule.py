@@ -1,0 +1,57 @@
+"""Update rules: a pure `scale_by_*`, a learning rate, weight decay and TensorFlow's fused kernel for the three.
+
+A rule is handed its learning rate instead of being followed by a transform that multiplies by it. Adam's bias
+corrections and its rate are one scalar so, rounded once for all parameters, as TensorFlow's kernel has it.
+"""
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from core.arguments import check_rate
+from core.optimizers.decay import Decay
+from core.optimizers.kernels import Kernel
+from core.optimizers.rates import as_dtype, rate_at
+from core.optimizers.transform import Rate, Schedule, Slots, State, Tensors, Transform, Variables, stateful
+
+Scale = Callable[[Tensors, State, Tensors, tf.Tensor, Rate], tuple[Tensors, State]]
+
+
+def scale_by_rate(directions: Tensors, rate: Rate) -> dict[str, tf.Tensor]:
+    """Returns the step down along each direction, by path."""
+    return {path: as_dtype(-rate, u) * u for path, u in directions.items()}
+
+
+def rule(
+    name: str,
+    init: Callable[[Tensors], State],
+    scale: Scale,
+    learning_rate: float | Schedule,
+    *,
+    decay: Decay | None = None,
+    kernel: Kernel | None = None,
+    linear: bool = False,
+) -> Transform:
+    """Makes a transform of `scale(gradients, state, params, step, rate) -> (updates, state)`.
+
+    The patterns of `decay` are checked against the parameters; `scale` adds it where the paper does. A `kernel`
+    subtracts it in front of its own update.
+    """
+    check_rate(learning_rate=learning_rate)
+
+    def checked_init(params: Tensors) -> State:
+        if decay:
+            decay.paths(params)
+        return init(params)
+
+    def update(gradients: Tensors, state: State, params: Tensors, step: tf.Tensor) -> tuple[Tensors, State]:
+        return scale(gradients, state, params, step, rate_at(learning_rate, step))
+
+    def fused(gradients: Tensors, slots: Slots, params: Variables, step: tf.Tensor) -> None:
+        assert kernel
+        rate = rate_at(learning_rate, step)
+        if decay:
+            decay.shrink(params, step, times=rate)
+        kernel.apply(gradients, slots, params, step, rate)
+
+    return stateful(name, checked_init, update, fused if kernel else None, linear=linear, learning_rate=learning_rate)
