@@ -24,7 +24,7 @@ from absl.flags import FlagValues
 
 from core.errors import EXIT_CODES, INTERRUPTED, ConfigurationError, DataError, NoRoomError, PreemptedError
 from trainers.errors.exit_report import report
-from trainers.process.application import refuse, run_app, start_logging
+from trainers.process.application import command_of, run_app, start_logging
 from trainers.process.flags import parse_flags
 from trainers.process.signals import Preemption
 from trainers.process.tensorflow_log import native_stderr_in
@@ -50,15 +50,6 @@ Makes a file of tokens of texts, for `token_file` to read. The same command goes
 
 exit codes:
 """ + "\n".join(f"  {code:<4}{EXIT_CODES[code]}" for code in CODES)
-
-
-def main(words: Sequence[str]) -> int:
-    """Runs the command with these words behind its name; returns its exit code."""
-    try:
-        flags = parse(words)
-    except ConfigurationError as error:
-        return refuse(error)
-    return run(flags)
 
 
 def parse(words: Sequence[str]) -> FlagValues:
@@ -228,6 +219,8 @@ def _bar(title: str, total: int, *, done: int = 0) -> Iterator[Callable[[int], N
         task = progress.add_task(title, total=total, completed=done)
         yield lambda count: progress.advance(task, count)
 
+
+main = command_of(parse, run)
 
 if __name__ == "__main__":
     run_app(parse, run)

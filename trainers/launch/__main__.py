@@ -11,6 +11,7 @@ if __name__ == "__main__":
     begin()
 
 import dataclasses
+import functools
 import math
 import subprocess
 import sys
@@ -28,7 +29,7 @@ from trainers.launch.network import choose_network
 from trainers.launch.processes import Command
 from trainers.launch.sharing import read_sharing
 from trainers.launch.supervise import supervise
-from trainers.process.application import refuse, run_app, start_logging
+from trainers.process.application import command_of, refuse, run_app, start_logging
 from trainers.process.flags import parse_flags
 
 MOST_WORKERS = 256
@@ -52,15 +53,6 @@ class Launch:
 
     flags: FlagValues
     main_flags: Sequence[str]
-
-
-def main(words: Sequence[str]) -> int:
-    """Runs the command with these words behind its name; returns its exit code."""
-    try:
-        launch = parse(words)
-    except ConfigurationError as error:
-        return refuse(error)
-    return run(launch)
 
 
 def parse(words: Sequence[str]) -> Launch:
@@ -122,31 +114,16 @@ def _check_min_workers(flags: FlagValues) -> None:
 
 
 def _define(flag_values: FlagValues) -> None:
-    absl_flags.DEFINE_integer("workers", None, "how many processes; the first is the chief", flag_values=flag_values)
-    absl_flags.DEFINE_integer(
-        "ps", None, "how many servers keep the variables, beside a chief and the workers", flag_values=flag_values
-    )
-    absl_flags.DEFINE_integer(
-        "max_restarts", 0, "how often all start again if one dies; with --ps, also a worker", flag_values=flag_values
-    )
-    absl_flags.DEFINE_integer(
-        "min_workers",
-        None,
-        "start again with those that are left, if so many are (if --max_restarts is left out: once for each worker)",
-        flag_values=flag_values,
-    )
-    absl_flags.DEFINE_float(
-        "deadline",
-        60.0,
-        "seconds that the others have to end once one has, or too few who are left have to wait for more",
-        flag_values=flag_values,
-    )
-    absl_flags.DEFINE_boolean(
-        "open_ports",
-        False,
-        "leave the workers in this machine's network, where others reach them",
-        flag_values=flag_values,
-    )
+    number = functools.partial(absl_flags.DEFINE_integer, flag_values=flag_values)
+    number("workers", None, "how many processes; the first is the chief")
+    number("ps", None, "how many servers keep the variables, next to a chief and the workers")
+    number("max_restarts", 0, "how often all start again if one dies; with --ps, also a worker")
+    kept = "start again with those that are left, if so many are (if --max_restarts is left out: once for each worker)"
+    number("min_workers", None, kept)
+    seconds = "seconds that the others have to end once one has, or too few who are left have to wait for more"
+    absl_flags.DEFINE_float("deadline", 60.0, seconds, flag_values=flag_values)
+    reached = "leave the workers in this machine's network, where others reach them"
+    absl_flags.DEFINE_boolean("open_ports", False, reached, flag_values=flag_values)
 
 
 def run(launch: Launch) -> int:
@@ -185,6 +162,8 @@ def make_roster(launch: Launch) -> Roster:
     sharing = read_sharing(command.parse(launch.main_flags))
     return Roster(launch.flags.workers, fewest=launch.flags.min_workers or 1, sharing=sharing)
 
+
+main = command_of(parse, run)
 
 if __name__ == "__main__":
     run_app(parse, run)

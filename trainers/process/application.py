@@ -100,6 +100,21 @@ def _is_wanted(record: standard_logging.LogRecord) -> bool:
     return record.levelno != standard_logging.INFO and not known
 
 
+def command_of(
+    parse: Callable[[Sequence[str]], Parsed], run: Callable[[Parsed], int]
+) -> Callable[[Sequence[str]], int]:
+    """Returns the command as a function of the words after its name, which returns the exit code."""
+
+    def main(words: Sequence[str]) -> int:
+        try:
+            parsed = parse(words)
+        except ConfigurationError as error:
+            return refuse(error)
+        return run(parsed)
+
+    return main
+
+
 def refuse(error: ConfigurationError) -> int:
     """Prints what is wrong with the flags; returns the exit code."""
     print(f"error: {as_said(str(error))}", file=sys.stderr)

@@ -19,7 +19,7 @@ from absl.flags import FlagValues
 from core.disk import write_whole
 from core.errors import ConfigurationError, NoRoomError, shown
 from trainers.errors.exit_report import report
-from trainers.process.application import refuse, run_app
+from trainers.process.application import command_of, run_app
 from trainers.process.flags import parse_flags
 from trainers.report.page import page
 from trainers.runs.find import find_runs
@@ -30,15 +30,6 @@ USAGE = """python -m trainers.report FOLDER [FOLDER ...] [--out=report.html]
 Writes one page of HTML about the runs that are, or lie below, these folders: figures, curves, what differs between
 their configurations, samples, what they were started with, faults, and which is best. It asks for nothing from a
 network, and can be sent as it is."""
-
-
-def main(words: Sequence[str]) -> int:
-    """Runs the command with these words behind its name; returns its exit code."""
-    try:
-        flags = parse(words)
-    except ConfigurationError as error:
-        return refuse(error)
-    return run(flags)
 
 
 def parse(words: Sequence[str]) -> FlagValues:
@@ -79,6 +70,8 @@ def run(flags: FlagValues) -> int:
     print(f"{len(runs)} runs in `{flags.out}`" if len(runs) != 1 else f"{runs[0].name} in `{flags.out}`")
     return 0
 
+
+main = command_of(parse, run)
 
 if __name__ == "__main__":
     run_app(parse, run)

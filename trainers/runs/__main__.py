@@ -11,7 +11,6 @@ if __name__ == "__main__":
 import functools
 import json
 import math
-import sys
 import time
 from collections.abc import Sequence
 from datetime import datetime, timezone
@@ -20,16 +19,15 @@ from typing import Any
 
 from absl import flags as absl_flags
 from absl.flags import FlagValues
-from rich.console import Console
 
 from core.errors import ConfigurationError
-from trainers.process.application import refuse, run_app
+from trainers.process.application import command_of, refuse, run_app
 from trainers.process.flags import parse_flags
 from trainers.runs.compare import differences
 from trainers.runs.curves import LETTERS, chart
 from trainers.runs.figures import RULE, best, main_figures, sign
 from trainers.runs.find import check_figures, find_runs
-from trainers.runs.listing import comparison, listing
+from trainers.runs.listing import comparison, console_of_stdout, listing
 from trainers.runs.read import Run, is_run, read_run
 
 MOST_COMPARED = 8
@@ -40,15 +38,6 @@ heard of. Where the folders are those of runs themselves, up to {MOST_COMPARED},
 their curves. With --figure the best run comes first.
 
 {RULE}"""
-
-
-def main(words: Sequence[str]) -> int:
-    """Runs the command with these words behind its name; returns its exit code."""
-    try:
-        flags = parse(words)
-    except ConfigurationError as error:
-        return refuse(error)
-    return run(flags)
 
 
 def parse(words: Sequence[str]) -> FlagValues:
@@ -88,8 +77,7 @@ def _rank(name: str, run: Run) -> float:
 
 
 def _show(runs: Sequence[Run], chosen: Sequence[str], *, compared: bool) -> None:
-    # A pipe has no width, and nothing is to be cut off for one.
-    console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 10_000)
+    console = console_of_stdout()
     ascii_only = not console.encoding.startswith("utf")
     figures = list(dict.fromkeys(chosen)) or main_figures(run.figures for run in runs)
     letters = LETTERS[: len(runs)] if compared else ""
@@ -139,6 +127,8 @@ def _as_json(run: Run) -> dict[str, Any]:
         "damage": run.damage,
     }
 
+
+main = command_of(parse, run)
 
 if __name__ == "__main__":
     run_app(parse, run)

@@ -1,8 +1,10 @@
 """Tables of runs: how each is doing, and what differs between them."""
 
+import sys
 from collections.abc import Mapping, Sequence
 
 from rich.box import ASCII, SIMPLE_HEAD
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -13,6 +15,11 @@ from trainers.runs.read import FAILED, FINISHED, NEVER_BEGAN, RUNNING, Run
 
 STYLES = {FINISHED: "green", RUNNING: "bold cyan", FAILED: "bold red", NEVER_BEGAN: "red"}
 UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+
+
+def console_of_stdout() -> Console:
+    """Returns a console that cuts nothing off where stdout is a pipe, which has no width."""
+    return Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 10_000)
 
 
 def table(columns: Sequence[str], *, ascii_only: bool) -> Table:

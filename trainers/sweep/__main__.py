@@ -20,7 +20,6 @@ from pathlib import Path
 
 from absl import flags as absl_flags
 from absl.flags import FlagValues
-from rich.console import Console
 
 from core.errors import EXIT_CODES, INTERRUPTED, ConfigurationError, NoRoomError, PeerLostError, PreemptedError, shown
 from trainers import main as command
@@ -28,11 +27,11 @@ from trainers.errors.exit_report import report
 from trainers.launch.__main__ import parse as parse_launch
 from trainers.launch.endings import describe_signal
 from trainers.launch.processes import Signals, die_with
-from trainers.process.application import refuse, run_app, start_logging
+from trainers.process.application import command_of, run_app, start_logging
 from trainers.process.flags import parse_flags
 from trainers.runs.figures import main_figures
 from trainers.runs.find import check_figures
-from trainers.runs.listing import age
+from trainers.runs.listing import age, console_of_stdout
 from trainers.runs.read import Run, is_run, read_run
 from trainers.sweep.grid import Point, parse_over, points_of
 from trainers.sweep.plan import Sweep
@@ -62,15 +61,6 @@ class Command:
 
     flags: FlagValues
     sweep: Sweep
-
-
-def main(words: Sequence[str]) -> int:
-    """Runs the command with these words behind its name; returns its exit code."""
-    try:
-        parsed = parse(words)
-    except ConfigurationError as error:
-        return refuse(error)
-    return run(parsed)
 
 
 def parse(words: Sequence[str]) -> Command:
@@ -213,8 +203,7 @@ def _outcome(path: Path, job: Job, code: int) -> str:
 
 def _show(sweep: Sweep, runs: Mapping[str, Run], chosen: Sequence[str]) -> None:
     """Prints the table of what has finished."""
-    # A pipe has no width, and nothing is to be cut off for one.
-    console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 10_000)
+    console = console_of_stdout()
     figures = list(dict.fromkeys(chosen)) or main_figures(run.figures for run in runs.values())
     groups = {
         key: [runs.get(point.name) for point in points] for key, points in groups_of(sweep.points, sweep.overs).items()
@@ -222,6 +211,8 @@ def _show(sweep: Sweep, runs: Mapping[str, Run], chosen: Sequence[str]) -> None:
     console.print()
     console.print(summary(sweep.overs, groups, figures, ascii_only=not console.encoding.startswith("utf")))
 
+
+main = command_of(parse, run)
 
 if __name__ == "__main__":
     run_app(parse, run)

@@ -17,22 +17,13 @@ from absl.flags import FlagValues
 
 from core.errors import ConfigurationError, TapeloopError, did_you_mean
 from trainers.errors.exit_report import report as blame
-from trainers.process.application import refuse, run_app, start_logging
+from trainers.process.application import command_of, run_app, start_logging
 from trainers.process.flags import parse_flags
 
 USAGE = """python -m trainers.verify_machine [--out=DIR] [--replicas=N] [--only=NAME]
 
 Verifies on this machine, its GPUs or TPUs, what Tapeloop promises: kernels, trainings, resumes, replicas. Each check is
 a command in a process of its own. Writes report.md and report.json; ends with 1 if a check has failed."""
-
-
-def main(words: Sequence[str]) -> int:
-    """Runs the command with these words behind its name; returns its exit code."""
-    try:
-        flags = parse(words)
-    except ConfigurationError as error:
-        return refuse(error)
-    return run(flags)
 
 
 def parse(words: Sequence[str]) -> FlagValues:
@@ -92,6 +83,8 @@ def _run(flags: FlagValues) -> int:
     print(f"{failed or 'none'} of {len(outcomes)} checks failed; the report is `{page}`", flush=True)
     return TapeloopError.exit_code if failed else 0
 
+
+main = command_of(parse, run)
 
 if __name__ == "__main__":
     run_app(parse, run)
