@@ -14,6 +14,7 @@ from core.data.corpus import text_files
 from core.data.csv_files import csv
 from core.data.digit_pairs import digit_pairs
 from core.data.digits import digits
+from core.data.files import bad_example
 from core.data.idx import mnist
 from core.data.image_files import unreadable_image
 from core.data.images import ImageFiles, image_folder, paired_folders, unpaired_folders
@@ -28,9 +29,9 @@ from core.data.replicas import PerReplica
 from core.data.source import Examples, Kept, Source, check_examples, check_feature
 from core.data.stream import Stream
 from core.data.stream_reader import StreamReader
-from core.data.tfrecord import bad_record, tfrecord
+from core.data.tfrecord import tfrecord
 from core.data.token_files import token_file
-from core.data.token_windows import TokenWindows, strange_token
+from core.data.token_windows import TokenWindows
 from core.data.tokenizers import Tokenizer, byte_tokens
 from core.data.topics import topics
 from core.data.weighted import weighted
@@ -51,7 +52,7 @@ __all__ = [
     "StreamReader",
     "TokenWindows",
     "Tokenizer",
-    "bad_record",
+    "bad_example",
     "balanced",
     "bpe",
     "byte_tokens",
@@ -72,7 +73,6 @@ __all__ = [
     "parquet",
     "position_indices",
     "random_crop_and_flip",
-    "strange_token",
     "text_files",
     "tfrecord",
     "token_file",

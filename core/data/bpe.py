@@ -13,7 +13,7 @@ from typing import Any
 
 import gin
 
-from core.data.files import open_file, path_of
+from core.data.files import path_of, reading
 from core.data.tokenizers import Tokenizer
 from core.disk import write_whole
 from core.errors import ConfigurationError, DataError, shown
@@ -114,14 +114,11 @@ def _text_of(added: Any) -> bytes:
 
 
 def _read(path: Path) -> bytes:
-    try:
-        with open_file(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            if size > _MOST_BYTES:
-                raise DataError(f"{path} has {size:,} bytes, too many for the file of a tokenizer; {_ADVICE}.")
-            return file.read()
-    except OSError as error:
-        raise DataError(f"{path} can't be read: {error.strerror}; {_ADVICE}.") from error
+    with reading(path, _ADVICE) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > _MOST_BYTES:
+            raise DataError(f"{path} has {size:,} bytes, too many for the file of a tokenizer; {_ADVICE}.")
+        return file.read()
 
 
 def _package() -> Any:

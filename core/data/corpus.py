@@ -109,7 +109,7 @@ def _below(folder: Path) -> list[Path]:
 
 
 def open_text(path: Path) -> BinaryIO:
-    """Opens a file of text; what is no plain file, or can't be read, is refused."""
+    """Opens a file of text; refuses anything but a plain file that can be read."""
     try:
         return open_file(path)
     except OSError as error:

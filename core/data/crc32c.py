@@ -32,17 +32,15 @@ def crc32c(pieces: Sequence[bytes]) -> Sums:
     for piece, end in zip(pieces, ends.tolist(), strict=True):  # zeros before a piece change nothing
         content[end - len(piece) : end] = np.frombuffer(piece, np.uint8)
     rows = content.reshape(-1, _STRIP)
-    sums = np.concatenate([_strip_sums(rows[at : at + _AT_ONCE]) for at in range(0, len(rows) or 1, _AT_ONCE)])
+    by_place, places = _tables()[0], np.arange(_STRIP) * 256
+    parts = (rows[at : at + _AT_ONCE] for at in range(0, len(rows) or 1, _AT_ONCE))
+    sums = np.concatenate([np.bitwise_xor.reduce(by_place.take(part + places), axis=1) for part in parts])
     follow = (np.repeat(np.cumsum(strips), strips) - 1 - np.arange(len(sums))) * _STRIP
     total = np.zeros(len(pieces), np.uint32)
     some = lengths > 0
     if some.any():
         total[some] = np.bitwise_xor.reduceat(_moved_on(sums, follow), (ends // _STRIP - strips)[some])
     return total ^ _moved_on(np.full(len(pieces), _ALL), lengths) ^ _ALL
-
-
-def _strip_sums(strips: npt.NDArray[np.uint8]) -> Sums:
-    return np.bitwise_xor.reduce(_tables()[0].take(strips + np.arange(_STRIP) * 256), axis=1)
 
 
 def _moved_on(sums: Sums, zeros: npt.NDArray[np.int64]) -> Sums:

@@ -15,14 +15,13 @@ import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import gin
 import numpy as np
 
 from core.arguments import listed
 from core.data.arrays import ArraySource
-from core.data.files import list_files, open_file
+from core.data.files import list_files, open_file, reading
 from core.data.npz_files import Array
 from core.data.source import Source
 from core.data.tables import Wanted, check_names, check_same_header
@@ -80,7 +79,9 @@ def csv(
 
 def _rows(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
     """Yields the number of the line in which a row begins, and its fields; lines without anything are left out."""
-    with _opened(path) as file:
+    with reading(path) as file:
+        _check_text(path, file.read(2))
+        file.seek(0)
         rows = reader.reader(io.TextIOWrapper(file, "utf-8-sig", newline=""), delimiter=separator, strict=True)
         line = 1
         try:
@@ -209,20 +210,11 @@ def _number(text: str) -> float | None:
         return None
 
 
-def _opened(path: Path) -> Any:
-    try:
-        file = open_file(path)
-    except OSError as error:
-        raise DataError(f"{path} can't be read: {error.strerror}; check what it is and who may read it.") from error
-    begins = file.read(2)
+def _check_text(path: Path, begins: bytes) -> None:
     if begins in _UTF_16:
-        file.close()
         raise DataError(f'{path} is UTF-16; save it as UTF-8 (a spreadsheet calls it "CSV UTF-8").')
     if begins in _PACKED:
-        file.close()
         raise DataError(f"{path} is {_PACKED[begins]}, and no text; unpack it, or save it as CSV.")
-    file.seek(0)
-    return file
 
 
 def _not_utf8(path: Path) -> DataError:

@@ -4,9 +4,12 @@ A file's own word on its size is compared with the bytes that are there before a
 bytes can claim more than any machine holds, and ten megabytes of gzip can hold ten gigabytes of zeros.
 """
 
+import contextlib
 import glob
 import os
+import re
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,6 +24,16 @@ _KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
+
+
+class BadExampleError(DataError, ValueError):  # TensorFlow keeps the name of a `ValueError` in the error it makes of it
+    """An example can't be read, or isn't as declared."""
+
+
+def bad_example(message: str) -> DataError | None:
+    """Finds a `BadExampleError` in TensorFlow's message about a graph."""
+    found = re.search(rf"{BadExampleError.__name__}: (.*)", message)
+    return DataError(found[1]) if found else None
 
 
 def path_of(name: str | os.PathLike[str]) -> Path:
@@ -52,14 +65,21 @@ def list_files(argument: str, pattern: str) -> list[Path]:
 
 
 def open_file(path: Path) -> BinaryIO:
-    """Opens a plain file to read bytes; refuses a pipe, which would be waited for without end, and a device.
-
-    An `OSError` is the caller's to explain.
-    """
+    """Opens a plain file to read bytes, for callers that explain an `OSError`; refuses a pipe and a device."""
     kind = _KINDS.get(stat.S_IFMT(path.stat().st_mode))
     if kind is not None:
         raise DataError(f"{path} is {kind} and no file of data; put the file itself in its place, or take it away.")
     return path.open("rb")
+
+
+@contextlib.contextmanager
+def reading(path: Path, advice: str = "check what it is and who may read it") -> Iterator[BinaryIO]:
+    """Opens a plain file to read bytes; a `DataError` with `advice` names one that can't be read."""
+    try:
+        with open_file(path) as file:
+            yield file
+    except OSError as error:
+        raise DataError(f"{path} can't be read: {error.strerror}; {advice}.") from error
 
 
 def check_claim(path: Path, claim: str, *, claimed: int, deflated: int | None = None) -> None:

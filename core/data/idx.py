@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from core.data.arrays import ArraySource
-from core.data.files import check_claim, open_file, path_of
+from core.data.files import check_claim, path_of, reading
 from core.data.source import Source, check_split
 from core.errors import DataError
 
@@ -54,27 +54,22 @@ def read_idx(path: Path, *, axes: int) -> npt.NDArray[np.uint8]:
 
     The header is read first, and of what follows no more than it announces: a small gzip file may hold gigabytes.
     """
-    try:
-        with open_file(path) as file:
-            held = os.fstat(file.fileno()).st_size
-            if path.suffix != ".gz":
-                return _read(path, file, axes, held=held)
-            begins = file.read(2)
-            if begins != _GZIP:
-                raise DataError(
-                    f"{path} isn't gzipped: it begins with {_hex(begins)}, where {_hex(_GZIP)} is expected; remove "
-                    "`.gz` from its name if it is plain, or download it again."
-                )
-            file.seek(0)
-            try:
-                with gzip.GzipFile(fileobj=file) as inflated:
-                    return _read(path, inflated, axes, deflated=held)
-            except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-                raise DataError(
-                    f"{path} is damaged: {error} (after {held} bytes of gzip); download it again."
-                ) from error
-    except OSError as error:
-        raise DataError(f"{path} can't be read: {error.strerror}; check what it is and who may read it.") from error
+    with reading(path) as file:
+        held = os.fstat(file.fileno()).st_size
+        if path.suffix != ".gz":
+            return _read(path, file, axes, held=held)
+        begins = file.read(2)
+        if begins != _GZIP:
+            raise DataError(
+                f"{path} isn't gzipped: it begins with {_hex(begins)}, where {_hex(_GZIP)} is expected; remove `.gz` "
+                "from its name if it is plain, or download it again."
+            )
+        file.seek(0)
+        try:
+            with gzip.GzipFile(fileobj=file) as inflated:
+                return _read(path, inflated, axes, deflated=held)
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise DataError(f"{path} is damaged: {error} (after {held} bytes of gzip); download it again.") from error
 
 
 def _read(

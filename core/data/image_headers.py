@@ -10,7 +10,7 @@ import struct
 from pathlib import Path
 from typing import BinaryIO
 
-from core.data.files import open_file
+from core.data.files import reading
 from core.errors import DataError
 
 # As uint8 in three channels this is 300 MB, and several are decoded at once.
@@ -36,16 +36,13 @@ _ALONE = {0x01, *range(0xD0, 0xD8)}  # markers that no length follows
 
 def image_size(path: Path) -> tuple[int, int]:
     """Reads height and width of a JPEG or PNG file; raises a `DataError` that says what is wrong with it."""
-    try:
-        with open_file(path) as file:
-            head = file.read(32)
-            if head.startswith(_PNG):
-                return _png_size(path, file)
-            if head.startswith(_JPEG):
-                return _jpeg_size(path, file)
-            raise DataError(f"{path} {_instead(head)}; JPEG and PNG are read: convert it, or remove it.")
-    except OSError as error:
-        raise DataError(f"{path} can't be read: {error.strerror}; check what it is and who may read it.") from error
+    with reading(path) as file:
+        head = file.read(32)
+        if head.startswith(_PNG):
+            return _png_size(path, file)
+        if head.startswith(_JPEG):
+            return _jpeg_size(path, file)
+        raise DataError(f"{path} {_instead(head)}; JPEG and PNG are read: convert it, or remove it.")
 
 
 def _check_size(path: Path, total: int, height: int, width: int) -> None:

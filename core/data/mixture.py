@@ -67,7 +67,7 @@ class Mixture(Source):
 
     def gather(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
         which = tf.searchsorted(self._firsts, indices, side="right", out_type=tf.int32) - 1
-        return self._from_each(which, indices, lambda number, mine: self._examples(number, mine - self._firsts[number]))
+        return self._from_each(which, indices, lambda i, mine: self.sources[i].gather(mine - self._firsts[i]))
 
     def order(self, positions: tf.Tensor, *, rng: Rng, span: int) -> tf.Tensor:
         block = len(self._pattern)
@@ -103,9 +103,6 @@ class Mixture(Source):
         if len(known) < len(ranges):
             return None
         return min(low for low, _ in known), max(high for _, high in known)
-
-    def _examples(self, number: int, indices: tf.Tensor) -> dict[str, tf.Tensor]:
-        return self.sources[number].gather(indices)
 
     def _from_each(
         self, which: tf.Tensor, numbers: tf.Tensor, of: Callable[[int, tf.Tensor], dict[str, tf.Tensor]]

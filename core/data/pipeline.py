@@ -48,7 +48,9 @@ def train_chunks(
     them so, and steps decode them.
     """
     _check_positive(chunk_steps=chunk_steps, parallel_calls=parallel_calls)
-    _check_not_negative(first_step=first_step, consumed=origin + first_step * global_batch_size)
+    for name, value in {"first_step": first_step, "consumed": origin + first_step * global_batch_size}.items():
+        if value < 0:
+            raise ConfigurationError(f"`{name}` is {value}; it counts what came before, so give 0 or more.")
     rows = rows_of(global_batch_size, microbatches, replicas, replica)
 
     @tf.autograph.experimental.do_not_convert  # a source's `gather` is run as it is written
@@ -182,9 +184,3 @@ def _check_positive(**values: int) -> None:
     for name, value in values.items():
         if value < 1:
             raise ConfigurationError(f"`{name}` is {value}; it counts something, so give at least 1.")
-
-
-def _check_not_negative(**values: int) -> None:
-    for name, value in values.items():
-        if value < 0:
-            raise ConfigurationError(f"`{name}` is {value}; it counts what came before, so give 0 or more.")

@@ -11,7 +11,6 @@ proved when a run reads it for the first time.
 """
 
 import functools
-import re
 from collections.abc import Callable, Mapping, Sequence
 
 import gin
@@ -21,11 +20,11 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 
 from core.arguments import listed
-from core.data.files import list_files
+from core.data.files import BadExampleError, list_files
 from core.data.source import Source, check_feature
 from core.data.tfrecord_features import Declared, Feature
-from core.data.tfrecord_index import BadRecordError, index_of
-from core.errors import ConfigurationError, DataError, shown
+from core.data.tfrecord_index import index_of
+from core.errors import ConfigurationError, shown
 
 _AT_ONCE = 1024  # records that Python parses
 
@@ -123,16 +122,10 @@ def _parsed(record: bytes, name: Callable[[], str]) -> tf.train.Example:
     try:
         return tf.train.Example.FromString(record)
     except DecodeError as error:
-        raise BadRecordError(f"{name()} is no `tf.train.Example`; only files of these are read.") from error
+        raise BadExampleError(f"{name()} is no `tf.train.Example`; only files of these are read.") from error
 
 
 @gin.configurable
 def tfrecord(files: str, features: Mapping[str, Declared]) -> Source:
     """Reads the declared features of the records of one file, or of those that a pattern with `*` means."""
     return Records(files, features)
-
-
-def bad_record(message: str) -> DataError | None:
-    """Finds what is wrong with a record in what TensorFlow made of it in a graph."""
-    found = re.search(rf"{BadRecordError.__name__}: (.*)", message)
-    return DataError(found[1]) if found else None

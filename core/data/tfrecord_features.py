@@ -19,8 +19,8 @@ import numpy as np
 import tensorflow as tf
 
 from core.arguments import is_number, is_size, listed
+from core.data.files import BadExampleError
 from core.data.image_files import decode_images
-from core.data.tfrecord_index import BadRecordError
 from core.errors import ConfigurationError, did_you_mean, shown
 
 Declared = str | Sequence[Any]
@@ -51,7 +51,9 @@ class Feature:
         fill: Any = rest[1] if len(rest) > 1 else None
         wrong = kind not in _LISTS or shape is None or not all(map(is_size, shape)) or len(rest) > 2
         wrong = wrong or (kind == "levels" and not shape) or (kind == "image" and len(shape or ()) != 1)
-        if fill is not None and not (is_number(fill) and math.isfinite(fill) and (kind != "int" or _is_int32(fill))):
+        finite = fill is not None and is_number(fill) and math.isfinite(fill)
+        whole = finite and fill == int(fill) and -_BEYOND <= fill < _BEYOND
+        if fill is not None and not (whole if kind == "int" else finite):
             raise ConfigurationError(
                 f"`tfrecord.features` fills `{name}` with {shown(fill)}; give a number, for 'int' a whole one."
             )
@@ -102,29 +104,29 @@ class Feature:
         if self.name not in features:
             if self.fill is not None:
                 return  # a list that is empty
-            raise BadRecordError(
+            raise BadExampleError(
                 f"{name()} has no feature `{self.name}`; it has {listed(sorted(features), most=20) or 'none'}."
                 f"{did_you_mean(self.name, features)} {_DECLARE}"
             )
         found = features[self.name].WhichOneof("kind")
         if found != _LISTS[self.kind] and not (found is None and self.fill is not None):
-            raise BadRecordError(
+            raise BadExampleError(
                 f"`{self.name}` of {name()} is {_told(found)}, but `tfrecord.features` says {self.kind!r}. {_DECLARE}"
             )
         values = getattr(features[self.name], _LISTS[self.kind]).value
         expected = 1 if _LISTS[self.kind] == "bytes_list" else math.prod(self.shape)
         if len(values) > expected or (len(values) < expected and self.fill is None):
-            raise BadRecordError(
+            raise BadExampleError(
                 f"`{self.name}` of {name()} has {len(values):,} values, but `tfrecord.features` says {expected:,}. "
                 f"To fill short lists up, give ({self.kind!r}, LENGTH, 0). {_DECLARE}"
             )
         if self.kind == "levels" and len(values[0]) != math.prod(self.shape):
-            raise BadRecordError(
+            raise BadExampleError(
                 f"`{self.name}` of {name()} has {len(values[0]):,} bytes, but `tfrecord.features` says "
                 f"{list(self.shape)}, {math.prod(self.shape):,}. {_DECLARE}"
             )
         if self.kind == "int" and values and not (min(values) >= -_BEYOND and max(values) < _BEYOND):
-            raise BadRecordError(
+            raise BadExampleError(
                 f"`{self.name}` of {name()} holds {max(values, key=abs)}, which doesn't fit into int32, the integer "
                 "that steps compute with; renumber it."
             )
@@ -138,10 +140,6 @@ class Feature:
         if self.fill is not None:
             values = np.pad(values, (0, self.shape[0] - len(values)), constant_values=self.fill)
         return values.reshape(self.shape)
-
-
-def _is_int32(number: float) -> bool:
-    return number == int(number) and -_BEYOND <= number < _BEYOND
 
 
 def _told(kind: str | None) -> str:

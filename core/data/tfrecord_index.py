@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from core.data.crc32c import crc32c
-from core.data.files import open_file
+from core.data.files import BadExampleError, open_file, reading
 from core.disk import write_whole
 from core.errors import DataError, NoRoomError, TapeloopError
 
@@ -28,10 +28,6 @@ _LENGTH = struct.Struct("<QI")
 _HEADER = struct.Struct("<16sqq")  # magic, size and time of change of the file; then the places, then their SHA-256
 _MAGIC = b"TAPELOOP INDEX1\n"
 _GZIP = b"\x1f\x8b"
-
-
-class BadRecordError(DataError, ValueError):  # of a `ValueError` TensorFlow makes an error that it names
-    """A record can't be read."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,13 +47,13 @@ class RecordFile:
             with open_file(self.path) as file:
                 state = os.fstat(file.fileno())
                 if (state.st_size, state.st_mtime_ns) != (self.places[-1], self.modified):
-                    raise BadRecordError(
+                    raise BadExampleError(
                         f"{self.path} has changed since the run began; leave it as it is while it runs."
                     )
                 ends = [(int(self.places[i]), int(self.places[i + 1])) for i in numbers]
                 return [os.pread(file.fileno(), end - begin, begin) for begin, end in ends]
         except OSError as error:
-            raise BadRecordError(f"{self.path} can't be read: {error.strerror}.") from error
+            raise BadExampleError(f"{self.path} can't be read: {error.strerror}.") from error
 
     def prove(self, numbers: Sequence[int], read: Sequence[bytes]) -> None:
         """Refuses records, as they were read, whose check sums or lengths are others than the file says."""
@@ -65,7 +61,7 @@ class RecordFile:
         for number, each, found in zip(numbers, read, sums.tolist(), strict=True):
             length, _ = _LENGTH.unpack_from(each)
             if length != len(each) - AROUND or found != int.from_bytes(each[-4:], "little"):
-                raise BadRecordError(
+                raise BadExampleError(
                     f"{self.name_of(number)} is damaged: its check sum is another; write or copy the file again."
                 )
 
@@ -76,13 +72,11 @@ class RecordFile:
 
 def index_of(path: Path) -> RecordFile:
     """Returns the index of a file, as it was kept, or made anew."""
-    try:
-        with open_file(path) as file:
-            state = os.fstat(file.fileno())
-    except OSError as error:
-        raise DataError(f"{path} can't be read: {error.strerror}; check what it is and who may read it.") from error
+    with reading(path) as file:
+        state = os.fstat(file.fileno())
     header = _HEADER.pack(_MAGIC, state.st_size, state.st_mtime_ns)
-    kept = [path.with_name(f".{path.name}.index"), _cache() / f"{hashlib.sha256(os.fsencode(path)).hexdigest()}.index"]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tapeloop" / "tfrecord"
+    kept = [path.with_name(f".{path.name}.index"), cache / f"{hashlib.sha256(os.fsencode(path)).hexdigest()}.index"]
     for place in kept:
         places = _read(place, header)
         if places is not None:
@@ -162,7 +156,3 @@ def _broken(path: Path, places: Sequence[int], size: int) -> DataError:
         f"record {len(places) - 1} of {path} (at byte {places[-1]}) is cut off: the file ends at byte {size}; copy it "
         "again, or wait until it is written."
     )
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tapeloop" / "tfrecord"

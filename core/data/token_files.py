@@ -22,7 +22,7 @@ from typing import Any
 import gin
 import numpy as np
 
-from core.data.files import open_file, path_of
+from core.data.files import path_of, reading
 from core.data.token_windows import Tokens, TokenWindows
 from core.data.tokenizers import ByteTokenizer, Tokenizer
 from core.errors import DataError, shown
@@ -70,14 +70,9 @@ class TokenFile:
 
 def read_token_file(path: Path) -> TokenFile:
     """Maps a file of tokens, reading its header alone; refuses what is cut short, too long, or another file."""
-    try:
-        with open_file(path) as file:
-            held = os.fstat(file.fileno()).st_size
-            header = _read_header(path, file.read(HEADER_SIZE), held)
-            tokens = np.memmap(file, header.dtype, "r", HEADER_SIZE, header.count)
-    except OSError as error:
-        raise DataError(f"{path} can't be read: {error.strerror}; check what it is and who may read it.") from error
-    return TokenFile(header, tokens)
+    with reading(path) as file:
+        header = _read_header(path, file.read(HEADER_SIZE), os.fstat(file.fileno()).st_size)
+        return TokenFile(header, np.memmap(file, header.dtype, "r", HEADER_SIZE, header.count))
 
 
 def _read_header(path: Path, content: bytes, held: int) -> Header:

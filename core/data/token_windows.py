@@ -11,23 +11,18 @@ the next, where it is only read. So each token but the first is a target once. T
  'bytes': [[1, 1, 0, 1], [1, 1, 0, 0]]}
 """
 
-import re
-
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
 from core.arguments import check_size
+from core.data.files import BadExampleError
 from core.data.source import Source
 from core.data.tokenizers import Tokenizer
 from core.errors import DataError
 
 Tokens = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
 _Numbers = npt.NDArray[np.int32]
-
-
-class StrangeTokenError(DataError, ValueError):  # of a `ValueError` TensorFlow makes an error that it names
-    """A token is in no tokenizer's vocabulary."""
 
 
 class TokenWindows(Source):
@@ -71,7 +66,7 @@ class TokenWindows(Source):
         if unsigned.max(initial=0) >= self.tokenizer.vocabulary:
             row, place = np.argwhere(unsigned >= self.tokenizer.vocabulary)[0]
             position, last = indices[row] * self.length + place, self.tokenizer.vocabulary - 1
-            raise StrangeTokenError(
+            raise BadExampleError(
                 f"{self.place} holds the token {unsigned[row, place]} at position {position:,}, but its tokenizer's "
                 f"are 0 to {last}: it is damaged, or was written by something else; make it again."
             )
@@ -79,9 +74,3 @@ class TokenWindows(Source):
         np.cumsum(tokens[:, :-1] == self.tokenizer.end, axis=1, dtype=np.int32, out=document[:, 1:])
         document[short, len(self._rest) :] = -1
         return tokens, document, self.tokenizer.byte_counts[tokens]
-
-
-def strange_token(message: str) -> DataError | None:
-    """Finds a `StrangeTokenError` in what TensorFlow made of it in a graph."""
-    found = re.search(rf"{StrangeTokenError.__name__}: (.*)", message)
-    return DataError(found[1]) if found else None

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from core.data import Examples, bad_record, strange_token, unreadable_image
+from core.data import Examples, bad_example, unreadable_image
 from core.errors import ConfigurationError, DataError
 
 WRONG_ROWS = "`evaluate` must return one value per row of its batch in `per_example`"
@@ -28,7 +28,7 @@ def explained(source: Examples) -> Iterator[None]:
                 f"{WRONG_ROWS}: not a mean over the batch, nor anything else of another length. See "
                 "docs/your-own-step.md#what-is-refused."
             ) from None
-        damaged = unreadable_image(error.message) or strange_token(error.message) or bad_record(error.message)
+        damaged = unreadable_image(error.message) or bad_example(error.message)
         if damaged is not None:
             raise damaged from error
         found = _LABEL.search(error.message)

@@ -7,7 +7,7 @@ from data_lab import everything, ids, sequences
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.data import TokenWindows, byte_tokens, eval_chunks, packed, strange_token, train_chunks
+from core.data import TokenWindows, bad_example, byte_tokens, eval_chunks, packed, train_chunks
 from core.errors import ConfigurationError, DataError
 
 RANDOM = np.random.RandomState(0)
@@ -162,8 +162,8 @@ def test_a_token_beyond_the_vocabulary_is_named_with_its_place(token, dtype):
         source.gather(tf.constant([0, 5], tf.int64))
     with pytest.raises(tf.errors.InvalidArgumentError) as raised:
         tf.function(source.gather, autograph=False)(tf.constant([0, 5], tf.int64))
-    error = strange_token(raised.value.message)
+    error = bad_example(raised.value.message)
     assert error.exit_code == 4
     assert str(error).startswith(says)
     assert str(error).endswith("make it again.")
-    assert strange_token("Incompatible shapes") is None
+    assert bad_example("Incompatible shapes") is None

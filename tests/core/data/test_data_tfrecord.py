@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from data_lab import NOISE, everything
 
-from core.data import bad_record, balanced, tfrecord, train_chunks, unreadable_image
+from core.data import bad_example, balanced, tfrecord, train_chunks, unreadable_image
 from core.data.crc32c import crc32c
 from core.data.tfrecord_index import index_of
 from core.errors import ConfigurationError, DataError
@@ -199,7 +199,7 @@ def said(source, number):
     mapped = tf.data.Dataset.from_tensors(tf.constant([0, number], tf.int64)).map(source.gather)
     with pytest.raises(tf.errors.InvalidArgumentError) as raised:
         next(iter(mapped))
-    return str(bad_record(raised.value.message) or unreadable_image(raised.value.message))
+    return str(bad_example(raised.value.message) or unreadable_image(raised.value.message))
 
 
 def test_a_damaged_record_is_named(tmp_path):
