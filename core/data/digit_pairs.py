@@ -20,9 +20,9 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from core.data.arrays import ArraySource
+from core.data.images import unpaired
 from core.data.npz_files import Array, read_npz
 from core.data.source import Source, check_split
-from core.data.unpaired import unpaired
 
 Floats = npt.NDArray[np.float64]
 Levels = npt.NDArray[np.uint8]

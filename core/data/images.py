@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Literal
 
 import gin
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from core.arguments import is_size, listed
@@ -28,7 +30,6 @@ from core.data.files import path_of
 from core.data.image_files import THREADS, holdings, list_images, read_images
 from core.data.image_headers import image_size
 from core.data.source import Source, check_feature, check_split
-from core.data.unpaired import unpaired
 from core.errors import ConfigurationError, DataError, shown
 
 _SPLITS = ["train", "test"]
@@ -84,7 +85,7 @@ def unpaired_folders(
 ) -> ImageFiles:
     """Reads `a` and `b`, float32 [size, size, 3] in [-1, 1], from the folders `trainA` and `trainB` (`testA`, `testB`).
 
-    An epoch shows each image of the larger domain once; `core/data/unpaired.py` says which of the other goes with it.
+    An epoch shows each image of the larger domain once; `unpaired` says which of the other goes with it.
     With `load_size` the examples of `train` have this size, for `random_crop_and_flip` to cut `size` out of.
     """
     a, b, side = _domains("unpaired_folders", directory, size, load_size, split)
@@ -177,3 +178,23 @@ def checked_size(name: str, size: int, load_size: int | None, split: str) -> int
             f"`load_size` {size} or more (the papers: 286 for 256), or leave it out."
         )
     return load_size if load_size is not None and split == "train" else size
+
+
+Order = npt.NDArray[np.intp]
+
+
+def unpaired(num_a: int, num_b: int) -> tuple[Order, Order]:
+    """Says which images of A and of B the examples hold: as many examples as the larger domain has images.
+
+    Each image of the larger domain is in one example. Its partner is the next of the other domain in random order, one
+    order after the other, so that all of them are used equally often (to within one). The partners are the same in
+    every epoch: no loss of CycleGAN compares an example's two images, so it doesn't matter who they are.
+    """
+    if num_a >= num_b:
+        return np.arange(num_a), _partners(num_a, num_b)
+    return _partners(num_b, num_a), np.arange(num_b)
+
+
+def _partners(count: int, size: int) -> Order:
+    random = np.random.RandomState(0)  # a generator whose numbers NumPy has promised never to change
+    return np.concatenate([random.permutation(size) for _ in range(-(-count // size))])[:count]

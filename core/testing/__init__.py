@@ -30,9 +30,8 @@ from core.testing.causality import assert_causal
 from core.testing.collectives import assert_collectives
 from core.testing.draws import assert_draws
 from core.testing.gradients import assert_gradients
-from core.testing.invariance import assert_accumulation_invariant, assert_replica_invariant
+from core.testing.invariance import assert_accumulation_invariant, assert_mesh_invariant, assert_replica_invariant
 from core.testing.learning import assert_overfits, assert_updates_only
-from core.testing.meshes import assert_mesh_invariant
 from core.testing.padding import assert_padding
 from core.testing.precision import assert_float32
 from core.testing.purity import assert_pure

@@ -21,10 +21,9 @@ from core.optimizers import Transform
 from core.random import Rng
 from core.task import Batch, Loss, Phase, Served, Update
 from models.translation.image_pool import ImagePool
-from models.translation.measures import Ratio, mean_distance
 from models.translation.patch_gan import PatchGan
 from models.translation.resnet import ResNetGenerator
-from models.translation.task import Translation
+from models.translation.task import Ratio, Translation, mean_distance
 
 
 @gin.configurable

@@ -16,9 +16,8 @@ from core.losses.adversarial import non_saturating
 from core.optimizers import Transform
 from core.random import Rng
 from core.task import Batch, Loss, Phase, Update
-from models.translation.measures import Ratio, mean_distance
 from models.translation.patch_gan import PatchGan
-from models.translation.task import Translation
+from models.translation.task import Ratio, Translation, mean_distance
 from models.translation.unet import UNetGenerator
 
 

@@ -1,12 +1,14 @@
 """The task that every translation is: of images `a` and `b` of one shape, as they come or cut out of larger ones."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import tensorflow as tf
 
+from core import losses
 from core.data.augment import random_crop_and_flip
 from core.errors import ConfigurationError
+from core.metrics.state import ratio
 from core.random import Rng
 from core.task import Batch, Compute, Feature, Image, Phase, Served, Task
 
@@ -93,3 +95,24 @@ def checked_translation(task: Task) -> Translation:
             "`models.translation.Translation` has it."
         )
     return task
+
+
+def mean_distance(images: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+    """Returns the mean absolute difference of each row's pixels."""
+    return tf.reduce_mean(losses.absolute_error(images, targets), axis=[1, 2, 3])
+
+
+class Ratio(NamedTuple):
+    """Holds sums whose ratio is a mean in units of another: of errors, say, in units of the errors of doing nothing."""
+
+    total: tf.Tensor
+    unit: tf.Tensor
+
+    @classmethod
+    def of(cls, values: tf.Tensor, units: tf.Tensor) -> "Ratio":
+        """Adds up one value and one unit per example."""
+        return cls(*(tf.reduce_sum(tf.cast(x, tf.float64)) for x in (values, units)))
+
+    def result(self) -> tf.Tensor:
+        """Returns Σ value / Σ unit."""
+        return ratio(self.total, self.unit)

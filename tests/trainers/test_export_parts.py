@@ -10,8 +10,7 @@ from core.task import Served
 from tools.invariance.subjects import config_names, subject
 from trainers.export import compare
 from trainers.export.compare import Difference, check_same, differences, examples_of
-from trainers.export.program import Program
-from trainers.export.weights import Weights, quantised
+from trainers.export.program import Program, Weights, quantised
 
 # These serve what `digits_gan`, `cyclegan` or `text_tiny` serves.
 REPEATED = {f"digits_gan_{how}" for how in ("by_batch_size", "generator_on_one_device", "sampling_on_every_replica")}

@@ -23,11 +23,10 @@ from absl.flags import FlagValues
 from core.errors import ConfigurationError
 from trainers import main as command
 from trainers.launch.commands import served_commands, worker_commands
-from trainers.launch.elastic import Roster
+from trainers.launch.elastic import Roster, read_sharing
 from trainers.launch.endings import LOST, STOPPED
 from trainers.launch.network import choose_network
 from trainers.launch.processes import Command
-from trainers.launch.sharing import read_sharing
 from trainers.launch.supervise import supervise
 from trainers.process.application import command_of, refuse, run_app, start_logging
 from trainers.process.flags import parse_flags

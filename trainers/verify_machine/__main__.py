@@ -57,9 +57,8 @@ def run(flags: FlagValues) -> int:
 
 
 def _run(flags: FlagValues) -> int:
-    from trainers.verify_machine import report
     from trainers.verify_machine.checks import CHECKS, TOGETHER
-    from trainers.verify_machine.lab import Lab, look, made
+    from trainers.verify_machine.lab import Lab, look, made, write_report
 
     names = [check.name for check in (*CHECKS, *TOGETHER)]
     for name in flags.only:
@@ -78,7 +77,7 @@ def _run(flags: FlagValues) -> int:
         outcomes.append(made(check, lab))
         told = outcomes[-1]
         print(f"{'ok    ' if told.passed else 'FAILED'}  {check.name}: {told.seen} ({told.seconds:.0f} s)", flush=True)
-    page, _ = report.write(lab, outcomes)
+    page, _ = write_report(lab, outcomes)
     failed = sum(not told.passed for told in outcomes)
     print(f"{failed or 'none'} of {len(outcomes)} checks failed; the report is `{page}`", flush=True)
     return TapeloopError.exit_code if failed else 0

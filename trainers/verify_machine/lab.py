@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from core.disk import write_whole
 from trainers.errors.packages import CHECKOUT
 from trainers.launch.processes import die_with
 from trainers.runs.read import Run, read_run
@@ -114,3 +115,46 @@ def look(folder: Path) -> Machine:
     """Asks a process with TensorFlow what there is."""
     found: dict[str, Any] = json.loads(command(folder / "machine.log", "trainers.verify_machine.look"))
     return Machine(found["kind"], tuple(found["devices"]), found["versions"], tuple(found["details"]))
+
+
+def write_report(lab: Lab, outcomes: Sequence[Outcome]) -> list[Path]:
+    """Writes both; returns where."""
+    page, figures = lab.folder / "report.md", lab.folder / "report.json"
+    content = {
+        "kind": lab.machine.kind,
+        "devices": lab.machine.devices,
+        "replicas": lab.replicas,
+        "versions": lab.machine.versions,
+        "details": lab.machine.details,
+        "checks": [
+            {"name": x.check.name, "passed": x.passed, "seen": x.seen, "seconds": round(x.seconds, 1)} for x in outcomes
+        ],
+    }
+    text = json.dumps(content, indent=1) + "\n"
+    write_whole({page: markdown(lab, outcomes).encode(), figures: text.encode()})
+    return [page, figures]
+
+
+def markdown(lab: Lab, outcomes: Sequence[Outcome]) -> str:
+    """Returns the page."""
+    machine = lab.machine
+    devices = f"{len(machine.devices)} x {machine.kind}"
+    together = f"{lab.replicas} of them" if len(machine.devices) >= lab.replicas else f"{lab.replicas} virtual ones"
+    lines = [
+        "# Tapeloop on this machine",
+        "",
+        f"Verified on {devices}, together on {together}.",
+        "",
+        *(f"- {detail}" for detail in machine.details),
+        f"- {', '.join(f'{name} {version}' for name, version in sorted(machine.versions.items()))}",
+        "",
+        "| check | what it shows | result | seconds |",
+        "| --- | --- | --- | --- |",
+        *(f"| {x.check.name} | {x.check.shows} | {_result(x)} | {x.seconds:.0f} |" for x in outcomes),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _result(outcome: Outcome) -> str:
+    seen = " ".join(outcome.seen.split()).replace("|", "\\|")
+    return seen if outcome.passed else f"**FAILED** {seen}"

@@ -18,7 +18,7 @@ from core.data import (
     train_chunks,
     unpaired_folders,
 )
-from core.data.unpaired import unpaired
+from core.data.images import unpaired
 from core.errors import ConfigurationError, DataError
 
 

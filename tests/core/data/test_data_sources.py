@@ -3,12 +3,14 @@
 `test_data_readers.py` has the table of those that read files.
 """
 
+import importlib
+
 import numpy as np
 import pytest
 import tensorflow as tf
 from data_lab import domains, ids, sequences
 
-from core.data import ArraySource, Source, balanced, mixture, packed, permuted, topics, unpaired_folders, weighted
+from core.data import ArraySource, Source, balanced, mixture, packed, topics, unpaired_folders, weighted
 from core.testing import assert_source
 
 
@@ -30,7 +32,7 @@ SOURCES = {
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_source_is_resumable_and_its_shards_are_disjoint(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(permuted, "_ROUNDS", 3)  # of 40, each as long as the first
+    monkeypatch.setattr(importlib.import_module("core.data.balanced"), "_ROUNDS", 3)  # of 40, each as long as the first
     assert_source(SOURCES[name](tmp_path))
 
 

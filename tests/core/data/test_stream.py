@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from core.data import Stream, StreamReader
-from core.data.stream_order import InOrder
+from core.data.stream_pass import InOrder
 from core.data.trail import Trail, hashes_after
 from core.errors import ConfigurationError, DataError
 

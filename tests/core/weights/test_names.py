@@ -3,7 +3,7 @@
 import pytest
 
 from core.errors import ConfigurationError
-from core.weights.names import matching, renamed
+from core.weights.fit import matching, renamed
 
 TORCH = ["model/layers/0/weight", "model/layers/0/bias", "head/weight"]
 

@@ -13,9 +13,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from trainers.launch.elastic import Roster
+from trainers.launch.elastic import Roster, Sharing
 from trainers.launch.processes import Command, die_with
-from trainers.launch.sharing import Sharing
 from trainers.launch.supervise import supervise
 
 # What workers can say to each other: `say` names, `hear` names, and `rest` until another one has ended or stopped.

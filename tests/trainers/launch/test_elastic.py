@@ -11,9 +11,8 @@ from tests.trainers.launch.launch_lab import HASTE, KILL_SELF, launched, pids
 from trainers import main as command
 from trainers.launch import count
 from trainers.launch.__main__ import main, parse
-from trainers.launch.elastic import Roster
+from trainers.launch.elastic import Roster, Sharing, read_sharing
 from trainers.launch.endings import Ending
-from trainers.launch.sharing import Sharing, read_sharing
 
 FLAGS = [f"--gin_file={CONFIGS / 'digits_mlp.gin'}", f"--gin_file={CONFIGS / 'runtime' / 'multi_worker.gin'}"]
 

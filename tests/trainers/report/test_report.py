@@ -17,7 +17,7 @@ from tests.commands import CONFIGS, one_paragraph, passed, python
 from tests.markup import Page
 from tests.written_runs import write_run
 from trainers.report.__main__ import main
-from trainers.report.samples import MOST_BYTES
+from trainers.report.page import MOST_BYTES
 from trainers.report.svg import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Line, chart
 from trainers.runs.figures import Curve
 

@@ -11,8 +11,7 @@ from tests.written_runs import write_run
 from trainers.runs.read import read_run
 from trainers.verify_machine import __main__ as command
 from trainers.verify_machine import checks, kernels
-from trainers.verify_machine.lab import Check, FailedError, Lab, Machine, made
-from trainers.verify_machine.report import markdown, write
+from trainers.verify_machine.lab import Check, FailedError, Lab, Machine, made, markdown, write
 
 MACHINE = Machine("GPU", ("GPU:0", "GPU:1"), {"tensorflow": "2.21.0"}, ("a card", "TensorFloat-32 is on"))
 LOSSES = {20: 2.0, 40: 1.0, 60: 0.5}
