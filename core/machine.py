@@ -8,7 +8,6 @@ CONTAINER = Path("/sys/fs/cgroup/memory.max")  # of control groups, version 2: a
 
 
 def processor() -> str:
-    """Returns the name of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -209,7 +209,6 @@ def _counted(place: "Place", tokenizer: "Tokenizer", files: int, out: Path) -> s
 
 @contextlib.contextmanager
 def _bar(title: str, total: int, *, done: int = 0) -> Iterator[Callable[[int], None]]:
-    """Shows a bar, where somebody may look at it."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 

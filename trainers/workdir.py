@@ -153,7 +153,6 @@ def _wrong_kind(path: Path, kind: str) -> ConfigurationError:
 
 
 def json_text(value: Mapping[str, Any]) -> str:
-    """Returns the text of a JSON file."""
     return json.dumps(_finite(value), indent=2, allow_nan=False) + "\n"
 
 

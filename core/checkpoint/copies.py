@@ -32,7 +32,6 @@ class Copy(tf.__internal__.tracking.Trackable):
                     self._held[box] = ResourceVariable(tf.raw_ops.DeepCopy(x=value), trainable=False)
 
     def slices(self) -> dict[Box, tf.Tensor]:
-        """Returns what this process writes."""
         return {box: held.read_value() for box, held in self._held.items()}
 
     def _serialize_to_tensors(self) -> dict[str, dict[str, tf.Tensor]]:

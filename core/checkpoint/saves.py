@@ -99,7 +99,6 @@ class Saves:
 
     @property
     def busy(self) -> bool:
-        """Says whether this process is writing."""
         return self.under_way is not None
 
     @property
@@ -124,7 +123,8 @@ class Saves:
             save.work, save.rest = self._writer.submit(save.rest), None
             return
         self._under_way = None
-        self._say_warnings()
+        while self._warnings:
+            self.warn(self._warnings.pop(0))
         if problem is not None:
             if self.peers.worker == 0:
                 shutil.rmtree(save.temporary, ignore_errors=True)
@@ -170,10 +170,6 @@ class Saves:
         if agreed is None:
             raise refusal(self.directory, step, error, self.peers.problem(error))
         return self.directory / agreed
-
-    def _say_warnings(self) -> None:
-        while self._warnings:
-            self.warn(self._warnings.pop(0))
 
 
 def _wait(save: _UnderWay, note: Callable[[str], object]) -> None:

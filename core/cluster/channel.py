@@ -43,7 +43,6 @@ class Channel:
         return not self._outgoing
 
     def messages(self) -> Iterator[dict[str, Any]]:
-        """Yields the messages that have come."""
         try:
             while not self.closed and len(self._incoming) <= _LIMIT:
                 more = self._connection.recv(1 << 16)
@@ -97,7 +96,6 @@ def cleaned(said: Any) -> Any:
 
 
 def broadcast(channels: Iterable[Channel], message: Mapping[str, Any]) -> None:
-    """Sends one message to every other end."""
     for channel in channels:
         channel.send(message)
 

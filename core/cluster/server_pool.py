@@ -110,7 +110,6 @@ class Crew:
             self._changed.wait_for(lambda: not self._released & self._here, 2 * ANSWER_SECONDS)
 
     def missing(self) -> list[str]:
-        """Names the workers that aren't here."""
         workers = [index for index, job in enumerate(self.cluster.jobs) if job == "worker"]
         with self._changed:
             return [self.cluster.name(index) for index in workers if index not in self._here]

@@ -36,7 +36,6 @@ class Cluster:
 
     @property
     def size(self) -> int:
-        """Returns the number of workers."""
         return len(self.workers)
 
     @property
@@ -49,12 +48,10 @@ class Cluster:
         return self.workers[self.index]
 
     def name(self, index: int) -> str:
-        """Returns what messages call a worker."""
         return f"worker {index} ({self.workers[index]})"
 
     @property
     def spec(self) -> dict[str, list[str]]:
-        """Returns the cluster as TensorFlow wants it."""
         return {"worker": list(self.workers)}
 
 
@@ -79,13 +76,11 @@ class ServedCluster(Cluster):
         return self.index - self.jobs.index(self.job)
 
     def name(self, index: int) -> str:
-        """Returns what messages call a process."""
         job = self.jobs[index]
         return f"{'the chief' if job == 'chief' else f'{job} {index - self.jobs.index(job)}'} ({self.workers[index]})"
 
     @property
     def spec(self) -> dict[str, list[str]]:
-        """Returns the cluster as TensorFlow wants it."""
         pairs = list(zip(self.workers, self.jobs, strict=True))
         return {job: [address for address, its in pairs if its == job] for job in JOBS}
 

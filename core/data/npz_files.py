@@ -25,7 +25,6 @@ _DAMAGED = (OSError, EOFError, zlib.error, zipfile.BadZipFile, RuntimeError, Val
 
 
 def read_npz(path: Path) -> dict[str, Array]:
-    """Reads the arrays of an `.npz` file by name."""
     if not path.exists():
         raise DataError(f"There is no file {path.absolute()}; give the path of an `.npz` file that `np.savez` wrote.")
     try:

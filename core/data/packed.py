@@ -59,7 +59,6 @@ class Packed(Source):
 
     @property
     def padding(self) -> float:
-        """Returns the share of places that are padding."""
         return 1.0 - int(self._lengths.sum()) / (len(self) * self._width)
 
     def gather(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -146,7 +145,6 @@ def packed(source: Source, width: int, *, length: str = "length") -> Packed:
 
 
 def _rows_of(lengths: _Numbers, width: int) -> _Numbers:
-    """Returns the row that each sequence goes into."""
     rows, count = np.empty(len(lengths), np.int64), 0
     with_room: list[list[int]] = [[] for _ in range(width + 1)]  # rows by the room that is left
     rooms = 0  # a bit for each room that some row has: the least that is enough is its lowest bit

@@ -158,7 +158,6 @@ def _check_one_shape(name: str, values: Sequence[Array], paths: Sequence[Path]) 
 
 
 def _check_room(path: Path, file: Any, names: Sequence[str]) -> None:
-    """Refuses columns that are larger than memory."""
     groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
     columns = [group.column(i) for group in groups for i in range(group.num_columns)]
     size = sum(x.total_uncompressed_size for x in columns if x.path_in_schema.split(".")[0] in names)

@@ -27,7 +27,6 @@ class Reading:
         self._chunks = chunks
 
     def chunks(self, replica: int) -> tf.data.Dataset:
-        """Makes the chunks of a replica."""
         return self._chunks(replica)
 
     def begin(self, alive: Callable[[], object]) -> None:

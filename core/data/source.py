@@ -160,7 +160,6 @@ def check_examples(name: str, value: object) -> None:
 
 
 def check_feature(source: Examples, feature: str) -> None:
-    """Refuses a feature that `source` doesn't have."""
     if feature not in source.spec:
         raise DataError(
             f"The source `{source.name}` has no feature `{feature}`; it has {listed(source.spec)}."

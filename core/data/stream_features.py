@@ -98,7 +98,6 @@ def told_of(example: Any) -> str:
 
 
 def told(found: Features) -> str:
-    """Says what features are."""
     return ", ".join(f"`{name}` {dtype.name} {list(shape)}" for name, (shape, dtype) in found.items())
 
 

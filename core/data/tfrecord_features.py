@@ -42,7 +42,6 @@ class Feature:
 
     @classmethod
     def of(cls, name: str, declared: Declared) -> "Feature":
-        """Reads a declaration."""
         kind, *rest = [declared] if isinstance(declared, str) else list(declared)
         if kind == "length" and len(rest) == 1 and isinstance(rest[0], str):
             return cls(name, kind, (), None, rest[0])
@@ -67,7 +66,6 @@ class Feature:
 
     @property
     def spec(self) -> tf.TensorSpec:
-        """Says what the feature becomes."""
         shape = (self.shape[0], self.shape[0], 3) if self.kind == "image" else self.shape
         return tf.TensorSpec(shape, tf.int32 if self.kind in ("int", "length") else tf.float32)
 

@@ -55,7 +55,6 @@ class Header:
         return token_dtype(self.vocabulary)
 
     def packed(self) -> bytes:
-        """Returns the header's bytes."""
         numbers = (self.vocabulary, self.end, self.count, self.documents)
         return _HEADER.pack(_MAGIC, _VERSION, self.dtype.itemsize, *numbers, self.identity.encode())
 

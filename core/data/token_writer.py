@@ -66,7 +66,6 @@ class TokenWriter:
         _remove(self.folder)
 
     def close(self) -> None:
-        """Lets go of the file."""
         with contextlib.suppress(OSError):  # what a full disk didn't take was said before
             self._tokens.close()
 

@@ -103,7 +103,6 @@ class Fullest(NamedTuple):
 
 
 def fullest(moments: Timeline) -> Fullest:
-    """Finds them."""
     leaves = _leaves(moments, NOTHING)
     before = [leaf.held for leaf in leaves if not leaf.updating] or [NOTHING]
     updating = [leaf.held for leaf in leaves if leaf.updating] or [NOTHING]

@@ -33,7 +33,6 @@ class Repeats:
 
     @property
     def found(self) -> bool:
-        """Says whether there are any."""
         return bool(self._lists)
 
     def counted(self, measure: Callable[[], Figures]) -> Figures:

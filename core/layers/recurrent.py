@@ -68,7 +68,6 @@ class Core(Module):
         raise TypeError(f"`{type(self).__name__}` needs `step(projected, state) -> (output, new state)`.")
 
     def initial_state(self, batch_size: Any, dtype: tf.DType = tf.float32) -> Any:
-        """Zeros."""
         return tf.zeros([batch_size, self.hidden_size], dtype)
 
     def _first_bias(self) -> tf.Tensor:
@@ -108,7 +107,6 @@ class LSTM(Core):
         return hidden, LSTMState(hidden, cell)
 
     def initial_state(self, batch_size: Any, dtype: tf.DType = tf.float32) -> LSTMState:
-        """Zeros."""
         zeros = tf.zeros([batch_size, self.hidden_size], dtype)
         return LSTMState(zeros, zeros)
 

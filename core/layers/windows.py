@@ -51,7 +51,6 @@ def _items(value: Any) -> list[Any]:
 
 
 def pad_space(x: tf.Tensor, pairs: Pairs, value: float = 0.0) -> tf.Tensor:
-    """Returns `x` with its axes of space padded."""
     return tf.pad(x, [(0, 0), *pairs, (0, 0)], constant_values=tf.cast(value, x.dtype))
 
 

@@ -72,7 +72,6 @@ def named_module(task: Task, name: str, named_by: str) -> tf.Module:
 
 
 def one_device_network(task: Task, name: str) -> tf.Module:
-    """Returns the network that `one_device` names."""
     return named_module(task, name, _named_by(task, name))
 
 

@@ -31,7 +31,6 @@ class Inputs(dict[str, tf.Tensor]):
         return super().items()
 
     def values(self) -> Any:
-        """Counts all of them as read."""
         self.read.update(self.keys())
         return super().values()
 

@@ -45,7 +45,6 @@ class Console:
         self.live = self._bar is not None
 
     def write(self, step: int, split: str, figures: Figures) -> None:
-        """Prints one line."""
         now = self._clock()
         self._start = self._start or (step, now)
         line: list[Piece] = [(f"step {self._padded(step)}  ", ""), (self._aligned("split", split, str.ljust), "bold")]

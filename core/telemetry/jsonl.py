@@ -57,7 +57,6 @@ class StepLines:
         return self._stream
 
     def close(self) -> None:
-        """Closes the file."""
         if self._stream is not None:
             self._stream.close()
             self._stream = None
@@ -76,7 +75,6 @@ class JsonLines(StepLines):
             self.open()
 
     def write(self, step: int, split: str, figures: Mapping[str, float]) -> None:
-        """Writes one line."""
         self.append(_row(step, split, figures))
 
 

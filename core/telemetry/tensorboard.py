@@ -85,7 +85,6 @@ class TensorBoard:
         self._add("weights", Event(step=step, summary=Summary(value=found)))
 
     def close(self) -> None:
-        """Closes the event files."""
         for file in self._files.values():
             file.close()
 
@@ -133,7 +132,6 @@ class _EventFile:
         append_whole(self._stream, records.getvalue())
 
     def close(self) -> None:
-        """Closes the file."""
         self._stream.close()
 
 

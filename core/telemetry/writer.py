@@ -102,15 +102,12 @@ class Telemetry:
             self.warned.rewind(step)
 
     def describe(self, text: str, settings: Mapping[str, str]) -> None:
-        """Shows the configuration in each gallery."""
         self._show(lambda gallery: gallery.describe(text, settings))
 
     def image(self, step: int, name: str, png: bytes) -> None:
-        """Shows a PNG in each gallery."""
         self._show(lambda gallery: gallery.image(step, name, png))
 
     def text(self, step: int, name: str, text: str) -> None:
-        """Shows a text in each gallery."""
         self._show(lambda gallery: gallery.text(step, name, text))
 
     def histograms(self, step: int, values: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -118,7 +115,6 @@ class Telemetry:
         self._show(lambda gallery: gallery.histograms(step, values))
 
     def note(self, text: str) -> None:
-        """Shows a line of text."""
         for screen in self.screens:
             screen.note(text)
 

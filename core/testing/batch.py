@@ -1,8 +1,9 @@
-"""The batch that an assertion is given, and the moment at which it calls a step function."""
+"""Batches that assertions are given, the moment at which they call a step function, and distances of results."""
 
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 HALFWAY: Any = {"step": 500, "progress": 0.5}  # where an annealed weight is neither zero nor at its end
@@ -17,3 +18,11 @@ def as_tensors(batch: Mapping[str, Any]) -> dict[str, tf.Tensor]:
             "what is padded a `weight` of zero."
         )
     return {key: tf.convert_to_tensor(x) for key, x in batch.items()}
+
+
+def relative(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Returns how far values lie apart over max(1, |value|): 0 for equal infinities and NaN, infinite for one NaN."""
+    with np.errstate(invalid="ignore"):
+        distances = np.abs(one - other) / np.maximum(1.0, np.abs(one))
+    same = (one == other) | (np.isnan(one) & np.isnan(other))
+    return np.where(same, 0.0, np.where(np.isnan(distances), np.inf, distances))

@@ -3,11 +3,10 @@
 from collections.abc import Iterator
 
 import numpy as np
-import tensorflow as tf
 
 from core.task import Batch, Task
 from core.testing.sums import sums_over_positions
-from core.testing.traced import Comparison, Seen, Step, nudged, steps
+from core.testing.traced import Comparison, Seen, Step, changed, nudged_steps
 
 TOLERANCE = 1e-5
 LEAK = (
@@ -22,11 +21,9 @@ def assert_causal(task: Task, batch: Batch, tokens: str = "tokens", *, seed: int
 
     Its losses are `[rows, time]`, or `[rows, time - 1]` where each token's target is the next.
     """
-    made = steps(task, batch, seed=seed)
-    with nudged(task):  # a last layer of zeros, as many begin, hides what goes on before it
-        for step in made:
-            if step.hangs_on(tokens):
-                check_causal(step, tokens)
+    for step in nudged_steps(task, batch, seed=seed):
+        if step.hangs_on(tokens):
+            check_causal(step, tokens)
 
 
 def check_causal(step: Step, tokens: str) -> None:
@@ -46,8 +43,8 @@ def check_causal(step: Step, tokens: str) -> None:
         "there is none: the engine divides by the weights' sum."
     )
     for position in range(1, time):
-        later = step({**step.batch, tokens: changed(x, slice(position, None))})
-        only = step({**step.batch, tokens: changed(x, slice(position, position + 1))})
+        later = step({**step.batch, tokens: changed(x, np.s_[:, position:])})
+        only = step({**step.batch, tokens: changed(x, np.s_[:, position : position + 1])})
         if pairs:
             alone = list(_predictions(only, step.rows, time))
             for pair, after, one in zip(pairs, _predictions(later, step.rows, time), alone, strict=True):
@@ -65,26 +62,12 @@ def follows(step: Step) -> Iterator[str]:
     for key, x in step.batch.items():
         if (x.shape.rank or 0) < 2 or x.shape[1] < 4:
             continue
-        other = step({**step.batch, key: changed(x, slice(2, 3))})
+        other = step({**step.batch, key: changed(x, np.s_[:, 2:3])})
         time = x.shape[1]
         pairs = zip(_predictions(seen, step.rows, time), _predictions(other, step.rows, time), strict=True)
         moved = [np.flatnonzero(_moved(one.target, two.target)).tolist() for one, two in pairs]
         if any(positions in ([1], [3]) for positions in moved):  # shifted, be it the wrong way
             yield key
-
-
-def changed(x: tf.Tensor, places: slice) -> tf.Tensor:
-    """Returns `x` [rows, time, ...] with other values at some times, such as it has elsewhere."""
-    values = x.numpy().copy()
-    if values.dtype.kind == "f":
-        noise = np.random.RandomState(0).standard_normal(values[:, places].shape)
-        values[:, places] = (values[:, places] + 1.0 + noise).astype(values.dtype)
-    elif values.dtype.kind == "b":
-        values[:, places] = ~values[:, places]
-    else:
-        low, high = int(values.min()), int(values.max())
-        values[:, places] = (values[:, places] - low + 1) % max(high - low + 1, 1) + low
-    return tf.constant(values)
 
 
 def _predictions(seen: Seen, rows: int, time: int) -> Iterator[Comparison]:
@@ -142,7 +125,7 @@ def _check_shift(step: Step, tokens: str, values: np.ndarray, pair: Comparison) 
     time = pair.target.shape[1]
     if values.ndim != 2 or pair.target.shape[2] != 1 or not np.array_equal(pair.target[..., 0], values[:, :time]):
         return
-    one = step({**step.batch, tokens: changed(step.batch[tokens], slice(1, 2))})
+    one = step({**step.batch, tokens: changed(step.batch[tokens], np.s_[:, 1:2])})
     for other in _predictions(one, step.rows, values.shape[1]):
         if other.op is pair.op and _moved(pair.prediction, other.prediction)[1]:
             raise AssertionError(_not_shifted(step, tokens, 1))

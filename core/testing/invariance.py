@@ -26,6 +26,7 @@ import numpy as np
 
 from core.engine import Assembly
 from core.task import Batch
+from core.testing.batch import relative
 from core.testing.replicas import Factory, Outcome, Run, Values, assemble, on_virtual_cpus, on_virtual_mesh
 
 FIGURES = 0.1  # of the tolerance for variables: losses and metrics haven't gone through an optimizer's root
@@ -145,7 +146,7 @@ def assert_same(runs: Sequence[Outcome], tolerance: float, hints: str) -> None:
 
 def _began(first: Outcome, run: Outcome, allowed: float) -> str:
     """Tells by the first step with another figure whether a forward pass differs or an update."""
-    apart = {name: _relative(x, run.figures[name]) > allowed for name, x in first.figures.items()}
+    apart = {name: relative(x, run.figures[name]) > allowed for name, x in first.figures.items()}
     steps = {name: int(np.argmax(found)) for name, found in apart.items() if found.any()}
     if not steps:
         return "No loss or metric shows it. "
@@ -157,16 +158,9 @@ def _began(first: Outcome, run: Outcome, allowed: float) -> str:
 def _difference(name: str, one: np.ndarray, other: np.ndarray) -> Difference:
     if not one.size:
         return Difference(name, 0.0, 0.0, 0.0, 0)
-    relative = _relative(one, other)
-    place = int(np.argmax(relative))
-    return Difference(name, float(relative.flat[place]), float(one.flat[place]), float(other.flat[place]), place)
-
-
-def _relative(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    with np.errstate(invalid="ignore"):
-        relative = np.abs(one - other) / np.maximum(1.0, np.abs(one))
-    same = (one == other) | (np.isnan(one) & np.isnan(other))  # a phase that isn't due has no figures
-    return np.where(same, 0.0, np.where(np.isnan(relative), np.inf, relative))
+    distances = relative(one, other)
+    place = int(np.argmax(distances))
+    return Difference(name, float(distances.flat[place]), float(one.flat[place]), float(other.flat[place]), place)
 
 
 def _assert_counts(name: str, counts: Sequence[int], steps: int) -> None:

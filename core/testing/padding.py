@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from core.task import Batch, Task
-from core.testing.traced import Seen, Step, nudged, steps
+from core.task import Batch, Loss, Task
+from core.testing.traced import Seen, Step, changed, nudged_steps
 
 TOLERANCE = 1e-4
 NAMES = ("mask", "weight", "weights", "lengths", "length")  # features that say what is padded, if nobody names another
@@ -21,10 +21,8 @@ NAMES = ("mask", "weight", "weights", "lengths", "length")  # features that say 
 
 def assert_padding(task: Task, batch: Batch, padding: str, *, seed: int = 0) -> None:
     """Asserts that what the feature `padding` of the batch leaves out changes nothing, and all else something."""
-    made = steps(task, batch, seed=seed)
-    with nudged(task):  # a last layer of zeros, as many begin, hides what goes on before it
-        for step in made:
-            check_padding(step, padding)
+    for step in nudged_steps(task, batch, seed=seed):
+        check_padding(step, padding)
 
 
 def found_in(batch: Mapping[str, tf.Tensor]) -> str | None:
@@ -49,7 +47,7 @@ def check_padding(step: Step, padding: str) -> None:
     named = step.batch.get(padding)
     assert named is not None, f"`{padding}` isn't in the batch; name the feature that says what is padded."
     values = named.numpy()
-    if values.ndim == 1 and _is_lengths(values):
+    if values.ndim == 1 and values.dtype.kind in "iu" and values.max() > 1:
         time = _time(step.batch, values)
         assert time is not None, f"`{padding}` holds lengths, but no feature of the batch is `[rows, time, ...]`."
         real = np.arange(time) < values[:, np.newaxis]
@@ -76,7 +74,7 @@ def _check_garbage(step: Step, padding: str, real: np.ndarray, seen: Seen) -> No
         places = _places(key, x, padding, real)
         if places is None:
             continue
-        other = step({**step.batch, key: _other(x, ~places)})
+        other = step({**step.batch, key: changed(x, ~places)})
         nothing = "below zero" if _is_numbers(named.numpy()) else "zero"
         _assert_same(
             step,
@@ -95,9 +93,7 @@ def _check_rows(step: Step, padding: str, real: np.ndarray, seen: Seen) -> None:
     part = step.eager({key: tf.gather(x, rows) for key, x in step.batch.items()})
     if step.mixes_rows or seen.draws:  # rows draw by their place
         return
-    losses = part.per_example.numpy()
-    weight = np.ones_like(losses) if part.weight is None else part.weight.numpy()
-    mean = float(np.sum(np.where(weight != 0, weight * losses, 0.0)) / (np.sum(weight) or 1.0))
+    mean = _mean(part)
     assert _close(seen.mean, mean), (
         f"the loss of {step.name} is {seen.mean:.6g}, but {mean:.6g} without the rows where `{padding}` is zero: they "
         f"count in the mean. A product of loss and `{padding}` is still divided by all rows, and a mean of one's own "
@@ -121,7 +117,7 @@ def _check_real_ones(step: Step, padding: str, real: np.ndarray, seen: Seen) -> 
             if at.shape[1] > real.shape[1]:  # position t of the mask is the target t + 1
                 at = np.concatenate([np.zeros_like(places[:, :1]), places], axis=1)
             read = True
-            other = step({**step.batch, key: _other(x, at)})
+            other = step({**step.batch, key: changed(x, at)})
             counts = seen.weight != 0.0
             changed |= not np.array_equal(counts, other.weight != 0.0)
             changed |= not np.array_equal(seen.per_example[counts], other.per_example[counts])
@@ -152,15 +148,19 @@ def _check_shorter(step: Step, padding: str, real: np.ndarray, seen: Seen) -> No
         loss = step.eager(batch)
     except (ValueError, tf.errors.InvalidArgumentError):  # made for one length only
         return
-    weight = np.ones(loss.per_example.shape) if loss.weight is None else loss.weight.numpy()
-    losses = np.where(weight != 0, weight * loss.per_example.numpy(), 0.0)
-    mean = float(losses.sum(dtype=np.float64) / (weight.sum(dtype=np.float64) or 1.0))
+    mean = _mean(loss)
     assert _close(seen.mean, mean), (
         f"the loss of {step.name} is {seen.mean:.6g}, but {mean:.6g} with one position of padding "
         f"{'less' if shorter else 'more'} in all rows: it hangs on the padded length. Look for means over positions, "
         f"and divide by none: return one loss per position with a `weight` made of `{padding}`, or divide by what "
         "each row has of it."
     )
+
+
+def _mean(loss: Loss) -> float:
+    weight = np.ones(loss.per_example.shape) if loss.weight is None else loss.weight.numpy()
+    losses = np.where(weight != 0, weight * loss.per_example.numpy(), 0.0)
+    return float(losses.sum(dtype=np.float64) / (weight.sum(dtype=np.float64) or 1.0))
 
 
 def _places(key: str, x: tf.Tensor, padding: str, real: np.ndarray) -> Any:
@@ -176,24 +176,6 @@ def _places(key: str, x: tf.Tensor, padding: str, real: np.ndarray) -> Any:
     if x.shape[1] == real.shape[1] + 1:  # inputs and targets of each position in one
         return np.concatenate([real[:, :1], real], axis=1)
     return None
-
-
-def _other(x: tf.Tensor, places: np.ndarray) -> tf.Tensor:
-    """Returns `x` with other values at some places, such as may be there."""
-    values = x.numpy().copy()
-    at = values[places]
-    if values.dtype.kind == "b":
-        values[places] = ~at
-    elif values.dtype.kind == "f":
-        values[places] = at + 1.0 + np.random.RandomState(0).standard_normal(at.shape).astype(at.dtype)
-    else:
-        low, high = int(values.min()), int(values.max())
-        values[places] = (at - low + 1) % max(high - low + 1, 1) + low
-    return tf.constant(values)
-
-
-def _is_lengths(values: np.ndarray) -> bool:
-    return bool(values.dtype.kind in "iu" and values.max() > 1)
 
 
 def _is_numbers(values: np.ndarray) -> bool:

@@ -115,7 +115,6 @@ class Run:
         return self.step.exchange.ledger.collectives
 
     def __call__(self, i: int) -> StepResult:
-        """Runs step `i`."""
         exchange = self.step.exchange
         index = exchange.handed(tf.constant(i, tf.int64))
         first, self._first = self._first, False

@@ -11,7 +11,8 @@ from core.graphs import is_own, line
 from core.metrics import State
 from core.task import Batch, Loss, Task
 from core.testing import operations
-from core.testing.traced import Seen, Step, nudged, steps
+from core.testing.batch import relative
+from core.testing.traced import Seen, Step, nudged_steps
 
 TOLERANCE = 1e-4
 CURE = "Return one loss per row, and let the engine take the mean; what rows count goes into `weight`."
@@ -19,10 +20,8 @@ CURE = "Return one loss per row, and let the engine take the mean; what rows cou
 
 def assert_rows(task: Task, batch: Batch, *, seed: int = 0) -> None:
     """Asserts that each row's figures come from that row; where a phase `mixes_rows`, that their order is no matter."""
-    made = steps(task, batch, seed=seed)
-    with nudged(task):  # a last layer of zeros, as many begin, hides what goes on before it
-        for step in made:
-            check_rows(step)
+    for step in nudged_steps(task, batch, seed=seed):
+        check_rows(step)
 
 
 def check_rows(step: Step) -> None:
@@ -173,11 +172,8 @@ def _by_rows(op: Any) -> bool:
 
 def _may_mix_in_evaluation(step: Step) -> bool:
     """Says whether the rows of a phase are held against each other, not only normalised, as evaluation may do too."""
-    return any(p.mixes_rows and not _normalises(step.task) for p in step.task.phases())
-
-
-def _normalises(task: Task) -> bool:
-    return any(callable(getattr(module, "averages", None)) for module in task.submodules)
+    normalises = any(callable(getattr(module, "averages", None)) for module in step.task.submodules)
+    return not normalises and any(phase.mixes_rows for phase in step.task.phases())
 
 
 def _by_row(whole: Loss, part: Loss, count: int, rows: slice) -> Iterator[tuple[str, Any, Any]]:
@@ -203,7 +199,4 @@ def apart(one: Any, other: Any) -> float:
     """Returns by how much over max(1, |value|) two arrays differ at most; equal infinities and NaN don't."""
     if one.shape != other.shape:
         return float("inf")
-    one, other = one.astype(np.float64), other.astype(np.float64)
-    equal = (one == other) | (np.isnan(one) & np.isnan(other))
-    with np.errstate(invalid="ignore"):
-        return float(np.max(np.where(equal, 0.0, np.abs(one - other) / np.maximum(1.0, np.abs(one))), initial=0.0))
+    return float(np.max(relative(one.astype(np.float64), other.astype(np.float64)), initial=0.0))

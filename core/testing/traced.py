@@ -254,6 +254,27 @@ def nudged(task: Task) -> Iterator[None]:
         yield
 
 
+def nudged_steps(task: Task, batch: Batch, *, seed: int) -> Iterator[Step]:
+    """Yields the steps of a `nudged` task: a last layer of zeros, as many begin, hides the layers before it."""
+    made = steps(task, batch, seed=seed)
+    with nudged(task):
+        yield from made
+
+
+def changed(x: tf.Tensor, places: Any) -> tf.Tensor:
+    """Returns `x` with other values at some places (a mask or an index), such as it has elsewhere."""
+    values = x.numpy().copy()
+    at = values[places]
+    if values.dtype.kind == "b":
+        values[places] = ~at
+    elif values.dtype.kind == "f":
+        values[places] = at + 1.0 + np.random.RandomState(0).standard_normal(at.shape).astype(at.dtype)
+    else:
+        low, high = int(values.min()), int(values.max())
+        values[places] = (at - low + 1) % max(high - low + 1, 1) + low
+    return tf.constant(values)
+
+
 def _in_order(order: tf.Tensor) -> type[Rng]:
     """Returns an `Rng` whose draws by row are those of the rows in another order."""
 

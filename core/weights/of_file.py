@@ -137,7 +137,6 @@ def open_safetensors(path: Path) -> FileWeights:
 
 
 def _hashed(path: Path) -> str:
-    """Returns the hash of a plain file."""
     try:
         return file_sha256(path)
     except OSError as error:

@@ -27,7 +27,6 @@ class Averaged:
 
     @property
     def task(self) -> Task:
-        """Returns the task to read."""
         return self._task
 
     def update(self) -> None:
@@ -71,7 +70,6 @@ class HostTwin(Averaged):
 
     @functools.cached_property
     def task(self) -> Task:
-        """Returns the copy."""
         return self.experiment.make_host_task()
 
     def update(self) -> None:

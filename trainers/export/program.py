@@ -34,7 +34,6 @@ class Weights(tf.Module):
         self.stored = tf.Variable(value, trainable=False)
 
     def read(self) -> tf.Tensor:
-        """Returns the value in its own dtype."""
         value = self.stored.read_value()
         if value.dtype == self.dtype:
             return value

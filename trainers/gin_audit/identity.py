@@ -110,7 +110,6 @@ def _is_default(b: _Bound) -> bool:
 
 
 def config_hash(identity: Mapping[str, str]) -> str:
-    """Returns the SHA-256 of an identity."""
     return hashlib.sha256(json.dumps(dict(identity), sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 

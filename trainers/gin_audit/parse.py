@@ -63,7 +63,6 @@ class _Reader(config_parser.ParserDelegate):
         return Reference(scope, selector, evaluate)
 
     def macro(self, macro_name: str) -> Macro:
-        """Takes a `%name` that gin's parser met."""
         return Macro(macro_name)
 
     def read_file(self, name: str, place: Place | None = None, inside: tuple[Path, ...] = ()) -> None:

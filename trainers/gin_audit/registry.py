@@ -66,7 +66,6 @@ def preferred(selector: str) -> str | None:
 
 
 def get(complete_selector: str) -> Any:
-    """Returns gin's record of one configurable."""
     return gin_config._REGISTRY[complete_selector]
 
 
@@ -90,7 +89,6 @@ def constants(name: str) -> list[str]:
 
 
 def constant(complete_name: str) -> Any:
-    """Returns a constant's value."""
     return gin_config._CONSTANTS[complete_name]
 
 

@@ -60,12 +60,10 @@ class Binding:
 
     @property
     def is_macro(self) -> bool:
-        """Says whether this defines a macro."""
         return not self.parameter
 
     @property
     def name(self) -> str:
-        """Returns what is bound, as written."""
         return scoped(self.scope, self.selector) + (f".{self.parameter}" if self.parameter else "")
 
     def __str__(self) -> str:

@@ -15,7 +15,6 @@ from trainers.process.application import refuse, run_app
 
 
 def run(launch: Launch) -> int:
-    """Prints how many would start."""
     try:
         print(make_roster(launch).count)
     except ConfigurationError as error:

@@ -97,12 +97,10 @@ class Roster:
         self.left -= len(killed or [ending for ending in failures if ending.overdue])
 
     def restore(self) -> None:
-        """Puts all who were lost back."""
         self.left = self.workers
 
     @property
     def shortage(self) -> str:
-        """Says why too few are left."""
         return f"{self} can go on, but `--min_workers` is {self.fewest}"
 
     def __str__(self) -> str:

@@ -108,11 +108,9 @@ class Process:
         return self._popen.pid
 
     def poll(self) -> int | None:
-        """Returns how it has ended, if it has."""
         return self._popen.poll()
 
     def send(self, number: int) -> None:
-        """Sends it a signal."""
         self._popen.send_signal(number)
 
     def kill(self) -> None:

@@ -93,7 +93,6 @@ class _Group(contextlib.ExitStack):
                 process.send(number)
 
     def kill(self, *, overdue: bool) -> None:
-        """Kills all who run."""
         for process in self.running:
             process.overdue = overdue
             process.kill()

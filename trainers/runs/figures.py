@@ -41,7 +41,6 @@ class Curve:
 
     @property
     def last(self) -> Point:
-        """Returns the last step and its value."""
         return self.steps[-1], self.values[-1]
 
     def at(self, step: int) -> float | None:
@@ -50,7 +49,6 @@ class Curve:
 
     @property
     def finite(self) -> list[Point]:
-        """Returns the points that are numbers."""
         return [point for point in zip(self.steps, self.values, strict=True) if math.isfinite(point[1])]
 
 

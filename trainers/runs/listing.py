@@ -23,7 +23,6 @@ def console_of_stdout() -> Console:
 
 
 def table(columns: Sequence[str], *, ascii_only: bool) -> Table:
-    """Returns a table without rows."""
     made = Table(box=ASCII if ascii_only else SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for column in columns:
         made.add_column(Text(column), overflow="fold")

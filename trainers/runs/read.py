@@ -60,7 +60,6 @@ class Run:
 
 
 def is_run(path: Path) -> bool:
-    """Tells whether a folder is that of a run."""
     return any(os.path.isfile(path / name) for name in SIGNS)  # a `Path` raises where it may not look
 
 

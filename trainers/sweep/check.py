@@ -27,7 +27,6 @@ from trainers.process.tensorflow_log import native_stderr_in
 
 
 def parse(_: Sequence[str]) -> Any:
-    """Returns what is to be checked."""
     return json.load(sys.stdin)
 
 

@@ -37,7 +37,6 @@ class Over:
 
     @property
     def short(self) -> str:
-        """Returns the name of the parameter alone."""
         return self.name.rpartition(".")[2]
 
 

@@ -33,7 +33,6 @@ class Sweep:
     launch_words: Sequence[str] = ()
 
     def path(self, point: Point) -> Path:
-        """Returns the folder of a point's run."""
         return self.folder / point.name
 
     @property

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from core import checkpoint
+from trainers.errors.packages import CHECKOUT
 from trainers.runs.read import Run
 from trainers.verify_machine.lab import Check, FailedError, Lab, command
 
@@ -13,6 +14,7 @@ KERNEL_ERROR = 1e-4  # of float32; where a GPU rounds factors to TensorFloat-32 
 ROUNDED_ERROR = 5e-3
 FIGURE_ERROR = 1e-3  # between figures of early steps, summed in another order
 SHARE_ERROR = 1e-2  # of rows, of which rounding moves some across the border that they are counted by
+LEARNT = ("loss", "accuracy", "real_accuracy", "fake_accuracy")  # no speed, rate or ratio
 SHORT = ("Trainer.steps = 60", "Trainer.log_every = 20", "Trainer.evaluate_every = None", "Trainer.hooks = []")
 
 
@@ -82,7 +84,7 @@ def places(lab: Lab) -> str:
 def cuts(lab: Lab) -> str:
     """Trains on a mesh of all devices, and compares the figures with those of one."""
     bindings = [*SHORT, f"Trainer.global_batch_size = {32 * lab.replicas}"]
-    mesh = [f"--gin_file={_runtime('mesh')}", f"--gin_param=mesh.batch = {lab.replicas}"]
+    mesh = [f"--gin_file={CHECKOUT}/configs/runtime/mesh.gin", f"--gin_param=mesh.batch = {lab.replicas}"]
     one = lab.train("before-the-mesh", "digits_mlp", bindings)
     return _same_figures(one, lab.train("mesh", "digits_mlp", bindings, mesh))
 
@@ -121,10 +123,6 @@ TOGETHER = (
 )
 
 
-def _runtime(name: str) -> Path:
-    return Path(__file__).resolve().parents[2] / "configs" / "runtime" / f"{name}.gin"
-
-
 def _last(run: Run, figure: str) -> float:
     if figure not in run.figures:
         raise FailedError(f"the run left no `{figure}`: see `{run.path}`")
@@ -148,7 +146,7 @@ def _apart(values: Sequence[float], others: Sequence[float]) -> float:
 
 def _same_figures(one: Run, other: Run) -> str:
     """Compares all losses and metrics of training; returns how far they lie apart."""
-    names = [name for name in one.figures if name.startswith("train/") and _is_learnt(name)]
+    names = [name for name in one.figures if name.startswith("train/") and name.rpartition("/")[2] in LEARNT]
     if not names or {*names} - {*other.figures}:
         raise FailedError(f"`{one.path}` and `{other.path}` have no figures in common")
     apart = {name: _apart(one.figures[name].values, other.figures[name].values) for name in names}
@@ -157,8 +155,3 @@ def _same_figures(one: Run, other: Run) -> str:
     if not apart[worst] <= allowed[worst]:
         raise FailedError(f"`{worst}` is off by {apart[worst]:.1e}, where {allowed[worst]:.0e} is the most")
     return f"{len(names)} figures, at most {max(apart.values()):.1e} apart"
-
-
-def _is_learnt(name: str) -> bool:
-    """Tells whether a figure is a loss or a metric, and no speed, rate or ratio."""
-    return name.rpartition("/")[2] in ("loss", "accuracy", "real_accuracy", "fake_accuracy")

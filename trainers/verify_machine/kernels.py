@@ -70,7 +70,6 @@ KERNELS: dict[str, tuple[dict[str, np.ndarray], Callable[[Inputs], list[tf.Tenso
 
 
 def errors() -> dict[str, float]:
-    """Returns the error of each kernel."""
     with one_device().scope():
         device = tf.zeros([]).device
     return {name: _error(inputs, computed, device) for name, (inputs, computed) in KERNELS.items()}

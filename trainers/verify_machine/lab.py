@@ -44,12 +44,10 @@ class Lab:
     @property
     def together(self) -> list[str]:
         """Returns the flags that make a run use all the devices."""
+        runtime = f"--gin_file={CHECKOUT}/configs/runtime"
         if self.machine.kind == "TPU":
-            return [f"--gin_file={CHECKOUT}/configs/runtime/tpu.gin"]
-        return [
-            f"--gin_file={CHECKOUT}/configs/runtime/mirrored.gin",
-            f"--gin_param=mirrored.replicas = {self.replicas}",
-        ]
+            return [f"{runtime}/tpu.gin"]
+        return [f"{runtime}/mirrored.gin", f"--gin_param=mirrored.replicas = {self.replicas}"]
 
     def train(self, name: str, config: str, bindings: Sequence[str] = (), more: Sequence[str] = ()) -> Run:
         """Trains a shipped configuration in the folder `name`, and returns its run."""
@@ -82,7 +80,6 @@ class Outcome:
 
 
 def made(check: Check, lab: Lab) -> Outcome:
-    """Makes a check."""
     began = time.monotonic()
     try:
         passed, seen = True, check.run(lab)
@@ -112,13 +109,11 @@ def command(log: Path, module: str, *flags: str) -> str:
 
 
 def look(folder: Path) -> Machine:
-    """Asks a process with TensorFlow what there is."""
     found: dict[str, Any] = json.loads(command(folder / "machine.log", "trainers.verify_machine.look"))
     return Machine(found["kind"], tuple(found["devices"]), found["versions"], tuple(found["details"]))
 
 
 def write_report(lab: Lab, outcomes: Sequence[Outcome]) -> list[Path]:
-    """Writes both; returns where."""
     page, figures = lab.folder / "report.md", lab.folder / "report.json"
     content = {
         "kind": lab.machine.kind,
@@ -136,7 +131,6 @@ def write_report(lab: Lab, outcomes: Sequence[Outcome]) -> list[Path]:
 
 
 def markdown(lab: Lab, outcomes: Sequence[Outcome]) -> str:
-    """Returns the page."""
     machine = lab.machine
     devices = f"{len(machine.devices)} x {machine.kind}"
     together = f"{lab.replicas} of them" if len(machine.devices) >= lab.replicas else f"{lab.replicas} virtual ones"

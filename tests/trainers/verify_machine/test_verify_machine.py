@@ -11,7 +11,7 @@ from tests.written_runs import write_run
 from trainers.runs.read import read_run
 from trainers.verify_machine import __main__ as command
 from trainers.verify_machine import checks, kernels
-from trainers.verify_machine.lab import Check, FailedError, Lab, Machine, made, markdown, write
+from trainers.verify_machine.lab import Check, FailedError, Lab, Machine, made, markdown, write_report
 
 MACHINE = Machine("GPU", ("GPU:0", "GPU:1"), {"tensorflow": "2.21.0"}, ("a card", "TensorFloat-32 is on"))
 LOSSES = {20: 2.0, 40: 1.0, 60: 0.5}
@@ -86,7 +86,7 @@ def test_check_that_fails_is_a_line_of_the_report_and_the_others_are_made(lab):
         raise FailedError("3 | 4 differ")
 
     told = [made(Check("a", "what a shows", fails), lab), made(Check("b", "what b shows", lambda lab: "fine"), lab)]
-    page, figures = write(lab, told)
+    page, figures = write_report(lab, told)
     assert "| a | what a shows | **FAILED** 3 \\| 4 differ | 0 |\n| b | what b shows | fine | 0 |\n" in page.read_text()
     assert [each["passed"] for each in json.loads(figures.read_text())["checks"]] == [False, True]
     assert "Verified on 2 x GPU, together on 2 of them." in markdown(lab, told)
