@@ -11,13 +11,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from core.checkpoint.copies import Copies, copied
 from core.checkpoint.files import Warn, path_of, put_in_place
 from core.checkpoint.keep import Keep, Keeper
 from core.checkpoint.manifest import SavedVariable, Variables
 from core.checkpoint.peers import ALONE, Expected, Peers, refusal
 from core.checkpoint.versions import versions
-from core.checkpoint.write import made_folder, put_together, write_parts
+from core.checkpoint.write import Copies, copied, made_folder, put_together, write_parts
 
 LONG_SECONDS = 3.0
 TOO_OFTEN = (

@@ -8,7 +8,6 @@ TensorShape([50, 1, 32, 8, 8, 1])
 
 from core.data.arrays import ArraySource, npz
 from core.data.augment import random_crop_and_flip
-from core.data.balanced import balanced
 from core.data.bpe import bpe, train_bpe
 from core.data.corpus import text_files
 from core.data.csv_files import csv
@@ -25,6 +24,7 @@ from core.data.packed import Packed, packed
 from core.data.parquet_files import parquet
 from core.data.pipeline import eval_chunks, position_indices, train_chunks
 from core.data.reader import Reader, Reading, SourceReader
+from core.data.reordered import balanced, weighted
 from core.data.replicas import PerReplica
 from core.data.source import Examples, Kept, Source, check_examples, check_feature
 from core.data.stream import Stream
@@ -34,7 +34,6 @@ from core.data.token_files import token_file
 from core.data.token_windows import TokenWindows
 from core.data.tokenizers import Tokenizer, byte_tokens
 from core.data.topics import topics
-from core.data.weighted import weighted
 
 __all__ = [
     "ArraySource",

@@ -16,7 +16,7 @@ what steps compute with, as `ArraySource` has it.
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import gin
@@ -25,12 +25,12 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from core.arguments import is_size
-from core.data.aligned import aligned_empty
 from core.data.arrays import as_kept
 from core.data.source import Examples, check_feature
 from core.data.stream_features import ID, Features, as_array, fitted, of_dataset, of_example, told, told_of, told_one
 from core.errors import ConfigurationError, DataError, shown
 
+_BOUNDARY = 64  # bytes: `EIGEN_MAX_ALIGN_BYTES`, where a tensor's memory has to begin
 Block = dict[str, npt.NDArray[Any]]  # some examples in a row, each feature [examples, ...]
 
 _LEVELS = 255.0  # of grey or colour, that bytes of images tell apart
@@ -157,3 +157,20 @@ class Stream(Examples):
 def _array(values: tf.Tensor) -> npt.NDArray[Any]:
     """Returns the values in the tensor's own memory, where they are numbers that NumPy knows."""
     return values.numpy() if values.dtype in (tf.string, tf.bfloat16) else np.asarray(memoryview(values))
+
+
+def aligned_empty(shape: Sequence[int], dtype: Any) -> npt.NDArray[Any]:
+    """Makes an array of any values; one of objects is like any other."""
+    dtype = np.dtype(dtype)
+    if dtype.hasobject:
+        return np.empty(shape, dtype)
+    size = int(np.prod(shape)) * dtype.itemsize
+    raw = np.empty(size + _BOUNDARY, np.uint8)
+    first = -raw.ctypes.data % _BOUNDARY
+    return raw[first : first + size].view(dtype).reshape(shape)
+
+
+def aligned_join(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """Returns the parts one after the other, along their first axis."""
+    first = parts[0]
+    return np.concatenate(parts, out=aligned_empty([sum(map(len, parts)), *first.shape[1:]], first.dtype))

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from core.data.aligned import aligned_join
-from core.data.stream import Block, Stream
+from core.data.stream import Block, Stream, aligned_join
 from core.data.stream_features import ID
 from core.data.trail import Hashes, Trail, hashes_after
 from core.errors import DataError
 
+_SAY_SECONDS = 10.0
 _PARTS = 4  # of a buffer; one of them is handed out at a time
 
 
@@ -89,8 +89,6 @@ def _length(block: Block) -> int:
 
 
 Chunk = dict[str, npt.NDArray[Any]]  # each feature [chunk_steps, microbatches, rows, ...]
-
-_SAY_SECONDS = 10.0
 
 
 @dataclasses.dataclass(frozen=True)

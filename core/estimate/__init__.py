@@ -1,6 +1,5 @@
 """What a step of training takes, found from its trace: nothing is run, so it may be larger than any machine at hand."""
 
-from core.estimate.chain import chain_in
 from core.estimate.figures import HELD, Figures, lay_out_variables, of_evaluation, on_mesh, on_replicas
 from core.estimate.kinds import Kind, Operand, kinds_in
 from core.estimate.memory import ACTIVATIONS, GRADIENTS, PARAMETERS, SLOTS, bytes_of, held_in, on_device, standing
@@ -9,7 +8,7 @@ from core.estimate.places import BACKWARD, FORWARD, UPDATE, Place, noting_places
 from core.estimate.repeats import Repeats
 from core.estimate.sharding import laid_out
 from core.estimate.spread import Spread, Taken
-from core.estimate.work import NODES, TURNS, work_of
+from core.estimate.work import NODES, TURNS, chain_in, work_of
 
 __all__ = [
     "ACTIVATIONS",

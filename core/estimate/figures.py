@@ -9,7 +9,6 @@ from typing import Any
 import tensorflow as tf
 
 from core.engine import Assembly, TrainStep
-from core.estimate.chain import chain_in
 from core.estimate.kinds import Kind, kinds_in
 from core.estimate.liveness import fullest, timeline
 from core.estimate.memory import SLOTS, bytes_of, held_in, on_device, standing
@@ -17,7 +16,7 @@ from core.estimate.operations import operations_by_place
 from core.estimate.places import Place
 from core.estimate.sharding import Axes
 from core.estimate.spread import Spread
-from core.estimate.work import NODES, nodes_of, work_of
+from core.estimate.work import NODES, chain_in, nodes_of, work_of
 from core.module import named_variables
 from core.parallel.mesh.axes import axes_of_slots
 from core.parallel.mesh.layouts import WHOLE

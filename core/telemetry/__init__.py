@@ -9,9 +9,8 @@ telemetry.close()
 """
 
 from core.telemetry.console import Console
-from core.telemetry.jsonl import JsonLines, StepLines
+from core.telemetry.jsonl import JsonLines, StepLines, Warned
 from core.telemetry.tensorboard import TensorBoard
-from core.telemetry.warned import Warned
 from core.telemetry.writer import Screen, Telemetry, Writer
 
 __all__ = ["Console", "JsonLines", "Screen", "StepLines", "Telemetry", "TensorBoard", "Warned", "Writer"]

@@ -10,6 +10,7 @@
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from io import FileIO
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 
 from core.disk import GOES_ON, append_whole, space_for, write_whole
 
+_NUMBER = re.compile(r"(?<![\w/`])\d+|(?<=[/`])\d+(?![\d/`])")  # that is no part of a name, nor all of one in a path
 CHECKPOINT = "checkpoint"  # the column that says what a line is of which the run itself hasn't written
 _encode = json.JSONEncoder(allow_nan=False).encode
 
@@ -99,3 +101,33 @@ def _is_kept(line: bytes, first_step: int) -> bool:
         return bool(json.loads(line)["step"] <= first_step)
     except (ValueError, KeyError, TypeError):  # no line of ours: the tail that a crashed file system left behind
         return False
+
+
+class Warned(StepLines):
+    """Appends warnings to `path`, as `StepLines` does; one that an earlier start of the run has kept stays the one."""
+
+    then = "until then warnings are shown, but not kept"
+
+    def rewind(self, step: int) -> None:
+        """Removes the warnings of steps after this one, which may be given again."""
+        super().rewind(step)
+        lines = self._path.read_bytes().splitlines() if self._path.exists() else []
+        self._texts = {str(json.loads(line).get("warning")) for line in lines}
+
+    def warn(self, step: int, text: str, *, each: bool = False) -> None:
+        """Keeps a warning of this step, unless it is there already: to the letter, if `each` is to be kept."""
+        there = text in self._texts or (not each and gist(text) in map(gist, self._texts))
+        if not there:
+            self.append({"step": step, "warning": text})
+            self._texts.add(text)
+
+
+def gist(text: str) -> str:
+    """Returns what two warnings share that are the same but for their numbers; those of names tell modules apart.
+
+    >>> gist("31 % of the time was spent waiting") == gist("2 % of the time was spent waiting")
+    True
+    >>> gist("`layers/0` explodes") == gist("`layers/1` explodes") or gist("`conv1`") == gist("`conv2`")
+    False
+    """
+    return _NUMBER.sub("", text)

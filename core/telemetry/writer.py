@@ -7,7 +7,7 @@ from typing import Any, Protocol, SupportsFloat, runtime_checkable
 import numpy.typing as npt
 
 from core.errors import NoRoomError
-from core.telemetry.warned import Warned, gist
+from core.telemetry.jsonl import Warned, gist
 
 
 class Writer(Protocol):

@@ -29,6 +29,11 @@ from core.task import Batch
 from core.testing.batch import relative
 from core.testing.replicas import Factory, Outcome, Run, Values, assemble, on_virtual_cpus, on_virtual_mesh
 
+MESH_HINTS = (
+    "Usual reasons: numbers that are drawn from anywhere but the step's `rng`; a mean over the batch inside the loss "
+    "(return one value per example, and a `weight`); an operation that DTensor gets wrong without a word: leave out "
+    "parts of the loss until both agree, and say which it was."
+)
 FIGURES = 0.1  # of the tolerance for variables: losses and metrics haven't gone through an optimizer's root
 
 REPLICA_HINTS = (
@@ -178,13 +183,6 @@ def _assert_rows_apart(assembly: Assembly) -> None:
         "microbatch, so its numbers are meant to change with `microbatches`. Use `assert_replica_invariant` at each "
         "number of microbatches, or let the phase see the whole batch at once (`microbatches=1` on the phase)."
     )
-
-
-MESH_HINTS = (
-    "Usual reasons: numbers that are drawn from anywhere but the step's `rng`; a mean over the batch inside the loss "
-    "(return one value per example, and a `weight`); an operation that DTensor gets wrong without a word: leave out "
-    "parts of the loss until both agree, and say which it was."
-)
 
 
 def assert_mesh_invariant(

@@ -15,6 +15,8 @@ from core.task.statistics import commit
 from core.weights.fit import Part, fitted
 from core.weights.weights import StartFrom, Weights
 
+REFRESHES = 30  # after which a vector from anywhere is about where it is led to
+
 
 class Begun(NamedTuple):
     """Says what a run began with: in a line, and as its checkpoints remember it."""
@@ -70,9 +72,6 @@ def _read(weights: Weights, part: Part, variable: tf.Variable) -> npt.NDArray[An
 
 def _widened(dtype: str, variable: tf.Variable) -> str:
     return "" if dtype == variable.dtype.name else f"widened from {dtype}"
-
-
-REFRESHES = 30  # after which a vector from anywhere is about where it is led to
 
 
 def refresh_derived(task: tf.Module, taken: Container[int], averages: Container[int]) -> None:

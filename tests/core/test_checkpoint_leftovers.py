@@ -13,8 +13,8 @@ from checkpoint_lab import DATA, INDEX, fail, model, names, newest, save, values
 
 from core import checkpoint
 from core.checkpoint import files, write
-from core.checkpoint.copies import Copy
 from core.checkpoint.manifest import described
+from core.checkpoint.write import Copy
 from core.errors import CheckpointError
 from core.telemetry import Telemetry
 from core.testing import on_virtual_cpus

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from core.data import ArraySource, digits
-from core.data.balanced import balanced
+from core.data.reordered import balanced
 from core.optimizers import sgd
 from core.testing.replicas import on_virtual_cpus
 from models.classifiers.linear import LinearClassifier

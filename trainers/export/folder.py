@@ -23,6 +23,8 @@ from trainers.export.compare import check_same, computed_alone, differences, exa
 from trainers.export.program import Program
 from trainers.workdir import json_text
 
+NAMES = {"saved_model": "saved_model", "tflite": "model.tflite"}  # in the folder of an export, by format
+_OPERATION = re.compile(r"'tf\.(\w+)' op is neither")
 THEN = "the same command then exports: nothing was put in place"
 
 
@@ -97,10 +99,6 @@ def bytes_of(path: Path) -> int:
     """Returns how many bytes a file has, or all those of a folder."""
     files = path.rglob("*") if path.is_dir() else [path]
     return sum(file.stat().st_size for file in files if file.is_file())
-
-
-NAMES = {"saved_model": "saved_model", "tflite": "model.tflite"}  # in the folder of an export, by format
-_OPERATION = re.compile(r"'tf\.(\w+)' op is neither")
 
 
 def write(kind: str, program: Program, folder: Path, *, weights: str) -> Path:

@@ -7,8 +7,7 @@ from core.errors import INTERRUPTED
 from trainers.launch.elastic import Roster
 from trainers.launch.endings import LOST, STOPPED, describe, describe_signal, find_cause, may_pass
 from trainers.launch.processes import Command, Signals
-from trainers.launch.restarts import Restarts
-from trainers.launch.together import run_together
+from trainers.launch.together import Restarts, run_together
 
 GO_ON = "The same command goes on from the last checkpoint."
 

@@ -9,8 +9,8 @@ import tensorflow as tf
 from data_lab import ids
 
 from core.data import ArraySource, Source, Stream, balanced, mixture, position_indices, topics, train_chunks, weighted
-from core.data.balanced import keys_of, permuted
 from core.data.mixture import quotas_of
+from core.data.reordered import keys_of, permuted
 from core.errors import ConfigurationError, DataError
 from core.random import Rng
 

@@ -3,8 +3,6 @@
 `test_data_readers.py` has the table of those that read files.
 """
 
-import importlib
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -32,7 +30,7 @@ SOURCES = {
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_source_is_resumable_and_its_shards_are_disjoint(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(importlib.import_module("core.data.balanced"), "_ROUNDS", 3)  # of 40, each as long as the first
+    monkeypatch.setattr("core.data.reordered._ROUNDS", 3)  # of 40, each as long as the first
     assert_source(SOURCES[name](tmp_path))
 
 

@@ -1,19 +1,21 @@
 """Takes one step phase by phase, eagerly and on one device, and finds what isn't finite in it first."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from core.engine import TrainStep, accumulate_gradients, compute
 from core.engine.apply_update import write_update
+from core.engine.inspect_phase import untraced
 from core.engine.layout import Placed, cut, shape_of
 from core.engine.plan import Plan
 from core.random import Rng
 from core.task import Batch, Compute, Update
 from core.task.loss import GRADIENT_NORM
-from trainers.replay.capsule.rows import guilty_rows
-from trainers.replay.capsule.trail import Operation, Trail, first_bad, is_finite
+from trainers.replay.capsule.trail import Operation, Trail, first_bad, functions_run_eagerly, is_finite
+
+MOST_ROWS = 8  # rows that are looked for
 
 
 class Finding(NamedTuple):
@@ -148,3 +150,39 @@ def _rows_made(origin: Operation | None, mine: Batch) -> list[int] | None:
 
 def _tensor(x: tf.Tensor | tf.IndexedSlices) -> tf.Tensor:
     return x.values if isinstance(x, tf.IndexedSlices) else x
+
+
+def guilty_rows(phase: Update, values: Batch, rng: Rng) -> list[int]:
+    """Returns the first rows whose loss or gradients aren't finite, of `values` [microbatches, rows, ...] in a line.
+
+    Halves are halved where they go wrong, so that few rows among many are found by few calls. Each row keeps its
+    random numbers.
+    """
+    microbatches, rows = shape_of(values)
+
+    def goes_wrong(first: int, end: int) -> bool:
+        m, begin = divmod(first, rows)
+        part = {key: x[m : m + 1, begin : begin + end - first] for key, x in values.items()}
+        mine = rng._replace(first_row=first, num_rows=end - first)
+        # Tracing a function for each number of rows would take longer than calling it.
+        with untraced(), functions_run_eagerly():
+            made, _ = accumulate_gradients(phase.loss, phase.variables(), part, mine, name=phase.name)
+        return not all(map(is_finite, tf.nest.flatten([made.sums["loss"], made.gradients], expand_composites=True)))
+
+    def search(first: int, end: int) -> Iterator[int]:
+        if not goes_wrong(first, end):
+            return
+        if end - first == 1:
+            yield first
+            return
+        middle = (first + end) // 2
+        yield from search(first, middle)
+        yield from search(middle, end)
+
+    found = list[int]()
+    for m in range(microbatches):
+        for row in search(m * rows, (m + 1) * rows):
+            found.append(row)
+            if len(found) == MOST_ROWS:
+                return found
+    return found

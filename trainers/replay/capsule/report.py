@@ -7,9 +7,8 @@ from pathlib import Path
 import core
 from core.arguments import listed
 from core.module import named_modules
-from trainers.replay.capsule.find import Finding
+from trainers.replay.capsule.find import MOST_ROWS, Finding
 from trainers.replay.capsule.folder import Capsule
-from trainers.replay.capsule.rows import MOST
 from trainers.replay.capsule.trail import Line, Operation, variables_before
 from trainers.trainer import Trainer
 
@@ -57,15 +56,15 @@ def _of_rows(finding: Finding, trainer: Trainer, capsule: Capsule, step: int) ->
     if len(finding.rows) == examples.size:
         yield "row", f"each of the {examples.size} by itself"
         return
-    if finding.rows == list(range(MOST)):
-        yield "row", f"each of the first {MOST} by itself, and perhaps more"
+    if finding.rows == list(range(MOST_ROWS)):
+        yield "row", f"each of the first {MOST_ROWS} by itself, and perhaps more"
         return
     source = trainer.experiment.train_source.name
     for row in finding.rows:
         replica = row % rows * capsule.replicas // rows
         where = f", on replica {replica}" if capsule.replicas > 1 else ""
         yield "row", f"{row} of {examples.size}: example {examples.reshape(-1)[row]} of source `{source}`{where}"
-    if len(finding.rows) == MOST:
+    if len(finding.rows) == MOST_ROWS:
         yield "", "and perhaps more"
 
 
