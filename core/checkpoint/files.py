@@ -93,7 +93,7 @@ def remove_old(directory: Path, step: int, kept: Container[int], warn: Warn) -> 
 def _remove(path: Path, warn: Warn) -> None:
     """Removes a checkpoint or a leftover, under another name so that nobody ever sees half of it.
 
-    Nothing hangs on its success: where it fails (no right to read it, or a file that NFS keeps open) the run goes on.
+    Nothing depends on its success: if it fails (no right to read it, or a file that NFS keeps open) the run continues.
     """
     doomed = path
     try:

@@ -20,7 +20,7 @@ Variables = Mapping[str, tf.Variable]  # by path
 
 MANIFEST = "manifest.json"
 _MOST_BYTES = 1 << 28  # a million variables take 200 MB
-PREFIX = "variables"  # of the TensorFlow checkpoint beside it
+PREFIX = "variables"  # of the TensorFlow checkpoint next to it
 
 
 class SavedVariable(NamedTuple):

@@ -44,7 +44,7 @@ class Piece:
 def pieces(file: BinaryIO, *, separator: bytes | None = None, offset: int = 0, inside: bool = False) -> Iterator[Piece]:
     """Yields the documents of `file` from `offset` on, cut after the last line that ends within `PIECE` bytes.
 
-    `inside` says that what begins at `offset` goes on with a document. Documents without any text are left out.
+    `inside` says that `offset` lies within a document. Documents without any text are left out.
     """
     file.seek(offset)
     gap = len(separator or b"")

@@ -146,8 +146,8 @@ def list_folder(folder: Path, layout: str) -> list[Path]:
     """Lists the images of a folder that must be there; `layout` says what to give, for its error."""
     if not folder.is_dir():
         parent = folder.parent
-        beside = sorted(path.name for path in parent.iterdir() if path.is_dir()) if parent.is_dir() else []
-        found = listed(beside[:8]) or "none"
+        siblings = sorted(path.name for path in parent.iterdir() if path.is_dir()) if parent.is_dir() else []
+        found = listed(siblings[:8]) or "none"
         raise DataError(f"There is no folder {folder} (folders in {parent}: {found}); {layout}.")
     return list_images(folder)
 

@@ -65,10 +65,10 @@ def labelled_folders(directory: str, *, size: int, classes: Sequence[str] | None
     """
     side = checked_size("labelled_folders", size, None, "test")
     folder = path_of(directory)
-    beside = list_folder(folder, "give a folder that holds a folder of images for each class as `directory`")
-    if beside:
+    unsorted = list_folder(folder, "give a folder that holds a folder of images for each class as `directory`")
+    if unsorted:
         raise DataError(
-            f"{beside[0]} lies beside the folders of the classes; move it into its own. (`image_folder` reads images "
+            f"{unsorted[0]} lies beside the folders of the classes; move it into its own. (`image_folder` reads images "
             "without labels.)"
         )
     found = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))

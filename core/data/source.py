@@ -88,7 +88,7 @@ class Source(Examples):
     """Holds a fixed number of examples, which can be asked for by number.
 
     `threads` says how many a `gather` keeps busy: of a source that computes, as decoding images does, two chunks are
-    gathered side by side, so that these go on while one of the chunks is put together.
+    gathered in parallel, so that decoding continues while one of the chunks is put together.
     """
 
     threads = 1
@@ -122,8 +122,8 @@ class Source(Examples):
     def order(self, positions: tf.Tensor, *, rng: Rng, span: int) -> tf.Tensor:
         """Returns the examples (int64 [n]) at `positions` (int64 [n], at least 0) of the endless order of training.
 
-        Each epoch is a permutation; a source that draws in another way has an `order` of its own. It hangs on nothing
-        but `rng` and the position, so that a run goes on anywhere. `span` bounds how far positions lie apart.
+        Each epoch is a permutation; a source that draws in another way overrides `order`. It depends on `rng`
+        and the position alone, so that a run resumes anywhere. `span` bounds the distance between positions.
         """
         return shuffled(positions, size=len(self), rng=rng, span=span)
 

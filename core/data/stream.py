@@ -40,9 +40,9 @@ _LEVELS = 255.0  # of grey or colour, that bytes of images tell apart
 class Stream(Examples):
     """Hands out what `make(seed, epoch)` returns: the examples of epoch 0, then those of epoch 1, for ever.
 
-    With `shuffle` the examples go through a buffer of so many, in an order that hangs on the seed alone. A run that
-    goes on makes the stream anew and passes over what it has consumed, unless `replay` is False: then it goes on with
-    what the stream hands out now, in an epoch of its own.
+    With `shuffle` the examples go through a buffer of so many, in an order that depends on the seed alone. A resumed
+    run makes the stream anew and skips what it has consumed. With `replay=False` it continues with what the stream
+    hands out now, in a new epoch.
     """
 
     def __init__(self, make: Callable[[int, int], Any], *, shuffle: int | None = None, replay: bool = True):

@@ -2,7 +2,7 @@
 
 A record is its length (8 bytes), a check sum of that (4), its bytes, and a check sum of these (4); nothing says where
 the n-th begins but the n - 1 before it. So a file is walked through once, and the places are kept in `.NAME.index`
-beside it, or in the user's cache where that folder can't be written. An index is used while the file has the same size
+next to it, or in the user's cache where that folder can't be written. An index is used while the file has the same size
 and time of change; it is written whole or not at all, so several processes may make one at the same time.
 """
 

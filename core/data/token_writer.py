@@ -1,6 +1,6 @@
 """A file of tokens in the making: what is saved outlives a kill, and the same file comes of it.
 
-Until it is whole it is a folder beside its place, `NAME.partial`: the tokens, and how far it got.
+Until it is whole it is a folder next to its place, `NAME.partial`: the tokens, and how far it got.
 """
 
 import contextlib

@@ -36,7 +36,7 @@ USAGE = f"""python -m trainers.launch --workers=N [--ps=M] [--max_restarts=R] [-
 
 Runs trainers.main, with the flags behind the --, as several workers on this machine. The configuration's strategy
 has to be multi_worker or mesh: add --gin_file=configs/runtime/multi_worker.gin, or mesh.gin. With --ps it has to be
-parameter_server: beside the N workers a chief and M servers are started; add
+parameter_server: next to the N workers a chief and M servers are started; add
 --gin_file=configs/runtime/parameter_server.gin.
 
 exit codes:

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import signal
 from collections.abc import Sequence
+from typing import BinaryIO
 
 from core.errors import EXIT_CODES, PeerLostError, PreemptedError
 
@@ -45,6 +46,12 @@ def describe(name: str, ending: Ending, deadline: float) -> str:
     if ending.code < 0:
         return f"{name} was killed by {describe_signal(-ending.code)}{LIKELY.get(-ending.code, '')}"
     return f"{name} ended with {ending.code} ({EXIT_CODES.get(ending.code, 'none of our exit codes')})"
+
+
+def say(stream: BinaryIO, line: str) -> None:
+    """Writes a line at once."""
+    stream.write(f"{line}\n".encode())
+    stream.flush()
 
 
 def describe_signal(number: int) -> str:

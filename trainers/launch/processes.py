@@ -31,7 +31,7 @@ class Command:
     environment: Mapping[str, str]  # the whole
     enter: Callable[[], None] = lambda: None  # called in the process before
     follows: bool = False  # another, who hears signals for it, and tells it when all is over
-    spare: bool = False  # the others go on without it, until it has started again
+    spare: bool = False  # the others continue without it, until it has started again
 
 
 class Signals:
@@ -54,7 +54,7 @@ class Signals:
 
     def _keep(self, number: int, frame: FrameType | None) -> None:
         self._to_pass_on.append(number)
-        if number not in WISHES:  # by which workers save, or are looked at, and go on
+        if number not in WISHES:  # workers save, or are looked at, and continue
             self.received.append(number)
 
     def new(self) -> list[int]:

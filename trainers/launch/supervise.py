@@ -5,7 +5,7 @@ from typing import BinaryIO
 
 from core.errors import INTERRUPTED
 from trainers.launch.elastic import Roster
-from trainers.launch.endings import LOST, STOPPED, describe, describe_signal, find_cause, may_pass
+from trainers.launch.endings import LOST, STOPPED, describe, describe_signal, find_cause, may_pass, say
 from trainers.launch.processes import Command, Signals
 from trainers.launch.together import Restarts, run_together
 
@@ -51,13 +51,13 @@ def supervise(
                     if signals.received:
                         return _stopped(err, signals)
                     return _fail(err, LOST, f"{told}, and {roster.shortage}. {GO_ON}")
-            _say(out, f"{told}: starting {roster or 'all'} again from the last checkpoint ({restarts})")
+            say(out, f"{told}: starting {roster or 'all'} again from the last checkpoint ({restarts})")
 
 
 def _are_put_back(roster: Roster, told: str, deadline: float, signals: Signals, out: BinaryIO) -> bool:
     """Waits for word that those who were lost can start again, and says whether it came."""
     signals.new()  # what came before the line below was for those who ran
-    _say(out, f"{told}: {roster.shortage}; waiting {deadline:g} s for a SIGUSR1, by which all can start again")
+    say(out, f"{told}: {roster.shortage}; waiting {deadline:g} s for a SIGUSR1, by which all can start again")
     came = signals.warned_within(deadline)
     if came:
         roster.restore()
@@ -69,10 +69,5 @@ def _stopped(err: BinaryIO, signals: Signals) -> int:
 
 
 def _fail(err: BinaryIO, code: int, text: str) -> int:
-    _say(err, f"error: {text}")
+    say(err, f"error: {text}")
     return code
-
-
-def _say(stream: BinaryIO, line: str) -> None:
-    stream.write(f"{line}\n".encode())
-    stream.flush()

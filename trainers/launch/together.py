@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import BinaryIO
 
-from trainers.launch.endings import Ending, describe, may_pass
+from trainers.launch.endings import Ending, describe, may_pass, say
 from trainers.launch.processes import POLL_SECONDS, Command, Process, Signals
 
 LONGEST_PAUSE_SECONDS = 30.0
@@ -59,12 +59,12 @@ class Replacements:
             pause = min(2.0 ** self._times[ending.index], LONGEST_PAUSE_SECONDS)
             self._times[ending.index] += 1
             self._waiting[ending.index] = time.monotonic() + pause
-            self._say(f"{told}: the others go on, and it starts again in {pause:g} s")
+            say(self._out, f"{told}: the others go on, and it starts again in {pause:g} s")
             return True
         self._given_up.add(ending.index)
         if len(self._given_up) == sum(each.spare for each in self._commands):
             return False
-        self._say(f"{told}, and no restart is left for it: the others go on")
+        say(self._out, f"{told}, and no restart is left for it: the others go on")
         return True
 
     def due(self) -> list[int]:
@@ -74,12 +74,8 @@ class Replacements:
         for index in found:
             del self._waiting[index]
             self._restarts.take()
-            self._say(f"starting {self._commands[index].name} again ({self._restarts})")
+            say(self._out, f"starting {self._commands[index].name} again ({self._restarts})")
         return found
-
-    def _say(self, line: str) -> None:
-        self._out.write(f"{line}\n".encode())
-        self._out.flush()
 
 
 def run_together(
@@ -135,8 +131,7 @@ class _Group(contextlib.ExitStack):
             self.running.append(process)
             started.append(f"{self._commands[index].name} (process {process.pid})")
         if started:
-            self._out.write(f"started {', '.join(started)}\n".encode())
-            self._out.flush()
+            say(self._out, f"started {', '.join(started)}")
 
     def listen(self, seconds: float) -> None:
         """Passes on what they say, for at most so long."""

@@ -108,8 +108,8 @@ def _state(path: Path, result: Mapping[str, Any], *, began: bool) -> tuple[str, 
 
 def _figures(path: Path, damage: list[str]) -> dict[str, Curve]:
     """Returns each figure by `split/name`, in the order in which they first appear: the run's own, then others."""
-    points, beside = (_points(path / name, damage) for name in ("metrics.jsonl", "evaluations.jsonl"))
-    for name, values in beside.items():
+    points, later = (_points(path / name, damage) for name in ("metrics.jsonl", "evaluations.jsonl"))
+    for name, values in later.items():
         points[name] = values | points.get(name, {})
     ordered = {as_said(name): sorted(values.items()) for name, values in points.items()}
     return {name: Curve(*map(tuple, zip(*values, strict=True))) for name, values in ordered.items()}

@@ -16,7 +16,7 @@ from core.telemetry.console import format_figure
 
 WIDE = 10.0  # how many times the smallest value the largest has to be for a logarithmic scale
 INTERVALS = 5
-LONGEST = 8  # letters of a label, which has to stand beside a chart
+LONGEST = 8  # letters of a label, which has to fit next to a chart
 
 
 def tick_labels(name: str, ticks: Sequence[float]) -> list[str]:

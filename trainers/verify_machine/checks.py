@@ -48,9 +48,7 @@ def repeats(lab: Lab) -> str:
 
 def resumes(lab: Lab) -> str:
     """Kills a run, goes on with it, and compares the bits with one that was never stopped."""
-    flags = lab.flags("resumes", "digits_convnet", ["Experiment.deterministic = True"], [])
-    said = command(lab.folder / "resumes.log", *flags, "--mode=resume_check")
-    return said.strip().splitlines()[-1]
+    return _resumed(lab, "resumes", "digits_convnet", [], [])
 
 
 def compiles(lab: Lab) -> str:
@@ -91,10 +89,8 @@ def cuts(lab: Lab) -> str:
 
 def resumes_together(lab: Lab) -> str:
     """Kills a run on all devices, goes on with it, and compares the bits."""
-    bindings = ["Experiment.deterministic = True", f"Trainer.global_batch_size = {32 * lab.replicas}"]
-    flags = lab.flags("resumes-together", "digits_mlp", bindings, lab.together)
-    said = command(lab.folder / "resumes-together.log", *flags, "--mode=resume_check")
-    return said.strip().splitlines()[-1]
+    bindings = [f"Trainer.global_batch_size = {32 * lab.replicas}"]
+    return _resumed(lab, "resumes-together", "digits_mlp", bindings, lab.together)
 
 
 def is_used_well(lab: Lab) -> str:
@@ -121,6 +117,11 @@ TOGETHER = (
     Check("resumes together", "replicas resume to the bit", resumes_together),
     Check("is used well", "where the time of a step goes", is_used_well),
 )
+
+
+def _resumed(lab: Lab, name: str, config: str, bindings: Sequence[str], more: Sequence[str]) -> str:
+    flags = lab.flags(name, config, ["Experiment.deterministic = True", *bindings], more)
+    return command(lab.folder / f"{name}.log", *flags, "--mode=resume_check").strip().splitlines()[-1]
 
 
 def _last(run: Run, figure: str) -> float:

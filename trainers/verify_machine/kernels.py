@@ -1,6 +1,6 @@
 """`python -m trainers.verify_machine.kernels`: are the device's kernels right? Prints the largest errors, as JSON.
 
-Each operation is computed on the first device in float32, and beside it on the CPU in float64; an error is the largest
+Each operation is computed on the first device in float32, and on the CPU in float64; an error is the largest
 difference over the largest value.
 """
 

@@ -1,7 +1,7 @@
 """A capsule: the folder that a step which isn't finite leaves, with what it takes to do that step again.
 
 It is laid out like a run's: `config/given.gin`, and below `checkpoints/` the newest before the step, if there was one:
-the run's own files by another name, so that they outlive the run's checkpoint and take no room beside it. `batch.npz`
+the run's own files by another name, so that they outlive the run's checkpoint and take no more room. `batch.npz`
 holds what the step read, and `capsule.json` which step it was, with the SHA-256 of the files.
 """
 
