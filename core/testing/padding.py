@@ -109,7 +109,7 @@ def _check_real_ones(step: Step, padding: str, real: np.ndarray, seen: Seen) -> 
     first = np.zeros_like(real)
     first[lengths > 0, np.argmax(real[lengths > 0], axis=1)] = True
     for which, places in (("last", last), ("first", first)):
-        changed = read = False
+        moved = read = False
         for key, x in step.batch.items():
             at = _places(key, x, padding, places)
             if at is None or not step.hangs_on(key):
@@ -119,9 +119,9 @@ def _check_real_ones(step: Step, padding: str, real: np.ndarray, seen: Seen) -> 
             read = True
             other = step({**step.batch, key: changed(x, at)})
             counts = seen.weight != 0.0
-            changed |= not np.array_equal(counts, other.weight != 0.0)
-            changed |= not np.array_equal(seen.per_example[counts], other.per_example[counts])
-        assert changed or not read, (
+            moved |= not np.array_equal(counts, other.weight != 0.0)
+            moved |= not np.array_equal(seen.per_example[counts], other.per_example[counts])
+        assert moved or not read, (
             f"the {which} position of each row that `{padding}` keeps changes nothing in {step.name}: a mask is off by "
             f"one, or inverted. Look at how it is made of `{padding}`, and which slice of it goes with which slice of "
             "the tokens (the targets `[:, 1:]` go with the mask `[:, 1:]`)."
