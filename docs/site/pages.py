@@ -97,14 +97,22 @@ def public() -> dict[str, tuple[str, dict[str, str]]]:
 def _exported(tree: ast.Module, package: str) -> dict[str, str]:
     """Returns what a package lists in `__all__`, or imports when it is asked for, and which module has it."""
     found_in = dict[str, str]()  # a function may be called as its module is, and then the package's name is both
+    on_demand = dict[str, dict[str, str]]()  # tables of the names that `__getattr__` imports, with their modules
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and node.module:
             found_in |= {alias.name: f"{node.module}.{alias.name}" for alias in node.names}
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            if node.targets[0].id == "_PUBLIC":
-                return {name: f"{package}.{module}.{name}" for name, module in ast.literal_eval(node.value).items()}
-            if node.targets[0].id == "__all__":
-                return {name: found_in[name] for name in ast.literal_eval(node.value)}
+        if not (isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)):
+            continue
+        if isinstance(node.value, ast.Dict):
+            modules: dict[str, str] = ast.literal_eval(node.value)
+            on_demand[node.targets[0].id] = {name: f"{package}.{file}.{name}" for name, file in modules.items()}
+        elif node.targets[0].id == "__all__" and isinstance(node.value, ast.List):
+            starred = [
+                x.value.id for x in node.value.elts if isinstance(x, ast.Starred) and isinstance(x.value, ast.Name)
+            ]
+            listed = [ast.literal_eval(x) for x in node.value.elts if not isinstance(x, ast.Starred)]
+            tables = {name: place for table in starred for name, place in on_demand[table].items()}
+            return tables | {name: found_in[name] for name in listed if name in found_in}
     return {}
 
 

@@ -27,7 +27,7 @@ FILES = {
     "kept_digits": "digits",
 }
 
-__all__ = [*FILES, "Hook", "Run", "register"]
+__all__ = [*FILES, "Hook", "Run"]
 
 
 def register(selectors: Sequence[str] = tuple(FILES)) -> None:
