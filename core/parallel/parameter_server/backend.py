@@ -21,7 +21,7 @@ class ServedBackend(Backend):
     """What the engine and the trainer ask of the chief, whose workers take the steps."""
 
     strategy: ServedStrategy
-    how = "by parameter servers"
+    how = "by parameter servers (`@parameter_server()`)"
     not_compiled = "reach parameter servers"
     steps_together = False
     steps_here = False
