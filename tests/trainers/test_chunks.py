@@ -10,6 +10,7 @@ import pytest
 
 import trainers
 from core.data import Stream
+from core.distribution import backend_of
 from core.errors import DataError
 from core.parallel.mesh import MeshStrategy
 from core.parallel.parameter_server import ServedStrategy
@@ -85,7 +86,7 @@ def test_chunks_handed_over_are_fetched_by_the_thread_that_takes_them(thread):
 @pytest.mark.parametrize("kind", [MeshStrategy, ServedStrategy])
 def test_mesh_and_servers_hand_chunks_over(kind, tmp_path, thread):
     input = make(tmp_path).input
-    input.strategy = object.__new__(kind)
+    input.backend = backend_of(object.__new__(kind))
     chunks = input.chunks_from(0)
     chunks._chunks = iter([])
     chunks.fetch_next(thread)

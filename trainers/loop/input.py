@@ -77,8 +77,8 @@ class Input:
                 f"replica's share is {bytes_of_replica / 2**30:,.0f} GiB, and this machine has "
                 f"{memory / 2**30:,.0f}. Use a smaller batch, or a smaller `Trainer.chunk_steps`."
             )
-        self._backend = experiment.assembly.backend
-        self._backend.check_rows(self.global_batch_size, settings.microbatches, what="`Trainer.global_batch_size`")
+        self.backend = experiment.assembly.backend
+        self.backend.check_rows(self.global_batch_size, settings.microbatches, what="`Trainer.global_batch_size`")
         self.origin = 0
         self.description = self.source.description()  # by which a run that resumes recognises its source
         self._agreement = Agreement(self.strategy)
@@ -95,7 +95,7 @@ class Input:
     def chunks_from(self, step: int, *, alive: Callable[[], object] = lambda: None) -> "Chunks":
         """Returns the chunks from the one on that `step` is in; calls `alive` as it comes there."""
         # A mesh and servers hand each chunk over, which they do in the order of all that they are told.
-        return Chunks(self._stacked_from(step, alive), by_any_thread=self._backend.handed_over_by_any_thread)
+        return Chunks(self._stacked_from(step, alive), by_any_thread=self.backend.handed_over_by_any_thread)
 
     def _stacked_from(self, step: int, alive: Callable[[], object]) -> Iterator[Any]:
         """Yields stacked batches for ever, each replica's its own, from the chunk that `step` is in."""
