@@ -93,7 +93,7 @@ class Vae(Task):
         return {"image": self.expected(batch["latent"])}
 
     def reconstruct(self, batch: Batch) -> Batch:
-        """Returns each image beside what becomes of it by way of its latent's mean, both in [-1, 1]."""
+        """Returns each image and its reconstruction from its latent's mean, both in [-1, 1]."""
         mean, _ = self.posterior(batch["image"])
         return {"image": 2.0 * batch["image"] - 1.0, "reconstructed": self.expected(mean)}
 

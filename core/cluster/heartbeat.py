@@ -1,4 +1,4 @@
-"""The workers of one run know of each other, without TensorFlow's help: plain sockets, before and beside its own.
+"""The workers of one run know of each other, without TensorFlow's help: plain sockets, before and next to its own.
 
 They meet on the chief's address before TensorFlow takes it over: the listening socket is closed, the connections stay.
 Over these each worker then shows that it lives. A killed one closes its connection; a stopped or hanging one falls

@@ -86,7 +86,7 @@ def is_chief() -> bool:
 
 
 def must_agree(**facts: str) -> None:
-    """Adds facts that the workers compare when they meet, beside their configuration and packages."""
+    """Adds facts that the workers compare when they meet, next to their configuration and packages."""
     _facts.update(facts)
 
 

@@ -1,4 +1,4 @@
-"""Counts the floating-point operations of a traced step: those of its products, beside which others hardly count."""
+"""Counts the floating-point operations of a traced step: those of its matrix products; others hardly count."""
 
 import math
 from collections import defaultdict

@@ -52,7 +52,7 @@ class Game(NamedTuple):
     """Holds both sides of an adversarial loss, and the border between what D takes for real and for fake.
 
     Of all logits that a real example and a fake may share, `border` is the one that costs the discriminator least: that
-    of an example as likely real as fake. It is None where a logit means something only beside another.
+    of an example as likely real as fake. It is None where a logit means something only next to another.
     """
 
     discriminator: DiscriminatorLoss

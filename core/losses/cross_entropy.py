@@ -89,7 +89,7 @@ def kl_divergence(logits: Any, targets: Any) -> tf.Tensor:
 def label_weights(labels: Any, *, ignore: int | None = None, class_weights: Sequence[float] | None = None) -> tf.Tensor:
     """Returns the weight of each label: that of its class, and zero where it is to be ignored.
 
-    It belongs in `Loss.weight`, beside the loss of the same labels, so that the mean divides by the weights' sum:
+    It belongs in `Loss.weight`, with the loss of the same labels, so that the mean divides by the weights' sum:
 
         Loss(losses.softmax_cross_entropy(logits, labels, ignore=-1), weight=losses.label_weights(labels, ignore=-1))
 

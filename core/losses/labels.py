@@ -34,7 +34,7 @@ def held_where(condition: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
 
 
 def held_unless_finite(*values: tf.Tensor) -> list[tf.Tensor]:
-    """Returns vectors [..., size] as they are, those without a gradient beside which one isn't finite."""
+    """Returns vectors [..., size] as they are, without a gradient where one of them isn't finite."""
     finite = [tf.reduce_all(tf.math.is_finite(x), axis=-1, keepdims=True) for x in values]
     return [held_where(~functools.reduce(tf.logical_and, finite), x) for x in values]
 

@@ -1,4 +1,4 @@
-"""Figures that a step function reports beside its loss, in `Loss.metrics`. There are two kinds.
+"""Figures that a step function reports with its loss, in `Loss.metrics`. There are two kinds.
 
 *Per-example tensors*, of the shape of the loss and weighted like it; the engine reports Σ weight · x / Σ weight:
 

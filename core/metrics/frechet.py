@@ -37,7 +37,7 @@ class Frechet(NamedTuple):
     def between_halves(cls, features: Any, *, seed: int = 0, splits: int = 10) -> tf.Tensor:
         """Returns the mean distance between random halves of a set: what perfect examples would get from half as many.
 
-        The distance between finite sets isn't zero, so that of a generator is judged beside this one, with as many
+        The distance between finite sets isn't zero, so that of a generator is compared with this one, with as many
         examples on either side. With an odd number of rows each split leaves one out.
         """
         features = _features("features", features)

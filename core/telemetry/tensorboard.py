@@ -59,7 +59,7 @@ class TensorBoard:
         self._add(split, Event(step=step, summary=Summary(value=values)))
 
     def describe(self, text: str, settings: Mapping[str, str]) -> None:
-        """Writes the configuration: as a text, and its values as hyperparameters, beside which the figures stand."""
+        """Writes the configuration: as a text, and its values as hyperparameters, next to the metrics."""
         self._text("", self._first_step, "configuration", f"```\n{text}\n```")
         values = {name: _value(value) for name, value in settings.items()}
         # By itself TensorBoard takes runs of the same values for one, and calls each by a hash of them.

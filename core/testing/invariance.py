@@ -108,7 +108,7 @@ def differences(one: Values, other: Values) -> list[Difference]:
 
 
 def mixing(assembly: Assembly) -> list[str]:
-    """Names the phases whose numbers hang on the number of microbatches: their rows are mixed in each."""
+    """Names the phases whose results depend on the number of microbatches: their rows are mixed in each."""
     return [phase.name for phase in assembly.phases if phase.mixes_rows and phase.microbatches is None]
 
 

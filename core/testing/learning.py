@@ -14,7 +14,7 @@ from core.testing.plain import optimizers_of, plain_step
 def assert_updates_only(
     task: Task, phase: str, module: tf.Module | Sequence[tf.Module], batch: Batch, *, seed: int = 0
 ) -> None:
-    """Asserts that the update `phase` changes every parameter of `module` (or several), and no bit beside."""
+    """Asserts that the update `phase` changes every parameter of `module` (or several), and nothing else."""
     names = [p.name for p in task.phases() if isinstance(p, Update)]
     assert phase in names, f"there is no update `{phase}`; the task has {', '.join(f'`{name}`' for name in names)}."
     modules = [module] if isinstance(module, tf.Module) else module

@@ -1,4 +1,4 @@
-"""What a traced function is made of: its operations, and what each hangs on."""
+"""Operations of a traced function, and the features that each depends on."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -9,7 +9,7 @@ VARIABLE = "a variable"  # among the sources of a tensor; the others are feature
 
 
 def sources(operations: Iterable[Any], features: Mapping[str, tf.Tensor]) -> dict[str, frozenset[str]]:
-    """Returns by the name of each operation the features that it hangs on, and `VARIABLE` where it reads any."""
+    """Returns by the name of each operation the features that it depends on, and `VARIABLE` where it reads any."""
     known = {tensor.op.name: frozenset({key}) for key, tensor in features.items()}
     for op in operations:  # in the order in which they were made, so the inputs of each are known
         if op.name not in known:

@@ -1,4 +1,4 @@
-"""Does a row's loss hang on that row alone, and on nothing of its place in the batch?"""
+"""Does a row's loss depend on that row alone, whatever its place in the batch?"""
 
 from collections.abc import Iterator
 from typing import Any

@@ -16,7 +16,7 @@ Examples = dict[str, npt.NDArray[np.generic]]
 
 
 def assert_source(source: Source, *, seed: int = 0) -> None:
-    """Asserts that `source` can be resumed anywhere and shared out: an example hangs on its number, an order on `seed`.
+    """Asserts that `source` can be resumed anywhere and shared out: its number decides an example, `seed` an order.
 
     Shards share no position and are together the whole, and an epoch of a source without an `order` of its own holds
     each example once. Some examples are read, wherever they are, and the order of some thousands of positions.

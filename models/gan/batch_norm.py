@@ -9,7 +9,7 @@ take each microbatch together, their layers synchronised:
     dcgan_networks.g_norm = "batch"
     dcgan_networks.d_norm = "batch"
 
-Networks of one's own take a keyword `statistics` beside what those of a `Gan` do, for these layers.
+Custom networks take what those of a `Gan` do, and a keyword `statistics` for these layers.
 """
 
 from collections.abc import Sequence

@@ -14,7 +14,7 @@ from models.gan.parts import LatentsOfClass, ProjectionHead, normalised
 
 
 class MlpGenerator(Module):
-    """G: turns latents, and the vector of a class beside them, into an image."""
+    """G: turns latents, and the vector of a class, into an image."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""How a class gets into a GAN, and out of it: beside the generator's latents, and by the discriminator's projection."""
+"""How a class gets into a GAN, and out of it: with the generator's latents, and by the discriminator's projection."""
 
 import tensorflow as tf
 
@@ -9,7 +9,7 @@ from core.random import Rng
 
 
 class LatentsOfClass(Module):
-    """Puts the vector of their class beside latents, `size` numbers in all; without classes, leaves them alone."""
+    """Joins latents and the vector of their class, `size` numbers in all; without classes, leaves them alone."""
 
     def __init__(self, latent_size: int, num_classes: int | None, *, rng: Rng):
         super().__init__()

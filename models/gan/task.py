@@ -31,7 +31,7 @@ from core.task import Batch, Compute, Feature, Image, Label, Loss, Phase, Served
 
 Networks = Callable[..., tuple[Module, Module]]  # of what `Gan` calls it with: a generator and a discriminator
 
-JURY = 64  # fakes that evaluation shows the discriminator, the same ones beside every real example
+JURY = 64  # fakes that evaluation shows the discriminator, the same ones for every real example
 
 
 @gin.configurable

@@ -45,7 +45,7 @@ class PatchGan(Module):
 
     @property
     def receptive_field(self) -> int:
-        """Returns the height and width of the patch that one logit hangs on."""
+        """Returns the height and width of the patch that one logit depends on."""
         field = 1
         for stride in reversed(self.strides):
             field = (field - 1) * stride + _KERNEL

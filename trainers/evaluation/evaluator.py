@@ -35,7 +35,7 @@ class Evaluator:
 
     Where an optimizer keeps an average of the weights, that is what is evaluated. The last batches come padded; the
     padding is cut off before the task sees them, so that it can't count in anything. With evaluators of other sources
-    `beside` it, it shares what doesn't hang on the source: averaged weights and, for chunks of one shape, traces.
+    `beside` it, it shares what doesn't depend on the source: averaged weights and, for chunks of one shape, traces.
     """
 
     def __init__(self, experiment: Experiment, source: Source, *beside: "Evaluator", global_batch_size: int = 256):
@@ -65,7 +65,7 @@ class Evaluator:
         self.sums: ChunkSums = next(known, None) or self._make_sums(experiment, element)
 
     def _make_sums(self, experiment: Experiment, element: Any) -> ChunkSums:
-        """Traces what evaluates, and refuses it where its figures would hang on how batches are cut."""
+        """Traces what evaluates, and refuses it where its figures would depend on how batches are cut."""
         any_rows = {key: tf.TensorSpec([None, *spec.shape[2:]], spec.dtype) for key, spec in element[0].items()}
         replicas, evaluate = self.exchange.replicas, self.task.evaluate
         held = paths_by_id({**experiment.variables, **named_variables(self.task)})

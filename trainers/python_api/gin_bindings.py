@@ -39,7 +39,7 @@ _NAMES = (
 
 
 class KeptBindings:
-    """What `bind` binds, beside the bindings of the process, which stay as they are."""
+    """What `bind` binds, apart from the bindings of the process, which stay as they are."""
 
     def __init__(self, bind: Callable[[], object]) -> None:
         self._tables: dict[str, dict[Any, Any]] = {name: {} for name in _NAMES}
