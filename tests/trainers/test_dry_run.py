@@ -189,8 +189,9 @@ def test_heads_that_a_mesh_does_not_divide_are_said_to_be_gathered(tmp_path):
     assert rows(text)["model", "all-gather", "forward"] == [gathered, gathered * own]
 
 
-# Other tests see a dry run of these, or of what differs by its placements alone.
+# Other tests see a dry run of these, or of what differs by its placements or sizes alone.
 SEEN = {"digits_linear", "digits_mlp", "digits_gan_by_batch_size", "digits_gan_sampling_on_every_replica"}
+SEEN |= {"mnist_mlp", "text_markov", "text_nano", "text_small", "text_tiny", "text_70b"}
 
 
 @pytest.mark.long
