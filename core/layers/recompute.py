@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from core.module import Module
-from core.random import noticing_draws
+from core.random import Rng, noticing_draws
 from core.task.statistics import Statistics
 
 Function = Callable[..., Any]
@@ -42,7 +42,9 @@ class Recomputed(Module):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         _check_closure(self.layer)
         values = tf.nest.flatten((args, kwargs))
-        moving = [i for i, value in enumerate(values) if tf.is_tensor(value) and value.dtype.is_floating]
+        # `rng.progress` has no gradient; handed to one, it would count as asked for.
+        still = {id(x) for rng in (*args, *kwargs.values()) if isinstance(rng, Rng) for x in tf.nest.flatten(rng)}
+        moving = [i for i, x in enumerate(values) if tf.is_tensor(x) and x.dtype.is_floating and id(x) not in still]
 
         def compute(floats: Sequence[tf.Tensor], statistics: bool) -> Any:
             chosen = list(values)

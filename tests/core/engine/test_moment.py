@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from core.engine.phase_runner import PhaseRunner
 from core.errors import ConfigurationError
-from core.layers import Linear
+from core.layers import Dropout, Linear, recompute
 from core.module import Module
 from core.optimizers import sgd
 from core.random import Rng
@@ -81,6 +81,22 @@ class Plain(Annealed):
         return Loss(tf.square(self.d(self.g(batch["x"]))[:, 0] + rng.rows.normal(batch["x"].shape[0])))
 
 
+class Recomputed(Plain):
+    """Hands its rng to a recomputed layer, which may ask it for the progress."""
+
+    asks = False
+
+    def plain_loss(self, batch, rng):
+        def block(x, rng):
+            return Dropout(0.5)(self.g(x), rng.fold("dropout")) * (1.0 + rng.progress if self.asks else 1.0)
+
+        return Loss(tf.square(self.d(recompute(block)(batch["x"], rng))[:, 0]))
+
+
+class RecomputedAnnealed(Recomputed):
+    asks = True
+
+
 class Scaled(Plain):
     def plain_loss(self, batch, rng):
         loss = super().plain_loss(batch, rng)
@@ -96,6 +112,13 @@ def test_progress_that_no_phase_asks_for_costs_nothing(monkeypatch):
     monkeypatch.setattr(PhaseRunner, "rng_of", lambda *at: rng_of(*at)._replace(moment=None))
     untold = BUILT(assemble(Plain, on_virtual_cpus(1)))
     assert len(untold._function.graph.get_operations()) == told
+
+
+def test_recomputed_layer_asks_for_the_progress_where_it_reads_it():
+    runs = {task: BUILT(assemble(task, on_virtual_cpus(1)), steps=STEPS) for task in (Recomputed, RecomputedAnnealed)}
+    assert runs[Recomputed].step.asks_progress == []
+    assert runs[RecomputedAnnealed].step.asks_progress == ["net"]
+    runs[RecomputedAnnealed].train(2)
 
 
 def test_assertions_call_step_functions_at_a_moment_of_their_own():
