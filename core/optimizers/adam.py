@@ -49,7 +49,7 @@ def _adam(
     def scale(gradients: Tensors, state: State, params: Tensors, step: tf.Tensor, rate: Rate) -> tuple[Tensors, State]:
         moments = adam_moments(state, gradients, beta_1, beta_2)
         updates = scale_by_adam(moments, step, beta_1, beta_2, epsilon, -rate)
-        return decay.add(updates, params, step, times=-rate), moments
+        return decay.add(updates, params, step, factor=-rate), moments
 
     def scalars(rate: Rate, t: tf.Tensor, dtype: tf.DType) -> dict[str, Rate]:
         betas = kernel_beta(beta_1, dtype), kernel_beta(beta_2, dtype)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from core.optimizers.paths import matching
-from core.optimizers.rates import as_dtype, rate_at
+from core.optimizers.rates import as_dtype, rate_at, times
 from core.optimizers.transform import Rate, Schedule, Tensors, Variables
 
 
@@ -23,16 +23,16 @@ class Decay(NamedTuple):
         chosen = set(params) if self.only is None else matching(self.only, params, argument="only")
         return chosen - matching(self.exclude, params, argument=self.excluded_by)
 
-    def add(self, values: Tensors, params: Tensors, step: tf.Tensor, *, times: Rate = 1.0) -> Tensors:
-        """Returns `values` plus `times` the decay's rate times the parameters."""
+    def add(self, values: Tensors, params: Tensors, step: tf.Tensor, *, factor: Rate | None = None) -> Tensors:
+        """Returns `values` plus `factor` times the decay's rate times the parameters."""
         if not callable(self.rate) and self.rate == 0.0:
             return values
-        rate, decaying = times * rate_at(self.rate, step), self.paths(params)
+        rate, decaying = times(factor, rate_at(self.rate, step)), self.paths(params)
         return {path: x + as_dtype(rate, x) * params[path] if path in decaying else x for path, x in values.items()}
 
-    def shrink(self, params: Variables, step: tf.Tensor, *, times: Rate) -> None:
-        """Subtracts `times` the decay's rate times the parameters from them, in place."""
+    def shrink(self, params: Variables, step: tf.Tensor, *, factor: Rate) -> None:
+        """Subtracts `factor` times the decay's rate times the parameters from them, in place."""
         if callable(self.rate) or self.rate != 0.0:
-            rate = times * rate_at(self.rate, step)
+            rate = factor * rate_at(self.rate, step)
             for path in sorted(self.paths(params)):
                 params[path].assign_sub(as_dtype(rate, params[path]) * params[path])

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from core.arguments import check_fraction, check_not_negative
-from core.optimizers.rates import as_dtype, newest_share, updates_after, weight_seen
+from core.optimizers.rates import as_dtype, newest_share, times, updates_after, weight_seen
 from core.optimizers.transform import Rate, State, Tensors
 
 
@@ -38,18 +38,18 @@ def adam_moments(state: State, gradients: Tensors, beta_1: float, beta_2: float)
 
 
 def adam_scalars(
-    t: tf.Tensor, beta_1: float, beta_2: float, epsilon: float, factor: Rate = 1.0
+    t: tf.Tensor, beta_1: float, beta_2: float, epsilon: float, factor: Rate | None = None
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns what multiplies m, `factor` included, and what is added to the root of v: both bias corrections.
 
     This is the paper's efficient order: the corrections are scalars, computed once for all tensors.
     """
     correction = tf.sqrt(weight_seen(beta_2, t))
-    return factor * correction / weight_seen(beta_1, t), epsilon * correction
+    return times(factor, correction) / weight_seen(beta_1, t), epsilon * correction
 
 
 def scale_by_adam(
-    moments: State, step: tf.Tensor, beta_1: float, beta_2: float, epsilon: float, factor: Rate = 1.0
+    moments: State, step: tf.Tensor, beta_1: float, beta_2: float, epsilon: float, factor: Rate | None = None
 ) -> dict[str, tf.Tensor]:
     """Returns `factor` times the corrected m over the root of the corrected v, by path."""
     alpha, epsilon_hat = adam_scalars(updates_after(step), beta_1, beta_2, epsilon, factor)
@@ -60,11 +60,11 @@ def scale_by_adam(
 
 
 def look_ahead(
-    means: Tensors, gradients: Tensors, step: tf.Tensor, beta: float, factor: Rate = 1.0
+    means: Tensors, gradients: Tensors, step: tf.Tensor, beta: float, factor: Rate | None = None
 ) -> dict[str, tf.Tensor]:
     """Returns `factor` times Nadam's mix of average and gradient, each with its own correction, by path."""
     t = updates_after(step)
-    of_mean, of_gradient = factor * (beta / weight_seen(beta, t + 1.0)), factor * newest_share(t, beta)
+    of_mean, of_gradient = times(factor, beta / weight_seen(beta, t + 1.0)), times(factor, newest_share(t, beta))
     return {path: as_dtype(of_mean, g) * means[path] + as_dtype(of_gradient, g) * g for path, g in gradients.items()}
 
 

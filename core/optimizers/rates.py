@@ -4,12 +4,17 @@ import math
 
 import tensorflow as tf
 
-from core.optimizers.transform import Schedule
+from core.optimizers.transform import Rate, Schedule
 
 
 def rate_at(rate: float | Schedule, step: tf.Tensor) -> float | tf.Tensor:
     """Returns this update's rate: a Python number where it is one, so that it folds into the rule's constants."""
     return rate(step) if callable(rate) else rate
+
+
+def times(factor: Rate | None, rate: Rate) -> Rate:
+    """Returns their product; no factor is no operation, as one by 1.0 has TensorFlow order a graph's others anew."""
+    return rate if factor is None else factor * rate
 
 
 def updates_after(step: tf.Tensor) -> tf.Tensor:

@@ -51,7 +51,7 @@ def rule(
         assert kernel
         rate = rate_at(learning_rate, step)
         if decay:
-            decay.shrink(params, step, times=rate)
+            decay.shrink(params, step, factor=rate)
         kernel.apply(gradients, slots, params, step, rate)
 
     return stateful(name, checked_init, update, fused if kernel else None, linear=linear, learning_rate=learning_rate)
