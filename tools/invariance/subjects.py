@@ -117,6 +117,7 @@ def subject(name: str, scratch: Path) -> Subject:
 
 def configured(path: Path, scratch: Path, params: Sequence[str] = ()) -> Subject:
     """What a gin file describes, with dropout wherever it can have some; `params` override the file."""
+    hooks.register()  # what a hook takes is looked up below
     plain = _read(path, params)
     changes = [*params, *_dropouts(plain), *_epsilons(plain)]
     configuration = _read(path, [*changes, *_stand_ins(plain, scratch)])
