@@ -138,3 +138,12 @@ def test_a_silent_device_is_given_up():
     with pytest.raises(PeerLostError, match="didn't add up a first value within"):
         check_exchange(strategy, deadline=0.5)
     released.set()
+
+
+def test_names_of_strategies_above_the_engine_are_found_here_too():
+    from core import distribution
+    from core.parallel.mesh import MeshPlan, mesh
+
+    assert (distribution.mesh, distribution.MeshPlan) == (mesh, MeshPlan)
+    with pytest.raises(AttributeError, match=r"`core\.distribution` has no attribute `meshes`"):
+        distribution.meshes  # noqa: B018
