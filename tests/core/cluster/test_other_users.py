@@ -105,7 +105,7 @@ def test_command_by_hand_ends_with_2_where_people_are_at_work(place, tmp_path):
     cluster = {job: [f"127.0.0.1:{1024 + i}"] for i, job in enumerate(jobs)}
     runtime = "parameter_server" if place["type"] == "ps" else "multi_worker"
     code = (
-        "import sys; from core.cluster import people; other_users.people_here = lambda: ['alice']\n"
+        "import sys; from core.cluster import other_users; other_users.people_here = lambda: ['alice']\n"
         f"sys.argv[1:] = ['--gin_file={CONFIGS}/digits_mlp.gin', '--gin_file={CONFIGS}/runtime/{runtime}.gin']\n"
         "from trainers.main import main; sys.exit(main(sys.argv[1:]))"
     )
