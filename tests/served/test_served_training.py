@@ -50,6 +50,55 @@ def test_served_run_at_one_worker_is_the_synchronous_run_to_the_bit(tmp_path):
     assert [line.get("staleness_max") for line in figures(mixed)] == [None, 0.0, None]
 
 
+NORMALISED = """
+import gin
+import tensorflow as tf
+from count import Count
+from core import layers
+from core.module import Module
+from core.optimizers import chain, ema, sgd
+from core.task import Loss, Statistics, Update
+
+class Net(Module):
+    def __init__(self, rng):
+        super().__init__()
+        self.norm, self.out = layers.BatchNorm(3, sync=True), layers.Linear(3, 1, rng=rng)
+
+    def __call__(self, x, statistics=None):
+        return self.out(self.norm(x, statistics=statistics))[:, 0]
+
+@gin.configurable
+class Normalised(Count):
+    def __init__(self, *, rng):
+        super().__init__(rng=rng)
+        self.net = Net(rng)
+
+    def phases(self):
+        rule = chain(sgd(0.1), ema(0.8))
+        return [Update("net", loss=self.loss, trains=self.net, optimizer=rule, mixes_rows=True)]
+
+    def loss(self, batch, rng):
+        statistics, x = Statistics(), tf.random.stateless_normal([4, 3], tf.stack([0, tf.cast(rng.step, tf.int32)]))
+        per_example = tf.square(self.net(x, statistics) - x[:, 0])
+        return Loss(per_example + 0.0 * tf.reduce_sum(tf.reshape(batch["x"], [4, -1]), 1), statistics=statistics)
+"""
+
+
+def test_averaged_statistics_of_normalisation_are_those_of_one_device(tmp_path):
+    """Of one worker, since two take steps of their own."""
+    arguments = counting(tmp_path, "Trainer.steps = 10", "Experiment.task = @Normalised")
+    (tmp_path / "normalised.py").write_text(NORMALISED)
+    (tmp_path / "count.gin").write_text((tmp_path / "count.gin").read_text() + "\nimport normalised\n")
+    with Served(tmp_path, servers=2) as served:
+        done = served.train(*arguments)
+    assert done.returncode == 0, done.stderr
+    alone = [x for x in arguments if x not in (RUNTIME, "--workdir=run")]
+    done = run(*alone, "--workdir=alone", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert hashes(tmp_path / "run") == hashes(tmp_path / "alone")
+    assert sum("/statistics/" in path for path in hashes(tmp_path / "run")) == 2
+
+
 def test_two_workers_take_each_step_once_from_weights_of_one_moment(tmp_path):
     """Each step adds one to all weights, so a worker that reads amid another's push sees some that differ.
 
