@@ -46,6 +46,7 @@ PLACES = {  # the first that a file's path begins with counts
     "core/parallel/mesh/layouts": "docs/model-parallel.md#layouts",
     "core/parallel/mesh": "docs/model-parallel.md",
     "core/parallel/parameter_server": "docs/asynchronous.md",
+    "core/parallel/places": "docs/model-parallel.md",
     "core/random": "docs/your-own-step.md#what-is-refused",
     "core/task/reads": "docs/input.md",
     "core/task/serve": "docs/export.md#a-task-of-your-own",
