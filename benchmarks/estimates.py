@@ -119,7 +119,7 @@ def trained(words: Sequence[str]) -> dict[str, float]:
     """Trains in this process; returns what it held."""
     from core.measure import peak_memory, reset_peak_memory
     from trainers import main as command
-    from trainers.loop.gauges import memory_in_use
+    from trainers.loop.speed import memory_in_use
     from trainers.trainer import Trainer
 
     found, warm_up, take_steps = dict[str, float](), Trainer.warm_up, Trainer.take_steps

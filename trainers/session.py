@@ -15,7 +15,7 @@ from core.cluster import joined, must_agree
 from core.cluster.topology import ServedCluster, cluster_from_environment
 from core.distribution import STRATEGIES
 from core.engine.inspect_phase import untraced
-from core.errors import CheckpointError, ConfigurationError
+from core.errors import CheckpointError, ConfigurationError, TapeloopError
 from trainers import configurables as configurables  # registers them
 from trainers import hooks
 from trainers.evaluation.evaluator import Evaluator
@@ -24,12 +24,11 @@ from trainers.gin_audit.audit import Configuration
 from trainers.gin_audit.identity import difference, identity, operative_text, read_identity
 from trainers.lifecycle.hang_exit import ending_where_set_up_hangs
 from trainers.lifecycle.start import Configured, Start, newest_checkpoint, record_failed_start
-from trainers.loop.standard_hooks import KillAfter
+from trainers.loop.run_hooks import KillAfter
 from trainers.options.checkpoints import chosen_checkpoint
 from trainers.options.deadlines import Limits
 from trainers.options.device_peak import given_peak
 from trainers.process.signals import Preemption
-from trainers.replay.capsule.leave import leaving_capsule
 from trainers.settings import Settings
 from trainers.trainer import Trainer
 from trainers.workdir import Workdir
@@ -91,7 +90,7 @@ class Session:
         failed = functools.partial(record_failed_start, self.workdir) if self.flags.mode == "train" else None
         watched = ending_where_set_up_hangs(self.workdir, _limits_of_set_up(), failed)
         with watched, untraced() if eagerly else contextlib.nullcontext():
-            trainer = Trainer(Experiment(), self.workdir, Settings(), self.preemption, leave_capsule=leaving_capsule)
+            trainer = Trainer(Experiment(), self.workdir, Settings(), self.preemption, leave_capsule=leave_capsule)
         self._check_worker_strategy()
         self.configuration.check_consumed()
         if self.flags.kill_after_step is not None:
@@ -172,6 +171,13 @@ class Session:
                 "`--mode=train`, or name the run's folder with `--workdir=DIR`."
             )
         return chosen_checkpoint(self.workdir, self.flags.checkpoint, manifest)
+
+
+def leave_capsule(*step: Any) -> TapeloopError:
+    """Leaves the capsule of a bad step; only then is there code to import for it."""
+    from trainers.replay.capsule.leave import leaving_capsule
+
+    return leaving_capsule(*step)
 
 
 def _limits_of_set_up() -> Limits:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from trainers.loop.utilisation import best_seconds, measured_peak
+from trainers.loop.speed import best_seconds, measured_peak
 
 BYTES = 256 * 2**20  # of a tensor that no cache holds
 CALLS = 200

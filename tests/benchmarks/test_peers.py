@@ -14,7 +14,7 @@ from benchmarks.peers.programs.work import Work, measured
 from benchmarks.peers.roster import AUTO, DEFAULTS, PEERS, TARGETS, Target
 from benchmarks.peers.table import peers_table, ratio, rows_of, targets_table
 from benchmarks.peers.works import TOLERANCE, WORKS, coloured, levels, tokens, two_domains
-from trainers.loop.speed_meter import figures_of
+from trainers.loop.speed import figures_of
 from trainers.settings import Settings
 from trainers.trainer import Trainer
 from trainers.workdir import Workdir

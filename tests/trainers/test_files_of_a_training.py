@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.commands import CONFIGS, run_process
 
-MOST = 70
+MOST = 65
 # A module that the configuration imports: it lists the modules that are there as the first checkpoint is begun.
 LISTING = """
 import sys

@@ -16,7 +16,7 @@ from core.telemetry import Telemetry, Warned
 from tests.toys import Line
 from tests.trainers.trainer_lab import make, newest
 from trainers.loop.input import Chunks
-from trainers.loop.speed_meter import Meter
+from trainers.loop.speed import Meter
 
 around = pytest.fixture(scope="module")(lab.leading)
 
@@ -62,14 +62,14 @@ def test_run_goes_back_to_the_checkpoint_being_written(tmp_path, monkeypatch, ar
         return write(folder, *arguments)
 
     run = lab.trainer_of(tmp_path, "run", lab.struck(tmp_path, 20), on_nonfinite="rollback")
-    settle = run.state.settle
+    settle = run.state.saves.settle
 
-    def settling(**arguments):
+    def settling(*arguments):
         held.set()
-        settle(**arguments)
+        settle(*arguments)
 
     monkeypatch.setattr(saves, "write_parts", slow)
-    monkeypatch.setattr(run.state, "settle", settling)
+    monkeypatch.setattr(run.state.saves, "settle", settling)
     lab.train(run)
     lab.assert_same(lab.weights(run), around((0, 20), (20, lab.STEPS, 1)))
     assert newest(run).examples == (lab.STEPS + 1) * lab.BATCH
@@ -145,7 +145,7 @@ def test_sections_warnings_and_waits_of_bad_steps(tmp_path, policy, says, last, 
     trainer = lab.trainer_of(tmp_path, "run", lab.struck(tmp_path, 0, 13, last), task=lab.One, on_nonfinite=policy)
     begun, now, chunks_from = [], [0.0], trainer.input.chunks_from
     monkeypatch.setattr(trainer.watchdog, "begin", lambda section, what: begun.append((section, what)))
-    trainer._meter = Meter(clock=lambda: now[0])
+    trainer.meter = Meter(clock=lambda: now[0])
 
     def slow_at_first(*arguments, **options):
         now[0] += 100.0

@@ -148,8 +148,8 @@ def test_early_stopping_ends_a_run_without_improvement(better, found, change, en
     assert trainer.step == ends
     assert (trainer.state.best and trainer.state.best.step) == best
     if ends < 10 * len(found):
-        assert trainer.state.stopped.startswith("`accuracy` was no better than ")
-        assert trainer.state.stopped.endswith(" in 2 evaluations")
+        assert trainer.state.ending.stopped.startswith("`accuracy` was no better than ")
+        assert trainer.state.ending.stopped.endswith(" in 2 evaluations")
 
 
 def test_a_run_that_was_killed_ends_where_one_that_was_not_does(tmp_path):
@@ -166,7 +166,11 @@ def test_a_run_that_was_killed_ends_where_one_that_was_not_does(tmp_path):
     resumed.state.restore(newest(killed))
     assert resumed.step == 30
     train(resumed)
-    assert (resumed.step, resumed.state.stopped) == (whole.step, whole.state.stopped) == (50, resumed.state.stopped)
+    assert (
+        (resumed.step, resumed.state.ending.stopped)
+        == (whole.step, whole.state.ending.stopped)
+        == (50, resumed.state.ending.stopped)
+    )
     assert there(resumed) == there(whole) == {20: ["last", BEST], 50: ["last"]}
 
 

@@ -11,6 +11,7 @@ from tests.commands import CONFIGS, passed, refused, run
 from tests.trainers.resume_lab import killed_after, outcome
 from tests.trainers.trainer_lab import HELD_OUT, Crash, Small, hashes, make, newest, train
 from trainers.lifecycle.first_weights import begin
+from trainers.modes.train_eagerly import eager_step
 from trainers.replay.repeat_steps import pass_steps
 
 FILES = [f"--gin_file={CONFIGS / name}.gin" for name in ("digits_linear", "runtime/mirrored", "runtime/local_steps")]
@@ -76,7 +77,7 @@ def test_eager_round_is_the_traced_one(tmp_path):
     settings = {"task": toys.Line, "source": toys.point_source(64), "strategy": on_virtual_cpus(2), "steps": 4}
     settings |= {"local_steps": 2, "chunk_steps": 2, "log_every": None, "outer": sgd(0.9)}
     eager, traced = (make(tmp_path, name, **settings) for name in ("eager", "traced"))
-    eager.eager_step()
+    eager_step(eager)
     pass_steps(traced, 2)
     for path, variable in traced.state.variables.items():
         np.testing.assert_allclose(eager.state.variables[path].numpy(), variable.numpy(), atol=1e-6, err_msg=path)

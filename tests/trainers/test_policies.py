@@ -37,7 +37,7 @@ def test_bad_steps_are_skipped_until_too_many_come_in_a_row(tmp_path, around):
 def test_rollback_resumes_past_the_examples_and_ends_the_same_if_it_is_killed(tmp_path, around):
     examples, how = lab.struck(tmp_path, 23), {"on_nonfinite": "rollback"}
     whole = lab.trainer_of(tmp_path, "whole", examples, **how)
-    lab.copy_at_save(whole, lambda state: state.rollbacks)
+    lab.copy_at_save(whole, lambda state: state.passed_over.rollbacks)
     lines = lab.train(whole)
     found = [(step, f["rollbacks"]) for step, split, f in lines if split == "train"]
     assert found == [(10, 0), (20, 0), (30, 1), (40, 1)]

@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import types
 
 import pytest
 from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
@@ -26,6 +27,11 @@ def profiled(workdir):
         stats = [stat for event in events for stat in event.stats if names[stat.metadata_id] == "step_num"]
         found.append(sorted({stat.int64_value or stat.uint64_value for stat in stats}))
     return found
+
+
+def made(folder, steps, wishes=()):
+    """Returns a profiler that is asked for a profile at these turns."""
+    return profiler.Profiler(folder, steps, total=40, chunk_steps=10, take_wish=iter(wishes).__next__)
 
 
 def test_signal_profiles_the_next_chunk_and_the_run_continues(tmp_path):
@@ -55,19 +61,20 @@ def test_setting_profiles_the_chunks_from_one_step_to_another(tmp_path, steps, c
 @pytest.mark.parametrize("at_the_end", [False, True])
 def test_profile_without_room_is_reported_and_the_run_continues(tmp_path, monkeypatch, at_the_end):
     monkeypatch.setattr(profiler.importlib.util, "find_spec", lambda name: name)
-    screen = Notes()
-    profiling, telemetry = profiler.Profiler(tmp_path, (0, 10), total=40, chunk_steps=10), Telemetry([screen])
-    profiling.between_chunks(0, wished=False, telemetry=telemetry)
+    screen, wishes = Notes(), [False, True, False] if at_the_end else [False, False, True, False]
+    profiling, run = made(tmp_path, (0, 10), wishes), types.SimpleNamespace(step=0, telemetry=Telemetry([screen]))
+    profiling.begin(run)
     with most(100):
         if at_the_end:
             profiling.close()
         else:
-            profiling.between_chunks(10, wished=False, telemetry=telemetry)
+            run.step = 10
+            profiling.after_chunk(run)
     (note,) = screen.notes
     assert note.startswith("Warning: the profile from step 0 on could not be kept: ")
     assert "xplane.pb; File too large" in note
-    profiling.between_chunks(20, wished=True, telemetry=telemetry)
-    profiling.between_chunks(30, wished=False, telemetry=telemetry)
+    for run.step in (20, 30):
+        profiling.after_chunk(run)
     assert screen.notes[1].startswith("profiled steps 20 to 30")
 
 
@@ -78,12 +85,20 @@ def test_chunks_with_any_of_the_steps_are_profiled_and_no_others(tmp_path, monke
     monkeypatch.setattr(profiler.importlib.util, "find_spec", lambda name: name)
     for name in ("start", "stop"):
         monkeypatch.setattr(profiler.tf.profiler.experimental, name, lambda *_: None)
-    profiling, telemetry = profiler.Profiler(tmp_path, steps, total=40, chunk_steps=10), Telemetry([])
     found = []
-    for step in (0, 10, 20, 30):
-        profiling.between_chunks(step, wished=False, telemetry=telemetry)
-        if not isinstance(profiling.chunk(step), contextlib.nullcontext):
-            found.append(step)
+
+    def mark(name, *, step_num, _r):
+        found.append(step_num)
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(profiler.tf.profiler.experimental, "Trace", mark)
+    profiling, run = made(tmp_path, steps, [False] * 5), types.SimpleNamespace(step=0, telemetry=Telemetry([]))
+    profiling.begin(run)
+    while run.step < 40:
+        profiling.before_chunk(run)
+        run.step += 10
+        profiling.after_chunk(run)
+    profiling.close()
     assert found == at
 
 
@@ -97,10 +112,10 @@ def test_chunks_with_any_of_the_steps_are_profiled_and_no_others(tmp_path, monke
 def test_wrong_ranges_of_steps_are_refused(tmp_path, monkeypatch, steps, says):
     monkeypatch.setattr(profiler.importlib.util, "find_spec", lambda name: name)
     with pytest.raises(ConfigurationError, match=says):
-        profiler.Profiler(tmp_path, steps, total=40, chunk_steps=10)
+        made(tmp_path, steps)
 
 
 def test_profile_without_xprof_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(profiler.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match=r"`xprof`.*isn't there: `pip install -e '.\[profile\]'`"):
-        profiler.Profiler(tmp_path, (10, 20), total=40, chunk_steps=10)
+        made(tmp_path, (10, 20))

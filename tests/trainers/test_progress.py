@@ -8,6 +8,7 @@ from core.task import Loss
 from tests import toys
 from tests.commands import passed, refused, run
 from tests.trainers.trainer_lab import hashes, make, newest, train
+from trainers.modes.train_eagerly import eager_step
 
 
 class Annealed(toys.Line):
@@ -47,7 +48,7 @@ def test_step_in_a_loss_is_the_same_if_it_is_compiled(tmp_path):
 
 
 def test_step_in_a_loss_is_known_to_an_eager_step(tmp_path):
-    figures = annealed(tmp_path, "eager").eager_step()
+    figures = eager_step(annealed(tmp_path, "eager"))
     assert (figures["at"], figures["done"]) == (0.0, 0.0)
 
 

@@ -9,6 +9,7 @@ from tests.commands import CONFIGS, passed, run
 from tests.trainers.resume_lab import killed_after
 from tests.trainers.trainer_lab import HELD_OUT, Crash, idle, make, newest, train
 from trainers.hooks import Hook
+from trainers.lifecycle import train_to_end
 
 LINEAR = f"--gin_file={CONFIGS / 'digits_linear.gin'}"
 
@@ -79,13 +80,13 @@ def test_metrics_from_before_a_crash_are_restored(tmp_path):
 def test_run_made_shorter_reports_the_metrics_of_its_end(tmp_path):
     trainer = loop(tmp_path, hooks=[Report()])
     train(trainer)
-    assert trainer.state.complete
+    assert trainer.state.ending.complete
     for path in trainer.workdir.checkpoints.glob("*40"):
         path.rename(path.with_name("later"))
     shorter = loop(tmp_path, hooks=[Report()], steps=30)
     shorter.state.restore(newest(trainer))
-    assert (shorter.state.finished, shorter.state.complete, shorter.evaluation) == (True, False, {})
-    shorter.report_the_end()
+    assert (shorter.state.finished, shorter.state.ending.complete, shorter.evaluation) == (True, False, {})
+    train_to_end.report_the_end(shorter)
     assert shorter.evaluation.keys() == trainer.evaluation.keys()
     assert shorter.evaluation["own/third"] == 10
 
@@ -109,5 +110,5 @@ def test_run_killed_right_after_the_checkpoint_of_a_stop_stays_stopped(tmp_path)
         train(trainer)
     resumed = loop(tmp_path, hooks=[StopAt(20)])
     resumed.state.restore(newest(trainer))
-    assert (resumed.step, resumed.state.stopped) == (20, "enough")
-    assert resumed.state.complete
+    assert (resumed.step, resumed.state.ending.stopped) == (20, "enough")
+    assert resumed.state.ending.complete

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from trainer_lab import Crash, hashes, newest, train, untrained
+from trainer_lab import Crash, Untrained, hashes, newest, train
 from trainer_lab import make as make_trainer
 
 from core.data import Stream, digits
@@ -48,7 +48,7 @@ def make(*arguments, **settings):
 
 def read(trainer):
     """Runs the loop on steps that train nothing, so that nothing is traced."""
-    trainer.program = untrained
+    trainer.programs = Untrained()
     train(trainer)
 
 

@@ -23,7 +23,7 @@ from tests.trainers.trainer_lab import HELD_OUT, Deep, hashes, make, newest, tra
 from trainers.lifecycle.first_weights import begin, warm_start
 from trainers.lifecycle.start import Configured, Start
 from trainers.lifecycle.train_to_end import run_training
-from trainers.loop.run_state import RESTART
+from trainers.loop.run_parts import RESTART
 from trainers.process.signals import Preemption
 
 PATHS = ["layers/0/b", "layers/0/w", "layers/1/b", "layers/1/w"]
@@ -122,10 +122,10 @@ def test_fresh_optimizer_leaves_the_best_checkpoint_as_it_was_measured(tmp_path)
     other = task_with(chain(sgd(0.1, momentum=0.9), ema(0.9)))
     again = with_accuracies(tmp_path, [0.9, 0.1, 0.2], task=other, on_nonfinite="rollback")
     lines, to_save = begin(again, best, restart_optimizer=True)
-    assert "No capsule is left" in str(again._leaving_capsule(NotFiniteError("step 11"), 11))
+    assert "No capsule is left" in str(again._recovery.leave_capsule(NotFiniteError("step 11"), 11, again.telemetry))
     assert (to_save, "from step 10 on with a fresh optimizer" in lines[-1]) == (False, True)
     again.state.go_back(best)
-    assert (again.state.beginnings, again.state.rollbacks) == ({RESTART: {"step": 10}}, 1)
+    assert (again.state.beginnings.record, again.state.passed_over.rollbacks) == ({RESTART: {"step": 10}}, 1)
     assert [int(optimizer.step) for optimizer in again.state.optimizers] == [0]
     train(again)
     assert there(again)[10] == ["last", "best by max accuracy"]

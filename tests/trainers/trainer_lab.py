@@ -1,5 +1,6 @@
 """A small trainer for tests, its metric lines, and a crash."""
 
+import contextlib
 import itertools
 
 import pytest
@@ -94,14 +95,24 @@ def train(trainer):
     return lines.lines
 
 
-def untrained(stacked):
-    """Stands for `Trainer.program`: its steps train nothing, so nothing is traced."""
-    return lambda stacked, place: None
+class Untrained:
+    """Stands for `Trainer.programs`: its steps train nothing, so nothing is traced."""
+
+    explained = contextlib.nullcontext
+
+    def make(self, stacked, note):
+        return lambda stacked, place: None
+
+    def begin(self, run, stacked):
+        """Calls nothing."""
+
+    def tell(self, telemetry, seconds):
+        """Has nothing to tell."""
 
 
 def idle(trainer):
     """Has a trainer train nothing and read nothing, where only the loop counts; returns it."""
-    trainer.program = untrained
+    trainer.programs = Untrained()
     trainer.input.chunks_from = lambda *_, **__: Chunks(itertools.repeat(None))
     return trainer
 

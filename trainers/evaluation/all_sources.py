@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Iterator
 
+from core.checkpoint import Better
 from core.errors import ConfigurationError
 from core.task.loss import means
-from trainers.evaluation.averaged_weights import averaged_task
+from trainers.evaluation.averaged_weights import averaged_task, readable_task
 from trainers.evaluation.evaluator import Evaluator
 from trainers.experiment import Experiment
+from trainers.options.checkpoints import check_figure
 from trainers.options.eval_sources import EVAL, refused_by_its_shape
 
 
@@ -23,6 +25,7 @@ class Evaluations:
                 self._evaluators[split] = Evaluator(experiment, source, *self._evaluators.values())
         evaluators = list(self._evaluators.values())
         self.averaged = evaluators[0].averaged if evaluators else averaged_task(experiment)
+        self.readable = readable_task(experiment, self.averaged)
         figures = {name.partition("/")[0] for evaluator in evaluators for name in evaluator.sums.spec.sums}
         for name in experiment.eval_sources:
             if name in figures:
@@ -36,6 +39,11 @@ class Evaluations:
         """Lists all figures, as they are called in results and gin files."""
         sums = {split: evaluator.sums.spec.zero_sums() for split, evaluator in self._evaluators.items()}
         return [short_name(split, name) for split, found in sums.items() for name in means(found)]
+
+    def check_figure(self, best: Better | None) -> None:
+        """Raises a `ConfigurationError` if no evaluation has the figure by which the best checkpoint is kept."""
+        if best:
+            check_figure(best, self.figures, "Trainer.keep_best")
 
     def __len__(self) -> int:
         return len(self._evaluators)

@@ -14,12 +14,30 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import gin
+import tensorflow as tf
 
 from core.checkpoint import Keep
+from core.engine import TrainStep
+from core.task import Batch
 from core.telemetry import Telemetry
 from trainers.evaluation.averaged_weights import Averaged
 from trainers.experiment import Experiment
 from trainers.workdir import Workdir
+
+
+class Batches(Protocol):
+    """What a hook sees of the batches that a run reads."""
+
+    chunk_steps: int
+    decode: Callable[[Batch], Batch] | None  # of examples that wait as the source keeps them
+
+    @property
+    def batch_spec(self) -> dict[str, tf.TensorSpec]:
+        """Returns the specs of a step's batch on one replica, [microbatches, rows, ...], as phases read it."""
+
+    @property
+    def chunk_spec(self) -> Any:
+        """Returns the specs of a chunk as a `tf.function` takes it."""
 
 
 class Run(Protocol):
@@ -29,6 +47,11 @@ class Run(Protocol):
     averaged: Averaged  # the task as evaluation reads it, once it has been updated
     workdir: Workdir
     telemetry: Telemetry
+    train_step: TrainStep
+
+    @property
+    def input(self) -> Batches:
+        """Returns the batches that the run reads."""
 
     @property
     def step(self) -> int:
@@ -44,11 +67,8 @@ class Run(Protocol):
     def take_figures(self) -> dict[str, float]:
         """Returns the figures of a metric line, speed included, and begins the next."""
 
-    def check_norms(self) -> None:
-        """Raises a `ConfigurationError` where there is no next step that can be looked at."""
-
-    def norms(self) -> dict[str, float]:
-        """Returns the norms of gradients, weights and updates of each module, as the next step has them."""
+    def next_chunk(self) -> Batch:
+        """Returns the chunk of batches that the next step is in, without taking it."""
 
     def evaluate(self) -> dict[str, float]:
         """Evaluates and reports the figures; returns all that were reported last."""
@@ -69,7 +89,23 @@ class Run(Protocol):
         """Ends the run at this step: what is due at the end follows, and `reason` is kept with it."""
 
 
-class Hook(abc.ABC):
+class ChunkHook:
+    """Follows a training from chunk to chunk."""
+
+    def begin(self, run: Run) -> None:
+        """Begins, once all is traced and before the first step."""
+
+    def before_chunk(self, run: Run) -> None:
+        """Does what belongs before a chunk of steps, which begins at `run.step`."""
+
+    def after_chunk(self, run: Run) -> None:
+        """Does what belongs after a chunk of steps, before the hooks that are due are called."""
+
+    def close(self) -> None:
+        """Frees what it holds, however the training ends."""
+
+
+class Hook(ChunkHook, abc.ABC):
     """Base class; `every=None` means only at the end of the run."""
 
     every: int | None = None
@@ -89,10 +125,10 @@ class Hook(abc.ABC):
         """Says whether to call the hook after `step` of `steps` steps."""
         return step == steps or (self.every is not None and step % self.every == 0)
 
-    def check_kept(self, keep: Keep, checkpoint_every: int | None) -> None:  # noqa: B027  # most hooks save nothing
+    def check_kept(self, keep: Keep, checkpoint_every: int | None) -> None:  # most hooks save nothing
         """Raises a `ConfigurationError` if the run doesn't keep the checkpoints that the hook counts on."""
 
-    def check(self, run: Run) -> None:  # noqa: B027  # most hooks fit every run
+    def check(self, run: Run) -> None:  # most hooks fit every run
         """Raises a `ConfigurationError` where the hook doesn't fit what is trained; called before the first step."""
 
     @abc.abstractmethod
@@ -103,7 +139,7 @@ class Hook(abc.ABC):
         """Returns what a checkpoint keeps of the hook: values that JSON holds, an array as its list."""
         return {}
 
-    def load(self, state: Mapping[str, Any]) -> None:  # noqa: B027  # most hooks keep nothing
+    def load(self, state: Mapping[str, Any]) -> None:  # most hooks keep nothing
         """Takes over the state that a checkpoint kept."""
 
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import gin
 
+from core.engine import Watch
+from core.errors import ConfigurationError
 from trainers.hooks.base import Hook, Run
 
 THROWN_ABOUT = 0.3  # of a weight: what changes by more forgets what it was
@@ -29,12 +31,30 @@ class Norms(Hook):
     def __init__(self, every: int | None = None):
         super().__init__(every)
         self._suspects: list[str] = []
+        self._watch: Watch | None = None
 
     def check(self, run: Run) -> None:
-        run.check_norms()
+        """Makes what looks at the step; refuses steps that not all devices take together."""
+        backend, experiment, batches = run.train_step.backend, run.experiment, run.input
+        if not backend.steps_together:
+            who = f"{backend.how} {'replicas' if backend.steps_here else 'workers'} take"
+            raise ConfigurationError(
+                f"`Trainer.hooks` looks at the step that comes next, as all devices take it together, but {who} steps "
+                "of their own: leave `Norms` out."
+            )
+        self._watch = Watch(
+            experiment.assembly,
+            batches.batch_spec,
+            batches.chunk_spec,
+            seed=experiment.seed,
+            steps=run.steps,
+            decode=batches.decode,
+        )
 
     def __call__(self, run: Run) -> None:
-        norms = run.norms()  # on several workers, of all together
+        assert self._watch, "`check` comes first"
+        first = run.step - run.step % run.input.chunk_steps
+        norms = self._watch.norms(run.next_chunk(), first=first, step=run.step)  # on several workers, of all together
         run.telemetry.write(run.step, "norms", norms, shown=False)
         suspects = dict(unlikely(norms))
         for name in self._suspects:

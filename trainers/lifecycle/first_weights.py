@@ -5,7 +5,7 @@ from typing import NamedTuple
 from core.checkpoint import Manifest
 from core.errors import ConfigurationError
 from core.weights import begin_with
-from trainers.loop.run_state import REPLICAS, RESTART, START_FROM
+from trainers.loop.run_parts import REPLICAS, RESTART, START_FROM
 from trainers.trainer import Trainer
 
 
@@ -40,7 +40,7 @@ def begin(trainer: Trainer, manifest: Manifest | None, *, restart_optimizer: boo
         )
     lines = [f"going on from step {trainer.step} (`{manifest.path.name}`)"]
     start = trainer.experiment.start_from
-    if start is not None and START_FROM not in trainer.state.beginnings:
+    if start is not None and START_FROM not in trainer.state.beginnings.record:
         lines.append(
             f"Warning: `Experiment.start_from` has no effect on a run that is at step {trainer.step}: only a new one "
             f"begins with `{start.path}`, in another `--workdir`"
@@ -79,5 +79,5 @@ def warm_start(trainer: Trainer) -> str | None:
             "a path that is the same for all workers, or one of the run's `checkpoints/step-*`."
         )
     trainer.state.restart_optimizers()
-    trainer.state.beginnings[START_FROM] = dict(begun.record)
+    trainer.state.beginnings.record[START_FROM] = dict(begun.record)
     return begun.line

@@ -49,8 +49,8 @@ def _train(trainer: Trainer, start: Start, *, quiet: bool) -> None:
     def once_traced() -> None:
         start.record(trainer.step)
         if beginning.to_save:
-            trainer.watchdog.begin("save", "the first checkpoint")
-            trainer.save()
+            with trainer.section("save", "the first checkpoint"):
+                trainer.save()
         telemetry.describe(start.configured.operative(), workdir.configuration)
 
     try:
@@ -62,11 +62,11 @@ def _train(trainer: Trainer, start: Start, *, quiet: bool) -> None:
         if isinstance(error, FileNotFoundError):
             workdir.check_there()
         raise
-    trainer.watchdog.begin("save", "the end of the run")
-    telemetry.close()
-    workdir.check_there()
-    _write_success(trainer)
-    trainer.agreement.barrier()  # nobody leaves before all have come to the end
+    with trainer.section("save", "the end of the run"):
+        telemetry.close()
+        workdir.check_there()
+        _write_success(trainer)
+        trainer.agreement.barrier()  # nobody leaves before all have come to the end
     if is_chief() and not quiet:
         print(f"finished: {_how(trainer)}, in `{workdir.named}`", flush=True)
 
@@ -108,8 +108,8 @@ def _end_again(trainer: Trainer, *, quiet: bool) -> None:
     trainer.state.tidy()
     result = trainer.workdir.read_result()
     if trainer.agreement.any_worker(result.get("exit_code") != 0 or result.get("step") != trainer.step):
-        if not trainer.state.complete:  # it was to be longer, or had other hooks
-            trainer.report_the_end()
+        if not trainer.state.ending.complete:  # it was to be longer, or had other hooks
+            report_the_end(trainer)
         _write_success(trainer)
         result = trainer.workdir.read_result()
     if is_chief() and not quiet:
@@ -117,7 +117,17 @@ def _end_again(trainer: Trainer, *, quiet: bool) -> None:
         print(f"already finished: {_how(trainer)}, {figures} (`{trainer.workdir.named}`)", flush=True)
 
 
+def report_the_end(trainer: Trainer) -> None:
+    """Has everything reported that is reported at the end of a run, without a step taken."""
+    trainer.hook_calls.check(trainer)
+    for hook in trainer.settings.hooks:
+        if hook.due(trainer.step, trainer.step):
+            trainer.hook_calls.call_one(hook, trainer)
+    if trainer.evaluations:
+        trainer.evaluate()
+
+
 def _how(trainer: Trainer) -> str:
-    how = f"{trainer.step} steps" if trainer.state.stopped is None else trainer.state.outcome
+    how = f"{trainer.step} steps" if trainer.state.ending.stopped is None else trainer.state.outcome
     best = trainer.state.best
     return f"{how}; the best by {best.by} is {best.value:.4g}, of step {best.step}" if best else how

@@ -6,6 +6,7 @@ trained by it. The choice is in the workdir before the first step, and a run tha
 
 import json
 import math
+import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,19 +14,23 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from core.arguments import listed
 from core.cluster import is_chief
+from core.disk import write_whole
 from core.distribution import Agreement
 from core.engine import ALL_WELL, TrainStep
+from core.machine import processor, usable_cores
 from trainers.errors.xla import refused_by_xla
-from trainers.loop.kept_choice import KeptChoice
 from trainers.loop.run_state import RunState
-from trainers.options.compile import AUTO, CHOICE, OFF, XLA, Compile, what_to_compile
+from trainers.options.compile import AUTO, CHOICE, OFF, XLA, Compile, compile_words, what_to_compile
+from trainers.workdir import json_text
 
 CALL_SECONDS = 0.15  # that a measured call takes at least, if the chunk has as many steps
 MEASURING_SECONDS = 4.0  # once the programs are made
 MAKING_SECONDS = 30.0  # which further programs may take; the first of XLA's is made, however long that takes
 LEAST_ROUNDS, MOST_ROUNDS = 2, 7
 ENOUGH = 1.03  # times as fast as without XLA has a choice to be: that it compiles for seconds at each start has to pay
+_DAMAGED = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 Program = Callable[[Any, Any], object]  # a chunk and the place in it
 
 
@@ -55,11 +60,6 @@ class Choosing:
         self._train_step, self._make_program, self._state = train_step, make_program, state
         self._agreement, self._note, self._alive, self._look, self._clock = agreement, note, alive, look, clock
         self._kept = KeptChoice(train_step, state, note=note)
-
-    @property
-    def asked(self) -> bool:
-        """Says whether there is anything to choose; on a mesh, or by servers, XLA compiles nothing."""
-        return self._state.settings.compile == AUTO and not self._train_step.backend.not_compiled
 
     def choose(self, stacked: Any) -> Program:
         """Returns the program that is remembered for this machine, or else the fastest one, by steps of a chunk."""
@@ -193,3 +193,64 @@ class Choosing:
 def _said(words: Compile) -> str:
     """Returns the choice as it is shown."""
     return words if isinstance(words, str) else ", ".join(f"{name} by {word}" for name, word in words.items()) or OFF
+
+
+class KeptChoice:
+    """Keeps a choice with the machine and the step that it was measured for, and reads it again."""
+
+    def __init__(self, train_step: TrainStep, state: RunState, *, note: Callable[[str], object]):
+        self._train_step, self._note = train_step, note
+        self._file, settings = state.workdir.path / CHOICE, state.settings
+        self._where = {
+            "processor": processor(),
+            "cores": usable_cores(),
+            "devices": [device.device_type for device in tf.config.list_logical_devices()],
+            "tensorflow": tf.__version__,
+            "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "default"),
+            "replicas": train_step.exchange.replicas,
+            "global_batch_size": settings.global_batch_size,
+            "microbatches": settings.microbatches,
+            # A folder that holds no checkpoint may hold the choice of another configuration.
+            "configuration": str(state.workdir.config_hash)[:12],
+        }
+
+    def anywhere(self) -> Compile | None:
+        """Returns the choice, whatever it was measured for; None where there is none that can be read."""
+        found = self._read()
+        return found[0] if found else None
+
+    def here(self) -> Compile | None:
+        """Returns the choice, if it was measured on such a machine and for such a step."""
+        if (found := self._read()) is None:
+            return None
+        words, where = found
+        differs = [key for key, value in self._where.items() if where.get(key) != value]
+        if differs:
+            told = listed(f"{key} was {where.get(key)}, and is {self._where[key]}" for key in differs)
+            self._note(f"compile: `{CHOICE}` was measured elsewhere ({told.replace('`', '')}): measured again")
+        return None if differs else words
+
+    def write(self, words: Compile, seconds: Mapping[str, float], refused: Mapping[str, str]) -> None:
+        """Keeps a choice, with the seconds that a step took by each, and why others were out."""
+        kept = {
+            "compile": words,
+            "seconds_a_step": dict(seconds),
+            "refused": dict(refused),
+            "measured_on": self._where,
+        }
+        write_whole({self._file: json_text(kept).encode()})
+
+    def _read(self) -> tuple[Compile, Mapping[str, object]] | None:
+        try:
+            kept = json.loads(self._file.read_bytes())
+            where, words = kept["measured_on"], compile_words(kept["compile"])
+            if words == AUTO or not isinstance(where, dict):
+                raise ValueError("it holds no choice")
+            if isinstance(words, Mapping):
+                self._train_step.check_updates(words)
+        except FileNotFoundError:
+            return None
+        except _DAMAGED:  # it is made anew
+            self._note(f"compile: `{CHOICE}` can't be read: measured again")
+            return None
+        return words, where

@@ -2,8 +2,7 @@
 
 import contextlib
 import importlib.util
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import tensorflow as tf
@@ -11,31 +10,59 @@ import tensorflow as tf
 from core.cluster import is_chief
 from core.errors import ConfigurationError, shown
 from core.telemetry import Telemetry
+from trainers.hooks.base import ChunkHook, Run
 
 EXTRA = "`pip install -e '.[profile]'` brings it"
 
 
-class Profiler:
+class Profiler(ChunkHook):
     """Profiles whole chunks of steps into `folder`: the one after a wish, and those that have some of `steps` in them.
 
-    These are (first, last) of a run of `total` steps. Of several workers the chief profiles.
+    These are (first, last) of a run of `total` steps. `take_wish` says whether a profile was asked for since its last
+    call. Of several workers the chief profiles.
     """
 
-    def __init__(self, folder: Path, steps: Sequence[int] | None, *, total: int, chunk_steps: int):
-        self._folder, self._steps, self._chunk_steps = folder, steps, chunk_steps
+    def __init__(
+        self,
+        folder: Path,
+        steps: Sequence[int] | None,
+        *,
+        total: int,
+        chunk_steps: int,
+        take_wish: Callable[[], bool],
+    ):
+        self._folder, self._steps, self._chunk_steps, self._take_wish = folder, steps, chunk_steps, take_wish
         self._began: int | None = None  # the step from which it profiles
         self._until = 0
+        self._marked = contextlib.ExitStack()  # in a profile, a chunk of steps
         self._telemetry = Telemetry()
         if steps is not None:
             _check(steps, total)
 
-    def between_chunks(self, step: int, *, wished: bool, telemetry: Telemetry) -> None:
-        """Begins or ends a profile where `step` steps are done, if it is time to."""
-        self._telemetry = telemetry
+    def begin(self, run: Run) -> None:
+        self._turn(run)
+
+    def before_chunk(self, run: Run) -> None:
+        if self._began is not None:
+            self._marked.enter_context(tf.profiler.experimental.Trace("chunk", step_num=run.step, _r=1))
+
+    def after_chunk(self, run: Run) -> None:
+        self._marked.close()
+        self._turn(run)
+
+    def close(self) -> None:
+        self._marked.close()
+        if self._began is not None:
+            self._ended()
+
+    def _turn(self, run: Run) -> None:
+        """Begins or ends a profile, if it is time to."""
+        step, self._telemetry = run.step, run.telemetry
+        wished = self._take_wish()
         if self._began is not None and step >= self._until:
             began = self._began
             if self._ended():
-                telemetry.note(f"profiled steps {began} to {step}: `xprof {self._folder}` shows them ({EXTRA})")
+                run.telemetry.note(f"profiled steps {began} to {step}: `xprof {self._folder}` shows them ({EXTRA})")
         if self._began is not None or not is_chief():
             return
         if wished:
@@ -44,17 +71,6 @@ class Profiler:
             first, last = self._steps
             if first < step - step % self._chunk_steps + self._chunk_steps and step < last:
                 self._begin(step, last)
-
-    def chunk(self, step: int) -> AbstractContextManager[object]:
-        """Returns what a chunk of steps is taken in, so that a profile shows where it begins and ends."""
-        if self._began is None:
-            return contextlib.nullcontext()
-        return tf.profiler.experimental.Trace("chunk", step_num=step, _r=1)
-
-    def close(self) -> None:
-        """Ends a profile that is under way."""
-        if self._began is not None:
-            self._ended()
 
     def _ended(self) -> bool:
         """Ends it; warns and returns false where it can't be kept, on a full disk for one: the run does as well."""

@@ -5,15 +5,18 @@ from collections.abc import Callable
 from core import checkpoint
 from core.distribution import Agreement
 from core.engine import ALL_WELL, NOT_FINITE, SPIKE, BadStep, TrainStep
-from core.errors import NotFiniteError, TapeloopError
+from core.errors import CheckpointError, NotFiniteError, TapeloopError
 from core.telemetry import Telemetry
-from trainers.loop.bad_step import explain_bad_step
+from trainers.experiment import Experiment
+from trainers.loop.input import Input
 from trainers.loop.run_state import RunState
-from trainers.loop.watchdog import Watchdog
+from trainers.loop.watchdog import Section
 from trainers.options.bad_steps import MAX_ROLLBACKS, MAX_SKIPS, ROLLBACK, SKIP
+from trainers.settings import Settings
+from trainers.workdir import Workdir
 
 # Returns the error of a bad step with the command that replays it, once its capsule is there.
-LeaveCapsule = Callable[[TapeloopError, int], TapeloopError]
+LeaveCapsule = Callable[[Experiment, Settings, Workdir, Input, TapeloopError, int], TapeloopError]
 CALM = "Clip gradients (`clip_by_global_norm`), lower the learning rate, or give a larger `Trainer.spike_factor`."
 
 
@@ -22,28 +25,31 @@ class Recovery:
 
     def __init__(
         self,
-        state: RunState,
+        experiment: Experiment,
         train_step: TrainStep,
+        state: RunState,
         agreement: Agreement,
-        leave_capsule: LeaveCapsule,
-        watchdog: Watchdog,
+        *,
+        leave_capsule: LeaveCapsule | None,
+        section: Section,
     ):
-        self.state, self.train_step, self.agreement, self.watchdog = state, train_step, agreement, watchdog
-        self.policies, self.skipping = state.settings.policies, state.skipping
-        self._leave_capsule, self._told = leave_capsule, 0
+        """`leave_capsule` keeps what repeats a bad step, and names it in the error that it returns."""
+        self.state, self.experiment, self.train_step, self.agreement = state, experiment, train_step, agreement
+        self.policies, self.skipping, self.section = state.settings.policies, state.skipping, section
+        self._leave, self._told = leave_capsule, 0
         self._capsule_left = False
 
     def begin(self) -> None:
         """Sees to it that there is a checkpoint to go back to, if only of the beginning."""
         self._told = self.skipping.skipped if self.skipping else 0
         if self.policies.rolls_back and self.state.step == 0:
-            self.watchdog.begin("save", "the checkpoint of the beginning")
-            self.state.save()
+            with self.section("save", "the checkpoint of the beginning"):
+                self.state.save()
 
     def figures(self) -> dict[str, int]:
         """Returns how many steps were left out so far, and how often the run went back; nothing where none may."""
         skipped = {"skipped_steps": self.skipping.skipped} if self.skipping and self.policies.skips else {}
-        return {**skipped, **({"rollbacks": self.state.rollbacks} if self.policies.rolls_back else {})}
+        return {**skipped, **({"rollbacks": self.state.passed_over.rollbacks} if self.policies.rolls_back else {})}
 
     def went_back(self, telemetry: Telemetry, *, saving: bool) -> bool:
         """Returns whether the run is at an earlier step now; raises the error of a bad step that ends it.
@@ -51,7 +57,7 @@ class Recovery:
         Where it is `saving` next, what isn't fit to be saved counts as a bad step, too.
         """
         self._tell_of_skipped(telemetry)
-        bad = self._bad_step() or (self._unfit() if saving else None)
+        bad = self._bad_step(telemetry) or (self._unfit(telemetry) if saving else None)
         if bad is None:
             return False
         step, kind, error = bad
@@ -60,30 +66,47 @@ class Recovery:
             in_a_row = f" The {most} steps before it were left out, and `Trainer.max_skips` is {most}."
             raise type(error)(f"{error}{in_a_row}") if self.policies.by_kind[kind] == SKIP else error
         most = self.policies.max_rollbacks or MAX_ROLLBACKS
-        if self.state.rollbacks >= most:
+        if self.state.passed_over.rollbacks >= most:
             raise type(error)(f"{error} The run went back {most} times before, and `Trainer.max_rollbacks` is {most}.")
-        self._go_back(step, error, telemetry)
+        with self.section("save", "going back to a checkpoint"):
+            self._go_back(step, error, telemetry)
         return True
 
-    def _bad_step(self) -> tuple[int, str, TapeloopError] | None:
+    def leave_capsule(self, error: TapeloopError, step: int, telemetry: Telemetry) -> TapeloopError:
+        """Returns the error of a bad step with the command that replays it, once its capsule is there."""
+        try:
+            self.state.saves.settle(telemetry.note)  # the step is done again from the newest checkpoint
+        except CheckpointError as unwritten:
+            telemetry.warn_once(str(unwritten))
+        if self.state.unsaved_restart:
+            return type(error)(f"{error} No capsule is left: no checkpoint has its fresh optimizer yet.")
+        if self._leave:
+            state = self.state
+            error = self._leave(self.experiment, state.settings, state.workdir, state.input, error, step)
+        self.agreement.barrier()  # a worker that left before the chief has written it would end the chief
+        return error
+
+    def _bad_step(self, telemetry: Telemetry) -> tuple[int, str, TapeloopError] | None:
         """Returns the step by which the last chunk has ended, if it is a bad one, its kind and its error."""
         step = int(self.state.progress.bad_step)
         if step == ALL_WELL:
             return None
-        self.watchdog.begin("step", f"looking into step {step}")
         self.state.step = step
         bad = self.skipping.last if self.skipping else None
         if bad and bad.kind == SPIKE:
             return step, SPIKE, NotFiniteError(f"step {step} is a spike: {_how(bad)}. Nothing of it was kept. {CALM}")
-        error = explain_bad_step(self.train_step, self.state.input, step)
-        return step, NOT_FINITE, self._leave_capsule(error, step)
+        from trainers.loop.bad_step import explain_bad_step
 
-    def _unfit(self) -> tuple[int, str, TapeloopError] | None:
+        with self.section("step", f"looking into step {step}"):
+            error = explain_bad_step(self.train_step, self.state.input, step)
+            return step, NOT_FINITE, self.leave_capsule(error, step, telemetry)
+
+    def _unfit(self, telemetry: Telemetry) -> tuple[int, str, TapeloopError] | None:
         """Returns the last step, if a run that goes back comes out of it with weights that aren't finite."""
         if self.policies.on_nonfinite != ROLLBACK:
             return None  # saving raises it
         unfit, step = self.agreement.first_text(self.state.unfit()), self.state.step - 1
-        return (step, NOT_FINITE, self._leave_capsule(NotFiniteError(unfit), step)) if unfit else None
+        return (step, NOT_FINITE, self.leave_capsule(NotFiniteError(unfit), step, telemetry)) if unfit else None
 
     def _go_back(self, step: int, error: TapeloopError, telemetry: Telemetry) -> None:
         """Restores the newest checkpoint, and saves it again as of a run that has passed over the examples.
@@ -91,8 +114,7 @@ class Recovery:
         A kill before that save has the run come to the bad step again, and one after it doesn't.
         """
         state = self.state
-        self.watchdog.begin("save", "going back to a checkpoint")
-        state.settle(note=telemetry.note)
+        state.saves.settle(telemetry.note)
         self.agreement.barrier()  # the chief has written what all are about to read
         manifest = checkpoint.newest(state.workdir.checkpoints, warn=telemetry.warn_once, up_to=step)
         found = manifest.path.name if manifest else None
@@ -117,7 +139,7 @@ class Recovery:
         error: TapeloopError = NotFiniteError(f"step {bad.step}{others} was left out: {_how(bad)}.")
         if bad.kind == NOT_FINITE and not self._capsule_left:
             self._capsule_left = True
-            error = self._leave_capsule(error, bad.step)
+            error = self.leave_capsule(error, bad.step, telemetry)
         telemetry.warn(str(error))
 
 

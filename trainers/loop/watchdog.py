@@ -18,6 +18,8 @@ from trainers.options.deadlines import Limits
 MOST_PAUSE = 10.0  # seconds between two looks
 
 
+# Enters a section of the run by its name and what it does.
+Section = Callable[[str, str], contextlib.AbstractContextManager[None]]
 # A sign of life, told apart from others by identity: the section that it comes from, and what that does.
 Life = tuple[str, str]
 
@@ -43,6 +45,18 @@ class Watchdog:
         """Notes that a section of `trainers.options.deadlines.LEAST` begins, as cheaply as can be."""
         self._ended.add(self._life)
         self._life = (section, what)
+
+    @contextlib.contextmanager
+    def section(self, section: str, what: str) -> Iterator[None]:
+        """Notes that a section begins, and at its end that the one around it resumes.
+
+        An error leaves the section as it is: all that the process does on its way out counts as part of it.
+        """
+        outer = self._life
+        self.begin(section, what)
+        yield
+        self._ended.add(self._life)
+        self._life = (outer[0], outer[1])  # a new sign of life
 
     def alive(self) -> None:
         """Notes that the section gets ahead."""

@@ -29,8 +29,7 @@ def run(session: Session) -> int:
     trainer.state.restore(manifest)
     trainer.telemetry = Telemetry([Console(total_steps=manifest.step)])
     found = {}
-    with ending_where_it_hangs(trainer):
-        trainer.watchdog.begin("evaluation", "the evaluation")
+    with ending_where_it_hangs(trainer), trainer.section("evaluation", "the evaluation"):
         for split, figures in trainer.evaluations.evaluate(trainer.watchdog.alive):
             trainer.report(split, figures)
             found[split] = figures

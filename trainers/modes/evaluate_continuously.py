@@ -54,7 +54,8 @@ class BesideARun:
         while True:
             ending = how_it_ended(self.workdir, self.trainer.steps)  # what it has saved until then is found below
             if manifest := self.checkpoints.next():
-                self.evaluate(manifest)
+                with self.trainer.section("evaluation", "the evaluation"):
+                    self.evaluate(manifest)
                 waited, said = 0.0, ""
             elif ending:
                 print(
@@ -69,9 +70,9 @@ class BesideARun:
             else:
                 if said != (said := what_it_waits_for(self.workdir, self._last)):
                     self.telemetry.note(f"waiting for {said}")
-                self.trainer.watchdog.begin("data", "the wait for a checkpoint")
-                self.look()
-                self._sleep(LOOK_SECONDS)
+                with self.trainer.section("data", "the wait for a checkpoint"):
+                    self.look()
+                    self._sleep(LOOK_SECONDS)
                 waited += LOOK_SECONDS
 
     def evaluate(self, manifest: Manifest) -> None:
@@ -81,7 +82,6 @@ class BesideARun:
                 f"`{manifest.path}` is of a run of another configuration:\n{changes}\nGive the same `--gin_file` and "
                 "`--gin_param` as the run has; `Experiment.eval_sources` may differ."
             )
-        self.trainer.watchdog.begin("evaluation", "the evaluation")
         try:
             self.trainer.state.restore(manifest)
         except CheckpointError:

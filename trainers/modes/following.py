@@ -9,7 +9,7 @@ from pathlib import Path
 
 from core.checkpoint import DamagedError, Manifest, checkpoints_in, verified
 from core.errors import EXIT_CODES, INTERRUPTED, PeerLostError, PreemptedError
-from trainers.loop.run_state import FINISHED
+from trainers.loop.run_parts import FINISHED
 from trainers.runs.lock import is_locked
 from trainers.workdir import Workdir
 

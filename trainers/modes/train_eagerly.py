@@ -1,8 +1,10 @@
 """`--eager`: one step without tracing, the first of a run or any other; nothing is written."""
 
 from core.checkpoint import Manifest
+from core.engine import ALL_WELL
 from core.errors import CheckpointError, ConfigurationError
 from trainers.lifecycle.first_weights import warm_start
+from trainers.loop.bad_step import explain_bad_step
 from trainers.replay.repeat_steps import pass_steps
 from trainers.session import Session
 from trainers.trainer import Trainer
@@ -16,12 +18,21 @@ def take_eager_step(session: Session) -> int:
     step = session.flags.step
     trainer = _new_trainer(session) if step is None else _trainer_at(session, step)
     first = trainer.step
-    figures = trainer.eager_step()
+    figures = eager_step(trainer)
     taken = (
         "one step" if step is None else f"step {first}" if trainer.step == first + 1 else f"the round of step {step}"
     )
     print(f"{taken}, not traced and not saved: " + ", ".join(f"{name} {x:.6g}" for name, x in figures.items()))
     return 0
+
+
+def eager_step(trainer: Trainer) -> dict[str, float]:
+    """Takes one step (or round) without tracing: `print` and breakpoints work in step functions."""
+    stacked, count = next(trainer.input.chunks_from(trainer.step)), trainer.settings.round_steps
+    trainer.take_steps(stacked, count, run=trainer.chunk.python_function)
+    if (bad_step := int(trainer.progress.bad_step)) != ALL_WELL:
+        raise explain_bad_step(trainer.train_step, trainer.input, bad_step)
+    return trainer.figures()
 
 
 def _new_trainer(session: Session) -> Trainer:

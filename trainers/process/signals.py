@@ -54,6 +54,14 @@ class Preemption:
         """Returns the signal's name; where this process got none, another worker did."""
         return signal.Signals(self.signal).name if self.signal else "a signal to another worker"
 
+    @property
+    def before_first_step(self) -> str:
+        """Says that the signal came before the first step."""
+        return (
+            f"stopped by {self.name} before the first step: nothing has changed since the last checkpoint, if there is "
+            "one. Run the same command again to go on."
+        )
+
     def take_wish(self, number: signal.Signals) -> bool:
         """Returns whether this signal, one of `WISHES`, came since this was last called."""
         before, self._taken[number] = self._taken[number], self._wishes[number]  # one that comes now counts next time
@@ -129,11 +137,8 @@ class Preemption:
                 os._exit(self._interruption.exit_code)
             raise self._interruption
         elif not self._in_loop:
-            self._leave(
-                number,
-                f"stopped by {signal.Signals(number).name} before the first step: nothing has changed since the last "
-                "checkpoint, if there is one. Run the same command again to go on.",
-            )
+            self.signal = number
+            self._leave(number, self.before_first_step)
         elif number == self.signal == signal.SIGINT:
             self._leave(
                 number,

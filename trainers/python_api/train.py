@@ -16,9 +16,8 @@ from trainers.lifecycle.train_to_end import run_training
 from trainers.process.signals import Preemption
 from trainers.python_api.identity import described, python_identity, read_python_identity
 from trainers.python_api.load import LoadedRun
-from trainers.replay.capsule.leave import leaving_capsule
 from trainers.runs.read import read_run
-from trainers.session import changeable
+from trainers.session import changeable, leave_capsule
 from trainers.settings import Settings
 from trainers.trainer import Trainer
 from trainers.workdir import Workdir, named_folder
@@ -39,7 +38,7 @@ def train(
                 "`trainers.train(experiment, settings, 'runs/mine')`."
             )
     preemption = Preemption(ends_process=False)
-    trainer = Trainer(experiment, Workdir(named_folder(workdir)), settings, preemption, leave_capsule=leaving_capsule)
+    trainer = Trainer(experiment, Workdir(named_folder(workdir)), settings, preemption, leave_capsule=leave_capsule)
     own = python_identity(experiment, settings, changeable(trainer))
     configured = Configured(
         identity=own,

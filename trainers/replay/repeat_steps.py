@@ -3,11 +3,9 @@
 from collections.abc import Callable
 
 import numpy as np
-import tensorflow as tf
 
 from core.checkpoint import Manifest
 from core.engine import ALL_WELL
-from trainers.errors.tensorflow import repeatable_or_refused
 from trainers.trainer import Trainer
 
 
@@ -16,15 +14,12 @@ def pass_steps(trainer: Trainer, end: int) -> None:
     if end > trainer.steps:
         raise ValueError(f"`end` is {end}, but the run has {trainer.steps} steps (`Trainer.steps`): give at most that.")
     if trainer.step < end:
-        exchange = trainer.train_step.exchange
-        run = trainer.program_again
+        run = trainer.programs.again
         chunk_steps, chunks = trainer.input.chunk_steps, trainer.input.chunks_from(trainer.step)
-        with repeatable_or_refused(trainer.experiment.deterministic):
-            # Without a step, as training begins: on a mesh the first call decides in which order variables are written.
-            exchange.noting(run, chunks.peek(within=False), exchange.handed(tf.zeros([3], tf.int64)))
-            while trainer.step < end:
-                left = chunk_steps - trainer.step % chunk_steps
-                trainer.take_steps(next(chunks), min(left, end - trainer.step), run=run)
+        trainer.programs.begin(run, chunks.peek(within=False))  # as training begins
+        while trainer.step < end:
+            left = chunk_steps - trainer.step % chunk_steps
+            trainer.take_steps(next(chunks), min(left, end - trainer.step), run=run)
 
 
 def come_before_bad_step(trainer: Trainer, manifest: Manifest | None, step: int) -> int:

@@ -172,7 +172,7 @@ def test_shipped_steps_can_be_taken_apart(name, tmp_path):
     settings = Settings(steps=10, global_batch_size=8, chunk_steps=2, **never)
     trainer = Trainer(Experiment(strategy=strategy, eval_source=None), Workdir(tmp_path), settings)
     stacked = next(trainer.input.chunks_from(0))
-    program = Program(trainer.program(stacked), trainer.progress, trainer.train_step.exchange)
+    program = Program(trainer.programs.make(stacked), trainer.progress, trainer.train_step.exchange)
     whole = Whole(
         trainer.experiment.assembly,
         trainer.train_step,

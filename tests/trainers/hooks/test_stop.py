@@ -96,7 +96,7 @@ def test_stop_lasts_until_there_are_more_steps_or_other_hooks(tmp_path):
 def test_stop_at_the_last_step_changes_nothing(tmp_path):
     trainer = make_idle(tmp_path, hooks=[StopAt(20, at=40)], steps=40)
     train(trainer)
-    assert (trainer.state.outcome, trainer.state.stopped) == ("finished", None)
+    assert (trainer.state.outcome, trainer.state.ending.stopped) == ("finished", None)
 
 
 def test_workers_agree_on_a_stop(tmp_path):

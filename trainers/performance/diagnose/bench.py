@@ -16,7 +16,7 @@ from core.measure import (
     turns_program,
 )
 from core.telemetry import JsonLines, Telemetry, TensorBoard
-from trainers.loop.standard_hooks import CheckReplicas, Evaluate, LogMetrics, SaveCheckpoint
+from trainers.loop.run_hooks import CheckReplicas, Evaluate, LogMetrics, SaveCheckpoint
 from trainers.performance.diagnose.times import Measured, Times, split
 from trainers.performance.rehearsal import REAL_CHUNKS, REAL_SECONDS, Rehearsal
 from trainers.performance.worker_agreement import later_elsewhere, of_each_replica

@@ -29,8 +29,8 @@ from core.task.trained import standings
 from trainers.errors.exit_report import plain
 from trainers.evaluation.evaluator import Evaluator
 from trainers.experiment import Experiment, check_seed, made_by
-from trainers.loop.gauges import memory_in_use
 from trainers.loop.input import decoder_of, reader_of
+from trainers.loop.speed import memory_in_use
 from trainers.performance.dry_run.paper import on_paper
 from trainers.settings import Settings
 

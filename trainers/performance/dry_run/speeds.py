@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from core.estimate import Kind, Operand
 from core.machine import usable_cores
-from trainers.loop.utilisation import best_seconds, measured_peak
+from trainers.loop.speed import best_seconds, measured_peak
 
 MOST_SECONDS, EACH_SECONDS = 6.0, 0.015  # for all kinds of operations, and for one beyond its first time
 ENOUGH = 0.97  # of a step's time as it is supposed: the operations that take the rest are many, and small

@@ -1,0 +1,95 @@
+"""The program of a chunk of steps: traced, and compiled as `Trainer.compile` asks or as is found to be the fastest."""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from core.distribution import Agreement
+from core.engine import TrainStep, make_chunk
+from core.telemetry import Telemetry
+from trainers.errors.tensorflow import explained, repeatable_or_refused
+from trainers.errors.xla import compiled_or_refused
+from trainers.experiment import Experiment
+from trainers.loop.run_state import RunState
+from trainers.options.compile import AUTO
+
+if TYPE_CHECKING:
+    from trainers.loop.compile_choice import Choosing
+
+Program = Callable[[Any, Any], object]  # a chunk and the place in it
+
+
+class Programs:
+    """Makes the program of a chunk. `chunk` is the function that was traced last."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        train_step: TrainStep,
+        state: RunState,
+        agreement: Agreement,
+        *,
+        alive: Callable[[], object],
+        look: Callable[[], object],
+    ):
+        """`look` leaves if a signal asks for it: choosing a program takes its time."""
+        self._experiment, self._train_step = experiment, train_step
+        spec, progress = state.input.chunk_spec, state.progress
+        self._make_chunk: Callable[[], Any] = functools.partial(make_chunk, train_step, spec, progress, state.takes)
+        self._state, self._agreement, self._alive, self._look = state, agreement, alive, look
+        self.chunk = self._make_chunk()
+
+    def make(self, stacked: Any, note: Callable[[str], object] = lambda text: None) -> Program:
+        """Traces a chunk of steps, compiled as asked for or as is found to be fastest by this one's steps."""
+        with self.explained():
+            choosing = self._choosing(note)
+            return choosing.choose(stacked) if choosing else self._traced()
+
+    @functools.cached_property
+    def again(self) -> Program:
+        """A chunk of steps, traced as the run has taken them: by what "auto" has chosen, wherever that was."""
+        with self.explained():
+            choosing = self._choosing(lambda text: None)
+            return choosing.again() if choosing else self._traced()
+
+    def begin(self, run: Program, stacked: Any) -> None:
+        """Calls a program without a step: on a mesh the first call decides in which order variables are written."""
+        exchange = self._train_step.exchange
+        with self.explained():
+            exchange.noting(run, stacked, exchange.handed(tf.zeros([3], tf.int64)))
+
+    @contextlib.contextmanager
+    def explained(self) -> Iterator[None]:
+        """Raises what TensorFlow says of a chunk of steps in the user's terms."""
+        repeatable = repeatable_or_refused(self._experiment.deterministic)
+        with explained(self._experiment.train_source), repeatable, compiled_or_refused():
+            yield
+
+    def tell(self, telemetry: Telemetry, seconds: float) -> None:
+        """Tells what was traced in so many seconds."""
+        step, chunk_steps = self._train_step, self._state.input.chunk_steps
+        verb = "compiled" if step.whole else "traced"
+        later = "; XLA compiles updates as they are first taken" if step.runner.compiled else ""
+        for what in (*step.left_out, *step.remarks):
+            telemetry.note(what)
+        telemetry.note(f"{verb} in {seconds:.1f} s; {chunk_steps} steps a chunk{later}")
+        if short := self._state.settings.short_chunks(chunk_steps):
+            telemetry.warn_once(short)
+
+    def _choosing(self, note: Callable[[str], object]) -> "Choosing | None":
+        """Returns what chooses a program, if there is anything to choose: on a mesh or by servers XLA compiles none."""
+        if self._state.settings.compile != AUTO or self._train_step.backend.not_compiled:
+            return None
+        from trainers.loop.compile_choice import Choosing
+
+        parts = self._train_step, self._traced, self._state, self._agreement
+        return Choosing(*parts, note=note, alive=self._alive, look=self._look)
+
+    def _traced(self) -> Program:
+        """Returns a chunk that is called through its one trace: finding that anew would cost about a millisecond."""
+        self.chunk = self._make_chunk()
+        program: Program = self._train_step.exchange.guarded(self.chunk.get_concrete_function())
+        return program

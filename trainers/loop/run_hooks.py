@@ -1,0 +1,246 @@
+"""The hooks of a run: those that every run has, their order, and how they are called."""
+
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from core.distribution import Agreement
+from core.errors import ConfigurationError
+from core.optimizers import Optimizer
+from trainers.hooks.base import ChunkHook, Hook, Run
+from trainers.hooks.divergence import Divergence
+from trainers.loop.profiler import Profiler
+from trainers.loop.run_state import RunState
+from trainers.loop.speed import Gauges, Meter
+from trainers.loop.watchdog import Section
+from trainers.process.signals import Preemption
+from trainers.settings import Settings
+
+
+class LogMetrics(Hook):
+    """Writes the weighted means since the last line, and starts the next."""
+
+    def __init__(self, every: int | None, divergence: Divergence):
+        super().__init__(every)
+        self.divergence = divergence
+
+    def __call__(self, run: Run) -> None:
+        figures = run.take_figures()
+        if figures["data_wait"] > 0.2:
+            run.telemetry.warn_once(
+                f"{figures['data_wait']:.0%} of the time was spent waiting for data. Likely causes: a slow disk, "
+                "decoding or transforming examples one by one, too few CPU cores. See what the step alone takes with "
+                "`--gin_param='Experiment.synthetic=True' --workdir=DIR`."
+            )
+        run.telemetry.write(run.step, "train", figures)
+        self.divergence.trained(figures)
+
+
+class Evaluate(Hook):
+    """Evaluates and writes the figures; warns where they get worse while those of training get better."""
+
+    section = "evaluation"
+
+    def __init__(self, every: int | None, divergence: Divergence):
+        super().__init__(every)
+        self.divergence = divergence
+
+    def __call__(self, run: Run) -> None:
+        if warning := self.divergence.held_out(run.step, run.evaluate()):
+            run.telemetry.warn_once(warning)
+
+    def state(self) -> dict[str, Any]:
+        return self.divergence.state()
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self.divergence.load(state)
+
+
+class CheckReplicas(Hook):
+    """Stops the run where replicas no longer hold the same variables."""
+
+    def __call__(self, run: Run) -> None:
+        run.check_replicas()
+
+
+class SaveCheckpoint(Hook):
+    """Saves everything the run needs to go on from here."""
+
+    section = "save"
+
+    def __call__(self, run: Run) -> None:
+        run.save()
+
+
+class KillAfter(Hook):
+    """Rehearses a crash: SIGKILLs the process after the given step's chunk, once what it saved is written."""
+
+    def due(self, step: int, steps: int) -> bool:
+        return self.every is not None and step >= self.every
+
+    def __call__(self, run: Run) -> None:
+        run.settle()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def standard_hooks(settings: Settings, *, evaluates: bool) -> list[Hook]:
+    """Lists the hooks of a run: the user's own between the metric line and what they may still change."""
+    divergence = Divergence()
+    hooks: list[Hook] = [LogMetrics(settings.log_every, divergence), *settings.hooks]
+    if evaluates:
+        hooks.append(Evaluate(settings.evaluate_every, divergence))
+    if settings.check_replicas_every:
+        hooks.append(CheckReplicas(settings.check_replicas_every))
+    return [*hooks, SaveCheckpoint(settings.checkpoint_every)]
+
+
+def chunk_hooks(
+    state: RunState, meter: Meter, program: Callable[[], object], preemption: Preemption
+) -> list[ChunkHook]:
+    """Lists what follows each chunk of every run; `program` returns the traced chunk."""
+    settings = state.settings
+    profiler = Profiler(
+        state.workdir.events,
+        settings.profile,
+        total=settings.steps,
+        chunk_steps=state.input.chunk_steps,
+        take_wish=lambda: preemption.take_wish(signal.SIGUSR2),
+    )
+    return [Gauges(meter, settings.global_batch_size, program), profiler, Unmoved()]
+
+
+class Unmoved(ChunkHook):
+    """Warns once of parameters of half precision that the first steps leave as they were: updates are rounded away.
+
+    It remembers what they begin with until their phase has taken a step. If no parameter is of half precision, nothing
+    is read; the steps themselves compute nothing for it.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, Optimizer] = {}
+        self._values: dict[tuple[str, str], Any] = {}
+        self._steps: dict[str, int] = {}
+
+    def begin(self, run: Run) -> None:
+        readable = run.train_step.backend.reads_are_local
+        self._waiting = dict(run.experiment.assembly.optimizers) if readable else {}
+        self._values = {
+            (phase, path): variable.numpy()
+            for phase, optimizer in self._waiting.items()
+            for path, variable in optimizer.parameters.items()
+            if variable.dtype.is_floating and variable.dtype.size == 2
+        }
+        self._steps = {phase: int(self._waiting[phase].step.numpy()) for phase, _ in self._values}
+
+    def after_chunk(self, run: Run) -> None:
+        """Compares those whose phases have taken steps since, and forgets them."""
+        for phase, before in list(self._steps.items()):
+            optimizer = self._waiting[phase]
+            if taken := int(optimizer.step.numpy()) - before:
+                del self._steps[phase]
+                held = [path for name, path in self._values if name == phase]
+                values = {path: self._values.pop((phase, path)) for path in held}
+                still = [path for path, x in values.items() if (optimizer.parameters[path].numpy() == x).all()]
+                if still:
+                    self._say(
+                        phase,
+                        still,
+                        len(held),
+                        optimizer.parameters[still[0]].dtype.name,
+                        taken,
+                        run.telemetry.warn_once,
+                    )
+
+    def _say(
+        self, phase: str, still: list[str], count: int, dtype: str, taken: int, say: Callable[[str], object]
+    ) -> None:
+        others = f" and {len(still) - 1} more of its {count} parameters of half precision" if len(still) > 1 else ""
+        say(
+            f"phase `{phase}` has left `{still[0]}`{others} as it was, in {taken} step{'s' if taken > 1 else ''}: it "
+            f"is {dtype}, and an update of less than half its last place is rounded away. Make the variable float32 "
+            "(layers compute in the dtype of their input all the same), or take a larger learning rate."
+        )
+
+
+class HookCalls:
+    """Calls the hooks of a run in their order, and ends the run if one of them asks for it."""
+
+    def __init__(
+        self,
+        hooks: Sequence[Hook],
+        followers: Sequence[ChunkHook],
+        state: RunState,
+        agreement: Agreement,
+        section: Section,
+    ):
+        """`followers` follow each chunk before `hooks` do."""
+        self.hooks, self._followers, self._section = hooks, followers, section
+        self._state, self._agreement = state, agreement
+        self._stop_reason: str | None = None
+
+    def check(self, run: Run) -> None:
+        """Has each hook see that it fits what is trained."""
+        with self._section("hook", "checking the hooks"):
+            for hook in self.hooks:
+                name = f"`{type(hook).__name__}"
+                try:
+                    hook.check(run)
+                except ConfigurationError as error:
+                    if name in str(error):
+                        raise
+                    text = f"`Trainer.hooks` holds a {name}`, which can't be called: {error}"
+                    raise ConfigurationError(text) from error
+
+    def begin(self, run: Run) -> None:
+        """Tells all of them that training begins."""
+        for hook in (*self._followers, *self.hooks):
+            hook.begin(run)
+
+    def before_chunk(self, run: Run) -> None:
+        """Tells all of them of a chunk that begins."""
+        for hook in (*self._followers, *self.hooks):
+            hook.before_chunk(run)
+
+    def after_chunk(self, run: Run) -> None:
+        """Tells all of them of a chunk that has ended."""
+        for hook in (*self._followers, *self.hooks):
+            hook.after_chunk(run)
+
+    def close(self) -> None:
+        """Frees what they hold."""
+        for hook in (*self._followers, *self.hooks):
+            hook.close()
+
+    def due(self, run: Run) -> list[Hook]:
+        """Lists the hooks to call after the step that `run` is at."""
+        return [hook for hook in self.hooks if hook.due(run.step, run.steps)]
+
+    def stop(self, reason: str) -> None:
+        """Ends the run once all hooks that are due have been called."""
+        self._stop_reason = self._stop_reason or reason
+
+    def call(self, due: Sequence[Hook], run: Run) -> None:
+        """Calls the hooks that are due; if one of them stops the run, also those that belong to its end.
+
+        What is saved then says already that the run is over: a kill after it would let it go on otherwise.
+        """
+        ends = False
+        with self._section("hook", "what follows a hook"):  # where a worker may wait for one still at the hook
+            for hook in self.hooks:
+                saves = isinstance(hook, SaveCheckpoint)
+                if saves and not self._state.finished and self._agreement.any_worker(self._stop_reason is not None):
+                    ends = True
+                    self._state.ending.stopped = self._agreement.first_text(self._stop_reason)
+                    for other in self.hooks:
+                        if other not in due and other is not hook and other.due(run.step, run.step):
+                            self.call_one(other, run)
+                if saves:
+                    self._state.ending.complete = self._state.finished
+                if hook in due or (saves and ends):
+                    self.call_one(hook, run)
+
+    def call_one(self, hook: Hook, run: Run) -> None:
+        """Calls one hook, under watch."""
+        with self._section(hook.section, f"the hook `{type(hook).__name__}`"):
+            hook(run)

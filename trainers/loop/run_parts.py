@@ -1,0 +1,206 @@
+"""The parts of a run that a checkpoint's manifest keeps besides its variables, each under keys of its own."""
+
+import functools
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from core import checkpoint
+from core.distribution import Backend
+from core.engine import Skipping
+from core.errors import ConfigurationError, shown
+from core.weights import AVERAGES
+from trainers.evaluation.averaged_weights import where_averages_lie
+from trainers.experiment import Experiment
+from trainers.hooks.base import Hook, by_name
+from trainers.loop.input import SOURCE, Input
+from trainers.settings import Settings
+from trainers.workdir import Workdir
+
+REPLICAS = "replicas"  # that took local steps: the numbers depend on it
+START_FROM = "start_from"  # the weights that the run began with, for as long as the run lasts
+RESTART = "restart_optimizer"  # the step from which it went on with fresh optimizers
+FINISHED = "finished"  # how a run has ended that came to its last step
+
+
+class Part:
+    """A part of a run, with what a manifest keeps of it."""
+
+    def check(self, manifest: checkpoint.Manifest) -> None:
+        """Raises a `ConfigurationError` if the run can't resume from this checkpoint."""
+
+    def state(self, step: int) -> Mapping[str, Any]:
+        """Returns what a manifest of `step` keeps, by its keys; every worker calls it."""
+        raise NotImplementedError
+
+    def load(self, manifest: checkpoint.Manifest) -> None:
+        """Takes over what a manifest keeps."""
+
+
+class Origin(Part):
+    """What a checkpoint is of: configuration, source, tokenizer, replicas of local steps, where averages are stored."""
+
+    def __init__(self, experiment: Experiment, workdir: Workdir, settings: Settings, backend: Backend, input: Input):
+        self._workdir, self._settings, self._backend, self._input = workdir, settings, backend, input
+        tokenizer = experiment.train_source.tokenizer
+        self._tokenizer = tokenizer and tokenizer.identity
+        self._replicas = experiment.strategy.num_replicas_in_sync
+        self._where_averages_lie = functools.cache(lambda: where_averages_lie(experiment.assembly))
+
+    def check(self, manifest: checkpoint.Manifest) -> None:
+        learnt = manifest.extra.get("tokenizer", self._tokenizer)
+        if learnt != self._tokenizer:
+            raise ConfigurationError(
+                f"{manifest.path} learnt tokens of {shown(learnt)}, but those of `Experiment.train_source` are of "
+                f"{shown(self._tokenizer)}: give the tokenizer that it was trained with, or another `--workdir`."
+            )
+        round_steps = self._settings.round_steps
+        if manifest.step % round_steps:
+            raise ConfigurationError(
+                f"{manifest.path} is of step {manifest.step}, which is within a round of `Trainer.local_steps` = "
+                f"{round_steps}: give a number that divides it."
+            )
+
+    def state(self, step: int) -> Mapping[str, Any]:
+        return {
+            "configuration": dict(self._workdir.configuration),
+            SOURCE: self._input.description,
+            **({"tokenizer": self._tokenizer} if self._tokenizer else {}),
+            **({REPLICAS: self._replicas} if self._backend.in_rounds else {}),
+            **({AVERAGES: averages} if (averages := self._where_averages_lie()) else {}),
+        }
+
+
+class Beginnings(Part):
+    """How the run began, which each of its checkpoints remembers."""
+
+    def __init__(self) -> None:
+        self.record: dict[str, Any] = {}
+
+    def state(self, step: int) -> Mapping[str, Any]:
+        return self.record
+
+    def load(self, manifest: checkpoint.Manifest) -> None:
+        self.record = {name: manifest.extra[name] for name in (START_FROM, RESTART) if name in manifest.extra}
+
+
+class Place(Part):
+    """The place in the data; a manifest counts the examples besides."""
+
+    def __init__(self, input: Input):
+        self._input = input
+
+    def state(self, step: int) -> Mapping[str, Any]:
+        stream = self._input.kept(step)
+        return {"stream": stream} if stream else {}
+
+    def load(self, manifest: checkpoint.Manifest) -> None:
+        self._input.load(kept(manifest, "stream"), step=manifest.step, examples=manifest.examples)
+
+
+class HookStates(Part):
+    """What hooks remember, also from before the first step if the run may go back to it."""
+
+    def __init__(self, hooks: Sequence[Hook], settings: Settings):
+        self._hooks = hooks
+        self._begun = self._states() if settings.policies.rolls_back else {}
+
+    def state(self, step: int) -> Mapping[str, Any]:
+        states = {name: state for name, state in self._states().items() if state}
+        for name, state in states.items():
+            try:
+                json.dumps(state)
+            except (TypeError, ValueError) as error:
+                raise ConfigurationError(
+                    f"`state()` of the hook `{name}` returns {state!r}, which no checkpoint can hold ({error}): use "
+                    "numbers, strings, lists and dicts, and for an array `.tolist()`."
+                ) from None
+        return {"hooks": states} if states else {}
+
+    def load(self, manifest: checkpoint.Manifest) -> None:
+        states = kept(manifest, "hooks")
+        for name, hook in by_name(self._hooks).items():
+            if name in states:
+                hook.load(states[name])
+
+    def begin_again(self, manifest: checkpoint.Manifest) -> None:
+        """Gives hooks that this manifest keeps nothing of what they remembered before the first step."""
+        for name, hook in by_name(self._hooks).items():
+            if name in self._begun and name not in kept(manifest, "hooks"):
+                hook.load(self._begun[name])
+
+    def _states(self) -> dict[str, Any]:
+        return {name: hook.state() for name, hook in by_name(self._hooks).items()}
+
+
+class PassedOver(Part):
+    """Which steps were left out in a row, and how often the run went back."""
+
+    def __init__(self, skipping: Skipping | None):
+        self.skipping, self.rollbacks = skipping, 0
+
+    def state(self, step: int) -> Mapping[str, Any]:
+        found = self.skipping.state() if self.skipping else {}
+        found |= {"rollbacks": self.rollbacks} if self.rollbacks else {}
+        return {"passed_over": found} if found else {}
+
+    def load(self, manifest: checkpoint.Manifest) -> None:
+        found = kept(manifest, "passed_over")
+        self.rollbacks = found.get("rollbacks", 0)
+        if self.skipping:
+            self.skipping.load(found)
+
+
+class Ending(Part):
+    """The last figures that were reported, and how the run ends.
+
+    `stopped` is the reason that a hook gave for ending the run early; `complete` says that the figures of the end are
+    among those `reported`, and `measured` holds those that were reported at the step of its first item.
+    """
+
+    def __init__(self, workdir: Workdir, settings: Settings):
+        self._workdir, self._settings = workdir, settings
+        self.stopped: str | None = None
+        self.reported: dict[str, float] = {}
+        self.complete = False
+        self.measured: tuple[int, dict[str, float]] = (0, {})
+
+    def report(self, step: int, figures: Mapping[str, float]) -> None:
+        """Takes over figures of how good the run is at `step`."""
+        at, before = self.measured
+        self.measured = step, {**(before if step == at else {}), **figures}
+        self.reported |= figures
+
+    def is_over(self, step: int) -> bool:
+        """Says whether there is no step left to do after `step` steps."""
+        return step >= self._settings.steps or self.stopped is not None
+
+    def state(self, step: int) -> Mapping[str, Any]:
+        hooks = self._given_hooks()
+        figures = {name: x if math.isfinite(x) else None for name, x in self.reported.items()}  # as JSON holds them
+        found: dict[str, Any] = {"reported": {"figures": figures, "complete": self.complete, "hooks": hooks}}
+        if self.stopped is not None:
+            found["stop"] = {"reason": self.stopped, "steps": self._settings.steps, "hooks": hooks}
+        return found
+
+    def load(self, manifest: checkpoint.Manifest) -> None:
+        """Takes it over; a run that a hook has stopped is over, unless it is given more steps or other hooks."""
+        self.stopped, self.reported, self.complete = None, {}, False
+        self.measured = manifest.step, dict(checkpoint.kept_of(manifest.extra).get("measured", {}))
+        stop, reported = kept(manifest, "stop"), kept(manifest, "reported")
+        if stop and stop.get("hooks") == self._given_hooks() and stop["steps"] >= self._settings.steps:
+            self.stopped = stop["reason"]
+        if reported and reported.get("hooks") == self._given_hooks():  # other hooks have yet to report theirs
+            self.reported = {name: math.nan if x is None else x for name, x in reported["figures"].items()}
+            self.complete = self.is_over(manifest.step) and reported["complete"]
+
+    def _given_hooks(self) -> list[str]:
+        bindings = sorted(f"{name} = {value}" for name, value in self._workdir.hooks.items())
+        return [*by_name(self._settings.hooks), *bindings]
+
+
+def kept(manifest: checkpoint.Manifest, key: str) -> dict[str, Any]:
+    """Returns what a manifest keeps under one key; nothing where a loop of one's own kept something else there."""
+    value = manifest.extra.get(key)
+    return value if isinstance(value, dict) else {}

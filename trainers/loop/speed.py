@@ -1,0 +1,180 @@
+"""How fast a run is: the speed and the learning rates of a metric line, and the gauges of a terminal between lines."""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from core.estimate import operations_of
+from core.optimizers import Optimizer, last_rates
+from core.task.loss import GRADIENT_NORM, Sums, means
+from trainers.hooks.base import ChunkHook, Run
+
+WAIT = "data"  # the section that waits for data
+PAUSES = ("hook", "evaluation", "save")  # those in which nothing is trained
+STATISTICS = Path("/proc/self/statm")  # sizes of this process in pages, that of what is in memory second
+SECONDS = 0.2  # that measuring a peak may take, beyond its first product
+PRODUCTS = 4  # one after the other, so that a device is told once for all
+
+
+class Meter:
+    """Times training from one metric line to the next, without its pauses."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter):
+        self.clock = clock
+        self.restart()
+
+    def restart(self) -> None:
+        """Starts counting from here."""
+        self.steps, self._began, self._waited, self._paused = 0, self.clock(), 0.0, 0.0
+        self._pause_began: float | None = None
+
+    @contextlib.contextmanager
+    def section(self, name: str) -> Iterator[None]:
+        """Times a section of the run: a wait for data, or a pause of the training; others count as training.
+
+        Within a pause everything belongs to it.
+        """
+        began, outermost = self.clock(), self._pause_began is None
+        if name in PAUSES and outermost:
+            self._pause_began = began
+        yield
+        if name in PAUSES and outermost:
+            self._pause_began = None
+            self._paused += self.clock() - began
+        elif name == WAIT and outermost:
+            self._waited += self.clock() - began
+
+    def figures(self, examples_per_step: int) -> dict[str, float]:
+        """Returns speed and the fraction of time spent waiting, since the last `take`."""
+        busy = max(self._now() - self._began - self._paused, 1e-9)
+        return {
+            "examples_per_second": self.steps * examples_per_step / busy,
+            "step_seconds": busy / max(self.steps, 1),
+            "data_wait": min(self._waited / busy, 1.0),
+        }
+
+    def take(self, examples_per_step: int) -> dict[str, float]:
+        """Returns the same; then starts anew."""
+        figures = self.figures(examples_per_step)
+        self.steps, self._began, self._waited, self._paused = 0, self._now(), 0.0, 0.0
+        return figures
+
+    def _now(self) -> float:
+        """Returns the time at which training last went on."""
+        return self.clock() if self._pause_began is None else self._pause_began
+
+
+def figures_of(sums: Mapping[str, Sums]) -> dict[str, float]:
+    """Returns the weighted means of updates' sums: those of one update by their own names, of several by phase.
+
+    Of two updates, the norms of their gradients are compared as well: the second's over the first's.
+    """
+    if len(sums) == 1:
+        return means(next(iter(sums.values())))
+    found = {f"{phase}/{name}": x for phase, figures in sums.items() for name, x in means(figures).items()}
+    first, *others = (found[f"{phase}/{GRADIENT_NORM}"] for phase in sums)
+    if len(others) == 1 and first > 0.0:  # of two players, does one run away from the other?
+        found[f"{GRADIENT_NORM}_ratio"] = others[0] / first
+    return found
+
+
+def rate_figures(
+    optimizers: Mapping[str, Optimizer], *, outer: Optimizer | None = None
+) -> Callable[[], dict[str, float]]:
+    """Returns a function that reads them: that of one optimizer as `learning_rate`, those of several by phase.
+
+    The rate of the `outer` rule of local steps is `outer/learning_rate`.
+    """
+    named = {f"{phase}/" if len(optimizers) > 1 else "": optimizer for phase, optimizer in optimizers.items()}
+    readers = {before: last_rates(x) for before, x in (named | ({"outer/": outer} if outer else {})).items()}
+
+    def read() -> dict[str, float]:
+        return {
+            f"{before}learning_rate{group}": rate for before, last in readers.items() for group, rate in last().items()
+        }
+
+    return read
+
+
+class Gauge:
+    """A figure that is read when it is shown."""
+
+    def __init__(self, read: Callable[[], float]):
+        self._read = read
+
+    def __float__(self) -> float:
+        return self._read()
+
+
+class Gauges(ChunkHook):
+    """Shows at a terminal how fast the run is, how well it uses its devices, and what memory it takes."""
+
+    def __init__(self, meter: Meter, global_batch_size: int, program: Callable[[], object]):
+        """`program` returns the traced chunk of steps, once there is one."""
+        self._meter, self._global_batch_size, self._program = meter, global_batch_size, program
+        self._gauges: Mapping[str, Gauge] | None = None
+
+    def begin(self, run: Run) -> None:
+        """Measures the devices' peak, in a moment; the chief of asynchronous training has none at work."""
+        run.telemetry.progress(run.step)
+        if not run.telemetry.live:
+            return
+        self._gauges = {
+            "examples_per_second": self._gauge("examples_per_second"),
+            "data_wait": self._gauge("data_wait"),
+            "memory": Gauge(memory_in_use),
+        }
+        graph, backend = getattr(self._program(), "graph", None), run.train_step.backend
+        if graph is not None and backend.steps_here:
+            share = operations_of(graph) / measured_peak(backend.strategy.extended.worker_devices)
+            seconds = self._gauge("step_seconds")
+            self._gauges |= {"utilisation": Gauge(lambda: share / float(seconds))}
+
+    def after_chunk(self, run: Run) -> None:
+        run.telemetry.progress(run.step, self._gauges)
+
+    def _gauge(self, name: str) -> Gauge:
+        return Gauge(lambda: self._meter.figures(self._global_batch_size)[name])
+
+
+def memory_in_use() -> float:
+    """Returns the bytes that this process holds: of its GPUs' memory where it has any, else of the machine's."""
+    gpus = tf.config.list_logical_devices("GPU")
+    if gpus:
+        return float(sum(tf.config.experimental.get_memory_info(gpu.name)["current"] for gpu in gpus))
+    return float(STATISTICS.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def measured_peak(devices: Sequence[str]) -> float:
+    """Returns how many operations in a second these devices have done at best, multiplying large matrices in float32.
+
+    CPU devices of one process share its cores: they count as one.
+    """
+    gpus = [device for device in devices if "GPU" in device]
+    size = 4096 if gpus else 1024
+    with tf.device(devices[0]):
+        matrix = tf.eye(size)
+
+        def multiply(x: tf.Tensor) -> tf.Tensor:
+            for _ in range(PRODUCTS):
+                x = tf.matmul(x, matrix)
+            return x[0, 0]
+
+        best = best_seconds(multiply, matrix)
+    return PRODUCTS * 2.0 * size**3 / best * max(len(gpus), 1)
+
+
+def best_seconds(fn: Callable[..., tf.Tensor], *given: tf.Tensor, within: float = SECONDS) -> float:
+    """Times a traced `fn`, which returns one number, again and again `within` so many seconds."""
+    traced: Any = tf.function(fn, autograph=False).get_concrete_function(*map(tf.TensorSpec.from_tensor, given))
+    traced(*given).numpy()
+    began, best = time.perf_counter(), float("inf")
+    while (now := time.perf_counter()) - began < within:
+        traced(*given).numpy()
+        best = min(best, time.perf_counter() - now)
+    return best
