@@ -4,6 +4,7 @@ What only a new process can show (how it starts, which signal ends it, what the 
 """
 
 import atexit
+import contextlib
 import functools
 import json
 import os
@@ -12,7 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -103,6 +104,21 @@ class ForkServer:
         if not said(self.process.stdout, timeout):
             raise TimeoutError
         return int(self.process.stdout.readline())
+
+    @contextlib.contextmanager
+    def listening(self, pipe: Path) -> Iterator[list[str]]:
+        """Has a fork listen meanwhile for `tests.forwarded`; yields the words that stand for `python` in a shell."""
+        os.mkfifo(pipe)
+        name = f"tapeloop-tests-{self.process.pid}"
+        # It opens the pipe as this does.
+        pid = self.begin(name, cwd=CHECKOUT, stdout=str(pipe), stderr=os.devnull, command="tests.forwarded")
+        try:
+            with pipe.open() as said_there:
+                assert said_there.readline() == "listening\n"
+            yield [sys.executable, str(CHECKOUT / "tests" / "forwarded.py"), name]
+        finally:
+            os.kill(pid, signal.SIGTERM)
+            self.answer()
 
 
 fork_server = functools.cache(ForkServer)

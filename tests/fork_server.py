@@ -46,12 +46,9 @@ def become(request: dict[str, Any]) -> None:
     """
     if before := request["before"]:
         importlib.import_module(before["module"]).begin(**before["arguments"])
-    for number, path, flags in (
-        (0, os.devnull, os.O_RDONLY),
-        (1, request["stdout"], os.O_WRONLY),
-        (2, request["stderr"], os.O_WRONLY),
-    ):
-        file = os.open(path, flags)
+    streams = {0: os.devnull, 1: request["stdout"], 2: request["stderr"]} if "stdout" in request else {}
+    for number, path in streams.items():
+        file = os.open(path, os.O_WRONLY if number else os.O_RDONLY)
         os.dup2(file, number)
         os.close(file)
     os.chdir(request["cwd"])
@@ -64,6 +61,7 @@ if __name__ == "__main__":
     from absl import app
 
     import trainers.session  # noqa: F401
+    from tests.forwarded import listen
 
     # What the import of TensorFlow leaves for `app.run` to do, it does itself where `app.run` came first, as in the
     # command: it lists devices, and C++ tells of it on stderr.
@@ -72,4 +70,6 @@ if __name__ == "__main__":
     gc.freeze()  # a collection in a fork would copy every page
     request = serve()
     become(request)
+    if request["command"] == "tests.forwarded":
+        become(request := listen(*request["arguments"]))
     runpy.run_module(request["command"], run_name="__main__", alter_sys=True)

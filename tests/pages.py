@@ -4,7 +4,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,10 +44,10 @@ def commands(page: str, folder: Path) -> Iterator[Block]:
             yield block
 
 
-def bash(text: str) -> list[str]:
-    """Returns what runs these commands; `python` is the one that runs this."""
+def bash(text: str, python: Sequence[str] = (sys.executable,)) -> list[str]:
+    """Returns what runs these commands; `python` is the one that runs this, or what stands for it."""
     text = text.replace("-m trainers.launch ", " ".join(["-m trainers.launch", *ports.flags(), ""]))
-    return ["bash", "-euo", "pipefail", "-c", f'python() {{ {shlex.quote(sys.executable)} "$@"; }}; {text}']
+    return ["bash", "-euo", "pipefail", "-c", f'python() {{ {shlex.join(python)} "$@"; }}; {text}']
 
 
 def session(page: str) -> tuple[str, list[str]]:

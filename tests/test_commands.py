@@ -9,6 +9,7 @@ import pytest
 from core.parallel.mesh import mesh
 from core.parallel.mesh.devices import make_mesh
 from tests.commands import ForkServer, environment, fork_server, run, run_process
+from tests.pages import bash
 
 ENDINGS = {
     "returns": "",
@@ -68,6 +69,34 @@ def test_fork_server_ends_with_its_client(tmp_path):
     assert server.run("--mode=trian", cwd=tmp_path, timeout=300.0).returncode == 2
     server.process.stdin.close()
     assert server.process.wait(60) == 0
+
+
+def test_python_of_a_shell_is_forwarded_with_its_streams_variables_and_ends(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import os, signal, sys\n"
+        "print(sys.argv[1:], os.environ['MINE'], sys.stdin.read(), 'tensorflow' in sys.modules)\n"
+        "os.kill(os.getpid(), signal.SIGKILL) if sys.argv[1:] == ['dies'] else sys.exit(3)\n"
+    )
+    text = """
+        export MINE=x
+        echo first > both
+        echo a word | python mine.py some 'of them' >> both || test $? = 3
+        MINE=y python -m mine dies < /dev/null > died || test $? = 137
+        TF_MINE=1 python mine.py < /dev/null > other || test $? = 3
+        python -c 'print(1)' | python -c 'import sys; print(sys.stdin.read())' > spoken & wait
+    """
+    with fork_server().listening(tmp_path / "listening") as python:
+        done = subprocess.run(
+            bash(text, python), cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
+        )
+    assert done.returncode == 0, done
+    found = {name: (tmp_path / name).read_text().split("\n") for name in ("both", "died", "other", "spoken")}
+    assert found == {
+        "both": ["first", "['some', 'of them'] x a word", " True", ""],
+        "died": ["['dies'] y  True", ""],
+        "other": ["[] x  False", ""],
+        "spoken": ["1", "", ""],
+    }
 
 
 def test_forked_launch_starts_forks_that_end_as_processes_do(tmp_path):

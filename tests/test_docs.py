@@ -46,20 +46,15 @@ READ = [CHECKOUT / name for name in ("README.md", "CONTRIBUTING.md")] + [CHECKOU
 @pytest.mark.parametrize("page", [pytest.param(p, marks=[pytest.mark.long] if p in LONG else []) for p in PAGES])
 def test_page_runs_from_top_to_bottom(page, tmp_path):
     """`<!-- file: NAME -->` or `<!-- from: PATH -->` writes a block, `<!-- run -->` runs it, all in one new folder."""
-    for block in commands((CHECKOUT / "docs" / page).read_text(), tmp_path):
-        script = re.fullmatch(r"python (\w+)\.py\n", block.text)
-        done = run_script(script[1], tmp_path) if script else run_block(block.text, tmp_path)
-        assert done.returncode == 0, (block.text, done.stdout[-2000:], done.stderr[-2000:])
+    with fork_server().listening(tmp_path / "listening") as python:
+        for block in commands((CHECKOUT / "docs" / page).read_text(), tmp_path):
+            done = run_block(block.text, tmp_path, python)
+            assert done.returncode == 0, (block.text, done.stdout[-2000:], done.stderr[-2000:])
 
 
-def run_script(name, folder):
-    """Runs a file without arguments in a fork, which needn't import TensorFlow again."""
-    return fork_server().run(command=name, cwd=folder, timeout=600)
-
-
-def run_block(text, folder):
+def run_block(text, folder, python):
     settings = {"env": environment(), "capture_output": True, "text": True, "timeout": 600, "check": False}
-    return subprocess.run(bash(text), cwd=folder, **settings)
+    return subprocess.run(bash(text, python), cwd=folder, **settings)
 
 
 @pytest.mark.parametrize("page", READ, ids=lambda page: page.name)

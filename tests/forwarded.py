@@ -1,0 +1,100 @@
+"""Runs the `python` of a shell in forks of the fork server, which has imported TensorFlow for all of them.
+
+    python tests/forwarded.py NAME -m trainers.main --gin_file=configs/digits_mlp.gin
+
+does what `python -m trainers.main ...` does, with its streams, its variables and its exit code, if a fork of the server
+listens at the abstract socket NAME. Importing TensorFlow is most of the processor time of a page's commands.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import re
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+
+def listen(name: str) -> dict[str, Any]:
+    """Forks at each request; returns in each fork, with what `tests.fork_server` needs to become the command."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # it ends with its parent
+    signal.signal(signal.SIGTERM, end)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"\0{name}")
+        listener.listen()
+        print("listening", flush=True)
+        while True:
+            connection, _ = listener.accept()
+            reap()
+            if not os.fork():
+                break
+            connection.close()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    data, files, *_ = socket.recv_fds(connection, 1 << 20, 3)
+    if pid := os.fork():
+        for file in files:
+            os.close(file)  # a pipe ends with the command
+        connection.sendall(str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
+        os._exit(0)
+    connection.close()
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    request = json.loads(data)
+    arguments, variables = request["arguments"], request["environment"]
+    os.chdir(request["cwd"])
+    command = module_of(arguments)
+    if command is None or settings(variables) != settings(dict(os.environ)):
+        os.execve(sys.executable, [sys.executable, *arguments], variables)
+    os.environ.clear()
+    os.environ.update(variables)
+    name, rest = command
+    sys.modules.pop(name, None)
+    before = {"module": "tests.forked_launch", "arguments": {}} if name == "trainers.launch" else None
+    return {"command": name, "arguments": rest, "cwd": request["cwd"], "before": before}
+
+
+def reap() -> None:
+    """Forgets children that have ended; what they took of processors is then counted as this process'."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def end(*_: Any) -> NoReturn:
+    """Ends the process that listens."""
+    reap()
+    os._exit(0)
+
+
+def module_of(arguments: Sequence[str]) -> tuple[str, Sequence[str]] | None:
+    """Returns the module that the words name, or the script in the working directory, and what is for it."""
+    if arguments[:1] == ["-m"]:
+        return arguments[1], arguments[2:]
+    script = re.fullmatch(r"(\w+)\.py", arguments[0]) if arguments else None
+    return (script[1], arguments[1:]) if script else None
+
+
+def settings(variables: dict[str, str]) -> dict[str, str]:
+    """Returns the variables that count while Python starts and TensorFlow is imported."""
+    return {key: x for key, x in variables.items() if key.startswith(("TF_", "XLA_", "PYTHON"))}
+
+
+def main() -> int:
+    """Sends the command to the fork that listens, and ends as it does."""
+    _, name, *arguments = sys.argv
+    request = {"arguments": arguments, "cwd": os.getcwd(), "environment": dict(os.environ)}
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(f"\0{name}")
+        socket.send_fds(connection, [json.dumps(request).encode()], [0, 1, 2])
+        code = int(connection.recv(16))
+    if code < 0:
+        os.kill(os.getpid(), -code)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
