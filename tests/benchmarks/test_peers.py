@@ -215,8 +215,9 @@ def test_by_hand_and_jax_train_as_tapeloop_does(name, small, tmp_path, monkeypat
 
 
 @pytest.mark.long
-def test_command_measures_keeps_and_shows(tmp_path, capsys):
-    peers = "hand-step,hand-indices,tapeloop-defaults"
+def test_command_measures_keeps_and_shows(small, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(rounds, "TRIES", 1)  # where other tests compute, no program would be undisturbed
+    peers = "hand-step,tapeloop-defaults"
     arguments = ["--works=softmax", f"--peers={peers}", f"--json={tmp_path / 'kept.json'}"]
     assert command.main([*arguments, "--rounds=1", "--seconds=0.1"]) == 0
     first = capsys.readouterr().out
