@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.commands import CONFIGS, run_process
 
-MOST = 65
+MOST = 60
 # A module that the configuration imports: it lists the modules that are there as the first checkpoint is begun.
 LISTING = """
 import sys
