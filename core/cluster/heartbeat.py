@@ -26,7 +26,7 @@ class Heartbeat:
     def __init__(self, cluster: Cluster, channels: Mapping[int, Channel]):
         self.cluster = cluster
         self.lost: str | None = None
-        self.doing: Callable[[], str] = lambda: ""  # what this worker does, for the others to know
+        self.show(lambda: "")
         self._doings: dict[int, str] = {}  # what they do, as far as they have said
         self._channels = dict(channels)  # the watching thread's alone, while it runs
         self._known, self._leaving, self._quiet = threading.Event(), threading.Event(), threading.Event()
@@ -69,6 +69,10 @@ class Heartbeat:
         broadcast_and_close(self._channels.values(), {"bye": reason})
         self._channels.clear()
 
+    def show(self, doing: Callable[[], str]) -> None:
+        """Lets the others know, from now on, what this worker is `doing`."""
+        self._doing = doing
+
     def elsewhere(self, doing: str) -> dict[str, str]:
         """Returns, by their names, the workers that do something else than `doing`."""
         others = sorted(self._doings.copy().items())
@@ -78,7 +82,7 @@ class Heartbeat:
         """Returns who does something else than the chief: it alone hears everybody."""
         if not self.cluster.is_chief:
             return []
-        found = [(index, text) for index, text in sorted(self._doings.items()) if text != self.doing()]
+        found = [(index, text) for index, text in sorted(self._doings.items()) if text != self._doing()]
         return found[:MOST_ELSEWHERE]
 
     def _watch(self, timeout: float, on_lost: Callable[[str], None]) -> None:
@@ -98,7 +102,7 @@ class Heartbeat:
                     self._lose(index, f"hasn't been heard of for {timeout:g} s: it hangs or is stopped")
             if now - shown >= beat:
                 shown = now
-                broadcast(self._channels.values(), {"alive": self.doing(), "elsewhere": self._told_elsewhere()})
+                broadcast(self._channels.values(), {"alive": self._doing(), "elsewhere": self._told_elsewhere()})
         self._quiet.set()
         if self.lost is not None:
             self._known.set()

@@ -14,6 +14,7 @@ from core.cluster.addresses import is_on_loopback
 from core.cluster.handshake import TOKEN, token_from_environment
 from core.cluster.heartbeat import Heartbeat
 from core.cluster.other_users import check_consent
+from core.cluster.port_guard import fence
 from core.cluster.topology import Cluster, ServedCluster, cluster_from_environment
 from core.errors import ConfigurationError, PeerLostError
 
@@ -38,14 +39,15 @@ class Membership:
         self._ended = threading.Event()
 
     def watch(self, *, timeout: float) -> None:
-        """Lets a peer that is silent for `timeout` seconds end this process too, from now on."""
+        """Lets a peer that is silent for `timeout` seconds end this process too, from now on, and guards its port."""
         self.timeout = timeout
         self.heartbeat.watch(timeout=timeout, on_lost=self._on_lost)
+        self.guards = fence(self.cluster)
 
     def show(self, doing: Callable[[], str]) -> None:
         """Lets the others know, from now on, what this process is `doing`."""
         if isinstance(self.heartbeat, Heartbeat):  # by parameter servers nobody waits for another one's step
-            self.heartbeat.doing = doing
+            self.heartbeat.show(doing)
 
     def elsewhere(self, doing: str) -> dict[str, str]:
         """Returns, by their names, what those of the others do that do something else."""

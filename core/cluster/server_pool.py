@@ -17,7 +17,6 @@ from core.cluster.channel import ANSWER_SECONDS, POLL_SECONDS, Channel, broadcas
 from core.cluster.heartbeat_link import SILENT_SECONDS, LineLostError, heard
 from core.cluster.membership import become, joined
 from core.cluster.port_check import hang_up, knock
-from core.cluster.port_guard import fence
 from core.cluster.rendezvous import ask
 from core.cluster.topology import ServedCluster, cluster_from_environment
 from core.errors import ConfigurationError, PeerLostError
@@ -250,5 +249,4 @@ def connect_servers(deadline: float) -> "tf.train.ClusterSpec":
         )
     membership = become(cluster, lambda token: Crew.meet(cluster, about=versions(), deadline=deadline, token=token))
     membership.watch(timeout=SILENT_SECONDS)
-    membership.guards = fence(cluster)
     return tf.train.ClusterSpec(cluster.spec)

@@ -12,7 +12,6 @@ from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.eager import context
 
 from core.cluster.membership import join
-from core.cluster.port_guard import fence
 from core.cluster.topology import Cluster
 from core.signals import held_back
 
@@ -47,5 +46,4 @@ def connected(make: Callable[[Cluster], T], *, meeting: float, peer: float) -> T
     bound_connecting(membership.cluster.size, seconds=max(peer, CONNECTING_SECONDS))
     with held_back(signal.SIGTERM):  # TensorFlow takes it for workers, and then does nothing with it
         membership.watch(timeout=peer)
-        membership.guards = fence(membership.cluster)
         return make(membership.cluster)

@@ -39,12 +39,15 @@ class PhaseRunner:
         self.optimizers, self.one_device_ids = assembly.optimizers, assembly.one_device_ids
         self.exchange, self.rng, self.steps = exchange, rng, steps
         self.microbatches = microbatches
-        self.compiled: Collection[str] = ()  # updates of which each compiles its arithmetic by itself
-        self.loops_apart: Collection[str] = ()  # phases whose microbatches are no loop of XLA's
+        self.compile(())
         self._pullbacks: dict[str, Pullback] = {}  # through forward passes of this trace that were kept
         self._arrived: dict[str, Any] = {}  # values that were moved already, where they weren't made
         self._limits: Mapping[str, tf.Tensor] | None = None  # of the norms of gradients, where updates wait for these
         self._gone_through = {plan.through.name for plan in plans if plan.through}
+
+    def compile(self, updates: Collection[str], *, loops_apart: Collection[str] = ()) -> None:
+        """Has each of `updates` compile its arithmetic by itself, microbatch by microbatch those of `loops_apart`."""
+        self.compiled, self._loops_apart = updates, loops_apart
 
     def begin(self, limits: Mapping[str, tf.Tensor] | None) -> None:
         """Forgets what belongs to an earlier trace."""
@@ -187,7 +190,9 @@ class PhaseRunner:
 
     def _sweep(self, plan: Plan, values: Batch, index: tf.Tensor, asked: Asked) -> tuple[Additive, Rows, Statistics]:
         """Takes all microbatches where the phase runs; what lies row by row comes cut as the trainer cuts batches."""
-        sweep = self._sweep_of(plan)
+        compiles = plan.name in self.compiled and asked.cotangents is None
+        by_microbatch = compiles and plan.name in self._loops_apart and plan.microbatches > 1
+        sweep = self._sweep_of(plan, compiled=by_microbatch)
         if plan.together:
             values = self._run_at(plan, lambda x: cut(x, plan.microbatches), values)
             added, rows = sweep.around(self.exchange.run, values, index, lambda i: self._rng_here(plan, i), asked)
@@ -199,10 +204,8 @@ class PhaseRunner:
         # Several replicas can compile the arithmetic of an update alone, not the collective after it. It is wrapped
         # within the replica: what is wrapped outside is traced for one, and called, with its variables, by all.
         fn = swept
-        if plan.name in self.compiled and asked.cotangents is None:
-            sweep.compiled = plan.name in self.loops_apart and plan.microbatches > 1
-            if not sweep.compiled:
-                fn = lambda *args: tf.function(swept, autograph=False, jit_compile=True)(*args)  # noqa: E731
+        if compiles and not by_microbatch:
+            fn = lambda *args: tf.function(swept, autograph=False, jit_compile=True)(*args)  # noqa: E731
         added, rows = self._run_at(plan, fn, values, index, asked.cotangents)
         return added, rows, sweep.layers
 
@@ -215,7 +218,7 @@ class PhaseRunner:
     def _cut_back(self, rows: Rows) -> Rows:
         return Rows(cut(rows.outputs, self.microbatches), cut(rows.gradients, self.microbatches))
 
-    def _sweep_of(self, plan: Plan) -> Sweep:
+    def _sweep_of(self, plan: Plan, *, compiled: bool = False) -> Sweep:
         return Sweep(
             plan.phase.loss if isinstance(plan.phase, Update) else plan.phase.fn,
             plan.name,
@@ -225,6 +228,7 @@ class PhaseRunner:
             loss=plan.loss,
             exchange=self.exchange if plan.replicated else None,
             sparse=plan.loss is not None and not plan.together,
+            compiled=compiled,
         )
 
     # --- where -------------------------------------------------------------------------------------------------------

@@ -107,13 +107,14 @@ class TrainStep:
         self.compiled = what
         on_cpu = "GPU" not in self.exchange.device and "TPU" not in self.exchange.device
         alone = self.exchange.replicas == 1 and not self.backend.not_compiled
-        self.runner.loops_apart = [plan.name for plan in self.plans if plan.access.convolves and on_cpu]
-        convolving = next(iter(self.runner.loops_apart), None)
+        loops_apart = [plan.name for plan in self.plans if plan.access.convolves and on_cpu]
+        convolving = next(iter(loops_apart), None)
         self.one_program = alone and not convolving  # whether a chunk can be
         self.whole = what is True and self.one_program
         not_compiled = self._not_compiled(named, on_cpu)
-        self.runner.compiled = frozenset() if what is False or self.whole else frozenset(named) - not_compiled.keys()
-        self.compiles = self.whole or bool(self.runner.compiled)  # anything at all
+        apart = frozenset() if what is False or self.whole else frozenset(named) - not_compiled.keys()
+        self.runner.compile(apart, loops_apart=loops_apart)
+        self.compiles = self.whole or bool(apart)  # anything at all
         self.left_out = [f"XLA doesn't compile `{name}`: it {why}" for name, why in not_compiled.items() if what]
         if what is True and alone and convolving:
             self.left_out.append(

@@ -51,7 +51,7 @@ def main(order: dict) -> int:
         elif command == "word":
             say("word", peers.wait_for_word(float(rest)))
         elif command == "do":
-            peers.doing = lambda doing=rest: doing
+            peers.show(lambda doing=rest: doing)
             say("doing")
         elif command == "elsewhere":
             say("elsewhere", json.dumps(peers.elsewhere(rest)))
