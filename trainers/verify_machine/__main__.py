@@ -40,7 +40,7 @@ def _define(flag_values: FlagValues) -> None:
     number = functools.partial(absl_flags.DEFINE_integer, flag_values=flag_values)
     texts = functools.partial(absl_flags.DEFINE_multi_string, flag_values=flag_values)
     switch = functools.partial(absl_flags.DEFINE_boolean, flag_values=flag_values)
-    number("replicas", None, "devices to use together; all there are, or two virtual ones, if left out")
+    number("replicas", None, "devices to use together; all there are, or two virtual CPUs, if left out")
     texts("only", [], "a check to make; may be given several times")
     switch("verbose", False, "show tracebacks with errors")
 
@@ -57,10 +57,10 @@ def run(flags: FlagValues) -> int:
 
 
 def _run(flags: FlagValues) -> int:
-    from trainers.verify_machine.checks import CHECKS, TOGETHER
-    from trainers.verify_machine.lab import Lab, look, made, write_report
+    from trainers.verify_machine.checks import CHECKS, SPEED, TOGETHER
+    from trainers.verify_machine.lab import Lab, devices_together, look, made, write_report
 
-    names = [check.name for check in (*CHECKS, *TOGETHER)]
+    names = [check.name for check in (*CHECKS, *TOGETHER, *SPEED)]
     for name in flags.only:
         if name not in names:
             raise ConfigurationError(f"`--only` is {name!r}; the checks are {names}.{did_you_mean(name, names)}")
@@ -68,10 +68,16 @@ def _run(flags: FlagValues) -> int:
     if (folder / "learns").exists() or (folder / "report.md").exists():
         raise ConfigurationError(f"`--out` is `{folder}`, which holds an earlier report: remove it, or name another.")
     machine = look(folder)
-    lab = Lab(folder, machine, flags.replicas or max(2, len(machine.devices)))
-    print(f"{len(machine.devices)} x {machine.kind}; {lab.replicas} together", flush=True)
+    lab = Lab(folder, machine, devices_together(machine, flags.replicas))
+    print(f"{len(machine.devices)} x {machine.kind}; {lab.said}", flush=True)
+    possible = (*CHECKS, *(TOGETHER if lab.replicas > 1 else ()), *SPEED)
+    if alone := [name for name in flags.only if name not in [check.name for check in possible]]:
+        raise ConfigurationError(
+            f"`--only` is {alone[0]!r}, for which several devices are compared, and this machine has one "
+            f"{machine.kind}: leave it out."
+        )
     outcomes = []
-    for check in (*CHECKS, *TOGETHER):
+    for check in possible:
         if flags.only and check.name not in flags.only:
             continue
         outcomes.append(made(check, lab))

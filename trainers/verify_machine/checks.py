@@ -99,7 +99,7 @@ def is_used_well(lab: Lab) -> str:
     flags = lab.flags("diagnosis", "digits_convnet", bindings, lab.together)
     command(lab.folder / "diagnosis.log", *flags, "--mode=diagnose")
     found = json.loads((lab.folder / "diagnosis" / "diagnosis.json").read_text())
-    return " ".join(str(found["verdict"]).split())
+    return " ".join(found["verdict"]["sentence"].split())
 
 
 CHECKS = (
@@ -115,8 +115,8 @@ TOGETHER = (
     Check("places", "so does a GAN of which a part is on one device", places),
     Check("cuts", "so does a mesh", cuts),
     Check("resumes together", "replicas resume to the bit", resumes_together),
-    Check("is used well", "where the time of a step goes", is_used_well),
 )
+SPEED = (Check("is used well", "where the time of a step goes", is_used_well),)
 
 
 def _resumed(lab: Lab, name: str, config: str, bindings: Sequence[str], more: Sequence[str]) -> str:

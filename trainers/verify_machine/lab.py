@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from core.disk import write_whole
+from core.errors import ConfigurationError
 from trainers.errors.packages import CHECKOUT
 from trainers.launch.processes import die_with
 from trainers.runs.read import Run, read_run
@@ -35,6 +36,19 @@ class Machine:
     details: tuple[str, ...]
 
 
+def devices_together(machine: Machine, asked: int | None) -> int:
+    """Returns how many devices are used together: as many as asked for, or all; of CPUs two virtual ones at least."""
+    there = len(machine.devices)
+    if machine.kind == "CPU":
+        return asked or max(2, there)
+    if asked and asked > there:
+        raise ConfigurationError(
+            f"`--replicas` is {asked}, but this machine has {there} x {machine.kind}: ask for at most as many, or "
+            "leave it out."
+        )
+    return asked or there
+
+
 class Lab:
     """Runs commands for checks; `replicas` is how many devices are used together."""
 
@@ -42,8 +56,19 @@ class Lab:
         self.folder, self.machine, self.replicas = folder, machine, replicas
 
     @property
+    def said(self) -> str:
+        """Says how many devices are used together."""
+        if self.replicas == 1:
+            return "one is all there is, so that nothing of several together is verified"
+        if self.replicas > len(self.machine.devices):
+            return f"together {self.replicas} virtual ones"
+        return f"together {self.replicas} of them"
+
+    @property
     def together(self) -> list[str]:
         """Returns the flags that make a run use all the devices."""
+        if self.replicas == 1:
+            return []  # one device is what a run takes by itself
         runtime = f"--gin_file={CHECKOUT}/configs/runtime"
         if self.machine.kind == "TPU":
             return [f"{runtime}/tpu.gin"]
@@ -133,11 +158,10 @@ def write_report(lab: Lab, outcomes: Sequence[Outcome]) -> list[Path]:
 def markdown(lab: Lab, outcomes: Sequence[Outcome]) -> str:
     machine = lab.machine
     devices = f"{len(machine.devices)} x {machine.kind}"
-    together = f"{lab.replicas} of them" if len(machine.devices) >= lab.replicas else f"{lab.replicas} virtual ones"
     lines = [
         "# Tapeloop on this machine",
         "",
-        f"Verified on {devices}, together on {together}.",
+        f"Verified on {devices}; {lab.said}.",
         "",
         *(f"- {detail}" for detail in machine.details),
         f"- {', '.join(f'{name} {version}' for name, version in sorted(machine.versions.items()))}",

@@ -5,13 +5,24 @@ import json
 import numpy as np
 import pytest
 
+from core.errors import ConfigurationError
 from core.losses.adversarial import non_saturating
 from core.telemetry import JsonLines
 from tests.written_runs import write_run
 from trainers.runs.read import read_run
 from trainers.verify_machine import __main__ as command
 from trainers.verify_machine import checks, kernels
-from trainers.verify_machine.lab import Check, FailedError, Lab, Machine, made, markdown, write_report
+from trainers.verify_machine.lab import (
+    Check,
+    FailedError,
+    Lab,
+    Machine,
+    Outcome,
+    devices_together,
+    made,
+    markdown,
+    write_report,
+)
 
 MACHINE = Machine("GPU", ("GPU:0", "GPU:1"), {"tensorflow": "2.21.0"}, ("a card", "TensorFloat-32 is on"))
 LOSSES = {20: 2.0, 40: 1.0, 60: 0.5}
@@ -89,7 +100,48 @@ def test_check_that_fails_is_a_line_of_the_report_and_the_others_are_made(lab):
     page, figures = write_report(lab, told)
     assert "| a | what a shows | **FAILED** 3 \\| 4 differ | 0 |\n| b | what b shows | fine | 0 |\n" in page.read_text()
     assert [each["passed"] for each in json.loads(figures.read_text())["checks"]] == [False, True]
-    assert "Verified on 2 x GPU, together on 2 of them." in markdown(lab, told)
+    assert "Verified on 2 x GPU; together 2 of them." in markdown(lab, told)
+
+
+ONE_GPU = Machine("GPU", ("GPU:0",), {}, ())
+
+
+@pytest.mark.parametrize(
+    ("machine", "asked", "together"),
+    [(ONE_GPU, None, 1), (MACHINE, None, 2), (Machine("CPU", ("CPU:0",), {}, ()), None, 2), (ONE_GPU, 1, 1)],
+)
+def test_as_many_are_used_together_as_there_are_or_two_virtual_cpus(machine, asked, together):
+    assert devices_together(machine, asked) == together
+
+
+def test_more_devices_than_there_are_are_refused():
+    with pytest.raises(ConfigurationError, match=r"`--replicas` is 2, but this machine has 1 x GPU"):
+        devices_together(ONE_GPU, 2)
+
+
+def test_on_one_gpu_nothing_of_several_is_verified_and_nothing_fails_of_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("trainers.verify_machine.lab.look", lambda folder: folder.mkdir() or ONE_GPU)
+    tried = []
+    monkeypatch.setattr(
+        "trainers.verify_machine.lab.made", lambda check, lab: tried.append(check) or Outcome(check, True, "well", 1.0)
+    )
+    assert command.main([f"--out={tmp_path / 'out'}"]) == 0
+    assert {*tried} == {*checks.CHECKS, *checks.SPEED}
+    assert Lab(tmp_path, ONE_GPU, 1).together == []
+    assert "nothing of several together is verified" in capsys.readouterr().out
+    assert "Verified on 1 x GPU; one is all there is" in (tmp_path / "out" / "report.md").read_text()
+    assert command.main([f"--out={tmp_path / 'other'}", "--only=cuts"]) == 2
+    assert "`--only` is 'cuts', for which several devices are compared" in capsys.readouterr().err
+
+
+def test_use_of_a_step_is_told_in_the_sentence_of_the_diagnosis(lab, monkeypatch):
+    def diagnosed(log, *flags):
+        (lab.folder / "diagnosis").mkdir()
+        verdict = {"kind": "batch", "share": 0.87, "sentence": "batch-bound: 87 % of each step."}
+        (lab.folder / "diagnosis" / "diagnosis.json").write_text(json.dumps({"verdict": verdict}))
+
+    monkeypatch.setattr(checks, "command", diagnosed)
+    assert checks.is_used_well(lab) == "batch-bound: 87 % of each step."
 
 
 def test_a_command_that_fails_is_told_with_its_error_and_where_the_rest_is(lab):
