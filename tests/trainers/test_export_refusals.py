@@ -51,6 +51,16 @@ def test_fresh_process_that_fails(code, error, says, tmp_path, monkeypatch):
         computed_alone("saved_model", tmp_path, {}, tmp_path / "compared")
 
 
+def test_fresh_process_computes_on_the_cpu_as_the_export_does(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    (tmp_path / "ends.py").write_text(
+        "import os; raise SystemExit(7 if os.environ['CUDA_VISIBLE_DEVICES'] == '-1' else 1)"
+    )
+    monkeypatch.setattr(compare, "alone", SimpleNamespace(__file__=str(tmp_path / "ends.py")))
+    with pytest.raises(CheckpointError, match="it ended with 7"):
+        computed_alone("saved_model", tmp_path, {}, tmp_path / "compared")
+
+
 def test_full_disk_in_the_fresh_process(tmp_path, monkeypatch):
     for name in ("core", "models", "trainers"):
         monkeypatch.setitem(sys.modules, name, sys.modules.get(name))  # to be put back: the process bars them

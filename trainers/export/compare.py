@@ -100,6 +100,7 @@ def computed_alone(kind: str, model: Path, given: Calls, folder: Path) -> Calls:
         done = subprocess.run(
             [sys.executable, "-I", os.path.abspath(alone.__file__), *arguments],
             cwd=folder, capture_output=True, encoding="utf-8", errors="replace", timeout=SECONDS, check=False,
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},  # GPUs round the factors of products
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise CheckpointError(

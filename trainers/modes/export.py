@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import gin
+import tensorflow as tf
 
 from core import checkpoint
 from core.checkpoint.files import file_sha256
@@ -33,6 +34,8 @@ _HERE: dict[str, Any] = {
 
 def run(session: Session) -> int:
     """Writes a folder with what `--format` names, and says how large each is."""
+    # On the CPU, whose products are exact, and which a run beside this one leaves room on.
+    tf.config.set_visible_devices([], "GPU")
     flags = session.flags
     wanted = asked(flags.format, flags.weights)
     _check_alone()
