@@ -166,7 +166,12 @@ def test_resumed_run_that_differs_is_told_by_what_python_gave_it_or_else_by_its_
         f"the resumed run is another run, likely because {note}: what Python remembers, no checkpoint"
     )
     assert told.endswith("In all, 12 values and lines differ, the first of them variable `0`.")
-    assert resume_check.another_run(differences, "traced in 1.0 s").endswith("`8`; variable `9`")
+    for on in ({}, {"gpus": True, "repeats": True}, {"gpus": False, "repeats": False}):
+        assert resume_check.another_run(differences, "traced in 1.0 s", **on).endswith("`8`; variable `9`")
+    on_gpu = resume_check.another_run(differences, "traced in 1.0 s", gpus=True, repeats=False)
+    assert (
+        "Bind `Experiment.deterministic = True`. 12 values and lines differ, the first of them variable `0`" in on_gpu
+    )
 
 
 @pytest.mark.long

@@ -37,6 +37,7 @@ def run(session: Session) -> int:
             "runtime's `--gin_file`. What they promise, that each step counts once, docs/asynchronous.md shows."
         )
     bound = gin.get_bindings(Settings)
+    repeats = bool(gin.get_bindings(Experiment, resolve_references=False).get("deterministic"))
     rounds = bound.get("local_steps") or 1
     unit = bound.get("chunk_steps") or rounds * math.ceil(UNIT / rounds)
     kill_after = unit * random.SystemRandom().randint(4, 7)  # with a checkpoint to go on from
@@ -62,8 +63,9 @@ def run(session: Session) -> int:
         if f"going on from step {4 * unit}" not in resumed:
             raise CheckpointError(f"the killed run began anew instead of going on from step {4 * unit}.")
         differences = list_differences(whole, killed)
+        gpus = _on_gpus(whole)
     if differences:
-        raise CheckpointError(another_run(differences, resumed))
+        raise CheckpointError(another_run(differences, resumed, gpus=gpus, repeats=repeats))
     print(
         f"resume is exact: {8 * unit} steps with a kill after {kill_after} end in the same bits, metric lines included"
     )
@@ -106,9 +108,23 @@ def list_differences(whole: Path, killed: Path) -> list[str]:
     return found + [f"metric line {a} became {b}" for a, b in zip(lines, others, strict=False) if a != b]
 
 
-def another_run(differences: list[str], printed: str) -> str:
-    """Says why a resumed run isn't the run that never stopped, by what it printed, or in what it differs."""
+def _on_gpus(workdir: Path) -> bool:
+    """Tells whether the run there had GPUs."""
+    return any("GPU" in device for device in json.loads((workdir / "run.json").read_text("utf-8"))["devices"])
+
+
+def another_run(differences: list[str], printed: str, *, gpus: bool = False, repeats: bool = True) -> str:
+    """Says why a resumed run isn't the run that never stopped, by what it printed, or in what it differs.
+
+    On `gpus`, unless it `repeats`, no run is another to the bit.
+    """
     if not (calls := _PYTHON.findall(printed)):
+        if gpus and not repeats:
+            return (
+                "the resumed run is another run: GPUs add numbers up in another order each time, unless they are told "
+                f"not to. Bind `Experiment.deterministic = True`. {len(differences)} values and lines differ, the "
+                f"first of them {differences[0]}."
+            )
         return f"the resumed run is another run: {'; '.join(differences[:10])}"
     return (
         f"the resumed run is another run, likely because {' and '.join(dict.fromkeys(calls))}: what Python remembers, "
