@@ -1,5 +1,6 @@
 """Strategies as gin files name them."""
 
+import re
 from collections.abc import Sequence
 
 import gin
@@ -40,9 +41,19 @@ def mirrored(replicas: int | None = None, devices: Sequence[str] | None = None) 
     try:
         return _checked(chosen, tf.distribute.NcclAllReduce(num_packs=0))
     except (tf.errors.OpError, PeerLostError) as error:
-        reason = str(error).splitlines()[0]
+        reason = why_not(str(error))
         print(f"Warning: NCCL doesn't work on {', '.join(chosen)} ({reason}); copying between them instead", flush=True)
         return _checked(chosen, copying_between(len(chosen)))
+
+
+def why_not(said: str) -> str:
+    """Returns the line of an error of TensorFlow's that says what NCCL has against it, or else its first one.
+
+    >>> why_not("Graph execution error:\\n\\n2 root error(s) found.\\n  (0) INTERNAL:  NCCL: invalid usage")
+    'NCCL: invalid usage'
+    """
+    found = re.search(r"NCCL: .*", said)
+    return found[0].strip() if found else said.splitlines()[0]
 
 
 def copying_between(gpus: int) -> tf.distribute.CrossDeviceOps:
@@ -106,7 +117,8 @@ STRATEGIES = (
 
 
 def _devices() -> list[str]:
-    return [d.name.removeprefix("/physical_device:") for d in tf.config.list_physical_devices()]
+    kinds = [device.device_type for device in tf.config.get_visible_devices()]  # numbered anew, as TensorFlow does
+    return [f"{kind}:{kinds[:i].count(kind)}" for i, kind in enumerate(kinds)]
 
 
 def _chosen(replicas: int | None, devices: Sequence[str] | None) -> list[str]:
@@ -133,8 +145,9 @@ def _chosen(replicas: int | None, devices: Sequence[str] | None) -> list[str]:
     if gpus:
         if replicas is not None and replicas > len(gpus):
             raise ConfigurationError(
-                f"`mirrored.replicas` is {replicas}, but this machine has {len(gpus)} GPUs ({', '.join(gpus)}): ask "
-                "for at most as many, or for more workers (`multi_worker`)."
+                f"`mirrored.replicas` is {replicas}, but the GPUs of this machine are {', '.join(gpus)}: ask for at "
+                "most as many, for more workers (`multi_worker`), or for virtual CPUs, to rehearse with "
+                "(`mirrored.devices = ['CPU:0', 'CPU:1']`)."
             )
         return gpus[:replicas]
     make_virtual_cpus(replicas or 2)
