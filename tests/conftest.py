@@ -15,6 +15,8 @@ from tests.notes import Notes
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Tolerances are those of exact products, and replicas virtual CPUs: GPUs are for `python -m trainers.verify_machine`.
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 os.environ.setdefault("TAPELOOP_OPEN_PORTS", "1")  # tests start workers by hand, on machines that people share
 sys.modules["keras"] = None  # type: ignore[assignment]
 sys.modules["tf_keras"] = None  # type: ignore[assignment]

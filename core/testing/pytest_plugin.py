@@ -4,6 +4,8 @@ In the `conftest.py` of your project: `pytest_plugins = ["core.testing.pytest_pl
 devices once it has started, so they are made before the first test module is imported.
 """
 
+import os
+
 import pytest
 
 DEVICES = 4
@@ -12,6 +14,7 @@ DEVICES = 4
 def pytest_configure(config: pytest.Config) -> None:
     """Makes the devices, in every process that runs tests."""
     distributes = getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput")
+    os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # the processes of pytest-xdist share what GPU there is
     if not distributes:
         from core.distribution.virtual_devices import make_virtual_cpus
 

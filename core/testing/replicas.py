@@ -59,7 +59,7 @@ def on_virtual_mesh(
     batch: int, model: int, layouts: Sequence[tuple[str, str]] = (), **others: Sequence[tuple[str, str]]
 ) -> MeshStrategy:
     """Makes a mesh of so many rows and columns on this machine's CPU; `others` are `mesh`'s own: `slot_layouts`, ..."""
-    return MeshStrategy(mesh(batch=batch, model=model, layouts=layouts, **others))
+    return MeshStrategy(mesh(batch=batch, model=model, layouts=layouts, **others), virtual=True)
 
 
 def assemble(

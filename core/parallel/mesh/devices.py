@@ -17,13 +17,13 @@ from core.parallel.mesh.plan import BATCH, MODEL, MeshPlan
 MEETING_SECONDS, PEER_SECONDS = 300.0, 30.0  # as `multi_worker` has them, unless told otherwise
 
 
-def make_mesh(plan: MeshPlan) -> dtensor.Mesh:
-    """Makes the mesh, once all workers that have a part of it are there."""
+def make_mesh(plan: MeshPlan, *, virtual: bool = False) -> dtensor.Mesh:
+    """Makes the mesh, once all workers that have a part of it are there; of `virtual` CPUs, whatever else there is."""
     # By its all-to-all, a slice that drops a sharded axis' neighbour comes out with wrong numbers, in silence.
     os.environ["DTENSOR_USE_ALL_TO_ALL_RELAYOUT"] = "0"
     cluster = cluster_from_environment()
     workers = 1 if cluster is None else cluster.size
-    devices = _devices(plan, workers)
+    devices = _devices(plan, workers, virtual=virtual)
     axes = [(axis, plan.sizes[axis]) for axis in (BATCH, MODEL)]
     with _unannounced():
         if workers == 1:
@@ -40,7 +40,7 @@ def _initialize(cluster: Cluster, kind: str) -> None:
     dtensor.initialize_accelerator_system(kind, enable_coordination_service=False)  # it is there, with its limits
 
 
-def _devices(plan: MeshPlan, workers: int) -> list[str]:
+def _devices(plan: MeshPlan, workers: int, *, virtual: bool) -> list[str]:
     """Returns the devices of this process, where each worker has as many."""
     count, rest = divmod(plan.devices, workers)
     if rest:
@@ -48,14 +48,14 @@ def _devices(plan: MeshPlan, workers: int) -> list[str]:
             f"`mesh.batch` x `mesh.model` is {plan}, {plan.devices} devices, of which {workers} workers can't have as "
             "many each: give sizes whose product is a multiple of the number of workers, or start fewer workers."
         )
-    gpus = len(tf.config.list_physical_devices("GPU"))
+    gpus = 0 if virtual else len(tf.config.get_visible_devices("GPU"))
     if not gpus:
         make_virtual_cpus(count)
         return [f"CPU:{i}" for i in range(count)]
     if count > gpus:
         raise ConfigurationError(
             f"`mesh.batch` x `mesh.model` is {plan}, {count} devices{' a worker' if workers > 1 else ''}, but this "
-            f"machine has {gpus} GPUs: make one of them smaller."
+            f"machine has {gpus} GPU{'s' if gpus > 1 else ''}: make one of them smaller."
         )
     return [f"GPU:{i}" for i in range(count)]
 

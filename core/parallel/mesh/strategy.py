@@ -31,12 +31,12 @@ _FEW = 1024  # values; TensorFlow's own limit is lower
 
 
 class MeshStrategy:
-    """Devices in the rows and columns of a plan."""
+    """Devices in the rows and columns of a plan: GPUs where there are any, unless `virtual` CPUs are asked for."""
 
     num_replicas_in_sync = 1
 
-    def __init__(self, plan: MeshPlan):
-        self.plan, self.mesh = plan, make_mesh(plan)
+    def __init__(self, plan: MeshPlan, *, virtual: bool = False):
+        self.plan, self.mesh = plan, make_mesh(plan, virtual=virtual)
 
     @property
     def extended(self) -> "MeshStrategy":

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from core.data import PerReplica, eval_chunks
 from core.distribution import mirrored, one_device
-from core.parallel.mesh import mesh
-from core.parallel.mesh.strategy import MeshStrategy
+from core.testing.replicas import on_virtual_mesh
 
 
 @pytest.mark.parametrize("size", [1, 103, 360])
@@ -51,7 +50,7 @@ def test_evaluation_pads_chunks_with_as_few_batches_as_can_be():
     assert int(chunks.cardinality()) == 2
 
 
-MESH = MeshStrategy(mesh(batch=2, model=1))
+MESH = on_virtual_mesh(2, 1)
 STRATEGIES = {"one": one_device(), "two": mirrored(replicas=2), "mesh": MESH}
 of_all = pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
 

@@ -10,8 +10,9 @@ import tensorflow as tf
 from core.cluster.topology import Cluster
 from core.distribution import Exchange, mirrored, one_device
 from core.distribution.probe import check_exchange
-from core.distribution.strategies import _multi_worker, copying_between
+from core.distribution.strategies import _chosen, _multi_worker, copying_between
 from core.errors import ConfigurationError, PeerLostError
+from core.testing.replicas import on_virtual_mesh
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 4])
@@ -66,6 +67,21 @@ def test_devices_that_a_machine_does_not_have_are_refused(arguments, says):
     one_device().run(lambda: tf.constant(0.0))  # TensorFlow has started
     with pytest.raises(ConfigurationError, match=says):
         mirrored(**arguments)
+
+
+def test_gpus_are_those_that_the_process_may_see_numbered_anew(monkeypatch):
+    seen = [types.SimpleNamespace(name=f"/physical_device:{name}", device_type=name[:3]) for name in ("CPU:0", "GPU:1")]
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind=None: seen)
+    assert _chosen(None, None) == ["GPU:0"]
+    with pytest.raises(ConfigurationError, match=r"`mirrored.replicas` is 2, but the GPUs of this machine are GPU:0: "):
+        _chosen(2, None)
+    assert _chosen(None, ["CPU:0", "CPU:1"]) == ["CPU:0", "CPU:1"]  # a rehearsal beside it
+
+
+def test_a_virtual_mesh_is_of_cpus_beside_a_gpu_too(monkeypatch):
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind=None: ["a GPU"])
+    devices = on_virtual_mesh(2, 1).mesh.local_devices()
+    assert [device.rpartition("/device:")[2] for device in devices] == ["CPU:0", "CPU:1"]
 
 
 @pytest.mark.parametrize("replicas", [2, 3])

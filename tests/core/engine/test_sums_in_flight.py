@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from core.distribution import mirrored
 from core.engine import Progress
 from core.metrics import Perplexity
-from core.parallel.mesh import MeshStrategy, mesh
 from core.task.loss import means
+from core.testing.replicas import on_virtual_cpus, on_virtual_mesh
 
 COUNTS = tf.TensorSpec([2, 3], tf.float64)
 NUMBER = tf.TensorSpec([], tf.float32)
@@ -26,7 +25,7 @@ def values(seed):
 
 @pytest.mark.parametrize(
     "strategy",
-    [lambda: None, lambda: mirrored(replicas=2), lambda: MeshStrategy(mesh(batch=2, model=1))],
+    [lambda: None, lambda: on_virtual_cpus(2), lambda: on_virtual_mesh(2, 1)],
     ids=["one device", "two replicas", "mesh"],
 )
 def test_sums_are_handed_over_to_the_bit_and_begin_anew(strategy):
