@@ -228,5 +228,8 @@ def _suits_kernels(variables: Collection[tf.Variable]) -> bool:
         return (
             False  # a kernel takes a part and a whole gradient, or a slot that is cut otherwise, and ends the process
         )
-    floats = all(variable.dtype in (tf.float32, tf.float64) for variable in variables)
-    return floats and max((math.prod(v.shape) for v in variables), default=0) >= KERNELS_FROM
+    if not all(variable.dtype in (tf.float32, tf.float64) for variable in variables):
+        return False
+    if any("GPU" in variable.device for variable in variables):
+        return True  # a GPU is told of each operation by itself, and small ones take it less time than telling it
+    return max((math.prod(v.shape) for v in variables), default=0) >= KERNELS_FROM

@@ -3,6 +3,7 @@
 import doctest
 import pathlib
 import textwrap
+import types
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from core.optimizers import (
     stateful,
     stateless,
 )
+from core.testing.replicas import on_virtual_cpus
 from tests.commands import fork_server
 
 
@@ -193,6 +195,23 @@ def test_replicas_apply_kernels_under_a_flag_as_one_device_does(tmp_path: pathli
     (tmp_path / "replicas.py").write_text(script)
     done = fork_server().run(command="replicas", cwd=tmp_path, timeout=600)
     assert done.stdout.strip() == "equal", done.stderr[-2000:]
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "suits"), [("GPU", "float32", True), ("CPU", "float32", False), ("GPU", "bfloat16", False)]
+)
+def test_kernels_of_a_gpu_suit_small_variables_too(device, dtype, suits):
+    small = types.SimpleNamespace(
+        dtype=tf.as_dtype(dtype), shape=[3, 4], device=f"/job:localhost/replica:0/device:{device}:0"
+    )
+    assert core.optimizers.optimizer._suits_kernels([small]) is suits
+
+
+def test_replicas_say_where_a_variable_is():
+    with on_virtual_cpus(2).scope():
+        variable = tf.Variable([1.0])
+    assert variable.device.endswith("CPU:0")
+    assert not core.optimizers.optimizer._suits_kernels([variable])
 
 
 @pytest.mark.parametrize("module", [core.optimizers.optimizer, schedules], ids=lambda module: module.__name__)
