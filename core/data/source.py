@@ -160,6 +160,7 @@ def check_examples(name: str, value: object) -> None:
 
 
 def check_feature(source: Examples, feature: str) -> None:
+    """Raises a `DataError` where a source has no such feature."""
     if feature not in source.spec:
         raise DataError(
             f"The source `{source.name}` has no feature `{feature}`; it has {listed(source.spec)}."

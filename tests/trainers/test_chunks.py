@@ -138,7 +138,7 @@ def test_run_fetches_no_chunk_beyond_its_last_step(tmp_path):
             yield chunk
 
     trainer.input.chunks_from = lambda *arguments, **options: Chunks(counted(*arguments, **options))
-    trainer.programs = Untrained()
+    trainer.programs = Untrained(trainer.experiment)
     trainer.train()
     assert [name.split("_")[0] for name in fetched] == ["MainThread", "next chunk", "next chunk"]
     assert not any(thread.name.startswith("next chunk") for thread in threading.enumerate())
@@ -152,7 +152,7 @@ def test_unreadable_example_ends_the_run_after_the_steps_before(tmp_path):
             yield {"x": np.zeros(3, "float32"), "y": np.float32(0.0)}
 
     trainer = make(tmp_path, source=Stream(spoiled), steps=50, chunk_steps=1, log_every=None)
-    trainer.programs = Untrained()
+    trainer.programs = Untrained(trainer.experiment)
     with pytest.raises(ValueError, match="this one is spoiled"):
         trainer.train()
     assert trainer.step == 150 // trainer.settings.global_batch_size

@@ -48,7 +48,7 @@ def make(*arguments, **settings):
 
 def read(trainer):
     """Runs the loop on steps that train nothing, so that nothing is traced."""
-    trainer.programs = Untrained()
+    trainer.programs = Untrained(trainer.experiment)
     train(trainer)
 
 

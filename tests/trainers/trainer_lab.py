@@ -1,6 +1,5 @@
 """A small trainer for tests, its metric lines, and a crash."""
 
-import contextlib
 import itertools
 
 import pytest
@@ -12,6 +11,7 @@ from core.task import Loss
 from core.telemetry import Telemetry
 from models.classifiers.mlp import Mlp
 from tests.toys import Line, point_source
+from trainers.errors.tensorflow import explained
 from trainers.experiment import Experiment
 from trainers.hooks import Hook
 from trainers.loop.input import Chunks
@@ -98,7 +98,11 @@ def train(trainer):
 class Untrained:
     """Stands for `Trainer.programs`: its steps train nothing, so nothing is traced."""
 
-    explained = contextlib.nullcontext
+    def __init__(self, experiment):
+        self._experiment = experiment
+
+    def explained(self):
+        return explained(self._experiment.train_source)
 
     def make(self, stacked, note):
         return lambda stacked, place: None
@@ -112,7 +116,7 @@ class Untrained:
 
 def idle(trainer):
     """Has a trainer train nothing and read nothing, where only the loop counts; returns it."""
-    trainer.programs = Untrained()
+    trainer.programs = Untrained(trainer.experiment)
     trainer.input.chunks_from = lambda *_, **__: Chunks(itertools.repeat(None))
     return trainer
 

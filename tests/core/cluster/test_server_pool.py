@@ -48,9 +48,9 @@ class Lab:
         def run():
             place = ServedCluster(places or self.places, index, JOBS)
             duty = Duty.awaited(place, about={"tensorflow": about}, deadline=deadline, token=token)
-            server_process.begin()
+            duty.begin()
             with contextlib.closing(duty):  # as the end of its process does
-                return server_process.stay(told_to_stop=told_to_stop, timeout=timeout)
+                return duty.stay(told_to_stop=told_to_stop, timeout=timeout)
 
         return self._pool.submit(run)
 

@@ -41,9 +41,11 @@ def looking(hook, figures):
     """Has the hook look at these; returns what it warns of."""
     told, source = [], digits("test")
     hook._look = lambda batch: figures  # of `Activations`, in place of an evaluation
+    hook._watch = SimpleNamespace(norms=lambda *_, **__: figures)  # of `Norms`, in place of a step
     run = SimpleNamespace(
         step=1,
-        norms=lambda: figures,
+        next_chunk=dict,
+        input=SimpleNamespace(chunk_steps=1),
         averaged=SimpleNamespace(update=lambda: None),
         experiment=SimpleNamespace(shown_source=source),
         telemetry=SimpleNamespace(write=lambda *_, **__: None, warn_once=told.append),
