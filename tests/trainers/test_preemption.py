@@ -241,12 +241,12 @@ def test_signal_during_a_garbage_collection_is_heard_after_it(early, capsys, mon
             time.sleep(0.001)
 
     def collect_and_wait():
+        gc.callbacks.append(collecting)  # only now: a collection before the run hears signals would end the process
         gc.collect()
         while True:
             time.sleep(0.01)
 
     monkeypatch.setattr("trainers.process.signals.held_back", slow_to_start)
-    gc.callbacks.append(collecting)
     try:
         with pytest.raises(InterruptedBySignal, match="stopped by SIGTERM"), preemption.heard():
             collect_and_wait()
