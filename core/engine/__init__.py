@@ -1,5 +1,6 @@
 """What runs a task's phases: accumulation, the one reduction, the step, chunks of steps."""
 
+from core.engine.accumulate import Accumulated, accumulate_gradients, compute
 from core.engine.apply_update import commit_untrained, reduce_over_replicas
 from core.engine.assembly import Assembly, assemble, assemble_task
 from core.engine.chunk import make_chunk
@@ -7,7 +8,6 @@ from core.engine.policies.measure_update import Watch
 from core.engine.policies.skip_bad_steps import NOT_FINITE, SPIKE, BadStep, Skipping
 from core.engine.progress import ALL_WELL, Progress
 from core.engine.step import StepResult, TrainStep
-from core.engine.sweep import Accumulated, accumulate_gradients, compute
 
 __all__ = [
     "ALL_WELL",

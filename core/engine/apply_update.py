@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from core.distribution.exchange import Exchange
 from core.distribution.ledger import GRADIENTS
-from core.engine.sweep import Accumulated
+from core.engine.accumulate import Accumulated
 from core.module import named_variables
 from core.optimizers import Optimizer
 from core.optimizers.norms import global_norm

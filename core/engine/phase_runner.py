@@ -7,11 +7,11 @@ import tensorflow as tf
 
 from core.distribution.exchange import Exchange, replica_here
 from core.distribution.ledger import FIGURES
+from core.engine.accumulate import Accumulated, Additive, Asked, Rows, Sweep
 from core.engine.apply_update import reduce_over_replicas, write_update
 from core.engine.assembly import Assembly
 from core.engine.layout import Placed, cut, moved
 from core.engine.plan import Plan, is_shape_only
-from core.engine.sweep import Accumulated, Additive, Asked, Rows, Sweep
 from core.errors import ConfigurationError
 from core.module import named_variables
 from core.random import Moment, Rng

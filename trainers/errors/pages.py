@@ -31,7 +31,7 @@ PLACES = {  # the first that a file's path begins with counts
     "core/distribution/shared_rows": "docs/your-own-architecture.md#4-losses-that-compare-rows",
     "core/distribution/strategies": "docs/many-machines.md",
     "core/distribution": "docs/many-replicas.md",
-    "core/engine/sweep": "docs/bespoke-loop.md",
+    "core/engine/accumulate": "docs/bespoke-loop.md",
     "core/engine": "docs/your-own-step.md#what-is-refused",
     "core/layers/shapes": "docs/your-own-step.md#what-is-refused",
     "core/layers": "docs/parts.md#layers",

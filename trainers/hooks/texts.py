@@ -21,7 +21,7 @@ from core.errors import ConfigurationError, NotFiniteError, shown
 from core.random import Rng
 from core.task import Task
 from trainers.hooks.base import Hook, Run
-from trainers.hooks.keep import keep_sample
+from trainers.hooks.write_samples import keep_sample
 
 Writer = Callable[[], list[bytes]]
 

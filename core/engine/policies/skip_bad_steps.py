@@ -9,7 +9,7 @@ from core.choice import one_of
 from core.engine.assembly import Assembly
 from core.engine.chunk import Taken, batch_at
 from core.engine.policies.recent_norms import Late
-from core.engine.policies.rollback import Undo
+from core.engine.policies.undo_step import Undo
 from core.engine.progress import ALL_WELL
 from core.engine.step import StepResult, TrainStep
 from core.task import Batch

@@ -1,4 +1,4 @@
-"""Where hooks keep what they show: in the run's folder `samples`."""
+"""Sample files of hooks, written into the folder `samples` of a run."""
 
 from core.disk import space_for, write_whole
 from trainers.hooks.base import Run

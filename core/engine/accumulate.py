@@ -17,7 +17,7 @@ from core.distribution.exchange import Exchange
 from core.distribution.shared_rows import mixing
 from core.engine.inspect_phase import LossSpec, Specs, describe_loss, describe_outputs, microbatch_specs, zeros
 from core.engine.layout import shape_of
-from core.engine.slices import joined, scaled
+from core.engine.sparse_slices import joined, scaled
 from core.random import Rng
 from core.task import Batch, Loss
 from core.task.guards import refuse_missing_gradients
