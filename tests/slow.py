@@ -4,6 +4,7 @@ PROCESS = "it starts a process that imports TensorFlow, or several"
 TRACES = "it traces several steps, each of other phases or settings"
 MESH = "DTensor compiles each of its operations"
 COMPILED = "XLA compiles several programs"
+COMMANDS = "it runs the command several times, each of which traces a step"
 WHOLE = "it goes through a whole model, or all parts, of those that ship"
 
 _BY_FILE = {
@@ -123,6 +124,43 @@ _BY_FILE = {
     "tests/trainers/test_streams.py": (
         PROCESS,
         "test_closed_streams_end_up_in_no_file",
+    ),
+    "tests/trainers/test_own_strategy.py": (
+        COMMANDS,
+        "test_strategy_in_a_file_of_its_own_serves_every_mode",
+    ),
+    "tests/trainers/tune/test_tune.py": (
+        COMMANDS,
+        "test_a_signal_ends_it_with_what_was_found_until_then",
+    ),
+    "tests/trainers/test_export.py": (
+        COMMANDS,
+        "test_task_of_ones_own_is_exported_and_used_by_tensorflow",
+    ),
+    "tests/trainers/hooks/test_texts.py": (
+        COMMANDS,
+        "test_texts_are_shown_while_a_model_trains_and_written_on_demand",
+    ),
+    "tests/trainers/hooks/test_hooks_register.py": (
+        PROCESS,
+        "test_all_hooks_are_imported_for_a_name_that_gin_does_not_know",
+        "test_hook_is_imported_that_a_selector_names",
+    ),
+    "tests/trainers/test_files_of_a_training.py": (
+        PROCESS,
+        "test_training_passes_through_few_files",
+    ),
+    "tests/trainers/test_local_steps.py": (
+        COMMANDS,
+        "test_command_resumes_a_killed_run_and_refuses_another_outer_optimizer",
+    ),
+    "tests/trainers/test_resume.py": (
+        COMMANDS,
+        "test_killed_twice_and_started_again",
+    ),
+    "tests/served/test_served_training.py": (
+        TRACES,
+        "test_served_run_at_one_worker_is_the_synchronous_run_to_the_bit",
     ),
 }
 SLOW = {f"{file}::{name}": why for file, (why, *names) in _BY_FILE.items() for name in names}
