@@ -51,6 +51,18 @@ def chance():
     return random.Random(seed)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Puts the cases of a test in the order of their names.
+
+    pytest-xdist runs nothing where two of its workers collect in different orders, as they do of a set.
+    """
+    first = {}
+    for item in items:
+        first.setdefault(item.nodeid.partition("[")[0], len(first))
+    items.sort(key=lambda item: (first[item.nodeid.partition("[")[0]], item.nodeid))
+
+
 def pytest_collection_finish():
     """Has what imports left behind collected no more, and what tests leave less often.
 
