@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests import ports
-from tests.commands import CONFIGS
+from tests.commands import CHECKOUT
 
 BLOCK = re.compile(
     r"<!-- (file: (?P<file>\S+)|from: (?P<source>\S+)|run) -->\n```\w*\n(?P<text>.*?)```"
     r"(\n\n!\[[^]]*\]\(pictures/(?P<picture>\S+)\))?",
     re.DOTALL,
 )
+PART = re.compile(r"<!-- part of: (\S+) -->\n```\w*\n(.*?)```", re.DOTALL)
 
 
 class Block(NamedTuple):
@@ -36,7 +37,8 @@ def blocks(page: str) -> Iterator[Block]:
 
 def commands(page: str, folder: Path) -> Iterator[Block]:
     """Writes the files of a page into a new folder, and yields what is to be run there, in turn."""
-    os.symlink(CONFIGS, folder / "configs")
+    for name in ("configs", "examples"):
+        os.symlink(CHECKOUT / name, folder / name)
     for block in blocks(page):
         if block.file:
             (folder / block.file).write_text(block.text)
@@ -59,3 +61,21 @@ def session(page: str) -> tuple[str, list[str]]:
     shown = re.findall(r"^ *print\(.*\)  # (.+)$", code, re.MULTILINE)
     assert code.count("print(") == len(shown), "a `print(...)` has no comment behind it that says what it prints"
     return code, shown
+
+
+def section(page: str) -> str:
+    """Returns the text below the heading that a page is linked by, down to the next one of its rank, or the whole."""
+    name, _, anchor = page.partition("#")
+    lines = (CHECKOUT / name).read_text().splitlines()
+    if not anchor:
+        return "\n".join(lines)
+    found = [(i, re.fullmatch("(#{1,4}) (.*)", line)) for i, line in enumerate(lines)]
+    ranks = [(i, len(heading[1]), slug(heading[2])) for i, heading in found if heading]
+    ((first, rank),) = [(i, rank) for i, rank, name in ranks if name == anchor]
+    after = [i for i, other, _ in ranks if i > first and other <= rank]
+    return "\n".join(lines[first : after[0] if after else None])
+
+
+def slug(title: str) -> str:
+    """Returns the anchor that the site gives a heading."""
+    return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from tests.commands import CHECKOUT, environment, fork_server
-from tests.pages import bash, blocks, commands
+from tests.pages import PART, bash, blocks, commands
 
 PAGES = sorted(path.name for path in (CHECKOUT / "docs").glob("*.md"))
 LONG = {
@@ -63,6 +63,12 @@ def test_block_is_the_file_that_it_comes_from(page):
         if block.source:
             same = block.text == (CHECKOUT / block.source).read_text()
             assert same, f"{page.name} shows another `{block.source}` than there is: copy the file into the page."
+
+
+@pytest.mark.parametrize("page", READ, ids=lambda page: page.name)
+def test_block_is_a_part_of_the_file_that_it_comes_from(page):
+    for source, text in PART.findall(page.read_text()):
+        assert text in (CHECKOUT / source).read_text(), f"{page.name} shows lines that `{source}` doesn't have."
 
 
 def test_python_in_the_readme_runs():

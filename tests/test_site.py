@@ -5,28 +5,40 @@ import importlib
 import importlib.util
 import inspect
 import re
+from types import SimpleNamespace
 
 import pytest
 
 from tests.commands import CHECKOUT
+from tests.pages import section
 
 NAV = (CHECKOUT / "mkdocs.yml").read_text().partition("\nnav:")[2]
 
 
-def _made():
+def _pages():
     found = importlib.util.spec_from_file_location("pages", CHECKOUT / "docs" / "site" / "pages.py")
     pages = importlib.util.module_from_spec(found)
     found.loader.exec_module(pages)
-    return pages.public()
+    return pages
 
 
-PUBLIC = _made()
+SITE = _pages()
+PUBLIC = SITE.public()
 
 
 def test_every_page_is_listed_once():
     listed = re.findall(r"([\w-]+\.md)$", NAV, re.MULTILINE)
     pages = sorted(path.name for path in (CHECKOUT / "docs").glob("*.md"))
     assert sorted(name for name in listed if name != "index.md") == pages
+
+
+def test_old_addresses_lead_to_paragraphs_that_exist(tmp_path):
+    for old, new in SITE.REDIRECTS.items():
+        assert not (CHECKOUT / "docs" / old).exists(), old
+        assert section(f"docs/{new}").strip()
+    SITE.on_post_build(SimpleNamespace(site_dir=tmp_path))
+    for old, new in SITE.REDIRECTS.items():
+        assert f'url={new.replace(".md", ".html")}"' in (tmp_path / old).with_suffix(".html").read_text()
 
 
 @pytest.mark.parametrize("package", PUBLIC)

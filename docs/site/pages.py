@@ -24,6 +24,8 @@ MODULES = (
     "core/errors.py",
     "core/losses/adversarial.py",
 )
+REDIRECTS: dict[str, str] = {  # a page that went away: where its readers find the same now, "new.md#anchor"
+}
 LINK = re.compile(r"\[([^]]*)\]\(([^)#:\s]+)(#[^)]*)?\)")
 
 
@@ -60,6 +62,24 @@ def on_page_markdown(markdown: str, page: "Page", config: "MkDocsConfig", files:
         return f"[{words}]({target.relative_to(folder if uri != 'index.md' else CHECKOUT / 'docs')}{anchor})"
 
     return LINK.sub(led, markdown)
+
+
+def on_post_build(config: "MkDocsConfig") -> None:
+    """Writes a page for each old address that leads to the new one."""
+    for old, new in REDIRECTS.items():
+        (Path(config.site_dir) / old).with_suffix(".html").write_text(redirect(new) + "\n", "utf-8")
+
+
+def redirect(new: str) -> str:
+    """Returns a page that sends a reader to page `new`, which may have an anchor.
+
+    >>> print(redirect("runs.md#profiles"))
+    <!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url=runs.html#profiles">
+    <a href="runs.html#profiles">This page has moved.</a>
+    """
+    address = new.replace(".md", ".html")
+    refresh = f'<meta http-equiv="refresh" content="0; url={address}">'
+    return f'<!doctype html><meta charset="utf-8">{refresh}\n<a href="{address}">This page has moved.</a>'
 
 
 def reference() -> Iterator[tuple[str, str]]:

@@ -13,6 +13,7 @@ from core.task import Loss
 from core.task.inputs import Inputs
 from core.task.loss import checked
 from tests.commands import CHECKOUT, CONFIGS
+from tests.pages import section
 from trainers import main as command
 from trainers.errors.exit_report import report
 from trainers.errors.pages import HELPERS, PAGES, PLACES, page_of
@@ -129,18 +130,6 @@ def messages():
                 yield path.relative_to(CHECKOUT).as_posix(), node.lineno, KINDS[node.func.id], text
 
 
-def section(page):
-    """Returns the text below the heading that a page is linked by, down to the next one of its rank, or the whole."""
-    name, _, anchor = page.partition("#")
-    lines = (CHECKOUT / name).read_text().splitlines()
-    if not anchor:
-        return "\n".join(lines)
-    ranks = [(i, *re.match("(#+) (.*)", x).groups()) for i, x in enumerate(lines) if re.match("#{1,4} ", x)]
-    ((first, rank),) = [(i, marks) for i, marks, title in ranks if slug(title) == anchor]
-    after = [i for i, marks, _ in ranks if i > first and len(marks) <= len(rank)]
-    return "\n".join(lines[first : after[0] if after else None])
-
-
 def words(text):
     """Returns what a text is about: its longer words, without their ending."""
     return {word.rstrip("s") for word in re.findall("[a-z]{3,}", text.lower())} - set(PLAIN.split())
@@ -166,7 +155,3 @@ def test_every_message_links_to_a_paragraph_that_speaks_of_it():
 @pytest.mark.parametrize("page", sorted({*PAGES.values(), *PLACES.values()}))
 def test_pages_that_messages_name_exist(page):
     assert section(page).strip()
-
-
-def slug(title):
-    return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
