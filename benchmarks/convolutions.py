@@ -22,7 +22,6 @@ from tensorflow.python.util import _pywrap_util_port
 from benchmarks import pages
 from benchmarks.machine import machine
 from benchmarks.pairs import interleaved, ratio
-from benchmarks.peers.rounds import CHECKOUT
 from core.layers import Conv2D
 from core.layers.conv_gradients import convolve_image
 from core.random import Rng
@@ -93,7 +92,7 @@ def main() -> None:
     """Prints a row for each shape."""
     parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
     parser.add_argument("--pairs", type=int, default=9, help="rounds of interleaved runs (default: 9)")
-    parser.add_argument("--write", action="store_true", help="bring the table of docs/performance.md up to date")
+    parser.add_argument("--write", action="store_true", help="update the table in benchmarks/notes/performance.md")
     flags = parser.parse_args()
     tf.get_logger().setLevel("ERROR")  # each form is traced for each shape, which is meant
     kernels = "oneDNN's" if _pywrap_util_port.IsMklEnabled() else "its own"
@@ -106,7 +105,7 @@ def main() -> None:
     Console(width=140).print(table)
     if flags.write:
         text = f"{title}:\n\n{pages.table(HEAD, rows)}"
-        pages.write(CHECKOUT / "docs", {f"convolutions, {kernels}": text}, {})
+        pages.write({f"convolutions, {kernels}": text})
 
 
 def row_of(shape: Shape, *, pairs: int) -> list[str]:

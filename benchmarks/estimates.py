@@ -3,7 +3,7 @@
 Of each configuration that trains here, or those that are named, a fresh process trains by the real command, hooks,
 evaluation and checkpoint included; its resident memory is read before its first step, after its steps and at its peak,
 and the clock around each chunk of steps. Another says what it would be, and so how many steps are worth waiting for.
-`--write` brings the rows of these in the tables of docs/dry-run.md up to date.
+`--write` updates their rows in the tables of benchmarks/notes/estimates.md.
 """
 
 import argparse
@@ -27,6 +27,7 @@ from benchmarks.machine import machine
 from benchmarks.pages import rows_in, table, write
 
 CHECKOUT = Path(__file__).resolve().parent.parent
+NOTES = CHECKOUT / "benchmarks" / "notes" / "estimates.md"
 MIB = 2**20
 STEPS, MOST_STEPS, SECONDS = 100, 2000, 10.0  # few short steps would never be undisturbed
 NOT_HERE = {"text_70b"}  # which no machine of ours holds
@@ -48,7 +49,7 @@ def main() -> None:
     """Prints a row for each configuration, and writes them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="configurations (default: all that train here)")
-    parser.add_argument("--write", action="store_true", help="write the table into docs/dry-run.md")
+    parser.add_argument("--write", action="store_true", help="write the tables into benchmarks/notes/estimates.md")
     flags = parser.parse_args()
     print(", ".join(f"{name} {x}" for name, x in machine().items()))
     print(" | ".join([*MEMORY, *TIME[1:]]))
@@ -60,11 +61,11 @@ def main() -> None:
             rows["estimates"].append([f"`{name}`", *memory])
             rows["times"].append([f"`{name}`", *times])
     if flags.write:
-        page, tables = (CHECKOUT / "docs" / "dry-run.md").read_text(), {}
+        page, tables = NOTES.read_text(), {}
         for key, head in (("estimates", MEMORY), ("times", TIME)):
             kept = {row[0]: row for row in [*rows_in(page, key), *rows[key]]}
             tables[key] = table(head, sorted(kept.values(), key=lambda row: row[0].strip("`")))
-        write(CHECKOUT / "docs", tables, {})
+        write(tables)
 
 
 def compared(name: str) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""How long steps wait for examples: `python -m benchmarks.input_wait [--rounds=5] [--page=docs/performance.md]`
+"""How long steps wait for examples: `python -m benchmarks.input_wait [--rounds=5] [--page=FILE]`
 
 Of examples in memory it is the run's own figure, `data_wait`, of trainings by the real command. Of a folder of 256 JPEG
 files of 256x256, random and smooth, of 26 KB or so, it is how fast chunks of 64 come, beside what decoding alone
@@ -45,7 +45,7 @@ def main() -> None:
     """Prints two tables, and writes them into a page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5, help="turns of each way of reading (default: 5)")
-    parser.add_argument("--page", type=Path, help="page that has these tables")
+    parser.add_argument("--page", type=Path, help="page with these tables, such as benchmarks/notes/performance.md")
     flags = parser.parse_args()
     about = machine()
     said = f"{about['processor']}, {about['cores']} cores, TensorFlow {about['tensorflow']}"

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parents[1]
+
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Returns a table as Markdown has it."""
@@ -28,9 +30,14 @@ def rows_in(text: str, name: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
-def write(folder: Path, tables: Mapping[str, str], pictures: Mapping[str, str]) -> None:
-    """Brings all pages of `folder` up to date, and the pictures below it."""
-    for page in sorted(folder.glob("*.md")):
+def listed() -> list[Path]:
+    """Returns the pages that may have tables: those of `docs/` and the notes."""
+    return sorted([*ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/notes/*.md")])
+
+
+def write(tables: Mapping[str, str], pictures: Mapping[str, str] | None = None) -> None:
+    """Updates these tables in all pages, and the pictures of `docs/`."""
+    for page in listed():
         page.write_text(written(page.read_text(), tables))
-    for name, picture in pictures.items():
-        (folder / "pictures" / name).write_text(picture)
+    for name, picture in (pictures or {}).items():
+        (ROOT / "docs" / "pictures" / name).write_text(picture)

@@ -1,4 +1,4 @@
-"""From a command to its first finished step: `python -m benchmarks.start [--rounds=9] [--page=docs/performance.md]`
+"""From a command to its first finished step: `python -m benchmarks.start [--rounds=9] [--page=FILE]`
 
 `configs/digits_mlp.gin` by the real command, beside a minimal Keras script of the same model and data, by `fit` and by
 `train_on_batch`, in fresh processes that take turns. Ours is done when the first step's figures stand in
@@ -38,7 +38,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=9, help="processes of each kind (default: 9)")
     parser.add_argument("--prepare", action="store_true", help="first make the environment of Keras, if it isn't there")
-    parser.add_argument("--page", type=Path, help="page that has this table")
+    parser.add_argument("--page", type=Path, help="page with this table, such as benchmarks/notes/performance.md")
     flags = parser.parse_args()
     about, python = machine(), prepare("keras") if flags.prepare else python_of("keras")
     rows = measured(flags.rounds, python)

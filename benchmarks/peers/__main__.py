@@ -3,7 +3,7 @@
 Each peer is a program as its own experts would write it (`benchmarks/peers/programs`), in an environment of its own,
 which `--prepare` makes. All begin with the same weights and read the same batches; a row whose loss differs is void.
 Prints tables of steps a second and ratios, for what is to be reached too, and keeps the results as JSON, after every
-process: what an interrupted run has measured stays. `--write` brings the tables of docs/performance.md up to date.
+process: what an interrupted run has measured stays. `--write` updates the tables in benchmarks/notes/performance.md.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from benchmarks.environments import prepare
 from benchmarks.machine import load, machine
 from benchmarks.peers import kept
 from benchmarks.peers.roster import PEERS, TARGETS
-from benchmarks.peers.rounds import CHECKOUT, interleaved
+from benchmarks.peers.rounds import interleaved
 from benchmarks.peers.table import Row, peers_table, rows_of, targets_table
 from benchmarks.peers.works import WORKS
 
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in shown:
         show(name, results[name])
     if flags.write:
-        pages.write(CHECKOUT / "docs", tables(results), {})
+        pages.write(tables(results))
     return int(any(row.wrong.startswith("void") for name in shown for row in rows(name, results[name]).values()))
 
 
@@ -60,7 +60,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=4, help="0 shows what is kept (default: 4)")
     parser.add_argument("--seconds", type=float, default=2.0, help="of a process's timed steps (default: 2)")
     parser.add_argument("--json", type=Path, default=kept.FILE, help="where results are kept (default: build/peers)")
-    parser.add_argument("--write", action="store_true", help="bring the tables of docs/performance.md up to date")
+    parser.add_argument("--write", action="store_true", help="update the tables in benchmarks/notes/performance.md")
     flags = parser.parse_args(arguments)
     flags.works = chosen(parser, "--works", flags.works, list(WORKS))
     flags.peers = chosen(parser, "--peers", flags.peers, list(PEERS))

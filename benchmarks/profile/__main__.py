@@ -2,8 +2,8 @@
 
 Trains one of the works, or of the configuration of `--gin_file`, as a user would; times it by itself, and then by
 TensorFlow's own profiler, whose events give each kind of operation its share of that time. `--write` puts the table
-into `docs/performance.md`. Operations of a few microseconds leave no events: they count as starting operations. What
-profiling itself takes is on every kind: shares are right to a few per cent.
+into `benchmarks/notes/performance.md`. Operations of a few microseconds leave no events: they count as starting
+operations. The profiler slows down every kind, so shares are accurate to a few per cent.
 """
 
 import argparse
@@ -34,7 +34,6 @@ from trainers.settings import Settings
 from trainers.trainer import Trainer
 from trainers.workdir import Workdir
 
-PAGES = Path(__file__).resolve().parents[2] / "docs"
 HEAD = ["part of a step", "ms", "share", "operations", "GFLOP/s"]
 SECONDS, PROFILED = 2.0, 0.5  # of training without a profile, and with one
 CHUNKS, LEAST = 50, 3  # of each: at most, and at least
@@ -48,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--gin_param", action="append", default=[], help="a binding on top, as `Trainer.compile = 'xla'`"
     )
-    parser.add_argument("--write", action="store_true", help="put the table into docs/performance.md")
+    parser.add_argument("--write", action="store_true", help="put the table into benchmarks/notes/performance.md")
     flags = parser.parse_args(arguments)
     if flags.write and (flags.gin_file or flags.gin_param):
         parser.error("`--write` is for the page's own works, as they are: leave `--gin_file` and `--gin_param` out.")
@@ -66,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     text = pages.table(HEAD, rows)
     print(text, said, sep="\n")
     if flags.write:
-        pages.write(PAGES, {f"profile: {flags.work}": f"{text}\n{said}\n"}, {})
+        pages.write({f"profile: {flags.work}": f"{text}\n{said}\n"})
 
 
 def profiled(workdir: Path, limits: Limits) -> tuple[list[list[str]], str]:

@@ -1,1 +1,1 @@
-"""What a step takes on n replicas, by a model small enough to read; `docs/scaling-model.md` shows what it says."""
+"""A small model of the time of a step on n replicas; `benchmarks/notes/scaling.md` shows its results."""

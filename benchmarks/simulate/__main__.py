@@ -1,8 +1,8 @@
-"""What pays when: `python -m benchmarks.simulate [--measure] [--stragglers=stragglers.json] [--out=docs]`
+"""What pays when: `python -m benchmarks.simulate [--measure] [--stragglers=stragglers.json] [--write]`
 
 Prints what a small model of a step says of replicas, local steps, asynchronous training and meshes up to 1,024 devices,
-what it was fitted to, and how far off it was wherever it could be checked. With `--out` the pages of that folder get
-these tables, and its pictures are drawn anew. Nothing here needs TensorFlow, but the trainings that `--measure` starts.
+what it was fitted to, and how far off it was wherever it could be checked. `--write` updates these
+tables in pages and notes, and the pictures. Nothing here needs TensorFlow, but the trainings that `--measure` starts.
 """
 
 import argparse
@@ -26,7 +26,7 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=3, help="of everything that is measured (default: 3)")
     parser.add_argument("--measured", type=Path, default=MEASURED, help="file of what was measured")
-    parser.add_argument("--out", type=Path, help="folder of the pages to bring up to date")
+    parser.add_argument("--write", action="store_true", help="update the tables of pages and notes, and the pictures")
     flags = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that nothing that was started stays behind
     measured = json.loads(flags.measured.read_text()) if flags.measured.exists() else {}
@@ -41,8 +41,8 @@ def main() -> None:
     if flags.measure:
         begun.unlink()
     tables = report.tables(measured)
-    if flags.out:
-        pages.write(flags.out, tables, report.pictures(measured))
+    if flags.write:
+        pages.write(tables, report.pictures(measured))
     else:
         print("\n".join(f"{name}\n\n{rows}" for name, rows in tables.items()))
 

@@ -1,4 +1,4 @@
-"""Tables and pictures of what the model says, for `docs/scaling-model.md`."""
+"""Tables and pictures of what the model says, for `benchmarks/notes/scaling.md`."""
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence

@@ -25,6 +25,7 @@ MODULES = (
     "core/losses/adversarial.py",
 )
 REDIRECTS: dict[str, str] = {  # a page that went away: where its readers find the same now, "new.md#anchor"
+    "scaling-model.md": "performance.md#a-model-of-scaling",
 }
 LINK = re.compile(r"\[([^]]*)\]\(([^)#:\s]+)(#[^)]*)?\)")
 

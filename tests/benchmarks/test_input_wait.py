@@ -26,7 +26,7 @@ def test_run_reports_how_long_it_waits(monkeypatch):
 
 
 def test_page_has_a_row_for_each_measurement():
-    page = (CHECKOUT / "docs" / "performance.md").read_text()
+    page = (CHECKOUT / "benchmarks" / "notes" / "performance.md").read_text()
     for name, head, rows in (
         ("input_wait", input_wait.HEAD_IN_MEMORY, list(input_wait.IN_MEMORY)),
         ("jpeg", input_wait.HEAD_JPEG, ["of the size that they have", "resized to 128x128"]),

@@ -102,7 +102,7 @@ def test_table_of_a_work_is_not_written_from_other_settings():
 
 
 def test_page_has_a_table_for_each_work_that_it_names():
-    page = (CHECKOUT / "docs" / "performance.md").read_text()
+    page = (CHECKOUT / "benchmarks" / "notes" / "performance.md").read_text()
     for work in ("conv", "transformer", "mlp", "softmax", "dcgan", "cyclegan"):
         rows = rows_in(page, f"profile: {work}")
         assert len(rows) > 5, work

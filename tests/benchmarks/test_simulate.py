@@ -140,10 +140,10 @@ def test_fit_finds_processes_in_what_would_have_been_measured():
 def test_pages_and_pictures_hold_what_was_measured():
     measured = json.loads(MEASURED.read_text())
     tables, pictures = report.tables(measured), report.pictures(measured)
-    texts = [page.read_text() for page in (CHECKOUT / "docs").glob("*.md")]
+    texts = [page.read_text() for page in pages.listed()]
     for name in tables:
         assert sum(f"<!-- table: {name} -->" in text for text in texts) == 1, name
-    advice = "run `python -m benchmarks.simulate --out=docs`"
+    advice = "run `python -m benchmarks.simulate --write`"
     assert all(pages.written(text, tables) == text for text in texts), advice
     for name, picture in pictures.items():
         assert (CHECKOUT / "docs" / "pictures" / name).read_text() == picture, advice

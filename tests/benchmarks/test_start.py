@@ -35,7 +35,7 @@ def test_real_command_comes_to_its_first_step():
 
 
 def test_page_has_a_row_for_each_way_to_start():
-    rows = rows_in((CHECKOUT / "docs" / "performance.md").read_text(), "start")
+    rows = rows_in((CHECKOUT / "benchmarks" / "notes" / "performance.md").read_text(), "start")
     assert [row[0] for row in rows if len(row) == len(start.HEAD)] == [
         start.OURS,
         "Keras, `fit`",
