@@ -1,4 +1,4 @@
-"""What asynchronous training adds to a step: `python -m benchmarks.pushes [--page=docs/asynchronous.md]`.
+"""What asynchronous training adds to a step: `python -m benchmarks.pushes [--page=benchmarks/notes/asynchronous.md]`.
 
 The same small steps are taken by one worker and one server, and in one process, one run after the other, several times.
 The difference of two neighbours is what a step's way costs: to be handed out, to pull the weights, and to push.
