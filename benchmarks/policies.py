@@ -1,4 +1,4 @@
-"""What policies for bad steps cost: `python -m benchmarks.policies [--rounds=20] [--page=benchmarks/notes/bad_steps.md]`
+"""Cost of policies for bad steps: `python -m benchmarks.policies [--rounds=20] [--page=benchmarks/notes/bad_steps.md]`
 
 Runs without any bad step take turns, one for each policy, and are compared with `raise`, which is what training does
 anyway. What `raise` itself takes beside an earlier revision, `python -m benchmarks.revisions` measures.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Asynchronous training under Slurm, one process a node: the chief, then the servers, then workers. See
-# docs/asynchronous.md. Submit it from the checkout, with main's flags; SERVERS says how many servers:
+# docs/many-machines.md. Submit it from the checkout, with main's flags; SERVERS says how many servers:
 #   SERVERS=1 sbatch --nodes=4 deploy/slurm_servers.sh --gin_file=configs/digits_mlp.gin --workdir=/shared/runs/digits_mlp
 #SBATCH --job-name=tapeloop
 #SBATCH --nodes=4

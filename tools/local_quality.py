@@ -1,9 +1,9 @@
 """`python -m tools.local_quality [--seeds 0 1 2] [--param='steps = 400'] [--kept=DIR]`: what do local steps cost?
 
 `text_nano` is trained on four replicas by the real command, with each seed: synchronously, and by local steps with
-rates of their own (`docs/local-steps.md` says why). The held-out losses stand side by side, with how often the replicas
-met; the mean loss of local steps must be within two hundredths of the synchronous one. All of it takes half an hour on
-two cores that do nothing else: runs stay in `--kept`, and go on from there when the command is called again.
+rates of their own (`benchmarks/notes/local_steps.md`). It prints the held-out losses, and how often the replicas met.
+The mean loss of local steps must be within two hundredths of the synchronous one. All of it takes half an hour on two
+idle cores: runs stay in `--kept`, and resume when the command is called again.
 """
 
 import argparse

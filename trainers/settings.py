@@ -44,12 +44,12 @@ class Settings:
     the first seconds of a run ("auto"); `{"d": "xla"}` compiles one update: docs/make-it-fast.md.
 
     With `local_steps` replicas meet once in so many steps, and in between each trains by its own rows alone. There
-    their weights become the mean, or what the `outer` rule makes of it: docs/local-steps.md.
+    their weights become the mean, or what the `outer` rule makes of it: docs/choose-a-strategy.md.
 
     A step that isn't finite ends the run, unless `on_nonfinite` leaves it out ("skip", at most `max_skips` in a row) or
     goes back to the newest checkpoint and past the examples ("rollback", at most `max_rollbacks` times): `None` is 3 of
     both. `on_spike` does the same for a gradient of `spike_factor` (`None`: 10) times the largest norm of late:
-    docs/never-lose-a-run.md.
+    docs/checkpoints.md.
 
     Of checkpoints the last `keep_checkpoints` stay, those of every `keep_every` steps, and the best by a figure of the
     evaluation: `keep_best = "max accuracy"`, or "min loss": docs/checkpoints.md.
@@ -58,7 +58,7 @@ class Settings:
 
     Where a section of the run (a chunk of steps, a hook, an evaluation, a checkpoint) shows no
     life for `section_deadline` seconds, or earlier than that for ten times as long as ever before, the command ends;
-    `None` lets it hang. `section_deadlines` gives sections their own: docs/never-lose-a-run.md.
+    `None` lets it hang. `section_deadlines` gives sections their own: docs/checkpoints.md.
     """
 
     steps: int = gin.REQUIRED

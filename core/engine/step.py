@@ -102,7 +102,7 @@ class TrainStep:
         if what and self.backend.not_compiled:
             raise ConfigurationError(
                 f"`Trainer.compile` asks for programs of XLA, which can't {self.backend.not_compiled}: leave it out. "
-                "See docs/make-it-fast.md#what-xla-compiles."
+                "See docs/make-it-fast.md#xla."
             )
         self.compiled = what
         on_cpu = "GPU" not in self.exchange.device and "TPU" not in self.exchange.device

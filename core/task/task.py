@@ -72,5 +72,5 @@ class Task(Module):
             '        return {"predict": Served(self.predict, {"x": features["x"]})}\n'
             "    def predict(self, batch):\n"
             '        return {"y": self.net(batch["x"])}\n'
-            "See docs/export.md#a-task-of-your-own."
+            "See docs/use-a-run.md#export-your-task."
         )

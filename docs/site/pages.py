@@ -25,6 +25,16 @@ MODULES = (
     "core/losses/adversarial.py",
 )
 REDIRECTS: dict[str, str] = {  # a page that went away: where its readers find the same now, "new.md#anchor"
+    "asynchronous.md": "choose-a-strategy.md#asynchronous-parameter-servers",
+    "diagnosis.md": "make-it-fast.md#diagnose",
+    "dry-run.md": "fit-into-memory.md#estimate-memory",
+    "evaluation.md": "use-a-run.md#evaluate",
+    "export.md": "use-a-run.md#export",
+    "local-steps.md": "choose-a-strategy.md#local-steps",
+    "many-replicas.md": "choose-a-strategy.md#one-machine-mirrored",
+    "model-parallel.md": "choose-a-strategy.md#a-mesh-tensor-parallel",
+    "never-lose-a-run.md": "checkpoints.md",
+    "warm-starts.md": "use-a-run.md#warm-start-and-fine-tune",
     "scaling-model.md": "performance.md#a-model-of-scaling",
 }
 LINK = re.compile(r"\[([^]]*)\]\(([^)#:\s]+)(#[^)]*)?\)")

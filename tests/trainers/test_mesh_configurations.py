@@ -61,5 +61,5 @@ def test_configuration_that_cannot_be_on_a_mesh_is_refused(name, tmp_path):
 
 
 def test_docs_name_the_configurations_that_meshes_refuse():
-    page = (CHECKOUT / "docs" / "model-parallel.md").read_text()
+    page = (CHECKOUT / "docs" / "choose-a-strategy.md").read_text()
     assert [name for name in REFUSED_ON_MESHES if f"`{name}`" not in page] == []

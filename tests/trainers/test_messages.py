@@ -84,7 +84,7 @@ def test_message_names_the_page_of_warm_starts(tmp_path, capsys):
         command.main([LINEAR, f"--workdir={tmp_path}/run", "--gin_param=Experiment.start_from = @checkpoint()", begin])
         == 5
     )
-    assert capsys.readouterr().err.endswith(" See docs/warm-starts.md.\n")
+    assert capsys.readouterr().err.endswith(" See docs/use-a-run.md#warm-start-and-fine-tune.\n")
 
 
 def test_code_to_copy_stays_as_it_is(tmp_path, capsys):

@@ -67,6 +67,7 @@ def _refuse(task: Task, need: int, memory: int, what: str) -> None:
     if need > memory:
         raise NoRoomError(
             f"the {what} of `{type(task).__name__}` take {size(need)}, and this machine has {size(memory)} of memory. "
-            "Make the task smaller, or train it on a mesh over more machines or GPUs (docs/model-parallel.md): virtual "
-            "CPU devices share one memory. `--mode=dry_run` says what each device would hold."
+            "Make the task smaller, or train it on a mesh over more machines or GPUs "
+            "(docs/choose-a-strategy.md#a-mesh-tensor-parallel): virtual CPU devices share one memory. "
+            "`--mode=dry_run` says what each device would hold."
         )

@@ -34,7 +34,8 @@ def run(session: Session) -> int:
     if trains_by_servers():
         raise ConfigurationError(
             "`--mode=resume_check` compares bits, and by parameter servers no run repeats another's: check without the "
-            "runtime's `--gin_file`. What they promise, that each step counts once, docs/asynchronous.md shows."
+            "runtime's `--gin_file`. They promise that each step counts once: see "
+            "docs/choose-a-strategy.md#asynchronous-parameter-servers."
         )
     bound = gin.get_bindings(Settings)
     repeats = bool(gin.get_bindings(Experiment, resolve_references=False).get("deterministic"))

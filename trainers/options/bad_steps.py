@@ -10,7 +10,7 @@ from core.errors import ConfigurationError, shown
 
 RAISE, SKIP, ROLLBACK = "raise", "skip", "rollback"
 MAX_SKIPS = MAX_ROLLBACKS = 3
-SPIKE_FACTOR = 10.0  # times the largest norm of late: docs/never-lose-a-run.md
+SPIKE_FACTOR = 10.0  # times the largest norm of late: docs/checkpoints.md
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

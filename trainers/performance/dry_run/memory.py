@@ -97,5 +97,6 @@ def does_it_fit(build: DryBuild, figures: Figures, held: Held) -> str:
     fewer = "`Evaluator.global_batch_size`" if found.evaluation > found.step else "`Trainer.microbatches`"
     return (
         f"It doesn't fit: {takes}, and this machine has {size(memory)}. Tensors take less with {fewer} of fewer "
-        "examples each, variables on a mesh over more machines or GPUs (docs/model-parallel.md)."
+        "examples each, variables on a mesh over more machines or GPUs "
+        "(docs/choose-a-strategy.md#a-mesh-tensor-parallel)."
     )
