@@ -12,12 +12,12 @@ from core.optimizers.transform import Rate, Schedule, State, Tensors, Transform
 
 def factored_axes(shape: tf.TensorShape, min_size: int) -> tuple[int, int] | None:
     """Returns the second largest and the largest axis, if both are large enough to be worth factoring."""
-    axes = sorted(range(len(shape)), key=lambda axis: int(shape[axis]))  # of equals, the later counts as larger
+    axes = sorted(range(len(shape)), key=lambda axis: int(shape[axis]))  # of equal axes, the later counts as larger
     return (axes[-2], axes[-1]) if len(axes) >= 2 and shape[axes[-2]] >= min_size else None
 
 
 def without_axis(x: tf.Tensor, axis: int) -> tf.Tensor:
-    """Zeros in the shape of `x` less one axis."""
+    """Returns zeros in the shape of `x` without this axis."""
     return tf.zeros([*x.shape[:axis], *x.shape[axis + 1 :]], x.dtype)
 
 
@@ -41,8 +41,8 @@ def adafactor(
 
     Reads parameters.
 
-    The rate is relative to each parameter's root mean square (1e-3 at least) unless `scale_by_parameter` is false. The
-    paper's own rate, min(1e-2, 1/√t), is a schedule to give. `beta_1` averages finished updates, as in Optax.
+    The rate is relative to each parameter's root mean square (1e-3 at least) unless `scale_by_parameter` is false. For
+    the paper's rate, min(1e-2, 1/√t), pass a schedule. `beta_1` averages finished updates, as in Optax.
     """
     check_fraction(beta_1=beta_1)
     check_positive(decay_exponent=decay_exponent, clipping_threshold=clipping_threshold, epsilon=epsilon)

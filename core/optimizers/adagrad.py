@@ -1,4 +1,4 @@
-"""Rules that divide by a running size of the gradient: Adagrad, Adadelta and RMSProp."""
+"""Optimizers that divide by a running size of the gradient: Adagrad, Adadelta and RMSProp."""
 
 import gin
 import tensorflow as tf
@@ -35,7 +35,7 @@ def adagrad(learning_rate: float | Schedule, *, initial_sum: float = 0.1, epsilo
 
 @gin.configurable
 def adadelta(learning_rate: float | Schedule = 1.0, *, rho: float = 0.9, epsilon: float = 1e-6) -> Transform:
-    """Follows Zeiler (2012), "ADADELTA: an adaptive learning rate method". The paper has no learning rate: it is 1."""
+    """Follows Zeiler (2012), "ADADELTA: an adaptive learning rate method". The paper's learning rate is always 1."""
     check_fraction(rho=rho)
     check_positive(epsilon=epsilon)
 
@@ -68,9 +68,9 @@ def rmsprop(
 ) -> Transform:
     """Follows Tieleman and Hinton (2012), "Lecture 6.5: RMSProp"; centred, Graves (2013).
 
-    `epsilon` is added under the root, as in Graves, TensorFlow and Optax (PyTorch adds it to the root). The rate is
-    inside the momentum, as in TensorFlow and Optax: under a schedule, what is on its way keeps the rate that it began
-    with (PyTorch multiplies all of it by the newest). Nothing is corrected for the average's start at zero.
+    `epsilon` is added under the root, as in Graves, TensorFlow and Optax; PyTorch adds it to the root. The rate is
+    inside the momentum, as in TensorFlow and Optax: a schedule doesn't change earlier gradients in the momentum. (In
+    PyTorch it does: the newest rate multiplies the whole sum.) The averages start at zero without a bias correction.
     """
     check_fraction(rho=rho, momentum=momentum)
     check_positive(epsilon=epsilon)

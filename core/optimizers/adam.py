@@ -33,9 +33,8 @@ def adamw(
 ) -> Transform:
     """Follows Loshchilov and Hutter (2019), "Decoupled weight decay regularization".
 
-    The decay of an update is the learning rate times `weight_decay`, as in PyTorch and Optax (in the paper, the
-    schedule's factor times it). Parameters whose path a pattern of `no_decay`
-    matches don't decay.
+    The decay of an update is the learning rate times `weight_decay`, as in PyTorch and Optax. (The paper multiplies it
+    by the schedule's factor only.) Parameters whose path matches a pattern of `no_decay` don't decay.
     """
     check_rate(weight_decay=weight_decay)
     return _adam("adamw", learning_rate, beta_1, beta_2, epsilon, Decay(weight_decay, no_decay))
@@ -54,7 +53,7 @@ def _adam(
     def scalars(rate: Rate, t: tf.Tensor, dtype: tf.DType) -> dict[str, Rate]:
         betas = kernel_beta(beta_1, dtype), kernel_beta(beta_2, dtype)
         alpha, epsilon_hat = adam_scalars(t, *betas, epsilon, rate)
-        # The kernel's own correction is a difference of float32, so it is told that none is left to make.
+        # The kernel would compute the correction as a difference in float32; zero powers switch that off.
         none = {"beta1_power": 0.0, "beta2_power": 0.0}
         return none | {"lr": alpha, "beta1": beta_1, "beta2": beta_2, "epsilon": epsilon_hat}
 

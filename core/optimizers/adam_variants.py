@@ -20,7 +20,7 @@ def amsgrad(
     """Follows Reddi et al. (2018), "On the convergence of Adam and beyond": the dividing moment never decreases.
 
     As in Optax it is the largest *corrected* second moment so far; the paper corrects neither moment, and PyTorch
-    corrects the largest. TensorFlow's kernel is one of those that XLA can't compile: code that is compiled says
+    corrects the largest. XLA can't compile TensorFlow's kernel: in code compiled with XLA, call
     `apply(..., fused=False)`.
     """
     check_adam(beta_1, beta_2, epsilon)
@@ -53,8 +53,8 @@ def nadam(
 ) -> Transform:
     """Follows Dozat (2016), "Incorporating Nesterov momentum into Adam": the first moment looks one step ahead.
 
-    As in Optax, without the paper's factor β2 on the second moment, and with the same β1 at every update: the paper and
-    PyTorch warm the momentum up, by β1 (1 - 0.5 · 0.96^(t/250)) in the paper.
+    As in Optax, it omits the paper's factor β2 on the second moment and uses the same β1 at every update. The paper and
+    PyTorch warm the momentum up: in the paper, with β1 (1 - 0.5 · 0.96^(t/250)).
     """
     check_adam(beta_1, beta_2, epsilon)
 
@@ -69,9 +69,9 @@ def nadam(
 
 
 def rectification(t: tf.Tensor, beta_2: float) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns (r, whether it may be used) of RAdam's update t: the adaptive rate's variance, relative to its limit."""
+    """Returns (r, whether r is defined) of RAdam's update t: the adaptive rate's variance, relative to its limit."""
     limit = 2.0 / (1.0 - beta_2) - 1.0
-    # In float64: the length of five is what remains of 199,999 - 199,994 for β2 = 0.99999.
+    # In float64: for β2 = 0.99999, a length of five is the difference 199,999 - 199,994.
     wide = tf.cast(t, tf.float64)
     power = wide * math.log(beta_2)
     length = limit + 2.0 * wide * tf.exp(power) / tf.math.expm1(power)
@@ -87,7 +87,7 @@ def radam(
 ) -> Transform:
     """Follows Liu et al. (2020), "On the variance of the adaptive learning rate and beyond": momentum until v is known.
 
-    As in Optax, the rule turns adaptive when the length of the average reaches 5 (the paper says more than 4).
+    As in Optax, the rule turns adaptive when the average's length reaches 5 (in the paper, when it exceeds 4).
     """
     check_adam(beta_1, beta_2, epsilon)
     if beta_2 < 0.8:
@@ -113,9 +113,9 @@ def radam(
 def adamax(
     learning_rate: float | Schedule, *, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-8
 ) -> Transform:
-    """Follows Kingma and Ba (2015), "Adam: a method for stochastic optimization", section 7.1: by the norm of order ∞.
+    """Follows Kingma and Ba (2015), "Adam: a method for stochastic optimization", section 7.1: with the infinity norm.
 
-    `epsilon` is added to the norm; Optax adds it to the gradient within.
+    `epsilon` is added to the norm; Optax adds it to the gradient inside the norm.
     """
     check_adam(beta_1, beta_2, epsilon)
 

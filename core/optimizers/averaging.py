@@ -1,4 +1,4 @@
-"""Averages of the weights: a shadow copy that evaluation and export read, while training goes on with the weights.
+"""Averages of the weights: a shadow copy that evaluation and export read, while training continues with the weights.
 
 They follow the rule in a chain, `chain(adamw(1e-3), ema(0.999))`, and `Optimizer.shadow()` returns them by path.
 """
@@ -17,8 +17,8 @@ from core.optimizers.transform import State, Tensors, Transform, observer
 def ema(decay: float = 0.999, *, debias: bool = True) -> Transform:
     """Returns an exponential moving average of the weights.
 
-    Debiased, it is the weighted mean of the weights after each update, the newest counting most; otherwise the initial
-    weights are its start, and count decay^t of the whole.
+    Debiased, it is the weighted mean of the weights after each update, and the newest counts most. Otherwise the
+    average starts at the initial weights, which keep a share of decay^t.
     """
     check_fraction(decay=decay)
 
@@ -39,7 +39,7 @@ def polyak(start: int = 0) -> Transform:
 
 
 def _average(name: str, share: Callable[[tf.Tensor], float | tf.Tensor]) -> Transform:
-    """Adds share (weights - average) to the average: a true mean at any time, which needs no correction."""
+    """Adds share (weights - average) to the average: a true mean at any time, without a correction."""
 
     def observe(state: State, params: Tensors, step: tf.Tensor) -> State:
         newest = share(updates_after(step))

@@ -1,4 +1,4 @@
-"""Chains of transforms: each is given what the one before it returned."""
+"""Chains of transforms: each receives the result of the one before it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from core.optimizers.transform import FusedFunction, Rates, Slots, State, Tensor
 
 
 def chain(*transforms: Transform) -> Transform:
-    """Applies `transforms` one after the other, each to what the one before it returned."""
+    """Applies `transforms` in order: each receives the result of the one before it."""
     for transform in transforms:
         if not isinstance(transform, Transform):
             raise TypeError(f"`chain` was given {transform!r}; each argument is a transform, such as `adamw(1e-3)`.")
@@ -59,7 +59,7 @@ def chain(*transforms: Transform) -> Transform:
 
 
 def _fused_chain(named_parts: Sequence[tuple[str, Transform]]) -> FusedFunction | None:
-    """Fuses a chain as far as its last rule: what comes before it is pure, and what comes after it only looks."""
+    """Fuses the last rule of a chain: transforms before it are pure, and those after it only observe."""
     rule = len(named_parts) - 1
     while rule >= 0 and named_parts[rule][1].observe:
         rule -= 1
@@ -91,6 +91,6 @@ def _chain_of(transforms: Sequence[Transform]) -> Transform:
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
-    """Numbers names that come again: the second `clip` of a chain is `clip_2`."""
+    """Numbers repeated names: the second `clip` of a chain is `clip_2`."""
     earlier = [names[:i].count(name) for i, name in enumerate(names)]
     return [f"{name}_{count + 1}" if count else name for name, count in zip(names, earlier, strict=True)]

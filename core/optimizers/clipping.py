@@ -1,4 +1,4 @@
-"""Clipping of gradients, before the rule sees them."""
+"""Gradient clipping, before the rule sees the gradients."""
 
 import gin
 import tensorflow as tf
@@ -22,7 +22,7 @@ def clip_by_value(max_value: float) -> Transform:
 
 @gin.configurable
 def clip_by_norm(max_norm: float) -> Transform:
-    """Scales each gradient by itself to a length of at most `max_norm`."""
+    """Scales each gradient separately to a norm of at most `max_norm`."""
     check_positive(max_norm=max_norm)
 
     def rule(gradients: Tensors, params: Tensors, step: tf.Tensor) -> Tensors:
@@ -36,7 +36,7 @@ def clip_by_norm(max_norm: float) -> Transform:
 def clip_by_global_norm(max_norm: float) -> Transform:
     """Follows Pascanu et al. (2013), "On the difficulty of training recurrent neural networks".
 
-    What is clipped has the norm `max_norm` (in PyTorch a little less: it adds 1e-6 to the norm).
+    Clipped gradients have the norm `max_norm` (in PyTorch slightly less: it adds 1e-6 to the norm).
     """
     check_positive(max_norm=max_norm)
 
@@ -49,22 +49,22 @@ def clip_by_global_norm(max_norm: float) -> Transform:
 
 
 def _scale(max_norm: float, norm: tf.Tensor, unit: tf.Tensor) -> tf.Tensor:
-    """Returns what to multiply by what has this norm over its unit; one where nothing is clipped, to keep the bits."""
+    """Returns the factor that clips a tensor of this norm over its unit; exactly one if the norm is small enough."""
     return tf.where(norm <= max_norm / unit, unit, max_norm / norm)
 
 
 def _least(max_norm: float) -> float:
-    """Returns the least norm that must be right: one whose squares are lost is below any usual limit."""
+    """Returns the smallest norm that must be exact: smaller ones, whose squares underflow, are below usual limits."""
     return LEAST if max_norm < 1e-12 else 0.0
 
 
 def unit_axes(x: tf.Tensor) -> list[int]:
-    """Returns the axes of the weights of one output: all but the last; of a vector, its one."""
+    """Returns the axes that one output's weights span: all except the last; a vector's only axis."""
     return list(range(max(1, len(x.shape) - 1))) if len(x.shape) else []
 
 
 def unit_norms(x: tf.Tensor) -> tf.Tensor:
-    """Returns the norm of the weights of each output, the last axis; of a vector or scalar, its one norm."""
+    """Returns the norm of each output's weights (along the last axis); one norm for a vector or scalar."""
     return tf.sqrt(tf.reduce_sum(tf.square(x), unit_axes(x), keepdims=True))
 
 
@@ -72,7 +72,7 @@ def unit_norms(x: tf.Tensor) -> tf.Tensor:
 def adaptive_clip(clipping: float = 0.01, *, epsilon: float = 1e-3) -> Transform:
     """Follows Brock et al. (2021), "High-performance large-scale image recognition without normalization" (AGC).
 
-    The gradient of each output's weights is at most `clipping` times as long as they are. Reads parameters.
+    Each output's gradient is at most `clipping` times as long as the output's weights. Reads parameters.
     """
     check_positive(clipping=clipping, epsilon=epsilon)
 

@@ -1,4 +1,4 @@
-"""Weight decay: a rate, and the parameters that it applies to."""
+"""Weight decay: its rate, and the parameters that it applies to."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ class Decay(NamedTuple):
     only: Sequence[str] | None = None  # every parameter by default
 
     def paths(self, params: Mapping[str, Any]) -> set[str]:
-        """Returns the parameters that a pattern of `only` matches and none of `exclude`."""
+        """Returns the parameters that match a pattern of `only` and none of `exclude`."""
         chosen = set(params) if self.only is None else matching(self.only, params, argument="only")
         return chosen - matching(self.exclude, params, argument=self.excluded_by)
 

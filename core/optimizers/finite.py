@@ -1,4 +1,4 @@
-"""A rule that sits out updates whose gradients aren't finite."""
+"""A transform that skips updates with non-finite gradients."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,10 +14,9 @@ from core.optimizers.transform import Rates, State, Tensors, Transform
 
 @gin.configurable
 def apply_if_finite(inner: Transform, *, max_consecutive_errors: int = 5) -> Transform:
-    """Leaves parameters and state alone where a gradient isn't finite, unless that has happened too often in a row.
+    """Keeps parameters and state if a gradient isn't finite, until that has happened too often in a row.
 
-    For loops of one's own: the engine stops at a step that isn't finite. The schedules of `inner` count what was
-    applied.
+    For custom loops: the engine stops at a non-finite step. The schedules of `inner` count applied updates.
     """
     check_count(max_consecutive_errors=max_consecutive_errors)
     rule = chain(inner)

@@ -1,4 +1,4 @@
-"""What may be done to gradients before the rule sees them, clipping apart: decay, noise, centring."""
+"""Changes of gradients before the rule sees them: decay, noise, centring. (Clipping is in `clipping.py`.)"""
 
 from collections.abc import Sequence
 
@@ -16,8 +16,8 @@ from core.random import Rng
 def weight_decay(rate: float | Schedule, *, only: Sequence[str] = ("*",), exclude: Sequence[str] = ()) -> Transform:
     """Adds `rate` times the parameter to its gradient: the L2 penalty of Krogh and Hertz (1992). Reads parameters.
 
-    For parameters that a pattern of `only` matches and none of `exclude`. It comes before the rule. (The decay that
-    goes around the rule is AdamW's, and an argument of the rules that have it.)
+    It applies to parameters that match a pattern of `only` and none of `exclude`. Put it before the rule. (For AdamW's
+    decoupled decay, use the `weight_decay` argument of the rules that have it.)
     """
     check_rate(rate=rate)
 

@@ -1,4 +1,4 @@
-"""Different rules for different parameters: groups by name pattern, and parameters that stay as they are."""
+"""Different rules for different parameters: groups by name pattern, and frozen parameters."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,8 +18,8 @@ Labels = Callable[[Mapping[str, Any]], Mapping[str, str]]  # parameters -> the l
 def groups(rules: Mapping[str, Transform], *, otherwise: Transform | None = None) -> Transform:
     """Applies the rule of the first pattern that matches a parameter's path, or else `otherwise`.
 
-    For example `groups({"embedding/*": sgd(0.1), "b": adam(1e-3)}, otherwise=adamw(1e-3))`. A transform that comes
-    before it in a chain, such as clipping by the global norm, sees the parameters of all groups.
+    For example `groups({"embedding/*": sgd(0.1), "b": adam(1e-3)}, otherwise=adamw(1e-3))`. An earlier transform in the
+    chain, such as clipping by the global norm, sees the parameters of all groups.
     """
     if not rules:
         raise ValueError('`rules` of `groups` is empty; give `{pattern: transform}`, such as `{"b": sgd(0.1)}`.')
@@ -43,10 +43,10 @@ def groups(rules: Mapping[str, Transform], *, otherwise: Transform | None = None
 
 @gin.configurable
 def frozen() -> Transform:
-    """Makes no update at all, and no slots: for a group of parameters that keep their values."""
+    """Makes updates of zero, without slots, for a group of parameters that keep their values."""
 
     def update(gradients: Tensors, state: State, params: Tensors, step: tf.Tensor) -> tuple[Tensors, State]:
-        # Only -0.0 leaves a weight of -0.0 as it is; as a literal, TensorFlow's cache of constants makes it 0.0.
+        # Adding -0.0 keeps a weight of -0.0; 0.0 doesn't. As a literal, TensorFlow's cache of constants makes it 0.0.
         return {path: tf.negative(tf.zeros_like(g)) for path, g in gradients.items()}, {}
 
     def fused(gradients: Tensors, slots: Slots, params: Variables, step: tf.Tensor) -> None:
@@ -58,10 +58,10 @@ def frozen() -> Transform:
 def partition(name: str, label: Labels, rules: Mapping[str, Transform]) -> Transform:
     """Applies `rules[label]` to the parameters of each label.
 
-    A slot goes by its rule's slot and its parameter's path alone, so it keeps its name when its parameter changes
-    groups. One that a whole group shares takes the place of the group among the rules.
+    A slot's name is made of its rule's slot and its parameter's path, so it stays when the parameter changes groups. A
+    slot shared by a whole group is named by the group's position among the rules.
     """
-    shared = {key: f".group_{i}" for i, key in enumerate(rules)}  # no attribute starts with a dot, so no path is one
+    shared = {key: f".group_{i}" for i, key in enumerate(rules)}  # attributes don't start with a dot, so paths don't
 
     def members(params: Mapping[str, Any]) -> dict[str, list[str]]:
         labels = label(params)

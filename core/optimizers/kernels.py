@@ -1,4 +1,4 @@
-"""TensorFlow's fused kernels: which slots and scalars each takes, and how exactly it computes them."""
+"""TensorFlow's fused kernels: the slots and scalars of each, and their exactness."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ class Kernel(NamedTuple):
         """Writes the update of every parameter."""
         t = updates_after(step)
         for dtype in dict.fromkeys(variable.dtype for variable in params.values()):
-            # Scalars have the dtype of the variable, and are made once for all that share it.
+            # Scalars have the dtype of the variable; variables of one dtype share them.
             scalars = {name: _scalar(x, dtype) for name, x in self.scalars(rate, t, dtype).items()}
             for path, variable in params.items():
                 if variable.dtype == dtype:
@@ -33,13 +33,13 @@ def _scalar(scalar: Rate, dtype: tf.DType) -> tf.Tensor:
 
 
 def kernel_beta(beta: float, dtype: tf.DType) -> float:
-    """Returns β as a kernel reads it, in `dtype`: what it averages by that is to be corrected by that, too."""
+    """Returns β as a kernel rounds it to `dtype`: the bias correction must use the same β as the average."""
     return float(dtype.as_numpy_dtype(beta))
 
 
 def kernels_keep(*betas: float, to: float) -> bool:
-    """Says whether each 1 - β is right as kernels compute it in float32: 0.99 to 1e-6, 0.999 to 1.3e-5, 0.9999 to 2e-4.
+    """Says whether kernels compute each 1 - β well enough in float32: 0.99 to 1e-6, 0.999 to 1.3e-5, 0.9999 to 2e-4.
 
-    Where it isn't, the rule goes without its kernel: those values would weigh and last another time than was asked for.
+    If not, the rule does without its kernel: the averages would have another length than requested.
     """
     return all(abs((1.0 - kernel_beta(beta, tf.float32)) / (1.0 - beta) - 1.0) <= to for beta in betas)

@@ -1,4 +1,4 @@
-"""The learning rates of an optimizer's last update, for those who look at a run."""
+"""The learning rates of an optimizer's last update, for logging."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -9,15 +9,15 @@ import tensorflow as tf
 
 from core.optimizers.optimizer import Optimizer
 
-AHEAD = 16  # rates that hang on nothing but the step are computed for as many looks at once
+AHEAD = 16  # rates that depend only on the step are computed for so many reads at once
 
 
 def last_rates(optimizer: Optimizer) -> Callable[[], dict[str, float]]:
-    """Returns a function that reads them: that of a rule by "", those of `groups` by their pattern, as "[embedding/*]".
+    """Returns a function that reads them: a rule's rate by "", those of `groups` by pattern, as "[embedding/*]".
 
-    A rule that doesn't say its rate has none here. They are computed on the host, wherever the variables lie, by a call
-    of a traced function: one in many looks, as where all cores are at work it waits for them. Rates that never change
-    need none.
+    A rule that doesn't declare its rate has none here. Rates are computed on the host, wherever the variables are
+    stored, with a traced function; for several reads at once, since a call waits while all cores are busy. Constant
+    rates need no call.
     """
     rates = optimizer.transform.rates
     if rates is None:
@@ -43,7 +43,7 @@ def last_rates(optimizer: Optimizer) -> Callable[[], dict[str, float]]:
             found = rates_after(step, values)
             return tf.stack([tf.cast(found[name], tf.float32) for name in moving])
 
-        # One by one, not as a vector: its kernels may differ in last bits.
+        # One at a time, not as a vector, whose kernels may round differently.
         return tf.map_fn(one, steps, fn_output_signature=tf.float32)
 
     with tf.device("CPU:0"):
@@ -55,7 +55,7 @@ def last_rates(optimizer: Optimizer) -> Callable[[], dict[str, float]]:
     def rates_of(steps: npt.NDArray[np.int64]) -> list[list[float]]:
         with tf.device("CPU:0"):
             arguments = tf.constant(steps, tf.int64), *(tf.constant(v.numpy()) for v in small)
-        found: list[list[float]] = traced(*arguments).numpy().tolist()  # its operations were placed as it was traced
+        found: list[list[float]] = traced(*arguments).numpy().tolist()  # placed on the host when it was traced
         return found
 
     def read() -> dict[str, float]:
@@ -65,7 +65,7 @@ def last_rates(optimizer: Optimizer) -> Callable[[], dict[str, float]]:
             steps = np.arange(1 if small else AHEAD) * max(step - before, 1) + step
             try:
                 found = rates_of(steps)
-            except tf.errors.OpError:  # a schedule may have an end, beyond which it can't be asked
+            except tf.errors.OpError:  # a schedule may raise beyond its end
                 found = rates_of(steps[:1])
             known.clear()
             known.update(zip(steps.tolist(), found, strict=False))

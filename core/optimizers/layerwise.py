@@ -1,4 +1,4 @@
-"""Rules for large batches, which give each layer a rate of its own by a trust ratio: LARS and LAMB."""
+"""Optimizers for large batches, which scale each layer's rate with a trust ratio: LARS and LAMB."""
 
 from collections.abc import Sequence
 
@@ -17,9 +17,9 @@ from core.optimizers.transform import Rate, Schedule, State, Tensors, Transform
 def trust_ratios(
     params: Tensors, directions: Tensors, coefficient: float = 1.0
 ) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
-    """Returns by path a ratio, and what it multiplies: the direction, over a unit where its norm might be infinite.
+    """Returns by path a ratio and the direction that it multiplies, over a unit if its norm might be infinite.
 
-    The product is η ‖θ‖ / ‖u‖ times u, or u where either norm is zero: a parameter at zero would never leave it.
+    Ratio times direction is η ‖θ‖ / ‖u‖ times u; or u if either norm is zero, since else parameters would stay zero.
     """
     if not directions:
         return {}
@@ -43,7 +43,7 @@ def lamb(
 ) -> Transform:
     """Follows You et al. (2020), "Large batch optimization for deep learning: training BERT in 76 minutes".
 
-    Reads parameters. The norm of the weights is taken as it is: the paper's φ, which may bound it, is the identity.
+    Reads parameters. The paper's φ, which may bound the norm of the weights, is the identity.
     """
     check_adam(beta_1, beta_2, epsilon)
     check_rate(weight_decay=weight_decay)
@@ -71,10 +71,10 @@ def lars(
 ) -> Transform:
     """Follows You et al. (2017), "Large batch training of convolutional networks". Reads parameters.
 
-    Parameters that a pattern of `plain` matches (biases and scales, as a rule) get neither the ratio nor the decay.
+    Parameters that match a pattern of `plain` (usually biases and scales) get neither the ratio nor the decay.
 
-    As in Optax, the ratio divides by the norm of gradient and decay together, ‖g + λθ‖; the paper, by ‖g‖ + λ‖θ‖. The
-    rate is inside the momentum, as in the paper: under a schedule, what is on its way keeps the rate it began with.
+    As in Optax, the ratio divides by the norm of gradient plus decay, ‖g + λθ‖; in the paper, by ‖g‖ + λ‖θ‖. The rate
+    is inside the momentum, as in the paper: a schedule doesn't change earlier gradients in the momentum.
     """
     check_rate(weight_decay=weight_decay)
     check_fraction(momentum=momentum)

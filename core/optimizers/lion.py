@@ -21,7 +21,7 @@ def lion(
     beta_2: float = 0.99,
     no_decay: Sequence[str] = (),
 ) -> Transform:
-    """Follows Chen et al. (2023), "Symbolic discovery of optimization algorithms": an average's sign.
+    """Follows Chen et al. (2023), "Symbolic discovery of optimization algorithms": the sign of an average.
 
     Reads parameters.
     """

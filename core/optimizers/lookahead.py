@@ -1,4 +1,4 @@
-"""Lookahead and SAM: rules that take another rule and move the parameters between two points."""
+"""Lookahead and SAM: they wrap another optimizer and move the parameters between two points."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -48,9 +48,9 @@ def sam(inner: Transform, *, rho: float = 0.05) -> Transform:
 
     Reads parameters.
 
-    The alternating form: an even update climbs `rho` along its gradient; the next one, with the gradient found there,
-    lets `inner` move the point where the climb began. So two updates make one, each on its own batch, and the schedules
-    of `inner` count pairs. Evaluation reads the shadow: the point between climbs.
+    This is the alternating form. An even update climbs `rho` along its gradient. The next one takes the gradient there,
+    and `inner` moves the point where the climb began. So two updates, each on its own batch, make one, and the
+    schedules of `inner` count pairs. Evaluation reads the shadow: the point between climbs.
     """
     check_positive(rho=rho)
     rule = chain(inner)

@@ -1,4 +1,4 @@
-"""Moving averages and sums that rules share: their first state, Adam's correction and Nesterov's look ahead."""
+"""Moving averages and sums that rules share: initial state, Adam's bias correction and Nesterov's lookahead."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ def zeros(*slots: str) -> Callable[[Tensors], State]:
 
 
 def moved(average: tf.Tensor, value: tf.Tensor, share: Rate) -> tf.Tensor:
-    """Returns (1 - share) average + share value, without a difference from one, in which small shares would be lost."""
+    """Returns (1 - share) average + share value, without forming 1 - share, which would lose small shares."""
     return average + share * (value - average)
 
 
@@ -23,12 +23,12 @@ def averages(old: Tensors, new: Tensors, beta: float) -> dict[str, tf.Tensor]:
     """Returns β old + (1 - β) new, by path."""
     if beta < 0.5:
         return {path: moved(x, old[path], beta) for path, x in new.items()}
-    # By 1 - β alone: as float32, 0.99999 is off by 1e-3 of what it lacks to one, and forgets so much too fast.
+    # With 1 - β alone: in float32, 1 - 0.99999 is off by 1e-3 of itself, and would shorten the average by that.
     return {path: moved(old[path], x, 1.0 - beta) for path, x in new.items()}
 
 
 def squares(tensors: Tensors) -> dict[str, tf.Tensor]:
-    """Returns the square of each, by path."""
+    """Returns the square of each tensor, by path."""
     return {path: tf.square(x) for path, x in tensors.items()}
 
 
@@ -40,7 +40,7 @@ def adam_moments(state: State, gradients: Tensors, beta_1: float, beta_2: float)
 def adam_scalars(
     t: tf.Tensor, beta_1: float, beta_2: float, epsilon: float, factor: Rate | None = None
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns what multiplies m, `factor` included, and what is added to the root of v: both bias corrections.
+    """Returns the factor of m, `factor` included, and the term added to the root of v: both bias corrections.
 
     This is the paper's efficient order: the corrections are scalars, computed once for all tensors.
     """
@@ -71,12 +71,12 @@ def look_ahead(
 def decaying_sums(
     old: Tensors, new: Tensors, momentum: float, *, nesterov: bool = False
 ) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-    """Returns the direction and the sums with momentum; the direction is one step ahead of them with `nesterov`."""
+    """Returns the direction and the sums with momentum; with `nesterov`, the direction is one step ahead."""
     sums = {path: momentum * old[path] + x for path, x in new.items()}
     return {path: momentum * sums[path] + x for path, x in new.items()} if nesterov else sums, sums
 
 
 def check_adam(beta_1: float, beta_2: float, epsilon: float) -> None:
-    """Checks the arguments that Adam and its relatives have in common."""
+    """Checks the arguments that Adam and its variants share."""
     check_fraction(beta_1=beta_1, beta_2=beta_2)
     check_not_negative(epsilon=epsilon)

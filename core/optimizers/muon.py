@@ -22,10 +22,10 @@ _QUINTIC = (3.4445, -4.7750, 2.0315)  # a X + b (XXᵀ)X + c (XXᵀ)²X has the 
 def orthogonalise(x: tf.Tensor, steps: int, epsilon: float) -> tf.Tensor:
     """Returns roughly U Vᵀ of X = U S Vᵀ: Newton-Schulz steps push every singular value towards one."""
     rows, columns = x.shape
-    if rows > columns:  # the smaller of the two squares is the cheaper one
+    if rows > columns:  # the smaller of the two squares is cheaper
         return tf.transpose(orthogonalise(tf.transpose(x), steps, epsilon))
     a, b, c = _QUINTIC
-    x /= tf.maximum(tf.reduce_max(tf.abs(x)), 1.0)  # of what is large, the squares of the norm would be infinite
+    x /= tf.maximum(tf.reduce_max(tf.abs(x)), 1.0)  # the squares of large values would overflow in the norm
     x /= tf.norm(x) + epsilon
     for _ in range(steps):
         square = tf.matmul(x, x, transpose_b=True)
@@ -51,8 +51,8 @@ def muon(
     `other_for` matches, such as embeddings and the last layer, are trained by `other`: AdamW at the same learning rate
     unless it is given.
 
-    Nesterov's mix of gradient and average has the corrections of Nadam, as in Optax; Jordan's own code and PyTorch mix
-    them by the momentum alone, which differs in the first updates. A matrix [in, out] is scaled by √max(1, out/in).
+    The Nesterov mix of gradient and average uses Nadam's corrections, as in Optax. Jordan's code and PyTorch use the
+    momentum alone, which differs in the first updates. A matrix [in, out] is scaled by √max(1, out/in).
     """
     check_rate(weight_decay=weight_decay)
     check_fraction(momentum=momentum)
@@ -71,7 +71,7 @@ def muon(
         directions = look_ahead(m, gradients, step, momentum) if nesterov else dict(m)
         for path, g in gradients.items():
             rows, columns = g.shape
-            # One singular value of one moves an output by as much as its input, whatever the shape.
+            # A singular value of one then moves an output by as much as its input, for every shape.
             gain = max(1.0, columns / rows) ** 0.5
             directions[path] = gain * orthogonalise(directions[path], newton_schulz_steps, epsilon)
         return scale_by_rate(decay.add(directions, params, step), rate), {"momentum": m}

@@ -1,8 +1,8 @@
 """Euclidean norms of gradients of any size: the square of 1e20 is infinite in float32, and that of 1e-20 is zero.
 
-A sum of squares is one quick pass, so it comes first; only where it left the range of the dtype are tensors divided by
-their largest magnitude, the unit, and measured again. The norm itself may be infinite, and a limit over it zero, so
-what is divided goes back with its norm: the direction is the one over the other.
+The sum of squares comes first, since it is one quick pass. Only if it left the range of the dtype are tensors divided
+by their largest magnitude (the unit) and measured again. The norm itself may be infinite and a limit divided by it
+zero. So functions return the divided tensor with its norm: the direction is one over the other.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,21 +12,21 @@ import tensorflow as tf
 from core.optimizers.transform import Tensors
 from core.tracing import in_xla, in_xla_on_cpu
 
-_FEW, _COLUMNS = 2048, 128  # numbers that are added up as they are, and those in a row of more
-LEAST, _MOST = 1e-16, 1e18  # norms whose squares, and those of what counts in them, are in the range of float32
+_FEW, _COLUMNS = 2048, 128  # so few values are summed directly; more are summed in rows of so many columns
+LEAST, _MOST = 1e-16, 1e18  # norms whose squares, and those of the values that matter, are in float32's range
 
 Measured = tuple[tf.Tensor, tf.Tensor, tf.Tensor]  # a tensor over its unit, the norm of that, and the unit
 
 
 def global_norm(tensors: Tensors) -> tf.Tensor:
-    """Returns the Euclidean norm of all tensors taken as one vector; in float64 if one of them is, else in float32.
+    """Returns the Euclidean norm of all tensors as one vector; in float64 if one of them is, else in float32.
 
-    It is infinite from 1e19 on, as the squares are that rules average; `measured_together` finds a way.
+    It is infinite from 1e19 on, like the squares that rules average; `measured_together` avoids that.
     """
-    # Half precision would overflow in a sum of squares, and float64 when made narrower.
+    # A sum of squares would overflow in half precision, and float64 if made narrower.
     wide = _widest(list(tensors.values()))
     halves = [half_of_squares(x if x.dtype.size >= 4 else tf.cast(x, wide)) for x in tensors.values()]
-    # Doubled when they are added up: a mesh then adds the parts of all tensors up at once.
+    # Doubled after they are added up: a mesh then reduces all tensors' parts at once.
     return tf.sqrt(2.0 * tf.add_n([tf.cast(x, wide) for x in halves]))
 
 
@@ -34,8 +34,8 @@ def half_of_squares(x: tf.Tensor) -> tf.Tensor:
     """Returns half the squared norm of one tensor, in one pass."""
     if not in_xla():
         return tf.nn.l2_loss(x)
-    # XLA adds up one number after the other, each waiting for the last; a product with ones it computes as vectors are,
-    # many at a time. And beside an `l2_loss`, in a loop, it copies all that the loop carries.
+    # XLA adds numbers up one after another, each waiting for the last; a matmul with ones it vectorises. And next to an
+    # `l2_loss` in a loop, XLA copies everything that the loop carries.
     if not in_xla_on_cpu() or (x.shape.num_elements() or 0) < _FEW:
         return 0.5 * tf.reduce_sum(tf.square(x))
     x = tf.reshape(x, [-1])
@@ -46,7 +46,7 @@ def half_of_squares(x: tf.Tensor) -> tf.Tensor:
 
 
 def measured_together(tensors: Tensors, *, least: float = LEAST) -> tuple[Tensors, tf.Tensor, tf.Tensor]:
-    """Returns all tensors over one unit, their norm as one vector, and the unit: one, unless squares were lost."""
+    """Returns all tensors over one unit, their norm as one vector, and the unit: one, unless squares overflowed."""
     norm = global_norm(tensors)
 
     def rescaled() -> tuple[list[tf.Tensor], tf.Tensor, tf.Tensor]:
@@ -66,9 +66,9 @@ def measured(
     *,
     least: float = LEAST,
 ) -> list[Measured]:
-    """Returns each tensor over its unit, the norm of that, and the unit: ones, unless squares were lost.
+    """Returns each tensor over its unit, the norm of that, and the unit: ones, unless squares left the range.
 
-    A norm and a unit may be of parts, along axes.
+    With axes, as `axes_of` returns them, each slice along them has its own norm and unit.
     """
     norms = [norm_of(x) for x in tensors]
     as_they_are = [(x, norm, tf.ones_like(norm)) for x, norm in zip(tensors, norms, strict=True)]
@@ -84,19 +84,20 @@ def measured(
             for known in as_they_are
         ]
 
-    # One condition on all norms at once: the rule, where none is out of range, pays for no more.
+        # One condition for all norms at once, so the usual case pays for only one.
+
     wide = _widest(tensors)
     all_norms = tf.concat([tf.reshape(tf.cast(norm, wide), [-1]) for norm in norms], 0)
     return list(tf.cond(_in_range(all_norms, least), lambda: as_they_are, one_by_one))
 
 
 def _in_range(norm: tf.Tensor, least: float) -> tf.Tensor:
-    """Says whether no norm is so large, or so far below `least`, that squares were lost."""
+    """Says whether each norm is in the range where squares neither overflow nor fall below `least`."""
     return tf.reduce_all((norm >= least) & (norm < _MOST))
 
 
 def unit_of(x: tf.Tensor, axes: Sequence[int] | None = None) -> tf.Tensor:
-    """Returns what to divide `x` by before it is squared: its largest magnitude, unless that is zero or infinite."""
+    """Returns the divisor of `x` before squaring: its largest magnitude, unless that is zero or infinite."""
     largest = tf.reduce_max(tf.abs(x), axes, keepdims=axes is not None)
     return tf.where((largest > 0.0) & tf.math.is_finite(largest), largest, tf.ones_like(largest))
 

@@ -1,4 +1,4 @@
-"""`Optimizer` is the one place that owns an update's variables and writes them.
+"""`Optimizer` owns an update's variables and writes them.
 
 >>> import tensorflow as tf
 >>> from core.optimizers import Optimizer, adam, chain, clip_by_global_norm
@@ -24,16 +24,16 @@ from core.optimizers.slots import assign, make_slot, read, read_all, working_dty
 from core.optimizers.transform import Slots, Tensors, Transform, Variables
 from core.tracing import computes_by_parts, in_xla, no_python_values
 
-KERNELS_FROM = 2**16  # values in the largest variable; measured on CPUs, in between the two did not differ
+KERNELS_FROM = 2**16  # values in the largest variable; measured on CPUs, where sizes just below made no difference
 
 
 class Optimizer:
-    """A transform's state for one set of parameters, as variables. Make it in the scope that the parameters live in.
+    """Holds a transform's state for one set of parameters, as variables. Make it in the scope of the parameters.
 
     Half-precision parameters are updated in float32: their slots and the rule's arithmetic are that wide.
 
-    `statistics` are moving averages of the layers that hold the parameters. A rule that averages the weights for long
-    (`ema`, `polyak`) needs statistics of the same time: `average_statistics` keeps them.
+    `statistics` are moving averages of the layers that hold the parameters. A rule that averages the weights (`ema`,
+    `polyak`) needs statistics averaged over the same updates: `average_statistics` keeps them.
     """
 
     def __init__(
@@ -88,13 +88,13 @@ class Optimizer:
         return {"step": self.step, **slots, **statistics}
 
     def restart(self) -> None:
-        """Begins anew from the parameters as they are: no update is counted, and slots are as they are at first."""
+        """Restarts from the parameters as they are: the count of updates is zero, and slots have their first values."""
         self.step.assign(0)
         assign(self.slots, self.transform.init(read(self.parameters)))
         self.restart_statistics()
 
     def restart_statistics(self) -> None:
-        """Begins their averages anew from the statistics as they are."""
+        """Restarts the averages of statistics from the statistics as they are."""
         for path, variable in self.averaged_statistics.items():
             variable.assign(self.statistics[path].read_value())
 
@@ -106,14 +106,14 @@ class Optimizer:
         apply_if: tf.Tensor | None = None,
         fused: bool = True,
     ) -> None:
-        """Takes one step. Where `apply_if` (a scalar bool) is false, every variable keeps its bits.
+        """Applies one update. If `apply_if` (a scalar bool) is false, every variable keeps its bits.
 
-        Of a gradient beyond 1e19 the square is infinite. Adam moves such a value not at all in that update, or to NaN,
-        and in the next one to NaN; Adagrad, which sums squares, and AMSGrad, which keeps the largest, may never move it
-        again, without a word. The engine ends such a run; in a loop of one's own, put `clip_by_global_norm` in front of
-        the rule, which measures any gradient that is finite.
+        The square of a gradient beyond 1e19 is infinite. Adam then leaves such a value in place or makes it NaN, and
+        the next update makes it NaN. Adagrad, which sums squares, and AMSGrad, which keeps the largest, may never move
+        it again. The engine ends such a run. In a custom loop, put `clip_by_global_norm` before the rule: it measures
+        any finite gradient.
 
-        Unless `fused`, and in code that XLA compiles, which fuses by itself, the pure rule is taken, never a kernel.
+        Kernels need `fused`; code that XLA compiles always uses the pure rule, which XLA fuses itself.
         """
         gradients = {path: self._gradient(path, gradients) for path in self.parameters}
         with no_python_values("a schedule or rule of the optimizer"):
@@ -130,9 +130,9 @@ class Optimizer:
         self.step.assign_add(1 if apply_if is None else tf.cast(apply_if, tf.int64))
 
     def average_statistics(self, moments: Mapping[Any, tf.Tensor], *, apply_if: tf.Tensor | None = None) -> None:
-        """Averages the `moments` of the last update's batch, by `variable.ref()`, as `apply` has averaged the weights.
+        """Averages the `moments` of the last update's batch, by `variable.ref()`, with the shares of the weights.
 
-        Call it after `apply`, and once the statistics have moved: those without moments are taken as they are.
+        Call it after `apply` and after the statistics were updated; statistics without moments are copied.
         """
         before = self.step.read_value() - 1
         for path, variable in self.averaged_statistics.items():
@@ -141,28 +141,28 @@ class Optimizer:
             if moment is None:
                 new = statistic.read_value()
             else:
-                # Of the initial weights nothing was seen: the first batch stands for them.
+                # No batch was seen with the initial weights, so the first batch stands for them.
                 share = tf.where(before == 0, 1.0, self._shares[path](before))
                 new = old + tf.cast(share, old.dtype) * (moment - old)
             variable.assign(new if apply_if is None else one_of(apply_if, new, old))
 
     def shadow(self) -> Tensors | None:
-        """Returns what evaluation and export read in place of the parameters; `None` where they are the thing to read.
+        """Returns what evaluation and export read in place of the parameters; `None` if they read the parameters.
 
-        An average's average, lookahead's slow weights, the sequence x of schedule-free: a copy, by path.
+        The shadow is by path: an `ema`, lookahead's slow weights, the sequence x of schedule-free.
         """
         if self.transform.shadow is None:
             return None
         return self.transform.shadow(read_all(self.slots), read(self.parameters), self.step.read_value())
 
     def averages(self) -> dict[str, str | None]:
-        """Returns in which of `variables` what `shadow` returns lies, by path; `None` for what it computes.
+        """Returns by path the entry of `variables` that holds what `shadow` returns; `None` if that is computed.
 
-        A parameter that is read as it is isn't among them.
+        Parameters that are read directly aren't in it.
         """
         if self.transform.shadow is None:
             return {}
-        with tf.Graph().as_default():  # by itself a tensor goes through it or doesn't; no value is asked for
+        with tf.Graph().as_default():  # compares tensors by identity alone, without values
             params = {path: _stand_in(v) for path, v in self.parameters.items()}
             state = {slot: {path: _stand_in(v) for path, v in values.items()} for slot, values in self.slots.items()}
             read = self.transform.shadow(state, params, tf.zeros([], tf.int64))
@@ -177,7 +177,7 @@ class Optimizer:
                 f"`gradients` has none for the parameter `{path}`.{near} Give one for each of the optimizer's "
                 "parameters; does the loss depend on this one?"
             )
-        # Duplicate rows of a sparse gradient are summed here, before any norm or rule sees them.
+        # Duplicate indices of a sparse gradient are summed here, before any norm or rule sees them.
         gradient = tf.convert_to_tensor(gradient)
         if not gradient.dtype.is_floating:
             raise ValueError(
@@ -188,7 +188,7 @@ class Optimizer:
 
 
 def _stand_in(variable: tf.Variable) -> tf.Tensor:
-    """Returns a tensor of a graph, of the type that a rule sees."""
+    """Returns a graph tensor of the type that a rule sees."""
     return tf.raw_ops.Placeholder(dtype=working_dtype(variable), shape=variable.shape)
 
 
@@ -203,10 +203,10 @@ def apply_in_place(
     apply_if: tf.Tensor | None = None,
     fused: bool = True,
 ) -> None:
-    """Writes one update: by the fused twin where that pays, else by computing it and assigning the results."""
+    """Writes one update: with the fused twin if that is faster, else by computing and assigning the results."""
     if apply_if is not None:
-        # A condition costs a tenth of a small update, selecting every value doubles it: with a kernel, and under XLA,
-        # which otherwise copies all slots first.
+        # A condition costs a tenth of a small update; selecting every value doubles its time. So use a condition with a
+        # kernel, and under XLA, which otherwise copies all slots first.
         write = functools.partial(
             apply_in_place, transform, gradients, slots, params, step=step, value=value, fused=fused
         )
@@ -223,13 +223,11 @@ def apply_in_place(
 
 
 def _suits_kernels(variables: Collection[tf.Variable]) -> bool:
-    """Says whether TensorFlow's kernels pay: on all cores, 2.5x faster for large variables, 2x slower for small."""
+    """Says whether TensorFlow's kernels are faster: on all cores 2.5x for large variables; 2x slower for small ones."""
     if any(computes_by_parts(variable) for variable in variables):
-        return (
-            False  # a kernel takes a part and a whole gradient, or a slot that is cut otherwise, and ends the process
-        )
+        return False  # given a shard and a whole gradient, or a slot sharded otherwise, a kernel aborts the process
     if not all(variable.dtype in (tf.float32, tf.float64) for variable in variables):
         return False
     if any("GPU" in variable.device for variable in variables):
-        return True  # a GPU is told of each operation by itself, and small ones take it less time than telling it
+        return True  # on a GPU, launching each small operation takes longer than running it
     return max((math.prod(v.shape) for v in variables), default=0) >= KERNELS_FROM

@@ -1,4 +1,4 @@
-"""Smaller updates once the loss has stopped falling."""
+"""Learning-rate reduction on a plateau of the loss."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,9 +21,9 @@ def reduce_on_plateau(
     accumulate: int = 1,
     min_scale: float = 0.0,
 ) -> Transform:
-    """Scales what passes through it, so it follows a rule: `chain(sgd(0.1), reduce_on_plateau())`. Reads the loss.
+    """Scales the updates that it receives, so it follows a rule: `chain(sgd(0.1), reduce_on_plateau())`. Reads losses.
 
-    The mean of `accumulate` losses is one look. After `patience` looks that didn't beat the best one by the tolerances
+    One look is the mean of `accumulate` losses. After `patience` looks without an improvement beyond the tolerances,
     the scale is multiplied by `factor`, and the next `cooldown` looks don't count.
     """
     if not 0.0 < factor < 1.0:

@@ -1,4 +1,4 @@
-"""Rates that may be schedules, and the arithmetic of updates that rules share."""
+"""Rates that may be schedules, and arithmetic that rules share."""
 
 import math
 
@@ -8,12 +8,12 @@ from core.optimizers.transform import Rate, Schedule
 
 
 def rate_at(rate: float | Schedule, step: tf.Tensor) -> float | tf.Tensor:
-    """Returns this update's rate: a Python number where it is one, so that it folds into the rule's constants."""
+    """Returns this update's rate: a Python number if it is constant, so that it folds into the rule's constants."""
     return rate(step) if callable(rate) else rate
 
 
 def times(factor: Rate | None, rate: Rate) -> Rate:
-    """Returns their product; no factor is no operation, as one by 1.0 has TensorFlow order a graph's others anew."""
+    """Returns their product. Without a factor it adds no operation: a factor of 1.0 would reorder the graph."""
     return rate if factor is None else factor * rate
 
 
@@ -23,16 +23,16 @@ def updates_after(step: tf.Tensor) -> tf.Tensor:
 
 
 def weight_seen(beta: float, t: tf.Tensor) -> tf.Tensor:
-    """Returns 1 - β^t: what t values weigh in a moving average from zero on, which is corrected by dividing by it."""
-    # As a difference of float32 it would be off by 7e-4 of itself for β = 0.99999, whose own rounding is 1e-3 of 1 - β.
+    """Returns 1 - β^t: the total weight of t values in a moving average from zero, the divisor of its correction."""
+    # As a float32 difference it would be off by 7e-4 of itself for β = 0.99999, whose rounding is 1e-3 of 1 - β.
     return -tf.math.expm1(t * math.log(beta)) if beta else tf.ones([])
 
 
 def newest_share(t: tf.Tensor, beta: float) -> tf.Tensor:
-    """Returns what the newest of t values counts for in a moving average that is corrected as it goes."""
+    """Returns the share of the newest of t values in a debiased moving average."""
     return (1.0 - beta) / weight_seen(beta, t)
 
 
 def as_dtype(scalar: float | tf.Tensor, tensor: tf.Tensor) -> float | tf.Tensor:
-    """Returns `scalar` in the dtype of `tensor`, at no cost where it has it."""
+    """Returns `scalar` in the dtype of `tensor`; without an operation if it already has it."""
     return tf.cast(scalar, tensor.dtype) if isinstance(scalar, tf.Tensor) else scalar

@@ -1,7 +1,7 @@
 """Update rules: a pure `scale_by_*`, a learning rate, weight decay and TensorFlow's fused kernel for the three.
 
-A rule is handed its learning rate instead of being followed by a transform that multiplies by it. Adam's bias
-corrections and its rate are one scalar so, rounded once for all parameters, as TensorFlow's kernel has it.
+A rule receives its learning rate; no later transform multiplies by it. So Adam's bias corrections and its rate are one
+scalar, rounded once for all parameters, as in TensorFlow's kernel.
 """
 
 from collections.abc import Callable
@@ -32,10 +32,10 @@ def rule(
     kernel: Kernel | None = None,
     linear: bool = False,
 ) -> Transform:
-    """Makes a transform of `scale(gradients, state, params, step, rate) -> (updates, state)`.
+    """Makes a transform from `scale(gradients, state, params, step, rate) -> (updates, state)`.
 
     The patterns of `decay` are checked against the parameters; `scale` adds it where the paper does. A `kernel`
-    subtracts it in front of its own update.
+    subtracts it before its own update.
     """
     check_rate(learning_rate=learning_rate)
 

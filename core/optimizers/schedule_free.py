@@ -24,7 +24,7 @@ def schedule_free_adamw(
     """Follows Defazio et al. (2024), "The road less scheduled". Reads parameters and the step.
 
     The parameters are the sequence y, where gradients are taken; z is a slot; evaluation reads the average x, which is
-    the shadow. A schedule may warm the rate up, and need not bring it down.
+    the shadow. A schedule may warm the rate up; it need not lower it later.
     """
     check_adam(beta_1, beta_2, epsilon)
     check_rate(weight_decay=weight_decay)
@@ -45,7 +45,7 @@ def schedule_free_adamw(
         largest = tf.maximum(state["largest_rate"][""], rate)
         weight = tf.pow(largest, weight_power)
         weight_sum = state["weight_sum"][""] + weight
-        share = tf.math.divide_no_nan(weight, weight_sum)  # of z in x; nothing while the rate is still zero
+        share = tf.math.divide_no_nan(weight, weight_sum)  # z's share in x; zero while the rate is still zero
         v = averages(state["v"], squares(gradients), beta_2)
         correction = tf.sqrt(weight_seen(beta_2, updates_after(step)))
         scaled = {path: g / (tf.sqrt(v[path]) / as_dtype(correction, g) + epsilon) for path, g in gradients.items()}

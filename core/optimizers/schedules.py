@@ -1,4 +1,4 @@
-"""Schedules: pure functions from the number of updates applied so far (zero for the first) to a rate.
+"""Learning-rate schedules: pure functions from the number of applied updates (zero for the first) to a rate.
 
 >>> import tensorflow as tf
 >>> schedule = warmup_cosine(0.1, warmup_steps=10, total_steps=100)
@@ -17,17 +17,17 @@ from core.optimizers.transform import Schedule
 
 
 def _periods(step: tf.Tensor, length: int | tf.Tensor) -> tf.Tensor:
-    """Returns step / length, rounded once: graphs multiply by 1/length, and in float32 41 of 41 would not be one."""
+    """Returns step / length, rounded once: graphs multiply by 1/length, and in float32 41 / 41 would not be one."""
     return tf.cast(tf.cast(step, tf.float64) / tf.cast(length, tf.float64), tf.float32)
 
 
 def _progress(step: tf.Tensor, steps: int, start: int = 0) -> tf.Tensor:
-    """Returns how far `step` is on its way from `start` to `start + steps`, in [0, 1]."""
+    """Returns the progress of `step` from `start` to `start + steps`, in [0, 1]."""
     return _periods(tf.clip_by_value(tf.cast(step, tf.int64) - start, 0, steps), steps)
 
 
 def _between(first: float, last: float, share: tf.Tensor) -> tf.Tensor:
-    """Goes from `first` to `last`, and is at either exactly where `share` is zero or one."""
+    """Interpolates from `first` to `last`; exact if `share` is zero or one."""
     return first * (1.0 - share) + last * share
 
 
@@ -37,26 +37,26 @@ def _half_cosine(initial_rate: float, final_rate: float, progress: tf.Tensor) ->
 
 @gin.configurable
 def constant(rate: float) -> Schedule:
-    """Returns `rate`, for ever. (In gin, `@schedules.constant()`: gin has a `constant` of its own.)"""
+    """Always returns `rate`. (In gin, write `@schedules.constant()`: gin has another `constant`.)"""
     check_not_negative(rate=rate)
     return lambda step: tf.constant(rate, tf.float32)
 
 
 @gin.configurable
 def linear(initial_rate: float, final_rate: float, *, steps: int) -> Schedule:
-    """Returns a line from `initial_rate` to `final_rate`, reached after `steps` updates."""
+    """Follows a line from `initial_rate` to `final_rate`, reached after `steps` updates."""
     return polynomial(initial_rate, final_rate, steps=steps, power=1.0)
 
 
 @gin.configurable
 def polynomial(initial_rate: float, final_rate: float = 0.0, *, steps: int, power: float) -> Schedule:
-    """Goes from `initial_rate` to `final_rate` as (1 - step/steps)^power falls from one to zero."""
+    """Decays from `initial_rate` to `final_rate` with the factor (1 - step/steps)^power."""
     check_not_negative(initial_rate=initial_rate, final_rate=final_rate)
     check_size(steps=steps)
     check_positive(power=power)
 
     def schedule(step: tf.Tensor) -> tf.Tensor:
-        # Counted from the end, where little is left of a difference from one, and a root makes much of that.
+        # Counted from the end: near it, 1 - step/steps would lose digits, which a root magnifies.
         remaining = _progress(steps - tf.cast(step, tf.int64), steps)
         return _between(final_rate, initial_rate, tf.pow(remaining, float(power)))
 
@@ -75,9 +75,9 @@ def cosine(initial_rate: float, final_rate: float = 0.0, *, steps: int) -> Sched
 def warmup_cosine(
     peak_rate: float, *, warmup_steps: int, total_steps: int, initial_rate: float = 0.0, final_rate: float = 0.0
 ) -> Schedule:
-    """Returns a line from `initial_rate` to `peak_rate`, then half a cosine down to `final_rate` at `total_steps`.
+    """Follows a line from `initial_rate` to `peak_rate`, then half a cosine down to `final_rate` at `total_steps`.
 
-    The first update has `initial_rate`: by default it moves nothing.
+    The first update has `initial_rate`; its default of zero changes nothing.
     """
     check_not_negative(peak_rate=peak_rate, initial_rate=initial_rate, final_rate=final_rate)
     check_count(warmup_steps=warmup_steps)
@@ -111,7 +111,7 @@ def cosine_restarts(
             return _half_cosine(initial_rate, final_rate, _progress(step % period, period))
         all_starts = tf.constant(starts, tf.int64)
         start = tf.reduce_max(tf.where(all_starts <= step, all_starts, tf.zeros_like(all_starts)))
-        length = start * (period_multiplier - 1) + period  # of a geometric series, the next term from the sum
+        length = start * (period_multiplier - 1) + period  # the next term of a geometric series, from its sum
         return _half_cosine(initial_rate, final_rate, _periods(step - start, length))
 
     return schedule
@@ -121,7 +121,7 @@ def cosine_restarts(
 def exponential(
     initial_rate: float, *, decay_rate: float, steps: int, staircase: bool = False, final_rate: float = 0.0
 ) -> Schedule:
-    """Returns `initial_rate` times `decay_rate` for every `steps` updates, down to `final_rate` at the least."""
+    """Multiplies `initial_rate` by `decay_rate` per `steps` updates, and never goes below `final_rate`."""
     check_not_negative(initial_rate=initial_rate, final_rate=final_rate)
     check_positive(decay_rate=decay_rate)
     check_size(steps=steps)
@@ -129,7 +129,7 @@ def exponential(
     def schedule(step: tf.Tensor) -> tf.Tensor:
         step = tf.cast(step, tf.int64)
         periods = tf.cast(step // steps, tf.float64) if staircase else tf.cast(step, tf.float64) / steps
-        # In float32 0.99999 is off by 1e-3 of what it lacks to one, and the logarithms of its powers would be, too.
+        # In float32, 1 - 0.99999 is off by 1e-3 of itself, and the logarithms of its powers would be, too.
         power = tf.cast(tf.exp(periods * math.log(decay_rate)), tf.float32)
         return tf.maximum(initial_rate * power, final_rate)
 
@@ -151,7 +151,7 @@ def inverse_square_root(peak_rate: float, *, warmup_steps: int) -> Schedule:
 
 @gin.configurable
 def piecewise_constant(rates: Sequence[float], *, boundaries: Sequence[int]) -> Schedule:
-    """Returns `rates[0]` until update `boundaries[0]`, `rates[1]` from there on, and so forth."""
+    """Returns `rates[0]` until update `boundaries[0]`, then `rates[1]`, and so on."""
     _check_boundaries(boundaries, "rates", len(rates))
     check_not_negative(**{f"rates[{i}]": rate for i, rate in enumerate(rates)})
 
@@ -171,11 +171,11 @@ def one_cycle(
     initial_divisor: float = 25.0,
     final_divisor: float = 1e4,
 ) -> Schedule:
-    """Follows Smith and Topin (2018), "Super-convergence": half a cosine up, and another all the way down.
+    """Follows Smith and Topin (2018), "Super-convergence": half a cosine up, and another one down.
 
-    As in Optax it peaks after ⌊warmup_fraction · total_steps⌋ updates, and reaches peak / initial_divisor /
-    final_divisor after `total_steps`, which the last update comes before; in PyTorch both are one update earlier. The
-    paper has lines in place of cosines, and a cycle of the momentum, which is left out.
+    As in Optax the peak comes after ⌊warmup_fraction · total_steps⌋ updates. The rate is peak / initial_divisor /
+    final_divisor after `total_steps` updates, just past the last one; in PyTorch both are one update earlier. The paper
+    has lines in place of cosines, and also cycles the momentum, which this doesn't.
     """
     check_not_negative(peak_rate=peak_rate)
     check_size(total_steps=total_steps)
@@ -207,7 +207,7 @@ def warmup_stable_decay(
     initial_rate: float = 0.0,
     final_rate: float = 0.0,
 ) -> Schedule:
-    """Follows Hu et al. (2024), "MiniCPM": a line up, the peak for most of the time, a line down for `decay_steps`."""
+    """Follows Hu et al. (2024), "MiniCPM": a line up, a constant peak, then a line down over `decay_steps`."""
     check_not_negative(peak_rate=peak_rate, initial_rate=initial_rate, final_rate=final_rate)
     check_count(warmup_steps=warmup_steps)
     check_size(decay_steps=decay_steps, total_steps=total_steps)

@@ -1,4 +1,4 @@
-"""Stochastic gradient descent, with momentum (Polyak, 1964) and Nesterov's form of it (Sutskever et al., 2013)."""
+"""Stochastic gradient descent, with momentum (Polyak, 1964) or Nesterov momentum (Sutskever et al., 2013)."""
 
 import gin
 import tensorflow as tf
@@ -14,8 +14,8 @@ from core.optimizers.transform import Rate, Schedule, State, Tensors, Transform
 def sgd(learning_rate: float | Schedule, *, momentum: float = 0.0, nesterov: bool = False) -> Transform:
     """Steps θ ← θ - α u, where u is the gradient, or with momentum the decaying sum of the gradients.
 
-    The rate multiplies the sum, as in PyTorch and Optax: a schedule also changes what is on its way. (In Sutskever et
-    al. the rate is inside.)
+    The rate multiplies the sum, as in PyTorch and Optax: a schedule also changes the effect of earlier gradients. (In
+    Sutskever et al. the rate is inside the sum.)
     """
     check_fraction(momentum=momentum)
     if nesterov and not momentum:

@@ -12,7 +12,7 @@ from core.optimizers.transform import Rate, Schedule, State, Tensors, Transform
 
 
 def at_least_vector(x: tf.Tensor) -> tf.Tensor:
-    """Returns a scalar as a vector of one."""
+    """Returns a scalar as a vector of one element."""
     return x if len(x.shape) else tf.reshape(x, [1])
 
 
@@ -23,12 +23,12 @@ def gram(x: tf.Tensor, axis: int) -> tf.Tensor:
 
 
 def inverse_root(matrix: tf.Tensor, order: int) -> tf.Tensor:
-    """Returns the matrix to the power -1/order, in float64: small eigenvalues count most, and float32 loses them."""
+    """Returns the matrix to the power -1/order, in float64: small eigenvalues matter most, and float32 loses them."""
     wide = tf.cast(matrix, tf.float64)
-    # `eigh` raises on a number that isn't finite. Such an update is the caller's to drop; it is lost in any case.
+    # `eigh` raises on non-finite numbers. The caller must drop such an update, so its result doesn't matter.
     finite = tf.reduce_all(tf.math.is_finite(wide))
     values, vectors = tf.linalg.eigh(tf.where(finite, wide, tf.eye(matrix.shape[0], dtype=tf.float64)))
-    # Of a sum of squares every eigenvalue is positive, up to what float32 lost while summing it.
+    # Every eigenvalue of a sum of squares is positive, except for float32's rounding in the sum.
     values = tf.maximum(values, values[-1] * 1e-9)
     return tf.cast(tf.matmul(vectors * values ** (-1.0 / order), vectors, transpose_b=True), matrix.dtype)
 
@@ -51,9 +51,9 @@ def shampoo(
 ) -> Transform:
     """Follows Gupta et al. (2018), "Shampoo: preconditioned stochastic tensor optimization".
 
-    Each axis of a parameter of rank k has a sum of Gram matrices, from ε I on; its power -1/2k preconditions the
-    gradient, and is worked out anew every `root_every` updates. An axis longer than `max_size` is left alone, and a
-    scalar counts as a vector of one.
+    Each axis of a parameter of rank k has a sum of Gram matrices, starting at ε I. Its power -1/2k preconditions the
+    gradient, and is recomputed every `root_every` updates. Axes longer than `max_size` are skipped. A scalar counts as
+    a vector of one element.
     """
     check_fraction(momentum=momentum)
     check_positive(epsilon=epsilon)

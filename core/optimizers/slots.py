@@ -1,4 +1,4 @@
-"""Reads and writes what rules see as tensors and an optimizer holds as variables."""
+"""Conversions between variables, which an optimizer holds, and tensors, which rules see."""
 
 import contextlib
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from core.optimizers.transform import Slots, State, Variables
 
 
 def below(name: str, slots: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the slots of one part, under the names it gave them."""
+    """Returns the slots of one part, under the part's names for them."""
     prefix = f"{name}/"
     return {slot.removeprefix(prefix): values for slot, values in slots.items() if slot.startswith(prefix)}
 
@@ -28,7 +28,7 @@ def read_all(slots: Slots) -> State:
 
 
 def make_slot(name: str, value: tf.Tensor, parameter: tf.Variable | None) -> tf.Variable:
-    """Makes a variable beside the parameter whose it is: of one that lies on a server, on the same."""
+    """Makes a variable on the device of its parameter: on the same server, if that is on a parameter server."""
     with getattr(parameter, "beside", contextlib.nullcontext)():
         return tf.Variable(value, trainable=False, name=name)
 

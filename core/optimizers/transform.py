@@ -1,10 +1,10 @@
-"""A rule of an optimizer is a pair of pure functions, a `Transform`, and so are rules one after the other, a `chain`.
+"""`Transform`: an optimizer rule as a pair of pure functions; a `chain` of rules is a `Transform` again.
 
 As in Optax, `init(params) -> state` and `update(gradients, state, params, step=, value=) -> (updates, state)` map
-`{path: tensor}`. A transform holds nothing, so it may be made anywhere and handed around freely.
+`{path: tensor}`. A transform holds no state, so it may be made anywhere and passed around freely.
 
-Two things may be said of it besides: its `fused` twin writes variables in place with TensorFlow's own kernels, and its
-`shadow` is what evaluation and export read in place of the parameters.
+It may also have a `fused` twin, which writes variables in place with TensorFlow's kernels, and a `shadow`, which
+evaluation and export read in place of the parameters.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import tensorflow as tf
 
 Tensors = Mapping[str, tf.Tensor]  # by the path of the parameter
-State = Mapping[str, Tensors]  # {slot: {path: tensor}}; a slot that all parameters share has the one path ""
+State = Mapping[str, Tensors]  # {slot: {path: tensor}}; a slot shared by all parameters has the path ""
 Schedule = Callable[[tf.Tensor], tf.Tensor]  # the number of updates applied so far -> a rate
 Variables = Mapping[str, tf.Variable]
 Slots = Mapping[str, Variables]  # a state, as variables
@@ -22,54 +22,54 @@ Rates = Mapping[str, Rate]  # learning rates; that of a group by its pattern in 
 
 
 class UpdateFunction(Protocol):
-    """The rule: gradients in; what to add to the parameters, and the next state, out."""
+    """The rule: maps gradients to what is added to the parameters, and the next state."""
 
     def __call__(
         self, gradients: Tensors, state: State, params: Tensors, *, step: tf.Tensor, value: tf.Tensor | None = None
     ) -> tuple[Tensors, State]:
-        """Computes an update; `step` counts those applied before, `value` is the loss, for rules that look at it."""
+        """Computes an update; `step` counts earlier updates, `value` is the loss, for rules that read it."""
 
 
 class FusedFunction(Protocol):
-    """The same numbers as the update's, written where they belong."""
+    """The same results as the update's, written to variables in place."""
 
     def __call__(
         self, gradients: Tensors, slots: Slots, params: Variables, *, step: tf.Tensor, value: tf.Tensor | None = None
     ) -> None:
-        """Is called where variables may be assigned: in a replica, under no tape."""
+        """Writes one update; called where variables may be assigned: in a replica, under no tape."""
 
 
 class RatesFunction(Protocol):
-    """Which learning rates an update had."""
+    """The learning rates of an update."""
 
     def __call__(self, before: Rates, state: State, params: Mapping[str, Any], *, step: tf.Tensor) -> Rates:
-        """Returns those of update `step` and what comes before this transform in its chain; `state` is that after it.
+        """Returns the rates of update `step`, given those of earlier transforms in the chain; `state` is the one after.
 
-        Of the state it may read what isn't larger than one number, and of `params` no values.
+        It may read only scalars of the state, and no values of `params`.
         """
 
 
-# For each of the parameters that is averaged, by path: what the newest of its values counts for in update `step`.
+# By path, for each averaged parameter: the share of its newest value in update `step`.
 SharesFunction = Callable[[Mapping[str, Any]], Mapping[str, Callable[[tf.Tensor], float | tf.Tensor]]]
 
 
 class Transform(NamedTuple):
-    """One rule of an optimizer. Its state is kept under its `name`, whatever it is chained with."""
+    """One rule of an optimizer. Its state is stored under its `name`, also in a chain."""
 
     name: str
     init: Callable[[Tensors], State]
     update: UpdateFunction
     parts: tuple["Transform", ...] = ()  # of a plain chain, so that chains of chains are flat
     fused: FusedFunction | None = None
-    shadow: Callable[[State, Tensors, tf.Tensor], Tensors] | None = None  # (state, params, step) as they are now
+    shadow: Callable[[State, Tensors, tf.Tensor], Tensors] | None = None  # of the current (state, params, step)
     observe: Callable[[State, Tensors, tf.Tensor], State] | None = None  # of an `observer`
     rates: RatesFunction | None = None
     shares: SharesFunction | None = None  # of an average of the weights
-    linear: bool = False  # whether half of each gradient makes half of the update, as half the learning rate does
+    linear: bool = False  # whether halving the gradients halves the update, as halving the learning rate does
 
 
 def stateless(name: str, rule: Callable[[Tensors, Tensors, tf.Tensor], Tensors]) -> Transform:
-    """Makes a transform without state, of `rule(gradients, params, step) -> updates`."""
+    """Makes a transform without state from `rule(gradients, params, step) -> updates`."""
 
     def update(
         gradients: Tensors, state: State, params: Tensors, *, step: tf.Tensor, value: tf.Tensor | None = None
@@ -88,9 +88,9 @@ def stateful(
     linear: bool = False,
     learning_rate: float | Schedule | None = None,
 ) -> Transform:
-    """Makes a transform blind to the loss, of `update(gradients, state, params, step) -> (updates, state)`.
+    """Makes a transform that ignores the loss, from `update(gradients, state, params, step) -> (updates, state)`.
 
-    Its `learning_rate` is among the figures of a run.
+    Its `learning_rate` is logged with the metrics of a run.
     """
 
     def with_value(
@@ -109,7 +109,7 @@ def stateful(
 
 
 def rates_of(learning_rate: float | Schedule) -> RatesFunction:
-    """Returns the `rates` of a rule that has this one."""
+    """Returns the `rates` function of a rule with this learning rate."""
 
     def rates(before: Rates, state: State, params: Mapping[str, Any], *, step: tf.Tensor) -> Rates:
         return {"": learning_rate(step) if callable(learning_rate) else learning_rate}
@@ -124,7 +124,7 @@ def observer(
     shadow: Callable[[State, Tensors, tf.Tensor], Tensors] | None = None,
     shares: SharesFunction | None = None,
 ) -> Transform:
-    """Makes a transform that only looks: `observe(state, params, step) -> state` sees parameters after the update."""
+    """Makes a transform that only observes: `observe(state, params, step) -> state` sees the updated parameters."""
 
     def update(
         gradients: Tensors, state: State, params: Tensors, *, step: tf.Tensor, value: tf.Tensor | None = None
@@ -135,5 +135,5 @@ def observer(
 
 
 def named(name: str, transform: Transform) -> Transform:
-    """Returns `transform` under a name of its own: its state goes by it, and a chain keeps it as one part."""
+    """Returns `transform` under another name: its state is stored under it, and a chain keeps it as one part."""
     return transform._replace(name=name, parts=())
