@@ -1,4 +1,4 @@
-"""Layers: explicit sizes, variables made in `__init__`, one concept a file. Activations but `gelu` are `tf.nn`'s."""
+"""Layers: explicit sizes, variables made in `__init__`, one concept a file. `tf.nn` has activations except `gelu`."""
 
 from core.layers.attend import attend
 from core.layers.attention import MultiHeadAttention

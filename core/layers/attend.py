@@ -26,10 +26,10 @@ def attend(
 ) -> tf.Tensor:
     """Returns `softmax(q k' / sqrt(size)) v` of `q` [batch, time, heads, size], `k`, `v` [batch, keys, kv_heads, size].
 
-    `mask` is true where attention may go, `[batch, heads, time, keys]`, `[batch, time, keys]` or `[batch, keys]`, with
-    ones where all share it. With `causal`, query `i` sees the keys up to `first_query + i`. A query that sees no key
-    gets zeros. More than `chunk_size` queries go in chunks of so many, whose scores aren't kept for the gradient; how
-    many there are must be known while tracing, else they go at once.
+    `mask` is true where attention is allowed, `[batch, heads, time, keys]`, `[batch, time, keys]` or `[batch, keys]`,
+    with axes of size 1 for a shared mask. With `causal`, query `i` sees the keys up to `first_query + i`. A query that
+    sees no key gets zeros. More than `chunk_size` queries are computed in chunks whose scores aren't kept for the
+    gradient. This needs a number of queries that is known while tracing.
     """
     check_fraction(dropout_rate=dropout_rate)
     if chunk_size is not None:
@@ -70,7 +70,7 @@ def attend(
             return recompute(part)(part_q, k, v, part_mask, first_query + i * chunk_size, part_rng)
 
         shape = [q.shape[0], chunk_size, *q.shape[2:4], v.shape[-1]]
-        # One after the other: next to each other they would need the memory that chunks are there to save.
+        # One chunk at a time: computed in parallel, they would need the memory that chunks save.
         y = tf.map_fn(chunk, chunks, parallel_iterations=1, fn_output_signature=tf.TensorSpec(shape, q.dtype))
         y = tf.reshape(tf.transpose(y, [1, 0, 2, 3, 4, 5]), [batch, count * chunk_size, heads, v.shape[-1]])[:, :time]
     return tf.reshape(y, [batch, time, heads, v.shape[-1]])
@@ -87,15 +87,15 @@ def _attend(
 ) -> tf.Tensor:
     """Attends; `q` is [batch, time, group, head, size] and scaled, `k` and `v` are [batch, keys, group, size].
 
-    Queries that see no key of `seeing`, where it is given, get zeros.
+    Queries that see no key of `seeing`, if it is given, get zeros.
     """
-    if q.dtype == tf.float16:  # which ends at 65504, where scores may not
+    if q.dtype == tf.float16:  # its largest value is 65504, which scores may exceed
         q, k = widen(q), widen(k)
     bias = None if mask is None else bias_of(mask)
     y = weighted_values(q, k, v, bias, rng and (lambda weights: drop(weights, rng, dropout_rate, sizes(weights))))
     if seeing is None:
         return y
-    # The softmax of a row that is masked throughout is uniform: its result is taken out here, where it is small.
+    # The softmax of a fully masked row is uniform. The result is zeroed here, where the tensor is small.
     sees = tf.transpose(tf.reduce_any(seeing, -1, keepdims=True), [0, 3, 1, 2, 4])
     return tf.where(sees, y, tf.zeros([], y.dtype))
 
@@ -135,7 +135,7 @@ def _check_heads(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor) -> None:
 
 
 def _by_group(mask: tf.Tensor, q: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
-    """Returns the mask as `[batch, group, head, time, keys]`, with ones where all share it."""
+    """Returns the mask as `[batch, group, head, time, keys]`, with axes of size 1 where it is shared."""
     heads, groups = q.shape[2], k.shape[2]
     full = [q.shape[0], heads, q.shape[1], k.shape[1]]
     kept = {2: [0, 3], 3: [0, 2, 3], 4: [0, 1, 2, 3]}.get(mask.shape.rank, [])
@@ -144,8 +144,8 @@ def _by_group(mask: tf.Tensor, q: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
     )
     if mask.dtype != tf.bool or not kept or not fits:
         raise ValueError(
-            f"`mask` is {mask.dtype.name} of shape {mask.shape}; give booleans, true where attention may go, of shape "
-            "[batch, keys], [batch, time, keys] or [batch, heads, time, keys], here "
+            f"`mask` is {mask.dtype.name} of shape {mask.shape}; give booleans, true where attention is allowed, of "
+            "shape [batch, keys], [batch, time, keys] or [batch, heads, time, keys], here "
             f"{full}, with 1 where all share it."
         )
     for axis in sorted({0, 1, 2, 3} - set(kept)):

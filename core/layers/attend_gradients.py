@@ -1,8 +1,8 @@
-"""The arithmetic of attention, with a gradient of few passes over what is as large as queries by keys.
+"""The arithmetic of attention, with a gradient that makes few passes over tensors of size queries by keys.
 
-All else is smaller by a factor of the sequence's length: what can be done there is. The gradient of the softmax takes
-its sum over keys from the result (Dao et al., 2022), and where a product is wanted transposed, its small factor is
-transposed before it.
+All other tensors are smaller by a factor of the sequence's length, so work is moved to them. The gradient of the
+softmax takes its sum over keys from the result (Dao et al., 2022). A product that is needed transposed transposes its
+small operand instead.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ Drop = Callable[[tf.Tensor], tf.Tensor]
 def weighted_values(
     q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, bias: tf.Tensor | None, drop: Drop | None = None
 ) -> tf.Tensor:
-    """Returns `softmax(q k') v` [batch, time, groups, heads, value size], its scores where `bias` isn't negative.
+    """Returns `softmax(q k') v` [batch, time, groups, heads, value size]; scores count where `bias` isn't negative.
 
     `q` is [batch, time, groups, heads, size], `k` and `v` are [batch, keys, groups, size]; the `bias` broadcasts to
     [batch, groups, heads, time, keys], and has no gradient. Weights go through `drop`, in the same shape.
@@ -29,13 +29,13 @@ def weighted_values(
         batch, time, groups, heads, _ = sizes(q)
         keys = sizes(k)[1]
         k_rows, v_rows = tf.transpose(k, [0, 2, 1, 3]), tf.transpose(v, [0, 2, 1, 3])
-        # The heads of a group are more queries to the same keys: one product, and no copy of the keys for each.
+        # The heads of a group are additional queries to the same keys: one matmul, and no copy of the keys per head.
         scores = widen(tf.matmul(_by_head(q), k_rows, transpose_b=True))
         by_head = [batch, groups, heads, time, keys]
         if bias is not None:
             wide = tf.cast(bias, scores.dtype)
             wide, scores = (tf.squeeze(wide, 2), scores) if heads == 1 else (wide, tf.reshape(scores, by_head))
-            # Selected, not added: a key that is masked may be no number, and no query may see it then either.
+            # Selected, not added: the score of a masked key may be NaN, and must not reach any query.
             scores = tf.where(wide < 0.0, wide, scores)
         softmax = tf.reshape(tf.nn.softmax(scores), [batch, groups, heads * time, keys])
         weights = tf.cast(softmax, v.dtype)
@@ -45,7 +45,7 @@ def weighted_values(
         y = tf.transpose(tf.reshape(y, [batch, groups, heads, time, v.shape[-1]]), [0, 3, 1, 2, 4])
 
         def gradient(dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            # Over all keys the weights times their own gradient add up to the result times its own.
+            # Summed over keys, weights times their gradient equal the result times its gradient.
             mean = tf.transpose(tf.reduce_sum(widen(dy) * widen(y), -1), [0, 2, 3, 1])
             mean = tf.reshape(mean, [batch, groups, heads * time, 1])
             dweights = widen(tf.matmul(_by_head(dy), v_rows, transpose_b=True))
@@ -61,8 +61,9 @@ def weighted_values(
 
 
 def bias_of(mask: tf.Tensor) -> tf.Tensor:
-    """Returns zero where `mask` is true, and elsewhere a score so low that no weight is left."""
-    # A logarithm, because XLA computes one once: a selection it would repeat wherever scores are read, in each layer.
+    """Returns zero where `mask` is true, and elsewhere a score so low that its weight is zero."""
+    # A logarithm, because XLA computes it once; it would repeat a selection wherever scores are read, in each
+    # layer.
     return tf.maximum(tf.math.log(tf.cast(mask, tf.float32)), 0.5 * tf.float32.min)
 
 

@@ -1,4 +1,4 @@
-"""Scaled dot-product attention (Vaswani et al., 2017), with as much memory as the sequence is long, not its square."""
+"""Scaled dot-product attention (Vaswani et al., 2017), with memory linear in the length of the sequence."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from core.module import Module
 from core.random import Rng
 from core.tracing import computes_by_parts, in_xla
 
-_JOINED = 2**20  # values of three matrices; larger ones keep a machine busy one by one, and are not to be held twice
+_JOINED = 2**20  # values of three matrices; larger ones use all cores one by one, and shouldn't be copied
 
 
 class Cache(NamedTuple):
@@ -27,15 +27,15 @@ class Cache(NamedTuple):
 
 
 class MultiHeadAttention(Module):
-    """Attention by several heads at once, of a sequence to itself or to a `context`.
+    """Multi-head attention of a sequence to itself or to a `context`: `[batch, time, size]` to `[batch, time, size]`.
 
     With fewer `num_kv_heads` than `num_heads`, several heads share keys and values (Ainslie et al., 2023). `causal`
-    hides the future. `rotary_base` turns on rotary positions (10000 in the paper). Sequences of more than `chunk_size`
-    queries, where that is known while tracing, are attended to in chunks whose scores are computed again for the
-    gradient (Rabe and Staats, 2021). `out_init` makes the last matrix, where it isn't like the others.
+    hides the future. `rotary_base` turns on rotary positions (10000 in the paper). More than `chunk_size` queries, if
+    their number is known while tracing, are computed in chunks whose scores are recomputed for the gradient (Rabe and
+    Staats, 2021). `out_init` initializes the last matrix, if it differs from the others.
 
-    `mask` is true where attention may go, and broadcasts to `[batch, heads, queries, keys]`, `[batch, queries, keys]`
-    or `[batch, keys]`. A query that may look nowhere gets zeros.
+    `mask` is true where attention is allowed, and broadcasts to `[batch, heads, queries, keys]`, `[batch, queries,
+    keys]` or `[batch, keys]`. A query that sees no key gets zeros.
     """
 
     def __init__(
@@ -102,16 +102,16 @@ class MultiHeadAttention(Module):
         return self.out(_join(y))
 
     def empty_cache(self, batch_size: int | tf.Tensor, room: int, dtype: tf.DType = tf.float32) -> Cache:
-        """Returns a cache for `room` positions."""
+        """Returns an empty cache for `room` positions."""
         check_size(room=room)
         zeros = tf.zeros([batch_size, room, self.num_kv_heads, self.head_size], dtype)
         return Cache(zeros, zeros, tf.constant(0))
 
     def decode(self, x: tf.Tensor, cache: Cache) -> tuple[tf.Tensor, Cache]:
-        """Returns what `layer(x)` makes of the positions after those in `cache`, and the cache with them.
+        """Returns the layer's outputs for the positions after those in `cache`, and the cache with them.
 
-        `x` is one or more positions `[batch, time, size]`; all at once, or one by one, gives the same. More positions
-        than the cache has room for are an error, or `nan` in a compiled program, which can't raise one.
+        `x` has one or more positions `[batch, time, size]`; all at once or one by one gives the same. More positions
+        than the cache has room for raise an error. (In a compiled program, which can't raise, the outputs are `nan`.)
         """
         check_axes(self, x, "batch, time, size")
         if not self.causal or self.takes_context:
@@ -124,7 +124,7 @@ class MultiHeadAttention(Module):
         tf.debugging.assert_less_equal(after, sizes(cache.keys)[1], f"{full}; make a larger one")
         q, k, v = self._by_head(self._apart(x, x), cache.length)
         keys, values = (_write(old, new, cache.length) for old, new in ((cache.keys, k), (cache.values, v)))
-        # A query sees no key beyond its own position, so the unfilled ones aren't seen either.
+        # A query sees no key beyond its own position, so it doesn't see the unfilled ones.
         y = attend(q, keys, values, causal=True, first_query=cache.length)
         y = nan_unless(after <= sizes(cache.keys)[1], self.out(_join(y)))
         return y, Cache(keys, values, after)
@@ -133,7 +133,7 @@ class MultiHeadAttention(Module):
         return self.query(x), self.key(context), self.value(context)
 
     def _joined(self, x: tf.Tensor) -> Sequence[tf.Tensor] | None:
-        """Returns queries, keys and values of one product, where XLA gains by it and they are products of `x` alone."""
+        """Returns queries, keys and values from one matmul, if XLA gains by it and all three are projections of `x`."""
         layers = (self.query, self.key, self.value)
         if not in_xla() or any(type(layer) is not Linear or computes_by_parts(layer.w) for layer in layers):
             return None
@@ -143,13 +143,13 @@ class MultiHeadAttention(Module):
         check_last(self.query, x, self.query.in_size, "in_size")
         w = tf.concat([layer.w for layer in layers], 1)
         b = None if self.query.b is None else tf.concat([layer.b for layer in layers], 0)
-        # Cut as rows of a matrix: XLA then sums the gradient of the bias along one axis instead of two, far quicker.
+        # Split as rows of a matrix: XLA then sums the bias's gradient along one axis instead of two, far quicker.
         rows, leading = merge_leading(x, 1)
         parts = tf.split(linear(rows, w, b), widths, 1)
         return [tf.reshape(y, [*leading, width]) for y, width in zip(parts, widths, strict=True)]
 
     def _by_head(self, made: Sequence[tf.Tensor], first: tf.Tensor | int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Queries, keys and values by head, `[batch, time, heads, head_size]`; `first` is the position of the first."""
+        """Returns queries, keys and values, `[batch, time, heads, head_size]`; `first` is the first one's position."""
         heads = (self.num_heads, self.num_kv_heads, self.num_kv_heads)
         q, k, v = (tf.reshape(y, [*sizes(y)[:-1], n, self.head_size]) for y, n in zip(made, heads, strict=True))
         if self.rotary_base is not None:
@@ -159,13 +159,13 @@ class MultiHeadAttention(Module):
 
 
 def _join(y: tf.Tensor) -> tf.Tensor:
-    """Returns `[batch, time, heads, size]` with the heads side by side."""
+    """Returns `[batch, time, heads, size]` with concatenated heads, `[batch, time, heads * size]`."""
     batch, time, heads, size = sizes(y)
     return tf.reshape(y, [batch, time, heads * size])
 
 
 def _write(old: tf.Tensor, new: tf.Tensor, first: tf.Tensor) -> tf.Tensor:
-    """Returns `old` with `new` from position `first` on, by selection: a slice of unknown size has no place in XLA."""
+    """Returns `old` with `new` from position `first` on, by selection: XLA has no slices of unknown size."""
     distance = tf.range(tf.shape(old)[1]) - first
     time = tf.shape(new)[1]
     inside = ((distance >= 0) & (distance < time))[:, tf.newaxis, tf.newaxis]

@@ -10,22 +10,22 @@ from core.task.statistics import Statistics, Sums, Values
 
 
 class BatchNorm(Norm):
-    """Ioffe and Szegedy (2015): each channel with zero mean and unit variance over the batch and space.
+    """Ioffe and Szegedy (2015): normalises each channel to zero mean and unit variance over the batch and space.
 
-    `layer(x, statistics=statistics)` trains: it normalises by the batch and adds what it saw to `statistics`, from
-    which the engine takes the new moving averages (see `core.task.statistics`). `layer(x)` normalises by those
-    averages. With `sync`, the batch is that of all replicas together.
+    `layer(x, statistics=statistics)` trains: it normalises with the batch's moments and adds its sums to `statistics`,
+    from which the engine computes the new moving averages (see `core.task.statistics`). `layer(x)` normalises with
+    those averages. With `sync`, the batch is that of all replicas together.
 
-    The averages weigh all batches since the first, those `k` updates ago by `decay ** k`, and are divided by the sum of
-    the weights (Kingma and Ba's correction of the start, 2015). So they are right from the first update on, whatever
-    the decay, and the first batch counts no more than later ones, as it would if the averages began with it.
+    The averages weigh the batch of `k` updates ago by `decay ** k`, and are divided by the sum of the weights (Kingma
+    and Ba's bias correction, 2015). So they are right from the first update on, for every decay, and the first batch
+    counts no more than later ones.
 
-    The moving variance is that of the values seen, Σ (x − mean)² / n, by which training normalises too, as in Flax and
-    the paper's training; the paper's inference and PyTorch's `running_var` divide by n − 1. PyTorch's `momentum` is
-    `1 - decay`.
+    The moving variance is that of the batch, Σ (x − mean)² / n, with which training normalises too, as in Flax and the
+    paper's training. The paper's inference and PyTorch's `running_var` divide by n − 1. PyTorch's `momentum` is `1 -
+    decay`.
 
-    By the averages, an output is the difference of two products, so it is off by some 1e-7 for each deviation that the
-    mean is away from zero: by 1e-3 at ten thousand. Training's isn't: the batch is centred first.
+    With the averages, an output is the difference of two products. It is off by about 1e-7 for each deviation between
+    the mean and zero: by 1e-3 at ten thousand. Training has no such error: it centres the batch first.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class BatchNorm(Norm):
         else:
             centred, rest, variance = self._batch(wide, statistics)
         factor = tf.math.rsqrt(variance + self.epsilon)
-        # Scale and offset join the small tensors, so the large one is multiplied once and added to once.
+        # Scale and offset are merged into the small tensors, so the large one is multiplied and added to once.
         if self.scale is not None:
             factor *= tf.cast(self.scale, wide.dtype)
         shift = -rest * factor
@@ -64,7 +64,7 @@ class BatchNorm(Norm):
 
     @property
     def moving(self) -> tuple[tf.Variable, ...]:
-        """Returns the averages that `moments` has values for."""
+        """Returns the averages, in the order of the values of `moments`."""
         return self.moving_mean, self.moving_variance
 
     def moments(self, sums: Sums) -> Values:
@@ -78,7 +78,7 @@ class BatchNorm(Norm):
         }
 
     def averages(self, sums: Sums) -> Values:
-        """Returns the moving averages after an update with these sums; without any values, those of before."""
+        """Returns the moving averages after an update with these sums; without any values, the old ones."""
         old_mean, old_variance = (tf.cast(v, tf.float64) for v in (self.moving_mean, self.moving_variance))
         distance, variance = _moments(sums)
         seen = sums.count > 0.0
@@ -94,14 +94,14 @@ class BatchNorm(Norm):
         }
 
     def _batch(self, x: tf.Tensor, statistics: Statistics) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Returns `x` less a constant, what its mean is then, and its variance; adds what it saw to `statistics`."""
+        """Returns `x` minus a constant, its mean after that, and its variance; adds the batch to `statistics`."""
         seen = spread(x, list(range(x.shape.rank - 1)), keepdims=False)
         rest, variance = seen.rest, seen.variance
-        # The sums are about the moving mean, which is the same for all microbatches and replicas of a step. It may be
-        # far away, in the first step most of all, where squares cancel in float32 that don't in float64.
+        # The sums are about the moving mean, which all microbatches and replicas of a step share. It may be far from
+        # the values, most of all in the first step, where squares cancel in float32 but not in float64.
         away = tf.cast(seen.about, tf.float64) - tf.cast(self.moving_mean, tf.float64)
         distance = away + tf.cast(rest, tf.float64)
-        count = tf.cast(tf.size(x) // self.size, tf.float64)  # none in an empty batch
+        count = tf.cast(tf.size(x) // self.size, tf.float64)  # zero in an empty batch
         sums = Sums(count, count * distance, count * (tf.cast(variance, tf.float64) + tf.square(distance)))
         if self.sync:
             distance, wide = _moments(statistics.sum_over_replicas(sums))
@@ -111,7 +111,7 @@ class BatchNorm(Norm):
 
 
 def _moments(sums: Sums) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the mean, from where the sums are about, and the variance."""
+    """Returns the mean, relative to the reference point of the sums, and the variance."""
     some = tf.maximum(sums.count, 1.0)
     distance = sums.total / some
     return distance, tf.maximum(sums.square / some - tf.square(distance), 0.0)

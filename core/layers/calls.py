@@ -1,4 +1,4 @@
-"""How containers call what they hold: a layer gets `rng` and `statistics` if it takes them."""
+"""How containers call their layers: a layer gets `rng` and `statistics` if it takes them."""
 
 import inspect
 from collections.abc import Callable
@@ -12,7 +12,7 @@ _PASSED = ("rng", "statistics")
 
 
 def arguments_of(layer: Layer) -> frozenset[str]:
-    """Returns which of `rng` and `statistics` the layer takes, by its signature. Asked once, at construction."""
+    """Returns which of `rng` and `statistics` the layer's signature has. Called once, at construction."""
     if not callable(layer):
         raise TypeError(
             f"`layers` holds {layer!r}, which can't be called; give a layer or a function such as `tf.nn.relu`."

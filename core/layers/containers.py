@@ -12,7 +12,7 @@ from core.task.statistics import Statistics
 
 
 class Sequential(Module):
-    """One layer after the other; plain functions (`tf.nn.relu`) are layers too.
+    """Applies layers in order; plain functions (`tf.nn.relu`) are layers too.
 
     >>> from core.layers import Dropout, Linear
     >>> rng = Rng.from_seed(0)
@@ -34,7 +34,7 @@ class Sequential(Module):
 
 
 class Residual(Module):
-    """`shortcut(x) + layer(x)` (He et al., 2016); without a shortcut, `x + layer(x)`."""
+    """Returns `shortcut(x) + layer(x)` (He et al., 2016); without a shortcut, `x + layer(x)`."""
 
     def __init__(self, layer: Layer, shortcut: Layer | None = None):
         super().__init__()
@@ -58,8 +58,8 @@ class Residual(Module):
 
 
 def flatten(x: tf.Tensor) -> tf.Tensor:
-    """Returns everything but the batch, in one axis."""
+    """Flattens all axes after the batch into one: [batch, ...] to [batch, size]."""
     check_rank("flatten", x)
     if None in x.shape[1:]:
-        raise ValueError(f"`x` of `flatten` has shape {x.shape}; give all but its first size by `tf.ensure_shape`.")
+        raise ValueError(f"`x` of `flatten` has shape {x.shape}; give all except the first with `tf.ensure_shape`.")
     return tf.reshape(x, [tf.shape(x)[0], x.shape[1:].num_elements()])

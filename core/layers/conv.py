@@ -29,9 +29,9 @@ from core.tracing import computes_by_parts
 
 
 class ConvBase(Module):
-    """What convolutions and transposed convolutions share: all but the arithmetic."""
+    """The common part of convolutions and transposed convolutions: everything except the arithmetic."""
 
-    rank: int  # how many axes of space
+    rank: int  # number of spatial axes
 
     def __init__(
         self,
@@ -63,13 +63,13 @@ class ConvBase(Module):
         return self.compute(x, self.w)
 
     def compute(self, x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
-        """Returns the layer with another kernel than its own."""
+        """Returns the layer's output with the kernel `w` in place of its own."""
         check_axes(self, x, f"batch, {SPACE[self.rank]}, channels")
         check_last(self, x, self.in_channels, "in_channels")
         return for_any_rows(lambda x: add_bias(self._convolve(x, w), self.b), x)
 
     def _convolve(self, x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
-        # DTensor can't lay out a kernel that is mirrored, nor rows in the place of channels.
+        # DTensor can't lay out a mirrored kernel, or rows in place of channels.
         turned = not computes_by_parts(self.w)
         return convolve(x, w, self.stride, self.padding, self.dilation, self.groups, turned=turned)
 
@@ -104,18 +104,18 @@ def convolve(
 ) -> tf.Tensor:
     """Returns a convolution in the dtype of `x`, with gradients on every device.
 
-    Gradients may be convolutions of `turned` tensors, where that pays.
+    If `turned` is true, gradients may be convolutions of transposed tensors, where that is faster.
     """
 
     def op(x: tf.Tensor, stride: Sequence[int], padding: str) -> tf.Tensor:
-        # TensorFlow's CPU kernels have no gradient for dilation either; `tf.nn.convolution`, unlike `tf.nn.conv2d`,
-        # makes plain convolutions of it, by moving space to the batch. It takes a stride or a dilation, not both.
+        # TensorFlow's CPU kernels have no gradient for dilation. `tf.nn.convolution`, unlike `tf.nn.conv2d`, moves
+        # space to the batch and makes plain convolutions. It takes a stride or a dilation, not both.
         def convolution(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
             if rank == 2 and max(*stride, *dilation) == 1:
                 padded = pad_space(x, same_padding(x, w.shape[:2], stride, dilation)) if padding == "SAME" else x
                 if turned and pays(padded, w):
                     return convolve_image(padded, w)
-            # Named, because the second derivative of an eager convolution stumbles over the default format, None.
+            # Named, because the second derivative of an eager convolution fails with the default format, None.
             layout = {1: "NWC", 2: "NHWC", 3: "NDHWC"}[rank]
             return tf.nn.convolution(x, w, list(stride), padding, layout, list(dilation))
 

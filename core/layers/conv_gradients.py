@@ -1,9 +1,9 @@
-"""A plain convolution of images, with gradients that CPUs compute faster than TensorFlow's own.
+"""A plain convolution of images, with gradients that CPUs compute faster than TensorFlow's.
 
-Both gradients of a convolution are convolutions too. That of the kernel is one of `x` with the gradient of `y`, rows in
-the place of channels; that of `x` is one of the gradient of `y` with the mirrored kernel. So they run on the kernel of
-the forward pass, which is the best that Eigen has: many times faster where one side has few channels, like the first
-and the last layer of a generator.
+Both gradients of a convolution are convolutions. The kernel's gradient convolves `x` with the gradient of `y`, with
+rows in place of channels. The gradient of `x` convolves the gradient of `y` with the mirrored kernel. So they run on
+the forward kernel, Eigen's best: many times faster if one side has few channels, as in a generator's first and last
+layers.
 """
 
 from typing import Any
@@ -11,24 +11,24 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.util import _pywrap_util_port
 
-_OUTPUTS = 100  # of an image; where there are fewer, turning the tensors costs what it brings
+_OUTPUTS = 100  # of an image; with fewer, transposing the tensors costs as much as it saves
 
 
 def pays(x: tf.Tensor, w: tf.Tensor) -> bool:
-    """Tells whether `convolve_image` is the faster way."""
-    if x.dtype.size < 4 or not all(x.shape):  # a size isn't known, or nothing is there
+    """Says whether `convolve_image` is the faster way."""
+    if x.dtype.size < 4 or not all(x.shape):  # a size is unknown or zero
         return False
-    if w.shape[:2] == [1, 1]:  # a matrix product
+    if w.shape[:2] == [1, 1]:  # a matmul
         return False
     height, width = (n - k + 1 for n, k in zip(x.shape[1:3], w.shape[:2], strict=True))
-    # oneDNN, which TensorFlow takes on newer processors, has good kernels for gradients.
+    # oneDNN, which TensorFlow uses on newer processors, has fast gradient kernels.
     eigen = not _pywrap_util_port.IsMklEnabled()
     return eigen and height * width >= _OUTPUTS and _only_cpus()
 
 
 @tf.custom_gradient
 def convolve_image(x: tf.Tensor, w: tf.Tensor) -> Any:
-    """Convolves `x` `[rows, height, width, in]` with `w` `[height, width, in, out]`, where the kernel fits into `x`."""
+    """Convolves `x` `[rows, height, width, in]` with `w` `[height, width, in, out]`; the kernel must fit into `x`."""
     y = tf.nn.conv2d(x, w, 1, "VALID")
 
     def gradient(dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -40,7 +40,7 @@ def convolve_image(x: tf.Tensor, w: tf.Tensor) -> Any:
         return tf.transpose(turned, [1, 2, 0, 3])
 
     def by_input(dy: tf.Tensor) -> tf.Tensor:
-        if w.shape[2] < w.shape[3]:  # TensorFlow's own is good at few inputs
+        if w.shape[2] < w.shape[3]:  # TensorFlow's gradient is fast for few inputs
             return tf.raw_ops.Conv2DBackpropInput(
                 input_sizes=x.shape, filter=w, out_backprop=dy, strides=[1, 1, 1, 1], padding="VALID"
             )

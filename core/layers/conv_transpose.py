@@ -1,6 +1,6 @@
-"""Transposed convolutions: what a convolution's gradient does to its output, used to make a signal larger.
+"""Transposed convolutions, which upsample: the gradient of a convolution with respect to its input.
 
-Channels last, kernels `[*window, in_channels / groups, out_channels]` like those of a convolution.
+Channels are last, and kernels are `[*window, in_channels / groups, out_channels]` as in a convolution.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ from core.layers.windows import Pairs, half_kernel, split_groups
 class _ConvTranspose(ConvBase):
     """A transposed convolution.
 
-    `padding` is that of the convolution whose gradient this is. Of `n` values, `"SAME"` makes `n * stride`, `"VALID"`
-    makes `(n - 1) * stride + max(span, stride)` with `span = (kernel_size - 1) * dilation + 1`, and an explicit padding
-    takes its numbers off the ends of `(n - 1) * stride + span`.
+    `padding` is that of the convolution whose gradient this is. From `n` values, `"SAME"` makes `n * stride`, and
+    `"VALID"` makes `(n - 1) * stride + max(span, stride)` with `span = (kernel_size - 1) * dilation + 1`. An explicit
+    padding is cut off the ends of `(n - 1) * stride + span`.
     """
 
     def _convolve(self, x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
@@ -51,7 +51,7 @@ def transposed_convolve(
     groups: int = 1,
 ) -> tf.Tensor:
     """Returns a transposed convolution in the dtype of `x`, with gradients on every device."""
-    # No CPU kernel takes a dilation: zeros between the taps of the kernel say the same.
+    # No CPU kernel takes a dilation; zeros between the taps of the kernel have the same effect.
     w = spread_taps(w, dilation)
     batch, *space, _ = sizes(x)
     window = w.shape[:-2]

@@ -1,4 +1,4 @@
-"""Convolutions that look at one channel at a time, alone or followed by one that mixes them."""
+"""Depthwise and separable convolutions."""
 
 from collections.abc import Sequence
 
@@ -16,9 +16,9 @@ from core.random import Rng
 
 
 class DepthwiseConv2D(Module):
-    """`multiplier` filters of its own for each channel of `[batch, height, width, channels]`.
+    """Convolves each channel of `[batch, height, width, channels]` with `multiplier` separate filters.
 
-    The kernel is that of a convolution of as many groups as channels: `[height, width, 1, channels * multiplier]`.
+    The kernel is that of a convolution with one group per channel: `[height, width, 1, channels * multiplier]`.
     """
 
     def __init__(
@@ -49,18 +49,18 @@ class DepthwiseConv2D(Module):
         return self.compute(x, self.w)
 
     def compute(self, x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
-        """Returns the layer with another kernel than its own."""
+        """Returns the layer's output with the kernel `w` in place of its own."""
         check_axes(self, x, f"batch, {SPACE[2]}, channels")
         check_last(self, x, self.channels, "channels")
         height, width = w.shape[:2]
-        # TensorFlow adds the kernel's gradient up in the dtype of the input, which half precision is too short for.
+        # TensorFlow sums the kernel's gradient in the dtype of the input; half precision is too short for that.
         wide = widen(x)
         kernel = tf.reshape(tf.cast(w, wide.dtype), [height, width, self.channels, self.multiplier])
 
         def op(x: tf.Tensor, stride: Sequence[int], padding: str) -> tf.Tensor:
             return tf.nn.depthwise_conv2d(x, kernel, [1, *stride, 1], padding, dilations=self.dilation)
 
-        # The kernel wants one stride for both axes, and no stride with a dilation.
+        # TensorFlow's kernel takes one stride for both axes, and no stride with a dilation.
         skip = self.stride[0] != self.stride[1] or (max(self.stride) > 1 and max(self.dilation) > 1)
 
         def layer(x: tf.Tensor) -> tf.Tensor:

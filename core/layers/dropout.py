@@ -1,4 +1,4 @@
-"""Layers that drop values at random while training, and do nothing when evaluated (`rng=None`)."""
+"""Layers that drop values at random in training, and do nothing in evaluation (`rng=None`)."""
 
 import contextlib
 import contextvars
@@ -18,7 +18,7 @@ _calls: contextvars.ContextVar[dict[Module, list[bool]] | None] = contextvars.Co
 
 @contextlib.contextmanager
 def noticing_calls() -> Iterator[Mapping[Module, Sequence[bool]]]:
-    """Collects, within it, the layers that would drop something, and of each call whether it was handed an `rng`."""
+    """Collects, in its context, the dropout layers called, and for each call whether it was given an `rng`."""
     found: dict[Module, list[bool]] = {}
     token = _calls.set(found)
     try:
@@ -28,7 +28,7 @@ def noticing_calls() -> Iterator[Mapping[Module, Sequence[bool]]]:
 
 
 class _Dropper(Module):
-    """Drops with probability `rate`; what is left is scaled up by `1 / (1 - rate)`, so that the mean stays."""
+    """Drops with probability `rate` and scales the rest by `1 / (1 - rate)`, which keeps the mean."""
 
     def __init__(self, rate: float):
         super().__init__()
@@ -49,7 +49,7 @@ class _Dropper(Module):
 
 
 class Dropout(_Dropper):
-    """Srivastava et al. (2014): drops each value by itself."""
+    """Srivastava et al. (2014): drops each value independently."""
 
 
 class SpatialDropout(_Dropper):
@@ -69,9 +69,9 @@ class StochasticDepth(_Dropper):
 
 
 def drop(x: tf.Tensor, rng: Rng, rate: float, mask_shape: list[Any]) -> tf.Tensor:
-    """Drops values of `x`; `mask_shape` has ones for the axes along which values share their fate."""
-    # Sixteen bits decide over a value: half the draws, for a rate that is right to 1e-5. The scale is that of the rate
-    # as rounded, so the mean is exact.
+    """Drops values of `x`; along axes where `mask_shape` has ones, all values are dropped or kept together."""
+    # Sixteen bits decide on each value: half the draws, for a rate exact to 1e-5. The scale uses the rounded rate, so
+    # the mean is exact.
     threshold = min(round(rate * 2**16), 2**16 - 1)
     if threshold == 0:
         return x
@@ -86,5 +86,5 @@ def drop(x: tf.Tensor, rng: Rng, rate: float, mask_shape: list[Any]) -> tf.Tenso
     halves = tf.bitwise.bitwise_and(words, 0xFFFF), tf.bitwise.right_shift(words, 16)
     keep = tf.concat([half >= threshold for half in halves], 1)
     keep = tf.reshape(pinned(keep[:, :width]), [tf.shape(words)[0], *rest])
-    # Selecting, not multiplying: a dropped infinity is gone.
+    # Selects instead of multiplying, so that a dropped infinity doesn't become NaN.
     return tf.where(keep, x * tf.cast(2**16 / (2**16 - threshold), x.dtype), tf.zeros([], x.dtype))

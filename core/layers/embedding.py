@@ -1,4 +1,4 @@
-"""Tables of vectors, looked up by number or by position."""
+"""Embedding tables, indexed by id or by position."""
 
 import math
 
@@ -13,9 +13,9 @@ from core.random import Rng
 
 
 class Embedding(Module):
-    """A vector for each of `num_embeddings` ids; `logits` uses the same table for the output (Press and Wolf, 2017).
+    """Looks up a vector for each id below `num_embeddings`; `logits` reuses the table (Press and Wolf, 2017).
 
-    Ids have no precision to compute in, so the result is float32 unless the call names another `dtype`.
+    Ids are integers, so the result is float32 unless the call names another `dtype`: [...] to [..., size].
     """
 
     def __init__(self, num_embeddings: int, size: int, *, rng: Rng, w_init: Initializer | None = None):
@@ -32,11 +32,11 @@ class Embedding(Module):
             raise ValueError(f"`ids` of `Embedding` are {ids.dtype.name}; give integers, one id per vector.")
         # Gathered before the cast: the gradient then has a row per id, not per vector of the table.
         vectors = tf.cast(tf.gather(self.w, ids), dtype)
-        # Where TensorFlow doesn't raise (XLA takes the nearest row, GPUs give zeros), no id passes for another.
+        # Without an error from TensorFlow (XLA clamps ids, GPUs give zeros), a wrong id gives NaN.
         return nan_unless((ids >= 0) & (ids < self.w.shape[0]), vectors)
 
     def logits(self, x: tf.Tensor) -> tf.Tensor:
-        """Returns the product of `x` with each vector of the table: [..., size] to [..., num_embeddings]."""
+        """Returns the matrix product of `x` with the table: [..., size] to [..., num_embeddings]."""
         check_last(self, x, self.size, "size")
         rows, leading = merge_leading(x, 1)
         y = tf.matmul(rows, tf.cast(self.w, x.dtype), transpose_b=True)
@@ -44,7 +44,7 @@ class Embedding(Module):
 
 
 class LearnedPositions(Module):
-    """Adds a vector for each position to `[batch, time, size]`, up to `max_length` positions."""
+    """Adds a learned vector per position to `[batch, time, size]`, up to `max_length` positions."""
 
     def __init__(self, max_length: int, size: int, *, rng: Rng, w_init: Initializer | None = None):
         super().__init__()
@@ -54,7 +54,7 @@ class LearnedPositions(Module):
         self.w = tf.Variable(w_init(rng.fold("w"), [max_length, size]), name="w")
 
     def __call__(self, x: tf.Tensor, first: tf.Tensor | int = 0) -> tf.Tensor:
-        """Adds positions; `first` is that of the first vector of `x`, for decoding."""
+        """Adds positions; `first` is the position of the first vector of `x`, for decoding."""
         check_last(self, x, self.size, "size")
         check_axes(self, x, "batch, time, size")
         time, start = x.shape[1], tf.get_static_value(first)

@@ -1,4 +1,4 @@
-"""The Gaussian error linear unit (Hendrycks and Gimpel, 2016), with a gradient of few passes."""
+"""The Gaussian error linear unit (Hendrycks and Gimpel, 2016), with a gradient in few passes."""
 
 import math
 from typing import Any
@@ -12,14 +12,14 @@ _CUBIC = 0.044715 * _LINEAR
 
 
 def gelu(x: tf.Tensor) -> tf.Tensor:
-    """Returns `x` times about the share of a normal distribution below it, in the paper's approximation by tanh."""
+    """Returns `x` times the normal distribution function of `x`, in the paper's tanh approximation."""
     check_floats("gelu", x)
     return _gelu(x)
 
 
 @tf.custom_gradient
 def _gelu(x: tf.Tensor) -> Any:
-    # With σ in the place of tanh, which is the same, fewer passes are needed.
+    # σ in place of tanh is equivalent and needs fewer passes.
     square = tf.square(x)
     sigmoid = tf.sigmoid(x * (_LINEAR + _CUBIC * square))
 

@@ -11,7 +11,7 @@ from core.random import Rng
 
 
 class Linear(Module):
-    """`x @ w + b` over the last axis; any axes may come before it."""
+    """Computes `x @ w + b` over the last axis, [..., in_size] to [..., out_size]."""
 
     def __init__(
         self,
@@ -34,13 +34,13 @@ class Linear(Module):
         return self.compute(x, self.w)
 
     def compute(self, x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
-        """Returns the layer with another kernel than its own."""
+        """Returns the layer's output with the kernel `w` in place of its own."""
         check_last(self, x, self.in_size, "in_size")
         return linear(x, w, self.b)
 
 
 class Bilinear(Module):
-    """`left @ w[:, :, k] @ right + b[k]` for each output k, over the last axes of two inputs."""
+    """Computes `left @ w[:, :, k] @ right + b[k]` for each output k, over the last axes of two inputs."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Bilinear(Module):
         super().__init__()
         check_size(left_size=left_size, right_size=right_size, out_size=out_size)
         self.left_size, self.right_size, self.out_size = left_size, right_size, out_size
-        # The window of this kernel is its first axis: both inputs meet in one output.
+        # Initializers treat this kernel's first axis as its window, since both inputs contribute to one output.
         w_init, b_init = w_init or initializers.lecun_normal(), b_init or initializers.zeros()
         self.w = tf.Variable(w_init(rng.fold("w"), [left_size, right_size, out_size]), name="w")
         self.b = tf.Variable(b_init(rng.fold("b"), [out_size]), name="b") if bias else None
@@ -65,7 +65,7 @@ class Bilinear(Module):
         return self.compute(left, right, self.w)
 
     def compute(self, left: tf.Tensor, right: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
-        """Returns the layer with another kernel than its own."""
+        """Returns the layer's output with the kernel `w` in place of its own."""
         check_last(self, left, self.left_size, "left_size", "left")
         check_last(self, right, self.right_size, "right_size", "right")
         if left.dtype != right.dtype:
@@ -87,7 +87,7 @@ class Bilinear(Module):
 
 def linear(x: tf.Tensor, w: tf.Tensor, b: tf.Tensor | None = None) -> tf.Tensor:
     """Returns `x @ w + b` over the last axis, in the dtype of `x`."""
-    # One matrix product over all rows: a batched product with a broadcast matrix is slower, its gradient more so.
+    # One matmul over all rows: a batched one with a broadcast matrix is slower, and its gradient much slower.
     rows, leading = merge_leading(x, 1)
     y = add_bias(tf.matmul(rows, tf.cast(w, x.dtype)), b)
     return y if len(leading) == 1 else tf.reshape(y, [*leading, w.shape[-1]])

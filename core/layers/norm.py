@@ -1,4 +1,4 @@
-"""Normalisation of each example by its own statistics. Statistics are float32 whatever the input's dtype."""
+"""Normalisation of each example with its own statistics, which are float32 for every input dtype."""
 
 import math
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from core.tracing import computes_by_parts
 
 
 class Norm(Module):
-    """What the norms share: an optional scale and offset per channel, and a small number under the root."""
+    """The common part of the norms: an optional scale and offset per channel, and an epsilon under the root."""
 
     def __init__(self, size: int, *, epsilon: float, scale: bool, offset: bool):
         super().__init__()
@@ -27,7 +27,7 @@ class Norm(Module):
         self.offset = tf.Variable(tf.zeros([size]), name="offset") if offset else None
 
     def _in_rows(self) -> bool:
-        """Says whether the last axis is normalised as rows of a matrix: on a mesh, axes that are cut don't merge."""
+        """Says whether to normalise the last axis as rows of a matrix; on a mesh, sharded axes can't be merged."""
         return self.scale is not None and not computes_by_parts(self.scale)
 
     def _of_rows(self, x: tf.Tensor, *, centred: bool) -> tf.Tensor:
@@ -39,7 +39,7 @@ class Norm(Module):
 
 
 class LayerNorm(Norm):
-    """Ba et al. (2016): the last axis with zero mean and unit variance, then scaled and shifted."""
+    """Ba et al. (2016): normalises the last axis to zero mean and unit variance, then scales and shifts it."""
 
     def __init__(self, size: int, *, epsilon: float = 1e-6, scale: bool = True, offset: bool = True):
         super().__init__(size, epsilon=epsilon, scale=scale, offset=offset)
@@ -49,14 +49,14 @@ class LayerNorm(Norm):
         if self._in_rows():
             return self._of_rows(x, centred=True)
         wide = widen(x)
-        centred = wide - tf.stop_gradient(wide[..., :1])  # so that a large mean isn't rounded: see `spread`
+        centred = wide - tf.stop_gradient(wide[..., :1])  # avoids rounding with a large mean: see `spread`
         centred -= mean(centred, [-1])
         y = centred * tf.math.rsqrt(mean(tf.square(centred), [-1]) + self.epsilon)
         return tf.cast(affine(y, self.scale, self.offset), x.dtype)
 
 
 class RMSNorm(Norm):
-    """Zhang and Sennrich (2019): the last axis divided by its root mean square, then scaled."""
+    """Zhang and Sennrich (2019): divides the last axis by its root mean square, then scales it."""
 
     def __init__(self, size: int, *, epsilon: float = 1e-6, scale: bool = True):
         super().__init__(size, epsilon=epsilon, scale=scale, offset=False)
@@ -71,7 +71,7 @@ class RMSNorm(Norm):
 
 
 class GroupNorm(Norm):
-    """Wu and He (2018): zero mean and unit variance over space and the channels of a group, `[batch, ..., size]`."""
+    """Wu and He (2018): normalises space and a group's channels, `[batch, ..., size]`, to zero mean, unit variance."""
 
     def __init__(self, size: int, groups: int, *, epsilon: float = 1e-6, scale: bool = True, offset: bool = True):
         super().__init__(size, epsilon=epsilon, scale=scale, offset=offset)
@@ -91,7 +91,7 @@ class GroupNorm(Norm):
         wide = tf.reshape(widen(x), [shape[0], math.prod(shape[1:-1]), self.groups, members])
         seen = spread(wide, [1, 3])
         factor = tf.math.rsqrt(seen.variance + self.epsilon)
-        # Scale and offset join the small tensors, so the large one is multiplied once and added to once.
+        # Scale and offset are merged into the small tensors, so the large one is multiplied and added to once.
         if self.scale is not None:
             factor *= tf.cast(tf.reshape(self.scale, [self.groups, members]), wide.dtype)
         shift = -seen.rest * factor
@@ -101,9 +101,9 @@ class GroupNorm(Norm):
 
 
 class InstanceNorm(GroupNorm):
-    """Ulyanov et al. (2016): each channel of each example with zero mean and unit variance over space.
+    """Ulyanov et al. (2016): normalises each channel of each example to zero mean and unit variance over space.
 
-    Unlike PyTorch's it has a scale and an offset, unless told otherwise.
+    Unlike PyTorch's, it has a scale and an offset by default.
     """
 
     def __init__(self, size: int, *, epsilon: float = 1e-6, scale: bool = True, offset: bool = True):
@@ -111,7 +111,7 @@ class InstanceNorm(GroupNorm):
 
 
 class Spread(NamedTuple):
-    """Values less a constant near their mean, and what they are about it."""
+    """Values minus a constant near their mean, and their statistics about that constant."""
 
     about: tf.Tensor
     centred: tf.Tensor
@@ -120,12 +120,12 @@ class Spread(NamedTuple):
 
 
 def spread(x: tf.Tensor, axes: Sequence[int], *, keepdims: bool = True) -> Spread:
-    """Measures how `x` is spread over `axes`, to the last digits however far from zero its mean is.
+    """Measures the mean and variance of `x` over `axes`, exactly even if the mean is far from zero.
 
-    A mean is rounded like the large numbers that it is a sum of, perhaps by more than they differ. So all is measured
-    from a constant, the mean of an eighth of the values: next to it subtraction is exact, and what is left is small.
+    A mean is rounded like the large numbers in its sum, perhaps by more than they differ. So values are measured
+    relative to a constant, the mean of an eighth of them: subtracting it is exact, and the differences are small.
     """
-    # Not `tf.nn.moments`: it holds the mean constant in the variance, which gives wrong second derivatives.
+    # Not `tf.nn.moments`: its variance treats the mean as constant, which gives wrong second derivatives.
     first = axes[0]
     eighth = (slice(None),) * first + (slice(sizes(x)[first] // 8 + 1),)
     about = tf.stop_gradient(mean(x[eighth], axes, keepdims=keepdims))
@@ -137,7 +137,7 @@ def spread(x: tf.Tensor, axes: Sequence[int], *, keepdims: bool = True) -> Sprea
 
 
 def mean(x: tf.Tensor, axes: Sequence[int], *, keepdims: bool = True) -> tf.Tensor:
-    """Returns the mean over `axes`; zero of nothing. The gradient of `tf.reduce_mean` divides the large tensor."""
+    """Returns the mean over `axes`; zero if empty. The gradient of `tf.reduce_mean` would divide the large tensor."""
     shape = sizes(x)
     count = tf.cast(tf.maximum(math.prod(shape[axis] for axis in axes), 1), x.dtype)
     return tf.reduce_sum(x, axes, keepdims=keepdims) / count

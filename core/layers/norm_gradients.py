@@ -1,4 +1,4 @@
-"""Norms of the last axis, with a gradient of few passes."""
+"""Norms of the last axis, with a gradient in few passes."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from core.tracing import in_xla_on_cpu
 
 
 def normalised(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor | None, *, epsilon: float, centred: bool) -> tf.Tensor:
-    """Returns `x` [rows, size] less its mean, if `centred`, over its deviation, times `scale`, and with `offset`."""
+    """Returns `x` [rows, size] minus its mean, if `centred`, over its deviation, times `scale`, plus `offset`."""
     size = x.shape[-1]
 
     @tf.custom_gradient
@@ -16,7 +16,7 @@ def normalised(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor | None, *, epsi
         share = tf.fill([size], tf.constant(1.0 / size, x.dtype))
         wide = x
         if centred:
-            wide = x - x[:, :1]  # so that a large mean isn't rounded: see `spread`
+            wide = x - x[:, :1]  # avoids rounding with a large mean: see `spread`
             wide -= _along_rows(wide, share)
         factor = tf.math.rsqrt(_along_rows(tf.square(wide), share) + epsilon)
         unit = wide * factor
@@ -37,7 +37,7 @@ def normalised(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor | None, *, epsi
 
 def _along_rows(x: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
     """Returns the sums of `x` [rows, size] times `weights` [size], as [rows, 1]."""
-    # XLA adds up one number after the other, each waiting for the last.
+    # XLA adds numbers up one after another, each waiting for the last.
     if in_xla_on_cpu():
         return tf.matmul(x, weights[:, tf.newaxis])
     return tf.reduce_sum(x * weights, -1, keepdims=True)

@@ -1,4 +1,4 @@
-"""The largest values of windows, with a gradient that XLA computes at the speed of a kernel's on a CPU."""
+"""Max pooling, with a gradient that is as fast under XLA on a CPU as TensorFlow's kernel."""
 
 import itertools
 from collections.abc import Sequence
@@ -11,15 +11,15 @@ from core.tracing import in_xla
 
 
 def max_pool(x: tf.Tensor, window: Sequence[int], stride: Sequence[int], padding: str) -> tf.Tensor:
-    """Returns `tf.nn.max_pool`, whose gradient goes to the first of equal values, under XLA as without.
+    """Returns `tf.nn.max_pool`, whose gradient goes to the first of equal values, with and without XLA.
 
-    XLA's own gradient goes to another one of them, and takes ten to thirty times as long as a kernel's on a CPU.
+    XLA's gradient goes to another one of them, and takes ten to thirty times as long as TensorFlow's kernel on a CPU.
     """
     return _by_slices(x, window, stride, padding) if in_xla() else tf.nn.max_pool(x, window, stride, padding)
 
 
 def _by_slices(x: tf.Tensor, window: Sequence[int], stride: Sequence[int], padding: str) -> tf.Tensor:
-    """Returns the pool with a gradient that goes through the window's places, one after the other."""
+    """Returns the pool with a gradient that handles the window's positions one after another."""
 
     @tf.custom_gradient
     def pooled(x: tf.Tensor) -> Any:
@@ -29,7 +29,7 @@ def _by_slices(x: tf.Tensor, window: Sequence[int], stride: Sequence[int], paddi
             (batch, *space, channels), out = sizes(x), sizes(y)[1:-1]
             lacking = [(m - 1) * s + k - n for n, m, k, s in zip(space, out, window, stride, strict=True)]
             around = [_halves(n) if padding == "SAME" else (0, 0) for n in lacking]
-            # What isn't a number equals nothing: no gradient goes to the padding.
+            # NaN equals nothing, so no gradient goes to the padding.
             padded = tf.pad(x, [(0, 0), *around, (0, 0)], constant_values=float("nan"))
             shape, strides = [batch, *sizes(padded)[1:-1], channels], [1, *stride, 1]
             dx, free = tf.zeros_like(padded), tf.ones_like(y, tf.bool)
@@ -48,6 +48,6 @@ def _by_slices(x: tf.Tensor, window: Sequence[int], stride: Sequence[int], paddi
 
 
 def _halves(lacking: Any) -> tuple[Any, Any]:
-    """Returns how "SAME" pads before and behind."""
+    """Returns the padding before and after, as `"SAME"` splits it."""
     lacking = tf.maximum(lacking, 0) if tf.is_tensor(lacking) else max(lacking, 0)
     return lacking // 2, lacking - lacking // 2

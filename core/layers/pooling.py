@@ -1,4 +1,4 @@
-"""Pooling over space, for inputs `[batch, ..., channels]` with one, two or three axes of space."""
+"""Pooling over space, for inputs `[batch, ..., channels]` with one, two or three spatial axes."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,16 +12,16 @@ from core.layers.shapes import check_floats, check_rank, sizes, widen
 from core.layers.windows import SPACE, Ints, Padding, Pairs, pad_space, per_axis, read_padding
 from core.module import Module
 
-_Pool = Callable[..., tf.Tensor]  # of TensorFlow: (x, window, stride, padding)
+_Pool = Callable[..., tf.Tensor]  # TensorFlow's: (x, window, stride, padding)
 
 
 class _Pooling(Module):
-    """A window that slides over space; its stride is its size unless given."""
+    """Slides a window over space; its stride is its size by default."""
 
     def __init__(self, window: Ints, *, stride: Ints | None = None, padding: Padding = "VALID"):
         super().__init__()
         self.window, self.stride, self.padding = window, window if stride is None else stride, padding
-        # How many axes of space there are is known from what is given for each of them, if only when called otherwise.
+        # Lists with one value per axis give the number of spatial axes; without lists, the first call's input does.
         lists = [v for v in (window, stride, padding) if isinstance(v, Sequence) and not isinstance(v, str)]
         rank = len(lists[0]) if lists else 2
         if rank not in SPACE:
@@ -52,7 +52,7 @@ class _Pooling(Module):
 
 
 class MaxPool(_Pooling):
-    """The largest value in each window; padding never is, and one that isn't a number always."""
+    """Returns each window's largest value: never padding, and NaN if the window contains one."""
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         window, stride, padding = self._settings(x)
@@ -66,12 +66,12 @@ class MaxPool(_Pooling):
 
 
 class AveragePool(_Pooling):
-    """The mean of each window; padding doesn't count (in PyTorch it does, unless told otherwise)."""
+    """Returns the mean of each window; padding doesn't count (in PyTorch it does by default)."""
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         window, stride, padding = self._settings(x)
         check_floats(self, x)
-        wide = widen(x)  # a window's sum needs more digits, and room, than its mean
+        wide = widen(x)  # a window's sum needs more digits and range than its mean
         if isinstance(padding, str):
             return tf.cast(_pool(tf.nn.avg_pool, wide, window, stride, padding), x.dtype)
         ones = tf.ones([1, *sizes(x)[1:-1], 1], wide.dtype)
@@ -103,9 +103,9 @@ def _space(x: tf.Tensor) -> list[int]:
 
 
 def _largest(pool: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor) -> tf.Tensor:
-    """Returns `pool(x)`, the largest values, with `nan` where there is one among them, and minus infinity of only such.
+    """Returns `pool(x)`, corrected: `nan` for windows that contain one, minus infinity for windows of only that.
 
-    TensorFlow's kernels pass over the one, or make the lowest number of it, as of the other; XLA's maximum does too.
+    TensorFlow's kernels skip `nan` or turn it into the lowest number, as they do minus infinity; so does XLA.
     """
     y = pool(x)
     if not x.dtype.is_floating:
@@ -116,10 +116,10 @@ def _largest(pool: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor) -> tf.Tensor:
         right = y + tf.where(y <= x.dtype.min, tf.constant(float("-inf"), x.dtype), tf.zeros_like(y))
         return tf.where(found, nan(x.dtype), right)
 
-    # By gradients of their own: what TensorFlow keeps of a condition for its gradient can't be laid out on a mesh.
+    # With custom gradients: a mesh can't lay out what TensorFlow stores for the gradient of a condition.
     @tf.custom_gradient
     def chosen(y: tf.Tensor) -> Any:
-        # A sum of squares is finite only if each of them is: all else is for other cases.
+        # A sum of squares is finite only if every value is finite; the other branch handles the rest.
         finite = tf.math.is_finite(tf.nn.l2_loss(tf.stop_gradient(x)))
         value = tf.cond(finite, lambda: y, lambda: marked(y))
 
@@ -128,7 +128,7 @@ def _largest(pool: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor) -> tf.Tensor:
             def numbers() -> tf.Tensor:
                 return tf.where(tf.math.is_nan(value), tf.zeros([], dy.dtype), dy)
 
-            return tf.cond(finite, lambda: dy, numbers), passed  # what selects is its own transpose
+            return tf.cond(finite, lambda: dy, numbers), passed  # the selection is its own transpose
 
         return value, passed
 
@@ -138,7 +138,7 @@ def _largest(pool: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor) -> tf.Tensor:
 def _pool(pool: _Pool, x: tf.Tensor, window: Sequence[int], stride: Sequence[int], padding: str) -> tf.Tensor:
     if len(window) < 3:
         return pool(x, window, stride, padding)
-    # The kernels for three axes take fewer dtypes; depth first, then height and width, is the same.
+    # The kernels for three axes take fewer dtypes. Pooling depth first, then height and width, gives the same.
     batch, depth, height, width, channels = sizes(x)
     x = pool(tf.reshape(x, [batch, depth, height * width, channels]), [window[0], 1], [stride[0], 1], padding)
     depth = sizes(x)[1]

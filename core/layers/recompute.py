@@ -1,4 +1,4 @@
-"""Memory for time: activations that are computed again when the gradient needs them, instead of kept until then."""
+"""Gradient checkpointing: activations that are recomputed for the gradient instead of stored."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -14,11 +14,11 @@ Function = Callable[..., Any]
 
 
 def recompute(fn: Function) -> "Recomputed":
-    """Calls `fn`, a layer or function of tensors, keeping only its arguments for the gradient (Chen et al., 2016).
+    """Calls `fn`, a layer or function of tensors, storing only its arguments for the gradient (Chen et al., 2016).
 
-    Numbers and gradients are those of `fn`; memory is saved in a graph, not in eager code. What the gradient should
-    reach must be an argument or a variable: a float tensor that `fn` closes over is refused. The result stands where
-    `fn` did, in a `Sequential` too.
+    Results and gradients equal those of `fn`; it saves memory in a graph, not in eager code. Only arguments and
+    variables receive gradients, so an `fn` that closes over a float tensor raises an error. Use the result in place of
+    `fn`, in a `Sequential` too.
 
     >>> from core.layers import Linear
     >>> from core.random import Rng
@@ -32,7 +32,7 @@ def recompute(fn: Function) -> "Recomputed":
 
 
 class Recomputed(Module):
-    """A module, so that the variables of the layer it holds are found."""
+    """A module, so that the variables of its layer are found."""
 
     def __init__(self, fn: Function):
         super().__init__()
@@ -42,7 +42,7 @@ class Recomputed(Module):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         _check_closure(self.layer)
         values = tf.nest.flatten((args, kwargs))
-        # `rng.progress` has no gradient; handed to one, it would count as asked for.
+        # `rng.progress` has no gradient; as an argument of a custom gradient, it would count as used.
         still = {id(x) for rng in (*args, *kwargs.values()) if isinstance(rng, Rng) for x in tf.nest.flatten(rng)}
         moving = [i for i, x in enumerate(values) if tf.is_tensor(x) and x.dtype.is_floating and id(x) not in still]
 
@@ -50,7 +50,7 @@ class Recomputed(Module):
             chosen = list(values)
             for i, value in zip(moving, floats, strict=True):
                 chosen[i] = value
-            if not statistics:  # the sums of the first computation are the ones that count
+            if not statistics:  # only the sums of the first computation count
                 chosen = [Statistics(v.sum_over_replicas) if isinstance(v, Statistics) else v for v in chosen]
             again_args, again_kwargs = tf.nest.pack_sequence_as((args, kwargs), chosen)
             return self.layer(*again_args, **again_kwargs)
@@ -61,7 +61,7 @@ class Recomputed(Module):
 
             def gradient(*upstream: tf.Tensor, variables: Sequence[tf.Variable] = ()) -> Any:
                 zero = _zero_after(upstream[0])
-                with tf.GradientTape() as tape, noticing_draws():  # which are those of the first computation
+                with tf.GradientTape() as tape, noticing_draws():  # the first computation already reported its draws
                     again = [x + tf.cast(zero, x.dtype) for x in floats]
                     tape.watch(again)
                     outputs = tf.nest.flatten(compute(again, statistics=False))
@@ -77,12 +77,12 @@ class Recomputed(Module):
 def _zero_after(upstream: tf.Tensor) -> tf.Tensor:
     """Returns a zero that can't be known before the gradient arrives.
 
-    Added to the arguments, it keeps the second computation from being merged with the first, or done next to it; XLA
-    doesn't look at control dependencies, and neither compiler sees through this. Of the last dimension alone a part is
-    taken: on a mesh the others are often cut, and would be gathered for one number.
+    Added to the arguments, it prevents merging the second computation with the first or running them in parallel: XLA
+    ignores control dependencies, and neither compiler can simplify this zero. It reads only a slice of the last
+    dimension: on a mesh, the other dimensions are often sharded, and would be gathered for one number.
     """
     few = upstream[..., :1] if (upstream.shape.rank or 0) > 1 else upstream
-    largest = tf.reduce_max(tf.cast(few, tf.float32))  # minus infinity where there is none
+    largest = tf.reduce_max(tf.cast(few, tf.float32))  # minus infinity for an empty tensor
     return tf.stop_gradient(tf.minimum(tf.abs(largest), 0.0))
 
 

@@ -1,6 +1,6 @@
 """Recurrent cores, and `unroll`, which runs one over time.
 
-A core makes the next state and an output of an input and a state; `unroll` does so for `[batch, time, size]`:
+A core maps an input and a state to an output and the next state; `unroll` does so for `[batch, time, size]`:
 
     >>> from core.layers import LSTM, unroll
     >>> from core.random import Rng
@@ -27,7 +27,7 @@ from core.random import Rng
 class Core(Module):
     """One step of a recurrent network: `core(x, state) -> (output, new state)`.
 
-    The part that looks at inputs alone is a method of its own, because `unroll` then does it once for all times.
+    `project`, which depends on inputs alone, is a separate method: `unroll` calls it once for all times.
     """
 
     gates: int
@@ -59,7 +59,7 @@ class Core(Module):
         return self.step(self.project(x), state)
 
     def project(self, x: tf.Tensor) -> tf.Tensor:
-        """Returns what the gates take from the input."""
+        """Returns the input's contribution to the gates."""
         check_last(self, x, self.in_size, "in_size")
         return linear(x, self.w, self.b)
 
@@ -85,17 +85,17 @@ class VanillaRNN(Core):
 
 
 class LSTMState(NamedTuple):
-    """What an LSTM remembers."""
+    """The state of an LSTM."""
 
     hidden: tf.Tensor
     cell: tf.Tensor
 
 
 class LSTM(Core):
-    """Hochreiter and Schmidhuber (1997) with forget gates (Gers et al., 2000), which begin open (bias 1).
+    """Hochreiter and Schmidhuber (1997) with forget gates (Gers et al., 2000), which start open (bias 1).
 
-    The gates lie in `w`, `u` and `b` in the order input, forget, cell, output. PyTorch has two biases, of
-    which the sum counts.
+    `w`, `u` and `b` store the gates in the order input, forget, cell, output. PyTorch has two biases, whose sum
+    corresponds to `b`.
     """
 
     gates = 4
@@ -116,9 +116,9 @@ class LSTM(Core):
 
 
 class GRU(Core):
-    """Cho et al. (2014), with the reset gate after the product, so that all gates are one product (as in cuDNN).
+    """Cho et al. (2014), with the reset gate after the matmul, so that all gates are one matmul (as in cuDNN).
 
-    The gates lie in `w`, `u` and `b` in the order reset, update, new; `b_new` belongs to the state's part of the last.
+    `w`, `u` and `b` store the gates in the order reset, update, new; `b_new` belongs to the state's part of the last.
     """
 
     gates = 3
@@ -145,10 +145,10 @@ class GRU(Core):
 
 
 def unroll(core: Core, x: tf.Tensor, state: Any = None, *, lengths: tf.Tensor | None = None) -> tuple[tf.Tensor, Any]:
-    """Outputs `[batch, time, size]` and the last state of `core` run over `x` `[batch, time, in_size]`.
+    """Runs `core` over `x` `[batch, time, in_size]`; returns outputs `[batch, time, size]` and the last state.
 
-    `state` is zeros unless given. With `lengths` `[batch]`, an example ends there: its state stays,
-    its outputs are zero. Both are `nan` for a length out of range that is only known while running.
+    `state` is zeros by default. With `lengths` `[batch]`, an example ends at its length: its state stays, and its
+    outputs are zero. If a length turns out to be out of range at run time, both are `nan`.
     """
     check_axes(core, x, "batch, time, in_size")
     batch, time, _ = sizes(x)
@@ -156,7 +156,7 @@ def unroll(core: Core, x: tf.Tensor, state: Any = None, *, lengths: tf.Tensor | 
     if lengths is not None:
         lengths = _read_lengths(lengths, x)
         _check_state(state, x)
-    # Time first, and projected at once: a loop's step is then a read and the state's part alone.
+    # Time comes first, and inputs are projected at once: each loop step then only reads and computes the state's part.
     inputs = tf.transpose(core.project(x), [1, 0, 2])
     elements = tf.TensorArray(x.dtype, time, element_shape=inputs.shape[1:]).unstack(inputs)
     outputs = tf.TensorArray(x.dtype, time, element_shape=[x.shape[0], core.hidden_size])
@@ -169,7 +169,7 @@ def unroll(core: Core, x: tf.Tensor, state: Any = None, *, lengths: tf.Tensor | 
             new = tf.nest.map_structure(lambda a, b: tf.where(_beside(going, a), a, b), new, state)
         return t + 1, new, outputs.write(t, output)
 
-    # The number of steps as a bound is what XLA needs to reserve memory for the gradient.
+    # XLA needs the number of steps as a bound to reserve memory for the gradient.
     _, state, outputs = tf.while_loop(
         lambda t, *_: t < time, body, (tf.constant(0), state, outputs), maximum_iterations=time
     )
@@ -183,12 +183,12 @@ def unroll(core: Core, x: tf.Tensor, state: Any = None, *, lengths: tf.Tensor | 
 
 
 def _beside(going: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-    """Returns `going` `[batch]` with as many axes as `x`, that it may select rows of it."""
+    """Returns `going` `[batch]` reshaped to the rank of `x`, to select its rows."""
     return tf.reshape(going, [-1, *[1] * (x.shape.rank - 1)])
 
 
 def _check_state(state: Any, x: tf.Tensor) -> None:
-    """Refuses what has no row for each example, where examples end at lengths of their own."""
+    """Raises if a part of the state lacks the batch axis, which `lengths` needs."""
     for part in tf.nest.flatten(state):
         if part.shape.rank in (0, None) or not part.shape[:1].is_compatible_with(x.shape[:1]):
             raise ValueError(
@@ -198,7 +198,7 @@ def _check_state(state: Any, x: tf.Tensor) -> None:
 
 
 def _read_lengths(lengths: Any, x: tf.Tensor) -> tf.Tensor:
-    """Returns `lengths` as int32, surely one for each example of `x`."""
+    """Returns `lengths` as int32, with one length for each example of `x`."""
     lengths = tf.convert_to_tensor(lengths)
     if not lengths.dtype.is_integer or not lengths.shape.is_compatible_with(x.shape[:1]):
         raise ValueError(
@@ -211,5 +211,5 @@ def _read_lengths(lengths: Any, x: tf.Tensor) -> tf.Tensor:
     lengths = tf.cast(lengths, tf.int32)
     if x.shape[0] is not None and lengths.shape.is_fully_defined():
         return lengths
-    # One length for many examples would be broadcast: `stack` refuses unequal shapes while running, under XLA too.
+    # Broadcasting one length to many examples would hide a mistake; `stack` raises at run time, under XLA too.
     return tf.unstack(tf.stack([tf.zeros(sizes(x)[:1], tf.int32), lengths]), num=2)[1]

@@ -1,4 +1,4 @@
-"""Rotary positions (Su et al., 2021, "RoFormer"): query times key depends on how far apart they are, not on where."""
+"""Rotary positions (Su et al., 2021, "RoFormer"): query times key depends only on their relative position."""
 
 import math
 
@@ -10,10 +10,10 @@ from core.layers.shapes import check_axes, check_floats, widen
 
 
 def rotary(x: tf.Tensor, positions: tf.Tensor, base: float = 10000.0) -> tf.Tensor:
-    """Turns `x` `[batch, time, heads, size]` by its `positions`, `[time]` or `[batch, time]`.
+    """Rotates `x` `[batch, time, heads, size]` by its `positions`, `[time]` or `[batch, time]`.
 
-    Value `i` and value `i + size / 2` of a head are a plane, turned by `position / base ** (2 i / size)`; in the paper
-    the planes are of neighbours.
+    Values `i` and `i + size / 2` of a head form a plane, rotated by `position / base ** (2 i / size)`; in the paper,
+    neighbouring values form the planes.
     """
     check_axes("rotary", x, "batch, time, heads, size")
     check_floats("rotary", x)
@@ -35,8 +35,8 @@ def rotary(x: tf.Tensor, positions: tf.Tensor, base: float = 10000.0) -> tf.Tens
         raise ValueError(
             f"`x` of `rotary` has shape {x.shape}; planes need an even last axis: take another `head_size`."
         )
-    # A position may be millions of turns away, of which only the last fraction counts: float64 keeps all of its digits,
-    # where float32 has none left for the fraction beyond 1e7.
+    # Only the fraction of the turns matters, and a position may be millions of turns away. float64 keeps its digits;
+    # beyond 1e7, float32 has none left for the fraction.
     turns = tf.cast(positions, tf.float64)[..., tf.newaxis, tf.newaxis] * _turns_per_position(size, base)
     angles = 2.0 * math.pi * tf.cast(turns - tf.round(turns), widen(x).dtype)
     cos, sin = tf.cast(tf.cos(angles), x.dtype), tf.cast(tf.sin(angles), x.dtype)

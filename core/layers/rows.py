@@ -1,7 +1,7 @@
-"""Kernels of TensorFlow that are wrong for no rows, or end the process, made right in one place.
+"""Workarounds for TensorFlow kernels that fail on batches without rows.
 
-Where TensorFlow takes oneDNN, a convolution of no rows comes back in its input's shape and the gradient of a max pool
-aborts; where it doesn't, the gradient of a depthwise kernel is uninitialised memory. A mirrored border wants rows too.
+With oneDNN, a convolution of no rows returns its input's shape, and the gradient of a max pool aborts the process.
+Without oneDNN, the gradient of a depthwise kernel is uninitialised memory. A mirrored border needs rows too.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ _some_rows: contextvars.ContextVar[bool] = contextvars.ContextVar("some_rows", d
 
 @contextlib.contextmanager
 def some_rows() -> Iterator[None]:
-    """Within it, what is traced is for one row or more, though their number isn't known."""
+    """Declares that code traced in this context gets at least one row, although the number isn't known."""
     token = _some_rows.set(True)
     try:
         yield
@@ -26,10 +26,10 @@ def some_rows() -> Iterator[None]:
 
 
 def for_any_rows(op: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor) -> tf.Tensor:
-    """Returns `op(x)`, where `op` computes each row by itself: no rows become one of zeros, which is cut off again.
+    """Returns `op(x)`, where `op` computes each row separately; no rows become one of zeros, which is removed again.
 
-    Where it is known while tracing that there are rows, this is `op(x)` and nothing else. Elsewhere rows
-    are passed on without a copy, because TensorFlow makes none to pad by nothing or to cut nothing off.
+    If tracing knows that there are rows, this is exactly `op(x)`. Otherwise rows are passed without a copy: TensorFlow
+    makes none for an empty padding or a full slice.
     """
     if x.shape[0] or _some_rows.get():
         return op(x)

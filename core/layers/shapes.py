@@ -1,4 +1,4 @@
-"""What layers ask of the shapes they are given, while tracing: a mistake is found before the first step."""
+"""Shape checks of layers, made while tracing, so that a mistake is found before the first step."""
 
 import math
 from typing import Any
@@ -9,7 +9,7 @@ from core.choice import nan
 
 
 def check_rank(layer: object, x: tf.Tensor, argument: str = "x") -> None:
-    """Refuses an `x` that isn't a tensor, and one of which not even the number of axes is known while tracing."""
+    """Raises if `x` isn't a tensor, or if its rank isn't known while tracing."""
     _check_tensor(layer, x, argument)
     if x.shape.rank is None:
         raise ValueError(
@@ -19,7 +19,7 @@ def check_rank(layer: object, x: tf.Tensor, argument: str = "x") -> None:
 
 
 def check_axes(layer: object, x: tf.Tensor, axes: str, argument: str = "x") -> None:
-    """Refuses an `x` without the axes that `axes` names, for example "batch, height, width, channels"."""
+    """Raises if `x` lacks the axes that `axes` names, for example "batch, height, width, channels"."""
     _check_tensor(layer, x, argument)
     if x.shape.rank != len(axes.split(", ")):
         raise ValueError(
@@ -29,7 +29,7 @@ def check_axes(layer: object, x: tf.Tensor, axes: str, argument: str = "x") -> N
 
 
 def check_floats(layer: object, x: tf.Tensor, argument: str = "x") -> None:
-    """Refuses whole numbers, booleans and texts: weights in their dtype would be none any more."""
+    """Raises for integers, booleans and strings: weights in their dtype would make no sense."""
     _check_tensor(layer, x, argument)
     if not (x.dtype.is_floating or x.dtype.is_complex):
         raise ValueError(
@@ -38,7 +38,7 @@ def check_floats(layer: object, x: tf.Tensor, argument: str = "x") -> None:
 
 
 def check_last(layer: object, x: tf.Tensor, size: int, argument: str, name: str = "x") -> None:
-    """Refuses an `x` that isn't of floats, or whose last axis isn't of the size that the layer was made for."""
+    """Raises if `x` isn't floating point, or if its last axis isn't the size that the layer was made for."""
     check_floats(layer, x, name)
     if x.shape.rank is None or x.shape.rank < 1 or x.shape[-1] is None:
         raise ValueError(
@@ -53,7 +53,7 @@ def check_last(layer: object, x: tf.Tensor, size: int, argument: str, name: str 
 
 
 def sizes(x: tf.Tensor) -> list[Any]:
-    """Returns the shape of `x`: ints where they are known while tracing, scalar tensors where they aren't."""
+    """Returns the shape of `x`: ints for sizes known while tracing, scalar tensors for the others."""
     known = x.shape.as_list()
     if None not in known:
         return known
@@ -62,7 +62,7 @@ def sizes(x: tf.Tensor) -> list[Any]:
 
 
 def merge_leading(x: tf.Tensor, trailing: int) -> tuple[tf.Tensor, list[Any]]:
-    """Returns `x` with all axes but the last `trailing` flattened into one, and the sizes of those it flattened."""
+    """Returns `x` with all axes before the last `trailing` flattened into one, and the sizes of the flattened axes."""
     leading, rest = sizes(x)[: x.shape.rank - trailing], x.shape[x.shape.rank - trailing :]
     if len(leading) == 1:
         return x, leading
@@ -71,14 +71,14 @@ def merge_leading(x: tf.Tensor, trailing: int) -> tuple[tf.Tensor, list[Any]]:
 
 
 def widen(x: tf.Tensor) -> tf.Tensor:
-    """Returns `x` in the dtype of its sums and statistics: float32, or float64 where it is that already."""
+    """Returns `x` in the dtype of sums and statistics: float64 if `x` is float64, else float32."""
     return tf.cast(x, tf.float32) if x.dtype.size < 4 else x
 
 
 def add_wide(y: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-    """Returns `y + b` in the dtype of `y`, where `b` is broadcast."""
-    # Half precision is left for the addition: the gradient of `b` is a sum over rows, which CPU kernels add up in the
-    # dtype they are given, where it stops growing after a few hundred bfloat16 rows.
+    """Returns `y + b` in the dtype of `y`, with `b` broadcast."""
+    # Half precision is widened for the addition: the gradient of `b` is a sum over rows. CPU kernels sum in the dtype
+    # of the input, where a sum stops growing after a few hundred bfloat16 rows.
     wide = widen(y)
     return tf.cast(wide + tf.cast(b, wide.dtype), y.dtype)
 
@@ -91,8 +91,8 @@ def add_bias(y: tf.Tensor, b: tf.Tensor | None) -> tf.Tensor:
 
 
 def nan_unless(ok: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """Returns `y` where `ok`, its leading axes, holds; not a number elsewhere: a compiled program can't raise."""
-    # Added, not selected: the gradient is then that of `y` as it is.
+    """Returns `y` where `ok`, its leading axes, is true, and NaN elsewhere: a compiled program can't raise."""
+    # Added, not selected: the gradient then passes unchanged.
     poison = tf.where(ok, tf.zeros([], y.dtype), nan(y.dtype))
     return y + tf.reshape(poison, [*sizes(ok), *[1] * (y.shape.rank - ok.shape.rank)])
 

@@ -1,4 +1,4 @@
-"""Changes to the space of images `[batch, height, width, channels]`: borders and sizes."""
+"""Spatial changes of images `[batch, height, width, channels]`: borders and sizes."""
 
 from typing import Any
 
@@ -36,10 +36,10 @@ class Pad(Module):
 
 
 class PixelShuffle(Module):
-    """Shi et al. (2016): channels become pixels, `[h, w, factor² c]` to `[factor h, factor w, c]`.
+    """Shi et al. (2016): moves channels to pixels, `[h, w, factor² c]` to `[factor h, factor w, c]`.
 
-    Channel `(i * factor + j) * c + k` becomes channel `k` of the pixel at row `i`, column `j` of its block. PyTorch has
-    the channels in another order: `k * factor² + i * factor + j`.
+    Channel `(i * factor + j) * c + k` becomes channel `k` of the pixel at row `i`, column `j` of its block. PyTorch
+    orders channels differently: `k * factor² + i * factor + j`.
     """
 
     def __init__(self, factor: int):
@@ -65,7 +65,7 @@ class PixelShuffle(Module):
 class Resize(Module):
     """Resizes images to `size`, or `scale` times larger; `"nearest"` or `"bilinear"`, with pixels as areas.
 
-    That is PyTorch's `align_corners=False`. Bilinear images are computed in float32, whatever the dtype of `x`.
+    This is PyTorch's `align_corners=False`. Bilinear images are computed in float32, for every dtype of `x`.
     """
 
     def __init__(self, *, size: Ints | None = None, scale: Ints | None = None, method: str = "bilinear"):
@@ -93,8 +93,8 @@ class Resize(Module):
 def _bilinear(x: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
     """Returns `x` resized, with all of its derivatives.
 
-    TensorFlow holds the gradient of its kernel constant, so that a penalty of it would be without what passes here.
-    Both are linear, and each is the other's gradient.
+    TensorFlow treats the gradient of its kernel as constant, so gradient penalties would miss this layer. Both kernels
+    are linear, and each is the other's gradient.
     """
 
     @tf.custom_gradient
@@ -109,13 +109,13 @@ def _bilinear(x: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
 
 
 def _repeat(x: tf.Tensor, axis: int, times: int) -> tf.Tensor:
-    """Returns each slice `times` times: a broadcast, whose gradient is a sum."""
+    """Repeats each slice `times` times, as a broadcast, whose gradient is a sum."""
     shape = sizes(x)
     wide = tf.broadcast_to(tf.expand_dims(x, axis + 1), [*shape[: axis + 1], times, *shape[axis + 1 :]])
     return tf.reshape(wide, [*shape[:axis], shape[axis] * times, *shape[axis + 1 :]])
 
 
 def _nearest(x: tf.Tensor, axis: int, old: Any, new: int) -> tf.Tensor:
-    """Returns the slice whose middle is nearest: of TensorFlow's own nearest, XLA has no gradient."""
+    """Returns the slice whose middle is nearest. (XLA has no gradient of TensorFlow's nearest-neighbour kernel.)"""
     middle = 2 * tf.range(new) + 1
     return tf.gather(x, middle * old // (2 * new), axis=axis)

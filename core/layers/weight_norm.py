@@ -1,6 +1,6 @@
-"""Wrappers that give a layer another kernel than its own: the kernel itself stays as it is, also in the forward pass.
+"""Wrappers that compute with a normalised kernel and leave the layer's own kernel unchanged, also in the forward pass.
 
-They hold any layer with a kernel `w`, outputs last, and a method `compute(*inputs, w)`: linear and bilinear layers and
+They wrap any layer with a kernel `w`, outputs last, and a method `compute(*inputs, w)`: linear and bilinear layers and
 all convolutions.
 """
 
@@ -16,16 +16,16 @@ from core.task.statistics import Values
 
 
 class HasKernel(Protocol):
-    """A layer that computes with any kernel."""
+    """A layer that can compute with any kernel."""
 
     w: tf.Variable
 
     def compute(self, *inputs: tf.Tensor) -> tf.Tensor:
-        """Returns what the layer makes of its inputs, and of a kernel that comes last."""
+        """Returns the layer's output for its inputs and a kernel, which comes last."""
 
 
 class WeightNorm(Module):
-    """Salimans and Kingma (2016): the kernel of each output is `scale * w / |w|`; `scale` begins as `|w|`."""
+    """Salimans and Kingma (2016): each output's kernel is `scale * w / |w|`; `scale` starts as `|w|`."""
 
     def __init__(self, layer: HasKernel):
         super().__init__()
@@ -43,10 +43,10 @@ class WeightNorm(Module):
 
 
 class SpectralNorm(Module):
-    """Miyato et al. (2018): the kernel divided by its largest singular value, as a matrix of outputs and all else.
+    """Miyato et al. (2018): divides the kernel, as a matrix with one row per output, by its largest singular value.
 
-    The singular value is that of `vector`, which power iteration brings towards the singular vector. The vector is
-    derived state: the forward pass reads it, and `refresh` returns its next value, for the engine to commit once per
+    The singular value is that of `vector`, which power iteration moves towards the singular vector. The vector is
+    derived state: the forward pass reads it, and `refresh` returns its next value, which the engine commits once per
     applied update.
     """
 
@@ -57,7 +57,7 @@ class SpectralNorm(Module):
         self.layer, self.iterations = layer, iterations
         start = tf.math.l2_normalize(rng.fold("vector").normal([layer.w.shape[-1]]))
         self.vector = tf.Variable(start, trainable=False, name="vector")
-        # A random vector sees far less than the largest singular value, so it begins near where iteration leads it.
+        # With a random vector the singular value would be far too small, so start near the converged vector.
         self.vector.assign(power_iteration(_matrix(layer.w), self.vector.read_value(), 30))
 
     def __call__(self, *inputs: tf.Tensor) -> tf.Tensor:
@@ -65,7 +65,7 @@ class SpectralNorm(Module):
 
     def kernel(self) -> tf.Tensor:
         """Returns the kernel that the layer computes with."""
-        # |W v| for a unit vector v is the paper's u'Wv with its u of now, and has the same gradient, u v'.
+        # For a unit vector v, |W v| is the paper's u'Wv with the current u, and has the same gradient, u v'.
         square = tf.reduce_sum(tf.square(tf.linalg.matvec(_matrix(self.layer.w), self.vector)))
         return self.layer.w * tf.math.rsqrt(tf.maximum(square, _TINY))
 
@@ -75,11 +75,11 @@ class SpectralNorm(Module):
 
 
 def power_iteration(w: tf.Tensor, v: tf.Tensor, iterations: int) -> tf.Tensor:
-    """Returns `v` nearer to the first right singular vector of `w`."""
+    """Returns `v` moved towards the first right singular vector of `w`."""
     for _ in range(iterations):
         u = tf.math.l2_normalize(tf.linalg.matvec(w, v), epsilon=_TINY)
         longer = tf.linalg.matvec(w, u, transpose_a=True)
-        # A kernel of zeros has no direction to offer: the vector waits for one that has.
+        # A kernel of zeros has no direction: the vector keeps its value.
         v = one_of(tf.reduce_any(longer != 0.0), tf.math.l2_normalize(longer, epsilon=_TINY), v)
     return v
 

@@ -1,4 +1,4 @@
-"""Windows that slide over space, for convolutions and pooling: sizes per axis, and what is added at the borders."""
+"""Sliding windows of convolutions and pooling: sizes per axis, and padding at the borders."""
 
 from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral
@@ -16,7 +16,7 @@ SPACE = {1: "length", 2: "height, width", 3: "depth, height, width"}
 
 
 def per_axis(name: str, value: Ints, rank: int) -> list[int]:
-    """Returns one number per axis of space, from one for all or one for each."""
+    """Returns one number per spatial axis, from one for all or one for each."""
     values: list[Any] = [value] * rank if _whole(value) else _items(value)
     if len(values) != rank or not all(_whole(v) and v >= 1 for v in values):
         raise ValueError(
@@ -26,7 +26,7 @@ def per_axis(name: str, value: Ints, rank: int) -> list[int]:
 
 
 def read_padding(padding: Padding, rank: int) -> str | Pairs:
-    """Reads `"SAME"`, `"VALID"`, or what is added to each axis: a number, one per axis, or a pair per axis."""
+    """Reads `"SAME"`, `"VALID"`, or the padding of each axis: a number, one per axis, or a pair per axis."""
     if isinstance(padding, str) and padding in ("SAME", "VALID"):
         return padding
     values: list[Any] = [padding] * rank if _whole(padding) else _items(padding)
@@ -41,12 +41,12 @@ def read_padding(padding: Padding, rank: int) -> str | Pairs:
 
 
 def _whole(value: Any) -> bool:
-    """Tells whether it is a whole number, of Python or of NumPy."""
+    """Says whether it is an integer of Python or NumPy."""
     return isinstance(value, Integral)
 
 
 def _items(value: Any) -> list[Any]:
-    """Returns the values of a sequence, and none of what isn't one."""
+    """Returns the values of a sequence; an empty list for anything else."""
     return list(value) if isinstance(value, Iterable) and not isinstance(value, str) else []
 
 
@@ -55,7 +55,7 @@ def pad_space(x: tf.Tensor, pairs: Pairs, value: float = 0.0) -> tf.Tensor:
 
 
 def same_padding(x: tf.Tensor, window: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> Pairs:
-    """Returns what `"SAME"` adds: enough for `ceil(size / stride)` outputs, the odd one at the end."""
+    """Returns the padding of `"SAME"`: enough for `ceil(size / stride)` outputs, with the odd one at the end."""
     pairs = []
     for size, k, s, d in zip(sizes(x)[1:-1], window, stride, dilation, strict=True):
         short = (-(-size // s) - 1) * s + (k - 1) * d + 1 - size
@@ -74,9 +74,9 @@ def slide(
     *,
     skip: bool,
 ) -> tf.Tensor:
-    """Returns `op(x, stride, padding)` for any padding. With `skip` the op, which can't, is spared the stride.
+    """Returns `op(x, stride, padding)` for any padding. With `skip`, for an op that can't, it strides afterwards.
 
-    It then computes every output, of which those that the stride keeps are taken.
+    The op then computes every output, and the stride selects from them.
     """
     if skip and padding == "SAME":
         padding = same_padding(x, window, stride, dilation)
@@ -96,13 +96,13 @@ def slide(
 
 
 def half_kernel(op: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
-    """Returns `op(x, w)`, linear in both, in the dtype of `x`; where that is half of a float32, with its gradients."""
+    """Returns `op(x, w)`, linear in both, in the dtype of `x`; half precision is summed in float32, gradients too."""
     w = tf.convert_to_tensor(w)
     if x.dtype.size >= 4 or any(device.device_type != "CPU" for device in tf.config.list_logical_devices()):
         return op(x, tf.cast(w, x.dtype))
 
-    # TensorFlow's CPU kernels add a gradient up in the dtype they are given. In bfloat16 a kernel's gradient over a few
-    # thousand pixels is then a fifth off, and takes ten times as long as in float32. Other devices add in float32.
+    # TensorFlow's CPU kernels sum a gradient in the dtype of the input. In bfloat16, a kernel's gradient over a few
+    # thousand pixels is then a fifth off, and takes ten times as long as in float32. Other devices sum in float32.
     @tf.custom_gradient
     def run(x: tf.Tensor, w: tf.Tensor) -> Any:
         def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -119,9 +119,9 @@ def half_kernel(op: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], x: tf.Tensor, w
 
 
 def split_groups(op: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], x: tf.Tensor, w: tf.Tensor, groups: int) -> tf.Tensor:
-    """Returns `op(x, w)` with channels in groups that don't see each other.
+    """Returns `op(x, w)` with channels in separate groups.
 
-    TensorFlow's own grouped convolutions have no gradient on CPU, so each group is a convolution of its own.
+    TensorFlow's grouped convolutions have no gradient on CPU, so each group is a separate convolution.
     """
     if groups == 1:
         return op(x, w)

@@ -1,4 +1,4 @@
-"""Losses per example: values for the engine to weigh, sum and divide once. None of them takes a mean over the batch.
+"""Losses per example, without a mean over the batch: the engine weighs, sums and divides once.
 
     >>> from core import losses
     >>> loss = losses.softmax_cross_entropy([[2.0, 0.0], [0.0, 3.0], [1.0, 1.0]], [0, 1, -1], ignore=-1)
@@ -7,8 +7,8 @@
     >>> [float(x) for x in losses.label_weights([0, 1, -1], ignore=-1, class_weights=[1.0, 3.0])]
     [1.0, 3.0, 0.0]
 
-Each computes in float32, from whatever floats it is given (float64 stays float64), and checks its arguments while it
-is traced. What can only be seen while running, a label out of range say, raises or gives `nan`: never a number.
+Each computes in float32 for every floating input (float64 stays float64), and checks its arguments while tracing. A
+mistake that shows only at run time, such as a label out of range, raises an error or gives `nan`, never a number.
 """
 
 from core.losses.cross_entropy import kl_divergence, label_weights, sigmoid_cross_entropy, softmax_cross_entropy

@@ -1,4 +1,4 @@
-"""The losses of adversarial training: what a discriminator and a generator are told, and gradient penalties.
+"""Adversarial losses of a discriminator and a generator, and gradient penalties.
 
 A `Game` holds both sides of one loss, as functions of logits; a task is configured with one: `Gan.game = @hinge()`.
 
@@ -7,16 +7,16 @@ A `Game` holds both sides of one loss, as functions of logits; a task is configu
     >>> print(game.discriminator(real_logits, fake_logits).numpy(), game.generator(fake_logits).numpy())
     [0. 2.] [ 2.  -0.5]
 
-Logits are `[rows]`, or maps `[rows, ...]` of one logit a patch (PatchGAN: Isola et al., 2017), over which losses are
-averaged. Every loss and penalty is one value per row, computed in float32 from whatever floats it is given (float64
-stays float64), and no row's depends on another's.
+Logits are `[rows]`, or maps `[rows, ...]` of one logit per patch (PatchGAN: Isola et al., 2017), over which losses are
+averaged. Losses and penalties are one value per row, computed in float32 for every floating input (float64 stays
+float64). Rows are independent.
 
-Penalties are the paper's term without its factor, which the step function says aloud:
+Penalties are the paper's term without its factor, which the step function writes out:
 
     losses = game.discriminator(d(real), d(fake)) + 10.0 * gradient_penalty(d, real, fake, rng)
     losses = game.discriminator(d(real), d(fake)) + gamma / 2 * (r1(d, real) + r2(d, fake))
 
-A critic that also looks at labels is passed as `lambda images: d(images, labels)`.
+To condition a critic on labels, pass `lambda images: d(images, labels)`.
 """
 
 import math
@@ -35,35 +35,35 @@ Critic = Callable[[tf.Tensor], tf.Tensor]  # images [rows, ...] -> logits
 
 
 class DiscriminatorLoss(Protocol):
-    """Computes what the discriminator minimises."""
+    """The discriminator's loss."""
 
     def __call__(self, real_logits: Any, fake_logits: Any) -> tf.Tensor:
-        """Returns one value per row, of a real example and a fake one."""
+        """Returns one value per row, for a real example and a fake one: `[rows]`."""
 
 
 class GeneratorLoss(Protocol):
-    """Computes what the generator minimises."""
+    """The generator's loss."""
 
     def __call__(self, fake_logits: Any, real_logits: Any = None) -> tf.Tensor:
-        """Returns one value per row."""
+        """Returns one value per row: `[rows]`."""
 
 
 class Game(NamedTuple):
-    """Holds both sides of an adversarial loss, and the border between what D takes for real and for fake.
+    """Both sides of an adversarial loss, and the logit where the discriminator's decision changes from fake to real.
 
-    Of all logits that a real example and a fake may share, `border` is the one that costs the discriminator least: that
-    of an example as likely real as fake. It is None where a logit means something only next to another.
+    `border` is the logit with the lowest discriminator loss if a real example and a fake share it: that of an example
+    as likely real as fake. It is None if a logit means something only next to another.
     """
 
     discriminator: DiscriminatorLoss
     generator: GeneratorLoss
     border: float | None
-    paired: bool = False  # whether the generator's loss reads real logits: only then need they be computed for it
+    paired: bool = False  # whether the generator's loss reads real logits; otherwise they aren't computed for it
 
     def accuracy(self, real_logits: tf.Tensor, fake_logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns the share of each row's logits on the right side of the border; without one, of each pair in order.
+        """Returns the share of each row's logits on the right side of the border; without one, of ordered pairs.
 
-        The figures are `real_accuracy` and `fake_accuracy`, float32 [rows].
+        The metrics are `real_accuracy` and `fake_accuracy`, float32 [rows].
         """
         right = {
             "real_accuracy": real_logits > (fake_logits if self.border is None else self.border),
@@ -76,9 +76,9 @@ class Game(NamedTuple):
 def non_saturating(label_smoothing: float = 0.0) -> Game:
     """Plays −log D(x) − log(1 − D(G(z))) against −log D(G(z)), D being σ of the logits (Goodfellow et al., 2014).
 
-    With `label_smoothing` s the discriminator is asked to be only 1 − s sure of what is real; never of what is fake,
-    which would teach the generator to repeat itself (one-sided: Salimans et al., 2016). At a logit l that both share,
-    the slope of the discriminator's loss is 2 σ(l) − 1 + s: the border is log((1 − s) / (1 + s)).
+    With `label_smoothing` s, the discriminator's target for real examples is 1 − s. The target for fakes stays, since
+    smoothing it would teach the generator to repeat itself (one-sided: Salimans et al., 2016). The slope of the
+    discriminator's loss at a shared logit l is 2 σ(l) − 1 + s: the border is log((1 − s) / (1 + s)).
     """
     arguments.check_fraction(label_smoothing=label_smoothing)
     return _unpaired(
@@ -146,14 +146,14 @@ def relativistic() -> Game:
 def gradient_penalty(critic: Critic, real: Any, fake: Any, rng: Rng) -> tf.Tensor:
     """Returns (‖∇D(x̂)‖ − 1)² at x̂ = εx + (1 − ε)G(z), ε uniform, one a row (WGAN-GP: Gulrajani et al., 2017; λ = 10).
 
-    Without normalisation over the batch in the critic: a row's gradient must be its own.
+    The critic must not normalise over the batch: a row's gradient must be independent of other rows.
     """
     real = tf.convert_to_tensor(real)
     fake = arguments.shaped_like("fake", tf.cast(tf.convert_to_tensor(fake), real.dtype), "real", real)
     rows = real.shape[0] if real.shape[0] is not None else tf.shape(real)[0]
     mix = tf.reshape(tf.cast(rng.rows.uniform(rows), real.dtype), [rows] + [1] * (real.shape.rank - 1))
     _, squares = logits_and_slopes(critic, mix * real + (1.0 - mix) * fake)
-    # The root is taken of a stand-in where its slope is infinite: a norm of zero passes on no gradient, not `nan`.
+    # Where the root's slope is infinite, a constant replaces its argument: a zero norm then has no gradient, not `nan`.
     flat = tf.equal(squares, 0.0)
     norms = zero_where(flat, tf.sqrt(tf.where(flat, tf.ones_like(squares), squares)))
     return tf.square(norms - 1.0)
@@ -170,16 +170,16 @@ def r2(critic: Critic, fake: Any) -> tf.Tensor:
 
 
 def logits_and_slopes(critic: Critic, images: Any) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns D(x), which a loss needs anyhow, and ‖∇D(x)‖² of each row, `r1` or `r2`, by one pass.
+    """Returns D(x), which a loss needs anyway, and ‖∇D(x)‖² of each row (`r1` or `r2`), in one pass.
 
-    Where the critic returns a map of logits, the slope is that of a row's mean logit.
+    If the critic returns a map of logits, the slope is that of a row's mean logit.
     """
     images = tf.convert_to_tensor(images)
     with tf.GradientTape() as tape:
         tape.watch(images)
         logits = arguments.floats("logits", critic(images), min_rank=1, axes="[rows, ...]")
         of_rows = _per_row(logits)
-    gradient = tape.gradient(of_rows, images)  # of the sum over rows, each of which depends on its own image alone
+    gradient = tape.gradient(of_rows, images)  # of the sum over rows, each of which depends only on its image
     if gradient is None:
         raise ValueError(
             f"`critic` {critic!r} returned logits that don't depend on its images ({images.dtype.name}): compute them "
@@ -196,7 +196,7 @@ def _unpaired(
     fake: Callable[[tf.Tensor], tf.Tensor],
     generator: Callable[[tf.Tensor], tf.Tensor],
 ) -> Game:
-    """Returns the game whose discriminator adds a term for what is real and one for what is fake."""
+    """Returns the game whose discriminator loss adds a term for real examples and one for fakes."""
 
     def discriminator(real_logits: Any, fake_logits: Any) -> tf.Tensor:
         real_logits, fake_logits = _pair(real_logits, fake_logits)
@@ -218,5 +218,5 @@ def _pair(real_logits: Any, fake_logits: Any) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _per_row(values: tf.Tensor) -> tf.Tensor:
-    """Returns the mean over all axes but that of the rows."""
+    """Returns the mean over all axes except the rows."""
     return tf.reduce_mean(values, axis=list(range(1, values.shape.rank)))

@@ -1,4 +1,4 @@
-"""Softmax and sigmoid cross-entropy, the divergence between distributions, and the weights of labels."""
+"""Softmax and sigmoid cross-entropy, Kullback-Leibler divergence, and label weights."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,9 +16,9 @@ def softmax_cross_entropy(
     """Returns −Σ labels · log softmax(logits) over the last axis of logits [..., classes]: one value per row.
 
     `labels` are class indices [...] (integers) or distributions [..., classes] (floats). `label_smoothing` s moves a
-    share s of each label to the uniform distribution (Szegedy et al., 2016); `z_loss` adds that multiple of
+    share s of each label to the uniform distribution (Szegedy et al., 2016). `z_loss` adds that multiple of
     (log Σ exp logits)², which keeps the logits near zero (Chowdhery et al., 2022). An index equal to `ignore` gives
-    zero and no gradient, and `label_weights` leaves it out of the mean.
+    zero and no gradient, and `label_weights` excludes it from the mean.
 
     An index out of range is an error or, on devices that can't raise, `nan`.
     """
@@ -31,7 +31,7 @@ def softmax_cross_entropy(
         labels = arguments.class_indices("labels", labels, "logits", logits)
         ignored = None if ignore is None else tf.equal(labels, tf.cast(ignore, labels.dtype))
         labels = zero_where(ignored, labels)
-        # A zero gradient times a logit that isn't finite would still be `nan`, so the logits are replaced too.
+        # A zero gradient times a non-finite logit would still be `nan`, so the logits are replaced too.
         logits = zero_where(None if ignored is None else ignored[..., tf.newaxis], logits)
         loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
         if label_smoothing:
@@ -47,8 +47,8 @@ def softmax_cross_entropy(
             labels = (1.0 - label_smoothing) * labels + label_smoothing / classes
         finite = tf.reduce_all(tf.math.is_finite(labels), axis=-1, keepdims=True)
         labels, logits = held_where(~finite, labels), held_where(~finite, logits)
-        # TensorFlow's fused op supposes in its gradient that labels sum to one; this is right for any. A class that is
-        # ruled out, by a logit of minus infinity, costs nothing where its label is zero.
+        # The gradient of TensorFlow's fused op assumes labels that sum to one; this one is right for any. A class that
+        # a logit of minus infinity rules out costs nothing if its label is zero.
         loss = -tf.reduce_sum(share_of(tf.nn.log_softmax(logits), labels), axis=-1)
     if z_loss:
         loss += z_loss * tf.square(tf.reduce_logsumexp(logits, axis=-1))
@@ -67,7 +67,7 @@ def sigmoid_cross_entropy(
     logits, labels, ignored = binary(logits, labels, ignore, soft=True)
     if label_smoothing:
         labels = (1.0 - label_smoothing) * labels + 0.5 * label_smoothing
-    # Either half costs nothing where its share is zero, at an infinite logit too, which TensorFlow's own makes `nan`.
+    # Each half is zero if its share is zero, also for an infinite logit, where TensorFlow's own loss is `nan`.
     positive = share_of(tf.math.softplus(-logits), labels)
     negative = share_of(tf.math.softplus(logits), 1.0 - labels)
     return zero_where(ignored, positive + negative)
@@ -76,7 +76,7 @@ def sigmoid_cross_entropy(
 def kl_divergence(logits: Any, targets: Any) -> tf.Tensor:
     """Returns Σ targets · (log targets − log softmax(logits)) over [..., classes] (Kullback and Leibler, 1951).
 
-    Logarithms of probabilities are logits too. For distillation, `targets` are `tf.nn.softmax(teacher_logits)`.
+    Log-probabilities are logits too. For distillation, `targets` are `tf.nn.softmax(teacher_logits)`.
     """
     logits = arguments.floats("logits", logits, min_rank=1, axes="[..., classes]")
     targets = arguments.targets_like("targets", targets, "logits", logits)
@@ -87,16 +87,16 @@ def kl_divergence(logits: Any, targets: Any) -> tf.Tensor:
 
 
 def label_weights(labels: Any, *, ignore: int | None = None, class_weights: Sequence[float] | None = None) -> tf.Tensor:
-    """Returns the weight of each label: that of its class, and zero where it is to be ignored.
+    """Returns the weight of each label: that of its class, or zero for an ignored label.
 
-    It belongs in `Loss.weight`, with the loss of the same labels, so that the mean divides by the weights' sum:
+    Pass it as `Loss.weight`, with the loss of the same labels, so that the mean divides by the sum of weights:
 
         Loss(losses.softmax_cross_entropy(logits, labels, ignore=-1), weight=losses.label_weights(labels, ignore=-1))
 
-    A weight is that of the whole row, smoothing included; PyTorch weighs each class's smoothed share by its own weight.
+    The weight applies to the whole row, smoothing included; PyTorch weighs each class's smoothed share separately.
 
-    For the labels 0 and 1 of sigmoid losses, `class_weights` are those of the negatives and the positives. A label that
-    has no class weight gets the weight `nan`.
+    For the labels 0 and 1 of sigmoid losses, `class_weights` are those of the negatives and the positives. A label
+    without a class weight gets the weight `nan`.
     """
     labels = arguments.integers("labels", labels)
     weights = tf.ones_like(labels, tf.float32)

@@ -1,4 +1,4 @@
-"""Losses that compare vectors: cosine distance, triplets, and contrast within a batch."""
+"""Losses that compare vectors: cosine distance, triplets, and contrastive losses within a batch."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from core.rows import all_rows, own_rows
 
 
 def cosine_distance(predictions: Any, targets: Any) -> tf.Tensor:
-    """Returns 1 − cos of the angle of vectors [..., size]; a vector of zeros is at distance 1, without gradient."""
+    """Returns 1 − the cosine between vectors [..., size]; a zero vector has distance 1, without gradient."""
     predictions = arguments.floats("predictions", predictions, min_rank=1, axes="[..., size]")
     targets = arguments.targets_like("targets", targets, "predictions", predictions)
     predictions, targets = held_unless_finite(predictions, targets)
@@ -34,11 +34,11 @@ def triplet(anchors: Any, positives: Any, negatives: Any, *, margin: float = 0.2
 
 
 def info_nce(queries: Any, keys: Any, *, temperature: float = 0.1, mask: Any = None) -> tf.Tensor:
-    """Returns −log softmax_j(cos(query_i, key_j) / τ) at j = i: a query finds its own key (van den Oord et al., 2018).
+    """Returns −log softmax_j(cos(query_i, key_j) / τ) at j = i (van den Oord et al., 2018).
 
-    `queries` and `keys` are [batch, size]; the other keys of the batch are the negatives, on all replicas that share it
-    (`core.task.all_rows`), so a phase with this loss says `mixes_rows=True`. Rows where `mask` [batch] is false
-    (padding) are nobody's negatives; they give zero and no gradient, and want a weight of zero.
+    `queries` and `keys` are [batch, size]. Negatives are the other keys of the batch, on all replicas that share it
+    (`core.task.all_rows`), so set `mixes_rows=True` on a phase with this loss. Rows where `mask` [batch] is false
+    (padding) aren't negatives; they give zero and no gradient, and need a weight of zero.
     """
     arguments.check_positive(temperature=temperature)
     queries, keys, mask, absent = _units(mask, queries=queries, keys=keys)
@@ -51,10 +51,10 @@ def info_nce(queries: Any, keys: Any, *, temperature: float = 0.1, mask: Any = N
 
 
 def nt_xent(one: Any, other: Any, *, temperature: float = 0.5, mask: Any = None) -> tf.Tensor:
-    """Returns what it costs two views of an example to find each other among all views (SimCLR: Chen et al., 2020).
+    """Returns the loss of identifying two views of an example among all views (SimCLR: Chen et al., 2020).
 
-    `one` and `other` are [batch, size]. Each view of a row is a query as in `info_nce`, whose key is the other view and
-    whose negatives are both views of all other rows; the loss of a row is the mean of its two.
+    `one` and `other` are [batch, size]. Each view of a row is a query as in `info_nce`: its key is the other view, and
+    its negatives are both views of all other rows. A row's loss is the mean of its two.
     """
     arguments.check_positive(temperature=temperature)
     one, other, mask, absent = _units(mask, one=one, other=other)
@@ -64,7 +64,7 @@ def nt_xent(one: Any, other: Any, *, temperature: float = 0.5, mask: Any = None)
     taken = own if mask is None else own | ~all_rows(mask)
     losses = []
     for query, same_views, other_views in ((one, ones, others), (other, others, ones)):
-        # Its own view, whose cosine is one, is neither key nor negative.
+        # A view's cosine with itself is one; it is neither key nor negative.
         same, cross = (tf.matmul(query, x, transpose_b=True) / temperature for x in (same_views, other_views))
         same = tf.where(taken, same.dtype.min, same)
         cross = cross if mask is None else tf.where(taken & ~own, cross.dtype.min, cross)
@@ -74,7 +74,7 @@ def nt_xent(one: Any, other: Any, *, temperature: float = 0.5, mask: Any = None)
 
 
 def _units(mask: Any, **vectors: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None, tf.Tensor | None]:
-    """Returns two named batches of vectors at length one, a mask of their rows as booleans, and its opposite."""
+    """Returns two named batches of unit vectors, a boolean mask of their rows, and its opposite."""
     (name, x), (other_name, y) = vectors.items()
     x = arguments.floats(name, x)
     if x.shape.rank not in (2, None):
@@ -89,14 +89,14 @@ def _units(mask: Any, **vectors: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor |
 
 
 def _places(logits: tf.Tensor) -> tf.Tensor:
-    """Returns where in [rows, all rows] a row meets itself."""
+    """Returns the position of each row among [rows, all rows]."""
     places = tf.range(tf.shape(logits)[1])
     return own_rows(places)[:, tf.newaxis] == places
 
 
 def _unit(x: tf.Tensor) -> tf.Tensor:
-    """Returns `x` [..., size] at length one, or zero where it is zero."""
-    # The direction doesn't depend on the scale, which may be a constant therefore; without it squares overflow.
+    """Returns `x` [..., size] divided by its length; zero vectors stay zero."""
+    # The direction doesn't depend on the scale, so the scale may be a constant; without it squares overflow.
     scale = tf.stop_gradient(tf.reduce_max(tf.abs(x), axis=-1, keepdims=True))
     zero = tf.equal(scale, 0.0)
     x = tf.where(zero, tf.ones_like(x), x) / tf.where(zero, tf.ones_like(scale), scale)

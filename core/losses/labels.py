@@ -1,4 +1,4 @@
-"""Labels that are ignored, or make no sense: both without a gradient, and without an assertion, which XLA drops."""
+"""Ignored and invalid labels: both without a gradient, and without assertions, which XLA drops."""
 
 import functools
 from typing import Any
@@ -12,10 +12,10 @@ from core.choice import nan, zero_where
 def binary(
     logits: Any, labels: Any, ignore: int | None, *, soft: bool = False
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
-    """Returns logits, their labels as floats (`nan` where not 0 or 1; `soft`: not in [0, 1]), and which are ignored.
+    """Returns logits, labels as floats (`nan` if not 0 or 1; with `soft`, if not in [0, 1]), and the ignored ones.
 
-    Where a label is ignored, label and logit are replaced by zero: a zero gradient times a logit that isn't finite
-    would still be `nan`.
+    At an ignored label, label and logit are replaced by zero: a zero gradient times a non-finite logit would still be
+    `nan`.
     """
     logits = floats("logits", logits)
     labels = targets_like("labels", labels, "logits", logits)
@@ -26,19 +26,19 @@ def binary(
 
 
 def held_where(condition: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-    """Returns `value` as it is, without a gradient where `condition` holds.
+    """Returns `value`, without a gradient where `condition` holds.
 
-    There a loss isn't finite, and a weight of zero, which keeps that out of the sum, would make 0 · ∞ of its slope.
+    The loss isn't finite there. A weight of zero excludes it from the sum, but its gradient would be 0 · ∞.
     """
     return tf.where(condition, tf.stop_gradient(value), value)
 
 
 def held_unless_finite(*values: tf.Tensor) -> list[tf.Tensor]:
-    """Returns vectors [..., size] as they are, without a gradient where one of them isn't finite."""
+    """Returns vectors [..., size] unchanged, without a gradient where one of them isn't finite."""
     finite = [tf.reduce_all(tf.math.is_finite(x), axis=-1, keepdims=True) for x in values]
     return [held_where(~functools.reduce(tf.logical_and, finite), x) for x in values]
 
 
 def share_of(value: tf.Tensor, share: Any) -> tf.Tensor:
-    """Returns `share * value`, where no share of an infinity is zero, without a gradient; of a NaN it is a NaN."""
+    """Returns `share * value`. A zero share of infinity is zero, without a gradient; a share of NaN is NaN."""
     return share * zero_where(tf.equal(share, 0.0) & tf.math.is_inf(value), value)

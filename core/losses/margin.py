@@ -1,4 +1,4 @@
-"""Losses of binary classifiers that look at how sure the right answers are: focal and hinge."""
+"""Losses of binary classifiers that depend on the margin: focal and hinge."""
 
 from typing import Any
 
@@ -14,15 +14,15 @@ def focal(
 ) -> tf.Tensor:
     """Returns −α_t (1 − p_t)^γ log p_t, p_t the probability of the right answer (Lin et al., 2017), per logit.
 
-    Answers that are sure already count little. `alpha` weighs the positives, 1 − alpha the negatives. Labels are 0 or
-    1, and any other gives `nan`, save one equal to `ignore`: zero and no gradient.
+    Confident right answers count little. `alpha` weighs the positives, 1 − alpha the negatives. Labels are 0 or 1. Any
+    other label gives `nan`, except `ignore`: zero and no gradient.
     """
     arguments.check_not_negative(gamma=gamma)
     if alpha is not None and not 0.0 <= alpha <= 1.0:
         raise ValueError(f"`alpha` is {alpha}; it is the share of the positives, in [0, 1].")
     logits, labels, ignored = binary(logits, labels, ignore)
     score = (2.0 * labels - 1.0) * logits  # p_t = σ(score)
-    # Both factors are made from logarithms, so that neither they nor their gradients leave the range of floats.
+    # Both factors are computed from logarithms, so that neither they nor their gradients overflow.
     loss = tf.math.softplus(-score)
     if gamma:
         loss *= tf.exp(gamma * tf.math.log_sigmoid(-score))
@@ -34,7 +34,7 @@ def focal(
 def hinge(logits: Any, labels: Any, *, ignore: int | None = None) -> tf.Tensor:
     """Returns max(0, 1 − y · logits), with y = −1 for label 0 and y = +1 for label 1 (Cortes and Vapnik, 1995).
 
-    One value per logit. Any other label gives `nan`, save one equal to `ignore`: zero and no gradient.
+    Returns one value per logit. Any other label gives `nan`, except `ignore`: zero and no gradient.
     """
     logits, labels, ignored = binary(logits, labels, ignore)
     return zero_where(ignored, tf.nn.relu(1.0 - (2.0 * labels - 1.0) * logits))

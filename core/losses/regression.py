@@ -1,7 +1,7 @@
 """Losses between predictions and targets of one shape: one value per element.
 
-Rows of several elements become one value per example by a sum or mean over their own axes, which the step function
-says aloud: `tf.reduce_mean(losses.squared_error(images, targets), axis=[1, 2, 3])`.
+For rows of several elements, the step function sums or averages over their axes to get one value per example:
+`tf.reduce_mean(losses.squared_error(images, targets), axis=[1, 2, 3])`.
 """
 
 import math
@@ -37,8 +37,8 @@ def huber(predictions: Any, targets: Any, *, delta: float = 1.0) -> tf.Tensor:
 def log_cosh(predictions: Any, targets: Any) -> tf.Tensor:
     """Returns log cosh(predictions − targets): about d²/2 near zero and |d| − log 2 far away."""
     difference = _difference(predictions, targets)
-    # cosh d - 1 is -expm1(d) expm1(-d) / 2, a product that keeps the digits of a small d; the logarithm of a large one
-    # would leave the range of floats.
+    # cosh d - 1 is -expm1(d) expm1(-d) / 2, a product that keeps the digits of a small d. For a large d, the logarithm
+    # avoids an overflow.
     near = tf.clip_by_value(difference, -1.0, 1.0)
     distance = tf.abs(difference)
     return tf.where(

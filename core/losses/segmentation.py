@@ -1,4 +1,4 @@
-"""Losses over masks: dice."""
+"""Losses over masks: Dice."""
 
 from typing import Any
 
@@ -12,9 +12,9 @@ from core.losses.labels import binary, held_where
 def dice(logits: Any, labels: Any, *, smooth: float = 1.0, ignore: int | None = None) -> tf.Tensor:
     """Returns 1 − (2 Σ p · labels + smooth) / (Σ p + Σ labels + smooth), with p = σ(logits): one value per example.
 
-    The sums run over all axes but the first of logits and labels [batch, ...] (Milletari et al., 2016; the
-    denominator without squares). Labels are 0 or 1, and any other gives `nan`, save those equal to `ignore`, which are
-    in no sum. An empty mask found empty is at distance zero.
+    The sums run over all axes except the first of logits and labels [batch, ...] (Milletari et al., 2016; the
+    denominator without squares). Labels are 0 or 1. Any other label gives `nan`, except `ignore`, which no sum
+    includes. An empty mask that is predicted empty has distance zero.
     """
     arguments.check_positive(smooth=smooth)
     arguments.floats("logits", logits, min_rank=2, axes="[batch, ...]")

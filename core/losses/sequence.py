@@ -8,15 +8,15 @@ import tensorflow as tf
 from core import arguments
 from core.choice import nan, zero_where
 
-_IMPOSSIBLE = -1e30  # the logarithm of no probability: finite, so that its gradient is
+_IMPOSSIBLE = -1e30  # the logarithm of probability zero: finite, so that its gradient is
 
 
 def ctc(logits: Any, labels: Any, *, logit_lengths: Any, label_lengths: Any, blank: int = 0) -> tf.Tensor:
-    """Returns −log of the probability of all alignments of labels with frames (Graves et al., 2006), per example.
+    """Returns −log of the total probability of all alignments of labels with frames (Graves et al., 2006), per example.
 
-    `logits` are [batch, time, classes], `labels` [batch, max_labels] class indices other than `blank`; the lengths
-    [batch] say how much of either counts. Where no alignment exists (fewer frames than labels and the blanks between
-    equal neighbours) the loss is infinite and has no gradient: give such examples a weight of zero. A label or length
+    `logits` are [batch, time, classes]; `labels` are [batch, max_labels] class indices other than `blank`. The lengths
+    [batch] count the valid frames and labels. If no alignment exists (fewer frames than labels and the blanks between
+    equal neighbours), the loss is infinite and has no gradient: give such examples a weight of zero. A label or length
     out of range gives `nan`.
     """
     logits = arguments.floats("logits", logits)
@@ -62,7 +62,7 @@ def ctc(logits: Any, labels: Any, *, logit_lengths: Any, label_lengths: Any, bla
 
 
 def _at_least_one(x: tf.Tensor) -> tf.Tensor:
-    """Returns `x`, zeros that no length counts where its second axis is empty: paths have a place to begin and end."""
+    """Returns `x`; an empty second axis becomes uncounted zeros, so that paths have a start and an end."""
     if x.shape[1]:
         return x
     missing = tf.maximum(1 - tf.shape(x)[1], 0)
@@ -70,10 +70,10 @@ def _at_least_one(x: tf.Tensor) -> tf.Tensor:
 
 
 def _log_likelihood(log_p: tf.Tensor, frames: tf.Tensor, skips: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
-    """Returns log p(l | x) of `log_p` [batch, time, states], by the variables of the paper's section 4.1.
+    """Returns log p(l | x) for `log_p` [batch, time, states], with the variables of the paper's section 4.1.
 
-    It comes with its gradient, the probability of each state at each frame: XLA can't hand a loop's own to a tape
-    outside of it.
+    Its gradient, the probability of each state at each frame, is computed here: under XLA, a tape outside a loop can't
+    use the loop's own gradient.
     """
     impossible = tf.cast(_IMPOSSIBLE, log_p.dtype)
     shift = tf.fill([tf.shape(log_p)[0], 1], impossible)
@@ -95,7 +95,7 @@ def _log_likelihood(log_p: tf.Tensor, frames: tf.Tensor, skips: tf.Tensor, ends:
     @tf.custom_gradient
     def log_likelihood(log_p: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
         by_time, counts = tf.transpose(log_p, [1, 0, 2]), tf.transpose(frames)
-        # A path begins before the first frame, in a state that leads to the first blank and the first label.
+        # A path starts before the first frame, in a state that leads to the first blank and the first label.
         start = tf.concat([tf.zeros_like(shift), tf.fill(tf.shape(log_p[:, 0, 1:]), impossible)], axis=1)
         end = tf.where(ends, tf.zeros_like(start), impossible)
         alphas = tf.scan(forward, (by_time, counts), start)

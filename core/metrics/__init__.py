@@ -1,22 +1,22 @@
-"""Figures that a step function reports with its loss, in `Loss.metrics`. There are two kinds.
+"""Metrics that a step function reports with its loss, in `Loss.metrics`. There are two kinds.
 
-*Per-example tensors*, of the shape of the loss and weighted like it; the engine reports Σ weight · x / Σ weight:
+*Per-example tensors* have the shape of the loss and its weights; the engine reports Σ weight · x / Σ weight:
 
     >>> from core import metrics
     >>> print(metrics.accuracy([[2.0, 0.0], [0.0, 3.0]], [0, 0]).numpy())
     [1. 0.]
 
-*Additive states*, for what is not a mean of examples. A state is a named tuple of sums (`metrics.State`), so the
-engine adds states field by field over microbatches, replicas and steps, and computes `result` once a line is printed:
+*Additive states* are for metrics that aren't means of examples. A state is a named tuple of sums (`metrics.State`). The
+engine adds states field by field over microbatches, replicas and steps, and computes `result` when a line is printed:
 
     >>> first = metrics.RMSE.of([3.0, 1.0], [0.0, 1.0])
     >>> second = metrics.RMSE.of([9.0, 9.0], [1.0, 7.0], weight=[0.0, 1.0])
     >>> round(float(metrics.merge(first, second).result()), 4)  # √((9 + 0 + 4) / 3)
     2.0817
 
-The sums are float64, so whole weights add up exactly in any order. A figure for which nothing was measured is `nan`,
-and so is one from input that makes no sense, a label out of range say. Your own state is a `NamedTuple` of tensors
-that may be added, with a method `result() -> scalar | {suffix: scalar}`.
+The sums are float64, so integer weights add up exactly in any order. A metric without measurements is `nan`, and so is
+one from invalid input, such as a label out of range. A custom state is a `NamedTuple` of tensors that can be added,
+with a method `result() -> scalar | {suffix: scalar}`.
 """
 
 from core.metrics.classification import Confusion, IoU, PrecisionRecall, accuracy, predicted, top_k_accuracy

@@ -1,4 +1,4 @@
-"""How often a classifier is right, and how it errs."""
+"""Metrics of classifiers: accuracy, precision and recall, confusion, intersection over union."""
 
 from typing import Any, NamedTuple
 
@@ -10,10 +10,10 @@ from core.metrics.state import poisoned, ratio, weighted_sum, weights_of
 
 
 def predicted(logits: Any) -> tf.Tensor:
-    """Gives the class of the largest of logits [..., classes], for `Confusion` and its like: int64 [...].
+    """Returns the class of the largest of logits [..., classes], for `Confusion` and others: int64 [...].
 
-    Where a logit isn't a number no class is the largest: there it gives -1, of which a count of classes makes `nan`.
-    `tf.argmax` would give class 0.
+    If a logit is NaN, no class is the largest, and the result is -1, from which a count of classes makes `nan`.
+    `tf.argmax` would return class 0.
     """
     logits = arguments.floats("logits", logits, min_rank=1, axes="[..., classes]")
     unknown = tf.reduce_any(tf.math.is_nan(logits), axis=-1)
@@ -21,9 +21,9 @@ def predicted(logits: Any) -> tf.Tensor:
 
 
 def accuracy(logits: Any, labels: Any) -> tf.Tensor:
-    """Gives 1 where the largest of logits [..., classes] is at the label [...], else 0; `nan` if it is out of range.
+    """Returns 1 where the largest of logits [..., classes] is at the label [...], else 0; `nan` if it is out of range.
 
-    An answer with a logit that isn't a number is wrong.
+    An answer with a NaN logit is wrong.
     """
     logits = arguments.floats("logits", logits, min_rank=1, axes="[..., classes]")
     labels = arguments.class_indices("labels", labels, "logits", logits)
@@ -31,9 +31,9 @@ def accuracy(logits: Any, labels: Any) -> tf.Tensor:
 
 
 def top_k_accuracy(logits: Any, labels: Any, *, k: int) -> tf.Tensor:
-    """Gives 1 where the label [...] is among the k largest of logits [..., classes], else 0; `nan` if out of range.
+    """Returns 1 where the label [...] is among the k largest of logits [..., classes], else 0; `nan` if out of range.
 
-    Of equal logits the first counts as the largest, so that a constant answer gets no credit for its ties.
+    Among equal logits the first counts as the largest, so that a constant answer gets no credit for its ties.
     """
     logits = arguments.floats("logits", logits, min_rank=1, axes="[..., classes]")
     classes = logits.shape[-1] if logits.shape.rank is not None else None
@@ -43,7 +43,7 @@ def top_k_accuracy(logits: Any, labels: Any, *, k: int) -> tf.Tensor:
     indices = tf.range(tf.shape(logits, labels.dtype)[-1])
     at_label = tf.equal(indices, labels[..., tf.newaxis])
     score = tf.reduce_sum(zero_where(~at_label, logits), axis=-1, keepdims=True)
-    # Counted from below, so that a logit that isn't a number is never among the best.
+    # Counts smaller logits, so that NaN is never among the largest.
     below = (logits < score) | (tf.equal(logits, score) & (indices >= labels[..., tf.newaxis]))
     rank = tf.reduce_sum(tf.cast(~below, tf.int32), axis=-1)
     return _where_in_range(rank < k, labels, logits)
@@ -55,7 +55,7 @@ def _where_in_range(correct: tf.Tensor, labels: tf.Tensor, logits: tf.Tensor) ->
 
 
 class PrecisionRecall(NamedTuple):
-    """Of a detector: how many of its finds are right, and how many of what is there it finds (van Rijsbergen, 1979)."""
+    """Precision and recall of a detector (van Rijsbergen, 1979)."""
 
     true_positives: tf.Tensor
     false_positives: tf.Tensor
@@ -63,7 +63,7 @@ class PrecisionRecall(NamedTuple):
 
     @classmethod
     def of(cls, scores: Any, labels: Any, weight: Any = None, *, threshold: float = 0.5) -> "PrecisionRecall":
-        """Counts from scores (found at `threshold` and above; 0 for logits) and labels 0 or 1."""
+        """Counts from scores (positive at `threshold` and above; 0 for logits) and labels 0 or 1."""
         scores = arguments.floats("scores", scores)
         weights, labels, valid = binary_labels(scores, labels, weight)
         found, there = scores >= threshold, tf.equal(labels, 1)
@@ -81,13 +81,13 @@ class PrecisionRecall(NamedTuple):
 
 
 class Confusion(NamedTuple):
-    """How often each class (row) was taken for each (column)."""
+    """Counts of each true class (row) predicted as each class (column)."""
 
     counts: tf.Tensor  # [classes, classes]
 
     @classmethod
     def of(cls, predictions: Any, labels: Any, num_classes: int, weight: Any = None) -> "Confusion":
-        """Counts from class indices of any one shape, pixels included; predictions are `predicted(logits)`."""
+        """Counts from class indices of one shape, such as pixels; predictions are `predicted(logits)`."""
         return cls(confusion_counts(predictions, labels, num_classes, weight))
 
     def result(self) -> dict[str, tf.Tensor]:
@@ -108,7 +108,7 @@ class IoU(NamedTuple):
 
     @classmethod
     def of(cls, predictions: Any, labels: Any, num_classes: int, weight: Any = None) -> "IoU":
-        """Counts from class indices of any one shape, pixels included; predictions are `predicted(logits)`."""
+        """Counts from class indices of one shape, such as pixels; predictions are `predicted(logits)`."""
         return cls(confusion_counts(predictions, labels, num_classes, weight))
 
     def result(self) -> tf.Tensor:
@@ -137,7 +137,7 @@ def margins(counts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
 
 
 def class_average(numerators: tf.Tensor, denominators: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
-    """Returns the mean ratio over the classes that occur; one that was never predicted has precision zero there."""
+    """Returns the mean ratio over the classes that occur; a class that was never predicted has precision zero."""
     _, predicted, labelled = margins(counts)
     occurs = tf.cast(tf.not_equal(predicted + labelled, 0.0), counts.dtype)
     ratios = tf.math.divide_no_nan(numerators, denominators)

@@ -1,20 +1,20 @@
-"""Sums of squares that a variance can be taken from, however far from zero the values lie.
+"""Sums of squares that give an exact variance even if the values are far from zero.
 
-The sum of squares of targets near 1e8 is known in float64 to a few parts in 1e16, which is all that a deviation of 1
-makes of it. So each product is a pair of float64, which holds 106 bits, and is cut into parts of 26 bits, on a grid
-that is the same for all: parts of one place add up without rounding, for more than 100 million values, in any order.
+In float64, a sum of squares near 1e16 is rounded by as much as a deviation of 1 adds to it. So each product is a pair
+of float64, which holds 106 bits, and is split into parts of 26 bits on a grid that all values share. Parts of one
+position add up without rounding, for more than 100 million values, in any order.
 """
 
 from typing import NamedTuple
 
 import tensorflow as tf
 
-_MANY = 16_384  # values: so many parts take longer than all else
-_BITS, _LOWEST, _PLACES = 26, -18, 32  # of a part, and how many places there are: squares of float32, and room below
+_MANY = 16_384  # values; with so many, splitting them into parts takes longer than everything else
+_BITS, _LOWEST, _PLACES = 26, -18, 32  # bits of a part, lowest position, and number: squares of float32, with margin
 
 
 class Moments(NamedTuple):
-    """Sums over values, each times its weight, by the place of their parts, the lowest first."""
+    """Weighted sums of values, by the position of their parts, the lowest first."""
 
     weight: tf.Tensor  # Σ weight
     total: tf.Tensor  # Σ weight · v
@@ -22,7 +22,7 @@ class Moments(NamedTuple):
 
 
 def moments(values: tf.Tensor, weights: tf.Tensor) -> Moments:
-    """Returns the sums of float64 `values`, which are finite also where the weight is zero."""
+    """Returns the sums of float64 `values`, which must be finite even if the weight is zero."""
     v, w = (_whole(tf.reshape(x, [-1])) for x in (values, weights))
     if (values.shape.num_elements() or 0) > _MANY:
         weight, total, squares = _about_mean(v.high, w.high)
@@ -34,7 +34,7 @@ def moments(values: tf.Tensor, weights: tf.Tensor) -> Moments:
 
 
 def _about_mean(v: tf.Tensor, w: tf.Tensor) -> list["_Pair"]:
-    """Returns the same sums of many values, [1], by way of those about their mean, where nothing cancels.
+    """Returns the same sums of many values, [1], computed from sums about their mean, where nothing cancels.
 
     It takes a thirtieth of the time. Rounding moves the variance by a few parts in 1e16.
     """
@@ -49,7 +49,7 @@ def _about_mean(v: tf.Tensor, w: tf.Tensor) -> list["_Pair"]:
 
 
 def _sums_by_place(x: tf.Tensor) -> tf.Tensor:
-    """Returns the sums of the parts of each row of `x`, [rows, n], by their places."""
+    """Returns the sums of the parts of each row of `x`, [rows, n], by position."""
     rows, units = x.shape[0], tf.constant([2.0 ** (_BITS * (i + _LOWEST)) for i in range(_PLACES)], tf.float64)
     sums = tf.zeros([rows * _PLACES], tf.float64)
     for _ in range(3):  # which hold 53 bits, wherever the first begins
@@ -65,7 +65,7 @@ def _sums_by_place(x: tf.Tensor) -> tf.Tensor:
 
 
 def squared_deviations(seen: Moments) -> tf.Tensor:
-    """Returns Σ weight · (v − mean)² = (Σ weight · Σ weight · v² − (Σ weight · v)²) / Σ weight; zero for rounding."""
+    """Returns Σ weight · (v − mean)² = (Σ weight · Σ weight · v² − (Σ weight · v)²) / Σ weight; zero if rounding."""
     high = tf.stack(seen)
     sums = _Pair(high, tf.zeros_like(high))
     for count in (16, 8, 4, 2, 1):
@@ -73,12 +73,12 @@ def squared_deviations(seen: Moments) -> tf.Tensor:
     weight, total, squares = (_Pair(sums.high[i, 0], sums.low[i, 0]) for i in range(3))
     left, right = _times(squares, weight), _times(total, total)
     spread = tf.math.divide_no_nan((left.high - right.high) + (left.low - right.low), weight.high)
-    # Equal values leave some 1e-31 of their squares; neighbours in float32 leave 1e-15, and 1e8 ± 1 leaves 1e-16.
+    # Rounding leaves equal values about 1e-31 of their squares. Float32 neighbours have 1e-15; 1e8 ± 1 has 1e-16.
     return tf.where(spread <= 1e-29 * squares.high, tf.zeros_like(spread), spread)
 
 
 class _Pair(NamedTuple):
-    """A number as the sum of two, of which the second is what rounding takes from the first (Dekker, 1971)."""
+    """A number as the sum of two: the second is the rounding error of the first (Dekker, 1971)."""
 
     high: tf.Tensor
     low: tf.Tensor
@@ -105,7 +105,7 @@ def _times(a: _Pair, b: _Pair) -> _Pair:
     """Returns a · b to about 104 bits, the product of the high parts exactly (Dekker, 1971)."""
     high = a.high * b.high
     (a1, a2), (b1, b2) = _halves(a.high), _halves(b.high)
-    # By differences alone: Grappler adds up sums of several in an order of its own.
+    # With differences only: Grappler reorders sums of several terms.
     rest = a2 * b2 - (((high - a1 * b1) - a1 * b2) - a2 * b1)
     return _sum(high, rest + (a.high * b.low + a.low * b.high))
 

@@ -1,4 +1,4 @@
-"""The Fréchet distance: how far a set of generated examples is from the real ones, as a classifier sees them."""
+"""The Fréchet distance between generated and real examples, in a classifier's features."""
 
 from typing import Any, NamedTuple
 
@@ -13,8 +13,8 @@ from core.random import Rng
 class Frechet(NamedTuple):
     """The Fréchet distance of Gaussians fitted to two sets of features (Dowson and Landau, 1982; Heusel et al., 2017).
 
-    Each set of features x is kept as the one matrix Σ weight · zzᵀ of z = [1, x], which holds its weight, its sum and
-    its products. The covariances divide by weight − 1, as in the paper's code, so a set needs two examples.
+    Each set of features x is stored as one matrix Σ weight · zzᵀ with z = [1, x], which holds its weight, sum and
+    products. The covariances divide by weight − 1, as in the paper's code, so a set needs two examples.
     """
 
     real: tf.Tensor  # [1 + features, 1 + features]
@@ -22,9 +22,9 @@ class Frechet(NamedTuple):
 
     @classmethod
     def of(cls, real: Any, fake: Any, weight: Any = None) -> "Frechet":
-        """Sums features [rows, features] of real and fake examples; a weight per row is that of both its examples.
+        """Sums features [rows, features] of real and fake examples; a row's weight applies to both its examples.
 
-        Without weights the sets may differ in size; one that is measured elsewhere is given as `features[:0]`.
+        Without weights the sets may differ in size; for a set that is measured elsewhere, pass `features[:0]`.
         """
         real, fake = _features("real", real), _features("fake", fake)
         if real.shape[1] != fake.shape[1]:
@@ -35,10 +35,10 @@ class Frechet(NamedTuple):
 
     @classmethod
     def between_halves(cls, features: Any, *, seed: int = 0, splits: int = 10) -> tf.Tensor:
-        """Returns the mean distance between random halves of a set: what perfect examples would get from half as many.
+        """Returns the mean distance between random halves of a set: the score of perfect examples at half the size.
 
-        The distance between finite sets isn't zero, so that of a generator is compared with this one, with as many
-        examples on either side. With an odd number of rows each split leaves one out.
+        The distance between finite sets isn't zero, so compare a generator's distance with this one, with the same
+        number of examples on both sides. An odd number of rows leaves one out in each split.
         """
         features = _features("features", features)
         if splits < 1:
@@ -54,19 +54,19 @@ class Frechet(NamedTuple):
     def result(self) -> tf.Tensor:
         """Returns ‖μ₁ − μ₂‖² + tr(Σ₁ + Σ₂ − 2 (Σ₁Σ₂)^½)."""
         sane = tf.reduce_all([tf.reduce_all(tf.math.is_finite(x)) & (x[0, 0] > 1.0) for x in self])
-        # An eigendecomposition raises where its input isn't finite, so it is given something that is.
+        # An eigendecomposition raises on non-finite input, so it gets a finite stand-in.
         (mean_1, cov_1), (mean_2, cov_2) = (_gaussian(tf.where(sane, x, 2.0 * tf.ones_like(x))) for x in self)
         # Σ₁Σ₂ has the eigenvalues of the symmetric FᵀΣ₂F, for any F with Σ₁ = FFᵀ.
         values, vectors = tf.linalg.eigh(cov_1)
         factor = vectors * _root(values)
         overlap = tf.reduce_sum(_root(tf.linalg.eigvalsh(tf.matmul(factor, cov_2 @ factor, transpose_a=True))))
         distance = tf.reduce_sum(tf.square(mean_1 - mean_2)) + tf.linalg.trace(cov_1 + cov_2) - 2.0 * overlap
-        distance = tf.maximum(distance, 0.0)  # that of equal sets is zero but for rounding
+        distance = tf.maximum(distance, 0.0)  # that of equal sets is zero up to rounding
         return tf.cast(tf.where(sane, distance, nan(distance.dtype)), tf.float32)
 
 
 def _features(name: str, value: Any) -> tf.Tensor:
-    """Returns `value` as float64: squares of float32 are exact there, and their sums lose nothing of a variance."""
+    """Returns `value` as float64, where squares of float32 are exact and their sums keep the digits of a variance."""
     value = tf.cast(arguments.floats(name, value), tf.float64)
     if value.shape.rank != 2 or value.shape[1] is None:
         raise ValueError(

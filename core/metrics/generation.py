@@ -1,4 +1,4 @@
-"""What a Fréchet distance doesn't tell apart: whether samples look real, and whether everything real is among them."""
+"""Fidelity and diversity of samples, which a Fréchet distance doesn't separate: precision and recall of manifolds."""
 
 from typing import Any, NamedTuple
 
@@ -10,17 +10,17 @@ from core.metrics.state import poisoned, weights_of
 
 
 def in_manifold(features: Any, reference: Any, *, k: int = 3) -> tf.Tensor:
-    """Gives 1 where a row of features [rows, features] lies in a reference's manifold, else 0; `nan` if not finite.
+    """Returns 1 where a row of features [rows, features] is in a reference's manifold, else 0; `nan` if not finite.
 
-    The manifold is made of balls around the reference's rows, each as wide as the way to its k-th nearest neighbour in
-    the reference (Kynkäänniemi et al., 2019). Of fakes against real examples the mean of this is the paper's
-    *precision*, of real examples against fakes its *recall*:
+    The manifold consists of balls around the reference's rows. Each ball's radius is the distance to the row's k-th
+    nearest neighbour in the reference (Kynkäänniemi et al., 2019). The mean for fakes against real examples is the
+    paper's *precision*; for real examples against fakes, its *recall*:
 
         precision = tf.reduce_mean(in_manifold(fake, real))
         recall = tf.reduce_mean(in_manifold(real, fake))
 
-    It is a mean of examples as long as the *whole* reference is at hand, as a constant of the task say. Manifolds of
-    parts don't add up to that of the whole, so there is no state to merge: gather a reference that is made in batches.
+    It is a mean of examples if the *whole* reference is given, for example as a constant of the task. Manifolds of
+    parts don't add up, so there is no state to merge: gather a reference that is computed in batches.
     """
     features = arguments.floats("features", features, min_rank=2, axes="[rows, features]")
     reference = arguments.floats("reference", reference, min_rank=2, axes="[rows, features]")
@@ -43,14 +43,14 @@ def in_manifold(features: Any, reference: Any, *, k: int = 3) -> tf.Tensor:
 
 
 def _squared_distances(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-    """Returns, for rows of `a` and of `b`, ‖a‖² + ‖b‖² − 2 a·b, which wants float64, as it subtracts like from like."""
+    """Returns ‖a‖² + ‖b‖² − 2 a·b for rows of `a` and of `b`; it needs float64, since the difference cancels."""
     a, b = tf.cast(a, tf.float64), tf.cast(b, tf.float64)
     squares_a, squares_b = (tf.reduce_sum(tf.square(x), axis=1) for x in (a, b))
     return squares_a[:, tf.newaxis] + squares_b - 2.0 * tf.matmul(a, b, transpose_b=True)
 
 
 class ClassCoverage(NamedTuple):
-    """How many classes appear among samples, as a classifier labels them: a collapsed generator makes only a few."""
+    """The number of classes among samples, as a classifier labels them: a collapsed generator makes only a few."""
 
     counts: tf.Tensor  # [classes]
 

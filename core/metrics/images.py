@@ -1,4 +1,4 @@
-"""How much two images differ: figures per example, which the engine averages like the loss."""
+"""Similarity of two images: metrics per example, which the engine averages like the loss."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ _FILTER, _SIGMA, _K1, _K2 = 11, 1.5, 0.01, 0.03  # the paper's
 def psnr(images: Any, targets: Any, *, max_value: float) -> tf.Tensor:
     """Returns 10 · log₁₀(max_value² / mean squared error), in decibels, of images [batch, ...]: one value per example.
 
-    It stops at 138 dB, where float32 no longer tells the images apart: equal images have no finite ratio.
+    It is at most 138 dB, where float32 no longer distinguishes the images: equal images have no finite ratio.
     """
     images, targets = _scaled(images, targets, max_value, min_rank=2, axes="[batch, ...]")
     rows = tf.reshape(tf.square(images - targets), [tf.shape(images)[0], tf.reduce_prod(tf.shape(images)[1:])])
@@ -22,10 +22,10 @@ def psnr(images: Any, targets: Any, *, max_value: float) -> tf.Tensor:
 
 
 def ssim(images: Any, targets: Any, *, max_value: float) -> tf.Tensor:
-    """Returns the structural similarity (Wang et al., 2004) of images [batch, height, width, channels], one for each.
+    """Returns the structural similarity (Wang et al., 2004) of images [batch, height, width, channels]: [batch].
 
-    Means, variances and covariances are taken under a Gaussian window of 11 by 11 that stays inside the image, and
-    the index is averaged over places and channels.
+    Means, variances and covariances are taken in a Gaussian window of 11 by 11 that stays inside the image. The index
+    is averaged over positions and channels.
     """
     images, targets = _scaled(images, targets, max_value, min_rank=4, axes="[batch, height, width, channels]")
     if images.shape.rank not in (4, None):
@@ -43,14 +43,14 @@ def ssim(images: Any, targets: Any, *, max_value: float) -> tf.Tensor:
         )
     moments = [images, targets, images * images, targets * targets, images * targets]
     x, y, xx, yy, xy = tf.split(_windowed(tf.concat(moments, axis=-1)), 5, axis=-1)
-    c1, c2 = _K1**2, _K2**2  # of a dynamic range of one
+    c1, c2 = _K1**2, _K2**2  # for a dynamic range of one
     luminance = (2.0 * x * y + c1) / (x * x + y * y + c1)
     structure = (2.0 * (xy - x * y) + c2) / (xx - x * x + yy - y * y + c2)
     return tf.cast(tf.reduce_mean(luminance * structure, axis=[1, 2, 3]), tf.float32)
 
 
 def _windowed(x: tf.Tensor) -> tf.Tensor:
-    """Takes Gaussian means of each channel: a row of weights down, then across."""
+    """Returns Gaussian means of each channel: a row of weights down, then across."""
     places = np.arange(_FILTER) - _FILTER // 2
     window = np.exp(-(places**2) / (2.0 * _SIGMA**2))
     window = tf.constant(window / window.sum(), x.dtype)

@@ -1,4 +1,4 @@
-"""How well scores put positives before negatives: the areas under the ROC and the precision-recall curve."""
+"""The areas under the ROC and the precision-recall curve."""
 
 from typing import Any, NamedTuple
 
@@ -13,10 +13,10 @@ from core.metrics.state import poisoned, ratio
 class AUC(NamedTuple):
     """Areas under the ROC curve (Hanley and McNeil, 1982) and the precision-recall curve (Davis and Goadrich, 2006).
 
-    Scores are counted in equal bins of [0, 1], so that states add up. What is lost is the order within a bin: the
-    figures are exactly those of the scores rounded to their bins. With p_b and n_b the shares of all positives and all
-    negatives in bin b, the ROC area is off by at most Σ p_b n_b / 2: nothing when no bin holds both kinds, and at most
-    M / (2 · bins) when the scores of one kind have a density below M. `error_bounds` computes it from the counts.
+    Scores are counted in equal bins of [0, 1], so that states add up. The order within a bin is lost: the metrics are
+    exactly those of the scores rounded to their bins. Let p_b and n_b be the shares of all positives and all negatives
+    in bin b. The ROC area is off by at most Σ p_b n_b / 2: zero if no bin holds both kinds, and at most M / (2 · bins)
+    if the scores of one kind have a density below M. `error_bounds` computes it from the counts.
     """
 
     positives: tf.Tensor  # [bins], the weight of the positives with such scores
@@ -30,7 +30,7 @@ class AUC(NamedTuple):
         scores = arguments.floats("scores", scores)
         weights, labels, valid = binary_labels(scores, labels, weight)
         valid &= (scores >= 0.0) & (scores <= 1.0)
-        # A score of 1 belongs to the last bin; one that isn't valid goes anywhere.
+        # A score of 1 belongs to the last bin; an invalid one may be in any.
         index = tf.minimum(tf.cast(zero_where(~valid, scores) * bins, tf.int32), bins - 1)
         sums = (
             tf.math.unsorted_segment_sum(zero_where(tf.not_equal(labels, kind), weights), index, bins)
@@ -39,7 +39,7 @@ class AUC(NamedTuple):
         return cls(*(poisoned(x, valid | tf.equal(weights, 0.0)) for x in sums))
 
     def result(self) -> dict[str, tf.Tensor]:
-        """Returns `roc`: how likely a positive scores above a negative (a tie is half), and `pr`: average precision."""
+        """Returns `roc`, the probability that a positive outranks a negative (a tie is half), and `pr`."""
         curve = self._curve()
         wins = tf.reduce_sum(curve.p * (tf.reduce_sum(curve.n) - curve.n_above - 0.5 * curve.n))
         precision = tf.math.divide_no_nan(curve.p_above + curve.p, curve.p_above + curve.p + curve.n_above + curve.n)
@@ -50,7 +50,7 @@ class AUC(NamedTuple):
         }
 
     def error_bounds(self) -> dict[str, tf.Tensor]:
-        """Returns how far each figure can be from that of the scores themselves."""
+        """Returns for each metric how far it may be from that of the unbinned scores."""
         p, n, p_above, n_above = self._curve()
         total = tf.reduce_sum(p)
         binned = tf.math.divide_no_nan(p_above + p, p_above + p + n_above + n)

@@ -1,4 +1,4 @@
-"""How far predictions are from numbers."""
+"""Errors of numeric predictions."""
 
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ class MAE(NamedTuple):
 
     @classmethod
     def of(cls, predictions: Any, targets: Any, weight: Any = None) -> "MAE":
-        """Counts from predictions and targets of any one shape, and one weight for each."""
+        """Counts from predictions and targets of one shape, and one weight for each."""
         return cls(*weighted_mean(absolute_error(predictions, targets), "predictions", weight))
 
     def result(self) -> tf.Tensor:
@@ -35,7 +35,7 @@ class RMSE(NamedTuple):
 
     @classmethod
     def of(cls, predictions: Any, targets: Any, weight: Any = None) -> "RMSE":
-        """Counts from predictions and targets of any one shape, and one weight for each."""
+        """Counts from predictions and targets of one shape, and one weight for each."""
         return cls(*weighted_mean(squared_error(predictions, targets), "predictions", weight))
 
     def result(self) -> tf.Tensor:
@@ -44,7 +44,7 @@ class RMSE(NamedTuple):
 
 
 class R2(NamedTuple):
-    """The share of the targets' variance that the predictions explain (Wright, 1921), of all elements as one set."""
+    """The share of the targets' variance that the predictions explain (Wright, 1921), over all elements together."""
 
     weight: tf.Tensor  # sums of the targets, as in `Moments`
     total: tf.Tensor
@@ -53,7 +53,7 @@ class R2(NamedTuple):
 
     @classmethod
     def of(cls, predictions: Any, targets: Any, weight: Any = None) -> "R2":
-        """Counts from predictions and targets of any one shape, and one weight for each."""
+        """Counts from predictions and targets of one shape, and one weight for each."""
         residual = squared_error(predictions, targets)
         targets = tf.cast(arguments.targets_like("targets", targets, "predictions", residual), tf.float64)
         weights = weights_of(residual, "predictions", weight)
@@ -61,5 +61,5 @@ class R2(NamedTuple):
         return cls(*seen, weighted_sum(residual, weights))
 
     def result(self) -> tf.Tensor:
-        """Returns 1 − residual / Σ weight · (target − mean)²; `nan` where the targets don't vary."""
+        """Returns 1 − residual / Σ weight · (target − mean)²; `nan` if the targets don't vary."""
         return 1.0 - ratio(self.residual, squared_deviations(Moments(*self[:-1])))

@@ -1,4 +1,4 @@
-"""What an additive metric is, and the plainest of them: means, and functions of means."""
+"""The interface of additive metrics, and the simplest of them: means, and functions of means."""
 
 import math
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ import tensorflow as tf
 from core import arguments
 from core.choice import nan, zero_where
 
-Figures: TypeAlias = tf.Tensor | Mapping[str, tf.Tensor]  # a scalar, or scalars by the suffix they are reported under
+Figures: TypeAlias = tf.Tensor | Mapping[str, tf.Tensor]  # a scalar, or scalars by the suffix of their names
 
 
 @runtime_checkable
@@ -17,14 +17,14 @@ class State(Protocol):
     """A named tuple of sums over examples. Adding two states field by field gives that of both sets of examples."""
 
     def result(self) -> Figures:
-        """Returns the figures that the sums stand for, eagerly or in a graph; `nan` where nothing was measured."""
+        """Returns the metrics of these sums, eagerly or in a graph; `nan` if nothing was measured."""
 
 
 _StateT = TypeVar("_StateT", bound=State)
 
 
 def merge(a: _StateT, b: _StateT) -> _StateT:
-    """Returns the state of the examples of `a` and `b` together, which are of one kind and size."""
+    """Returns the state of all examples of `a` and `b`, which must have one type and size."""
     tf.nest.assert_same_structure(a, b)
     fields = getattr(a, "_fields", ())
     sums = []
@@ -37,7 +37,7 @@ def merge(a: _StateT, b: _StateT) -> _StateT:
 
 
 class Mean(NamedTuple):
-    """The weighted mean of a value whose weights are not those of the loss."""
+    """The weighted mean of a value whose weights differ from the loss's."""
 
     total: tf.Tensor
     weight: tf.Tensor
@@ -53,7 +53,7 @@ class Mean(NamedTuple):
 
 
 class Perplexity(NamedTuple):
-    """exp of the mean cross-entropy per token: as uncertain as a choice among that many (Jelinek et al., 1977)."""
+    """exp of the mean cross-entropy per token: the size of an equally uncertain choice (Jelinek et al., 1977)."""
 
     total: tf.Tensor
     weight: tf.Tensor
@@ -70,14 +70,14 @@ class Perplexity(NamedTuple):
 
 
 class BitsPerByte(NamedTuple):
-    """Bits that a byte of text costs: like perplexity, but the same measure for every tokenizer."""
+    """Bits per byte of text: like perplexity, but comparable between tokenizers."""
 
     total: tf.Tensor
     bytes: tf.Tensor
 
     @classmethod
     def of(cls, cross_entropies: Any, bytes: Any, weight: Any = None) -> "BitsPerByte":
-        """Counts from one cross-entropy (in nats) per token, the bytes it stands for, and one weight per token."""
+        """Counts from one cross-entropy (in nats), one number of bytes and one weight per token."""
         values = arguments.floats("cross_entropies", cross_entropies)
         weights = weights_of(values, "cross_entropies", weight)
         bytes = arguments.targets_like("bytes", bytes, "cross_entropies", values)
@@ -89,16 +89,16 @@ class BitsPerByte(NamedTuple):
 
 
 def weighted_mean(values: tf.Tensor, name: str, weight: Any) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns Σ weight · value and Σ weight, of which the mean is the ratio."""
+    """Returns Σ weight · value and Σ weight, whose ratio is the mean."""
     weights = weights_of(values, name, weight)
     return weighted_sum(values, weights), tf.reduce_sum(weights)
 
 
 def weights_of(values: tf.Tensor, name: str, weight: Any) -> tf.Tensor:
-    """Returns the weight of each value, in float64: 1 if none is given.
+    """Returns the weight of each value, in float64: 1 by default.
 
-    Counts in float32 stand still at 2²⁴ = 16.8 million, which the pixels of one batch can reach; in float64 whole
-    weights add up exactly, in any order.
+    Counts in float32 stop at 2²⁴ = 16.8 million, which the pixels of one batch can reach; in float64, integer weights
+    add up exactly, in any order.
     """
     if weight is None:
         return tf.ones_like(values, tf.float64)
@@ -107,17 +107,17 @@ def weights_of(values: tf.Tensor, name: str, weight: Any) -> tf.Tensor:
 
 
 def weighted_sum(values: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """Returns Σ weight · value; values whose weight is zero are not read, so they may be anything."""
+    """Returns Σ weight · value; values with a weight of zero are ignored, whatever they are."""
     return tf.reduce_sum(weights * zero_where(tf.equal(weights, 0.0), tf.cast(values, tf.float64)))
 
 
 def ratio(numerator: tf.Tensor, denominator: tf.Tensor) -> tf.Tensor:
-    """Returns the quotient in float32, `nan` (no number was ever measured) where the denominator is zero."""
+    """Returns the quotient in float32; `nan` if the denominator is zero (nothing was measured)."""
     zero = tf.equal(denominator, 0.0)
     quotient = numerator / tf.where(zero, tf.ones_like(denominator), denominator)
     return tf.cast(tf.where(zero, nan(quotient.dtype), quotient), tf.float32)
 
 
 def poisoned(sums: tf.Tensor, sane: tf.Tensor) -> tf.Tensor:
-    """Returns `sums`, but `nan` unless all is `sane`: input that makes no sense must not end as a plausible figure."""
+    """Returns `sums`, or `nan` unless everything is `sane`: invalid input must not give a plausible result."""
     return tf.where(tf.reduce_all(sane), sums, nan(sums.dtype))
