@@ -1,4 +1,4 @@
-"""A task's phases and variables, checked as far as they can be without tracing a step."""
+"""Checks of a task's phases and variables that need no tracing."""
 
 import dataclasses
 import itertools
@@ -14,7 +14,7 @@ from core.task import ONE_DEVICE, Compute, Phase, Placement, Task, Update
 
 
 def checked_phases(task: Task) -> list[Phase]:
-    """Returns the phases of `task`, if a step can be made of them."""
+    """Returns the phases of `task`, after checking that they make a valid step."""
     name = type(task).__name__
     phases: Any = task.phases()
     if not isinstance(phases, list | tuple):
@@ -34,7 +34,7 @@ def checked_phases(task: Task) -> list[Phase]:
 
 
 def placed_phases(phases: Sequence[Phase], placements: Mapping[str, Placement]) -> list[Phase]:
-    """Returns the phases, those that `placements` names in their new places."""
+    """Returns the phases, with the placements that `placements` names."""
     names = [phase.name for phase in phases]
     for name, placement in placements.items():
         if name not in names:
@@ -60,7 +60,7 @@ def _named_by(task: Task, name: str) -> str:
 
 
 def named_module(task: Task, name: str, named_by: str) -> tf.Module:
-    """Returns the module that is the attribute `name` of `task`; an error begins with who named it."""
+    """Returns the module in the attribute `name` of `task`; an error begins with `named_by`."""
     module: Any = getattr(task, name, None)
     if not isinstance(module, tf.Module):
         known = [key for key, value in vars(task).items() if isinstance(value, tf.Module)]
@@ -76,7 +76,7 @@ def one_device_network(task: Task, name: str) -> tf.Module:
 
 
 def check_unshared(task: Task, name: str) -> None:
-    """Refuses a network that shares a variable: it would leave a part behind, which lived on as a second copy."""
+    """Raises if a one-device network shares a variable, which would continue as a second copy elsewhere."""
     network = one_device_network(task, name)
     own = {id(variable): path for path, variable in named_variables(network).items()}
     delattr(task, name)
@@ -104,7 +104,7 @@ def check_variables(
                     "Make the network in `__init__` of the task and keep it there as an attribute (`self.net = ...`)."
                 )
     for path, variable in variables.items():
-        # Outside the scope it would train to wrong numbers without an error (TensorFlow issue 41768).
+        # A variable made outside the scope would train to wrong values without an error (TensorFlow issue 41768).
         if id(variable) not in one_device_ids and not strategy.extended.variable_created_in_scope(variable):
             raise ConfigurationError(
                 f"variable `{path}` of `{name}` was made outside the strategy's scope. Make it in the task's "
@@ -114,7 +114,7 @@ def check_variables(
 
 
 def _check_overlaps(phases: Sequence[Phase]) -> None:
-    """Refuses updates that share a part of a network; the very same one at different intervals is a lazy penalty."""
+    """Raises if updates share a part of a network; the whole network at different intervals is a lazy penalty."""
     updates = [phase for phase in phases if isinstance(phase, Update)]
     for one, other in itertools.combinations(updates, 2):
         mine = {id(variable): path for path, variable in one.variables().items()}
@@ -123,13 +123,13 @@ def _check_overlaps(phases: Sequence[Phase]) -> None:
         if both and (mine.keys() != theirs or one.every == other.every):
             raise ConfigurationError(
                 f"phases `{one.name}` and `{other.name}` both train `{mine[next(iter(both))]}`: two optimizers would "
-                "pull at it. Let each phase train networks of its own, or add the losses up in one phase; a penalty "
-                "that is due more rarely (`every`) may be a phase that trains the very same network."
+                "change it. Let each phase train separate networks, or add the losses up in one phase. Only a penalty "
+                "with another `every` may be a phase that trains the same network."
             )
 
 
 def _check_history(phases: Sequence[Phase]) -> None:
-    """Refuses history of a `Compute` that an update trains."""
+    """Raises if an update trains the history of a `Compute`."""
     trained = {
         id(variable): phase.name
         for phase in phases
@@ -141,7 +141,7 @@ def _check_history(phases: Sequence[Phase]) -> None:
             if id(variable) in trained:
                 raise ConfigurationError(
                     f"`state` of phase `{phase.name}` holds `{path}`, which phase `{trained[id(variable)]}` trains: "
-                    "keep history in a module of its own."
+                    "keep history in a separate module."
                 )
 
 

@@ -1,4 +1,4 @@
-"""Refuses what a step function mustn't do, while it is being traced: each error names the phase."""
+"""Checks of a step function while it is traced: each error names the phase."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ from core.task.statistics import summing_over_replicas
 
 @contextlib.contextmanager
 def no_new_variables(who: str) -> Iterator[None]:
-    """Refuses variables that are made while a function is being traced, which messages call `who`."""
+    """Raises if a function makes variables while it is traced; `who` names it in messages."""
 
     refusals = []
 
@@ -31,7 +31,7 @@ def no_new_variables(who: str) -> Iterator[None]:
         with tf.variable_creator_scope(refuse):
             yield
     except Exception as error:
-        # Keras rewrites what is raised within its layers, with a list of their arguments.
+        # Keras rewrites errors raised within its layers, and appends a list of their arguments.
         if refusals and error is not refusals[0]:
             raise refusals[0] from None
         raise
@@ -39,13 +39,13 @@ def no_new_variables(who: str) -> Iterator[None]:
 
 def _refused_variable(who: str, what: str) -> ValueError:
     return ValueError(
-        f"{who} made a variable (`{what}`) as it was called. Variables are made once, in `__init__` "
-        "of a module, where the strategy, the optimizer and the checkpoint can see them: move it there."
+        f"{who} made a variable (`{what}`) as it was called. Make variables once, in `__init__` of a module, where the "
+        "strategy, the optimizer and the checkpoint can see them: move it there."
     )
 
 
 def _refused_keras(who: str, what: str) -> ConfigurationError | None:
-    """Returns the error for a variable that a layer of Keras makes: known by the modules of the frames that call."""
+    """Returns the error for a variable that a Keras layer makes, found through the modules of the calling frames."""
     frames = [frame for frame, _ in traceback.walk_stack(None)]  # the innermost first
     calling = [str(frame.f_globals.get("__name__", "")).partition(".")[0] in ("keras", "tf_keras") for frame in frames]
     if True not in calling:
@@ -56,21 +56,21 @@ def _refused_keras(who: str, what: str) -> ConfigurationError | None:
     own = traceback.extract_stack(frames[last + 1], 1)[0] if last + 1 < len(frames) else None
     where = f" at {os.path.basename(own.filename)}:{own.lineno} (`{own.line}`)" if own else ""
     return ConfigurationError(
-        f"{who} calls a layer of Keras (`{layer}`){where}, which makes its variables (`{what}`) as it is "
-        "first called, where neither the strategy nor the optimizer or a checkpoint can see them. Make the network of "
-        "`core.layers`, or of `tf.Variable`s in `__init__` of a `core.module.Module`. See "
+        f"{who} calls a layer of Keras (`{layer}`){where}, which makes its variables (`{what}`) at its first call, "
+        "where neither the strategy nor the optimizer or a checkpoint can see them. Build the network from "
+        "`core.layers`, or from `tf.Variable`s in `__init__` of a `core.module.Module`. See "
         "docs/coming-from.md#from-keras."
     )
 
 
 @contextlib.contextmanager
 def no_synchronisation(name: str) -> Iterator[None]:
-    """Refuses layers that sum over the replicas, and rows that are gathered, in a phase that doesn't say so."""
+    """Raises if layers sum over replicas or rows are gathered in a phase that doesn't declare it."""
 
     def refuse(sums: Any) -> Any:
         raise ConfigurationError(
-            f"a layer of phase `{name}` sums over the replicas (`sync=True`), so that rows depend on each other: say "
-            "`mixes_rows=True` for the phase, and its replicas take each microbatch together."
+            f"a layer of phase `{name}` sums over the replicas (`sync=True`), so that rows depend on each other: set "
+            "`mixes_rows=True` on the phase. Its replicas then take each microbatch together."
         )
 
     with summing_over_replicas(refuse), sharing_rows(_RefusedRows(name)):
@@ -78,15 +78,15 @@ def no_synchronisation(name: str) -> Iterator[None]:
 
 
 class _RefusedRows:
-    """Are the rows of a phase that doesn't say that it mixes them."""
+    """Stands in for the rows of a phase without `mixes_rows`: gathering them raises."""
 
     def __init__(self, name: str):
         self.name = name
 
     def all(self, x: tf.Tensor) -> tf.Tensor:
         raise ConfigurationError(
-            f"phase `{self.name}` gathers the rows of all replicas (`all_rows`, which losses of contrast call), so "
-            "that rows depend on each other: say `mixes_rows=True` for the phase, and its replicas take each "
+            f"phase `{self.name}` gathers the rows of all replicas (`all_rows`, which contrastive losses call), so "
+            "that rows depend on each other: set `mixes_rows=True` on the phase. Its replicas then take each "
             "microbatch together."
         )
 
@@ -95,7 +95,7 @@ class _RefusedRows:
 
 @contextlib.contextmanager
 def no_rng_in_evaluation() -> Iterator[None]:
-    """Refuses an `evaluate` that asks its `rng`, of which there is none, for random numbers."""
+    """Raises if an `evaluate` asks its `rng`, which is `None`, for random numbers."""
     try:
         yield
     except AttributeError as error:
@@ -104,13 +104,13 @@ def no_rng_in_evaluation() -> Iterator[None]:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         raise ConfigurationError(
             f"`evaluate` asks for `rng.{error.name}` at {os.path.basename(frame.filename)}:{frame.lineno} "
-            f"(`{frame.line}`), but evaluation is handed no `rng`: it is `None` there, by which every layer knows. "
-            "Make it deterministic where `rng is None`, or give `Rng.from_seed(0)` where it needs random numbers."
+            f"(`{frame.line}`), but `rng` is `None` in evaluation, which makes layers deterministic. Draw nothing "
+            "if `rng is None`, or pass `Rng.from_seed(0)` if evaluation needs random numbers."
         ) from error
 
 
 def refuse_mixed_rows(evaluate: Callable[[Batch], Loss], batch: Batch) -> None:
-    """Raises an error where `evaluate` makes something else of rows together than of the first and the others apart."""
+    """Raises if `evaluate` gives other results for rows together than for the first row and the rest separately."""
     rows = len(next(iter(batch.values())))
     if rows < 2:
         return
@@ -123,14 +123,14 @@ def refuse_mixed_rows(evaluate: Callable[[Batch], Loss], batch: Batch) -> None:
         gap = float(tf.reduce_max(tf.abs(x - apart)))
         if gap > 1e-2 * max(1.0, float(tf.reduce_max(tf.abs(apart)))):  # far beyond the rounding of other shapes
             raise ConfigurationError(
-                f"`evaluate` mixes rows: {name} of an example is another one beside others (by {gap:.2g}), as a phase "
-                "of the task says by `mixes_rows=True`. On several replicas it would see the rows of one: compare with "
-                "the rows of all, `all_rows(x)` from `core.task`, or evaluate each example by itself."
+                f"`evaluate` mixes rows: {name} of an example changes with the other rows (by {gap:.2g}), as a phase's "
+                "`mixes_rows=True` says. On several replicas it would see the rows of one only: compare with the rows "
+                "of all, `all_rows(x)` from `core.task`, or evaluate each example separately."
             )
 
 
 def _figures_by_row(loss: Loss) -> dict[str, tf.Tensor]:
-    """Returns all that `loss` says of each example, zero where the weight is; sums over examples aren't by row."""
+    """Returns all per-example values of `loss`, zero where the weight is; without sums over examples."""
     weight = tf.ones_like(loss.per_example) if loss.weight is None else loss.weight
     metrics = {f"the metric `{name}`": x for name, x in loss.metrics.items() if tf.is_tensor(x)}
     figures = {"the loss": loss.per_example, "the weight": weight, **metrics}

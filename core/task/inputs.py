@@ -1,4 +1,4 @@
-"""The batch of a phase as its step function sees it while it is being described: a dict that watches what is read."""
+"""The batch of a phase while it is inspected: a dict that records which features the step function reads."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from core.task.loss import Batch, subject
 
 
 class Inputs(dict[str, tf.Tensor]):
-    """Records which keys are read; for a missing key, raises an error that lists the available ones."""
+    """Records the keys that are read; a missing key raises an error that lists the available ones."""
 
     def __init__(self, values: Batch, phase: str, elsewhere: Mapping[str, str], read: set[str]):
         super().__init__(values)
@@ -22,11 +22,11 @@ class Inputs(dict[str, tf.Tensor]):
         return super().__getitem__(key)
 
     def __iter__(self) -> Iterator[str]:
-        self.read.update(self.keys())  # who goes through all of them may use all of them
+        self.read.update(self.keys())  # iterating over all keys counts as reading them
         return super().__iter__()
 
     def items(self) -> Any:
-        """Counts all of them as read."""
+        """Counts all keys as read."""
         self.read.update(self.keys())
         return super().items()
 
@@ -35,7 +35,7 @@ class Inputs(dict[str, tf.Tensor]):
         return super().values()
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Counts `key` as read, if it is there or not."""
+        """Counts `key` as read, even if it is missing."""
         self.read.add(key)
         return super().get(key, default)
 

@@ -1,4 +1,4 @@
-"""What a step function returns, its check, and the weighted sums and means that are made of it."""
+"""The `Loss` that a step function returns, its checks, and its weighted sums and means."""
 
 import math
 from collections.abc import Mapping
@@ -13,26 +13,26 @@ Batch = Mapping[str, tf.Tensor]
 Sums = Mapping[str, Any]  # "weight", "loss" and each metric: weighted sums, or an additive state
 
 GRADIENT_NORM = "gradient_norm"
-EVALUATE = "evaluate"  # in the place of a phase's name
+EVALUATE = "evaluate"  # in place of a phase's name
 
-# Names that a line of figures has for something else.
+# Names that a line of metrics uses for something else.
 RESERVED = frozenset(
     {"loss", "weight", GRADIENT_NORM, "step", "split", "examples_per_second", "step_seconds", "data_wait"}
 )
 
 
 class Loss(NamedTuple):
-    """What a step function returns: values per example, never their mean. The engine divides by the total weight."""
+    """The result of a step function: values per example, never their mean. The engine divides by the total weight."""
 
     per_example: tf.Tensor  # [batch], or [batch, ...] together with a weight of the same shape
-    weight: tf.Tensor | None = None  # one per value; nothing is read where it is zero
-    metrics: Mapping[str, tf.Tensor | State] = {}  # figures shaped and weighted like `per_example`, or additive states
-    outputs: Mapping[str, tf.Tensor] = {}  # values [batch, ...] that later phases of the step find in their batch
-    statistics: Statistics | None = None  # what normalisation layers saw; the engine moves their averages
+    weight: tf.Tensor | None = None  # one per value; values with weight zero are ignored
+    metrics: Mapping[str, tf.Tensor | State] = {}  # tensors shaped and weighted like `per_example`, or additive states
+    outputs: Mapping[str, tf.Tensor] = {}  # values [batch, ...], which later phases of the step find in their batch
+    statistics: Statistics | None = None  # of normalisation layers; the engine updates their averages
 
 
 def weighted_sums(loss: Loss) -> tuple[tf.Tensor, dict[str, Any]]:
-    """Returns the sum to differentiate, and all that is reported, as sums."""
+    """Returns the sum to differentiate, and everything reported, as sums."""
     if loss.weight is None:
         weight = None
         total = tf.cast(tf.size(loss.per_example), tf.float32)
@@ -44,7 +44,7 @@ def weighted_sums(loss: Loss) -> tuple[tf.Tensor, dict[str, Any]]:
         x = tf.cast(x, tf.float32)
         if weight is None:
             return tf.reduce_sum(x)
-        # Select, don't multiply: nothing may leak from where the weight is zero, a NaN least of all.
+        # Selects instead of multiplying: nothing may leak from values with weight zero, not even a NaN.
         return tf.reduce_sum(tf.where(weight != 0.0, weight * x, 0.0))
 
     objective = weigh(loss.per_example)
@@ -53,11 +53,11 @@ def weighted_sums(loss: Loss) -> tuple[tf.Tensor, dict[str, Any]]:
 
 
 def means(sums: Sums) -> dict[str, float]:
-    """Returns the figures that sums stand for: weighted means, and the results of additive states; NaN of nothing."""
+    """Returns the metrics of these sums: weighted means, and the results of additive states; NaN if empty."""
     weight = float(sums["weight"])
     figures: dict[str, float] = {}
     for name, x in sums.items():
-        if hasattr(x, "result"):  # a `State`: to ask for that takes a hundred times as long, in each metric line
+        if hasattr(x, "result"):  # a `State`; `isinstance` would take a hundred times as long, in each metric line
             result = tf.nest.map_structure(tf.convert_to_tensor, x).result()
             named = result.items() if isinstance(result, Mapping) else [("", result)]
             figures |= {f"{name}/{suffix}".rstrip("/"): float(value) for suffix, value in named}
@@ -67,12 +67,12 @@ def means(sums: Sums) -> dict[str, float]:
 
 
 def subject(name: str) -> str:
-    """Returns who is spoken of in a message: a phase, or the task's `evaluate`, which is none."""
+    """Returns the subject of a message: a phase, or the task's `evaluate`, which isn't a phase."""
     return f"`{name}`" if name == EVALUATE else f"phase `{name}`"
 
 
 def checked(loss: Any, name: str, rows: int | None) -> Loss:
-    """Returns `loss`, if it is one value per example with everything else in the same shape."""
+    """Returns `loss`, after checking that it is one value per example and everything else has the same shape."""
     if not isinstance(loss, Loss):
         raise TypeError(
             f"{subject(name)} returned {type(loss).__name__}; a step function returns `Loss(per_example, ...)` from "
@@ -86,7 +86,7 @@ def checked(loss: Any, name: str, rows: int | None) -> Loss:
                 "tensors, and metrics have names."
             )
     for key in RESERVED & loss.metrics.keys():
-        raise ValueError(f"{subject(name)} returned a metric named `{key}`; that name is the engine's own: rename it.")
+        raise ValueError(f"{subject(name)} returned a metric named `{key}`; the engine uses that name: rename it.")
     shape = loss.per_example.shape
     if shape.rank == 0:
         raise ValueError(
@@ -102,8 +102,8 @@ def checked(loss: Any, name: str, rows: int | None) -> Loss:
     if rows is not None and not shape.is_fully_defined():
         raise ValueError(
             f"{subject(name)} returned a loss of shape {shape}, which isn't known while tracing (`tf.boolean_mask` and "
-            "the like have such results). Keep all rows and give those that don't count a `weight` of zero; or, where "
-            f"the shape is known to you, say so: `tf.ensure_shape(per_example, [{rows}, ...])`."
+            "the like have such results). Keep all rows and give those that don't count a `weight` of zero; or, if "
+            f"you know the shape, declare it: `tf.ensure_shape(per_example, [{rows}, ...])`."
         )
     if rows is not None and shape[0] != rows:
         raise ValueError(
@@ -112,7 +112,7 @@ def checked(loss: Any, name: str, rows: int | None) -> Loss:
         )
     if shape.rank != 1 and loss.weight is None:
         raise ValueError(
-            f"{subject(name)} returned a loss of shape {shape} without a `weight`. Say what one value counts: "
+            f"{subject(name)} returned a loss of shape {shape} without a `weight`. Give the weight of each value: "
             "`Loss(per_token, weight=mask)` with a weight of the same shape, or sum the inner axes to one value per "
             "example."
         )
@@ -121,7 +121,7 @@ def checked(loss: Any, name: str, rows: int | None) -> Loss:
     for key, value in others.items():
         if value is not None and not (value.shape.rank == shape.rank and value.shape.is_compatible_with(shape)):
             raise ValueError(
-                f"{subject(name)} returned `{key}` of shape {value.shape} beside `per_example` of shape {shape}; both "
-                "hold one value for the same things, so give both the same shape."
+                f"{subject(name)} returned `{key}` of shape {value.shape} with `per_example` of shape {shape}; both "
+                "hold one value per example, so give both the same shape."
             )
     return loss

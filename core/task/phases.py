@@ -1,4 +1,4 @@
-"""The phases of a training step: `Update` and `Compute`, and where each of them runs."""
+"""The phases of a training step: `Update` and `Compute`, and where each runs."""
 
 import dataclasses
 import functools
@@ -18,12 +18,12 @@ from core.task.statistics import averaged
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """Where a phase runs: on every replica from some global batch size on, once on one device below it."""
+    """Where a phase runs: on every replica from some global batch size on, below it on one device."""
 
     every_replica_from: int | None  # a global batch size; None is never
 
     def on_every_replica(self, global_batch_size: int) -> bool:
-        """Says whether the phase runs on every replica, rather than once, on one device."""
+        """Says whether the phase runs on every replica instead of on one device."""
         return self.every_replica_from is not None and global_batch_size >= self.every_replica_from
 
 
@@ -39,13 +39,13 @@ def on_every_replica() -> Placement:
 
 @gin.configurable
 def on_one_device() -> Placement:
-    """Returns `ONE_DEVICE`, for gin: computed once, on the whole global batch (of several workers, by each)."""
+    """Returns `ONE_DEVICE`, for gin: computed once, on the whole global batch (once per worker)."""
     return ONE_DEVICE
 
 
 @gin.configurable
 def when_batch_at_least(rows: int) -> Placement:
-    """Places a phase on every replica from global batches of `rows` on: smaller ones aren't worth cutting up."""
+    """Places a phase on every replica for global batches of at least `rows`, and smaller ones on one device."""
     if rows < 1:
         raise ValueError(f"`rows` of `when_batch_at_least` is {rows}; it is a global batch size: give 1 or more.")
     return Placement(rows)
@@ -53,7 +53,7 @@ def when_batch_at_least(rows: int) -> Placement:
 
 @dataclasses.dataclass(frozen=True)
 class Update:
-    """Loss → gradients of `trains` → one reduction over the replicas → optimizer."""
+    """An update: loss → gradients of `trains` → one reduction over the replicas → optimizer."""
 
     name: str
     _: dataclasses.KW_ONLY
@@ -61,10 +61,10 @@ class Update:
     trains: tf.Module | Sequence[tf.Module]
     optimizer: Transform
     every: int = 1  # runs on steps that `every` divides: n-critic ratios, lazy penalties
-    mixes_rows: bool = False  # a row's result depends on the others': the replicas take each microbatch together
+    mixes_rows: bool = False  # a row's result depends on other rows: the replicas take each microbatch together
     microbatches: int | None = None  # fewer than the trainer's, which they divide: for a phase that needs less memory
     placement: Placement = EVERY_REPLICA
-    through: str | None = None  # a `Compute`: the loss reads its outputs, and the gradients go on through it
+    through: str | None = None  # a `Compute`: the loss reads its outputs, and gradients continue through it
 
     def __post_init__(self) -> None:
         _check_phase(self)
@@ -97,11 +97,11 @@ class Update:
             raise ValueError(f"`trains` of phase `{self.name}` holds no trainable variable; name the module to train.")
 
     def variables(self) -> dict[str, tf.Variable]:
-        """Returns the trained variables by path; several modules are told apart by their place in `trains`."""
+        """Returns the trained variables by path; paths of several modules begin with their index in `trains`."""
         return self._by_path(functools.partial(named_variables, trainable_only=True))
 
     def statistics(self) -> dict[str, tf.Variable]:
-        """Returns the moving averages of what is trained, by paths like those of `variables`."""
+        """Returns the moving averages of the trained modules, with paths as in `variables`."""
         return self._by_path(averaged)
 
     def _by_path(self, found: Callable[[tf.Module], Mapping[str, tf.Variable]]) -> dict[str, tf.Variable]:
@@ -115,7 +115,7 @@ class Compute:
     """A forward pass: its outputs `{name: [batch, ...]}` appear in the batch of every later phase of the step.
 
     With `state`, a module whose variables keep history, `fn(batch, rng)` returns `(outputs, {variable.ref(): value})`.
-    It is then called once a step, on one device, with the whole global batch in the order of its rows.
+    It is then called once per step, on one device, with the whole global batch in row order.
     """
 
     name: str
@@ -133,7 +133,7 @@ class Compute:
             raise TypeError(f"`state` of phase `{self.name}` is {self.state!r}; name the module whose variables it is.")
 
     def outputs(self, batch: Batch, rng: Rng) -> Mapping[str, tf.Tensor]:
-        """Returns what `fn` makes, without the history that it returns as well."""
+        """Returns the outputs of `fn`, without the history."""
         outputs: Mapping[str, tf.Tensor] = self.fn(batch, rng) if self.state is None else self.fn(batch, rng)[0]
         return outputs
 
@@ -145,7 +145,7 @@ def _check_phase(phase: Phase) -> None:
     name = phase.name
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
         raise ValueError(
-            f"`name` of a phase is {name!r}; it appears in figures and checkpoints: use letters, digits and _."
+            f"`name` of a phase is {name!r}; it appears in metrics and checkpoints: use letters, digits and _."
         )
     for argument, value in {"every": phase.every, "microbatches": phase.microbatches}.items():
         absent = argument == "microbatches" and value is None

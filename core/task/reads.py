@@ -1,9 +1,9 @@
-"""What a task reads: the features of an example, and what they must be like.
+"""The features of an example that a task reads, and their requirements.
 
     def reads(self):
         return {"image": Image([8, 8, 1], low=0.0, high=1.0), "label": Label(10)}
 
-A source is held against it before the first step. A feature of another kind is a class with a `check` like theirs.
+The source is checked against it before the first step. A custom feature is a class with such a `check`.
 """
 
 import dataclasses
@@ -21,15 +21,15 @@ class Feature(Protocol):
     """One feature of an example, as a task reads it."""
 
     def check(self, source: Examples, feature: str, *, task: str) -> None:
-        """Raises a `DataError` where `feature` of `source` isn't what the task called `task` can learn from."""
+        """Raises a `DataError` if the task called `task` can't learn from `feature` of `source`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Image:
-    """A float32 image [height, width, channels] whose values lie in [`low`, `high`]; None leaves it to the source.
+    """A float32 image [height, width, channels] with values in [`low`, `high`]; None means any.
 
-    Height and width are those of `shape`, or `size` says that they are at least those, or any. Errors name the task's
-    `setting` that holds the shape, and end in a `remedy`.
+    Height and width are those of `shape`; with `size`, they may be larger, or any. Errors name the task's `setting`
+    that holds the shape, and end with a `remedy`.
     """
 
     shape: Sequence[int] | None = None
@@ -71,14 +71,14 @@ class Image:
 
 @dataclasses.dataclass(frozen=True)
 class Label:
-    """The number of one of `num_classes` classes; errors name the task's `setting` that says how many there are."""
+    """An index of one of `num_classes` classes; errors name the task's `setting` that holds their number."""
 
     num_classes: int
     _: dataclasses.KW_ONLY
     setting: str | None = None
 
     def check(self, source: Examples, feature: str, *, task: str) -> None:
-        """Raises a `DataError` for a label that names no class, where the source can say without reading everything."""
+        """Raises a `DataError` for a label out of range, if the source can tell without reading everything."""
         extremes = source.extremes(feature)
         for label, example in (extremes[:2], extremes[2:]) if extremes else ():
             if not 0 <= label < self.num_classes:
@@ -86,8 +86,8 @@ class Label:
                 raise DataError(
                     f"`{feature}` of example {example} of source `{source.name}` is {label}, but "
                     + (
-                        f"`{task}.{self.setting}` is {self.num_classes}: labels are 0 to {last}; give as many classes "
-                        "as there are."
+                        f"`{task}.{self.setting}` is {self.num_classes}: labels are 0 to {last}; set it to the number "
+                        "of classes in the data."
                         if self.setting
                         else f"`{task}` has {self.num_classes} classes, numbered 0 to {last}: renumber the labels, or "
                         "give the network more outputs."
@@ -97,9 +97,9 @@ class Label:
 
 @dataclasses.dataclass(frozen=True)
 class Tokens:
-    """One int32 for each of `length` tokens of text and for the one after them; for tokens, below `vocabulary`.
+    """The int32 ids of `length` tokens and the one after them, below `vocabulary`: [length + 1].
 
-    The length is the task's `context`, the vocabulary its setting of that name.
+    The length is the task's `context`, the vocabulary its `vocabulary`.
     """
 
     length: int
@@ -107,7 +107,7 @@ class Tokens:
     vocabulary: int | None = None
 
     def check(self, source: Examples, feature: str, *, task: str) -> None:
-        """Raises a `DataError` for windows of another length, or tokens that the vocabulary doesn't have."""
+        """Raises a `DataError` for windows of another length, or tokens outside the vocabulary."""
         spec, named = source.spec[feature], f"`{feature}` of source `{source.name}`"
         if spec.dtype != tf.int32 or spec.shape.rank != 1:
             raise DataError(
@@ -123,15 +123,14 @@ class Tokens:
             return
         if source.tokenizer is not None and (known := source.tokenizer.vocabulary) > self.vocabulary:
             raise DataError(
-                f"{named} has a vocabulary of {known}, but `{task}.vocabulary` is {self.vocabulary}: give the task as "
-                "many."
+                f"{named} has a vocabulary of {known}, but `{task}.vocabulary` is {self.vocabulary}: set it to {known}."
             )
         extremes = source.extremes(feature)
         for token, example in (extremes[:2], extremes[2:]) if extremes else ():
             if not 0 <= token < self.vocabulary:
                 raise DataError(
                     f"`{feature}` of example {example} of source `{source.name}` is {token}, but `{task}.vocabulary` "
-                    f"is {self.vocabulary}: tokens are 0 to {self.vocabulary - 1}; give the task as many as there are."
+                    f"is {self.vocabulary}: tokens are 0 to {self.vocabulary - 1}; set it to the vocabulary's size."
                 )
 
 

@@ -1,4 +1,4 @@
-"""What a task offers to those who use it without this project: functions from named tensors to named tensors.
+"""The functions that a task exports: from named tensors to named tensors.
 
 def serve(self, features):
     return {"classify": Served(self.classify, {"image": features["image"]}, scores=["logits"])}
@@ -19,12 +19,12 @@ from core.task.loss import Batch
 
 @dataclasses.dataclass(frozen=True)
 class Served:
-    """A function for use: `function(batch)` reads `inputs`, and returns tensors by name; the same whenever it is asked.
+    """An exported function: `function(batch)` reads `inputs`, and returns tensors by name, always the same.
 
-    Rows are the first axis, of which there may be any number (`None`). An export is compared with the task by inputs of
-    the source's features; where it has none of such a name (latents, a cache), `examples(batch)` makes all of them
-    from a batch of the source. Of the outputs named in `scores` the largest along the last axis is what one goes by:
-    a class, the next token.
+    The first axis is the rows, of any number (`None`). An export is compared with the task on inputs from the source's
+    features. For other inputs (latents, a cache), `examples(batch)` makes all inputs from a batch of the source. For
+    outputs named in `scores`, only the position of the largest value along the last axis matters: a class, the next
+    token.
     """
 
     function: Callable[[Batch], Batch]
@@ -34,7 +34,7 @@ class Served:
     scores: Sequence[str] = ()
 
     def inputs_of(self, batch: Batch) -> dict[str, tf.Tensor]:
-        """Returns what the function is to be given for a batch of the source's examples."""
+        """Returns the function's inputs for a batch of the source's examples."""
         found = batch if self.examples is None else self.examples(batch)
         return {name: found[name] for name in self.inputs}
 
@@ -51,7 +51,7 @@ class _Given(dict[str, tf.Tensor]):
 
 
 def checked_serve(task: str, served: object, features: Mapping[str, tf.TensorSpec]) -> dict[str, Served]:
-    """Returns what a task's `serve(features)` has returned; refuses what can't be exported."""
+    """Returns the result of a task's `serve(features)`, after checking that it can be exported."""
     if not (isinstance(served, Mapping) and served and all(isinstance(x, Served) for x in served.values())):
         raise ConfigurationError(
             f'`serve` of `{task}` returned {shown(served)}; return a function or more by name: `{{"predict": '
@@ -61,8 +61,8 @@ def checked_serve(task: str, served: object, features: Mapping[str, tf.TensorSpe
         for each_name in (name, *each.inputs):
             if not (isinstance(each_name, str) and each_name.isidentifier()):
                 raise ConfigurationError(
-                    f"`serve` of `{task}` has the name {shown(each_name)}: an export asks for functions and tensors by "
-                    "names of letters, digits and _."
+                    f"`serve` of `{task}` has the name {shown(each_name)}: names in an export consist of letters, "
+                    "digits and _."
                 )
         unknown = [key for key in each.inputs if key not in features]
         if unknown and each.examples is None:

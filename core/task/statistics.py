@@ -1,15 +1,15 @@
-"""Untrained state: what layers return for the engine to commit, instead of assigning it themselves.
+"""Untrained state: layers return it for the engine to commit; they assign nothing.
 
-*Statistics* are sums that normalisation layers take over a batch. A step function makes a `Statistics`, hands it to its
-layers and returns it in its `Loss`:
+*Statistics* are sums that normalisation layers take over a batch. A step function makes a `Statistics`, passes it to
+its layers and returns it in its `Loss`:
 
     def loss(self, batch, rng):
         statistics = Statistics()
         logits = self.net(batch["x"], rng, statistics=statistics)
         return Loss(softmax_cross_entropy(logits, batch["y"]), statistics=statistics)
 
-The sums are additive: whoever runs the step adds those of its microbatches and replicas, then asks once for the values
-that the layers' averages take from them:
+The sums are additive: the caller of the step adds those of its microbatches and replicas, then asks once for the new
+values of the layers' averages:
 
     >>> import tensorflow as tf
     >>> from core.layers import BatchNorm
@@ -20,7 +20,7 @@ that the layers' averages take from them:
     >>> norm.moving_mean.numpy(), norm.moving_variance.numpy()
     (array([2.], dtype=float32), array([1.], dtype=float32))
 
-*Derived* state, such as a power iteration's vector, comes from the parameters alone: `refreshed(module)` collects it.
+*Derived* state, such as a power iteration's vector, depends on the parameters alone: `refreshed(module)` collects it.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ Values = dict[Any, tf.Tensor]  # by `variable.ref()`, because variables can't be
 
 
 class Sums(NamedTuple):
-    """What a normalisation layer saw of each channel; in float64, where the squares of a large mean don't cancel."""
+    """A normalisation layer's sums per channel; in float64, where the squares of a large mean don't cancel."""
 
     count: tf.Tensor  # []
     total: tf.Tensor  # [channels]
@@ -47,10 +47,10 @@ class Sums(NamedTuple):
 class Averages(Protocol):
     """A layer that keeps moving averages."""
 
-    sync: bool  # whether it normalises by the rows of all replicas
+    sync: bool  # whether it normalises with the rows of all replicas
 
     def averages(self, sums: Sums) -> Values:
-        """Returns the values that its averages take after a step with these sums; assigns nothing."""
+        """Returns the new values of its averages after a step with these sums; assigns nothing."""
 
 
 SumOverReplicas = Callable[[Sums], Sums]
@@ -63,20 +63,20 @@ class Statistics:
     """The sums of one call of a step function, by layer in the order in which they were first added."""
 
     def __init__(self, sum_over_replicas: SumOverReplicas | None = None):
-        # By default what the engine declared with `summing_over_replicas`; in a unit test, the identity.
+        # By default the engine's function from `summing_over_replicas`; in a unit test, the identity.
         self.sum_over_replicas = sum_over_replicas or _sum_over_replicas.get(lambda sums: sums)
         self.layers: dict[str, Averages] = {}
         self.sums: dict[str, Sums] = {}
 
     def add(self, layer: Averages, sums: Sums) -> None:
-        """Adds what `layer` saw; a layer that is called twice has both calls in its sums."""
+        """Adds the sums of `layer`; a layer that is called twice has both calls in its sums."""
         layer = original(layer)  # a copy `with_values` has no averages of its own
         noticed = _noticed.get(None)
         if noticed is not None:
             noticed |= dict.fromkeys(layer.averages(sums), layer)
         key = next((key for key, known in self.layers.items() if known is layer), None)
         if key is None:
-            # Numbered: the same in each microbatch and on each replica. Four digits, as `tf.nest` sorts keys as text.
+            # Numbered, so that all microbatches and replicas agree. Four digits, since `tf.nest` sorts keys as text.
             key = f"{len(self.layers):04d}"
             self.layers[key] = layer
             self.sums[key] = sums
@@ -91,7 +91,7 @@ class Statistics:
         return values
 
     def moments(self, sums: Mapping[str, Sums] | None = None) -> Values:
-        """Returns the moments of these sums alone, for the averages of layers that have `moments` (see `averaged`)."""
+        """Returns the moments of these sums alone, for layers that have `moments` (see `averaged`)."""
         values: Values = {}
         for key, layer_sums in (self.sums if sums is None else sums).items():
             layer: Any = self.layers[key]
@@ -105,7 +105,7 @@ class Statistics:
 
 @contextlib.contextmanager
 def summing_over_replicas(function: SumOverReplicas) -> Iterator[None]:
-    """Lets `Statistics()` sum over replicas by `function`, within it: for engines, around a step function."""
+    """Makes `Statistics()` sum over replicas with `function`, in its context: for engines, around a step function."""
     token = _sum_over_replicas.set(function)
     try:
         yield
@@ -115,7 +115,7 @@ def summing_over_replicas(function: SumOverReplicas) -> Iterator[None]:
 
 @contextlib.contextmanager
 def noticing_averages() -> Iterator[Mapping[Any, Averages]]:
-    """Collects, within it, the layers that add to any `Statistics`, by the references of the averages they keep."""
+    """Collects, in its context, the layers that add to any `Statistics`, by the references of their averages."""
     token = _noticed.set({})
     try:
         yield _noticed.get()
@@ -124,9 +124,9 @@ def noticing_averages() -> Iterator[Mapping[Any, Averages]]:
 
 
 def averaged(module: tf.Module) -> dict[str, tf.Variable]:
-    """Returns the moving averages of `module` by path that a longer average of its weights needs its own of.
+    """Returns by path the moving averages of `module` that an average of its weights must average too.
 
-    They are those of layers with `moments(sums) -> Values`, and with `moving`, which lists what that has values for.
+    They belong to layers with `moments(sums) -> Values` and `moving`, which lists the averages that it has values for.
     """
     kept = {id(v) for part in (module, *module.submodules) if _has_moments(part) for v in part.moving}
     return {path: variable for path, variable in named_variables(module).items() if id(variable) in kept}
@@ -137,7 +137,7 @@ def _has_moments(part: Any) -> bool:
 
 
 def refreshed(module: tf.Module) -> Values:
-    """Returns the values that the derived state of `module` and all modules in it takes, given today's parameters."""
+    """Returns new values of the derived state of `module` and the modules in it, from their current parameters."""
     values: Values = {}
     for part in (module, *module.submodules):
         refresh = getattr(part, "refresh", None)
@@ -147,7 +147,7 @@ def refreshed(module: tf.Module) -> Values:
 
 
 def commit(values: Values, apply_if: tf.Tensor | None = None) -> None:
-    """Assigns each value to its variable; where `apply_if` (a scalar bool) is false, every variable keeps its bits."""
+    """Assigns each value to its variable; if `apply_if` (a scalar bool) is false, every variable keeps its bits."""
     for reference, value in values.items():
         variable = reference.deref()
         variable.assign(value if apply_if is None else one_of(apply_if, value, variable.read_value()))

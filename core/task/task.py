@@ -1,4 +1,4 @@
-"""The vocabulary of a training step: a `Task` lists phases, a phase's step function returns a `Loss`.
+"""`Task`: a model's networks and the phases that train them; a phase's step function returns a `Loss`.
 
     class SpiralTask(Task):
         def __init__(self, *, rng, optimizer):
@@ -13,7 +13,7 @@
             logits = self.net(batch["x"])
             return Loss(softmax_cross_entropy(logits, batch["y"]))
 
-A step function is a plain function: it can be called eagerly in a unit test, with no strategy and no trainer.
+A step function is a plain function: a unit test can call it eagerly, without strategy and trainer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,11 +31,11 @@ from core.task.serve import Served
 
 
 class Task(Module):
-    """Says what is trained and how: its networks (made in `__init__`) and its phases.
+    """A model to train: its networks (made in `__init__`) and its phases.
 
-    Networks (or other modules) whose attributes are named in `one_device` live on one device only: they cost no memory
-    elsewhere, and only phases that run there can read them. Those named in `frozen` are trained by no phase: a
-    pretrained encoder, say. Any other trainable variable that no phase trains is an error.
+    Networks (or other modules) whose attributes are named in `one_device` are stored on one device only. They use no
+    memory elsewhere, and only phases that run there can read them. No phase trains those named in `frozen`, such as a
+    pretrained encoder. Any other trainable variable that no phase trains raises an error.
     """
 
     one_device: Sequence[str] = ()
@@ -46,11 +46,11 @@ class Task(Module):
         raise ConfigurationError(f"`{type(self).__name__}` needs `phases()`: a list of `Update` and `Compute`.")
 
     def reads(self) -> Mapping[str, Feature]:
-        """Returns what the task reads of an example, by feature: `{"image": Image([8, 8, 1]), "label": Label(10)}`."""
+        """Returns the features of an example that the task reads: `{"image": Image([8, 8, 1]), "label": Label(10)}`."""
         return {}
 
     def check_source(self, source: Examples) -> None:
-        """Raises a `DataError` where `source` isn't what the task `reads`; called before the first step."""
+        """Raises a `DataError` if `source` lacks what the task `reads`; called before the first step."""
         for feature, expected in self.reads().items():
             check_feature(source, feature)
             expected.check(source, feature, task=type(self).__name__)
@@ -64,7 +64,7 @@ class Task(Module):
         raise ConfigurationError(f"`{type(self).__name__}` makes no samples: it needs `sample(rng, n)`.")
 
     def serve(self, features: Mapping[str, tf.TensorSpec]) -> Mapping[str, Served]:
-        """Returns what an export offers, by name, the default first; `features` are those of a batch of the source."""
+        """Returns the exported functions by name, the default first; `features` are those of a batch of the source."""
         raise ConfigurationError(
             f"`{type(self).__name__}` can't be exported: it doesn't say what it offers. Write in it, with your names "
             "and `from core.task import Served`:\n"

@@ -1,4 +1,4 @@
-"""What becomes of each variable of a task: phases train it, it is frozen, or it isn't for training at all."""
+"""The training status of each variable of a task: trained by phases, frozen, or untrainable."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -15,17 +15,17 @@ from core.task.task import Task
 
 @dataclasses.dataclass(frozen=True)
 class Standing:
-    """A variable, and what becomes of it in training."""
+    """A variable and its training status."""
 
     path: str
     variable: tf.Variable
     phases: tuple[str, ...]  # that train it
-    frozen: bool  # declared so: `Task.frozen`
+    frozen: bool  # declared in `Task.frozen`
     trainable: bool  # neither `tf.Variable(trainable=False)` nor history of a `Compute`
 
     @property
     def forgotten(self) -> bool:
-        """Says whether it is there to be trained, but nothing trains it."""
+        """Says whether it is trainable and not frozen, but no phase trains it."""
         return self.trainable and not self.phases and not self.frozen
 
 
@@ -64,7 +64,7 @@ def check_trained(task: Task, phases: Sequence[Phase]) -> None:
         names = [phase.name for phase in phases if isinstance(phase, Update)]
         raise ConfigurationError(
             f"no phase of `{name}` trains {listed(forgotten, most=3)}: add the module to the `trains` of "
-            f"{listed(names)}. If it is meant to stay as it is, keep the module as an attribute of the task and name "
-            f'it there, `frozen = ("encoder",)` in `class {name}`; a variable that nothing should ever train is made '
-            "by `tf.Variable(..., trainable=False)`."
+            f"{listed(names)}. To freeze it, keep the module as an attribute of the task and name it there, "
+            f'`frozen = ("encoder",)` in `class {name}`. Make a variable that nothing should ever train with '
+            "`tf.Variable(..., trainable=False)`."
         )

@@ -1,4 +1,4 @@
-"""Figures on their way out: one `Writer` interface; console, JSON lines and TensorBoard behind it.
+"""Metric output: one `Writer` interface, with console, JSON lines and TensorBoard behind it.
 
 from core.telemetry import Console, JsonLines, Telemetry, TensorBoard
 

@@ -1,4 +1,4 @@
-"""Figures for a person: a live progress bar on a terminal, plain lines in a pipe or a file.
+"""Console output: a live progress bar on a terminal, plain lines in a pipe or a file.
 
 >>> times = iter([0.0, 10.0])
 >>> console = Console(total_steps=2000, clock=lambda: next(times))
@@ -19,28 +19,28 @@ from rich.table import Column
 from rich.text import Text
 
 Figures = Mapping[str, SupportsFloat]
-Piece = tuple[str, str]  # of a line, and its style
+Piece = tuple[str, str]  # part of a line, and its style
 
 _REFRESH_SECONDS = 1.0  # drawing takes a millisecond or two
-_SPEED = "examples_per_second"  # a line with this figure tells of the training's progress
+_SPEED = "examples_per_second"  # marks lines about the progress of training
 _ON_THE_BAR = ("loss", _SPEED, "utilisation", "data_wait", "memory")  # in this order
 
 
 class Console:
-    """Prints one line for each `write`; on a terminal, a bar below the lines follows `progress`.
+    """Prints one line per `write`; on a terminal, a bar below the lines follows `progress`.
 
-    Of training that goes on faster than anybody reads, lines wait there until the bar is drawn below them.
+    If training is faster than a person reads, lines are held until the next time the bar is drawn.
     """
 
     def __init__(self, total_steps: int, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic):
         self._total = total_steps
         self._stream = sys.stdout if stream is None else stream
         self._clock = clock
-        self._start: tuple[int, float] | None = None  # the first step heard of, and when
+        self._start: tuple[int, float] | None = None  # the first reported step, and its time
         self._drawn = self._printed = -math.inf  # when the bar and when lines were last drawn
-        self._waiting: list[Text] = []  # lines that have yet to be
-        self._latest: Figures = {}  # what the bar shows
-        self._widths: dict[str, int] = {}  # of the columns so far: figures of the same name stay below each other
+        self._waiting: list[Text] = []  # lines not yet printed
+        self._latest: Figures = {}  # metrics on the bar
+        self._widths: dict[str, int] = {}  # of the columns so far, which align metrics of one name
         self._bar = _make_bar(self._stream, total_steps)
         self.live = self._bar is not None
 
@@ -80,7 +80,7 @@ class Console:
             self._print_waiting(self._bar)
 
     def close(self) -> None:
-        """Takes the bar away; the lines stay."""
+        """Removes the bar; the lines stay."""
         if self._bar is not None:
             self._print_waiting(self._bar)
             self._bar.stop()
@@ -93,9 +93,9 @@ class Console:
             self._waiting.append(Text.assemble(*line))
 
     def _print_waiting(self, bar: Progress) -> None:
-        """Prints the lines that wait, at once, as the bar is drawn anew below what is printed."""
+        """Prints all waiting lines at once; the bar is redrawn below them."""
         if self._waiting:
-            # The terminal breaks a long line, so that it is whole again in a wider window or when copied.
+            # The terminal wraps long lines, so that they are whole in a wider window or when copied.
             bar.console.print(Text("\n").join(self._waiting), soft_wrap=True)
             self._waiting.clear()
 
@@ -114,7 +114,7 @@ class Console:
 
     def _padded(self, step: int) -> str:
         padded = f"{step:{len(str(self._total))}}"
-        # A run that goes on for more steps than it was announced with has a length that isn't known here.
+        # A run that exceeds its announced number of steps has an unknown length.
         return f"{padded}/{self._total}" if step <= self._total else padded
 
     def _aligned(self, column: str, cell: str, justify: Callable[[str, int], str]) -> str:
@@ -122,7 +122,7 @@ class Console:
         return justify(cell, width)
 
     def _eta(self, step: int, now: float) -> str:
-        """Estimates by the average over the whole run so far, with its pauses for evaluation and checkpoints."""
+        """Estimates the time left from the average speed of the whole run, including evaluation and checkpoints."""
         first_step, start = self._start or (step, now)
         if step <= first_step:
             return "-:--"
@@ -133,7 +133,7 @@ class Console:
 
 
 def label(name: str) -> str:
-    """Returns what a figure is called on the screen.
+    """Returns a metric's name on the screen.
 
     >>> label("examples_per_second"), label("d/gradient_penalty")
     ('examples/s', 'd/gradient penalty')
@@ -142,7 +142,7 @@ def label(name: str) -> str:
 
 
 def format_figure(name: str, value: SupportsFloat) -> str:
-    """Returns a number as a person reads it, with about four digits that matter.
+    """Returns a number formatted for a person, with about four significant digits.
 
     >>> [format_figure("loss", x) for x in (0.12341234, 1.5, 31.41592, 65536.2, 0.00012345, 1e-9, 0.0, 2e29)]
     ['0.1234', '1.5000', '31.416', '65,536', '0.000123', '1e-09', '0.0000', '2e+29']
@@ -175,12 +175,12 @@ def _style(value: SupportsFloat) -> str:
 
 
 def _make_bar(stream: TextIO, total_steps: int) -> Progress | None:
-    """Makes a bar that is drawn only when told to: no thread takes time from training. `None` if not on a terminal."""
+    """Makes a bar that is drawn only on request: no thread takes time from training. `None` if not on a terminal."""
     terminal = Terminal(file=stream, highlight=False)
-    # Asked of the stream itself, because variables such as FORCE_COLOR make rich take a pipe for a terminal.
+    # The stream itself is asked, because variables such as FORCE_COLOR make rich treat a pipe as a terminal.
     if not stream.isatty() or terminal.is_dumb_terminal:
         return None
-    # An ellipsis that the terminal doesn't know would stand there as `\u2026`, and break the line.
+    # On a terminal without the ellipsis character, it would appear as `\u2026` and break the line.
     text = Column(no_wrap=True, overflow="crop" if terminal.options.ascii_only else "ellipsis")
     columns = [
         BarColumn(bar_width=None, complete_style="cyan", finished_style="cyan", table_column=Column(ratio=1)),

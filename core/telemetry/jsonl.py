@@ -1,4 +1,4 @@
-"""Figures as JSON lines: one object a line with `step`, `split`, then the figures.
+"""Metrics as JSON lines: one object a line with `step` and `split`, then the metrics.
 
 >>> import pathlib, tempfile
 >>> path = pathlib.Path(tempfile.mkdtemp()) / "metrics.jsonl"
@@ -18,20 +18,20 @@ from typing import Any
 
 from core.disk import GOES_ON, append_whole, space_for, write_whole
 
-_NUMBER = re.compile(r"(?<![\w/`])\d+|(?<=[/`])\d+(?![\d/`])")  # that is no part of a name, nor all of one in a path
-CHECKPOINT = "checkpoint"  # the column that says what a line is of which the run itself hasn't written
+_NUMBER = re.compile(r"(?<![\w/`])\d+|(?<=[/`])\d+(?![\d/`])")  # not part of a name, nor a whole name in a path
+CHECKPOINT = "checkpoint"  # the column for the checkpoint of a line that another process wrote
 _encode = json.JSONEncoder(allow_nan=False).encode
 
 
 class StepLines:
-    """Appends objects that have a `step` to `path`: a run killed and resumed leaves the lines of an undisturbed one.
+    """Appends objects that have a `step` to `path`; after a kill and resume, it has the lines of an undisturbed run.
 
-    `first_step` is the step that the run goes on from: lines of later steps, and a last line cut short by a kill, are
-    removed. At 0 the file begins anew. This holds if the lines of a step are written before its checkpoint. A file that
-    isn't there is made with its first line.
+    `first_step` is the step from which the run resumes: lines of later steps, and a last line cut short by a kill, are
+    removed. If it is 0, the file starts empty. This is correct if the lines of a step are written before its
+    checkpoint. A missing file is created with its first line.
     """
 
-    then = GOES_ON  # once a line has found no room
+    then = GOES_ON  # once the disk is full
 
     def __init__(self, path: Path, first_step: int):
         self._path = path
@@ -48,14 +48,14 @@ class StepLines:
                 write_whole({self._path: b"".join(kept)})
 
     def append(self, line: Mapping[str, Any]) -> None:
-        """Writes one line and hands it to the operating system, which keeps it even if this process is killed."""
+        """Writes one line directly to the operating system, which keeps it even if this process is killed."""
         with space_for(self._path, then=self.then):
             append_whole(self.open(), f"{_encode(line)}\n".encode())
 
     def open(self) -> FileIO:
-        """Opens the file, which is made if it isn't there."""
+        """Opens the file, and creates it if it is missing."""
         if self._stream is None:
-            self._stream = self._path.open("ab", buffering=0)  # a line that finds no room isn't kept for later
+            self._stream = self._path.open("ab", buffering=0)  # on a full disk, a line isn't kept for later
         return self._stream
 
     def close(self) -> None:
@@ -65,10 +65,10 @@ class StepLines:
 
 
 class JsonLines(StepLines):
-    """Writes figures.
+    """Writes metrics.
 
-    JSON has no word for infinity or not-a-number: such a figure is written as `null`, which readers take for a number
-    that isn't there, while a figure that wasn't measured has no key at all.
+    JSON has no infinity or NaN: such a metric is written as `null`, which readers treat as missing, while a metric that
+    wasn't measured has no key at all.
     """
 
     def __init__(self, path: Path, first_step: int):
@@ -81,7 +81,7 @@ class JsonLines(StepLines):
 
 
 def line_of(step: int, split: str, figures: Mapping[str, float], checkpoint: str | None = None) -> bytes:
-    """Returns the line that `JsonLines` writes of figures, and with it the `checkpoint` that they are of."""
+    """Returns the line that `JsonLines` writes for `figures`, with the `checkpoint` that they belong to."""
     marks = {} if checkpoint is None else {CHECKPOINT: checkpoint}
     return f"{_encode(_row(step, split, figures, marks))}\n".encode()
 
@@ -89,7 +89,7 @@ def line_of(step: int, split: str, figures: Mapping[str, float], checkpoint: str
 def _row(step: int, split: str, figures: Mapping[str, float], marks: Mapping[str, str] = {}) -> dict[str, Any]:
     row = {"step": step, "split": split, **marks}
     if clash := row.keys() & figures.keys():
-        raise ValueError(f"A figure is named `{min(clash)}`, the name of another column: rename the figure.")
+        raise ValueError(f"A metric is named `{min(clash)}`, the name of another column: rename the metric.")
     values = {name: float(value) for name, value in figures.items()}
     return {**row, **{name: value if math.isfinite(value) else None for name, value in values.items()}}
 
@@ -99,12 +99,12 @@ def _is_kept(line: bytes, first_step: int) -> bool:
         return False
     try:
         return bool(json.loads(line)["step"] <= first_step)
-    except (ValueError, KeyError, TypeError):  # no line of ours: the tail that a crashed file system left behind
+    except (ValueError, KeyError, TypeError):  # not our line: the remains of a file system crash
         return False
 
 
 class Warned(StepLines):
-    """Appends warnings to `path`, as `StepLines` does; one that an earlier start of the run has kept stays the one."""
+    """Appends warnings to `path`, as `StepLines` does; a warning kept by an earlier start isn't repeated."""
 
     then = "until then warnings are shown, but not kept"
 
@@ -115,7 +115,7 @@ class Warned(StepLines):
         self._texts = {str(json.loads(line).get("warning")) for line in lines}
 
     def warn(self, step: int, text: str, *, each: bool = False) -> None:
-        """Keeps a warning of this step, unless it is there already: to the letter, if `each` is to be kept."""
+        """Keeps a warning of this step, unless it is kept already; with `each`, only an identical text counts."""
         there = text in self._texts or (not each and gist(text) in map(gist, self._texts))
         if not there:
             self.append({"step": step, "warning": text})
@@ -123,7 +123,7 @@ class Warned(StepLines):
 
 
 def gist(text: str) -> str:
-    """Returns what two warnings share that are the same but for their numbers; those of names tell modules apart.
+    """Returns the common part of warnings that differ only in numbers; numbers in names distinguish modules.
 
     >>> gist("31 % of the time was spent waiting") == gist("2 % of the time was spent waiting")
     True

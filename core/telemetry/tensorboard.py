@@ -1,4 +1,4 @@
-"""What a run shows in TensorBoard, by its own writer: no TensorFlow op runs, so nothing is to be traced or placed."""
+"""TensorBoard output, with an event writer that runs no TensorFlow op and so affects no tracing or placement."""
 
 import io
 import itertools
@@ -26,10 +26,10 @@ _count = itertools.count()
 
 
 class TensorBoard:
-    """Writes below `directory`, a folder for each split: TensorBoard draws theirs of one name in one chart.
+    """Writes below `directory`, one folder per split: TensorBoard draws metrics of one name in one chart.
 
-    `first_step` is the step that the run goes on from: TensorBoard forgets what an earlier, killed run of the same
-    directory wrote for later steps. At 0 it forgets everything.
+    `first_step` is the step from which the run resumes: TensorBoard forgets later steps of an earlier, killed run in
+    the same directory. If it is 0, it forgets everything.
     """
 
     def __init__(self, directory: Path, first_step: int, clock: Callable[[], float] = time.time):
@@ -40,10 +40,10 @@ class TensorBoard:
         self._forget()
 
     def rewind(self, step: int) -> None:
-        """Has TensorBoard forget the steps after this one, and go on from there."""
+        """Makes TensorBoard forget the steps after this one, and continues from there."""
         self.close()
         self._files.clear()
-        self._forgotten = step + 1  # what describes the run stands at the step that it began with
+        self._forgotten = step + 1  # the run's description is stored at its first step
         self._forget()
 
     def _forget(self) -> None:
@@ -51,7 +51,7 @@ class TensorBoard:
         with space_for(directory):
             directory.mkdir(parents=True, exist_ok=True)
             for path in (directory, *(path for path in directory.rglob("*") if path.is_dir())):
-                self._file(str(path.relative_to(directory)))  # those of before have something to forget
+                self._file(str(path.relative_to(directory)))  # existing folders have something to forget
 
     def write(self, step: int, split: str, figures: Mapping[str, float]) -> None:
         """Writes one event that holds all `figures`."""
@@ -62,24 +62,24 @@ class TensorBoard:
         """Writes the configuration: as a text, and its values as hyperparameters, next to the metrics."""
         self._text("", self._first_step, "configuration", f"```\n{text}\n```")
         values = {name: _value(value) for name, value in settings.items()}
-        # By itself TensorBoard takes runs of the same values for one, and calls each by a hash of them.
+        # Otherwise TensorBoard merges runs with equal values, and names each by a hash of them.
         name = _utf8("/".join(self._directory.resolve().parts[-3:-1]))
         found = hparams_pb(values, trial_id=name, start_time_secs=self._clock())
         self._add("", Event(step=self._first_step, summary=found))
 
     def image(self, step: int, name: str, png: bytes) -> None:
-        """Writes a picture; its size stands in the PNG's header."""
+        """Writes an image; its size is read from the PNG's header."""
         width, height = (int.from_bytes(png[i : i + 4], "big") for i in (16, 20))
         picture = Summary.Image(encoded_image_string=png, width=width, height=height, colorspace=3)
         value = Summary.Value(tag=name, image=picture)
         self._add("samples", Event(step=step, summary=Summary(value=[value])))
 
     def text(self, step: int, name: str, text: str) -> None:
-        """Writes a text, as it stands."""
+        """Writes a text, unchanged."""
         self._text("samples", step, name, "".join(f"    {line}\n" for line in text.split("\n")))
 
     def histograms(self, step: int, values: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Writes how the values of each array are distributed, those that are finite."""
+        """Writes the distribution of each array's finite values."""
         finite = {name: x[np.isfinite(x)].astype(np.float64) for name, x in values.items()}
         found = [Summary.Value(tag=name, histo=_histogram(x)) for name, x in finite.items() if x.size]
         self._add("weights", Event(step=step, summary=Summary(value=found)))
@@ -109,10 +109,10 @@ class _EventFile:
 
     def __init__(self, directory: Path, forgotten: int, clock: Callable[[], float]):
         self._clock = clock
-        # TensorBoard reads files in the order of their names, and one restart may be no second after another.
+        # TensorBoard reads files in the order of their names, and restarts may be less than a second apart.
         name = f"events.out.tfevents.{time.time():017.6f}.{socket.gethostname()}.{os.getpid()}.{next(_count):06}"
         directory.mkdir(parents=True, exist_ok=True)
-        # TensorBoard's own `EventFileWriter` writes in a thread, where a full disk ends in a traceback.
+        # TensorBoard's `EventFileWriter` writes in a thread, where a full disk ends in a traceback.
         self._stream = (directory / name).open("ab", buffering=0)
         try:
             self.write(
@@ -149,7 +149,7 @@ def _histogram(values: npt.NDArray[np.float64]) -> HistogramProto:
 
 
 def _value(text: str) -> bool | float | str:
-    """Returns the value of a setting as TensorBoard can sort by it: a number or a truth where it is one."""
+    """Returns the value of a setting in a type that TensorBoard can sort: a number or bool if possible."""
     if text in ("True", "False"):
         return text == "True"
     try:
@@ -159,7 +159,7 @@ def _value(text: str) -> bool | float | str:
 
 
 def _utf8(text: str) -> str:
-    """Returns a text whose names of files are read as UTF-8, though the locale may be another.
+    """Returns a text with its file names decoded as UTF-8, whatever the locale.
 
     >>> _utf8("runs/\\udcc3\\udca4")
     'runs/ä'

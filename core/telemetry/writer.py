@@ -1,4 +1,4 @@
-"""The one interface behind which console, JSON lines and TensorBoard look the same, and several of them as one."""
+"""The `Writer` interface of console, JSON lines and TensorBoard, and `Telemetry`, which writes to several."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,23 +11,23 @@ from core.telemetry.jsonl import Warned, gist
 
 
 class Writer(Protocol):
-    """Takes the figures of a step, for one split of the data (`train`, `eval`, ...)."""
+    """A destination for the metrics of a step, for one split of the data (`train`, `eval`, ...)."""
 
     def write(self, step: int, split: str, figures: Mapping[str, float]) -> None:
-        """Writes `figures` where a reader sees them at once."""
+        """Writes `figures` so that readers see them at once."""
 
     def close(self) -> None:
-        """Writes nothing more."""
+        """Ends writing."""
 
 
 @runtime_checkable
 class Screen(Writer, Protocol):
-    """A writer that a person is looking at."""
+    """A writer that a person watches."""
 
-    live: bool  # whether it shows more than what is written: progress as it is made
+    live: bool  # whether it shows progress as it is made, not only written lines
 
     def progress(self, step: int, figures: Mapping[str, SupportsFloat] | None = None) -> None:
-        """Shows how far the run is."""
+        """Shows the progress of the run."""
 
     def note(self, text: str) -> None:
         """Shows a line of text."""
@@ -35,15 +35,15 @@ class Screen(Writer, Protocol):
 
 @runtime_checkable
 class Rewinding(Writer, Protocol):
-    """A writer that keeps what it is given, and can take it back."""
+    """A writer that keeps its input, and can remove it again."""
 
     def rewind(self, step: int) -> None:
-        """Forgets what was written of steps after this one."""
+        """Removes everything written for steps after this one."""
 
 
 @runtime_checkable
 class Gallery(Writer, Protocol):
-    """A writer that can show more than figures. What there is no room for in it is left out, and the run goes on."""
+    """A writer that can show more than metrics. On a full disk it skips them, and the run continues."""
 
     def describe(self, text: str, settings: Mapping[str, str]) -> None:
         """Shows how the run is configured."""
@@ -55,20 +55,20 @@ class Gallery(Writer, Protocol):
         """Shows a text."""
 
     def histograms(self, step: int, values: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Shows how the values of arrays are distributed."""
+        """Shows the distribution of each array's values."""
 
 
 class Telemetry:
-    """Several writers as one; the screens among them get progress and notes too. Without writers it says nothing."""
+    """Several writers as one; its screens also get progress and notes. Without writers it does nothing."""
 
     def __init__(self, writers: Sequence[Writer] = (), warned: Warned | None = None):
         self.warned = warned
         self._take(writers)
         self._warnings: set[str] = set()
-        self._step = 0  # the last one heard of
+        self._step = 0  # the last reported one
 
     def add(self, writer: Writer) -> None:
-        """Takes one writer more: it gets what is written from now on."""
+        """Adds a writer, which gets everything written from now on."""
         self._take([*self.writers, writer])
 
     def _take(self, writers: Sequence[Writer]) -> None:
@@ -78,7 +78,7 @@ class Telemetry:
         self.live = any(screen.live for screen in self.screens)
 
     def write(self, step: int, split: str, figures: Mapping[str, float], *, shown: bool = True) -> None:
-        """Hands `figures` to each writer in turn; to screens only if they are to be `shown`."""
+        """Passes `figures` to each writer in turn; to screens only if `shown`."""
         self._step = step
         for writer in self.writers:
             if writer not in self.galleries and (shown or writer not in self.screens):
@@ -86,13 +86,13 @@ class Telemetry:
         self._show(lambda gallery: gallery.write(step, split, figures))
 
     def progress(self, step: int, figures: Mapping[str, SupportsFloat] | None = None) -> None:
-        """Shows how far the run is; cheap enough to call after each chunk of steps."""
+        """Shows the progress of the run; cheap enough to call after each chunk of steps."""
         self._step = step
         for screen in self.screens:
             screen.progress(step, figures)
 
     def rewind(self, step: int) -> None:
-        """Has the steps after this one be as if they had never been, wherever they were kept."""
+        """Removes the steps after this one, wherever they were kept."""
         self._step = step
         for writer in self.writers:
             if isinstance(writer, Rewinding):
@@ -111,7 +111,7 @@ class Telemetry:
         self._show(lambda gallery: gallery.text(step, name, text))
 
     def histograms(self, step: int, values: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Shows in each gallery how the values of arrays are distributed."""
+        """Shows the distribution of arrays' values in each gallery."""
         self._show(lambda gallery: gallery.histograms(step, values))
 
     def note(self, text: str) -> None:
@@ -119,13 +119,13 @@ class Telemetry:
             screen.note(text)
 
     def warn_once(self, text: str) -> None:
-        """Shows and keeps a warning, unless it was before; one that differs in its numbers alone is the same."""
+        """Shows and keeps a warning once; warnings that differ only in numbers count as the same."""
         if gist(text) not in self._warnings:
             self._warnings.add(gist(text))
             self.warn(text, each=False)
 
     def warn(self, text: str, *, each: bool = True) -> None:
-        """Shows and keeps a warning; `each`, or what a file has none of yet that differs in its numbers alone."""
+        """Shows and keeps a warning; without `each`, only if the file has none that differs only in numbers."""
         self.note(f"Warning: {text}")
         if self.warned:
             with self.sparing():
@@ -133,14 +133,14 @@ class Telemetry:
 
     @contextlib.contextmanager
     def sparing(self) -> Iterator[None]:
-        """Warns where a disk has no room for what is done within, which a run does as well without."""
+        """Warns if a disk is full during its context, for work that the run can do without."""
         try:
             yield
         except NoRoomError as error:
             self.warn_once(str(error))
 
     def close(self) -> None:
-        """Closes every writer, also when one of them fails to."""
+        """Closes every writer, even if one of them fails to close."""
         with contextlib.ExitStack() as closing:
             for writer in self.writers:
                 closing.callback(writer.close)

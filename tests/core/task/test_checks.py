@@ -54,9 +54,9 @@ def test_a_variable_that_no_phase_trains_is_named_with_the_remedies():
     with pytest.raises(ConfigurationError) as error:
         assemble(Parts, ALONE)
     assert str(error.value) == (
-        "no phase of `Parts` trains `encoder/b`, `encoder/w`: add the module to the `trains` of `net`, `penalty`. If "
-        "it is meant to stay as it is, keep the module as an attribute of the task and name it there, "
-        '`frozen = ("encoder",)` in `class Parts`; a variable that nothing should ever train is made by '
+        "no phase of `Parts` trains `encoder/b`, `encoder/w`: add the module to the `trains` of `net`, `penalty`. To "
+        "freeze it, keep the module as an attribute of the task and name it there, "
+        '`frozen = ("encoder",)` in `class Parts`. Make a variable that nothing should ever train with '
         "`tf.Variable(..., trainable=False)`."
     )
 
@@ -195,7 +195,7 @@ def test_windows_of_tokens_fit_a_context_and_a_vocabulary():
             r"windows of 3 tokens and the one after them, but `Reader.context` is 4: give the source",
         ),
         (windows(), Tokens(3, vocabulary=7), r"of example 1 of source `windows` is 7, but `Reader.vocabulary` is 7"),
-        (windows(vocabulary=9), Tokens(3, vocabulary=8), r"a vocabulary of 9, but `Reader.vocabulary` is 8: give"),
+        (windows(vocabulary=9), Tokens(3, vocabulary=8), r"a vocabulary of 9, but `Reader.vocabulary` is 8: set"),
     ],
 )
 def test_other_windows_or_tokens_are_refused(source, tokens, says):

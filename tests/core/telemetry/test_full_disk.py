@@ -141,7 +141,7 @@ def test_figures_that_find_no_room_end_the_run(tmp_path):
     telemetry.write(1, "train", {"loss": 0.5})
     with (
         most(50),
-        pytest.raises(NoRoomError, match=r"metrics.jsonl` can't be written: .*; the same command then goes on"),
+        pytest.raises(NoRoomError, match=r"metrics.jsonl` can't be written: .*; the same command then resumes"),
     ):
         telemetry.write(2, "train", {"loss": 0.5})
     telemetry.close()
