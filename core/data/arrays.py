@@ -1,4 +1,4 @@
-"""Examples that lie in memory: NumPy arrays, and `.npz` files of them.
+"""In-memory sources: NumPy arrays, and `.npz` files of them.
 
     >>> import numpy as np
     >>> images = np.zeros([10, 28, 28, 1], np.uint8)
@@ -6,9 +6,9 @@
     >>> source.spec["image"].dtype.name, source.spec["label"].dtype.name, source.extremes("label")
     ('float32', 'int32', (0, 0, 9, 9))
 
-What comes out is what steps compute with: uint8 of rank two or more are levels of grey or colour and become float32,
-times `scale`; other integers become int32 and other floats float32. Bytes that aren't levels (text, say) become plain
-integers when the array is made int32 beforehand.
+Examples have the types that steps compute with. uint8 arrays of rank two or more are levels of grey or colour, and
+become float32, times `scale`; other integers become int32 and other floats float32. To keep bytes that aren't levels
+(text, for example) as integers, convert the array to int32 beforehand.
 """
 
 import functools
@@ -29,7 +29,7 @@ SAMPLED = 256  # examples, about, that go into a fingerprint
 
 
 class ArraySource(Source):
-    """Hands out arrays whose first axis counts the examples, by feature; levels are from 0 to `highest_level`."""
+    """A source of arrays by feature, whose first axis counts the examples; levels are from 0 to `highest_level`."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class ArraySource(Source):
     @property
     def kept(self) -> Kept | None:
         narrow = any(values.dtype == np.uint8 for values in self._arrays.values())
-        if not narrow or type(self).gather is not ArraySource.gather:  # a subclass makes more of them
+        if not narrow or type(self).gather is not ArraySource.gather:  # a subclass changes the examples
             return None
         spec = {feature: tf.TensorSpec(values.shape[1:], values.dtype) for feature, values in self._arrays.items()}
         return Kept(spec, self._gather, self._decode)
@@ -99,7 +99,7 @@ class ArraySource(Source):
         return {feature: tf.gather(values, indices) for feature, values in self._tensors.items()}
 
     def _decode(self, kept: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Makes numbers of levels on their way out; in memory they stay bytes, a quarter of the size."""
+        """Converts levels to floats on reading; in memory they stay bytes, a quarter of the size."""
         return {
             feature: tf.cast(values, tf.float32) * self._scale if values.dtype == tf.uint8 else values
             for feature, values in kept.items()
@@ -107,23 +107,23 @@ class ArraySource(Source):
 
     @functools.cached_property
     def _tensors(self) -> dict[str, tf.Tensor]:
-        """Makes tensors of the arrays, once and outside any graph: each pipeline captures these, none copies them."""
+        """Makes tensors of the arrays, once and outside any graph: pipelines capture them without a copy."""
         with tf.init_scope(), tf.device("CPU:0"):
             tensors = {feature: tf.constant(values) for feature, values in self._arrays.items()}
-        # From here on NumPy looks at the tensors' own memory, so that nothing is kept twice.
+        # From here on the NumPy arrays share the tensors' memory, so that nothing is stored twice.
         self._arrays = {feature: np.asarray(memoryview(tensor)) for feature, tensor in tensors.items()}
         return tensors
 
 
 @gin.configurable
 def npz(path: str, scale: float = 1.0 / 255.0) -> Source:
-    """Reads an `.npz` file of one array a feature; uint8 of rank two or more become float32, times `scale`."""
+    """Reads an `.npz` file with one array per feature; uint8 of rank two or more become float32, times `scale`."""
     file = path_of(path)
     return ArraySource(read_npz(file), name="npz", place=str(file), scale=scale)
 
 
 def as_kept(name: str, feature: str, values: Array) -> Array:
-    """Returns `values` in the dtype in which they are kept: uint8 (levels), int32, float32 or bool."""
+    """Returns `values` in their storage dtype: uint8 (levels), int32, float32 or bool."""
     if values.ndim == 0:
         raise DataError(
             f"`{feature}` of the source `{name}` is a single number ({values!r}); "
@@ -149,7 +149,7 @@ def as_kept(name: str, feature: str, values: Array) -> Array:
 
 
 def _as_float32(name: str, feature: str, values: Array) -> Array:
-    """Returns `values` as float32; refuses a number that only a wider type holds."""
+    """Returns `values` as float32; raises for a number that only a wider type can hold."""
     with np.errstate(over="ignore"):
         kept = values.astype(np.float32, copy=False)
     if values.dtype.itemsize > 4 and not np.isfinite(kept).all():

@@ -1,4 +1,4 @@
-"""Chance changes to images, for step functions: an image's change follows its place in the global batch.
+"""Random image augmentation for step functions: an image's change depends on its place in the global batch.
 
 >>> from core.random import Rng
 >>> images = tf.reshape(tf.range(2.0 * 6 * 6), [2, 6, 6, 1])
@@ -14,10 +14,10 @@ from core.random import Rng
 
 
 def random_crop_and_flip(images: tf.Tensor, size: int, rng: Rng | None) -> tf.Tensor:
-    """Cuts a random square of `size` pixels of each image [rows, height, width, channels], and mirrors every other.
+    """Crops each image [rows, height, width, channels] to a random square of `size` pixels, and mirrors half of them.
 
-    The same `rng` cuts the same squares: give the images of a pair `rng` and `rng.again()`, and images of two domains
-    `rng.fold("a")` and `rng.fold("b")`. Without one, for evaluation, it is the middle, as it is.
+    The same `rng` gives the same squares: pass `rng` and `rng.again()` for pairs of images, and `rng.fold("a")` and
+    `rng.fold("b")` for images of two domains. Without `rng`, for evaluation, it takes the centre, unmirrored.
     """
     rows, height, width, _ = images.shape
     if rows is None:
@@ -34,7 +34,7 @@ def random_crop_and_flip(images: tf.Tensor, size: int, rng: Rng | None) -> tf.Te
     places = tf.range(size)
     down = _offset(y, height - size)[:, None] + places
     across = tf.where(mirrored[:, None] < 0.5, places[::-1], places) + _offset(x, width - size)[:, None]
-    # By the pixel's number in the whole batch, because one plain gather takes about half the time of two batched ones.
+    # With pixel indices in the whole batch: one plain gather takes about half the time of two batched ones.
     numbers = (tf.range(rows)[:, None, None] * height + down[:, :, None]) * width + across[:, None, :]
     return tf.gather(tf.reshape(images, [-1, images.shape[3]]), numbers)
 
@@ -42,7 +42,7 @@ def random_crop_and_flip(images: tf.Tensor, size: int, rng: Rng | None) -> tf.Te
 def random_affine(
     images: tf.Tensor, rng: Rng, *, turn: float = 0.0, shear: float = 0.0, scale: float = 1.0, shift: float = 0.0
 ) -> tf.Tensor:
-    """Turns, shears, scales and moves each image by chance, by up to so much; see `affine`.
+    """Rotates, shears, scales and shifts each image at random, up to these limits; see `affine`.
 
     `scale` is the largest factor, and its inverse the smallest.
     """
@@ -55,17 +55,17 @@ def random_affine(
 def affine(
     images: tf.Tensor, *, turn: Any = 0.0, shear: Any = 0.0, scale: Any = 1.0, shift: Any = (0.0, 0.0)
 ) -> tf.Tensor:
-    """Turns each image [rows, height, width, channels] about its middle, shears, scales and moves it.
+    """Rotates each image [rows, height, width, channels] about its centre, shears, scales and shifts it.
 
-    `turn` (radians), `shear` (pixels across for each down) and `scale` are one number a row or for all, `shift` is
-    [rows, 2] or one pair: pixels down and across. Between pixels it is linear; what comes from outside is zero.
+    `turn` (radians), `shear` (pixels across per pixel down) and `scale` are one number per row or for all; `shift` is
+    [rows, 2] or one pair: pixels down and across. Interpolation is linear; outside the image is zero.
     """
     _, height, width, _ = images.shape
     turn, shear, scale = (tf.convert_to_tensor(x, tf.float32)[..., tf.newaxis] for x in (turn, shear, scale))
     down, across = (x[..., tf.newaxis] for x in tf.unstack(tf.convert_to_tensor(shift, tf.float32), axis=-1))
     y, x = (tf.reshape(p, [-1]) for p in tf.meshgrid(tf.range(height), tf.range(width), indexing="ij"))
     middle = (0.5 * (height - 1.0), 0.5 * (width - 1.0))
-    # From each pixel of the new image back to where in the old one it comes from.
+    # Maps each pixel of the new image to its source position in the old one.
     y, x = (tf.cast(y, tf.float32) - middle[0] - down) / scale, (tf.cast(x, tf.float32) - middle[1] - across) / scale
     x -= shear * y
     y, x = tf.cos(turn) * y - tf.sin(turn) * x, tf.sin(turn) * y + tf.cos(turn) * x
@@ -81,5 +81,5 @@ def affine(
 
 
 def _offset(unit: tf.Tensor, largest: int) -> tf.Tensor:
-    """Takes a number of [0, 1) to one of 0, ..., `largest`, each as likely."""
+    """Maps a number in [0, 1) to one of 0, ..., `largest`, with equal probability."""
     return tf.cast(unit * (largest + 1.0), tf.int32)

@@ -1,7 +1,7 @@
-"""Byte-level byte-pair encoding (Sennrich et al., 2016; Radford et al., 2019), by the package `tokenizers`.
+"""Byte-level byte-pair encoding (Sennrich et al., 2016; Radford et al., 2019), using the package `tokenizers`.
 
-The file is the package's own `tokenizer.json`, GPT-2's too. Every text is encoded to tokens that give back its very
-bytes, also what isn't UTF-8: bytes that are in no letter become the tokens of single bytes.
+The file is the package's `tokenizer.json`, such as GPT-2's. Decoding restores exactly the encoded bytes, even if they
+aren't UTF-8: bytes that belong to no letter become tokens of single bytes.
 """
 
 import hashlib
@@ -18,16 +18,16 @@ from core.data.tokenizers import Tokenizer
 from core.disk import write_whole
 from core.errors import ConfigurationError, DataError, shown
 
-END = "<|endoftext|>"  # GPT-2's, and so of most who came later
+END = "<|endoftext|>"  # GPT-2's, which most later tokenizers use too
 LEAST_VOCABULARY = 258  # single bytes, the end of a document, and one pair
-_MOST_BYTES = 1 << 28  # of the file; the largest vocabularies have some ten million
-_NOT_UTF8 = re.compile("([\udc80-\udcff]+)")  # what `surrogateescape` makes of such bytes
+_MOST_BYTES = 1 << 28  # of the file; the largest vocabularies have about ten million
+_NOT_UTF8 = re.compile("([\udc80-\udcff]+)")  # how `surrogateescape` represents such bytes
 _PROBE = "né  A\n\t漢字 don't 1234 \U0001f600 end"
 _ADVICE = "give one that `python -m trainers.tokenize --train_bpe=8192 --bpe=FILE` made, or GPT-2's `tokenizer.json`"
 
 
 class BpeTokenizer(Tokenizer):
-    """Encodes by the merges of a `tokenizer.json`; its identity is the file's SHA-256."""
+    """Encodes with the merges of a `tokenizer.json`; its identity is the file's SHA-256."""
 
     def __init__(self, path: Path) -> None:
         content = _read(path)
@@ -35,11 +35,11 @@ class BpeTokenizer(Tokenizer):
         try:
             self._coder = package.Tokenizer.from_str(content.decode())
             names = self._coder.get_vocab(with_added_tokens=True)
-            self._coder.encode_special_tokens = True  # `<|endoftext|>` in a text is text, and ends nothing
+            self._coder.encode_special_tokens = True  # `<|endoftext|>` in a text is ordinary text
             self._coder.no_truncation()
             self._coder.no_padding()
         except Exception as error:  # the package raises nothing narrower
-            raise DataError(f"{path} is no file of a tokenizer ({shown(str(error))}); {_ADVICE}.") from error
+            raise DataError(f"{path} isn't a tokenizer file ({shown(str(error))}); {_ADVICE}.") from error
         added = self._coder.get_added_tokens_decoder()
         if not isinstance(self._coder.model, package.models.BPE):
             raise DataError(f"{path} is of {type(self._coder.model).__name__}, not of byte pairs; {_ADVICE}.")
@@ -77,7 +77,7 @@ class BpeTokenizer(Tokenizer):
 
 @gin.configurable
 def bpe(path: str) -> Tokenizer:
-    """Reads a tokenizer of byte pairs from a `tokenizer.json`."""
+    """Reads a byte-pair tokenizer from a `tokenizer.json`."""
     return BpeTokenizer(path_of(path))
 
 
@@ -100,7 +100,7 @@ def train_bpe(texts: Iterable[bytes], path: Path, *, vocabulary: int) -> None:
 
 
 def check_vocabulary(vocabulary: int, *, name: str) -> None:
-    """Refuses to learn so few tokens that there is no pair among them; `name` is what the user calls the number."""
+    """Raises if `vocabulary` leaves no room for a pair; `name` is the user's name for the number."""
     if vocabulary < LEAST_VOCABULARY:
         raise ConfigurationError(
             f"`{name}` is {vocabulary}, but 256 bytes and the end of a document are tokens by themselves: give "
@@ -109,7 +109,7 @@ def check_vocabulary(vocabulary: int, *, name: str) -> None:
 
 
 def _text_of(added: Any) -> bytes:
-    """Returns the text of a token that the file adds to the byte pairs: special ones stand for none."""
+    """Returns the text of a token that the file adds to the byte pairs; empty for special tokens."""
     return b"" if added.special else bytes(added.content.encode())
 
 
@@ -122,7 +122,7 @@ def _read(path: Path) -> bytes:
 
 
 def _package() -> Any:
-    """Imports `tokenizers`, which only texts of byte pairs need."""
+    """Imports `tokenizers`, which only byte-pair encoding needs."""
     try:
         import tokenizers
     except ImportError as error:
@@ -134,7 +134,7 @@ def _package() -> Any:
 
 
 def _alphabet() -> dict[str, int]:
-    """Returns GPT-2's letters for bytes: those that can be printed are themselves, others come from 256 on."""
+    """Returns GPT-2's characters for bytes: printable ones stand for themselves, others start at 256."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [value for value in range(256) if value not in printable]
     return {chr(v): v for v in printable} | {chr(256 + i): v for i, v in enumerate(others)}

@@ -1,7 +1,7 @@
-"""Files of text, and the documents in them: read in pieces, so that a document may be larger than memory.
+"""Text files and their documents, read in pieces, so that a document may be larger than memory.
 
-A file is one document, or several with a `separator` between them. What a document is cut into follows from the
-document alone: its tokens are the same whether it is read at once, or after an interruption.
+A file is one document, or several with a `separator` between them. The pieces of a document depend on the document
+alone: its tokens are the same whether it is read at once or after an interruption.
 """
 
 import dataclasses
@@ -23,12 +23,12 @@ from core.errors import ConfigurationError, DataError
 from core.machine import machine_memory
 
 PIECE = 1 << 20  # bytes
-_READ_AHEAD = 4  # pieces; what is left of those before is copied each time
+_READ_AHEAD = 4  # pieces; the rest of earlier ones is copied each time
 
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """Some bytes of a document, and where in the file what follows them begins."""
+    """Some bytes of a document, and the file offset after them."""
 
     text: bytes
     begins_document: bool
@@ -36,7 +36,7 @@ class Piece:
     next_offset: int
 
     def tokens(self, tokenizer: Tokenizer) -> Numbers:
-        """Returns the tokens of these bytes, and the end token where the document ends."""
+        """Returns the tokens of these bytes, and the end token at the end of the document."""
         tokens = tokenizer.encode_whole(self.text)
         return np.append(tokens, np.int32(tokenizer.end)) if self.ends_document else tokens
 
@@ -44,11 +44,11 @@ class Piece:
 def pieces(file: BinaryIO, *, separator: bytes | None = None, offset: int = 0, inside: bool = False) -> Iterator[Piece]:
     """Yields the documents of `file` from `offset` on, cut after the last line that ends within `PIECE` bytes.
 
-    `inside` says that `offset` lies within a document. Documents without any text are left out.
+    `inside` says that `offset` is within a document. Empty documents are skipped.
     """
     file.seek(offset)
     gap = len(separator or b"")
-    need = PIECE + max(gap, 1)  # a separator that begins within a piece is seen whole
+    need = PIECE + max(gap, 1)  # so that a separator that begins within a piece is seen whole
     buffer, at, at_end = b"", 0, False
     while not at_end or at < len(buffer) or inside:
         while not at_end and len(buffer) - at < need:
@@ -65,7 +65,7 @@ def pieces(file: BinaryIO, *, separator: bytes | None = None, offset: int = 0, i
 
 
 def _cut(buffer: bytes, at: int) -> int:
-    """Returns where to cut what is longer than a piece: behind a line, else not within a letter."""
+    """Returns where to cut text that is longer than a piece: after a line, or at least not within a letter."""
     behind_line = buffer.rfind(b"\n", at, at + PIECE) + 1
     if behind_line:
         return behind_line
@@ -73,9 +73,9 @@ def _cut(buffer: bytes, at: int) -> int:
 
 
 def list_texts(*patterns: str) -> list[Path]:
-    """Lists the files that each of `patterns` names, sorted: one, all of a folder and those in it, or those of a glob.
+    """Lists the files that each of `patterns` names, sorted: a file, a folder's (recursively), or those of a glob.
 
-    What is hidden is left out. Links are followed, and a file that has several names is listed once, by the first.
+    Hidden files are skipped. Links are followed, and a file with several names is listed once, under the first.
     """
     found: dict[str, Path] = {}
     for pattern in patterns:
@@ -109,7 +109,7 @@ def _below(folder: Path) -> list[Path]:
 
 
 def open_text(path: Path) -> BinaryIO:
-    """Opens a file of text; refuses anything but a plain file that can be read."""
+    """Opens a text file; raises unless it is a readable regular file."""
     try:
         return open_file(path)
     except OSError as error:
@@ -120,14 +120,14 @@ def open_text(path: Path) -> BinaryIO:
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """A file of text as it was when it was looked at."""
+    """The state of a text file when it was first seen."""
 
     path: Path
     size: int  # bytes
     modified: int  # nanoseconds
 
     def check_unchanged(self, file: BinaryIO) -> None:
-        """Refuses `file`, opened later and read to its end, or beyond what it had, where it isn't as it was."""
+        """Raises if `file`, opened later and read to its end or beyond, differs from this state."""
         now = os.fstat(file.fileno())
         if (file.tell(), now.st_size, now.st_mtime_ns) != (self.size, self.size, self.modified):
             raise DataError(
@@ -137,21 +137,21 @@ class Text:
 
 
 def look_at(path: Path) -> Text:
-    """Returns what a file of text is now."""
+    """Returns the current state of a text file."""
     with open_text(path) as file:
         state = os.fstat(file.fileno())
     return Text(path, state.st_size, state.st_mtime_ns)
 
 
 def separator_of(text: str | None) -> bytes | None:
-    """Returns the bytes of a separator, which needn't be UTF-8 where a shell has handed them over."""
+    """Returns the bytes of a separator, which needn't be UTF-8 if it comes from a shell."""
     if text == "":
         raise ConfigurationError("`separator` is '', which stands everywhere: give some text, or leave it out.")
     return None if text is None else text.encode("utf-8", "surrogateescape")
 
 
 def warn_of_empty(texts: Iterable[Text]) -> None:
-    """Names files that hold nothing."""
+    """Warns of empty files."""
     for text in texts:
         if not text.size:
             logging.warning("%s is empty and left out", text.path)
@@ -161,15 +161,15 @@ def warn_of_empty(texts: Iterable[Text]) -> None:
 def text_files(
     files: str, length: int, *, tokenizer: Tokenizer | None = None, separator: str | None = None
 ) -> TokenWindows:
-    """Reads windows of `length` targets from files of text: one, those of a folder, or of a pattern with `*` and `**`.
+    """Reads windows of `length` targets from text files: one, those of a folder, or of a pattern with `*` and `**`.
 
-    A file is one document, or several between which `separator` stands. All is turned into tokens as the run begins.
+    A file is one document, or several with a `separator` between them. All are tokenized when the run starts.
     """
     tokenizer = tokenizer or ByteTokenizer()
     between = separator_of(separator)
     texts = [look_at(path) for path in list_texts(files)]
     total, memory = sum(text.size for text in texts), machine_memory()
-    if 4 * total > memory:  # two bytes a token, and what is made on the way
+    if 4 * total > memory:  # two bytes per token, and temporary memory
         raise DataError(
             f"`text_files.files` names {total:,} bytes of text, which is turned into tokens within the {memory:,} of "
             "this machine's memory: write them to a file once, with `python -m trainers.tokenize`, and read it with "

@@ -1,7 +1,7 @@
-"""CRC-32C (Castagnoli), the check sum of TFRecord, of many pieces of bytes at once.
+"""CRC-32C (Castagnoli), the checksum of TFRecord, for many byte strings at once.
 
-A check sum without its first and last step is linear: the sum of a whole is the exclusive or of its parts' sums, each
-moved on by the bytes that follow it. So all strips of all pieces are summed up side by side, by tables.
+A checksum without its first and last step is linear: the sum of a whole is the exclusive or of its parts' sums, each
+advanced over the bytes that follow it. So all strips of all pieces are summed in parallel, with tables.
 """
 
 import functools
@@ -16,11 +16,11 @@ _POLYNOMIAL = 0x82F63B78  # with its bits reversed
 _STRIP = 256  # bytes
 _AT_ONCE = 1024  # strips, whose intermediate values fit into a cache
 _ALL = np.uint32(0xFFFFFFFF)
-_MOST_BITS = 48  # of a number of bytes
+_MOST_BITS = 48  # of a byte count
 
 
 def crc32c(pieces: Sequence[bytes]) -> Sums:
-    """Returns the check sum of each piece.
+    """Returns the checksum of each piece.
 
     >>> [hex(x) for x in crc32c([b"123456789", b""])]
     ['0xe3069283', '0x0']
@@ -44,7 +44,7 @@ def crc32c(pieces: Sequence[bytes]) -> Sums:
 
 
 def _moved_on(sums: Sums, zeros: npt.NDArray[np.int64]) -> Sums:
-    """Returns what `sums` become where so many bytes of zero follow."""
+    """Returns `sums` after so many zero bytes."""
     for bit in range(int(zeros.max(initial=0)).bit_length()):
         which = np.flatnonzero(zeros >> bit & 1)
         sums[which] = _through(_tables()[1][bit], sums[which])
@@ -52,13 +52,13 @@ def _moved_on(sums: Sums, zeros: npt.NDArray[np.int64]) -> Sums:
 
 
 def _through(table: Sums, sums: Sums) -> Sums:
-    """Applies a linear map, given by what it makes of each byte at each of four places."""
+    """Applies a linear map, given by its values for each byte at each of four positions."""
     return table[0, sums & 255] ^ table[1, sums >> 8 & 255] ^ table[2, sums >> 16 & 255] ^ table[3, sums >> 24]
 
 
 @functools.cache
 def _tables() -> tuple[Sums, list[Sums]]:
-    """Returns the sums of a byte at each place of a strip, and the maps that 1, 2, 4, ... bytes of zero are."""
+    """Returns the sums of a byte at each position of a strip, and the maps of 1, 2, 4, ... zero bytes."""
     one = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         one = np.where(one & 1, one >> 1 ^ np.uint32(_POLYNOMIAL), one >> 1).astype(np.uint32)

@@ -1,12 +1,12 @@
-"""Tables as text: values with commas, semicolons or tabs between them, under a line of names (CSV, RFC 4180).
+"""Text tables: values separated by commas, semicolons or tabs, below a line of names (CSV, RFC 4180).
 
     Experiment.train_source = @csv()
     csv.files = 'flowers.csv'
     csv.types = {'species': ['setosa', 'versicolor', 'virginica']}   # words become 0, 1, 2
     csv.vectors = {'x': ['width', 'height']}                         # one feature of two values
 
-A column that `types` doesn't name is of whole numbers (int32) where all of its values are, else of numbers (float32);
-what is neither is an error that names file and line. Files are read whole, as the run begins.
+A column that `types` doesn't name is int32 if all of its values are integers, else float32. Any other value raises an
+error that names file and line. Files are read whole, when the run starts.
 """
 
 import codecs
@@ -29,7 +29,7 @@ from core.errors import ConfigurationError, DataError, shown
 from core.machine import machine_memory
 
 SEPARATORS = (",", ";", "\t")
-_AT_ONCE = 1 << 12  # rows that are text at one time
+_AT_ONCE = 1 << 12  # rows held as text at one time
 _MISSING = {"", "na", "n/a", "nan", "null", "none"}
 _LARGEST = float(np.finfo(np.float32).max)
 _PACKED = {b"\x1f\x8b": "compressed (GZIP)", b"PK": "a ZIP file, as spreadsheets are"}
@@ -46,9 +46,9 @@ def csv(
     fill: Mapping[str, float | str] = {},
     separator: str = ",",
 ) -> Source:
-    """Reads files of one table, a feature a column; all columns, or `columns`, and those of `vectors`.
+    """Reads the files of one table, one feature per column: all columns, or `columns` and those of `vectors`.
 
-    `types` says 'int', 'float', or lists the words of a column; `fill` says what stands where a column has no value.
+    `types` gives 'int', 'float', or the list of a column's words; `fill` replaces missing values of a column.
     """
     if separator not in SEPARATORS:
         raise ConfigurationError(f"`csv.separator` is {shown(separator)}; give ',', ';' or a tab, '\\t'.")
@@ -78,7 +78,7 @@ def csv(
 
 
 def _rows(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
-    """Yields the number of the line in which a row begins, and its fields; lines without anything are left out."""
+    """Yields the line number and the fields of each row; empty lines are skipped."""
     with reading(path) as file:
         _check_text(path, file.read(2))
         file.seek(0)
@@ -120,7 +120,7 @@ def _header(path: Path, rows: Iterator[tuple[int, list[str]]], separator: str) -
 def _pieces(
     path: Path, rows: Iterator[tuple[int, list[str]]], width: int
 ) -> Iterator[tuple[list[int], list[list[str]]]]:
-    """Yields the numbers of lines and the fields of many rows at once."""
+    """Yields the line numbers and the fields of many rows at once."""
     numbers, piece = list[int](), list[list[str]]()
     for line, fields in rows:
         if len(fields) != width:
@@ -138,7 +138,7 @@ def _pieces(
 
 
 class _Column:
-    """Makes numbers of the text of one column of one file."""
+    """Converts the text of one column of one file to numbers."""
 
     def __init__(self, wanted: Wanted, name: str, place: int, path: Path) -> None:
         self.place, self._name, self._path = place, name, path
@@ -146,9 +146,9 @@ class _Column:
         self._numbers = None if self._words is None else {word: i for i, word in enumerate(self._words)}
 
     def values(self, fields: list[str], lines: Sequence[int]) -> Array:
-        """Returns int64 or float64 for each of these fields, which stand in these lines."""
+        """Returns these fields of these lines as int64 or float64."""
         found = self._converted(fields)
-        if found is None:  # rare: it is looked at field by field
+        if found is None:  # rare, so fields are examined one by one
             found = self._converted([self._filled(field, line) for field, line in zip(fields, lines, strict=True)])
         if found is None:
             where = next(i for i, field in enumerate(fields) if self._converted([self._filled(field, 0)]) is None)
@@ -156,7 +156,7 @@ class _Column:
         return found
 
     def _converted(self, fields: list[str]) -> Array | None:
-        """Returns the fields as numbers; None where one of them is none, or is missing."""
+        """Returns the fields as numbers; None if one of them isn't a number or is missing."""
         if self._numbers is not None:
             places = [self._numbers.get(field, -1) for field in fields]
             return None if -1 in places else np.array(places, np.int64)

@@ -1,9 +1,9 @@
-"""Two domains made of the embedded digits: plain ones, and thick coloured ones, whose hidden pairs are known.
+"""Two image domains made of the embedded digits: plain and thick coloured ones, with known hidden pairs.
 
-A is a digit at 32x32, grey. B is made of it by a fixed rule (`thick_and_coloured`): each point takes the brightest
-level near it, and a colour from blue, where strokes are few, to orange, where they are dense. The rule depends on the
-image alone and looks no further than a network's field of view. So a translation from A to B, learnt without pairs,
-has one right answer, and its error can be measured; and B tells what A was nearly to the pixel.
+A is a grey digit at 32x32. A fixed rule (`thick_and_coloured`) makes B of it: each point takes the brightest level near
+it, and a colour from blue, where strokes are sparse, to orange, where they are dense. The rule depends on the image
+alone, within a network's receptive field. So a translation from A to B that is learnt without pairs has one right
+answer, and its error can be measured. B determines A nearly to the pixel.
 
     >>> pairs = digit_pairs("test")
     >>> len(pairs), pairs.spec["b"].shape
@@ -29,15 +29,15 @@ Levels = npt.NDArray[np.uint8]
 
 _FILE = Path(__file__).parent / "embedded" / "digits.npz"
 _SIZE = 32
-_REACH = 1  # pixels by which strokes grow, every way
+_REACH = 1  # pixels by which strokes grow in each direction
 _SIGMA = 4.0  # of the window in which the density of strokes is measured
 _FEW, _DENSE = 0.2, 0.7  # the densities at which the colours end
-# Both colours have the same sum, so that what B has lost of A by its colour is nothing.
+# Both colours have the same sum, so that B's colour loses no information about A.
 _BLUE, _ORANGE = np.array([0.1, 0.5, 1.0]), np.array([1.0, 0.5, 0.1])
 
 
 class CentredImages(ArraySource):
-    """Hands out the images of arrays in [-1, 1], as generators make them."""
+    """A source of images in [-1, 1], as generators make them."""
 
     def gather(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
         examples = super().gather(indices)
@@ -52,8 +52,8 @@ class CentredImages(ArraySource):
 def digit_pairs(split: Literal["train", "test"] = "train", *, paired: bool = True) -> Source:
     """Makes `a` (plain) and `b` (thick, coloured), float32 [32, 32, 3] in [-1, 1], and `label` int32.
 
-    Without `paired`, to learn as CycleGAN does, one half of the digits (of each class) gives the `a`s and the other the
-    `b`s: no digit is ever seen in both. `label` is then the class of `a`, and `label_b` that of `b`.
+    Without `paired`, as CycleGAN learns, one half of the digits (of each class) gives the `a`s and the other the `b`s:
+    no digit appears in both. `label` is then the class of `a`, and `label_b` that of `b`.
     """
     plain, labels = _digits("digit_pairs", split)
     a, b = np.repeat(plain[..., None], 3, axis=-1), thick_and_coloured(plain)
@@ -85,14 +85,14 @@ def _thick(grey: Floats) -> Floats:
 
 
 def _gaussian(size: int, sigma: float) -> Floats:
-    """Returns the matrix that takes Gaussian means along one axis; beyond the edge all is black."""
+    """Returns the matrix of Gaussian means along one axis; beyond the edge the image is black."""
     places = np.arange(size)
     weights = np.exp(-((places[:, None] - places) ** 2) / (2.0 * sigma**2)) / (sigma * np.sqrt(2.0 * np.pi))
     return weights.astype(np.float64)
 
 
 def _upscaled(images: Floats, size: int) -> Floats:
-    """Interpolates bilinearly: pixels are squares whose values stand at their centres; the edge goes on beyond them."""
+    """Interpolates bilinearly: pixels are squares with their values at the centres; the edge is extended."""
     old = images.shape[1]
     centres = np.clip((np.arange(size) + 0.5) * old / size - 0.5, 0, old - 1)
     weights = np.maximum(0.0, 1.0 - np.abs(centres[:, None] - np.arange(old))).astype(np.float64)

@@ -19,7 +19,7 @@ _FILE = Path(__file__).parent / "embedded" / "digits.npz"
 
 @gin.configurable
 def digits(split: Literal["train", "test"] = "train") -> Source:
-    """Reads `image` float32 [8, 8, 1] in [0, 1] and `label` int32: 1,437 digits to train on, 360 to test with."""
+    """Reads `image` float32 [8, 8, 1] in [0, 1] and `label` int32: 1,437 digits for training, 360 for testing."""
     check_split("digits", split, ["train", "test"])
     arrays = read_npz(_FILE)
     mine = arrays["is_test"] == (split == "test")

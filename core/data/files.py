@@ -1,7 +1,7 @@
-"""Files that examples come from: opened without waiting, and refused where they can't hold what they claim.
+"""Data files: opened without blocking, and rejected if they can't hold the size that they declare.
 
-A file's own word on its size is compared with the bytes that are there before anything is made of that size: a few
-bytes can claim more than any machine holds, and ten megabytes of gzip can hold ten gigabytes of zeros.
+The size that a file declares is compared with its bytes before memory is allocated: a few bytes can declare more than
+any machine holds, and ten megabytes of gzip can hold ten gigabytes of zeros.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from typing import BinaryIO
 from core.errors import DataError, shown
 from core.machine import machine_memory
 
-# zlib's authors: deflate never makes less than one byte of 1032. What claims more is damaged, or made to do harm.
+# According to zlib's authors, deflate compresses at most 1032 to one. A larger claim is damaged or malicious.
 _MOST_DEFLATED = 1032
 _KINDS = {
     stat.S_IFIFO: "a pipe (FIFO)",
@@ -37,22 +37,22 @@ def bad_example(message: str) -> DataError | None:
 
 
 def path_of(name: str | os.PathLike[str]) -> Path:
-    """Returns the path that a configuration means by `name`: it is UTF-8 on the disk, whatever the locale."""
+    """Returns the path of a configuration's `name`: it is UTF-8 on the disk, whatever the locale."""
     return Path(os.fsdecode(os.fspath(name).encode("utf-8", "surrogateescape"))).expanduser().absolute()
 
 
 def list_matches(pattern: str) -> list[Path]:
-    """Lists the files that a name, or a pattern such as 'data/**/*.csv', means, sorted; folders are left out."""
+    """Lists the files that match a name, or a pattern such as 'data/**/*.csv', sorted; folders are skipped."""
     path, here = path_of(pattern), Path.cwd()
     if path.exists():
         return [] if path.is_dir() else [path]
-    root = here if path.is_relative_to(here) else Path(path.anchor)  # whose name is no pattern
+    root = here if path.is_relative_to(here) else Path(path.anchor)  # a prefix that isn't a pattern
     names = glob.glob(str(path.relative_to(root)), root_dir=root, recursive=True)
     return sorted(root / name for name in names if not (root / name).is_dir())
 
 
 def list_files(argument: str, pattern: str) -> list[Path]:
-    """Lists what `pattern`, the value of `argument`, means; refuses to find nothing."""
+    """Lists the files that match `pattern`, the value of `argument`; raises if there are none."""
     found = list_matches(pattern)
     if not found:
         path = path_of(pattern)
@@ -65,7 +65,7 @@ def list_files(argument: str, pattern: str) -> list[Path]:
 
 
 def open_file(path: Path) -> BinaryIO:
-    """Opens a plain file to read bytes, for callers that explain an `OSError`; refuses a pipe and a device."""
+    """Opens a regular file to read bytes, for callers that explain an `OSError`; raises for a pipe or a device."""
     kind = _KINDS.get(stat.S_IFMT(path.stat().st_mode))
     if kind is not None:
         raise DataError(f"{path} is {kind} and no file of data; put the file itself in its place, or take it away.")
@@ -74,7 +74,7 @@ def open_file(path: Path) -> BinaryIO:
 
 @contextlib.contextmanager
 def reading(path: Path, advice: str = "check what it is and who may read it") -> Iterator[BinaryIO]:
-    """Opens a plain file to read bytes; a `DataError` with `advice` names one that can't be read."""
+    """Opens a regular file to read bytes; if it can't be read, a `DataError` names it and gives `advice`."""
     try:
         with open_file(path) as file:
             yield file
@@ -83,7 +83,7 @@ def reading(path: Path, advice: str = "check what it is and who may read it") ->
 
 
 def check_claim(path: Path, claim: str, *, claimed: int, deflated: int | None = None) -> None:
-    """Refuses the `claimed` bytes of what a file says that it holds where memory, or its `deflated` bytes, can't."""
+    """Raises if memory, or the file's `deflated` bytes, can't hold the `claimed` bytes that it declares."""
     if deflated is not None and claimed > _MOST_DEFLATED * deflated:
         raise DataError(
             f"{path} says that it holds {claim}, {claimed:,} bytes, but {deflated:,} compressed bytes can't hold so "

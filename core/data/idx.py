@@ -1,4 +1,4 @@
-"""MNIST from its four files, in the IDX format in which its authors publish it, plain or gzipped.
+"""MNIST from its four original files, in the IDX format, plain or gzipped.
 
 IDX is a header and the values: two zero bytes, one byte for the type (8 is uint8), one for the number of axes, the
 length of each axis as a big-endian int32, then the bytes, last axis fastest.
@@ -50,9 +50,9 @@ def mnist(directory: str, split: Literal["train", "test"] = "train") -> Source:
 
 
 def read_idx(path: Path, *, axes: int) -> npt.NDArray[np.uint8]:
-    """Reads the uint8 array with `axes` axes that an IDX file holds, which is gzipped if its name ends in `.gz`.
+    """Reads the uint8 array with `axes` axes in an IDX file, which is gzipped if its name ends in `.gz`.
 
-    The header is read first, and of what follows no more than it announces: a small gzip file may hold gigabytes.
+    It reads the header first, and then no more than that declares: a small gzip file may hold gigabytes.
     """
     with reading(path) as file:
         held = os.fstat(file.fileno()).st_size
@@ -75,9 +75,9 @@ def read_idx(path: Path, *, axes: int) -> npt.NDArray[np.uint8]:
 def _read(
     path: Path, file: BinaryIO | gzip.GzipFile, axes: int, *, held: int | None = None, deflated: int | None = None
 ) -> npt.NDArray[np.uint8]:
-    """Reads header and values from a file that holds `held` bytes, or so many that `deflated` bytes are made of them.
+    """Reads header and values from a file of `held` bytes, or of as many as `deflated` bytes expand to.
 
-    What is too short or too long for its header is refused, a plain file before its values are read.
+    Raises if the length doesn't match the header; for a plain file, before reading the values.
     """
     size = 4 + 4 * axes
     header = file.read(size)
@@ -96,7 +96,7 @@ def _read(
     values = b""
     if held is None or held - size == expected:
         check_claim(path, claim, claimed=expected, deflated=deflated)
-        values = file.read(expected + 1)  # one more, for gzip compares its check sum only at its end
+        values = file.read(expected + 1)  # one more, because gzip compares its checksum only at its end
     found = len(values) if held is None else held - size
     if found != expected:
         follow = f"{found} bytes follow" if found < expected or held is not None else "more bytes follow"

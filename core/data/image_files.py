@@ -1,7 +1,7 @@
-"""Image files, from a folder to tensors: which there are, what is wrong with them, and their pixels.
+"""Image files: listing a folder, finding damaged files, and decoding pixels.
 
-JPEG and PNG are read, told apart by what they hold. Grey becomes three equal channels, transparency is dropped, of 16
-bits the upper eight are kept. A photograph's note on how the camera was held (EXIF) is not looked at.
+JPEG and PNG are read, told apart by their content. Grey becomes three equal channels, transparency is dropped, and
+16-bit values keep their upper eight bits. A photograph's orientation tag (EXIF) is ignored.
 """
 
 import os
@@ -16,14 +16,14 @@ from core.arguments import listed
 from core.errors import DataError
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
-# Leaving out what its owner takes for an image, without a word, would be wrong; a text file may lie about.
+# Skipping what the owner considers an image, without a message, would be wrong; a text file may be skipped.
 _OTHER_IMAGES = (".gif", ".webp", ".bmp", ".tif", ".tiff", ".heic", ".heif", ".avif", ".jxl", ".jp2", ".ppm", ".svg")
 _UNREADABLE = "An image file is damaged or has gone:"
-THREADS = os.cpu_count() or 1  # that decode side by side
+THREADS = os.cpu_count() or 1  # that decode in parallel
 
 
 def list_images(folder: Path) -> list[Path]:
-    """Lists the JPEG and PNG files of `folder` itself, by name; hidden files and other kinds aren't images."""
+    """Lists the JPEG and PNG files directly in `folder`, by name; hidden files and other kinds aren't images."""
     try:
         entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith(".") and not entry.is_dir())
     except OSError as error:
@@ -38,7 +38,7 @@ def list_images(folder: Path) -> list[Path]:
 
 
 def holdings(folder: Path) -> str:
-    """Says what a folder without images holds instead, for its error."""
+    """Describes what a folder without images contains instead, for its error."""
     entries = list(folder.iterdir())
     suffixes = Counter(entry.suffix.lower() or "no suffix" for entry in entries if not entry.is_dir())
     found = [f"{count} of {suffix}" for suffix, count in sorted(suffixes.items())]
@@ -51,15 +51,15 @@ def holdings(folder: Path) -> str:
 def read_images(paths: tf.Tensor, size: int, *, fitting: bool = False) -> tf.Tensor:
     """Reads the images of these files (strings [n]) as float32 [n, size, size, 3] in [0, 1].
 
-    They are squeezed or stretched to a square, as CycleGAN's and pix2pix's authors do; where all are known to be
-    `fitting`, nothing is, which takes a quarter of the time and gives the same numbers. A file that can't be decoded,
-    or no longer fits, raises an error that names it: TensorFlow's own doesn't.
+    They are stretched to a square, as CycleGAN's and pix2pix's authors do. If all are known to be `fitting`, nothing is
+    resized, which takes a quarter of the time and gives the same results. A file that can't be decoded, or no longer
+    fits, raises an error that names it, unlike TensorFlow's.
     """
     return _images(paths, paths, tf.io.read_file, size, fitting=fitting)
 
 
 def decode_images(contents: tf.Tensor, names: tf.Tensor, size: int) -> tf.Tensor:
-    """Decodes the bytes of image files (strings [n]) as `read_images` does; `names` say which they are, for errors."""
+    """Decodes the bytes of image files (strings [n]) as `read_images` does; `names` name them in errors."""
     return _images(contents, names, tf.identity, size)
 
 
@@ -76,14 +76,15 @@ def _images(
     @tf.autograph.experimental.do_not_convert
     def one(number: tf.Tensor, each: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         pixels = tf.io.decode_image(content(each), channels=3, expand_animations=False)
-        if fitting:  # stays bytes, a quarter of what is copied into the batch
+        if fitting:  # stays bytes, so a quarter of the data is copied into the batch
             return number, tf.ensure_shape(pixels, [size, size, 3])
         pixels = tf.ensure_shape(pixels, [None, None, 3])
-        # Smoothed where it shrinks: else a large photograph loses whole lines. Cubics overshoot, hence the clipping.
+        # Smoothed when it shrinks; otherwise a large photograph loses whole lines. Cubics overshoot, hence the
+        # clipping.
         image = tf.image.resize(pixels, [size, size], method="bicubic", antialias=True)
         return number, tf.clip_by_value(image / 255.0, 0.0, 1.0)
 
-    # What can't be decoded is left out, and missed by its number; the last element is there so that never all are.
+    # Undecodable images are dropped, and detected by their missing index; a last element prevents an empty dataset.
     files = tf.data.Dataset.from_tensor_slices(given).enumerate()
     read = files.map(one, num_parallel_calls=THREADS, deterministic=True).ignore_errors()
     end = tf.data.Dataset.from_tensors((count, tf.zeros([size, size, 3], tf.uint8 if fitting else tf.float32)))
@@ -102,7 +103,7 @@ def _images(
 
 
 def unreadable_image(message: str) -> DataError | None:
-    """Finds the error of `read_images` in what TensorFlow made of it in a graph, as one that is understood."""
+    """Finds the error of `read_images` in TensorFlow's message about a graph, and returns it in readable form."""
     found = re.search(re.escape(f"[{_UNREADABLE}] [") + r"(.*?)\]$", message, re.MULTILINE)
     if found is None:
         return None

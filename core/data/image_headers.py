@@ -1,8 +1,8 @@
-"""What the first and last bytes of an image file say: enough to refuse a bad file before a run begins.
+"""Checks of an image file's first and last bytes, which find bad files before a run starts.
 
-Decoding every file would take too long, and would use TensorFlow before the strategy exists. So a file's kind, its
-size in pixels and whether it is cut off are read from the file's own marks, in plain Python. What is damaged between
-them shows when it is decoded (`core/data/image_files.py`).
+Decoding every file would take too long, and would use TensorFlow before the strategy exists. So plain Python reads a
+file's kind, its size in pixels and whether it is cut off. Damage between header and end shows when it is decoded
+(`core/data/image_files.py`).
 """
 
 import os
@@ -13,9 +13,9 @@ from typing import BinaryIO
 from core.data.files import reading
 from core.errors import DataError
 
-# As uint8 in three channels this is 300 MB, and several are decoded at once.
+# As uint8 in three channels this is 300 MB, and several images are decoded at once.
 MAX_PIXELS = 100_000_000
-# What no image needs: a decoder holds the whole file in memory, and each of its pieces takes time to walk over.
+# Limits beyond any real image: a decoder holds the whole file in memory, and iterates over each of its pieces.
 _BYTES_PER_PIXEL = 9  # four channels of 16 bits, which don't compress, in rows of one pixel
 _OTHER_BYTES = 64 * 2**20  # notes, profiles, thumbnails
 _PIECES = 100_000  # chunks of a PNG; segments of a JPEG, and bytes that fill the space between them
@@ -29,9 +29,9 @@ _BLOCK = 2**20
 
 # Marker bytes of JPEG (ITU-T T.81, table B.1).
 _START_OF_SCAN = 0xDA
-_FRAMES = set(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # start of frame, where the size stands
+_FRAMES = set(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # start of frame, which contains the size
 _READ_FRAMES = {0xC0, 0xC1, 0xC2}  # baseline, extended, progressive
-_ALONE = {0x01, *range(0xD0, 0xD8)}  # markers that no length follows
+_ALONE = {0x01, *range(0xD0, 0xD8)}  # markers without a length
 
 
 def image_size(path: Path) -> tuple[int, int]:
@@ -46,7 +46,7 @@ def image_size(path: Path) -> tuple[int, int]:
 
 
 def _check_size(path: Path, total: int, height: int, width: int) -> None:
-    """Refuses an image without pixels or with too many, and a file of `total` bytes that is far more than its image."""
+    """Raises for an image without pixels or with too many, or a file of `total` bytes that is far too large for it."""
     if not height or not width:
         raise DataError(f"{path} says that it has {width} x {height} pixels; it is damaged: write it again.")
     if height * width > MAX_PIXELS:
@@ -63,9 +63,9 @@ def _check_size(path: Path, total: int, height: int, width: int) -> None:
 
 
 def _png_size(path: Path, file: BinaryIO) -> tuple[int, int]:
-    """Reads the first chunk; the image's end is where the file ends, or where the chunks' lengths lead to."""
+    """Reads the first chunk; the image must end at the file's end, or where the chunks' lengths lead."""
     total = os.fstat(file.fileno()).st_size
-    if total < len(_PNG) + 25:  # the first chunk is a length, a name, 13 bytes and a check sum
+    if total < len(_PNG) + 25:  # the first chunk is a length, a name, 13 bytes and a checksum
         raise _cut_off(path, total)
     file.seek(len(_PNG))
     length, name, width, height = struct.unpack(">I4sII", file.read(16))
@@ -88,7 +88,7 @@ def _png_size(path: Path, file: BinaryIO) -> tuple[int, int]:
 
 
 def _jpeg_size(path: Path, file: BinaryIO) -> tuple[int, int]:
-    """Reads the frame's header, which comes before the first scan; the image's end must come after it."""
+    """Reads the frame's header, which precedes the first scan; the image's end must follow it."""
     total = os.fstat(file.fileno()).st_size
     cut_off = _cut_off(path, total)
     file.seek(2)
@@ -127,7 +127,7 @@ def _jpeg_size(path: Path, file: BinaryIO) -> tuple[int, int]:
         raise _too_many_pieces(path)
     if size is None:
         raise DataError(f"{path} is damaged: its first scan comes before the size of the image; write it again.")
-    # Within a scan 0xFF is followed by zero, so what looks like the end is the end. It is mostly the last two bytes.
+    # Within a scan 0xFF is followed by zero, so an end marker is really the end, mostly in the last two bytes.
     _check_size(path, total, *size)
     scan = file.tell()
     if _holds(file, _END_OF_JPEG, max(scan, total - _TAIL)) or _holds(file, _END_OF_JPEG, scan):
@@ -136,7 +136,7 @@ def _jpeg_size(path: Path, file: BinaryIO) -> tuple[int, int]:
 
 
 def _holds(file: BinaryIO, mark: bytes, begin: int) -> bool:
-    """Says whether the two bytes `mark` come at `begin` or later; holds one block at a time."""
+    """Says whether the two bytes `mark` occur at `begin` or later; reads block by block."""
     file.seek(begin)
     before = b""
     while block := file.read(_BLOCK):
@@ -158,7 +158,7 @@ def _cut_off(path: Path, total: int) -> DataError:
 
 
 def _instead(head: bytes) -> str:
-    """Says what a file is that is neither JPEG nor PNG."""
+    """Describes a file that is neither JPEG nor PNG."""
     if not head:
         return "is empty"
     kinds = {
@@ -171,4 +171,4 @@ def _instead(head: bytes) -> str:
     for kind, fits in kinds.items():
         if fits:
             return f"is {kind}, whatever its name says"
-    return f"is no image that is known here: it begins with {head[:4].hex(' ')}"
+    return f"isn't a known kind of image: it begins with {head[:4].hex(' ')}"

@@ -1,15 +1,15 @@
-"""Folders of images: two domains without pairs (CycleGAN), pairs of the same name (pix2pix), and a single folder.
+"""Image folders: two domains without pairs (CycleGAN), pairs of equal names (pix2pix), and a single folder.
 
     horse2zebra/
-      trainA/  trainB/      JPEG or PNG files: names and numbers differ freely (`unpaired_folders`),
-      testA/   testB/       or each name is in both (`paired_folders`)
+      trainA/  trainB/      JPEG or PNG files: any names and numbers (`unpaired_folders`),
+      testA/   testB/       or each name in both (`paired_folders`)
 
-A source is a pure function of the index, so it only decodes and resizes; what is random is cut and flipped on the
-step's side, by `random_crop_and_flip` (`core/data/augment.py`), as the papers do:
+A source is a pure function of the index, so it only decodes and resizes. Random crops and flips happen in the step,
+with `random_crop_and_flip` (`core/data/augment.py`), as in the papers:
 
     unpaired_folders.directory = 'horse2zebra'
     unpaired_folders.size = 256
-    unpaired_folders.load_size = 286      # what examples of `train` come as; those of `test` come as 256
+    unpaired_folders.load_size = 286      # the size of `train` examples; those of `test` have 256
     train/unpaired_folders.split = 'train'
     test/unpaired_folders.split = 'test'
 """
@@ -36,9 +36,9 @@ _SPLITS = ["train", "test"]
 
 
 class ImageFiles(Source):
-    """Reads files of images, by feature: the i-th example is the i-th file of each, as [size, size, 3].
+    """A source of image files, by feature: the i-th example has the i-th file of each, as [size, size, 3].
 
-    Their levels are from `darkest` to 1.
+    Its levels are from `darkest` to 1.
     """
 
     threads = THREADS
@@ -46,7 +46,7 @@ class ImageFiles(Source):
     def __init__(
         self, files: Mapping[str, Sequence[Path]], *, name: str, place: str, size: int, darkest: float = -1.0
     ) -> None:
-        # What can't be an image is refused before the run begins.
+        # Invalid images raise before the run starts.
         sizes = {image_size(path) for path in dict.fromkeys(path for paths in files.values() for path in paths)}
         self._fitting = sizes == {(size, size)}
         self.files = {feature: list(paths) for feature, paths in files.items()}
@@ -85,8 +85,8 @@ def unpaired_folders(
 ) -> ImageFiles:
     """Reads `a` and `b`, float32 [size, size, 3] in [-1, 1], from the folders `trainA` and `trainB` (`testA`, `testB`).
 
-    An epoch shows each image of the larger domain once; `unpaired` says which of the other goes with it.
-    With `load_size` the examples of `train` have this size, for `random_crop_and_flip` to cut `size` out of.
+    An epoch has each image of the larger domain once; `unpaired` assigns images of the other. With `load_size`, the
+    examples of `train` have this size, and `random_crop_and_flip` crops them to `size`.
     """
     a, b, side = _domains("unpaired_folders", directory, size, load_size, split)
     in_a, in_b = unpaired(len(a), len(b))
@@ -127,7 +127,7 @@ def image_folder(directory: str, *, size: int) -> ImageFiles:
 def _domains(
     name: str, directory: str, size: int, load_size: int | None, split: str
 ) -> tuple[list[Path], list[Path], int]:
-    """Lists the images of both domains, and says the size to give them."""
+    """Lists the images of both domains, and returns the size to give them."""
     check_split(name, split, _SPLITS)
     side = checked_size(name, size, load_size, split)
     folders = [path_of(directory) / f"{split}{domain}" for domain in "AB"]
@@ -143,7 +143,7 @@ def _domains(
 
 
 def list_folder(folder: Path, layout: str) -> list[Path]:
-    """Lists the images of a folder that must be there; `layout` says what to give, for its error."""
+    """Lists the images of a folder that must exist; `layout` is advice for its error."""
     if not folder.is_dir():
         parent = folder.parent
         siblings = sorted(path.name for path in parent.iterdir() if path.is_dir()) if parent.is_dir() else []
@@ -158,7 +158,7 @@ def _by_name(paths: Sequence[Path]) -> dict[str, Path]:
     for path in paths:
         if path.stem in named:
             raise DataError(
-                f"{path} and `{named[path.stem].name}` beside it have one name, so their partner can't be told; "
+                f"{path} and `{named[path.stem].name}` have one name, so their partner is ambiguous; "
                 "rename or remove one of them."
             )
         named[path.stem] = path
@@ -166,7 +166,7 @@ def _by_name(paths: Sequence[Path]) -> dict[str, Path]:
 
 
 def checked_size(name: str, size: int, load_size: int | None, split: str) -> int:
-    """Returns the size in pixels that a source called `name` gives to images; refuses sizes that are none."""
+    """Returns the size in pixels of a source's images; raises for invalid sizes. `name` is the source's."""
     for argument, pixels in [("size", size)] + [("load_size", load_size)] * (load_size is not None):
         if not is_size(pixels):
             raise ConfigurationError(
@@ -184,11 +184,11 @@ Order = npt.NDArray[np.intp]
 
 
 def unpaired(num_a: int, num_b: int) -> tuple[Order, Order]:
-    """Says which images of A and of B the examples hold: as many examples as the larger domain has images.
+    """Assigns images of A and of B to examples, as many as the larger domain has images.
 
-    Each image of the larger domain is in one example. Its partner is the next of the other domain in random order, one
-    order after the other, so that all of them are used equally often (to within one). The partners are the same in
-    every epoch: no loss of CycleGAN compares an example's two images, so it doesn't matter who they are.
+    Each image of the larger domain is in one example. Its partners are random permutations of the other domain, one
+    after another, so that all are used equally often (to within one). The partners are the same in every epoch, which
+    doesn't matter, because no loss of CycleGAN compares an example's two images.
     """
     if num_a >= num_b:
         return np.arange(num_a), _partners(num_a, num_b)
@@ -196,5 +196,5 @@ def unpaired(num_a: int, num_b: int) -> tuple[Order, Order]:
 
 
 def _partners(count: int, size: int) -> Order:
-    random = np.random.RandomState(0)  # a generator whose numbers NumPy has promised never to change
+    random = np.random.RandomState(0)  # a generator whose numbers NumPy guarantees not to change
     return np.concatenate([random.permutation(size) for _ in range(-(-count // size))])[:count]

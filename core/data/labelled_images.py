@@ -1,4 +1,4 @@
-"""Images that lie in folders by their class.
+"""Images sorted into one folder per class.
 
 flowers/train/
   daisy/  rose/  tulip/     JPEG or PNG files
@@ -6,7 +6,7 @@ flowers/train/
 Experiment.train_source = @train/labelled_folders()
 Experiment.eval_source = @test/labelled_folders()
 labelled_folders.size = 64
-labelled_folders.classes = ['daisy', 'rose', 'tulip']     # labels are the places in this list
+labelled_folders.classes = ['daisy', 'rose', 'tulip']     # labels are positions in this list
 train/labelled_folders.directory = 'flowers/train'
 test/labelled_folders.directory = 'flowers/test'
 """
@@ -28,7 +28,7 @@ from core.errors import ConfigurationError, DataError, did_you_mean, shown
 
 
 class LabelledImages(ImageFiles):
-    """Hands out `image`, with levels from 0 to 1, and the `label` of each file."""
+    """A source of `image`, with levels from 0 to 1, and the `label` of each file."""
 
     def __init__(self, images: Sequence[Path], labels: Sequence[int], *, place: str, size: int) -> None:
         super().__init__({"image": images}, name="labelled_folders", place=place, size=size, darkest=0.0)
@@ -58,17 +58,17 @@ class LabelledImages(ImageFiles):
 
 @gin.configurable
 def labelled_folders(directory: str, *, size: int, classes: Sequence[str] | None = None) -> LabelledImages:
-    """Reads `image` float32 [size, size, 3] in [0, 1] and `label` int32 from a folder for each class.
+    """Reads `image` float32 [size, size, 3] in [0, 1] and `label` int32 from one folder per class.
 
-    Without `classes` these are the folders that there are, by name. Give the list where labels are to mean the same in
-    several directories: one of them may then lack a class, but none may have another.
+    Without `classes`, they are the existing folders, by name. Give the list if labels are to agree between several
+    directories: a directory may then lack a class, but may not have another one.
     """
     side = checked_size("labelled_folders", size, None, "test")
     folder = path_of(directory)
     unsorted = list_folder(folder, "give a folder that holds a folder of images for each class as `directory`")
     if unsorted:
         raise DataError(
-            f"{unsorted[0]} lies beside the folders of the classes; move it into its own. (`image_folder` reads images "
+            f"{unsorted[0]} is next to the classes' folders; move it into one of them. (`image_folder` reads images "
             "without labels.)"
         )
     found = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))

@@ -1,8 +1,8 @@
-"""Text of a Markov chain, whose entropy is known: what the best of all models loses.
+"""Text of a Markov chain with known entropy: the loss of the best possible model.
 
-Each symbol depends on the two before it. A model that reaches `entropy` has learnt all there is; over many walks none
-loses less on average. On the one walk of a test the true chain itself loses a little more or less, mostly within half a
-percent: 0.07 % less with seed 0, 0.44 % less with seed 3.
+Each symbol depends on the two before it. A model that reaches `entropy` has learnt everything; on average over many
+walks, no model has a lower loss. On the one walk of a test, the true chain's own loss is slightly off, mostly within
+half a percent: 0.07 % less with seed 0, 0.44 % less with seed 3.
 
 >>> source = markov("test", length=64)
 >>> len(source), round(source.entropy_rate, 3), round(source.entropy, 3)
@@ -28,7 +28,7 @@ _SIZES = {"train": 1 << 19, "test": 1 << 16}  # tokens
 
 
 class SymbolTokenizer(Tokenizer):
-    """Takes the first letters of the alphabet for tokens."""
+    """Uses the first letters of the alphabet as tokens."""
 
     def __init__(self, symbols: int) -> None:
         texts = [_LETTERS[i : i + 1] for i in range(symbols)]
@@ -45,7 +45,7 @@ class SymbolTokenizer(Tokenizer):
 
 
 class MarkovWindows(TokenWindows):
-    """Hands out windows of one long walk of a chain: `transitions` [a, b, c] is the probability of c behind a, b."""
+    """Windows of one long walk of a chain: `transitions` [a, b, c] is the probability of c after a, b."""
 
     def __init__(self, transitions: Probabilities, *, length: int, count: int, random: np.random.RandomState) -> None:
         self.transitions, self.pairs = transitions, stationary(transitions)
@@ -55,23 +55,23 @@ class MarkovWindows(TokenWindows):
 
     @property
     def entropy_rate(self) -> float:
-        """Returns the nats of a symbol whose past is known: -Σ p(a, b) p(c|a, b) log p(c|a, b)."""
+        """Returns the nats of a symbol given its past: -Σ p(a, b) p(c|a, b) log p(c|a, b)."""
         return _entropy(self.pairs[..., None] * self.transitions, self.transitions)
 
     @property
     def entropy(self) -> float:
-        """Returns the least expected loss a target in windows of this length: the first target's past is one symbol."""
+        """Returns the least expected loss per target in windows of this length, whose first target has a past of 1."""
         given_one = self.pairs / self.pairs.sum(axis=1, keepdims=True)
         return (_entropy(self.pairs, given_one) + (self.length - 1) * self.entropy_rate) / self.length
 
 
 @gin.configurable
 def markov(split: Literal["train", "test"], length: int, *, symbols: int = 8, seed: int = 0) -> MarkovWindows:
-    """Makes windows of a chain of the second order over letters; `seed` decides the chain, and its two walks."""
+    """Makes windows of a second-order chain over letters; `seed` determines the chain and its two walks."""
     check_split("markov", split, list(_SIZES))
     if not 2 <= symbols <= len(_LETTERS):
         raise ConfigurationError(f"`markov.symbols` is {symbols}; they are letters: give 2 to {len(_LETTERS)}.")
-    # The third power makes few symbols likely; whole numbers have the same ratios on every machine.
+    # The third power makes few symbols likely; integers have the same ratios on every machine.
     weights = np.random.RandomState([seed, 0]).randint(1, 100, [symbols] * 3).astype(np.float64) ** 3
     transitions = weights / weights.sum(axis=-1, keepdims=True)
     random = np.random.RandomState([seed, 1 + list(_SIZES).index(split)])
@@ -79,14 +79,14 @@ def markov(split: Literal["train", "test"], length: int, *, symbols: int = 8, se
 
 
 def stationary(transitions: Probabilities) -> Probabilities:
-    """Returns how often each pair of symbols occurs [a, b]: what p(b, c) = Σ p(a, b) p(c|a, b) leaves as it is."""
+    """Returns the frequency of each pair of symbols [a, b], the fixed point of p(b, c) = Σ p(a, b) p(c|a, b)."""
     symbols = len(transitions)
     steps = np.zeros([symbols] * 4)  # from [a, b] to [b, c]
     for b in range(symbols):
         steps[:, b, b, :] = transitions[:, b, :]
     steps = steps.reshape(symbols**2, symbols**2)
     equations = steps.T - np.eye(symbols**2)
-    equations[-1] = 1.0  # one equation follows from the others: in its place, all add up to 1
+    equations[-1] = 1.0  # one equation is redundant: in its place, all frequencies sum to 1
     return np.linalg.solve(equations, np.eye(symbols**2)[-1]).reshape(symbols, symbols)
 
 
@@ -95,7 +95,7 @@ def _entropy(joint: Probabilities, conditional: Probabilities) -> float:
 
 
 def _walk(transitions: Probabilities, pairs: Probabilities, count: int, random: np.random.RandomState) -> list[int]:
-    """Returns `count` symbols in a row; the first two are as likely as any that follow each other."""
+    """Returns `count` successive symbols; the first two follow the distribution of pairs."""
     thresholds = [[row.tolist() for row in rows] for rows in np.cumsum(transitions, axis=-1)[..., :-1]]
     first = bisect.bisect(np.cumsum(pairs)[:-1].tolist(), random.random_sample())
     walk = [*divmod(first, len(transitions))]

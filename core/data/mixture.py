@@ -1,13 +1,13 @@
-"""Several sources as one, of which each gives its share.
+"""Mixtures of several sources in given proportions.
 
     Experiment.train_source = @mixture()
     mixture.sources = [@clean/npz(), @noisy/npz()]
     mixture.weights = [3, 1]
 
-The shares are whole numbers of a block: of each 4 examples 3 come from the first source, spread evenly, so that a batch
-holds its shares to within an example. Each source goes through its own epochs, in its own order (that of `balanced`,
-say, or of another mixture), so a small one is repeated while a large one is not yet through. Where a source stands
-follows from the position alone.
+The proportions are integers per block: of each 4 examples 3 come from the first source, spread evenly, so that a batch
+has its proportions to within one example. Each source goes through its own epochs, in its own order (also that of
+`balanced` or of another mixture), so a small one is repeated while a large one is still in its first epoch. The
+position alone determines where each source is.
 
 >>> from core.data.arrays import ArraySource
 >>> three, eight = (ArraySource({"x": np.arange(size)}, name="x") for size in (3, 8))
@@ -15,7 +15,7 @@ follows from the position alone.
 >>> source.quotas, len(source)
 ([1, 3], 11)
 >>> order = source.order(tf.range(12, dtype=tf.int64), rng=Rng.from_seed(0), span=12)
->>> np.bincount(order < 3).tolist()  # of 12 examples 3 are of the first source
+>>> np.bincount(order < 3).tolist()  # of 12 examples 3 are from the first source
 [9, 3]
 """
 
@@ -37,7 +37,7 @@ _TOLERANCE = 1e-6  # of an example in a block
 
 
 class Mixture(Source):
-    """Hands out the examples of `sources`, one source after the other; training draws them by `quotas` a block."""
+    """Combines the examples of `sources`, one source after another; training draws `quotas` of each per block."""
 
     def __init__(self, sources: Sequence[Source], weights: Sequence[float]) -> None:
         if not isinstance(sources, list | tuple):
@@ -53,11 +53,11 @@ class Mixture(Source):
         self.threads = max(source.threads for source in sources)
         self.quotas = quotas_of(weights, len(sources))
         self._firsts = np.cumsum([0, *map(len, sources)])[:-1].astype(np.int64)
-        # Each source's examples stand at the middles of equal parts of the block; the block is all of them, by place.
+        # Each source's examples are at the middles of equal parts of the block; the block is all of them, sorted.
         places = np.concatenate([(np.arange(quota) + 0.5) / quota for quota in self.quotas])
         numbers = np.repeat(np.arange(len(sources), dtype=np.int32), self.quotas)
         self._pattern = numbers[np.argsort(places, kind="stable")]
-        self._turns = np.zeros(len(self._pattern), np.int64)  # how many of the same source come before, in the block
+        self._turns = np.zeros(len(self._pattern), np.int64)  # earlier examples of the same source in the block
         for number, quota in enumerate(self.quotas):
             self._turns[self._pattern == number] = np.arange(quota)
 
@@ -107,7 +107,7 @@ class Mixture(Source):
     def _from_each(
         self, which: tf.Tensor, numbers: tf.Tensor, of: Callable[[int, tf.Tensor], dict[str, tf.Tensor]]
     ) -> dict[str, tf.Tensor]:
-        """Asks the sources that `which` says for their part of `numbers`, and puts the answers where these stood."""
+        """Asks the sources in `which` for their part of `numbers`, and puts the answers in the right places."""
         count = len(self.sources)
         places = tf.dynamic_partition(tf.range(tf.size(which)), which, count)
         made = [of(i, mine) for i, mine in enumerate(tf.dynamic_partition(numbers, which, count))]
@@ -116,12 +116,12 @@ class Mixture(Source):
 
 @gin.configurable
 def mixture(sources: Sequence[Source], weights: Sequence[float]) -> Mixture:
-    """Makes one source of several whose examples are alike; of each it shows the share that its weight says."""
+    """Combines sources with examples of one structure, each with its weight's share."""
     return Mixture(sources, weights)
 
 
 def quotas_of(weights: Sequence[float], count: int) -> list[int]:
-    """Returns how many examples of a block each source gives: the shortest block that is exact, else ten thousandths.
+    """Returns the examples of each source per block: the shortest exact block, else ten thousandths.
 
     >>> quotas_of([0.7, 0.3], 2), quotas_of([1, 1, 1], 3), quotas_of([2**0.5, 1], 2)
     ([7, 3], [1, 1, 1], [5858, 4142])
@@ -132,7 +132,7 @@ def quotas_of(weights: Sequence[float], count: int) -> list[int]:
             f"`mixture.weights` is {shown(weights)}; give a number above 0 for each of the {count} sources."
         )
     numbers = np.asarray(given, np.float64)
-    shares = numbers / numbers.max()  # the sum of which a float holds
+    shares = numbers / numbers.max()  # so that a float can hold their sum
     shares /= shares.sum()
     blocks = np.arange(1, LONGEST_BLOCK + 1)
     off = np.zeros(len(blocks))
@@ -141,7 +141,7 @@ def quotas_of(weights: Sequence[float], count: int) -> list[int]:
     exact = np.flatnonzero((off < _TOLERANCE) & (blocks * shares.min() > 0.5))
     block = int(blocks[exact[0]]) if exact.size else LONGEST_BLOCK
     quotas = np.floor(shares * block + _TOLERANCE).astype(int)
-    short = np.argsort(quotas - shares * block, kind="stable")[: block - quotas.sum()]  # what was rounded off most
+    short = np.argsort(quotas - shares * block, kind="stable")[: block - quotas.sum()]  # those rounded down most
     quotas[short] += 1
     if quotas.min() < 1:
         raise ConfigurationError(
@@ -152,7 +152,7 @@ def quotas_of(weights: Sequence[float], count: int) -> list[int]:
 
 
 def _check_alike(sources: Sequence[Source]) -> None:
-    """Refuses sources whose examples, or tokens, aren't alike."""
+    """Raises if the sources' examples or tokenizers differ."""
     first = sources[0]
     for source in sources[1:]:
         if source.spec != first.spec:

@@ -1,7 +1,7 @@
-"""`.npz` files: arrays by name, as `np.savez` writes them into a zip.
+"""`.npz` files: named arrays in a zip, as `np.savez` writes them.
 
-Each array says its shape in a header of its own. The headers are compared with what the zip can hold before an array
-is made: neither word costs more than a few bytes to write.
+Each array declares its shape in a header. Headers are compared with the size of the zip before an array is allocated,
+because a damaged or malicious header can declare any size.
 """
 
 import math
@@ -20,7 +20,7 @@ from core.errors import DataError
 Array = npt.NDArray[np.generic]
 
 _HEADERS = {b"\1\0": np.lib.format.read_array_header_1_0, b"\2\0": np.lib.format.read_array_header_2_0}  # by version
-# What the readers of zip and NumPy raise for damage; RuntimeError stands for a password and for unknown compression.
+# Errors of zip and NumPy for damaged files; RuntimeError is a password or an unknown compression.
 _DAMAGED = (OSError, EOFError, zlib.error, zipfile.BadZipFile, RuntimeError, ValueError)
 
 
@@ -40,7 +40,7 @@ def read_npz(path: Path) -> dict[str, Array]:
 
 
 def _check_headers(path: Path, archive: zipfile.ZipFile) -> None:
-    """Refuses arrays that are larger than the zip can hold."""
+    """Raises for arrays that are larger than the zip can hold."""
     members = archive.infolist()
     claim = f"the arrays {listed([member.filename for member in members], most=5)}"
     claimed = sum(member.file_size for member in members)
@@ -48,9 +48,9 @@ def _check_headers(path: Path, archive: zipfile.ZipFile) -> None:
     for member in members:
         with archive.open(member) as content:
             if content.read(len(np.lib.format.MAGIC_PREFIX)) != np.lib.format.MAGIC_PREFIX:
-                continue  # a stranger, which `_member` names
+                continue  # not an array; `_member` reports it
             header = _HEADERS.get(content.read(2))
-            if header is None:  # of structures with names beyond ASCII, or of no version at all
+            if header is None:  # structured dtypes with names beyond ASCII, or an unknown version
                 known = "Its header is of a version that plain numbers don't need."
                 raise _unreadable(path, member.filename.removesuffix(".npy"), ValueError(known))
             try:
@@ -68,9 +68,9 @@ def _check_headers(path: Path, archive: zipfile.ZipFile) -> None:
 def _member(path: Path, name: str, file: Mapping[str, Array]) -> Array:
     try:
         values = file[name]
-    except ValueError as error:  # what NumPy raises for a damaged header, and for pickled objects
+    except ValueError as error:  # NumPy's error for a damaged header, and for pickled objects
         raise _unreadable(path, name, error) from error
-    if not isinstance(values, np.ndarray):  # a stranger in the zip, which NumPy hands out as bytes
+    if not isinstance(values, np.ndarray):  # another file in the zip, which NumPy returns as bytes
         raise DataError(f"{path.absolute()} holds `{name}`, which isn't an array; an `.npz` file holds arrays only.")
     return values
 

@@ -1,13 +1,13 @@
-"""Sequences of unlike length in rows of one width, several to a row, so that little of a row is padding.
+"""Packed sequences: several sequences of different lengths share a row, to reduce padding.
 
     Experiment.train_source = @packed()
-    packed.source = @tfrecord()     # 'tokens': ('int', 512, 0), filled up, and 'length': ('length', 'tokens')
+    packed.source = @tfrecord()     # 'tokens': ('int', 512, 0), padded, and 'length': ('length', 'tokens')
     packed.width = 512
 
-A batch has one shape, always: a step that was traced for another would be another program. So what is short isn't put
-into narrower batches, but shares a row: each sequence goes into the row where it leaves the least room, the longest
-first (best fit). `document` says which of a row's sequences a place belongs to, from 0, and -1 where none does: a task
-lets no place see another document's, as `TransformerTask` does. `weight` is 1 there and 0 on padding.
+All batches have one shape, because another shape would need another traced program. So short sequences share a row:
+each goes into the row where it leaves the least space, the longest first (best fit). `document` numbers a row's
+sequences from 0 at each position, with -1 for padding. Tasks such as `TransformerTask` prevent attention between
+documents. `weight` is 1 at sequences and 0 at padding.
 
 >>> from core.data.arrays import ArraySource
 >>> words = np.array([[1, 2, 3, 4], [5, 0, 0, 0], [6, 7, 0, 0], [8, 9, 0, 0]])
@@ -15,7 +15,7 @@ lets no place see another document's, as `TransformerTask` does. `weight` is 1 t
 >>> rows = source.gather(tf.range(len(source), dtype=tf.int64))
 >>> rows["words"].numpy().tolist(), rows["document"].numpy().tolist()
 ([[1, 2, 3, 4, 0], [5, 6, 7, 8, 9]], [[0, 0, 0, 0, -1], [0, 1, 1, 2, 2]])
->>> round(source.padding, 3)  # of 20 places that four rows of five would have, 11 would be padding
+>>> round(source.padding, 3)  # of the 20 positions in four rows of five, 11 would be padding
 0.1
 """
 
@@ -32,10 +32,10 @@ _Numbers = npt.NDArray[np.int64]
 
 
 class Packed(Source):
-    """Hands out rows of `width` places, filled with sequences of `source`; the feature `length` says how long each is.
+    """Rows of `width` positions, filled with sequences of `source`; the feature `length` has their lengths.
 
-    Features with a place for each element of a sequence are put side by side; one number an example stands at all
-    places of its sequence.
+    Features with a value per element of a sequence are concatenated. A feature with one number per example repeats it
+    at all positions of its sequence.
     """
 
     def __init__(self, source: Source, width: int, length: str = "length") -> None:
@@ -74,7 +74,7 @@ class Packed(Source):
                 values, where = tf.reshape(values, [-1, *spec.shape[1:]]), places
             else:
                 where = slots
-            # One more at the end, which padding is taken from, so that there is something to take where none is asked.
+            # One element more at the end, so that padding has something to gather.
             found = tf.gather(tf.concat([values, tf.zeros([1, *spec.shape[1:]], spec.dtype)], 0), where)
             return tf.ensure_shape(found, [*rows, *spec.shape[1:]])
 
@@ -85,7 +85,7 @@ class Packed(Source):
         return self.source.value_range(feature) if feature in self._parts else None
 
     def _laid_out(self, rows: _Numbers) -> tuple[_Numbers, _Numbers, _Numbers, npt.NDArray[np.int32]]:
-        """Says which examples the rows hold, and where among their elements, one after the other, each place is."""
+        """Returns the examples in the rows, and the index of each position among their concatenated elements."""
         begins, counts = self._begins[rows], self._begins[rows + 1] - self._begins[rows]
         ends = np.cumsum(counts)
         slot = np.arange(counts.sum())
@@ -105,27 +105,27 @@ class Packed(Source):
         return members, places, slots, document
 
     def _check_parts(self, source: Source, length: str) -> int:
-        """Returns the number of places that examples have."""
+        """Returns the length to which the source pads examples."""
         sizes = {name: spec.shape[0] for name, spec in self._parts.items() if spec.shape.rank}
         taken = [name for name in ("document", "weight") if name in self._parts]
         if not sizes or len(set(sizes.values())) > 1 or taken:
             found = ", ".join(f"`{name}` {spec.shape.as_list()}" for name, spec in self._parts.items())
             what = (
-                f"`{taken[0]}` is a feature that `packed` adds" if taken else "sequences have one first axis, filled up"
+                f"`{taken[0]}` is a feature that `packed` adds" if taken else "sequences are padded to one first axis"
             )
             raise DataError(
-                f"`packed` can't put the examples of the source `{source.name}` ({source.place}) side by side, besides "
-                f"`{length}` they are {found or 'nothing'}: {what}."
+                f"`packed` can't pack the examples of the source `{source.name}` ({source.place}), which besides "
+                f"`{length}` have {found or 'nothing'}: {what}."
             )
         return next(iter(sizes.values()))
 
     def _check_lengths(self, source: Source, length: str) -> _Numbers:
-        """Returns how long each sequence is."""
+        """Returns the length of each sequence."""
         values = source.values(length)
         if values is None or values.ndim != 1 or values.dtype.kind not in "iu":
             raise DataError(
-                f"`packed.length` is `{length}`, of which the source `{source.name}` ({source.place}) doesn't hold one "
-                "whole number an example in memory; give the feature that says how long each sequence is."
+                f"`packed.length` is `{length}`, but the source `{source.name}` ({source.place}) doesn't hold one "
+                "such integer per example in memory; give the feature with the sequences' lengths."
             )
         lengths, most = values.astype(np.int64), min(self._width, self._longest)
         wrong = np.flatnonzero((lengths < 1) | (lengths > most))
@@ -140,14 +140,14 @@ class Packed(Source):
 
 @gin.configurable
 def packed(source: Source, width: int, *, length: str = "length") -> Packed:
-    """Makes of `source` one whose rows of `width` places hold several sequences, each as long as `length` says."""
+    """Packs sequences of `source`, whose lengths are in the feature `length`, into rows of `width` positions."""
     return Packed(source, width, length)
 
 
 def _rows_of(lengths: _Numbers, width: int) -> _Numbers:
     rows, count = np.empty(len(lengths), np.int64), 0
-    with_room: list[list[int]] = [[] for _ in range(width + 1)]  # rows by the room that is left
-    rooms = 0  # a bit for each room that some row has: the least that is enough is its lowest bit
+    with_room: list[list[int]] = [[] for _ in range(width + 1)]  # rows by their free space
+    rooms = 0  # a bit for each amount of free space of some row: the lowest sufficient bit is the best fit
     for example in np.argsort(-lengths, kind="stable").tolist():
         length = int(lengths[example])
         enough = rooms >> length

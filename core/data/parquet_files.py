@@ -1,12 +1,12 @@
-"""Tables as Parquet, by the package `pyarrow`.
+"""Parquet tables, read with the package `pyarrow`.
 
     Experiment.train_source = @parquet()
     parquet.files = 'flowers/*.parquet'
     parquet.types = {'species': ['setosa', 'versicolor', 'virginica']}   # words become 0, 1, 2
     parquet.vectors = {'x': ['width', 'height']}                         # one feature of two values
 
-A column of numbers or of truth values is a feature, and so is one of lists that are all equally long. Only the columns
-that are asked for are read, whole, as the run begins.
+A column of numbers or booleans is a feature, and so is a column of lists of one length. Only the requested columns are
+read, whole, when the run starts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,9 +35,9 @@ def parquet(
     vectors: Mapping[str, Sequence[str]] = {},
     fill: Mapping[str, float | str] = {},
 ) -> Source:
-    """Reads files of one table, a feature a column; all columns, or `columns`, and those of `vectors`.
+    """Reads the files of one table, one feature per column: all columns, or `columns` and those of `vectors`.
 
-    `types` says 'int', 'float', or lists the words of a column; `fill` says what stands where a column has no value.
+    `types` gives 'int', 'float', or the list of a column's words; `fill` replaces missing values of a column.
     """
     wanted = Wanted("parquet", columns, types, vectors, fill)
     paths = list_files("parquet.files", files)
@@ -69,7 +69,7 @@ def parquet(
 
 
 def _values(wanted: Wanted, name: str, column: Any, path: Path) -> Array:
-    """Returns a column as numbers, or as the places of its words."""
+    """Returns a column as numbers, or as the indices of its words."""
     types = _package().types
     if types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
@@ -147,7 +147,7 @@ def _filled(wanted: Wanted, name: str, column: Any, path: Path) -> Any:
 
 
 def _check_one_shape(name: str, values: Sequence[Array], paths: Sequence[Path]) -> None:
-    """Refuses a column whose lists are longer in one file than in another."""
+    """Raises if a column's lists are longer in one file than in another."""
     with_rows = [(path, each) for path, each in zip(paths, values, strict=True) if len(each)]
     for path, each in with_rows:
         if each.shape[1:] != with_rows[0][1].shape[1:]:
@@ -163,13 +163,13 @@ def _check_room(path: Path, file: Any, names: Sequence[str]) -> None:
     size = sum(x.total_uncompressed_size for x in columns if x.path_in_schema.split(".")[0] in names)
     if 2 * size > (memory := machine_memory()):
         raise DataError(
-            f"The columns of {path} that are asked for take {size:,} bytes, are read whole, and this machine has "
-            f"{memory:,} of memory; name fewer in `parquet.columns`, or write the table as TFRecord."
+            f"The requested columns of {path} take {size:,} bytes and are read whole, but this machine has {memory:,} "
+            f"of memory; name fewer in `parquet.columns`, or write the table as TFRecord."
         )
 
 
 def _package() -> Any:
-    """Imports `pyarrow`, which only such tables need."""
+    """Imports `pyarrow`, which only Parquet tables need."""
     try:
         import pyarrow.compute
         import pyarrow.parquet

@@ -1,8 +1,8 @@
-"""From a `Source` to the chunks that the engine eats: which examples, in which order, in which shape.
+"""The input pipeline, from a `Source` to the engine's chunks: selection, order and shape of examples.
 
-Input is a pure function of (seed, epoch, index): the p-th example of a run is known without reading the ones before it.
-So a run resumes at any step, on another number of replicas, and sees the examples it would have seen; and whole chunks
-are gathered at once, which is what makes input cheap.
+Input is a pure function of (seed, epoch, index): the p-th example of a run is known without reading earlier ones. So a
+run resumes at any step, also on another number of replicas, with the same examples. Whole chunks are gathered at once,
+which makes input cheap.
 
     >>> import numpy as np
     >>> from core.data.arrays import ArraySource
@@ -41,11 +41,11 @@ def train_chunks(
 ) -> tf.data.Dataset:
     """Makes an endless stream of chunks `{feature: [chunk_steps, microbatches, rows, ...]}` for one replica.
 
-    Chunks are aligned: the first holds `first_step`, but begins at the multiple of `chunk_steps` at or below it.
-    `origin` is where step 0 stands in the data; it isn't 0 once a run has gone on with another batch size. With
-    `synthetic` the first chunk comes over and over and the source is read once: what a step then gains is what input
-    costs. Of a slow source, `parallel_calls` chunks are gathered at once. Examples come `as_kept` where the source has
-    them so, and steps decode them.
+    Chunks are aligned: the first contains `first_step`, and begins at the multiple of `chunk_steps` at or below it.
+    `origin` is the data position of step 0, which isn't 0 after a run has resumed with another batch size. With
+    `synthetic` the source is read once and the first chunk repeats: the time that this saves is the cost of input. For
+    a slow source, `parallel_calls` chunks are gathered in parallel. With `as_kept`, examples come in the source's
+    storage format, if it has one, and steps decode them.
     """
     _check_positive(chunk_steps=chunk_steps, parallel_calls=parallel_calls)
     for name, value in {"first_step": first_step, "consumed": origin + first_step * global_batch_size}.items():
@@ -53,7 +53,7 @@ def train_chunks(
             raise ConfigurationError(f"`{name}` is {value}; it counts what came before, so give 0 or more.")
     rows = rows_of(global_batch_size, microbatches, replicas, replica)
 
-    @tf.autograph.experimental.do_not_convert  # a source's `gather` is run as it is written
+    @tf.autograph.experimental.do_not_convert  # a source's `gather` runs as it is written
     def chunk(number: tf.Tensor) -> Features:
         indices = position_indices(
             source,
@@ -92,15 +92,15 @@ def position_indices(
     """Returns the examples (int64 [num_steps, microbatches, rows]) that these steps see on one replica.
 
     Row r of microbatch m of step s is the example at position `origin + s * B + m * (B / k) + replica * rows + r` of
-    the source's endless order, with B the global batch of k microbatches: neither k nor the replicas change what a step
-    sees.
+    the source's endless order, with B the global batch of k microbatches. So neither k nor the number of replicas
+    changes the examples of a step.
     """
     rows = rows_of(global_batch_size, microbatches, replicas, replica)
     step = tf.cast(first_step, tf.int64) + tf.range(num_steps, dtype=tf.int64)[:, None, None]
     microbatch = tf.range(microbatches, dtype=tf.int64)[:, None]
     row = replica * rows + tf.range(rows, dtype=tf.int64)
     positions = origin + step * global_batch_size + microbatch * (replicas * rows) + row
-    positions = tf.maximum(positions, 0)  # only steps before the first of a run can lie below: they are never taken
+    positions = tf.maximum(positions, 0)  # only steps before the run's first can be below, and they never run
     rng = Rng.from_seed(seed).fold("order of the examples")
     indices = source.order(tf.reshape(positions, [-1]), rng=rng, span=num_steps * global_batch_size)
     return tf.reshape(indices, [num_steps, microbatches, rows])
@@ -111,9 +111,9 @@ def eval_chunks(
 ) -> tf.data.Dataset:
     """Streams every example once, in order, to one replica: `({feature: [batches, rows, ...]}, mask [batches, rows])`.
 
-    All elements have one shape, of at most `chunk_batches` batches. Rows beyond the last example repeat example 0 and
-    have mask 0 (float32); all others have mask 1, and come before. A batch holds the same examples on any number of
-    replicas: where these don't divide it, the last have fewer rows that count.
+    All elements have one shape, of at most `chunk_batches` batches. Rows beyond the last example repeat example 0 with
+    mask 0 (float32); all others have mask 1, and come first. A batch holds the same examples on any number of replicas:
+    if the replicas don't divide it, the last ones have fewer valid rows.
     """
     _check_positive(chunk_batches=chunk_batches, global_batch_size=global_batch_size)
     rows = -(-global_batch_size // replicas)
@@ -136,7 +136,7 @@ def eval_chunks(
 
 
 def _gathered(source: Source, indices: tf.Tensor, leading: list[int], *, as_kept: bool = False) -> Features:
-    """Gathers the examples of `indices`, whose shape is `leading`, and proves that they are as the source says."""
+    """Gathers the examples of `indices` with shape `leading`, and checks them against the source's spec."""
     kept = source.kept if as_kept else None
     spec, gather = (kept.spec, kept.gather) if kept else (source.spec, source.gather)
     examples = gather(tf.reshape(indices, [-1]))
@@ -151,17 +151,17 @@ def _gathered(source: Source, indices: tf.Tensor, leading: list[int], *, as_kept
 
 
 def configured(chunks: tf.data.Dataset, threads: int = 2) -> tf.data.Dataset:
-    """Makes chunks ready ahead of the engine, at little cost to it."""
+    """Prefetches chunks for the engine at low cost."""
     options = tf.data.Options()
     options.deterministic = True
-    # Replicas and workers ask for their own rows; TensorFlow's sharding would divide them a second time.
+    # Replicas and workers request their own rows; TensorFlow's sharding would divide them a second time.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    # There is nothing to tune in a map and a prefetch; the tuner's and rewriter's threads and copies only cost.
+    # A map and a prefetch have nothing to tune; the tuner's and rewriter's threads and copies only cost time.
     options.autotune.enabled = False
     options.experimental_optimization.apply_default_optimizations = False
-    # A small pool of its own, so that input never queues behind the operations of the step, nor crowds them out.
+    # A small separate pool, so that input neither waits for the step's operations nor crowds them out.
     options.threading.private_threadpool_size = threads
-    # One chunk ahead: while the engine eats one, the next is made. More would cost memory and hide nothing.
+    # One chunk ahead: while the engine consumes one, the next is made. More would only use memory.
     return chunks.prefetch(1).with_options(options)
 
 

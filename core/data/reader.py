@@ -1,6 +1,6 @@
-"""How a run comes by what it trains on: examples that it asks for by number, or that come one after the other.
+"""Readers: how a run gets its training examples, from a source by index or from a stream in order.
 
-A `Reader` is of a run; each time that the run begins to take steps, it gets a `Reading` from there on.
+A run has one `Reader`; each time that it starts taking steps, it gets a `Reading` from there on.
 """
 
 import abc
@@ -17,10 +17,10 @@ from core.data.source import Source
 
 
 class Reading:
-    """One way through the examples of a run, from a step on; `chunks(replica)` makes the chunks of a replica.
+    """One pass through a run's examples, from a step on; `chunks(replica)` makes the chunks of a replica.
 
-    These are endless, `{feature: [chunk_steps, microbatches, rows, ...]}`, and aligned: the first holds the step that
-    the reading starts with, but begins at the multiple of `chunk_steps` at or below it.
+    They are endless, `{feature: [chunk_steps, microbatches, rows, ...]}`, and aligned: the first contains the reading's
+    first step, and begins at the multiple of `chunk_steps` at or below it.
     """
 
     def __init__(self, chunks: Callable[[int], tf.data.Dataset]):
@@ -30,17 +30,17 @@ class Reading:
         return self._chunks(replica)
 
     def begin(self, alive: Callable[[], object]) -> None:
-        """Comes to where the reading starts, which may take its time; calls `alive` as it gets ahead."""
+        """Moves to the start of the reading, which may take long; calls `alive` as it progresses."""
 
     def own_errors(self) -> contextlib.AbstractContextManager[object]:
-        """Raises what went wrong in code of the user's as it was, where TensorFlow only says that something did."""
+        """Raises the original error of a user's code, of which TensorFlow passes on only the message."""
         return contextlib.nullcontext()
 
 
 class Reader(abc.ABC):
-    """Hands out the examples of a run's steps, of which each has `global_batch_size`.
+    """Provides the examples of a run's steps, `global_batch_size` per step.
 
-    `origin` counts the examples consumed before step 0; it isn't 0 once a run went on with another batch size.
+    `origin` counts the examples consumed before step 0; it isn't 0 after a run resumed with another batch size.
     """
 
     def __init__(self, *, global_batch_size: int, microbatches: int, seed: int):
@@ -49,10 +49,10 @@ class Reader(abc.ABC):
     @property
     @abc.abstractmethod
     def example_spec(self) -> dict[str, tf.TensorSpec]:
-        """Says what one example looks like in a chunk, by feature."""
+        """Returns the spec of one example in a chunk, by feature."""
 
     def chunk_spec(self, *, chunk_steps: int, replicas: int = 1) -> dict[str, tf.TensorSpec]:
-        """Says what the chunks of one replica look like, [chunk_steps, microbatches, rows, ...], by feature."""
+        """Returns the spec of one replica's chunks, [chunk_steps, microbatches, rows, ...], by feature."""
         leading = [chunk_steps, self.microbatches, rows_of(self.global_batch_size, self.microbatches, replicas)]
         return {name: tf.TensorSpec([*leading, *x.shape], x.dtype) for name, x in self.example_spec.items()}
 
@@ -67,31 +67,31 @@ class Reader(abc.ABC):
         local: Sequence[int] = (0,),
         synthetic: bool = False,
     ) -> Reading:
-        """Returns the way from `first_step` on, of which this process takes the rows of its `local` replicas.
+        """Returns the reading from `first_step` on; this process takes the rows of its `local` replicas.
 
-        With `synthetic` the first chunk comes over and over.
+        With `synthetic`, the first chunk repeats.
         """
 
     @abc.abstractmethod
     def batch(self, step: int, *, origin: int) -> dict[str, tf.Tensor]:
-        """Returns the whole global batch of a step, [microbatches, rows, ...], for whoever looks at it aside."""
+        """Returns the whole global batch of a step, [microbatches, rows, ...], for separate inspection."""
 
     @abc.abstractmethod
     def numbers(self, step: int, *, origin: int) -> npt.NDArray[np.int64]:
-        """Returns which examples the global batch of a step holds, [microbatches, rows]."""
+        """Returns the indices of the examples in a step's global batch, [microbatches, rows]."""
 
     def kept(self, examples: int) -> dict[str, Any]:
-        """Returns what a checkpoint has to hold, with so many examples consumed, to go on from there."""
+        """Returns the state for a checkpoint from which to continue after so many examples."""
         return {}
 
     def load(self, kept: dict[str, Any], examples: int) -> None:  # noqa: B027  # by number, all are there
-        """Goes on from what a checkpoint held, with so many examples consumed."""
+        """Continues from a checkpoint's state after so many examples."""
 
 
 class SourceReader(Reader):
-    """Asks for the examples of each chunk by their numbers; of a slow source, for `parallel_calls` chunks at once.
+    """Requests the examples of each chunk by index; for a slow source, `parallel_calls` chunks in parallel.
 
-    They come `as_kept`, where that is asked for and the source has them so.
+    With `as_kept`, they come in the source's storage format, if it has one.
     """
 
     def __init__(self, source: Source, *, parallel_calls: int = 1, as_kept: bool = False, **layout: int):

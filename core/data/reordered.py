@@ -1,7 +1,7 @@
-"""Sources whose examples are those of another, by the same numbers, in an order of training of their own.
+"""Sources with the examples of another source, by the same indices, in a different training order.
 
-Evaluation needs no order, and reads each example once, as before. A source that counts an example's weight or its class
-says so by its `order` alone; so it is as exact on resuming, and on any number of replicas, as the one it is made of.
+Evaluation needs no order, and reads each example once, as before. Weights and classes affect only `order`, so resuming
+and any number of replicas are as exact as with the original source.
 
 `balanced` draws classes equally often, however many examples each has:
 
@@ -9,9 +9,9 @@ says so by its `order` alone; so it is as exact on resuming, and on any number o
     balanced.source = @csv()
     balanced.by = 'label'
 
-With C classes, any C positions in a row that begin at a multiple of C hold one example of each class, in an order drawn
-anew; a class goes through all of its examples, each once, before any comes again. So a small class is repeated more
-often, and a batch's classes differ by one example at most.
+With C classes, any C successive positions that begin at a multiple of C hold one example of each class, in a new random
+order. A class goes through all of its examples once before any repeats. So a small class is repeated more often, and
+the class counts of a batch differ by one example at most.
 
 >>> from core.data.arrays import ArraySource
 >>> source = balanced(ArraySource({"label": np.array([0, 0, 0, 0, 0, 0, 0, 1])}, name="rare"), by="label")
@@ -23,12 +23,12 @@ often, and a batch's classes differ by one example at most.
 
     Experiment.train_source = @weighted()
     weighted.source = @npz()
-    weighted.weights = 'importance'     # a feature; in Python also an array, one number an example
+    weighted.weights = 'importance'     # a feature; in Python also an array, one number per example
 
-An epoch of n examples has n positions. An example of weight w comes n w / (sum of weights) times, rounded up or down:
-a comb of n equal steps is laid over the weights, end to end (systematic sampling), and moved on by the golden ratio
-from epoch to epoch, so that over many epochs the share is exact for small weights too. Within an epoch the order is
-that of any source: shuffled.
+An epoch of n examples has n positions. An example of weight w appears n w / (sum of weights) times, rounded up or down.
+This is systematic sampling: n equal steps across the concatenated weights, shifted by the golden ratio in each epoch,
+so that over many epochs the share is exact for small weights too. Within an epoch the order is shuffled, as for any
+source.
 
 >>> source = weighted(ArraySource({"x": np.arange(4)}, name="four"), weights=[2.0, 1.0, 1.0, 0.0])
 >>> order = source.order(tf.range(400, dtype=tf.int64), rng=Rng.from_seed(0), span=400)
@@ -48,12 +48,12 @@ from core.data.source import Kept, Source, check_feature, check_source
 from core.errors import DataError
 from core.random import Rng
 
-_ROUNDS = 40  # each halves what is left of the distance from even odds: beyond what an epoch of a million can show
-_GOLDEN = (5**0.5 - 1) / 2  # the multiples of no other number lie more evenly between whole ones
+_ROUNDS = 40  # each halves the deviation from even odds, to less than an epoch of a million can show
+_GOLDEN = (5**0.5 - 1) / 2  # its multiples modulo one are spread most evenly
 
 
 class Reordered(Source):
-    """Hands out the examples of `source`; which come when is for `order` to say."""
+    """The examples of `source`, in the order that `order` determines."""
 
     def __init__(self, source: Source, *, name: str) -> None:
         check_source(f"{name}.source", source)
@@ -81,7 +81,7 @@ class Reordered(Source):
         return self.source.value_range(feature)
 
     def _one_each(self, feature: str) -> npt.NDArray[np.generic]:
-        """Returns a feature that is one number for each example, from memory."""
+        """Returns a feature that is one number per example, from memory."""
         check_feature(self.source, feature)
         values = self.source.values(feature)
         if values is None:
@@ -98,7 +98,7 @@ class Reordered(Source):
 
 
 class Balanced(Reordered):
-    """Draws the examples of `source` so that each value of the feature `by` comes equally often."""
+    """Draws the examples of `source` so that each value of the feature `by` appears equally often."""
 
     def __init__(self, source: Source, by: str) -> None:
         super().__init__(source, name="balanced")
@@ -124,15 +124,15 @@ class Balanced(Reordered):
 
 @gin.configurable
 def balanced(source: Source, by: str) -> Source:
-    """Makes of `source` one that shows each class of the feature `by` equally often."""
+    """Makes a source that draws each class of the feature `by` of `source` equally often."""
     return Balanced(source, by)
 
 
 def permuted(places: tf.Tensor, *, size: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
-    """Returns where `places` (int64 [n], below `size` [n]) go in the permutations that `keys` (uint64 [n]) name.
+    """Returns the images of `places` (int64 [n], below `size` [n]) under permutations given by `keys` (uint64 [n]).
 
-    "Swap or not" (Hoang, Morris & Rogaway, 2012): in each round a number meets a partner, and a coin that both see says
-    whether they change places. It permutes any number of things, and computes only the numbers asked for.
+    "Swap or not" (Hoang, Morris & Rogaway, 2012): in each round a number gets a partner, and a coin that both see
+    decides whether they swap. It permutes any number of items, and computes only the requested ones.
     """
     sizes = tf.cast(size, tf.uint64)
 
@@ -148,7 +148,7 @@ def permuted(places: tf.Tensor, *, size: tf.Tensor, keys: tf.Tensor) -> tf.Tenso
 
 
 def keys_of(rng: Rng, *numbers: tf.Tensor) -> tf.Tensor:
-    """Returns keys (uint64 [n]) that `rng` and `numbers` (int64 [n]) decide."""
+    """Returns keys (uint64 [n]) from `rng` and `numbers` (int64 [n])."""
     low, high = tf.unstack(tf.cast(rng.seed, tf.uint64))
     keys = low | tf.bitwise.left_shift(high, tf.constant(32, tf.uint64))
     for number in numbers:
@@ -164,7 +164,7 @@ def _mixed(x: tf.Tensor) -> tf.Tensor:
 
 
 class Weighted(Reordered):
-    """Draws the examples of `source` in proportion to `weights`: a feature, or one number for each example."""
+    """Draws the examples of `source` in proportion to `weights`: a feature, or one number per example."""
 
     def __init__(self, source: Source, weights: str | Sequence[float] | npt.NDArray[np.generic]) -> None:
         super().__init__(source, name="weighted")
@@ -185,9 +185,9 @@ class Weighted(Reordered):
         if not numbers.any():
             raise DataError(
                 f"`weighted.weights` is 0 for all {len(source):,} examples of the source `{source.name}` "
-                f"({source.place}), so none is ever drawn; give a number above 0 to those that are to come."
+                f"({source.place}), so none is ever drawn; give some of them a number above 0."
             )
-        numbers /= numbers.max()  # whose sum may be beyond what a float holds
+        numbers /= numbers.max()  # because their sum may overflow
         self._ends = np.cumsum(numbers / numbers.sum())
         self._last = int(np.flatnonzero(numbers)[-1])
 
@@ -196,10 +196,10 @@ class Weighted(Reordered):
         teeth = tf.cast(shuffled(positions, size=size, rng=rng, span=span), tf.float64)
         moved = tf.math.floormod(tf.cast(positions // size, tf.float64) * _GOLDEN, 1.0)
         found = tf.searchsorted(self._ends, (teeth + moved) / size * self._ends[-1], side="right", out_type=tf.int64)
-        return tf.minimum(found, self._last)  # where rounding leads beyond the end
+        return tf.minimum(found, self._last)  # if rounding exceeds the end
 
 
 @gin.configurable
 def weighted(source: Source, weights: str | Sequence[float] | npt.NDArray[np.generic]) -> Source:
-    """Makes of `source` one that shows an example as often as its weight says."""
+    """Makes a source that draws examples of `source` in proportion to their weights."""
     return Weighted(source, weights)

@@ -1,4 +1,4 @@
-"""One stream of elements for each replica, wherever it is."""
+"""Input streams per replica, on any device or process."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -6,23 +6,23 @@ from typing import Any
 
 import tensorflow as tf
 
-SOME = 1024  # values of a feature, by which it is seen how a strategy hands it over
-PREFETCHED = 2  # elements, on a device with a memory of its own
+SOME = 1024  # values of a feature, enough to see how a strategy passes it on
+PREFETCHED = 2  # elements, on a device with its own memory
 
 
 class PerReplica:
-    """The streams `make(replica)`, over and over, as one that hands each element to its replica.
+    """The repeated streams `make(replica)` as one that gives each element to its replica.
 
-    Each process makes only the streams of its own replicas. TensorFlow's own distributed iterators aren't used: they
-    crash the process where one is dropped while it fetches ahead.
+    Each process makes only the streams of its own replicas. TensorFlow's distributed iterators aren't used: they crash
+    the process if one is dropped while it prefetches.
     """
 
     def __init__(self, make: Callable[[int], tf.data.Dataset], strategy: tf.distribute.Strategy):
-        self._make, self._strategy = functools.cache(make), strategy  # to make a stream is to trace what it maps
+        self._make, self._strategy = functools.cache(make), strategy  # making a stream traces its maps
 
     @property
     def element_spec(self) -> Any:
-        """Returns what `tf.function` is to be told of an element."""
+        """Returns an element's spec for `tf.function`."""
         return per_replica_spec(self._make(0).element_spec, self._strategy)
 
     def __iter__(self) -> Iterator[Any]:
@@ -30,7 +30,7 @@ class PerReplica:
 
         def element(replica: int) -> Any:
             if replica not in streams:
-                # Endless, so that no process has to ask the others whether they have an element left.
+                # Endless, so that no process has to ask the others whether elements are left.
                 streams[replica] = iter(self._on_device(self._make(replica).repeat(), replica))
             return _taken(streams[replica])
 
@@ -42,18 +42,18 @@ class PerReplica:
         device = devices[replica % len(devices)]
         if "GPU" in device:
             return stream.apply(tf.data.experimental.prefetch_to_device(device, PREFETCHED))
-        return stream  # which is fetched ahead on the host
+        return stream  # which is prefetched on the host
 
 
 def per_replica_spec(spec: Any, strategy: tf.distribute.Strategy) -> Any:
-    """Returns what `tf.function` is to be told of an element of `PerReplica` whose streams have elements of `spec`.
+    """Returns the spec for `tf.function` of a `PerReplica` element whose streams have elements of `spec`.
 
-    No element is made: it may be large.
+    It makes no element, which may be large.
     """
     replicas = len(strategy.experimental_local_results(_spread(lambda _: tf.zeros([]), strategy)))
 
     def spec_of(one: tf.TensorSpec) -> Any:
-        count = min(one.shape.num_elements(), SOME)  # a mesh hands few whole numbers over as others
+        count = min(one.shape.num_elements(), SOME)  # a mesh passes few integers on in another way
         some = tf.type_spec_from_value(_spread(lambda _: tf.zeros([count], one.dtype), strategy))
         if isinstance(some, tf.TensorSpec):
             return tf.TensorSpec(one.shape, some.dtype)
@@ -69,9 +69,9 @@ def _spread(value_of: Callable[[int], Any], strategy: tf.distribute.Strategy) ->
 
 
 def _taken(stream: Any) -> Any:
-    """Returns the next element, which is there as a rule: fetched by this thread, it comes in half the time.
+    """Returns the next element, which is usually ready: fetched by this thread, it takes half the time.
 
-    TensorFlow's own `next` has another thread fetch it, and waits for that.
+    TensorFlow's `next` lets another thread fetch it, and waits for that.
     """
     device = stream._iterator_resource.device
     if "GPU" in device or "TPU" in device:

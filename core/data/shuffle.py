@@ -1,32 +1,32 @@
-"""The order of training: one permutation of the examples per epoch, as a pure function of (rng, epoch).
+"""The training order: one permutation of the examples per epoch, as a pure function of (rng, epoch).
 
-Any part of any epoch is computed by itself, so a run resumes anywhere in its data without replaying what came before.
+Any part of any epoch is computed alone, so a run resumes anywhere in its data without replaying earlier parts.
 """
 
 import tensorflow as tf
 
 from core.random import Rng
 
-# `RandomIndexShuffle` walks through at least 2**16 numbers in search of one below `size`, so for few examples, where
-# the walk is long, drawing a number for each and sorting them is cheaper.
+# `RandomIndexShuffle` searches at least 2**16 numbers for one below `size`. For few examples that takes long, and
+# drawing a number for each and sorting them is cheaper.
 _SORTED_UP_TO = 4096
 
 
 def shuffled(positions: tf.Tensor, *, size: int, rng: Rng, span: int) -> tf.Tensor:
     """Returns the examples (int64 [n]) at `positions` (int64 [n]) of an endless shuffled stream over `size` examples.
 
-    The stream is one permutation after the other. `span` bounds how far positions lie apart.
+    The stream is one permutation after another. `span` bounds the distance between positions.
     """
     epochs = positions // size
     first_epoch = tf.reduce_min(epochs)
-    num_epochs = (span - 1) // size + 2  # the most that `span` positions in a row can touch
-    # Rows of one draw, one row an epoch: epochs are as unrelated as random words, and each is reached at once.
+    num_epochs = (span - 1) // size + 2  # the most that `span` successive positions can touch
+    # One draw with a row per epoch: epochs are independent, and each is computed directly.
     rows = rng._replace(first_row=first_epoch).rows
     index, row = positions % size, epochs - first_epoch
     if size <= _SORTED_UP_TO:
         permutations = tf.math.top_k(rows.bits(num_epochs, size), k=size).indices
         return tf.cast(tf.gather(tf.reshape(permutations, [-1]), row * size + index), tf.int64)
-    # The raw operation, because the public wrapper mangles a seed per index. Its key is three words long.
+    # The raw operation, because the public wrapper derives a new seed per index. Its key is three words long.
     return tf.raw_ops.RandomIndexShuffle(
         index=index,
         seed=tf.gather(rows.bits(num_epochs, 3), row),

@@ -1,8 +1,8 @@
-"""A `Source`: examples that can be asked for by number.
+"""`Source`: examples that are read by index.
 
-Training never iterates over a source; it asks for the examples that a step needs (`core/data/pipeline.py`). So a source
-has a length, can say what one example looks like, and gathers any examples at once. A source of one's own is a class
-with `spec` and `gather`:
+Training never iterates over a source; it requests the examples that a step needs (`core/data/pipeline.py`). So a source
+has a length and the spec of an example, and gathers any examples at once. A custom source is a class with `spec` and
+`gather`:
 
     >>> import tensorflow as tf
     >>> class Points(Source):
@@ -17,8 +17,8 @@ with `spec` and `gather`:
     >>> Points(100).gather(tf.constant([0, 7], tf.int64))["x"].shape
     TensorShape([2, 2])
 
-Gin makes sources before the strategy exists, and TensorFlow accepts no new device once it has run an operation. So a
-source's `__init__` reads files with NumPy and leaves tensors to the first `gather`.
+Gin makes sources before the strategy exists, and TensorFlow accepts no new device after its first operation. So a
+source's `__init__` reads files with NumPy, and makes no tensors before the first `gather`.
 """
 
 import abc
@@ -37,9 +37,9 @@ from core.random import Rng
 
 
 class Kept(NamedTuple):
-    """Examples as they are kept, narrower than steps read them, and how a step makes of them what it reads.
+    """Examples in a storage format, narrower than what steps read, and their decoding in a step.
 
-    `gather` returns them [n, ...]; `decode` is given any number of axes in front, of a step [microbatches, rows, ...].
+    `gather` returns them [n, ...]; `decode` accepts any number of leading axes: in a step, [microbatches, rows, ...].
     """
 
     spec: dict[str, tf.TensorSpec]
@@ -48,9 +48,9 @@ class Kept(NamedTuple):
 
 
 class Examples(abc.ABC):
-    """Says what examples are like, each a dictionary of features of fixed shape, however one comes by them.
+    """The spec of examples, each a dictionary of features of fixed shape, for sources and streams.
 
-    Those of text have a `tokenizer`, which says what their tokens mean.
+    Text examples have a `tokenizer`, which defines their tokens.
     """
 
     tokenizer: Tokenizer | None = None
@@ -62,33 +62,33 @@ class Examples(abc.ABC):
     @property
     @abc.abstractmethod
     def spec(self) -> dict[str, tf.TensorSpec]:
-        """Says what one example looks like, by feature: shapes are fully known and have no batch axis."""
+        """Returns the spec of one example by feature, with fully known shapes and without a batch axis."""
 
     def extremes(self, feature: str) -> tuple[int, int, int, int] | None:
         """Returns an integer feature's smallest value and an example that has it, then its largest and an example.
 
-        A task refuses labels out of range with it before the first step. None for features that aren't integers, and
-        where finding out would mean reading everything.
+        Tasks use it to check labels before the first step. None for features that aren't integers, or if this would
+        need reading everything.
         """
         return None
 
     def value_range(self, feature: str) -> tuple[float, float] | None:
-        """Returns the lowest and the highest value that an image's pixels can have; None where nothing is known.
+        """Returns the lowest and highest possible value of an image's pixels; None if unknown.
 
-        A task refuses images of another range than it reads with it before the first step.
+        Tasks use it to check the range of images before the first step.
         """
         return None
 
     def description(self) -> dict[str, str]:
-        """Says what is recognised again when a run resumes: features, and whatever else is cheap to find out."""
+        """Returns what a resumed run compares: features, and other facts that are cheap to find out."""
         return {"features": ", ".join(f"{name} {x.dtype.name}{x.shape.as_list()}" for name, x in self.spec.items())}
 
 
 class Source(Examples):
-    """Holds a fixed number of examples, which can be asked for by number.
+    """A fixed number of examples, read by index.
 
-    `threads` says how many a `gather` keeps busy: of a source that computes, as decoding images does, two chunks are
-    gathered in parallel, so that decoding continues while one of the chunks is put together.
+    `threads` is the number of threads that a `gather` uses. For a source that computes, such as one that decodes
+    images, two chunks are gathered in parallel, so that decoding continues while one of them is assembled.
     """
 
     threads = 1
@@ -109,43 +109,43 @@ class Source(Examples):
 
     @abc.abstractmethod
     def gather(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns the examples of these numbers (int64 [n]), each feature [n, ...]; runs inside a `tf.data` map."""
+        """Returns the examples at these indices (int64 [n]), each feature [n, ...]; runs inside a `tf.data` map."""
 
     @property
     def kept(self) -> Kept | None:
-        """Returns how its examples can be gathered as they are kept; None where `gather` is the only way.
+        """Returns how to gather examples in their storage format; None if `gather` is the only way.
 
-        What waits for a step is then smaller, and the step itself decodes it; `gather` gives the same numbers.
+        Prefetched chunks are then smaller, and the step decodes them; `gather` gives the same values.
         """
         return None
 
     def order(self, positions: tf.Tensor, *, rng: Rng, span: int) -> tf.Tensor:
-        """Returns the examples (int64 [n]) at `positions` (int64 [n], at least 0) of the endless order of training.
+        """Returns the examples (int64 [n]) at `positions` (int64 [n], at least 0) of the endless training order.
 
-        Each epoch is a permutation; a source that draws in another way overrides `order`. It depends on `rng`
-        and the position alone, so that a run resumes anywhere. `span` bounds the distance between positions.
+        Each epoch is a permutation; a source that draws differently overrides `order`. It depends on `rng` and the
+        position alone, so that a run resumes anywhere. `span` bounds the distance between positions.
         """
         return shuffled(positions, size=len(self), rng=rng, span=span)
 
     def values(self, feature: str) -> npt.NDArray[np.generic] | None:
-        """Returns a feature of all examples, where it lies in memory; None where finding out would mean reading all."""
+        """Returns a feature of all examples if it is in memory; None if this would need reading everything."""
         return None
 
 
 def check_source(argument: str, source: object) -> None:
-    """Refuses, as the value of `argument`, what isn't a source."""
+    """Raises if the value of `argument` isn't a source."""
     if isinstance(source, Source):
         return
     if isinstance(source, Examples):
         raise ConfigurationError(
-            f"`{argument}` is the stream `{source.name}`, whose examples come one after the other; give a "
-            "source, whose examples can be asked for by number."
+            f"`{argument}` is the stream `{source.name}`, whose examples come in sequence; give a source, "
+            "whose examples can be read by index."
         )
     raise ConfigurationError(f"`{argument}` is {shown(source)}; give a source: `@digits()`, say.")
 
 
 def check_examples(name: str, value: object) -> None:
-    """Refuses what hands out no examples, such as arrays or a dataset of TensorFlow's; `name` says what it was for."""
+    """Raises for objects without examples, such as arrays or a TensorFlow dataset; `name` is the argument."""
     if isinstance(value, Examples):
         return
     if callable(value):
@@ -156,11 +156,11 @@ def check_examples(name: str, value: object) -> None:
     else:
         what = f"of type {type(value).__name__}"
         instead = "give a source, such as `core.data.ArraySource({'image': images, 'label': labels}, name='mine')`"
-    raise ConfigurationError(f"`{name}` is {what}, which hands out no examples: {instead}.")
+    raise ConfigurationError(f"`{name}` is {what}, which isn't a source of examples: {instead}.")
 
 
 def check_feature(source: Examples, feature: str) -> None:
-    """Raises a `DataError` where a source has no such feature."""
+    """Raises a `DataError` if a source has no such feature."""
     if feature not in source.spec:
         raise DataError(
             f"The source `{source.name}` has no feature `{feature}`; it has {listed(source.spec)}."
@@ -169,7 +169,7 @@ def check_feature(source: Examples, feature: str) -> None:
 
 
 def check_split(name: str, split: str, known: Sequence[str]) -> None:
-    """Refuses a split that the source called `name` doesn't have."""
+    """Raises for a split that the source called `name` doesn't have."""
     if split not in known:
         raise ConfigurationError(
             f"`split` of `{name}` is {split!r}; it has {listed(known)}.{did_you_mean(str(split), known)}"

@@ -1,4 +1,4 @@
-"""A stream: examples that come one after the other, made anew for each epoch by a function of the user's.
+"""Streams: examples in sequence, made anew for each epoch by a user's function.
 
     >>> import numpy as np
     >>> def noise(seed, epoch):
@@ -9,8 +9,8 @@
     >>> stream.spec
     {'x': TensorSpec(shape=(2,), dtype=tf.float32, name=None), 'label': TensorSpec(shape=(), dtype=tf.int32, name=None)}
 
-The function returns a `tf.data.Dataset`, or anything that can be iterated over, of single examples. What comes out is
-what steps compute with, as `ArraySource` has it.
+The function returns a `tf.data.Dataset`, or any iterable, of single examples. They are converted to the types that
+steps compute with, as in `ArraySource`.
 """
 
 import functools
@@ -30,19 +30,19 @@ from core.data.source import Examples, check_feature
 from core.data.stream_features import ID, Features, as_array, fitted, of_dataset, of_example, told, told_of, told_one
 from core.errors import ConfigurationError, DataError, shown
 
-_BOUNDARY = 64  # bytes: `EIGEN_MAX_ALIGN_BYTES`, where a tensor's memory has to begin
-Block = dict[str, npt.NDArray[Any]]  # some examples in a row, each feature [examples, ...]
+_BOUNDARY = 64  # bytes: `EIGEN_MAX_ALIGN_BYTES`, the alignment of a tensor's memory
+Block = dict[str, npt.NDArray[Any]]  # successive examples, each feature [examples, ...]
 
-_LEVELS = 255.0  # of grey or colour, that bytes of images tell apart
+_LEVELS = 255.0  # the largest level of grey or colour in images of bytes
 
 
 @gin.configurable("stream")
 class Stream(Examples):
-    """Hands out what `make(seed, epoch)` returns: the examples of epoch 0, then those of epoch 1, for ever.
+    """The examples that `make(seed, epoch)` returns: those of epoch 0, then those of epoch 1, without end.
 
-    With `shuffle` the examples go through a buffer of so many, in an order that depends on the seed alone. A resumed
-    run makes the stream anew and skips what it has consumed. With `replay=False` it continues with what the stream
-    hands out now, in a new epoch.
+    With `shuffle`, examples go through a buffer of that size, in an order that depends on the seed alone. A resumed run
+    makes the stream anew and skips what it has consumed. With `replay=False`, it continues with what the stream returns
+    now, in a new epoch.
     """
 
     def __init__(self, make: Callable[[int, int], Any], *, shuffle: int | None = None, replay: bool = True):
@@ -56,8 +56,8 @@ class Stream(Examples):
             inspect.signature(make).bind(0, 0)
         except TypeError:
             raise ConfigurationError(
-                f"`stream.make` is `{name}{inspect.signature(make)}`; write `def {name}(seed, epoch)`: a run that goes "
-                "on makes its examples anew, and these two numbers are all that they may hang on."
+                f"`stream.make` is `{name}{inspect.signature(make)}`; write `def {name}(seed, epoch)`: a resumed run "
+                "makes its examples anew, and they may depend on these two numbers only."
             ) from None
         if not (shuffle is None or is_size(shuffle)):
             raise ConfigurationError(
@@ -84,9 +84,9 @@ class Stream(Examples):
         return (0.0, 1.0) if dtype == np.uint8 and shape else None
 
     def blocks(self, seed: int, epoch: int, *, count: int, before: int) -> Iterator[Block]:
-        """Yields the examples of an epoch, `count` at a time (the last ones are fewer); `before` counts others.
+        """Yields the examples of an epoch, `count` at a time (at the end fewer); `before` counts earlier ones.
 
-        They are as steps compute with them; an `id` is as it was given.
+        They have the types that steps compute with; an `id` is unchanged.
         """
         made = self._made(seed, epoch)
         found = of_dataset(self.name, made) if isinstance(made, tf.data.Dataset) else self._found
@@ -103,7 +103,7 @@ class Stream(Examples):
             yield {name: x if name == ID else self._computed(name, x) for name, x in block.items()}
 
     def _stacked(self, examples: Iterator[Any], count: int, before: int) -> Iterator[Block]:
-        """Yields the examples of an iterator, stacked; each is copied at once, for its arrays may be used again."""
+        """Yields the examples of an iterator, stacked; each is copied at once, since its arrays may be reused."""
         while True:
             block = {name: aligned_empty([count, *shape], dtype) for name, (shape, dtype) in self._found.items()}
             taken = 0
@@ -131,7 +131,7 @@ class Stream(Examples):
 
     @functools.cached_property
     def _found(self) -> Features:
-        """Returns shape and type of each feature as the function hands them out: those of the first example."""
+        """Returns shape and type of each feature as the function makes them: those of the first example."""
         made = self._made(0, 0)
         if isinstance(made, tf.data.Dataset):
             return of_dataset(self.name, made)
@@ -155,12 +155,12 @@ class Stream(Examples):
 
 
 def _array(values: tf.Tensor) -> npt.NDArray[Any]:
-    """Returns the values in the tensor's own memory, where they are numbers that NumPy knows."""
+    """Returns the values in the tensor's own memory, if they are numbers that NumPy supports."""
     return values.numpy() if values.dtype in (tf.string, tf.bfloat16) else np.asarray(memoryview(values))
 
 
 def aligned_empty(shape: Sequence[int], dtype: Any) -> npt.NDArray[Any]:
-    """Makes an array of any values; one of objects is like any other."""
+    """Makes an uninitialised aligned array; arrays of objects are ordinary ones."""
     dtype = np.dtype(dtype)
     if dtype.hasobject:
         return np.empty(shape, dtype)
@@ -171,6 +171,6 @@ def aligned_empty(shape: Sequence[int], dtype: Any) -> npt.NDArray[Any]:
 
 
 def aligned_join(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    """Returns the parts one after the other, along their first axis."""
+    """Concatenates the parts along their first axis."""
     first = parts[0]
     return np.concatenate(parts, out=aligned_empty([sum(map(len, parts)), *first.shape[1:]], first.dtype))

@@ -1,4 +1,4 @@
-"""What an example of a stream holds: the features, shapes and types of the first one, which all others have to have."""
+"""The features, shapes and types of a stream's first example, which all others must have."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -33,7 +33,7 @@ def of_dataset(name: str, dataset: tf.data.Dataset) -> Features:
 
 
 def of_example(stream: str, example: Any) -> Features:
-    """Returns the features of an example that an iterator has made; `stream` begins what is said of it."""
+    """Returns the features of an example that an iterator has made; `stream` begins its error."""
     if not isinstance(example, Mapping) or not example:
         raise DataError(
             f'{stream} makes {told_of(example)}; make each example a dictionary: `{{"image": image, "label": label}}`.'
@@ -52,12 +52,12 @@ def of_example(stream: str, example: Any) -> Features:
 
 
 def _checked(stream: str, found: Features) -> Features:
-    """Refuses features that have no name, an example that is nothing but one, and an `id` that is none."""
+    """Raises for features without a name, examples with nothing except an `id`, and invalid `id`s."""
     unnamed = [name for name in found if not isinstance(name, str)]
     if unnamed:
         raise DataError(f"{stream} calls a feature {shown(unnamed[0])}; a name is a text: 'image', say.")
     if found.keys() == {ID}:
-        raise DataError(f"{stream} makes nothing but `{ID}`, by which a run knows an example; add what steps read.")
+        raise DataError(f"{stream} makes only `{ID}`, by which a run knows an example; add what steps read.")
     if ID in found:
         shape, dtype = found[ID]
         if shape or not (dtype.kind in "iu" or dtype.kind == "O"):
@@ -69,7 +69,7 @@ def _checked(stream: str, found: Features) -> Features:
 
 
 def as_array(value: Any) -> npt.NDArray[Any] | None:
-    """Returns a feature of one example as NumPy has it; None where its rows differ in length."""
+    """Returns a feature of one example as a NumPy array; None if its rows differ in length."""
     try:
         return np.asarray(value.numpy() if isinstance(value, tf.Tensor) else value)
     except ValueError:
@@ -77,7 +77,7 @@ def as_array(value: Any) -> npt.NDArray[Any] | None:
 
 
 def fitted(value: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any] | None:
-    """Returns `value` as `dtype` holds it; None where it is of another kind, or would become another number."""
+    """Returns `value` as `dtype`; None if it is of another kind, or if its value would change."""
     if value.dtype == dtype and dtype.kind != "O":
         return value
     if dtype.kind == "O":
@@ -91,7 +91,7 @@ def fitted(value: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any] | 
 
 
 def told_of(example: Any) -> str:
-    """Says what an example is."""
+    """Describes an example."""
     if isinstance(example, Mapping):
         return listed(map(str, example)) if example else "an empty dictionary"
     return f"a {type(example).__name__}"
@@ -102,7 +102,7 @@ def told(found: Features) -> str:
 
 
 def told_one(name: str, value: npt.NDArray[Any] | None) -> str:
-    """Says what a feature of one example is; its value where it is a single one."""
+    """Describes a feature of one example, with its value if it is a single one."""
     if value is None:
         return f"rows of unlike lengths in `{name}`"
     found = told({name: (value.shape, value.dtype)})

@@ -1,4 +1,4 @@
-"""The examples of a stream as a run consumes them: in order, skipped up to its position, checked, cut into chunks."""
+"""One pass over a stream as a run consumes it: in order, skipped up to its position, checked, cut into chunks."""
 
 import dataclasses
 import time
@@ -14,13 +14,13 @@ from core.data.trail import Hashes, Trail, hashes_after
 from core.errors import DataError
 
 _SAY_SECONDS = 10.0
-_PARTS = 4  # of a buffer; one of them is handed out at a time
+_PARTS = 4  # of a buffer; one of them is returned at a time
 
 
 class InOrder:
-    """Hands out the examples of a stream from the beginning of an epoch on; `count` are asked of it at a time.
+    """Returns the examples of a stream from the start of an epoch on, in blocks of `count`.
 
-    `epoch` is the last one that was begun, which may be ahead of what was handed out.
+    `epoch` is the last one begun, which may be ahead of the returned examples.
     """
 
     def __init__(self, stream: Stream, *, seed: int, epoch: int, before: int, count: int):
@@ -32,7 +32,7 @@ class InOrder:
         self._rows = _Rows(blocks if size is None else shuffled(blocks, size, seed=words))
 
     def take(self, count: int) -> Block:
-        """Returns the next examples, of as many epochs as it takes."""
+        """Returns the next examples, from as many epochs as necessary."""
         return self._rows.take(count)
 
     def _epochs(self, count: int) -> Iterator[Block]:
@@ -52,9 +52,9 @@ class InOrder:
 
 
 def shuffled(blocks: Iterator[Block], size: int, *, seed: list[int]) -> Iterator[Block]:
-    """Yields the examples out of a buffer of `size`: a part of it, chosen by chance, is replaced by those that follow.
+    """Yields examples from a buffer of `size`: a randomly chosen part of it is replaced with the next examples.
 
-    How many come at a time is the same for any run, and so is the order.
+    Block sizes and order are the same for every run.
     """
     rows, part = _Rows(blocks), -(-size // _PARTS)
     buffer = {name: x.copy() for name, x in rows.take(size).items()}
@@ -67,7 +67,7 @@ def shuffled(blocks: Iterator[Block], size: int, *, seed: list[int]) -> Iterator
 
 
 class _Rows:
-    """Cuts blocks of any length into others, exactly as long as is asked for."""
+    """Regroups blocks of any length into blocks of exactly the requested length."""
 
     def __init__(self, blocks: Iterator[Block]):
         self._blocks, self._left = blocks, Block()
@@ -93,7 +93,7 @@ Chunk = dict[str, npt.NDArray[Any]]  # each feature [chunk_steps, microbatches, 
 
 @dataclasses.dataclass(frozen=True)
 class Beginning:
-    """Where a stream begins that a run reads: with which epoch, and how many examples were consumed before."""
+    """The start of a run's stream: the epoch, and the number of examples consumed before."""
 
     epoch: int = 0
     examples: int = 0
@@ -109,10 +109,10 @@ class Passed:
 
 
 class StreamPass:
-    """Reads the stream from its beginning; the chunks are from the step on that begins with `position` consumed.
+    """Reads the stream from its start; the chunks begin at the step with `position` consumed examples.
 
-    A chunk has the `shape` [chunk_steps, microbatches, rows]. `lead` steps of the first one come before that step, and
-    hold zeros. Each chunk is told to `passed`.
+    A chunk has the `shape` [chunk_steps, microbatches, rows]. The first `lead` steps of the first chunk precede that
+    step, and hold zeros. Each chunk is reported to `passed`.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class StreamPass:
         self._whole_chunks = self._cut()
 
     def begin(self, alive: Callable[[], object]) -> None:
-        """Passes over what the run has consumed; calls `alive` as it gets ahead."""
+        """Skips what the run has consumed; calls `alive` as it progresses."""
         step, told = int(np.prod(self._shape)), time.monotonic()
         end = self._position - self._beginning.examples
         while self._count < end:
@@ -167,7 +167,7 @@ class StreamPass:
             lead = 0
 
     def _take(self, count: int) -> tuple[Block, Hashes]:
-        """Returns the next examples, which must be those that were read before, and the hash after each."""
+        """Returns the next examples, which must equal those of the first reading, and the hash after each."""
         block = self._order.take(count)
         hashes = hashes_after(self._count, self._hash, block)
         others = self._trail.follow(self._count, hashes)
@@ -176,14 +176,14 @@ class StreamPass:
             raise DataError(
                 f"The stream `{self._stream.name}` ({self._stream.place}) doesn't repeat: of its examples number "
                 f"{first:,} to {last - 1:,}, read up to epoch {self._order.epoch}, at least one isn't what the run has "
-                "read. Let it hang on (seed, epoch) alone: sort the names of files, and seed what shuffles and "
-                "augments. Or give `--gin_param='stream.replay=False'`, which goes on with what it makes now, but not "
-                "in the same bits: docs/streams.md."
+                "read. Make it depend on (seed, epoch) alone: sort the names of files, and seed what shuffles and "
+                "augments. Or give `--gin_param='stream.replay=False'`, which continues with what it makes now, but "
+                "not in the same bits: docs/streams.md."
             )
         self._count, self._hash = self._count + count, int(hashes[-1])
         return block, hashes
 
 
 def _led(count: int, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Returns `values` with so many zeros before them."""
+    """Returns `values` preceded by so many zeros."""
     return aligned_join([np.zeros([count, *values.shape[1:]], values.dtype), values]) if count else values

@@ -1,4 +1,4 @@
-"""Reads a stream for a run, and says of it what a checkpoint has to hold.
+"""Reads a stream for a run, and provides its state for checkpoints.
 
 Every process makes the whole stream, once, and takes the rows of its own replicas.
 """
@@ -20,21 +20,21 @@ from core.data.stream_pass import Beginning, Chunk, Passed, StreamPass
 from core.data.trail import Trail
 from core.errors import ConfigurationError
 
-_AHEAD = 8  # chunks, at the most, from the one that steps are taken of to the one that is made
+_AHEAD = 8  # chunks at most, from the one being consumed to the one being made
 
 
 class StreamReader(Reader):
-    """Knows where the stream begins that a run reads, and what was read of it since.
+    """Keeps the start of a run's stream, and what was read since.
 
-    It begins with epoch 0, or where a run went on that doesn't `replay`.
+    It starts with epoch 0, or where a run without `replay` resumed.
     """
 
     def __init__(self, stream: Stream, *, say: Callable[[str], object] = print, parallel_calls: int = 1, **layout: int):
         super().__init__(**layout)
         if parallel_calls != 1:
             raise ConfigurationError(
-                f"`Trainer.parallel_calls` is {parallel_calls}, but a stream hands out one example after the other: "
-                "leave it out, and give `num_parallel_calls` to what the dataset of the stream maps."
+                f"`Trainer.parallel_calls` is {parallel_calls}, but a stream returns one example after another: "
+                "leave it out, and give `num_parallel_calls` to the maps of the stream's dataset."
             )
         self._stream, self._say = stream, say
         self._beginning, self._trail = Beginning(), Trail()
@@ -97,9 +97,9 @@ class StreamReader(Reader):
         self._beginning = Beginning(kept.get("epoch", -1) + 1, examples)
         self._trail, self._loaded = Trail(), None
         self._say(
-            f"the stream `{self._stream.name}` isn't replayed: after {examples:,} examples the run goes on with epoch "
-            f"{self._beginning.epoch}. What was left of the one before is never seen, and the run doesn't end in the "
-            "bits of one that was never stopped"
+            f"the stream `{self._stream.name}` isn't replayed: after {examples:,} examples the run continues with "
+            f"epoch {self._beginning.epoch}. The rest of the previous epoch is skipped, and the run doesn't end in "
+            "the bits of one that was never stopped"
         )
 
     def _pass(self, position: int, lead: int, chunk_steps: int, passed: Callable[[Passed], object]) -> StreamPass:
@@ -131,7 +131,7 @@ class _SharedReading(Reading):
     def chunks(self, replica: int) -> tf.data.Dataset:
         @tf.autograph.experimental.do_not_convert
         def chunk(_: tf.Tensor) -> dict[str, tf.Tensor]:
-            # Not `from_generator`: it copies, and has the whole process give freed memory back at once, at a cost.
+            # Not `from_generator`: it copies, and makes the process return freed memory at once, which is slow.
             types = [x.dtype for x in self._spec.values()]
             values = tf.numpy_function(lambda: self._next_of(replica), [], types)
             return {name: tf.ensure_shape(x, s.shape) for (name, s), x in zip(self._spec.items(), values, strict=True)}
@@ -142,7 +142,7 @@ class _SharedReading(Reading):
 
     @contextlib.contextmanager
     def own_errors(self) -> Iterator[None]:
-        failure = None  # of the chunk that is asked for: one that is made ahead may have failed before this one came
+        failure = None  # of the requested chunk; a chunk made ahead may have failed before this one was requested
         try:
             yield
         except tf.errors.OpError:
@@ -150,10 +150,10 @@ class _SharedReading(Reading):
             if failure is None:
                 raise
         if failure is not None:
-            raise failure  # without TensorFlow's own words as its context
+            raise failure  # without TensorFlow's message as its context
 
     def _next_of(self, replica: int) -> list[npt.NDArray[Any]]:
-        """Returns the rows of one replica; whoever is ahead has the next chunk made, and leaves the others theirs."""
+        """Returns the rows of one replica; the replica that is ahead lets the next chunk be made for all."""
         with self._lock:
             if not self._waiting[replica]:
                 self._make_next()
@@ -163,8 +163,8 @@ class _SharedReading(Reading):
     def _make_next(self) -> None:
         try:
             whole = self._whole.chunk()
-        except Exception as error:  # TensorFlow hands on its words alone
-            self._failure = self._failure or error  # it may ask once more, and an iterator that failed has ended
+        except Exception as error:  # TensorFlow passes on only the message
+            self._failure = self._failure or error  # it may ask once more, when a failed iterator has ended
             raise
         for replica, waiting in self._waiting.items():
             rows = next(iter(self._spec.values())).shape[2]

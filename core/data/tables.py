@@ -1,7 +1,7 @@
-"""Tables: which columns are read, as what, and which features they become, whatever files they lie in.
+"""Columns of tables, from any file format: which are read, their types, and the features that they become.
 
-A column is of numbers, whole or not, or of words: these are listed, and a word becomes its place in the list, so that
-it means the same in training and in evaluation, whatever words each file happens to hold.
+A column holds integers, floats or words. Words are listed, and a word becomes its index in the list, so that it means
+the same in training and in evaluation, whatever words each file contains.
 """
 
 import dataclasses
@@ -19,10 +19,10 @@ NUMBERS = ("int", "float")
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-    """What a configuration wants of a table; `source` is the name of the configurable."""
+    """The requested columns of a table; `source` is the name of the configurable."""
 
     source: str
-    columns: Sequence[str] | None  # all, where it is None
+    columns: Sequence[str] | None  # None for all
     types: Mapping[str, str | Sequence[str]]
     vectors: Mapping[str, Sequence[str]]
     fill: Mapping[str, float | str]
@@ -73,12 +73,12 @@ class Wanted:
                 )
 
     def words(self, column: str) -> Sequence[str] | None:
-        """Returns the words of a column, or None where it is of numbers."""
+        """Returns the words of a column, or None for a column of numbers."""
         kind = self.types.get(column)
         return None if kind is None or isinstance(kind, str) else kind
 
     def among(self, header: Sequence[str], place: str) -> list[str]:
-        """Returns the columns to read of those that a file has; `place` names it, for errors."""
+        """Returns the columns to read from those of a file; `place` names the file in errors."""
         asked = {
             "columns": self.columns or (),
             "types": self.types,
@@ -97,7 +97,7 @@ class Wanted:
         return list(dict.fromkeys([*self.columns, *asked["vectors"]]))
 
     def features(self, columns: Mapping[str, Array]) -> dict[str, Array]:
-        """Returns the features that columns become: each by its own name, but those of a vector side by side."""
+        """Returns the features of these columns: each under its own name; those of a vector concatenated."""
         parts = {name for names in self.vectors.values() for name in names}
         alone = {name: values for name, values in columns.items() if name not in parts}
         for feature, names in self.vectors.items():
@@ -116,20 +116,20 @@ class Wanted:
 
 
 def check_names(header: Sequence[str], place: str) -> None:
-    """Refuses columns of one name, or of none; `place` says where they stand, and begins the error."""
+    """Raises for columns without a name or with the same name; `place` begins the error."""
     twice = [name for i, name in enumerate(header) if name in header[:i]]
     if twice or "" in header:
         what = f"the name `{twice[0]}` twice" if twice else f"no name for column {header.index('') + 1}"
-        raise DataError(f"{place} has {what}; each column needs a name of its own.")
+        raise DataError(f"{place} has {what}; each column needs a unique name.")
 
 
 def check_same_header(source: str, header: Sequence[str], place: str, first: Sequence[str], first_place: str) -> None:
-    """Refuses a file whose columns aren't those of the first one."""
+    """Raises for a file whose columns differ from those of the first one."""
     if list(header) == list(first):
         return
     missing, more = ([name for name in one if name not in other] for one, other in ((first, header), (header, first)))
     found = [f"lacks {listed(missing, most=5)}"] * bool(missing) + [f"has {listed(more, most=5)} besides"] * bool(more)
     raise DataError(
-        f"`{source}.files` are no one table: {place} {' and '.join(found) or 'has the same columns in another order'}, "
+        f"`{source}.files` aren't one table: {place} {' and '.join(found) or 'has the same columns in another order'}, "
         f"compared with {first_place}; give files with the same columns."
     )

@@ -1,13 +1,13 @@
-"""Records of TensorFlow's own format (TFRecord), each a `tf.train.Example`: read by number, wherever they lie.
+"""TFRecord files of `tf.train.Example`s, read by index from wherever they are stored.
 
     Experiment.train_source = @tfrecord()
     tfrecord.files = 'data/train-*.tfrecord'
     tfrecord.features = {'image': ('image', 64), 'label': 'int'}
 
-`core/data/tfrecord_features.py` lists what can be declared. The first run walks through the files once, and keeps where
-their records begin (`core/data/tfrecord_index.py`); after that any record is one read, so that training shuffles all of
-them, not the few that fit into a buffer, and resumes at once. Each record's check sum, and that it is as declared, is
-proved when a run reads it for the first time.
+`core/data/tfrecord_features.py` lists the possible declarations. The first run scans the files once, and stores where
+their records begin (`core/data/tfrecord_index.py`). After that any record is one read, so that training shuffles all of
+them, not only those in a buffer, and resumes at once. When a run first reads a record, it verifies the checksum and the
+declared features.
 """
 
 import functools
@@ -30,7 +30,7 @@ _AT_ONCE = 1024  # records that Python parses
 
 
 class Records(Source):
-    """Hands out the `features` of the records of files, one file after the other."""
+    """The declared `features` of the records of files, one file after another."""
 
     def __init__(self, files: str, features: Mapping[str, Declared]) -> None:
         if not isinstance(features, Mapping) or not features:
@@ -49,7 +49,7 @@ class Records(Source):
         self._files = [index_of(path) for path in paths]
         self._firsts = np.cumsum([0, *map(len, self._files)])
         self._proved = [np.zeros(len(file), np.bool_) for file in self._files]
-        for i, file in enumerate(self._files):  # what is wrong with all records is found before the run begins
+        for i, file in enumerate(self._files):  # mistakes common to all records are found before the run starts
             self._records(i, [0] if len(file) else [])
         super().__init__("tfrecord", size=int(self._firsts[-1]), place=listed(map(str, paths), most=3, quote=""))
 
@@ -58,16 +58,16 @@ class Records(Source):
         return {name: feature.spec for name, feature in self._features.items()}
 
     def gather(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
-        # Python reads anywhere, and names what is wrong; TensorFlow makes tensors of all records at once.
+        # Python reads anywhere, and explains errors; TensorFlow parses all records at once.
         records = tf.ensure_shape(tf.numpy_function(self._read, [indices], tf.string, stateful=False), [None])
         parsing = {name: feature.parsing for name, feature in self._features.items() if feature.counts is None}
         parsed = tf.io.parse_example(records, parsing)
-        # Of no use but to images, and TensorFlow asks for nothing that isn't used.
+        # Only images use the names, and TensorFlow doesn't compute unused ones.
         names = tf.ensure_shape(tf.numpy_function(self._names, [indices], tf.string, stateful=False), [None])
         return {name: feature.made(parsed, names) for name, feature in self._features.items()}
 
     def values(self, feature: str) -> npt.NDArray[np.generic] | None:
-        """Returns a feature of numbers of all records, for which all files are read through."""
+        """Returns a numeric feature of all records, which reads all files."""
         check_feature(self, feature)
         asked = self._features[feature]
         if asked.kind not in ("int", "float", "length"):
@@ -84,7 +84,7 @@ class Records(Source):
         return (0.0, 1.0) if self._features[feature].kind in ("levels", "image") else None
 
     def _read(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
-        """Reads records, file by file and in the order in which they lie there."""
+        """Reads records, file by file in the order in which they are stored."""
         records, of = np.empty(len(indices), object), self._files_of(indices)
         order = np.argsort(indices, kind="stable")
         for places in np.split(order, np.flatnonzero(np.diff(of[order])) + 1) if len(order) else ():
@@ -93,7 +93,7 @@ class Records(Source):
         return records
 
     def _names(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
-        """Says which records they are, for the errors of images."""
+        """Names the records, for the errors of images."""
         of = self._files_of(indices)
         names = [
             self._files[i].name_of(n) for i, n in zip(of.tolist(), (indices - self._firsts[of]).tolist(), strict=True)
@@ -104,7 +104,7 @@ class Records(Source):
         return np.searchsorted(self._firsts, indices, side="right") - 1
 
     def _records(self, number: int, numbers: Sequence[int]) -> list[bytes]:
-        """Reads records of one file; what is wrong with one is found when it is read for the first time."""
+        """Reads records of one file; each is checked when it is read for the first time."""
         file, proved = self._files[number], self._proved[number]
         read = file.read(numbers)
         new = [(each, content) for each, content in zip(numbers, read, strict=True) if not proved[each]]
@@ -122,10 +122,10 @@ def _parsed(record: bytes, name: Callable[[], str]) -> tf.train.Example:
     try:
         return tf.train.Example.FromString(record)
     except DecodeError as error:
-        raise BadExampleError(f"{name()} is no `tf.train.Example`; only files of these are read.") from error
+        raise BadExampleError(f"{name()} isn't a `tf.train.Example`; only files of these are read.") from error
 
 
 @gin.configurable
 def tfrecord(files: str, features: Mapping[str, Declared]) -> Source:
-    """Reads the declared features of the records of one file, or of those that a pattern with `*` means."""
+    """Reads the declared features of the records of one file, or of those that match a pattern with `*`."""
     return Records(files, features)

@@ -1,12 +1,12 @@
-"""What is read of a `tf.train.Example`: the features that are declared, what they become, and what is wrong with one.
+"""Declared features of a `tf.train.Example`: their conversion and checks.
 
 | declared | in the record | becomes |
 | --- | --- | --- |
 | `'float'`, `('float', 784)`, `('float', [28, 28])` | so many floats | float32 of that shape |
 | `'int'`, `('int', 3)` | so many integers | int32 |
-| `('int', 128, 0)`, `('float', 128, 0.0)` | as many or fewer | filled up with the last of these three |
-| `('length', 'tokens')` | the list `tokens`, which is filled up | int32, how many values it has |
-| `('levels', [28, 28, 1])` | bytes, one a level | float32 from 0 to 1 |
+| `('int', 128, 0)`, `('float', 128, 0.0)` | at most so many | padded with the last of these three |
+| `('length', 'tokens')` | the list `tokens`, which is padded | int32, its number of values |
+| `('levels', [28, 28, 1])` | bytes, one per level | float32 from 0 to 1 |
 | `('image', 64)` | a JPEG or PNG file | float32 [64, 64, 3] from 0 to 1 |
 """
 
@@ -32,7 +32,7 @@ _DECLARE = "Correct `tfrecord.features`, or write the files again."
 
 @dataclasses.dataclass(frozen=True)
 class Feature:
-    """A feature as it is declared."""
+    """A declared feature."""
 
     name: str
     kind: str
@@ -71,7 +71,7 @@ class Feature:
 
     @property
     def parsing(self) -> Any:
-        """Returns what `tf.io.parse_example` is to be told."""
+        """Returns the spec for `tf.io.parse_example`."""
         if self.kind in ("levels", "image"):
             return tf.io.FixedLenFeature([], tf.string)
         dtype = tf.int64 if self.kind == "int" else tf.float32
@@ -80,7 +80,7 @@ class Feature:
         return tf.io.RaggedFeature(dtype)
 
     def made(self, parsed: Mapping[str, Any], names: tf.Tensor) -> tf.Tensor:
-        """Makes the feature of what was parsed of several records; `names` say which, for errors."""
+        """Makes the feature from several parsed records; `names` name them in errors."""
         if self.counts is not None:
             return tf.cast(parsed[self.counts].row_lengths(), tf.int32)
         value = parsed[self.name]
@@ -95,13 +95,13 @@ class Feature:
         return tf.cast(value, self.spec.dtype)
 
     def check(self, example: Any, name: Callable[[], str]) -> None:
-        """Refuses a record, parsed by Python, in which the feature isn't as declared: TensorFlow says less of it."""
+        """Raises if a record, parsed in Python, lacks the declared feature: TensorFlow's error says less."""
         features = example.features.feature
         if self.counts is not None:
             return
         if self.name not in features:
             if self.fill is not None:
-                return  # a list that is empty
+                return  # an empty list
             raise BadExampleError(
                 f"{name()} has no feature `{self.name}`; it has {listed(sorted(features), most=20) or 'none'}."
                 f"{did_you_mean(self.name, features)} {_DECLARE}"
@@ -130,7 +130,7 @@ class Feature:
             )
 
     def value_of(self, example: Any) -> Any:
-        """Returns the numbers of a record that Python has parsed, in the declared shape."""
+        """Returns the numbers of a record that was parsed in Python, in the declared shape."""
         if self.counts is not None:
             of = example.features.feature[self.counts]
             return len(getattr(of, of.WhichOneof("kind") or "int64_list").value)

@@ -1,9 +1,9 @@
-"""Where the records of a TFRecord file begin, so that any of them can be read by its number.
+"""Indices of TFRecord files: where records begin, so that any can be read by number.
 
-A record is its length (8 bytes), a check sum of that (4), its bytes, and a check sum of these (4); nothing says where
-the n-th begins but the n - 1 before it. So a file is walked through once, and the places are kept in `.NAME.index`
-next to it, or in the user's cache where that folder can't be written. An index is used while the file has the same size
-and time of change; it is written whole or not at all, so several processes may make one at the same time.
+A record is its length (8 bytes), a checksum of that (4), its bytes, and a checksum of these (4); only the n - 1 records
+before it tell where the n-th begins. So a file is scanned once, and the offsets are stored in `.NAME.index` next to it,
+or in the user's cache if that folder isn't writable. An index is valid while the file's size and modification time stay
+the same. It is written atomically, so several processes may make one at the same time.
 """
 
 import dataclasses
@@ -23,16 +23,16 @@ from core.errors import DataError, NoRoomError, TapeloopError
 
 Places = npt.NDArray[np.int64]
 
-AROUND = 16  # bytes of a record that aren't its own
+AROUND = 16  # bytes of a record besides its content
 _LENGTH = struct.Struct("<QI")
-_HEADER = struct.Struct("<16sqq")  # magic, size and time of change of the file; then the places, then their SHA-256
+_HEADER = struct.Struct("<16sqq")  # magic, size and modification time of the file; then the offsets, then their SHA-256
 _MAGIC = b"TAPELOOP INDEX1\n"
 _GZIP = b"\x1f\x8b"
 
 
 @dataclasses.dataclass(frozen=True)
 class RecordFile:
-    """A file of records: record i lies from `places[i]` to `places[i + 1]`."""
+    """A file of records: record i is stored from `places[i]` to `places[i + 1]`."""
 
     path: Path
     modified: int  # nanoseconds
@@ -42,7 +42,7 @@ class RecordFile:
         return len(self.places) - 1
 
     def read(self, numbers: Sequence[int]) -> list[bytes]:
-        """Reads records by number, each with its length and check sums around it."""
+        """Reads records by number, each with its length and checksums."""
         try:
             with open_file(self.path) as file:
                 state = os.fstat(file.fileno())
@@ -56,7 +56,7 @@ class RecordFile:
             raise BadExampleError(f"{self.path} can't be read: {error.strerror}.") from error
 
     def prove(self, numbers: Sequence[int], read: Sequence[bytes]) -> None:
-        """Refuses records, as they were read, whose check sums or lengths are others than the file says."""
+        """Raises for records whose checksums or lengths are wrong."""
         sums = masked([each[12:-4] for each in read])
         for number, each, found in zip(numbers, read, sums.tolist(), strict=True):
             length, _ = _LENGTH.unpack_from(each)
@@ -66,12 +66,12 @@ class RecordFile:
                 )
 
     def name_of(self, number: int) -> str:
-        """Says which record it is, for errors."""
+        """Names a record in errors."""
         return f"record {number} of {self.path} (at byte {self.places[number]})"
 
 
 def index_of(path: Path) -> RecordFile:
-    """Returns the index of a file, as it was kept, or made anew."""
+    """Returns the index of a file, stored or new."""
     with reading(path) as file:
         state = os.fstat(file.fileno())
     header = _HEADER.pack(_MAGIC, state.st_size, state.st_mtime_ns)
@@ -88,19 +88,19 @@ def index_of(path: Path) -> RecordFile:
             place.parent.mkdir(parents=True, exist_ok=True)
             write_whole({place: header + body + hashlib.sha256(body).digest()})
             break
-        except (OSError, NoRoomError):  # without one the next run walks again
+        except (OSError, NoRoomError):  # without an index the next run scans again
             continue
     return RecordFile(path, state.st_mtime_ns, places)
 
 
 def masked(pieces: Sequence[bytes]) -> npt.NDArray[np.uint32]:
-    """Returns check sums as TFRecord writes them."""
+    """Returns checksums as TFRecord writes them."""
     sums = crc32c(pieces)
     return (sums >> 15 | sums << 17) + np.uint32(0xA282EAD8)
 
 
 def _read(place: Path, header: bytes) -> Places | None:
-    """Reads an index; None where there is none for the file as it is."""
+    """Reads an index; None if there is none for the current file."""
     try:
         with open_file(place) as file:
             content = file.read()
@@ -113,7 +113,7 @@ def _read(place: Path, header: bytes) -> Places | None:
 
 
 def _walked(path: Path, size: int) -> Places:
-    """Finds where the records begin; refuses a file that doesn't end with one."""
+    """Finds where the records begin; raises if the file doesn't end with one."""
     places, at = [0], 0
     with open_file(path) as file:
         while at < size:
@@ -142,7 +142,7 @@ def _no_records(path: Path, start: bytes, size: int) -> DataError:
 
 
 def _broken(path: Path, places: Sequence[int], size: int) -> DataError:
-    """Says whether the file is cut off, or else which record's length is the first that is damaged."""
+    """Returns an error that the file is cut off, or that names the first record with a damaged length."""
     with open_file(path) as file:
         for number, at in enumerate(places):
             file.seek(at)

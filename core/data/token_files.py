@@ -1,7 +1,7 @@
-"""Files of tokens, which `python -m trainers.tokenize` makes: read where they lie, so they may be larger than memory.
+"""Token files, made with `python -m trainers.tokenize`, and memory-mapped, so they may be larger than memory.
 
-A header of 128 bytes, then the tokens, one after the other; all numbers are little-endian. A document ends with the end
-token, and what follows begins the next. The header:
+A file is a header of 128 bytes, then the tokens; all numbers are little-endian. An end token ends each document. The
+header:
 
 | bytes | what |
 | --- | --- |
@@ -9,7 +9,7 @@ token, and what follows begins the next. The header:
 | 16 to 19 | the version of the format: 1 |
 | 20 to 23 | bytes a token: 2 (uint16) or 4 (uint32) |
 | 24 to 55 | four of 8 bytes: vocabulary, end token, number of tokens, number of documents |
-| 56 to 119 | the tokenizer's identity, in ASCII, filled up with zeros |
+| 56 to 119 | the tokenizer's identity, in ASCII, padded with zeros |
 | 120 to 127 | zeros |
 """
 
@@ -41,7 +41,7 @@ def token_dtype(vocabulary: int) -> np.dtype[Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Header:
-    """What a file of tokens says of itself."""
+    """The header of a token file."""
 
     vocabulary: int
     end: int
@@ -51,7 +51,7 @@ class Header:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Returns the type in which the tokens are written."""
+        """Returns the type in which the tokens are stored."""
         return token_dtype(self.vocabulary)
 
     def packed(self) -> bytes:
@@ -61,14 +61,14 @@ class Header:
 
 @dataclasses.dataclass(frozen=True)
 class TokenFile:
-    """A file of tokens, mapped into memory."""
+    """A memory-mapped token file."""
 
     header: Header
     tokens: Tokens
 
 
 def read_token_file(path: Path) -> TokenFile:
-    """Maps a file of tokens, reading its header alone; refuses what is cut short, too long, or another file."""
+    """Maps a token file, and reads its header alone; raises if it is cut short, too long, or another file."""
     with reading(path) as file:
         header = _read_header(path, file.read(HEADER_SIZE), os.fstat(file.fileno()).st_size)
         return TokenFile(header, np.memmap(file, header.dtype, "r", HEADER_SIZE, header.count))
@@ -77,7 +77,7 @@ def read_token_file(path: Path) -> TokenFile:
 def _read_header(path: Path, content: bytes, held: int) -> Header:
     if not content.startswith(_MAGIC):
         raise DataError(
-            f"{path} is no file of tokens: it begins with {shown(content[:16])}; give one that `python -m "
+            f"{path} isn't a token file: it begins with {shown(content[:16])}; give one that `python -m "
             "trainers.tokenize` made, or read text with `text_files`."
         )
     if len(content) < HEADER_SIZE:
@@ -103,7 +103,7 @@ def _read_header(path: Path, content: bytes, held: int) -> Header:
 
 @gin.configurable
 def token_file(path: str, length: int, *, tokenizer: Tokenizer | None = None) -> TokenWindows:
-    """Reads windows of `length` targets from a file of tokens; `tokenizer` made it, that of bytes if left out."""
+    """Reads windows of `length` targets from a token file; `tokenizer` made it, by default that of bytes."""
     place, tokenizer = path_of(path), tokenizer or ByteTokenizer()
     file = read_token_file(place)
     made_by, given = file.header.identity, tokenizer.identity
@@ -121,5 +121,5 @@ def token_file(path: str, length: int, *, tokenizer: Tokenizer | None = None) ->
 
 
 def _short(identity: str) -> str:
-    """Returns what is enough of an identity for a person to tell it from another."""
+    """Returns the part of an identity that is enough for a person to tell it from another."""
     return shown(identity[:16])

@@ -1,7 +1,7 @@
-"""Windows of a long array of tokens, which may be larger than memory: what a language model reads.
+"""Windows of a long token array, which may be larger than memory: the input of a language model.
 
-The windows of `length` targets follow each other: the last token of one, which is only a target there, is the first of
-the next, where it is only read. So each token but the first is a target once. The last window is filled up.
+Windows of `length` targets follow each other. The last token of one, which is only a target there, is the first of the
+next, where it is only an input. So each token except the first is a target once. The last window is padded.
 
 >>> from core.data.tokenizers import byte_tokens
 >>> tokens = np.array([*b"ab", 256, *b"cd", 256], np.uint16)
@@ -26,10 +26,10 @@ _Numbers = npt.NDArray[np.int32]
 
 
 class TokenWindows(Source):
-    """Hands out `tokens`, `document` and `bytes`, each int32 [length + 1].
+    """Windows of `tokens`, with `document` and `bytes`, each int32 [length + 1].
 
-    `document` counts, from 0, which of the window's documents a token belongs to; it is -1 where the last window is
-    filled up. A document's end token belongs to it. `bytes` says how many bytes of text a token stands for.
+    `document` numbers, from 0, the window's document that a token belongs to; it is -1 for padding of the last window.
+    A document's end token belongs to it. `bytes` is the number of bytes of text that a token encodes.
     """
 
     tokenizer: Tokenizer
@@ -52,7 +52,7 @@ class TokenWindows(Source):
         return {name: tf.TensorSpec([self.length + 1], tf.int32) for name in ("tokens", "document", "bytes")}
 
     def gather(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
-        # NumPy reads a memory map where it lies; a tensor of it would be a copy in memory.
+        # NumPy reads a memory map in place; a tensor of it would be a copy in memory.
         made = tf.numpy_function(self._windows, [indices], [tf.int32] * 3, stateful=False)
         shape = [indices.shape[0], self.length + 1]
         return {name: tf.ensure_shape(x, shape) for name, x in zip(self.spec, made, strict=True)}

@@ -1,6 +1,6 @@
-"""A file of tokens in the making: what is saved outlives a kill, and the same file comes of it.
+"""Writes a token file that survives a kill, and is the same after resuming.
 
-Until it is whole it is a folder next to its place, `NAME.partial`: the tokens, and how far it got.
+Until it is complete, it is a folder next to its final path, `NAME.partial`: the tokens, and the progress.
 """
 
 import contextlib
@@ -22,18 +22,18 @@ _PROGRESS = "progress.json"
 
 @dataclasses.dataclass
 class Place:
-    """How far the texts are read: `offset` bytes of file number `file`, which may be `inside` a document."""
+    """The progress of reading: `offset` bytes of file number `file`, which may be `inside` a document."""
 
     file: int = 0
     offset: int = 0
     inside: bool = False
-    text_bytes: int = 0  # that became tokens so far
+    text_bytes: int = 0  # tokenized so far
     tokens: int = 0
     documents: int = 0
 
 
 class TokenWriter:
-    """Appends tokens to what will be the file `path`, from `place` on."""
+    """Appends tokens to the future file `path`, from `place` on."""
 
     def __init__(self, path: Path, folder: Path, tokenizer: Tokenizer, place: Place, plan: Mapping[str, str]) -> None:
         self.path, self.folder, self.tokenizer, self.place, self._plan = path, folder, tokenizer, place, dict(plan)
@@ -41,20 +41,20 @@ class TokenWriter:
         self._tokens = _open_behind(folder / "tokens", place.tokens * self._dtype.itemsize)
 
     def append(self, tokens: Numbers, *, begins_document: bool) -> None:
-        """Writes tokens behind those from before."""
+        """Appends tokens."""
         self._tokens.write(tokens.astype(self._dtype).tobytes())
         self.place.tokens += len(tokens)
         self.place.documents += begins_document
 
     def save(self) -> None:
-        """Makes what was written so far, and `place`, outlive whatever happens next."""
+        """Syncs everything written so far, and `place`, so that it survives a crash."""
         self._tokens.flush()
         os.fsync(self._tokens.fileno())
         progress = json.dumps({"plan": self._plan, "place": dataclasses.asdict(self.place)})
         write_whole({self.folder / _PROGRESS: progress.encode()})
 
     def finish(self) -> None:
-        """Puts the whole file into its place, and takes the folder away."""
+        """Moves the complete file into place, and removes the folder."""
         self.save()
         self._tokens.seek(0)
         tokenizer, place = self.tokenizer, self.place
@@ -66,18 +66,18 @@ class TokenWriter:
         _remove(self.folder)
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # what a full disk didn't take was said before
+        with contextlib.suppress(OSError):  # a full disk was reported before
             self._tokens.close()
 
 
 def partial_folder(path: Path) -> Path:
-    """Returns where the file `path` is kept until it is whole."""
+    """Returns the folder of the file `path` until it is complete."""
     return path.with_name(f"{path.name}.partial")
 
 
 @contextlib.contextmanager
 def token_writer(path: Path, tokenizer: Tokenizer, *, plan: Mapping[str, str]) -> Iterator[TokenWriter]:
-    """Begins the file `path`, or goes on with it where it was begun by the same `plan`: what its tokens are made of."""
+    """Starts the file `path`, or resumes it if it was started with the same `plan`, the inputs of its tokens."""
     folder = partial_folder(path)
     with _locked(path, folder):
         writer = TokenWriter(path, folder, tokenizer, _place(folder, plan), plan)
@@ -88,9 +88,9 @@ def token_writer(path: Path, tokenizer: Tokenizer, *, plan: Mapping[str, str]) -
 
 
 def finished(path: Path, *, plan: Mapping[str, str]) -> Place | None:
-    """Returns where a run by the same `plan` ended that was killed with `path` in its place, and takes its folder away.
+    """Returns the final progress of a run with the same `plan` that was killed after moving `path` into place.
 
-    Returns `None` where there is no such file; one that was made otherwise is refused.
+    Removes its folder. Returns `None` if there is no such file; raises if the plan differs.
     """
     folder = partial_folder(path)
     if not path.exists():
@@ -104,19 +104,19 @@ def finished(path: Path, *, plan: Mapping[str, str]) -> Place | None:
 
 
 def there_already(path: Path) -> ConfigurationError:
-    """Makes what to say of a file that nobody asked to replace."""
+    """Returns the error for an existing file that mustn't be replaced."""
     return ConfigurationError(f"`--out` is '{path}', which exists: name another, or remove it to make it anew.")
 
 
 @contextlib.contextmanager
 def _locked(path: Path, folder: Path) -> Iterator[None]:
-    """Keeps other processes from making `path` meanwhile; refuses it where nothing says that it is to be made."""
+    """Keeps other processes from making `path` meanwhile; raises if it is complete or another process makes it."""
     with space_for(path), contextlib.ExitStack() as stack:
         folder.mkdir(parents=True, exist_ok=True)
         try:
             lock = stack.enter_context((folder / "lock").open("w"))
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, FileNotFoundError):  # it has the lock, or takes the folder away
+        except (BlockingIOError, FileNotFoundError):  # another process has the lock, or removes the folder
             raise ConfigurationError(f"{path} is being made by another process: wait for it, or stop it.") from None
         if path.exists() and not (folder / _PROGRESS).exists():  # made meanwhile, or before a kill between two removals
             _remove(folder)
@@ -125,15 +125,15 @@ def _locked(path: Path, folder: Path) -> Iterator[None]:
 
 
 def _remove(folder: Path) -> None:
-    """Takes a folder away; how far it got goes last, so that a run that is killed here is known to have finished."""
+    """Removes a folder, its progress last, so that a run killed here is known to have finished."""
     for file in sorted(folder.iterdir(), key=lambda file: file.name == _PROGRESS):
         file.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # another process has come into it: it finds `path`, and takes the folder away
+    with contextlib.suppress(OSError):  # another process has entered it; that finds `path`, and removes the folder
         folder.rmdir()
 
 
 def _place(folder: Path, plan: Mapping[str, str]) -> Place:
-    """Returns how far an interrupted run by the same plan got."""
+    """Returns the progress of an interrupted run with the same plan."""
     saved = _saved(folder)
     if saved is None:
         return Place()
@@ -146,7 +146,7 @@ def _place(folder: Path, plan: Mapping[str, str]) -> Place:
 
 
 def _saved(folder: Path) -> tuple[Place, Mapping[str, str]] | None:
-    """Returns how far an interrupted run got, and its plan."""
+    """Returns the progress of an interrupted run, and its plan."""
     try:
         saved: dict[str, Any] = json.loads((folder / _PROGRESS).read_text())
         return Place(**saved["place"]), dict(saved["plan"])
@@ -165,7 +165,7 @@ def _anew(folder: Path) -> str:
 
 
 def _open_behind(path: Path, size: int) -> BinaryIO:
-    """Opens a file behind room for a header and `size` bytes of tokens; takes away what follows them."""
+    """Opens a file after the header and `size` bytes of tokens, and truncates it there."""
     file = path.open("r+b" if path.exists() else "w+b")
     if size and os.fstat(file.fileno()).st_size < HEADER_SIZE + size:
         raise ConfigurationError(f"{path} is shorter than was saved: remove the folder {path.parent} to begin anew.")

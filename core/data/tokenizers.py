@@ -1,12 +1,12 @@
-"""Tokenizers: text as numbers, and back to the same bytes.
+"""Tokenizers: from text to tokens, and back to the same bytes.
 
-Bytes need nothing else: 256 values, and one number more that ends a document.
+The byte tokenizer needs no training: 256 values, and one more token that ends a document.
 
 >>> tokenizer = byte_tokens()
 >>> tokenizer.encode("né".encode()), tokenizer.decode([110, 195, 169, tokenizer.end]).decode(), tokenizer.vocabulary
 ([110, 195, 169], 'né', 257)
 
-Fewer and longer tokens are learnt from a corpus: `bpe` (`core/data/bpe.py`).
+Longer tokens are learnt from a corpus: `bpe` (`core/data/bpe.py`).
 """
 
 import abc
@@ -19,13 +19,13 @@ import numpy.typing as npt
 from core.errors import DataError, shown
 
 Numbers = npt.NDArray[np.int32]
-_LONGEST_IDENTITY = 64  # ASCII characters: the room in the header of a file of tokens
+_LONGEST_IDENTITY = 64  # ASCII characters: the space in the header of a token file
 
 
 class Tokenizer(abc.ABC):
-    """Turns text into tokens, each of which stands for the same bytes wherever it stands.
+    """Turns text into tokens, each of which always stands for the same bytes.
 
-    `identity` is equal where all tokens are: files of tokens carry it. `end` closes a document, and stands for no text.
+    `identity` is equal if all tokens are; token files store it. `end` closes a document, and stands for no text.
     """
 
     def __init__(self, texts: Sequence[bytes], *, end: int, identity: str) -> None:
@@ -40,10 +40,10 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def encode(self, text: bytes) -> list[int]:
-        """Returns the tokens of `text`, whatever bytes it holds; `end` is never among them."""
+        """Returns the tokens of `text`, for any bytes; `end` is never among them."""
 
     def encode_whole(self, text: bytes) -> Numbers:
-        """Returns the tokens of `text`; refuses text that they don't give back, whose bytes no loss would count."""
+        """Returns the tokens of `text`; raises if they don't restore it, since no loss would count the lost bytes."""
         tokens = np.array(self.encode(text), np.int32)
         if (counted := self.byte_counts[tokens].sum()) != len(text):
             made = self.decode(tokens.tolist())
@@ -56,7 +56,7 @@ class Tokenizer(abc.ABC):
         return tokens
 
     def decode(self, tokens: Sequence[int]) -> bytes:
-        """Returns the text that `tokens` stand for."""
+        """Returns the text of `tokens`."""
         for token in tokens:
             if not 0 <= token < self.vocabulary:
                 raise ValueError(
@@ -67,7 +67,7 @@ class Tokenizer(abc.ABC):
 
 
 class ByteTokenizer(Tokenizer):
-    """Takes each byte for a token; token 256 ends a document."""
+    """Uses each byte as a token; token 256 ends a document."""
 
     def __init__(self) -> None:
         super().__init__([*(bytes([value]) for value in range(256)), b""], end=256, identity="bytes")
@@ -78,5 +78,5 @@ class ByteTokenizer(Tokenizer):
 
 @gin.configurable
 def byte_tokens() -> Tokenizer:
-    """Makes a tokenizer of bytes: vocabulary 257."""
+    """Makes a byte tokenizer: vocabulary 257."""
     return ByteTokenizer()

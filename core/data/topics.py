@@ -1,4 +1,4 @@
-"""Python's documentation of its language, by topic, which ships with the project (`embedded/ATTRIBUTION.md`).
+"""Python's language documentation, by topic, which ships with the project (`embedded/ATTRIBUTION.md`).
 
 >>> source = topics("test", length=128)
 >>> len(source), source.spec["tokens"].shape, source.tokenizer.vocabulary
@@ -25,7 +25,7 @@ _FILE = Path(__file__).parent / "embedded" / "topics.json.gz"
 def topics(split: Literal["train", "test"], length: int, *, tokenizer: Tokenizer | None = None) -> TokenWindows:
     """Reads windows of `length` targets; each topic is a document.
 
-    No paragraph of `test` with more than 60 characters stands in `train`.
+    No paragraph of `test` with more than 60 characters occurs in `train`.
     """
     check_split("topics", split, ["train", "test"])
     tokenizer = tokenizer or ByteTokenizer()

@@ -1,4 +1,4 @@
-"""What is kept of a stream's examples to know it again: a hash of all in order, and how far along it was what.
+"""Fingerprints of a stream: a hash of all examples in order, and at which counts it was taken.
 
 >>> import numpy as np
 >>> examples = {"x": np.arange(6, dtype=np.int32)}
@@ -19,14 +19,14 @@ from core.data.stream_features import ID
 
 Hashes = npt.NDArray[np.uint64]
 
-_WORDS = 64  # of 8 bytes, spread evenly over a feature of one example: all of most, and enough of an image
+_WORDS = 64  # of 8 bytes, spread evenly over a feature of one example: usually all of it, and enough of an image
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Trail:
-    """The hashes after the first 1, 2, 4, 8, ... examples that were read, and those that were told beforehand.
+    """The hashes after the first 1, 2, 4, 8, ... examples, read now or stored before.
 
-    Whoever reads the same stream again follows it, and learns soon, and roughly where, that it isn't the same.
+    A second reading of the stream is compared with it, which shows early, and roughly where, that it differs.
     """
 
     def __init__(self, marks: Sequence[int] = (), told: tuple[int, int] | None = None):
@@ -39,7 +39,7 @@ class Trail:
     def follow(self, before: int, hashes: Hashes) -> tuple[int, int] | None:
         """Compares the hashes after each of some examples, which come after `before` others, and keeps new ones.
 
-        Returns between which two counts of examples the first ones that are others lie; None if all are the same.
+        Returns the two counts between which the first difference is; None if all are equal.
         """
         after = before + len(hashes)
         for power in range(before.bit_length(), after.bit_length()):
@@ -54,9 +54,9 @@ class Trail:
 
 
 def hashes_after(before: int, hash: int, examples: Block) -> Hashes:
-    """Returns the hash after each of these examples, where it was `hash` after the `before` that came before them.
+    """Returns the hash after each of these examples, given that it was `hash` after the `before` examples.
 
-    An example is known by its `id`; one that has none, by what it holds (of long features, 64 words).
+    An example is identified by its `id`, or without one by its contents (64 words of long features).
     """
     features = [ID] if ID in examples else sorted(examples)
     digests = np.zeros([len(examples[features[0]])], np.uint64)
@@ -86,7 +86,7 @@ def _digest(text: Any) -> int:
 
 
 def _mixed(x: Hashes) -> Hashes:
-    """Spreads each bit over all (Steele, Lea and Flood, 2014: SplitMix64)."""
+    """Mixes the bits (Steele, Lea and Flood, 2014: SplitMix64)."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))

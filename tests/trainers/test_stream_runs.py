@@ -148,7 +148,7 @@ def test_stream_that_is_not_replayed_resumes_with_a_new_epoch(step_20, tmp_path,
     trainer = make(tmp_path, "run", source=Stream(live, replay=False), log_every=None)
     trainer.state.restore(step_20)
     began = step_20.extra["stream"]["epoch"] + 1
-    assert f"isn't replayed: after 640 examples the run goes on with epoch {began}." in capsys.readouterr().out
+    assert f"isn't replayed: after 640 examples the run continues with epoch {began}." in capsys.readouterr().out
     made.clear()
     read(trainer)
     assert made[0] == began

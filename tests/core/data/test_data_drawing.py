@@ -194,7 +194,7 @@ PAIRS = ArraySource({"pair": np.zeros([3, 2])}, name="pairs")
         (lambda: weighted(ids(3), [1, 2]), DataError, r"has shape \[2\] and dtype int64, .* `ids` .* has 3 exa"),
         (lambda: weighted(ids(2), [1, -2]), DataError, r"`weighted.weights` is -2.0 for example 1 of the source `ids`"),
         (lambda: weighted(ids(2), [np.nan, 1]), DataError, "`weighted.weights` is nan for example 0"),
-        (lambda: weighted(ids(2), [0, 0]), DataError, "is 0 for all 2 examples.*give a number above 0"),
+        (lambda: weighted(ids(2), [0, 0]), DataError, "is 0 for all 2 examples.*give some of them a number above 0"),
         (lambda: weighted(ids(2), ["a", "b"]), DataError, "dtype <U1"),
         (lambda: mixture([ids(2)] * 2, None), ConfigurationError, "`mixture.weights` is None; give a number"),
         (lambda: mixture([ids(2)] * 2, "12"), ConfigurationError, "`mixture.weights` is '12'; give a number"),

@@ -185,7 +185,7 @@ def test_a_name_without_partner_is_named(tmp_path):
     with pytest.raises(DataError, match=r"trainA holds no partner of `003.png`, .*`007.png` and 3 more"):
         paired_folders(directory, size=4)
     png(tmp_path / "trainA" / "001.jpg", level(0))
-    with pytest.raises(DataError, match=r"001.png and `001.jpg` beside it have one name"):
+    with pytest.raises(DataError, match=r"001.png and `001.jpg` have one name"):
         paired_folders(directory, size=4)
 
 
@@ -281,7 +281,7 @@ def test_folder_without_classes_is_refused(animals):
     for size in (0, 4.5, "4", True):
         with pytest.raises(ConfigurationError, match=f"`size` of `labelled_folders` is {size!r}; it is a number of pi"):
             read(size=size)
-    with pytest.raises(DataError, match=r"0.png lies beside the folders of the classes; move it"):
+    with pytest.raises(DataError, match=r"0.png is next to the classes' folders; move it"):
         read(directory=str(animals / "cat"))
     (animals / "cat" / "more").mkdir()
     with pytest.raises(DataError, match=r"cat/more is a folder within that of a class, which isn't searched"):

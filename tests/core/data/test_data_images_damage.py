@@ -52,7 +52,7 @@ def at_frame(offset, replacement, content=WHOLE_JPEG):
     ("content", "message"),
     [
         (b"", "is empty; JPEG and PNG are read"),
-        (b"hello, world", "is no image that is known here: it begins with 68 65 6c 6c"),
+        (b"hello, world", "isn't a known kind of image: it begins with 68 65 6c 6c"),
         (b"GIF89a" + bytes(30), "is a GIF, whatever its name says"),
         (b"RIFF\0\0\0\0WEBPVP8 ", "is a WebP"),
         (b"BM" + bytes(30), "is a BMP"),

@@ -59,15 +59,18 @@ def test_an_epoch_holds_each_sequence_once():
     ("make", "message"),
     [
         (lambda: packed(ids(3), 4), "`ids` has no feature `length`"),
-        (lambda: packed(ids(3), 4, length="id"), "besides `id` they are nothing"),
+        (lambda: packed(ids(3), 4, length="id"), "besides `id` have nothing"),
         (lambda: packed(sequences([2, 5]), 4), r"`length` of example 1 of .* is 5, but a sequence has 1 to 4 places"),
         (lambda: packed(sequences([2, 0]), 4), "`length` of example 1 of .* is 0"),
         (lambda: packed(sequences([2, 9], 4), 20), "is 9, but a sequence has 1 to 4 places .`packed.width` is 20"),
         (
             lambda: packed(sequences([2, 1]), 4, length="pair"),
-            "`packed.length` is `pair`, of which .* one whole number",
+            "`packed.length` is `pair`, but .* one such integer",
         ),
-        (lambda: packed(sequences([2, 1], other=np.zeros([2, 7])), 4), r"`other` \[7\]: sequences have one first axis"),
+        (
+            lambda: packed(sequences([2, 1], other=np.zeros([2, 7])), 4),
+            r"`other` \[7\]: sequences are padded to one first axis",
+        ),
         (lambda: packed(sequences([2, 1], weight=np.zeros([2])), 4), "`weight` is a feature that `packed` adds"),
     ],
 )

@@ -60,7 +60,7 @@ READERS = {
         "id",
         r"`parquet.files` is .* names no file",
         "core.data.parquet_files",
-        r"asked for take [0-9,]+ bytes, .* has 50 of memory; name fewer",
+        r"requested columns of .* take [0-9,]+ bytes and .* has 50 of memory; name fewer",
     ),
     "tfrecord": Reader(
         "a.tfrecord",

@@ -231,7 +231,7 @@ def test_a_file_that_changes_or_goes_during_a_run_is_named(tmp_path):
         (example(x=[1.0, 2.0], label=[1] * 3), {"label": ("int", 2, 0)}, "`label` of record 1 of .* has 3 values"),
         (example(x=[1.0, 2.0], label=[1], y=[b"abc"]), {"y": ("levels", 2)}, "`y` of record 1 of .* has 3 bytes"),
         (example(x=[1.0, 2.0], label=[1], y=[PNG[:60]]), {"y": ("image", 2)}, "record 1 of .* can't be read"),
-        (b"\xff\xff\xff", {}, "record 1 of .* is no `tf.train.Example`"),
+        (b"\xff\xff\xff", {}, "record 1 of .* isn't a `tf.train.Example`"),
     ],
     ids=range(8),
 )  # fmt: skip
@@ -252,7 +252,7 @@ def test_a_record_that_is_not_as_declared_is_named(tmp_path, later, features, me
         (example(x=[1, 2]), {"x": ("int", 3)}, r"`x` of record 0 of .* has 2 values, .* says 3.*LENGTH"),
         (example(x=[1, 2, 3]), {"x": ("int", 2, 0)}, "has 3 values, but"),
         (b"", {"x": "int"}, "record 0 of .* has no feature `x`; it has none"),
-        (b"\xff", {"x": "int"}, "record 0 of .* is no `tf.train.Example`"),
+        (b"\xff", {"x": "int"}, "record 0 of .* isn't a `tf.train.Example`"),
     ],
     ids=range(9),
 )  # fmt: skip

@@ -68,7 +68,7 @@ def refused(path, says, length=7, **kwargs):
 @pytest.mark.parametrize("size", [0, 10, 127, 128, 150, 179])
 def test_a_file_cut_short_is_refused(path, size):
     os.truncate(path, size)
-    refused(path, "cut short" if size >= 16 else "no file of tokens")
+    refused(path, "cut short" if size >= 16 else "a token file")
 
 
 def test_a_file_that_is_too_long_is_refused(path):
@@ -126,7 +126,7 @@ def test_file_without_tokens_is_refused(tmp_path):
     path = tmp_path / "x.tokens"
     refused(path, "can't be read: No such file")
     path.write_bytes(b"some text, which is no header at all" * 10)
-    refused(path, "no file of tokens: it begins with b'some text, which'")
+    refused(path, "a token file: it begins with b'some text, which'")
     path.unlink()
     os.mkfifo(path)
     refused(path, "a pipe")

@@ -161,9 +161,9 @@ def with_ends(file, **said):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda file: b"", "no file of a tokenizer"),
-        (lambda file: b"\xff\xfe", "no file of a tokenizer"),
-        (lambda file: file.read_bytes()[:-20], "no file of a tokenizer"),
+        (lambda file: b"", "a tokenizer file"),
+        (lambda file: b"\xff\xfe", "a tokenizer file"),
+        (lambda file: file.read_bytes()[:-20], "a tokenizer file"),
         (lambda file: damaged(file, END, "<end>"), r"has no token `<\|endoftext\|>`"),
         (lambda file: damaged(file, '"A": ', '"漢": '), "isn't of bytes"),
         (lambda file: with_ends(file), r"takes `<\|endoftext\|>` for text"),

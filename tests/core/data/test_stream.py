@@ -108,7 +108,7 @@ MISFITS = [
     ([example(x=[[1, 2], [3]])], "makes rows of unlike lengths in `x`; fill them up"),
     ([example(y=1e300)], r"`y` of the source .* holds 1e\+300, which doesn't fit into float32"),
     ([{1: 2}], "calls a feature 1; a name is a text"),
-    ([{"id": 7}], "makes nothing but `id`"),
+    ([{"id": 7}], "makes only `id`"),
     ([example(id=1.5)], r"has `id` float64 \[\], .*; give a whole number or a text"),
     ([example(id=None)], r"has `id` object \[\]|`id` of the source"),
     ([example(id=[1, 2])], r"has `id` int64 \[2\]"),
