@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or not there at all: save, verify, restore, fall back.
+"""Checkpoints that are either complete or absent: save, verify, restore, fall back.
 
 A checkpoint is a directory `step-000001000/` with two things in it: a TensorFlow checkpoint under the prefix
 `variables`, and `manifest.json` with the step, the data position and the SHA-256 of every file and every variable.
@@ -15,14 +15,14 @@ A checkpoint is a directory `step-000001000/` with two things in it: a TensorFlo
     >>> manifest.step, manifest.examples, w.numpy().tolist()
     (1000, 32000, [1.0, 2.0])
 
-Nobody needs Tapeloop to read one. TensorFlow's key of a variable is its path with `.` doubled and `/` written `.S`:
+Reading one doesn't need Tapeloop. TensorFlow's key of a variable is its path with `.` doubled and `/` written `.S`:
 
     >>> reader = tf.train.load_checkpoint(manifest.path / "variables")
     >>> reader.get_tensor("variables/net.Sw/.ATTRIBUTES/VARIABLE_VALUE").tolist()
     [1.0, 2.0]
 
-A directory has one writer at a time, and any number of readers. TensorFlow reads no path with `[`, `*`, `?` or `\\`:
-`plainly_named` lends the directory another name for as long as it takes.
+A directory has one writer at a time, and any number of readers. TensorFlow can't read paths with `[`, `*`, `?` or `\\`:
+`plainly_named` gives the directory another name for the duration.
 """
 
 from core.checkpoint.files import checkpoints_in, path_of, plainly_named

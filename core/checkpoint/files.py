@@ -1,4 +1,4 @@
-"""The files of checkpoints: written, put in place and removed so that nobody ever sees half of one."""
+"""Files of checkpoints, written, moved into place and removed atomically."""
 
 import contextlib
 import errno
@@ -14,20 +14,20 @@ from typing import Any, BinaryIO
 
 Warn = Callable[[str], object]
 
-TEMPORARY = ".tmp-"  # begins the name of what is being written or removed, and isn't a checkpoint
-_REPLACED = ".replaced"  # ends the name of a checkpoint that another of the same step is about to replace
+TEMPORARY = ".tmp-"  # prefix of anything being written or removed, which isn't a checkpoint
+_REPLACED = ".replaced"  # suffix of a checkpoint that another of the same step is about to replace
 _NAME = re.compile(rf"step-(\d{{9,}})({re.escape(_REPLACED)})?")
 _DESCRIPTORS = "/proc/self/fd/"
-_PATTERN = re.compile(r"[\[*?\\\udc80-\udcff]")  # the last are how Python spells bytes that aren't UTF-8
+_PATTERN = re.compile(r"[\[*?\\\udc80-\udcff]")  # the last are Python's spelling of bytes that aren't UTF-8
 
 
 def path_of(directory: Path, step: int) -> Path:
-    """Returns where the checkpoint of a step lies."""
+    """Returns the path of a step's checkpoint."""
     return directory / f"step-{step:09d}"
 
 
 def checkpoints_in(directory: Path) -> list[tuple[int, Path]]:
-    """Returns steps and places, newest first; a checkpoint that is being replaced follows its replacement."""
+    """Returns steps and paths, newest first; a checkpoint that is being replaced follows its replacement."""
     if not directory.exists():
         return []
     found = [(_NAME.fullmatch(path.name), path) for path in directory.iterdir()]
@@ -36,17 +36,17 @@ def checkpoints_in(directory: Path) -> list[tuple[int, Path]]:
 
 
 def step_of_name(path: Path) -> int | None:
-    """Returns the step that a checkpoint's folder is named by; `None` where a user has given it another name."""
+    """Returns the step in the name of a checkpoint's folder; `None` if a user has renamed it."""
     match = _NAME.fullmatch(path.name)
     return int(match[1]) if match else None
 
 
 @contextlib.contextmanager
 def plainly_named(directory: Path) -> Iterator[str]:
-    """Lends a directory a name that TensorFlow can read from.
+    """Gives a directory a temporary name that TensorFlow can read from.
 
-    It takes the path of a checkpoint for a pattern of shells, in which `[`, `*`, `?` and `\\` mean something else, and
-    for UTF-8. Such a directory goes by its descriptor, and so do TensorFlow's messages: `reason` names it again.
+    TensorFlow treats a checkpoint's path as UTF-8 and as a shell pattern, in which `[`, `*`, `?` and `\\` are special.
+    Such a directory is named by its descriptor, also in TensorFlow's messages: `reason` restores its name.
     """
     if not _PATTERN.search(str(directory)):
         yield str(directory)
@@ -59,13 +59,13 @@ def plainly_named(directory: Path) -> Iterator[str]:
 
 
 def free_name(path: Path) -> Path:
-    """Returns `path`, or the first name beginning like it that isn't taken: what could not be removed is in no way."""
+    """Returns `path`, or the first free name that begins like it, so that undeletable leftovers don't block it."""
     names = itertools.chain([path], (path.with_name(f"{path.name}-{i}") for i in itertools.count(2)))
     return next(name for name in names if not os.path.lexists(name))
 
 
 def put_in_place(temporary: Path, target: Path, warn: Warn) -> None:
-    """Renames `temporary` to `target`. A checkpoint that was there goes, until then, by a name that counts too."""
+    """Renames `temporary` to `target`. Until then, an earlier checkpoint there keeps a name that still counts."""
     replaced = target.with_name(target.name + _REPLACED)
     if os.path.lexists(target):
         target.rename(replaced)
@@ -75,7 +75,7 @@ def put_in_place(temporary: Path, target: Path, warn: Warn) -> None:
 
 
 def remove_leftovers(directory: Path, warn: Warn) -> None:
-    """Removes what a killed run had begun to write or to remove."""
+    """Removes what a killed run had started to write or to remove."""
     for path in directory.glob(f"{TEMPORARY}*"):
         _remove(path, warn)
     for path in directory.glob(f"*{_REPLACED}"):
@@ -84,16 +84,16 @@ def remove_leftovers(directory: Path, warn: Warn) -> None:
 
 
 def remove_old(directory: Path, step: int, kept: Container[int], warn: Warn) -> None:
-    """Removes the checkpoints up to `step` that aren't `kept`; of one step two may stand there."""
+    """Removes the checkpoints up to `step` that aren't `kept`; there may be two of one step."""
     for of, path in checkpoints_in(directory):
         if of <= step and of not in kept:
             _remove(path, warn)
 
 
 def _remove(path: Path, warn: Warn) -> None:
-    """Removes a checkpoint or a leftover, under another name so that nobody ever sees half of it.
+    """Removes a checkpoint or a leftover, under another name so that no reader sees half of it.
 
-    Nothing depends on its success: if it fails (no right to read it, or a file that NFS keeps open) the run continues.
+    The run continues if this fails (no permission, or a file that NFS keeps open).
     """
     doomed = path
     try:
@@ -106,7 +106,7 @@ def _remove(path: Path, warn: Warn) -> None:
     except FileNotFoundError:
         pass
     except OSError as error:
-        warn(f"`{doomed}` could not be removed: {reason(error)}. The run goes on; remove it by hand.")
+        warn(f"`{doomed}` could not be removed: {reason(error)}. The run continues; remove it by hand.")
 
 
 def sync(path: Path) -> None:
@@ -119,7 +119,7 @@ def sync(path: Path) -> None:
 
 
 def sync_and_drop(file: Path) -> None:
-    """Waits until a file's bytes are on the disk, and has memory forget them: who reads them reads what is there."""
+    """Waits until a file's bytes are on the disk, and drops them from the cache; later reads come from the disk."""
     sync(file)
     descriptor = os.open(file, os.O_RDONLY)
     try:
@@ -130,7 +130,7 @@ def sync_and_drop(file: Path) -> None:
 
 @contextlib.contextmanager
 def plain_file(path: Path) -> Iterator[BinaryIO]:
-    """Opens a plain file to read it. To open a pipe would wait for ever, and what a device holds need not end."""
+    """Opens a regular file for reading. Opening a pipe could block for ever, and a device may never end."""
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as stream:
         if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
             raise OSError(errno.EINVAL, "It isn't a plain file", str(path))
@@ -151,7 +151,7 @@ def file_sha256(file: Path) -> str:
 
 
 def reason(error: Exception, directory: Path | None = None) -> str:
-    """Returns in short what went wrong; `directory` is what was `plainly_named` at that moment."""
+    """Returns a short reason; `directory` is the one that was `plainly_named` at that moment."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror} (`{error.filename}`)" if error.filename else error.strerror
     text = str(error).strip().split("\n")[0].rstrip(".")

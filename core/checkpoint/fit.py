@@ -1,4 +1,4 @@
-"""What of a checkpoint doesn't fit a model, as a table."""
+"""The mismatches between a checkpoint and a model, as a table."""
 
 import difflib
 import glob
@@ -19,7 +19,7 @@ def matching(paths: set[str], patterns: Sequence[str], manifest: Manifest) -> se
         if not hits:
             raise CheckpointError(
                 f"`partial` has the pattern {pattern!r}, which matches no variable of the model and none of checkpoint "
-                f"`{manifest.path}`.{did_you_mean(pattern, paths)} Correct it, or take it out."
+                f"`{manifest.path}`.{did_you_mean(pattern, paths)} Correct it, or remove it."
             )
         matched |= hits
     return matched
@@ -44,10 +44,10 @@ def check_fit(manifest: Manifest, live: Variables, left_out: set[str], partial: 
     raise CheckpointError(
         f"Checkpoint `{manifest.path}` doesn't fit this model:\n{table(rows, 'this model', 'checkpoint')}\n"
         + (f"{hint[0].upper()}{hint[1:]}. " if hint else "")
-        + "Build the model as it was when saved, or begin another `--workdir`."
+        + "Build the model as it was when saved, or choose another `--workdir`."
         + (
-            f" To take over what fits, in Python, name the rest: `restore(manifest, variables, partial=[{rest}])` "
-            "leaves it as it is."
+            f" To restore only what fits, in Python, name the rest: `restore(manifest, variables, partial=[{rest}])` "
+            "skips it."
             if patterns != ["*"]
             else " Nothing of it fits."
         )
@@ -55,7 +55,7 @@ def check_fit(manifest: Manifest, live: Variables, left_out: set[str], partial: 
 
 
 def nearest(missing: Mapping[str, str], unexpected: Mapping[str, str], *, most: int = 3) -> list[tuple[str, str]]:
-    """Returns missing paths, each with the unexpected one of its type that is called most like it."""
+    """Returns missing paths, each with the unexpected path of the same type and the most similar name."""
     found = []
     for path, kind in missing.items():
         same_type = [other for other in unexpected if unexpected[other] == kind]
@@ -64,7 +64,7 @@ def nearest(missing: Mapping[str, str], unexpected: Mapping[str, str], *, most: 
 
 
 def widest_patterns(wanted: Collection[str], others: Collection[str]) -> list[str]:
-    """Returns the patterns that match what is wanted and nothing of the others, each as wide as it can be."""
+    """Returns patterns, each as wide as possible, that match all of `wanted` and none of the others."""
 
     def widest(path: str) -> str:
         parents = itertools.accumulate(path.split("/")[:-1], lambda parent, part: f"{parent}{part}/", initial="")
@@ -76,7 +76,7 @@ def widest_patterns(wanted: Collection[str], others: Collection[str]) -> list[st
 
 
 def table(rows: Sequence[tuple[str, str, str, str]], here: str, there: str) -> str:
-    """Tabulates variables, each with what is said of it, its path, and its type `here` and `there`."""
+    """Tabulates variables, each with a remark, its path, and its type `here` and `there`."""
     shown = [("", "variable", here, there), *rows[:_MAX_ROWS]]
     widths = [max(len(row[column]) for row in shown) for column in range(4)]
     lines = ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in shown]

@@ -1,7 +1,7 @@
-"""Which checkpoints stay: the last ones, those of every so many steps, and the best by a figure.
+"""Retention of checkpoints: the last ones, those of every n-th step, and the best by a metric.
 
-What a checkpoint was measured to be is in its own manifest, so that the best is known from what lies on the disk,
-whenever a run was killed. It gives way to a better one alone, and that one is there before it goes.
+A checkpoint's metrics are in its manifest, so that the best one is known from the files alone, whenever a run was
+killed. It is removed only for a better one, after that has been written.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ KEPT = "kept"  # the entry of a manifest's `extra`
 
 
 class Better(NamedTuple):
-    """Says which of two values of a figure is better.
+    """Compares two values of a metric.
 
     >>> str(Better("max", "accuracy")), Better("min", "loss").beats(0.2, 0.3)
     ('max accuracy', True)
@@ -44,7 +44,7 @@ class Best(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Keep:
-    """Says which checkpoints stay: the `last`, each whose step `every` divides, and the `best`."""
+    """The checkpoints to keep: the `last`, each whose step `every` divides, and the `best`."""
 
     last: int = 3
     every: int | None = None
@@ -52,20 +52,18 @@ class Keep:
 
     def __post_init__(self) -> None:
         if self.last < 1:
-            raise ValueError(
-                f"`keep` is {self.last}; at least the checkpoint that was just written is kept: give 1 or more."
-            )
+            raise ValueError(f"`keep` is {self.last}; the newest checkpoint is always kept: give 1 or more.")
 
 
 class Keeper:
-    """Decides which checkpoints of a directory stay."""
+    """Decides which checkpoints of a directory to keep."""
 
     def __init__(self, directory: Path, keep: Keep):
         self.directory, self.keep = directory, keep
         self._measured: dict[int, Mapping[str, Any]] = {}  # by step: manifests don't change
 
     def record(self, step: int, measured: Mapping[str, float]) -> dict[str, Any]:
-        """Returns what the manifest of a new checkpoint says: why it is kept, and which one is the best then."""
+        """Returns the manifest entry of a new checkpoint: why it is kept, and which one is the best then."""
         own = self._measured[step] = {name: x for name, x in measured.items() if math.isfinite(x)}
         best, every = self.best(step, new=step), self.keep.every
         because = ["last"]
@@ -74,9 +72,9 @@ class Keeper:
         return {KEPT: {"because": because, "measured": own, **({"best": best._asdict()} if best else {})}}
 
     def best(self, up_to: int, *, new: int | None = None) -> Best | None:
-        """Returns the best checkpoint up to a step, of equals the oldest; `None` where none was measured.
+        """Returns the best checkpoint up to a step, among equals the oldest; `None` if none was measured.
 
-        One is `new` that is to be there.
+        `new` is a step whose checkpoint is about to be written.
         """
         by, found = self.keep.best, None
         if by is None:
@@ -89,7 +87,7 @@ class Keeper:
         return found
 
     def remove_old(self, step: int, warn: Warn) -> None:
-        """Removes what doesn't stay of what is there up to `step`: a later one is damaged, or somebody went back."""
+        """Removes what isn't kept up to `step`; later checkpoints are damaged, or a user went back."""
         steps = sorted({of for of, _ in checkpoints_in(self.directory) if of <= step})
         best = self.best(step)
         kept = {*steps[-self.keep.last :], *([best.step] if best else [])}
@@ -97,7 +95,7 @@ class Keeper:
         remove_old(self.directory, step, kept, warn)
 
     def tidy(self, step: int, warn: Warn) -> None:
-        """Removes what a save that was killed after its checkpoint of `step` was there has left to remove."""
+        """Completes the removals of a save that was killed after writing its checkpoint of `step`."""
         remove_leftovers(self.directory, warn)
         self.remove_old(step, warn)
 
@@ -108,7 +106,7 @@ class Keeper:
 
 
 def kept_of(extra: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns what a manifest's `extra` says of why it is kept."""
+    """Returns from a manifest's `extra` why the checkpoint is kept."""
     found = extra.get(KEPT)
     return found if isinstance(found, dict) else {}
 

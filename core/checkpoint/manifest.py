@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: what was saved, and the SHA-256 of every file and every variable."""
+"""The manifest of a checkpoint: its contents, and the SHA-256 of every file and every variable."""
 
 import contextlib
 import dataclasses
@@ -24,7 +24,7 @@ PREFIX = "variables"  # of the TensorFlow checkpoint next to it
 
 
 class SavedVariable(NamedTuple):
-    """Holds what a manifest says of one variable."""
+    """A manifest's entry for one variable."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -36,7 +36,7 @@ class SavedVariable(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """A checkpoint whose files were found to be as they were written."""
+    """A checkpoint whose files were verified."""
 
     path: Path
     step: int
@@ -48,7 +48,7 @@ class Manifest:
 
 
 class DamagedError(Exception):
-    """Says what is wrong with one checkpoint, as the end of a sentence."""
+    """The damage of one checkpoint, as the end of a sentence."""
 
 
 def described(variable: tf.Variable) -> SavedVariable:
@@ -59,18 +59,18 @@ def described(variable: tf.Variable) -> SavedVariable:
 
 
 def described_value(value: tf.Tensor) -> SavedVariable:
-    # A string lies elsewhere, so strings go by their serialised form.
+    # A string tensor holds pointers, so strings are hashed in serialised form.
     content = tf.io.serialize_tensor(value).numpy() if value.dtype == tf.string else bytes_of(value)
     return SavedVariable(tuple(value.shape), value.dtype.name, hashlib.sha256(content).hexdigest())
 
 
 def bytes_of(value: Any) -> memoryview:
-    """Returns the bytes of a tensor on the host, or of an array in row-major order, uncopied."""
+    """Returns the bytes of a tensor on the host, or of an array in row-major order, without a copy."""
     return np.frombuffer(value, np.uint8).data
 
 
 def described_in(prefix: str, path: str, variable: Typed) -> SavedVariable:
-    """Returns the same of a variable as it lies in a file, read part by part: no process need hold all of it."""
+    """Returns the same for a variable in a file, read part by part: no process needs to hold all of it."""
     boxes = parts.in_order(tuple(variable.shape), max(1, parts.MOST_BYTES // variable.dtype.size))
     return _of_parts(variable, (read_part(prefix, path, variable, box) for box in boxes))
 
@@ -92,12 +92,12 @@ def manifest_text(content: Mapping[str, Any]) -> str:
 
 
 def _content_sha256(content: Mapping[str, Any]) -> str:
-    """Returns what a manifest vouches for itself by: a flipped digit would move a run to another place in its data."""
+    """Returns the manifest's own checksum: a flipped digit would move a run to another place in its data."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def verified(path: Path) -> Manifest:
-    """Returns the manifest of the checkpoint at `path`, after a look at every byte; raises `DamagedError`."""
+    """Returns the manifest of the checkpoint at `path`, after verifying every byte; raises `DamagedError`."""
     with _damage_told():
         manifest = read_manifest(path)
         for name, entry in manifest.files.items():
@@ -110,7 +110,7 @@ def verified(path: Path) -> Manifest:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Returns the manifest alone, which vouches for itself; raises `DamagedError`."""
+    """Returns the manifest after verifying its own checksum only; raises `DamagedError`."""
     with _damage_told():
         with plain_file(path / MANIFEST) as stream:
             text = stream.read(_MOST_BYTES + 1)
@@ -139,7 +139,7 @@ def _damage_told() -> Iterator[None]:
 
 
 def _parsed(path: Path, content: Mapping[str, Any]) -> Manifest:
-    """Returns what a manifest says, once each part is found to be of its kind."""
+    """Returns the contents of a manifest, after checking the type of each part."""
     for name, entry in content["files"].items():
         within = name.isprintable() and "/" not in name and name not in ("", ".", "..", MANIFEST)
         _expect(within, "a name in `files`", name)
@@ -175,4 +175,4 @@ def _is_count(value: Any) -> bool:
 
 def _expect(holds: bool, what: str, value: Any) -> None:
     if not holds:
-        raise DamagedError(f"`{MANIFEST}` is none of Tapeloop's: {what} is {reprlib.repr(value)}")
+        raise DamagedError(f"`{MANIFEST}` isn't one of Tapeloop's: {what} is {reprlib.repr(value)}")

@@ -1,8 +1,8 @@
-"""A variable that lies cut on many devices is written, hashed and read part by part: no host need hold the whole.
+"""Variables sharded over many devices, written, hashed and read in parts: no host needs to hold a whole one.
 
-The devices may be those of several processes: each writes and reads what its own hold.
+The devices may belong to several processes: each writes and reads its own shards.
 
-A box says which part: of each dimension the first index, and the one behind the last.
+A box defines a part: for each dimension, the first index and the one after the last.
 
 >>> list(in_order((4, 6), most=12))
 [((0, 2), (0, 6)), ((2, 4), (0, 6))]
@@ -24,7 +24,7 @@ Box = tuple[tuple[int, int], ...]
 
 
 class Typed(Protocol):
-    """What has a shape and a type, as variables and their copies have."""
+    """Anything with a shape and a dtype, such as variables and their copies."""
 
     shape: tf.TensorShape
     dtype: tf.DType
@@ -32,7 +32,7 @@ class Typed(Protocol):
 
 @runtime_checkable
 class InParts(Typed, Protocol):
-    """A variable that gives and takes its value part by part."""
+    """A variable that returns and takes its value in parts."""
 
     def is_here(self) -> bool:
         """Says whether this process holds all of it."""
@@ -41,20 +41,20 @@ class InParts(Typed, Protocol):
         """Returns the numbers of the processes that have slices of it to write."""
 
     def slices(self) -> dict[Box, tf.Tensor]:
-        """Returns those of this process."""
+        """Returns the slices of this process."""
 
     def parts(self, most_bytes: int) -> Iterator[npt.NDArray[Any]]:
-        """Yields the value in row-major order, in parts of at most so many bytes, where this process holds all."""
+        """Yields the value in row-major order, in parts of at most `most_bytes`, if this process holds all of it."""
 
     def assign_parts(self, read: Callable[[Box], tf.Tensor]) -> None:
-        """Takes the value that `read` returns box by box, each where it belongs."""
+        """Assigns the value that `read` returns box by box, each to its shard."""
 
     def agrees(self, read: Callable[[Box], tf.Tensor]) -> bool:
-        """Says whether what this process holds is, to the bit, what `read` returns box by box."""
+        """Says whether this process's shards equal, bit for bit, the values that `read` returns."""
 
 
 def in_order(shape: Sequence[int], most: int) -> Iterator[Box]:
-    """Yields boxes of at most `most` values, which make up the whole one after the other in row-major order."""
+    """Yields boxes of at most `most` values, which cover the whole in row-major order."""
     if math.prod(shape) <= most:
         yield whole_of(shape)
         return
@@ -68,7 +68,7 @@ def in_order(shape: Sequence[int], most: int) -> Iterator[Box]:
 
 
 def shape_and_slice(shape: Sequence[int], box: Box) -> str:
-    """Returns what TensorFlow's files call a part of a variable by; the whole has no name."""
+    """Returns the name of a variable's part in TensorFlow's files; the whole has an empty name."""
     if all(bounds == (0, size) for bounds, size in zip(box, shape, strict=True)):
         return ""
     parts = ":".join(f"{first},{last - first}" for first, last in box)
@@ -76,7 +76,7 @@ def shape_and_slice(shape: Sequence[int], box: Box) -> str:
 
 
 def whole_of(shape: Sequence[int]) -> Box:
-    """Returns the box that is all of a variable of this shape."""
+    """Returns the box that covers all of a variable of this shape."""
     return tuple((0, size) for size in shape)
 
 
@@ -91,13 +91,13 @@ def is_here(variable: tf.Variable) -> bool:
 
 
 def merge(prefixes: Sequence[str], into: str) -> None:
-    """Makes one file of several, by names: no byte of a value is read."""
+    """Merges several files into one by their indices: no byte of a value is read."""
     with tf.device("CPU:0"):
         tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=prefixes, destination_prefix=into, delete_old_dirs=False)
 
 
 def read_part(prefix: str, path: str, variable: Typed, box: Box) -> tf.Tensor:
-    """Reads a part of a variable, on the host; what was saved whole passes through the host's memory as a whole."""
+    """Reads a part of a variable on the host; a variable saved whole is read whole into the host's memory."""
     with tf.device("CPU:0"):
         (value,) = tf.raw_ops.RestoreV2(
             prefix=prefix,

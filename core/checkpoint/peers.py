@@ -1,4 +1,4 @@
-"""Several processes that hold parts of the same variables, and so save together: what one can't do all are told."""
+"""Processes that hold parts of the same variables and so save together: a failure of one is reported to all."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,13 +9,13 @@ import tensorflow as tf
 from core.checkpoint.files import reason
 from core.errors import CheckpointError
 
-Expected = (OSError, tf.errors.OpError)  # what a disk, or a server that holds variables, may answer
+Expected = (OSError, tf.errors.OpError)  # errors of a disk, or of a server that holds variables
 
 
 class Peers(NamedTuple):
-    """Says to a process which of several it is, and how they tell each other.
+    """A process's index among several, and how they communicate.
 
-    `first_text` returns to all of them, who each call it, the text of the first that has one.
+    All of them call `first_text`; it returns to each the text of the first process that has one.
     """
 
     worker: int = 0
@@ -23,7 +23,7 @@ class Peers(NamedTuple):
     first_text: Callable[[str | None], str | None] = lambda text: text
 
     def problem(self, error: BaseException | None, temporary: Path | None = None) -> str | None:
-        """Returns what went wrong at the first of them that has an `error`; each calls it with its own, or `None`."""
+        """Returns the first process's problem; each calls it with its own `error` or `None`."""
         if not isinstance(error, Expected):
             return self.first_text(None)
         text = reason(error, temporary)
@@ -34,11 +34,11 @@ ALONE = Peers()
 
 
 def refusal(directory: Path, step: int, error: BaseException | None, problem: str | None) -> BaseException:
-    """Returns what to raise for a `problem` of one of them, which is this one's `error` where it has one."""
+    """Returns the exception to raise for a `problem` of one of them; this process's `error` if it has one."""
     if isinstance(error, tf.errors.ResourceExhaustedError) and "OOM" in error.message:
-        return error  # it is memory that there is none of: the disk isn't to blame
+        return error  # memory is full; the disk isn't to blame
     if isinstance(error, tf.errors.UnavailableError | tf.errors.AbortedError):
-        return error  # who keeps the variables is gone: whoever asked for the save knows who that was
+        return error  # the process that stores the variables is gone; the caller knows which
     refused = CheckpointError(
         f"The checkpoint of step {step} could not be written to `{directory}`: {problem}. Make room and see that you "
         "may write there, or choose another `--workdir`; the checkpoints from before are untouched."

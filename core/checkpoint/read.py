@@ -1,4 +1,4 @@
-"""Reads a checkpoint: the newest that is whole, every byte verified before and after."""
+"""Reading of checkpoints: the newest complete one, with every byte verified before and after."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -17,9 +17,9 @@ from core.errors import CheckpointError
 def newest(directory: Path, *, warn: Callable[[str], None], up_to: int | None = None) -> Manifest | None:
     """Returns the newest checkpoint whose files are as they were written; `None` if there has never been one.
 
-    With `up_to` later ones are none: those of steps up to that one count.
+    With `up_to`, later steps are ignored.
 
-    A damaged one is reported through `warn` and the next older one tried. If all are damaged that is an error: a run
+    A damaged one is reported through `warn`, and the next older one tried. If all are damaged, that is an error: a run
     must not start afresh because its past can't be read.
     """
     try:
@@ -34,11 +34,11 @@ def newest(directory: Path, *, warn: Callable[[str], None], up_to: int | None = 
         try:
             return verified(path)
         except DamagedError as error:
-            if not path.exists():  # a running trainer has just replaced it by a newer one
+            if not path.exists():  # a running trainer has just replaced it with a newer one
                 vanished = True
                 continue
             problems.append(f"`{path.name}`: {error}")
-            warn(f"Checkpoint `{path}` is damaged and was passed over: {error}. Trying the next older one.")
+            warn(f"Checkpoint `{path}` is damaged and was skipped: {error}. Trying the next older one.")
     if problems:
         raise CheckpointError(
             f"None of the checkpoints in `{directory}` can be used: {'; '.join(problems)}. Put back a good copy of "
@@ -48,7 +48,7 @@ def newest(directory: Path, *, warn: Callable[[str], None], up_to: int | None = 
 
 
 def of_step(directory: Path, step: int) -> Manifest | None:
-    """Returns the checkpoint of a step, every byte verified; `None` where there is none of it."""
+    """Returns the checkpoint of a step, with every byte verified; `None` if there is none."""
     paths = [path for of, path in checkpoints_in(directory) if of == step]
     if not paths:
         return None
@@ -61,15 +61,15 @@ def of_step(directory: Path, step: int) -> Manifest | None:
 
 
 def steps_in(directory: Path) -> list[int]:
-    """Returns of which steps there are checkpoints, whole or not."""
+    """Returns the steps of all checkpoints, complete or not."""
     return sorted({step for step, _ in checkpoints_in(directory)})
 
 
 def restore(manifest: Manifest, variables: Variables, *, partial: Sequence[str] = ()) -> None:
-    """Gives `variables` the values they were saved with, and checks that they have them.
+    """Assigns `variables` their saved values, and verifies them.
 
     Names, shapes and dtypes must match exactly. Variables (live or saved) whose path matches a pattern of `partial`
-    (`*`, `?` and `[...]`; `*` matches `/` too) are left out: the live ones stay as they are.
+    (`*`, `?` and `[...]`; `*` matches `/` too) are skipped: the live ones keep their values.
     """
     left_out = matching({*variables, *manifest.variables}, partial, manifest)
     wanted = {path: variable for path, variable in variables.items() if path not in left_out}
@@ -87,7 +87,7 @@ def restore(manifest: Manifest, variables: Variables, *, partial: Sequence[str] 
                     if not is_here(variable) and not variable.agrees(read):
                         wrong.append(path)
     except tf.errors.ResourceExhaustedError:
-        raise  # nothing is wrong with the checkpoint: there is no memory for it
+        raise  # the checkpoint is fine, but memory is full
     except (OSError, ValueError, AssertionError, LookupError, RuntimeError, tf.errors.OpError) as error:
         raise CheckpointError(
             f"`{manifest.path}` could not be read: {reason(error, manifest.path)}. If it was removed or damaged "
@@ -96,6 +96,6 @@ def restore(manifest: Manifest, variables: Variables, *, partial: Sequence[str] 
     wrong += [path for path, v in wanted.items() if is_here(v) and described(v) != manifest.variables[path]]
     if wrong:
         raise CheckpointError(
-            f"Checkpoint `{manifest.path}` was read, but {listed(wrong, most=3)} came out with other bytes than were "
-            "saved. Check this machine's disk and memory, then run the same command again."
+            f"Checkpoint `{manifest.path}` was read, but {listed(wrong, most=3)} differ from the saved bytes. "
+            "Check this machine's disk and memory, then run the same command again."
         )

@@ -1,4 +1,4 @@
-"""Saves checkpoints while training goes on: it waits for a copy in memory, and a thread writes."""
+"""Asynchronous saving: training waits for a copy in memory, and a thread writes it."""
 
 import contextlib
 import dataclasses
@@ -20,7 +20,7 @@ from core.checkpoint.write import Copies, copied, made_folder, put_together, wri
 
 LONG_SECONDS = 3.0
 TOO_OFTEN = (
-    "A checkpoint was due while the one before it was still being written, and training waits: save less often, or to "
+    "A checkpoint was due while the previous one was still being written, and training waits: save less often, or to "
     "a faster disk."
 )
 
@@ -29,7 +29,7 @@ KEEP = Keep()
 
 @dataclasses.dataclass
 class _UnderWay:
-    """One save that isn't done: what this process does of it now, and what follows once all have done so."""
+    """A save in progress: this process's current work, and what follows once all processes have finished theirs."""
 
     step: int
     temporary: Path
@@ -40,8 +40,8 @@ class _UnderWay:
 class Saves:
     """Writes checkpoints into `directory`, one at a time: a second waits for the first.
 
-    Where `peers` hold parts of the variables, all of them call the same methods at the same border between steps. What
-    crosses between them crosses there: a writer's thread talks to nobody.
+    If `peers` hold parts of the variables, all of them call the same methods at the same boundary between steps. They
+    communicate only there; a writer's thread never does.
     """
 
     def __init__(self, directory: Path, *, keep: Keep = KEEP, warn: Warn = warnings.warn, peers: Peers = ALONE):
@@ -49,7 +49,7 @@ class Saves:
         self.keeper = Keeper(directory, keep)
         self._copies: Copies = {}
         self._under_way: _UnderWay | None = None
-        self._warnings: list[str] = []  # of the writer, who leaves it to others to say them
+        self._warnings: list[str] = []  # of the writer, printed by other threads
         self._writer = futures.ThreadPoolExecutor(1, "checkpoint")
 
     def begin(
@@ -62,11 +62,11 @@ class Saves:
         extra: Mapping[str, Any] = MappingProxyType({}),
         measured: Mapping[str, float] = MappingProxyType({}),
     ) -> Path:
-        """Copies `variables`, and begins to write `directory/step-<step>/`, which is put in place by one atomic move.
+        """Copies `variables`, and starts writing `directory/step-<step>/`, which one atomic move puts in place.
 
-        Then older ones that are not to `keep` are removed. `extra` is anything that JSON holds, `measured` the figures
-        that this state was found to have. Whenever the process dies, `newest` finds either the checkpoint that was
-        there before, or this one, whole.
+        Then older checkpoints that `keep` doesn't cover are removed. `extra` is anything that JSON can hold; `measured`
+        are the metrics of this state. Whenever the process dies, `newest` finds either the earlier checkpoint or the
+        complete new one.
         """
         self.settle(lambda text: self.warn(TOO_OFTEN))
         self._copies = copies = copied(variables, worker=self.peers.worker, into=self._copies)
@@ -102,14 +102,14 @@ class Saves:
 
     @property
     def under_way(self) -> object | None:
-        """Returns the save that this process is writing, for any thread that wants to tell it from the next."""
+        """Returns the save that this process is writing, so that any thread can tell it from the next."""
         save = self._under_way
         return save if save is not None and not save.work.done() else None
 
     def go_on(self) -> None:
-        """Goes on to what follows in a save under way; called by all at a border at which none is `busy`.
+        """Continues a save under way; all call it at a boundary where none is `busy`.
 
-        Raises a `CheckpointError` where one of them couldn't write.
+        Raises a `CheckpointError` if one of them couldn't write.
         """
         save = self._under_way
         if save is None:
@@ -130,21 +130,21 @@ class Saves:
             raise refusal(self.directory, save.step, error, problem)
 
     def settle(self, note: Callable[[str], object] = lambda text: None) -> None:
-        """Waits until no save is under way, with a `note` where that takes long; raises what went wrong in it."""
+        """Waits until no save is under way, with a `note` if that takes long; raises the error of a failed save."""
         while (save := self._under_way) is not None:
             _wait(save, note)
             self.go_on()
 
     def wait(self, seconds: float) -> None:
-        """Waits in any thread until this process has done its part, but no longer than so many seconds."""
+        """Waits, in any thread, until this process has done its part, but at most `seconds`."""
         if (save := self._under_way) is not None:
             futures.wait([save.work], seconds)
 
     @contextlib.contextmanager
     def settled(self, note: Callable[[str], object] = lambda text: None) -> Iterator[None]:
-        """Settles on the way out.
+        """Settles on exit.
 
-        After an error, or a second Ctrl-C, this process waits for what it writes itself, and asks no others.
+        After an error or a second Ctrl-C, this process waits for its own writes only, and contacts no others.
         """
         try:
             yield
@@ -158,7 +158,7 @@ class Saves:
         self.settle(note)
 
     def _folder(self, step: int, name: str) -> Path:
-        """Has the first make the folder that all write into. Where it fails all fail: none waits for another."""
+        """Lets the first process make the folder that all write into. If it fails, all fail, so none waits."""
         made, error = None, None
         if self.peers.worker == 0:
             try:
@@ -172,7 +172,7 @@ class Saves:
 
 
 def _wait(save: _UnderWay, note: Callable[[str], object]) -> None:
-    """Waits until this process has done its part, with a `note` where that takes long."""
+    """Waits until this process has done its part, with a `note` if that takes long."""
     if futures.wait([save.work], LONG_SECONDS).not_done:
         note(f"waiting until the checkpoint of step {save.step} is written")
         futures.wait([save.work])

@@ -1,4 +1,4 @@
-"""What a run was made with."""
+"""Versions of the software that affects results."""
 
 import importlib.metadata
 import platform
@@ -9,7 +9,7 @@ _PACKAGES = ("tensorflow", "gin-config", "numpy")
 
 
 def versions() -> dict[str, str]:
-    """Returns the versions of Python, of Tapeloop, and of the installed packages that numbers depend on."""
+    """Returns the versions of Python, of Tapeloop, and of the installed packages that affect results."""
     found = {"python": platform.python_version(), "tapeloop": __version__}
     for name in _PACKAGES:
         try:

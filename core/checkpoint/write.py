@@ -1,6 +1,6 @@
-"""Copies variables as they were at one moment, and writes a checkpoint of the copies while they train on.
+"""Copies variables at one moment, and writes a checkpoint from the copies while training continues.
 
-Each process writes its parts, which it reads back, and the first then writes the rest.
+Each process writes and reads back its parts; then the first process writes the rest.
 """
 
 import errno
@@ -17,7 +17,7 @@ from core.checkpoint.parts import Box, InParts, key_of, merge, read_part, shape_
 
 
 class Copy(tf.__internal__.tracking.Trackable):
-    """One variable as it was: what this process writes of it, in memory of its own.
+    """A copy of one variable: the part that this process writes, in separate memory.
 
     `tf.train.Checkpoint` saves it under the names of the variable itself.
     """
@@ -29,14 +29,14 @@ class Copy(tf.__internal__.tracking.Trackable):
         self.take(variable)
 
     def take(self, variable: tf.Variable) -> None:
-        """Copies the value of this moment over the one from before: fresh memory would take many times as long."""
+        """Copies the current value over the previous copy: allocating fresh memory would take many times as long."""
         whole = whole_of(self.shape)
         values = variable.slices() if isinstance(variable, InParts) else {whole: variable.read_value()}
         with tf.device("CPU:0"):
             for box, value in values.items():
                 if box in self._held:
                     self._held[box][...].assign(value)
-                else:  # a variable shares the memory of what it is made of: that of `value` is going to change
+                else:  # a variable shares its initial value's memory, and `value` will change
                     self._held[box] = ResourceVariable(tf.raw_ops.DeepCopy(x=value), trainable=False)
 
     def slices(self) -> dict[Box, tf.Tensor]:
@@ -50,9 +50,9 @@ Copies = Mapping[str, Copy]  # by path
 
 
 def copied(variables: Mapping[str, tf.Variable], *, worker: int, into: Copies) -> Copies:
-    """Returns copies of what `worker` is to write: the first writes all but what others alone hold.
+    """Returns copies of what `worker` writes: the first writes everything except parts that only others hold.
 
-    Copies of the same variables from before are taken `into`.
+    Earlier copies `into` the same variables are reused.
     """
     own = {path: v for path, v in variables.items() if worker == 0 or isinstance(v, InParts)}
     if own.keys() != into.keys():
@@ -71,7 +71,7 @@ Hashes = Mapping[str, SavedVariable]  # by path
 
 
 def made_folder(directory: Path, name: str, warn: Warn) -> Path:
-    """Makes the folder that is to become the checkpoint `name`, and removes what killed saves have left."""
+    """Makes the folder that becomes the checkpoint `name`, and removes leftovers of killed saves."""
     directory.mkdir(parents=True, exist_ok=True)
     remove_leftovers(directory, warn)
     temporary = free_name(directory / f"{TEMPORARY}{name}")
@@ -80,9 +80,9 @@ def made_folder(directory: Path, name: str, warn: Warn) -> Path:
 
 
 def write_parts(temporary: Path, copies: Copies, worker: int) -> Hashes:
-    """Writes what is this process' to write, and sees that the disk has it as it was copied.
+    """Writes this process's parts, and verifies them on the disk against the copies.
 
-    Returns what was saved of each variable that it holds whole.
+    Returns the hashes of the variables that it holds whole.
     """
     writers = writers_of(copies)
     if worker not in writers:
@@ -95,7 +95,7 @@ def write_parts(temporary: Path, copies: Copies, worker: int) -> Hashes:
         else:
             write_slices(prefix, copies)
         for file in temporary.glob(f"{own}.*"):
-            sync_and_drop(file)  # from another machine nobody can
+            sync_and_drop(file)  # other machines can't do this one's
         return {
             path: found
             for path, copy in copies.items()
@@ -105,7 +105,7 @@ def write_parts(temporary: Path, copies: Copies, worker: int) -> Hashes:
 
 
 def put_together(temporary: Path, copies: Copies, whole: Hashes, content: Mapping[str, Any]) -> None:
-    """Makes one checkpoint of what all have written, and seals it with its manifest."""
+    """Combines all processes' files into one checkpoint, and seals it with its manifest."""
     writers = writers_of(copies)
     with plainly_named(temporary) as name:
         if writers != [0]:
@@ -125,7 +125,7 @@ def put_together(temporary: Path, copies: Copies, whole: Hashes, content: Mappin
 
 
 def write_slices(prefix: str, copies: Copies) -> None:
-    """Writes the slices of one process that isn't the first."""
+    """Writes the slices of a process other than the first."""
     slices = [
         (key_of(path), shape_and_slice(copy.shape, box), value)
         for path, copy in sorted(copies.items())
@@ -137,7 +137,7 @@ def write_slices(prefix: str, copies: Copies) -> None:
 
 
 def _read_back(prefix: str, path: str, copy: Copy, box: Box, value: tf.Tensor) -> SavedVariable:
-    """Returns what was saved of a slice, which the disk must have as it was copied."""
+    """Returns the entry of a saved slice, after comparing the disk with the copy."""
     copied = described_value(value)
     if described_value(read_part(prefix, path, copy, box)) != copied:
         raise OSError(errno.EIO, f"`{path}` came back from the disk with other bytes than were written")

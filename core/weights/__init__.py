@@ -1,4 +1,4 @@
-"""Weights that a run begins with: of another run, or of a file of others.
+"""Initial weights of a run: from another run's checkpoint, or from a weight file.
 
 >>> import tempfile
 >>> import tensorflow as tf

@@ -1,4 +1,4 @@
-"""Gives the variables of a task the weights that a run begins with."""
+"""Assigns the initial weights of a run to the variables of a task."""
 
 from collections import Counter
 from collections.abc import Container, Mapping
@@ -15,20 +15,20 @@ from core.task.statistics import commit
 from core.weights.fit import Part, fitted
 from core.weights.weights import StartFrom, Weights
 
-REFRESHES = 30  # after which a vector from anywhere is about where it is led to
+REFRESHES = 30  # after so many, a power iteration from any vector has about converged
 
 
 class Begun(NamedTuple):
-    """Says what a run began with: in a line, and as its checkpoints remember it."""
+    """The origin of a run's weights: as a line to print, and as a record for its checkpoints."""
 
     line: str
     record: Mapping[str, Any]
 
 
 def begin_with(start: StartFrom, task: tf.Module) -> Begun:
-    """Assigns what `start` names, bit for bit; nothing is assigned unless all of it is there and fits.
+    """Assigns the weights that `start` names, bit for bit; nothing is assigned unless all exist and fit.
 
-    What is derived from these weights follows them.
+    State derived from these weights is refreshed.
     """
     weights = start.open()
     if refusal := weights.refusal(task):
@@ -36,7 +36,7 @@ def begin_with(start: StartFrom, task: tf.Module) -> Begun:
     variables = named_variables(task)
     fit = fitted(variables, weights, start)
     for path, part in fit.parts.items():
-        _read(weights, part, variables[path])  # all is seen before any is taken, and never held at once
+        _read(weights, part, variables[path])  # all are checked before any is assigned, one in memory at a time
     for path, part in fit.parts.items():
         variables[path].assign(_read(weights, part, variables[path]))
     taken = {id(variables[path]): part.name for path, part in fit.parts.items()}
@@ -57,15 +57,15 @@ def begin_with(start: StartFrom, task: tf.Module) -> Begun:
 
 
 def _read(weights: Weights, part: Part, variable: tf.Variable) -> npt.NDArray[Any]:
-    """Returns what a variable takes; raises a `CheckpointError` where nothing can be learnt from it."""
+    """Returns the value for a variable; raises a `CheckpointError` if it isn't finite."""
     value = weights.read(part.name)
     if part.axes is not None:
         value = np.transpose(value, part.axes)
     value = np.ascontiguousarray(value.astype(variable.dtype.as_numpy_dtype, copy=False)).reshape(variable.shape)
     if variable.dtype.is_floating and not np.isfinite(value).all():
         raise CheckpointError(
-            f"`{part.name}` of {weights.place} has values that aren't finite: nothing can be learnt from there. "
-            "Take an earlier checkpoint, or leave it out by `take`."
+            f"`{part.name}` of {weights.place} has values that aren't finite, so training can't start from it. "
+            "Take an earlier checkpoint, or exclude it with `take`."
         )
     return value
 
@@ -75,9 +75,9 @@ def _widened(dtype: str, variable: tf.Variable) -> str:
 
 
 def refresh_derived(task: tf.Module, taken: Container[int], averages: Container[int]) -> None:
-    """Brings derived state to the weights that were taken: those with an id in `taken`, some of them `averages`.
+    """Refreshes the derived state of assigned weights: those with an id in `taken`, some of them `averages`.
 
-    What was taken with its weights stays to the bit; with their averages it is refreshed as evaluation does it, once.
+    State taken with its weights stays bit for bit; with averaged weights it is refreshed once, as in evaluation.
     """
     for part in (task, *task.submodules):
         if hasattr(part, "refresh") and any(id(v) in taken for v in part.variables):
@@ -93,7 +93,7 @@ def _refresh(part: tf.Module, taken: Container[int], averages: Container[int]) -
         derived.extend(id(reference.deref()) for reference in values)
         commit(values)
 
-    refresh.get_concrete_function()  # which variables are derived shows as it is traced
+    refresh.get_concrete_function()  # tracing shows which variables are derived
     if not all(variable in taken for variable in derived):
         times = REFRESHES
     else:

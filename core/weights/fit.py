@@ -1,4 +1,4 @@
-"""What of a task's variables is found among weights: all that was asked for, or an error with a table."""
+"""Matches a task's variables with saved weights: all that were requested, or an error with a table."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,14 +15,14 @@ NARROW = ("bfloat16", "float16")  # which float32 holds without loss
 
 
 class Part(NamedTuple):
-    """Says under which name a variable's value is found, and by which order of its axes."""
+    """The name under which a variable's value is saved, and the order of its axes."""
 
     name: str
     axes: tuple[int, ...] | None
 
 
 class Fit(NamedTuple):
-    """Says what of a task is taken, what of it stays as it is, and what of the weights nothing takes."""
+    """The variables that take saved weights, those that keep their values, and the unused weights."""
 
     parts: Mapping[str, Part]  # by the path of the variable
     kept: Sequence[str]
@@ -30,7 +30,7 @@ class Fit(NamedTuple):
 
 
 def fitted(variables: Mapping[str, tf.Variable], weights: Weights, start: StartFrom) -> Fit:
-    """Returns what is taken; raises a `CheckpointError` with a table unless all of it is there, and of its kind."""
+    """Returns the matches; raises a `CheckpointError` with a table unless all exist with the right shape and type."""
     here = {path: ArrayType(v.dtype.name, tuple(v.shape)) for path, v in variables.items()}
     hits = matching(start.take, here, argument="take")
     wanted = [path for path in here if any(path in found for found in hits.values())]
@@ -40,8 +40,8 @@ def fitted(variables: Mapping[str, tf.Variable], weights: Weights, start: StartF
     for path in wanted:
         if len(names.get(path, [])) > 1:
             raise ConfigurationError(
-                f"`rename` makes {' and '.join(f'`{name}`' for name in names[path])} of {weights.place} the one "
-                f"variable `{path}`: rename the one that isn't meant to something else before."
+                f"`rename` maps {' and '.join(f'`{name}`' for name in names[path])} of {weights.place} to one "
+                f"variable, `{path}`: first rename the wrong one to something else."
             )
     axes = _axes({path: here[path] for path in wanted}, start.transpose)
     parts = {path: Part(names[path][0], axes.get(path)) for path in wanted if path in names}
@@ -59,7 +59,7 @@ def _fits(there: ArrayType, here: ArrayType) -> bool:
 
 
 def _turned(kind: ArrayType, axes: Sequence[int] | None) -> ArrayType:
-    """Returns what kind an array is with its axes in another order; one that has others stays, and doesn't fit."""
+    """Returns an array's type with its axes reordered; unchanged if the number of axes differs, so it won't fit."""
     if axes is None or len(axes) != len(kind.shape):
         return kind
     return ArrayType(kind.dtype, tuple(kind.shape[axis] for axis in axes))
@@ -78,7 +78,7 @@ def _axes(wanted: Mapping[str, ArrayType], transpose: Mapping[str, Sequence[int]
                     f"once, as {list(reversed(range(rank)))}."
                 )
             if path in found:
-                raise ConfigurationError(f"`transpose` names `{path}` by two patterns: let one of them match it.")
+                raise ConfigurationError(f"`transpose` names `{path}` by two patterns: let only one match it.")
             found[path] = tuple(axes)
     return found
 
@@ -95,17 +95,17 @@ def _misfit(
     rows += [("misshapen", path, str(here[path]), str(there[path])) for path in misshapen]
     rows += [("unexpected", path, "-", str(kind)) for path, kind in unused.items()]
     near = nearest({path: str(here[path]) for path in missing}, {path: str(kind) for path, kind in unused.items()})
-    hint = "".join(f"Is `{old}` what is called `{new}` here? " for new, old in near)
+    hint = "".join(f"Is `{old}` called `{new}` here? " for new, old in near)
     hint += _of_others({path: (here[path], there[path]) for path in misshapen}) if weights.others else ""
     fitting = {*there} - {*misshapen}
     patterns = widest_patterns(fitting, {*here} - fitting)
     return CheckpointError(
-        f"{weights.place} hasn't all that this run would begin with ({len(fitting)} of {len(missing) + len(there)} "
+        f"{weights.place} lacks weights for this task ({len(fitting)} of {len(missing) + len(there)} "
         f"variables fit):\n{table(rows, 'this task', 'there')}\n"
         + (f"{hint.strip()} " if hint else "")
-        + "Say by `rename` what its names are here"
+        + "Map its names to this task's with `rename`"
         + (
-            f", or by `take` what is to be taken: {shown(patterns)} fits, and the rest stays random."
+            f", or select variables with `take`: {shown(patterns)} fits, and the rest stays random."
             if patterns
             else "."
         )
@@ -113,25 +113,25 @@ def _misfit(
 
 
 def _of_others(misshapen: Mapping[str, tuple[ArrayType, ArrayType]]) -> str:
-    """Returns what may be done about arrays of another program that are of another type, or turned."""
+    """Returns advice on arrays of another program that have another dtype or order of axes."""
     hint = ""
     for path, (here, there) in misshapen.items():
         if here.shape == there.shape:
-            hint += f"Nothing is rounded: write `{path}` as {here.dtype}, and all others that are {there.dtype}. "
+            hint += f"Values aren't rounded: write `{path}` and all others of dtype {there.dtype} as {here.dtype}. "
             break
     for path, (here, there) in misshapen.items():
         if here.shape != there.shape and sorted(here.shape) == sorted(there.shape):
             axes = [*reversed(range(len(here.shape)))]
-            hint += f"If axes stand in another order there, say so by `transpose`, as {{'{path}': {axes}}}. "
+            hint += f"If its axes have another order there, set `transpose`, such as {{'{path}': {axes}}}. "
             break
     return hint
 
 
 def renamed(names: Iterable[str], rules: Mapping[str, str]) -> dict[str, str]:
-    """Returns what each name is called once all rules have changed it, one after the other.
+    """Returns each name as changed by all rules, one after another.
 
-    A rule without `*` changes the beginning of a name, up to a `/` or its end; the empty one stands before any name.
-    With one `*` it changes a whole name, of which the `*` stands for any part, which it also does in what it becomes.
+    A rule without `*` changes the beginning of a name, up to a `/` or its end; an empty beginning matches any name. A
+    rule with one `*` on each side changes a whole name, and keeps the part that the `*` matches.
 
         >>> renamed(["backbone/0/weight", "head/weight"], {"backbone": "net/body", "*/weight": "*/w"})
         {'backbone/0/weight': 'net/body/0/w', 'head/weight': 'head/w'}
@@ -145,22 +145,22 @@ def renamed(names: Iterable[str], rules: Mapping[str, str]) -> dict[str, str]:
             earlier = " after the rules before it" if list(rules).index(old) else ""
             raise ConfigurationError(
                 f"`rename` has {old!r}: {new!r}, which changes no name{earlier}.{did_you_mean(old, sorted(parts))} "
-                "Its keys are names (or beginnings of names) of what is taken, its values what they are called in "
-                "this task: correct it, or leave it out."
+                "Its keys are names (or beginnings of names) of the weights, its values names in this task: correct "
+                "it, or leave it out."
             )
         found = after
     return found
 
 
 def matching(patterns: Iterable[str], paths: Iterable[str], *, argument: str) -> dict[str, list[str]]:
-    """Returns the paths that each pattern matches, where `*` matches `/` too; one that matches none is an error."""
+    """Returns the paths that each pattern matches, where `*` matches `/` too; a pattern without a match is an error."""
     paths = list(paths)
     found = {pattern: [path for path in paths if fnmatchcase(path, pattern)] for pattern in patterns}
     for pattern, hits in found.items():
         if not hits:
             raise ConfigurationError(
                 f"`{argument}` has the pattern {pattern!r}, which matches no variable of this task."
-                f"{did_you_mean(pattern, _and_parents(paths))} `--mode=summary` lists them: correct it, or take it out."
+                f"{did_you_mean(pattern, _and_parents(paths))} `--mode=summary` lists them: correct it, or remove it."
             )
     return found
 
@@ -171,7 +171,7 @@ def _check(old: object, new: object) -> None:
     if len(stars) < len(both) or max(stars) > 1 or stars[0] != stars[1]:
         raise ConfigurationError(
             f"`rename` has {shown(old)}: {shown(new)}; give two names (or their beginnings), or two patterns with one "
-            "`*` each, which stands for the same on both sides."
+            "`*` each, which matches the same on both sides."
         )
 
 
@@ -185,6 +185,6 @@ def _changed(name: str, old: str, new: str) -> str:
 
 
 def _and_parents(paths: Sequence[str]) -> list[str]:
-    """Returns paths, and patterns of what lies below their beginnings."""
+    """Returns the paths, and patterns of everything below their beginnings."""
     parents = {"/".join([*path.split("/")[:i], "*"]) for path in paths for i in range(1, path.count("/") + 1)}
     return sorted({*paths, *parents})

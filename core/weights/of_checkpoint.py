@@ -1,4 +1,4 @@
-"""Weights of another run: of its newest checkpoint, or of one that is named."""
+"""Weights from another run: from its newest checkpoint, or from a named one."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,29 +16,29 @@ from core.data.files import path_of
 from core.errors import CheckpointError, did_you_mean
 from core.weights.weights import ArrayType, StartFrom, Weights
 
-AVERAGES = "averages"  # under which a manifest says where the averages of variables lie
+AVERAGES = "averages"  # the manifest's entry for where averages of variables are stored
 TASK = "task/"
-_AVERAGING = ("ema", "polyak", "lookahead", "sam", "schedule_free_adamw")  # of checkpoints that don't say it
+_AVERAGING = ("ema", "polyak", "lookahead", "sam", "schedule_free_adamw")  # for checkpoints without that entry
 
 
 @gin.configurable
 def checkpoint(
     path: str, *, take: Sequence[str] = ("*",), rename: Mapping[str, str] = {}, averaged: bool = True
 ) -> StartFrom:
-    """Begins with the weights of the run in the folder `path`, of its newest checkpoint or of `checkpoints/step-...`.
+    """Starts from the weights of the run in the folder `path`, from its newest checkpoint or `checkpoints/step-...`.
 
-    They are those that its evaluation reads, averages where its optimizer keeps them, unless `averaged` is False.
+    They are the weights that its evaluation reads: averages if its optimizer keeps them, unless `averaged` is False.
     """
     return StartFrom(lambda: CheckpointWeights(path_of(path), averaged=averaged), path, take, rename)
 
 
 class CheckpointWeights(Weights):
-    """The variables of a task as they were saved, by their paths in it; no slot of an optimizer is among them."""
+    """The saved variables of a task, by their paths in it, without optimizer slots."""
 
     def __init__(self, path: Path, *, averaged: bool):
         manifest = self._manifest = _found(path)
         saved = manifest.variables
-        # A loop of one's own may have saved its variables under any names.
+        # A custom loop may have saved its variables under any names.
         names = [name for name in saved if name.startswith(TASK)] or list(saved)
         self._places = {name.removeprefix(TASK): name for name in names}
         self._averages = _averages(manifest, averaged)
@@ -82,47 +82,47 @@ class CheckpointWeights(Weights):
 
 
 def _found(path: Path) -> Manifest:
-    """Returns the checkpoint that `path` is, or the newest of the run that it is."""
+    """Returns the checkpoint at `path`, or the newest one of the run at `path`."""
     if (path / MANIFEST).is_file():
         try:
             return verified(path)
         except DamagedError as error:
             raise CheckpointError(
-                f"the checkpoint `{path}` can't be begun with: {error}. Name another, or the folder of its run, of "
-                "which the newest good one is taken."
+                f"this run can't start from the checkpoint `{path}`: {error}. Name another, or the folder of its run, "
+                "whose newest good one is used."
             ) from error
     folder = path / "checkpoints"
     manifest = newest(folder if folder.is_dir() else path, warn=print) if path.is_dir() else None
     if manifest is None:
         siblings = [other.name for other in path.parent.iterdir() if other.is_dir()] if path.parent.is_dir() else []
-        what = "holds no checkpoint" if path.is_dir() else "is no folder"
+        what = "holds no checkpoint" if path.is_dir() else "isn't a folder"
         near = "" if path.exists() else did_you_mean(path.name, siblings)
-        near += " A file of others is read by `@npz_weights()` or `@safetensors_weights()`." if path.is_file() else ""
+        near += " For a weight file, use `@npz_weights()` or `@safetensors_weights()`." if path.is_file() else ""
         raise CheckpointError(
-            f"`{path}`, which this run was to begin with, {what}.{near} Give the folder of a run that has saved one, "
-            "or one of its `checkpoints/step-*`; a relative path is looked for where the command was started."
+            f"`{path}`, from which this run should start, {what}.{near} Give the folder of a run that has saved one, "
+            "or one of its `checkpoints/step-*`. A relative path starts at the command's working directory."
         )
     return manifest
 
 
 def _averages(manifest: Manifest, averaged: bool) -> dict[str, str]:
-    """Returns where the averages lie that are to be taken in place of variables."""
+    """Returns where the averages to use in place of variables are stored."""
     if not averaged:
         return {}
-    instead = "Give `averaged=False`, which takes the weights that its training went on with"
+    instead = "Give `averaged=False`, which takes the weights that its training used"
     places = manifest.extra.get(AVERAGES)
     if not isinstance(places, dict):
         rules = {part for name in manifest.variables if not name.startswith(TASK) for part in name.split("/")}
         if rules.isdisjoint(_AVERAGING):
             return {}
         raise CheckpointError(
-            f"`{manifest.path}` holds averages of its weights, but was saved before checkpoints said where they lie. "
-            f"{instead}, or let its run save once more."
+            f"`{manifest.path}` holds averages of its weights, but is too old to say where they are stored. {instead}, "
+            "or let its run save once more."
         )
     computed = [name for name, place in places.items() if place is None]
     if computed:
         raise CheckpointError(
-            f"what evaluation reads of `{manifest.path}` isn't kept in it: its optimizer computes `{computed[0]}` and "
-            f"others. {instead}."
+            f"`{manifest.path}` doesn't contain the weights that evaluation reads: its optimizer computes "
+            f"`{computed[0]}` and others. {instead}."
         )
     return {name: str(place) for name, place in places.items() if place in manifest.variables}

@@ -1,6 +1,6 @@
-"""Weights that others have kept in one file: `.npz` or `.safetensors`.
+"""Weights from a file of another program: `.npz` or `.safetensors`.
 
-Where such names have a `.` between their parts, as PyTorch's, a `/` takes its place.
+If names have `.` between their parts, as PyTorch's do, `/` replaces it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ from core.weights.weights import ArrayType, StartFrom, Weights
 
 Read = Callable[[str], npt.NDArray[Any]]
 
-MOST_LETTERS = 500  # of a name: it comes from a file that nobody has read, and is shown
+MOST_LETTERS = 500  # of a name that is shown: it comes from an untrusted file
 
 _TYPES = {
     "F64": "float64",
@@ -46,9 +46,9 @@ def npz_weights(
     rename: Mapping[str, str] = {},
     transpose: Mapping[str, Sequence[int]] = {},
 ) -> StartFrom:
-    """Begins with the arrays of a file that `np.savez` has written.
+    """Starts from the arrays of a file that `np.savez` has written.
 
-    `transpose` says by patterns of this task's variables in which order their axes stand in the file.
+    `transpose` maps patterns of this task's variables to the order of their axes in the file.
     """
     return StartFrom(lambda: open_npz(path_of(path)), path, take, rename, transpose)
 
@@ -61,9 +61,9 @@ def safetensors_weights(
     rename: Mapping[str, str] = {},
     transpose: Mapping[str, Sequence[int]] = {},
 ) -> StartFrom:
-    """Begins with the tensors of a `.safetensors` file.
+    """Starts from the tensors of a `.safetensors` file.
 
-    `transpose` says by patterns of this task's variables in which order their axes stand in the file.
+    `transpose` maps patterns of this task's variables to the order of their axes in the file.
     """
     return StartFrom(lambda: open_safetensors(path_of(path)), path, take, rename, transpose)
 
@@ -79,8 +79,8 @@ class FileWeights(Weights):
             raise CheckpointError(f"`{path}` has names that differ by `.` and `/` alone: rename one of each two in it.")
         if strange := next((name for name in types if not name.isprintable() or len(name) > MOST_LETTERS), None):
             raise CheckpointError(
-                f"`{path}` calls an array {shown(strange)}, which is no name that can be shown: write it again under "
-                f"names of up to {MOST_LETTERS} printable characters."
+                f"`{path}` has an array named {shown(strange)}: write it again with names of up to {MOST_LETTERS} "
+                "printable characters."
             )
         self._read = read
         found = {name: types[own] for name, own in self._names.items()}
@@ -91,7 +91,7 @@ class FileWeights(Weights):
 
 
 def open_npz(path: Path) -> FileWeights:
-    """Returns the arrays of an `.npz` file, all of them read."""
+    """Returns the arrays of an `.npz` file, all read into memory."""
     sha256 = _hashed(path)
     try:
         arrays = read_npz(path)
@@ -102,13 +102,13 @@ def open_npz(path: Path) -> FileWeights:
 
 
 def open_safetensors(path: Path) -> FileWeights:
-    """Returns the tensors of a `.safetensors` file, each to be read when it is asked for."""
+    """Returns the tensors of a `.safetensors` file, each read on request."""
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError as error:
         raise ConfigurationError(
-            f"the package `safetensors`, which files of that kind need, is missing or broken ({error}): `pip install "
-            "-e '.[weights]'` installs it; `@npz_weights()` needs nothing."
+            f"the package `safetensors`, which such files need, is missing or broken ({error}): `pip install "
+            "-e '.[weights]'` installs it. `@npz_weights()` needs no package."
         ) from error
     sha256 = _hashed(path)
 
@@ -142,7 +142,7 @@ def _hashed(path: Path) -> str:
     except OSError as error:
         siblings = [other.name for other in path.parent.iterdir() if other.is_file()] if path.parent.is_dir() else []
         raise CheckpointError(
-            f"`{path}`, which this run was to begin with, can't be read: {error.strerror}."
+            f"`{path}`, from which this run should start, can't be read: {error.strerror}."
             f"{did_you_mean(path.name, [other for other in siblings if other != path.name])} Give the path of the "
-            "file; a relative one is looked for where the command was started."
+            "file; a relative one starts at the command's working directory."
         ) from error

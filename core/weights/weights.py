@@ -1,4 +1,4 @@
-"""What a run may begin with in place of its random weights: named arrays, of a checkpoint or of a file of others."""
+"""The interface of initial weights: named arrays, from a checkpoint or a weight file."""
 
 import dataclasses
 import os
@@ -14,7 +14,7 @@ from core.errors import ConfigurationError, shown
 
 
 class ArrayType(NamedTuple):
-    """Says of what kind an array is, before it is read."""
+    """The shape and dtype of an array, known before it is read."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -24,33 +24,33 @@ class ArrayType(NamedTuple):
 
 
 class Weights(ABC):
-    """Arrays by name, read one by one. Of `others` are those that no task of ours has named and typed."""
+    """Arrays by name, read one by one. `others` means that another program named and typed them."""
 
     others = False
 
     def __init__(self, place: str, types: Mapping[str, ArrayType], record: Mapping[str, Any]):
-        """`place` is what messages call it; `record` is what a checkpoint of the new run remembers of it."""
+        """Takes the `place` named in messages, and the `record` that the new run's checkpoints keep."""
         self.place, self.types, self.record = place, types, record
 
     @abstractmethod
     def read(self, name: str) -> npt.NDArray[Any]:
-        """Returns an array; raises a `CheckpointError` where it can't be read."""
+        """Returns an array; raises a `CheckpointError` if it can't be read."""
 
     def refusal(self, task: tf.Module) -> str | None:
-        """Returns why `task` would compute something else with these weights, as far as shapes don't tell."""
+        """Returns why `task` would compute something else with these weights, beyond what shapes show."""
         return None
 
     def called(self, name: str) -> str:
-        """Returns what a note says of an array besides its name: of an average, that it is one."""
+        """Returns a note on an array besides its name: for an average, that it is one."""
         return ""
 
 
 @dataclasses.dataclass(frozen=True)
 class StartFrom:
-    """Says which weights a new run begins with, and which of its own they are. Nothing is opened before that.
+    """The weights that a new run starts from, and the variables that they go to. Opens nothing yet.
 
-    `take` holds patterns of the task's variables, and so does `transpose`, with an order of axes for each; `rename`
-    leads from names of the weights to those of the task.
+    `take` holds patterns of the task's variables; `transpose` maps such patterns to an order of axes; `rename` maps
+    names of the weights to names of the task.
     """
 
     open: Callable[[], Weights]
@@ -61,20 +61,20 @@ class StartFrom:
 
     def __post_init__(self) -> None:
         if not isinstance(self.path, str | os.PathLike) or "\0" in str(self.path) or self.path == "":
-            raise ConfigurationError(f"`path` is {shown(self.path)}; give that of what the run begins with.")
+            raise ConfigurationError(f"`path` is {shown(self.path)}; give the path of the weights.")
         if not isinstance(self.take, list | tuple) or not self.take or not _are_texts(self.take):
             raise ConfigurationError(
-                f"`take` is {shown(self.take)}; give a list of patterns of this task's variables, as `['net/body/*']`."
+                f"`take` is {shown(self.take)}; give a list of patterns of this task's variables: `['net/body/*']`."
             )
         if not isinstance(self.rename, Mapping):
             raise ConfigurationError(
-                f"`rename` is {shown(self.rename)}; give a dict from names there to names here, as "
+                f"`rename` is {shown(self.rename)}; give a dict from names of the weights to this task's, such as "
                 "`{'backbone': 'net/body'}`."
             )
         if not isinstance(self.transpose, Mapping) or not _are_texts(self.transpose):
             raise ConfigurationError(
                 f"`transpose` is {shown(self.transpose)}; give a dict from patterns of this task's variables to orders "
-                "of axes, as `{'*/w': [1, 0]}`."
+                "of axes, such as `{'*/w': [1, 0]}`."
             )
 
 

@@ -260,7 +260,7 @@ def test_bytes_that_came_out_otherwise_are_an_error(tmp_path):
     manifest = newest(tmp_path)
     for file in (DATA, INDEX):  # exchanged after `newest` looked: TensorFlow's own check sums are right
         (manifest.path / file).write_bytes((other / file).read_bytes())
-    with pytest.raises(CheckpointError, match="`w` came out with other bytes"):
+    with pytest.raises(CheckpointError, match="`w` differ from the saved bytes"):
         checkpoint.restore(manifest, {"w": tf.Variable(0.0)})
 
 

@@ -156,7 +156,7 @@ def test_a_device_that_holds_other_bytes_than_were_read_is_found(where, tmp_path
             self.assign(tf.zeros_like(self.read_value()))
 
     monkeypatch.setattr(variable.MeshVariable, "assign_parts", wrong)
-    with pytest.raises(CheckpointError, match="`columns` came out with other bytes than were saved"):
+    with pytest.raises(CheckpointError, match="`columns` differ from the saved bytes"):
         checkpoint.restore(newest(tmp_path), variables_on("2x2"))
 
 

@@ -294,7 +294,7 @@ def test_load_refuses_a_checkpoint_that_does_not_fit_or_is_damaged(trained, tmp_
     damaged = copy("damaged")
     shard = damaged / "checkpoints" / "step-000000020" / "variables.data-00000-of-00001"
     shard.write_bytes(shard.read_bytes()[:-1] + b"\xff\x00")
-    with pytest.warns(UserWarning, match="is damaged and was passed over"):
+    with pytest.warns(UserWarning, match="is damaged and was skipped"):
         assert trainers.load(damaged).step == 10
-    with pytest.warns(UserWarning, match="passed over"), pytest.raises(CheckpointError, match="no whole checkpoint"):
+    with pytest.warns(UserWarning, match="was skipped"), pytest.raises(CheckpointError, match="no whole checkpoint"):
         trainers.load(damaged, step=20)

@@ -97,7 +97,7 @@ def test_missing_misshapen_and_unused_variables_are_listed_in_a_table(tmp_path, 
 
 def test_two_weights_for_one_variable_are_refused(tmp_path, source):
     task = Net(2, head=[2])
-    with pytest.raises(ConfigurationError, match=r"`body` and `head` of .* the one variable `head`"):
+    with pytest.raises(ConfigurationError, match=r"`body` and `head` of .* to one variable, `head`"):
         begin(tmp_path, task, rename={"body": "head"})
     begin(tmp_path, Net(2, head=[3, 2]), rename={"head": "other", "body": "head"})
 
@@ -112,7 +112,7 @@ def test_averages_are_taken_where_they_lie_unless_the_weights_are_wanted(tmp_pat
     begin(tmp_path, task, averaged=False)
     assert task.body.numpy().tolist() == source.body.numpy().tolist()
     save_net(tmp_path / "a", source, slots=slots)
-    with pytest.raises(CheckpointError, match=r"saved before checkpoints said where they lie\. Give `averaged=False`"):
+    with pytest.raises(CheckpointError, match=r"too old to say where they are stored\. Give `averaged=False`"):
         begin(tmp_path, task)
     save_net(tmp_path / "a", source, extra={AVERAGES: {"body": None}})
     with pytest.raises(CheckpointError, match="its optimizer computes `body`"):
@@ -180,19 +180,19 @@ def test_a_checkpoint_that_its_run_removes_meanwhile_is_named(when, tmp_path, so
 def test_missing_or_damaged_checkpoint_is_named(tmp_path, source):
     task = Net(2, body=[3, 2], head=[2])
     (tmp_path / "baseline").mkdir()
-    with pytest.raises(CheckpointError, match=r"is no folder\. Did you mean `baseline`\? Give"):
+    with pytest.raises(CheckpointError, match=r"isn't a folder\. Did you mean `baseline`\? Give"):
         begin_with(checkpoint(str(tmp_path / "basline")), task)
-    with pytest.raises(CheckpointError, match=r"is no folder\. Give"):
+    with pytest.raises(CheckpointError, match=r"isn't a folder\. Give"):
         begin_with(checkpoint(str(tmp_path / "other")), task)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(CheckpointError, match=r"`.*/empty`, which this run was to begin with, holds no checkpoint"):
+    with pytest.raises(CheckpointError, match=r"`.*/empty`, from which this run should start, holds no checkpoint"):
         begin_with(checkpoint(str(tmp_path / "empty")), task)
     (tmp_path / "a.npz").touch()
-    with pytest.raises(CheckpointError, match=r"is no folder\. A file of others is read by `@npz_weights\(\)`"):
+    with pytest.raises(CheckpointError, match=r"isn't a folder\. For a weight file, use `@npz_weights\(\)`"):
         begin_with(checkpoint(str(tmp_path / "a.npz")), task)
     folder = tmp_path / "a" / "checkpoints" / "step-000000007"
     flip_bit(folder / DATA)
-    with pytest.raises(CheckpointError, match=r"can't be begun with: .*its SHA-256 differs"):
+    with pytest.raises(CheckpointError, match=r"can't start from the checkpoint .*its SHA-256 differs"):
         begin_with(checkpoint(str(folder)), task)
     with pytest.raises(CheckpointError, match="None of the checkpoints"):
         begin(tmp_path, task)

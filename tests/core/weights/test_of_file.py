@@ -65,7 +65,7 @@ def test_names_and_axes_of_others_are_led_to_ours(write, weights, name, linear, 
     assert begun.line == f"begins with `{path}`: 2 of 2 variables"
     with pytest.raises(CheckpointError, match=r"misshapen  net/out/w  float32\[4,5\]  float32\[5,4\]") as error:
         begin_with(weights(path, rename=TO_OURS), linear)
-    assert "If axes stand in another order there, say so by `transpose`, as {'net/out/w': [1, 0]}." in str(error.value)
+    assert "If its axes have another order there, set `transpose`, such as {'net/out/w': [1, 0]}." in str(error.value)
 
 
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16])
@@ -81,7 +81,7 @@ def test_other_types_arent_rounded_to_ours(linear, tmp_path):
     write_safetensors(tmp_path / "a", torch_arrays(np.float64))
     with pytest.raises(CheckpointError, match=r"misshapen  net/out/b  float32\[5\]    float64\[5\]") as error:
         begin_with(safetensors_weights(str(tmp_path / "a"), rename=TO_OURS, transpose={"*/w": [1, 0]}), linear)
-    assert "Nothing is rounded: write `net/out/b` as float32, and all others that are float64." in str(error.value)
+    assert "Values aren't rounded: write `net/out/b` and all others of dtype float64 as float32." in str(error.value)
     assert "If axes" not in str(error.value)
 
 
