@@ -1,4 +1,4 @@
-"""Between processes: how the workers of one run meet, watch each other, and act together."""
+"""Communication between processes: how the workers of a run find each other, watch each other, and act together."""
 
 from core.cluster.membership import is_chief, joined, must_agree, naming_lost_peers
 

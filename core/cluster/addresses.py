@@ -1,4 +1,4 @@
-"""Which addresses this machine has, at which of them a cluster names it, and which of those are private."""
+"""This machine's addresses: all of them, those that the cluster names, and which are private."""
 
 import contextlib
 import ipaddress
@@ -23,28 +23,28 @@ _PRIVATE = [
 
 
 def is_private(address: Address) -> bool:
-    """Tells whether the internet doesn't carry this address. (What is reserved for examples may well be carried.)"""
+    """Says whether the internet doesn't route this address. (It may route those reserved for documentation.)"""
     return any(address in network for network in _PRIVATE)
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Splits `host:port`, where the host may be an address of version 6 in brackets."""
+    """Splits `host:port`, where the host may be a bracketed IPv6 address."""
     host, _, port = address.rpartition(":")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def at(address: Address, port: int) -> tuple[socket.AddressFamily, tuple[str, int]]:
-    """Returns the family and the address as sockets take them; a link's number, as in `fe80::1%2`, goes with it."""
+    """Returns the family and the address as sockets take them; a scope id, as in `fe80::1%2`, is included."""
     flags = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
     family, _, _, _, place = socket.getaddrinfo(str(address), port, type=socket.SOCK_STREAM, flags=flags)[0]
     return family, place  # type: ignore[return-value]
 
 
 def named_here(cluster: Cluster) -> list[Address]:
-    """Returns the addresses of this machine at which the cluster names this worker; none where that isn't known.
+    """Returns this machine's addresses under the name that the cluster gives this worker; empty if unknown.
 
-    It isn't where a name leads elsewhere, to a gateway perhaps, or only to loopback though others come from elsewhere:
-    many a machine takes its own name for 127.0.1.1.
+    They are unknown if a name resolves elsewhere, perhaps to a gateway, or only to loopback while other workers are
+    remote: many machines resolve their own name to 127.0.1.1.
     """
     found = [address for address in resolved(cluster.address) if _is_here(address)]
     only_loopback = all(address.is_loopback for address in found)
@@ -52,17 +52,17 @@ def named_here(cluster: Cluster) -> list[Address]:
 
 
 def is_on_loopback(workers: Sequence[str]) -> bool:
-    """Tells whether all of these are named by loopback addresses."""
+    """Says whether all of these resolve to loopback addresses."""
     hosts = sorted({f"{worker.rpartition(':')[0]}:0" for worker in workers})
-    # The first that isn't is enough: a large cluster's names may take long to be resolved.
+    # Stops at the first other one: a large cluster's names may take long to resolve.
     return all(all(address.is_loopback for address in found) if (found := resolved(host)) else False for host in hosts)
 
 
 def resolved(worker: str) -> list[Address]:
-    """Returns what the host of `host:port` stands for on this machine."""
+    """Returns the addresses that the host of `host:port` resolves to on this machine."""
     host, port = host_and_port(worker)
     found: dict[Address, None] = {}
-    with contextlib.suppress(OSError, UnicodeError):  # not every machine knows its own name
+    with contextlib.suppress(OSError, UnicodeError):  # some machines can't resolve their own name
         for *_, place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
             text, link = str(place[0]).partition("%")[0], [int(each) for each in place[3:]]
             found[ipaddress.ip_address(f"{text}%{link[0]}" if any(link) else text)] = None
@@ -70,7 +70,7 @@ def resolved(worker: str) -> list[Address]:
 
 
 def _is_here(address: Address) -> bool:
-    if address.is_unspecified:  # all of them, so none is known
+    if address.is_unspecified:  # this means all addresses, so none is known
         return False
     with contextlib.suppress(OSError):
         family, place = at(address, 0)
@@ -81,7 +81,7 @@ def _is_here(address: Address) -> bool:
 
 
 def local_addresses() -> list[Address]:
-    """Asks the kernel for every address of this machine; raises `OSError` where that isn't Linux."""
+    """Asks the kernel for every address of this machine; raises `OSError` outside Linux."""
     if not hasattr(socket, "AF_NETLINK"):
         raise OSError("the system has no netlink to ask for this machine's addresses")
     found: list[Address] = []
@@ -97,7 +97,7 @@ def local_addresses() -> list[Address]:
                     )
                 (link,) = struct.unpack_from("=I", content, 4)
                 told = dict(_parts(content[8:], "=HH"))
-                # Where the two differ, `_ADDRESS` is the other end's.
+                # If the two differ, `_ADDRESS` is the other end's.
                 address = ipaddress.ip_address(told.get(_LOCAL, told[_ADDRESS]))
                 found.append(ipaddress.ip_address(f"{address}%{link}") if address in _ONE_LINK else address)
 
@@ -108,7 +108,7 @@ _ADDRESS, _LOCAL = 1, 2  # attributes (linux/if_addr.h)
 
 
 def _parts(content: bytes, head: str) -> Iterator[tuple[int, bytes]]:
-    """Yields kind and content of each part of a netlink message, which begins with its length and kind."""
+    """Yields the type and content of each part of a netlink message, which begins with its length and type."""
     size = struct.calcsize(head)
     while len(content) >= size:
         length, kind = struct.unpack_from(head, content)

@@ -1,4 +1,4 @@
-"""Who comes to the chief before a run: its workers, and strangers, who hold up nobody and learn nothing."""
+"""Admission of workers at the chief before a run; strangers neither block it nor learn anything."""
 
 import collections
 import contextlib
@@ -10,23 +10,23 @@ from typing import Any
 from core.cluster.channel import ANSWER_SECONDS, Channel
 from core.cluster.handshake import TOKEN, drawn, is_same, proof
 
-PATIENCE_SECONDS = 1.0  # in which a worker has answered, from however far away
-STRANGERS = 64  # who may be here at a time without having proven anything: each costs a file descriptor and memory
+PATIENCE_SECONDS = 1.0  # enough for a worker's answer, from any distance
+STRANGERS = 64  # unproven connections at a time: each costs a file descriptor and memory
 
 
 class Guests:
-    """Holds who has come to the chief. No single one is waited for: one who says nothing holds up nobody."""
+    """The connections to the chief. It waits for no single one, so a silent one blocks nothing."""
 
     def __init__(self, listeners: Sequence[socket.socket], hello: Mapping[str, Any], token: str):
         for listener in listeners:
             listener.setblocking(False)
         self.listeners, self.hello, self.token = listeners, hello, token
-        self.strangers: dict[Channel, tuple[float, str, str]] = {}  # since when, from where, what they are to answer
+        self.strangers: dict[Channel, tuple[float, str, str]] = {}  # since when, from where, and their challenge
         self.hellos: dict[Channel, dict[str, Any]] = {}
         self.turned_away = 0
 
     def look(self) -> bool:
-        """Lets in who connects, turns away who proves nothing, and tells whether the guests have changed."""
+        """Accepts new connections, drops those that fail the proof, and says whether the admitted ones changed."""
         before, now = list(self.hellos), time.monotonic()
         for channel, (since, origin, challenge) in list(self.strangers.items()):
             said = next(channel.messages(), None)
@@ -39,19 +39,19 @@ class Guests:
                 channel.close()
             else:
                 self.hellos[channel] = hello
-        for listener in self.listeners:  # after those who are here were heard: who has answered is no stranger
+        for listener in self.listeners:  # after reading from all: a connection that answered is no stranger
             self._let_in(listener, now)
         for channel in list(self.hellos):
             channel.flush()
             for _ in channel.messages():
                 pass
-            if channel.closed:  # it may come again
+            if channel.closed:  # it may connect again
                 channel.close()
                 del self.hellos[channel]
         return before != list(self.hellos)
 
     def _let_in(self, listener: socket.socket, now: float) -> None:
-        """Takes in those who wait at the door, as long as there is room."""
+        """Accepts waiting connections, as long as there is room."""
         with contextlib.suppress(OSError):
             while len(self.strangers) < STRANGERS or self._dispensable(now):
                 connection, origin = listener.accept()
@@ -63,9 +63,9 @@ class Guests:
                 self.strangers[channel] = now, str(origin[0]), challenge
 
     def _dispensable(self, now: float) -> Channel | None:
-        """Returns who may make room for another: the first from where most are from who has had the time to answer.
+        """Returns the stranger to drop for a new one: the oldest overdue one from the address with most strangers.
 
-        A worker answers at once, and few come from its address: whoever else comes, it is through before its turn.
+        A worker answers at once, and few connect from its address, so none is dropped before it is admitted.
         """
         crowd, _ = collections.Counter(origin for _, origin, _ in self.strangers.values()).most_common(1)[0]
         for channel, (since, origin, _) in self.strangers.items():
@@ -76,7 +76,7 @@ class Guests:
     def _hello(
         self, channel: Channel, origin: str, challenge: str, said: Mapping[str, Any] | None
     ) -> dict[str, Any] | None:
-        """Returns the hello of one who knows the token; tells anyone else who speaks well that they don't."""
+        """Returns the hello of a peer that knows the token; answers any other well-formed one with a refusal."""
         match said:
             case {"hello": dict(hello), "answer": str(answer), "proof": str(shown)}:
                 if not is_same(shown, proof(self.token, "worker", challenge, answer, hello)):
@@ -93,7 +93,7 @@ class Guests:
             print(f"Warning: turned away {origin}, who knows another `{TOKEN}`, or none.", flush=True)
 
     def close(self) -> None:
-        """Closes the door, and on all who are still here."""
+        """Closes the listeners and all connections."""
         for listener in self.listeners:
             listener.close()
         for channel in (*self.strangers, *self.hellos):

@@ -1,4 +1,4 @@
-"""Messages between two processes over one connection, without ever waiting for the other end."""
+"""Non-blocking messages between two processes over one connection."""
 
 import contextlib
 import json
@@ -9,34 +9,34 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-POLL_SECONDS = 0.05  # between two looks at the connections, where somebody waits for them
+POLL_SECONDS = 0.05  # between two looks at the connections while waiting
 ANSWER_SECONDS = 5.0  # for an answer that takes milliseconds if all is well
 
 _MAGIC = b"TAPE"
-_LIMIT = 1 << 20  # bytes of a message; a stranger's nonsense isn't read to its end
-_LONGEST = 5000  # characters of a text, which may come to stand on a terminal
+_LIMIT = 1 << 20  # bytes of a message; longer ones from strangers aren't read to the end
+_LONGEST = 5000  # characters of a text, which may be printed on a terminal
 
 
 class Channel:
-    """Reads and writes one connection without ever waiting for the other end."""
+    """Reads and writes one connection without blocking."""
 
     def __init__(self, connection: socket.socket):
         connection.setblocking(False)
         with contextlib.suppress(OSError):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self.closed = False  # by the other end, or because it talks nonsense
+        self.closed = False  # by the other end, or after an invalid message
         self._connection = connection
         self._incoming, self._outgoing = b"", b""
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Sends as much as the other end takes in; the rest goes with the next `flush`."""
+        """Sends as much as the other end accepts; the rest follows with the next `flush`."""
         content = json.dumps(message).encode()
         self._outgoing += _MAGIC + struct.pack("!I", len(content)) + content
         self.flush()
 
     def flush(self) -> bool:
-        """Sends what is left, and tells whether that was all."""
+        """Sends the rest, and says whether that was all."""
         with contextlib.suppress(OSError):  # a closed connection shows in reading
             while self._outgoing:
                 self._outgoing = self._outgoing[self._connection.send(self._outgoing) :]
@@ -63,9 +63,9 @@ class Channel:
             yield message
 
     def wait(self, seconds: float) -> None:
-        """Waits until the other end says something, or closes; at most so long."""
+        """Waits at most `seconds` until the other end sends something or closes."""
         if not self.closed:
-            ready = select.poll()  # `select.select` knows of a process's first 1,024 files alone
+            ready = select.poll()  # `select.select` supports only a process's first 1,024 files
             ready.register(self._connection, select.POLLIN)
             ready.poll(1000.0 * seconds)
 
@@ -87,7 +87,7 @@ def _parsed(content: bytes) -> dict[str, Any] | None:
 
 
 def cleaned(said: Any) -> Any:
-    """Returns what the other end says with nothing in its texts that a terminal would obey."""
+    """Returns a message without control characters that a terminal would obey."""
     if isinstance(said, str):
         return "".join(x if x.isprintable() else " " for x in said[:_LONGEST])
     if isinstance(said, dict):
@@ -103,7 +103,7 @@ def broadcast(channels: Iterable[Channel], message: Mapping[str, Any]) -> None:
 def broadcast_and_close(channels: Collection[Channel], message: Mapping[str, Any]) -> None:
     """Sends a last message and closes, once the others have closed too.
 
-    To close with messages unread would break the connection off, and the last one sent might be lost with it.
+    Closing with unread messages would reset the connection, and might lose the last message.
     """
     broadcast(channels, message)
     until = time.monotonic() + ANSWER_SECONDS

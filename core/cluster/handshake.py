@@ -1,7 +1,7 @@
-"""Workers and chief show each other that they know the run's token, without telling it to who listens or asks.
+"""Mutual proof of workers and chief that they know the run's token, without revealing it.
 
-Each proof answers a number that the other end has just drawn, and covers the whole hello: what was heard once serves
-nobody a second time, or with another hello. Without a token the same is done with an empty one, and proves nothing.
+Each proof answers a number that the other end has just drawn, and covers the whole hello, so a recorded proof is
+useless later or with another hello. Without a token the exchange uses an empty one, and proves nothing.
 """
 
 import hmac
@@ -11,25 +11,25 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-TOKEN = "TAPELOOP_TOKEN"  # in the environment of every worker: the same, and known to nobody else
+TOKEN = "TAPELOOP_TOKEN"  # in the environment of every worker: one shared secret
 
 
 def token_from_environment(environment: Mapping[str, str] | None = None) -> str:
-    """Returns the token of this worker's run; an empty one where none was given."""
+    """Returns the token of this worker's run; empty if none was given."""
     return (os.environ if environment is None else environment).get(TOKEN, "").strip()
 
 
 def drawn() -> str:
-    """Draws a number that was never drawn before."""
+    """Draws a fresh random number."""
     return secrets.token_hex(16)
 
 
 def proof(token: str, role: str, challenge: str, answer: str, hello: Mapping[str, Any]) -> str:
-    """Returns what only who knows the token can say in this role, in answer to these two numbers, about this hello."""
+    """Returns the proof of knowing the token in this role, for these two numbers and this hello."""
     said = json.dumps([role, challenge, answer, hello], sort_keys=True)
     return hmac.new(token.encode(errors="surrogateescape"), said.encode(), "sha256").hexdigest()
 
 
 def is_same(shown: str, expected: str) -> bool:
-    """Compares two proofs in a time that doesn't tell where they differ."""
+    """Compares two proofs in constant time."""
     return hmac.compare_digest(shown.encode(errors="replace"), expected.encode())

@@ -1,9 +1,9 @@
-"""The workers of one run know of each other, without TensorFlow's help: plain sockets, before and next to its own.
+"""Liveness checks between the workers of one run, over plain sockets, independent of TensorFlow.
 
-They meet on the chief's address before TensorFlow takes it over: the listening socket is closed, the connections stay.
-Over these each worker then shows that it lives. A killed one closes its connection; a stopped or hanging one falls
-silent, which no collective would notice for minutes, if ever. The chief hears everybody, everybody hears the chief, and
-the chief tells all who was lost, so that all say the same.
+They meet at the chief's address before TensorFlow uses it: the listening socket is closed, and the connections stay.
+Each worker then sends heartbeats over them. A killed worker closes its connection. A stopped or hanging one falls
+silent, which collectives would notice only after minutes, if ever. The chief hears all workers and tells them who was
+lost, so that all report the same.
 """
 
 import os
@@ -16,26 +16,26 @@ from core.cluster.channel import ANSWER_SECONDS, Channel, broadcast, broadcast_a
 from core.cluster.rendezvous import gather, join
 from core.cluster.topology import Cluster
 
-HEARTBEAT_SECONDS = 1.0  # between two signs of life, less where the timeout is short
-MOST_ELSEWHERE = 8  # workers of which the chief tells what they do
+HEARTBEAT_SECONDS = 1.0  # between two heartbeats, less if the timeout is short
+MOST_ELSEWHERE = 8  # workers whose activities the chief reports
 
 
 class Heartbeat:
-    """Watches over this worker's connections: the chief's to everybody, everybody's to the chief."""
+    """Watches this worker's connections: the chief's to all workers, a worker's to the chief."""
 
     def __init__(self, cluster: Cluster, channels: Mapping[int, Channel]):
         self.cluster = cluster
         self.lost: str | None = None
         self.show(lambda: "")
-        self._doings: dict[int, str] = {}  # what they do, as far as they have said
-        self._channels = dict(channels)  # the watching thread's alone, while it runs
+        self._doings: dict[int, str] = {}  # their last reported activities
+        self._channels = dict(channels)  # used only by the watching thread, while it runs
         self._known, self._leaving, self._quiet = threading.Event(), threading.Event(), threading.Event()
-        self._quiet.set()  # nobody watches
+        self._quiet.set()  # no thread is watching
         self._lock = threading.Lock()
 
     @classmethod
     def meet(cls, cluster: Cluster, *, about: Mapping[str, str], deadline: float, token: str = "") -> "Heartbeat":
-        """Waits at most `deadline` seconds for all; they must know the token, and agree in cluster and `about`."""
+        """Waits at most `deadline` seconds for all; they must know the token and have the same cluster and `about`."""
         if cluster.size == 1:
             return cls(cluster, {})
         hello = {
@@ -44,23 +44,23 @@ class Heartbeat:
             "about": dict(about),
             "who": f"process {os.getpid()} on {socket.gethostname()}",
         }
-        # What they hear is cleaned, and has to be what was proven.
+        # The messages are cleaned for terminals, and must be the proven ones.
         return cls(cluster, (gather if cluster.is_chief else join)(cluster, cleaned(hello), token, deadline))
 
     def watch(self, *, timeout: float, on_lost: Callable[[str], None]) -> None:
-        """Starts to show life and to look for it; calls `on_lost` once, in its own thread, with a sentence."""
+        """Starts to send and expect heartbeats; calls `on_lost` once, in its thread, with a sentence."""
         if not self._channels or self._leaving.is_set():
             return
         self._quiet.clear()
         threading.Thread(target=self._watch, args=(timeout, on_lost), daemon=True, name="watch of peers").start()
 
     def wait_for_word(self, seconds: float) -> str | None:
-        """Returns who was lost, as soon as it is known; `None` if nobody is after some time."""
+        """Returns who was lost, as soon as it is known; `None` if no worker is after `seconds`."""
         self._known.wait(seconds)
         return self.lost
 
     def leave(self, reason: str | None = None) -> None:
-        """Says goodbye, so that the closed connection isn't taken for a loss; with a reason it is one."""
+        """Says goodbye, so that the closed connection doesn't count as a loss; with a reason, it does."""
         with self._lock:
             if self._leaving.is_set():
                 return
@@ -70,29 +70,29 @@ class Heartbeat:
         self._channels.clear()
 
     def show(self, doing: Callable[[], str]) -> None:
-        """Lets the others know, from now on, what this worker is `doing`."""
+        """Reports to the others, from now on, this worker's current activity, `doing`."""
         self._doing = doing
 
     def elsewhere(self, doing: str) -> dict[str, str]:
-        """Returns, by their names, the workers that do something else than `doing`."""
+        """Returns, by name, the workers whose activity differs from `doing`."""
         others = sorted(self._doings.copy().items())
         return {self.cluster.name(index): text for index, text in others if text not in ("", doing)}
 
     def _told_elsewhere(self) -> list[tuple[int, str]]:
-        """Returns who does something else than the chief: it alone hears everybody."""
+        """Returns the workers whose activity differs from the chief's; only the chief hears all."""
         if not self.cluster.is_chief:
             return []
         found = [(index, text) for index, text in sorted(self._doings.items()) if text != self._doing()]
         return found[:MOST_ELSEWHERE]
 
     def _watch(self, timeout: float, on_lost: Callable[[str], None]) -> None:
-        """Sends, in the watching thread, that this worker lives, and looks who else does."""
+        """Sends heartbeats, in the watching thread, and checks those of others."""
         pause, beat = min(0.2, timeout / 8), min(HEARTBEAT_SECONDS, timeout / 4)
         looked = time.monotonic()
         heard, shown = dict.fromkeys(self._channels, looked), looked - beat
         while self._channels and self.lost is None and not self._leaving.wait(pause):
             now = time.monotonic()
-            if now - looked > timeout / 2:  # this process itself was stopped, or starved: the silence may be its own
+            if now - looked > timeout / 2:  # this process itself was stopped, so the silence may be its own
                 heard = dict.fromkeys(heard, now)
             looked = now
             for index in self._read():
@@ -109,7 +109,7 @@ class Heartbeat:
             on_lost(self.lost)
 
     def _read(self) -> Iterator[int]:
-        """Takes in what the others have said, and yields who has said anything."""
+        """Reads messages, and yields the workers that sent any."""
         for index, channel in list(self._channels.items()):
             channel.flush()
             for message in channel.messages():
@@ -130,7 +130,7 @@ class Heartbeat:
                 self._lose(index, "was killed or its machine is gone: its connection closed")
 
     def _lose(self, index: int, how: str) -> None:
-        """Ends the run. The first loss is the one that counts, for everybody."""
+        """Ends the run. Only the first loss counts, for all workers."""
         if self.lost is not None:
             return
         self.lost = f"{self.cluster.name(index)} {how}"
@@ -144,7 +144,7 @@ class Heartbeat:
 
 
 def _is_doing(pair: object, workers: int) -> bool:
-    """Says whether this is the number of a worker and what it does, as another end may have sent anything."""
+    """Says whether this is a worker's number and activity, since another end may send anything."""
     match pair:
         case [int(index), str()]:
             return 0 <= index < workers

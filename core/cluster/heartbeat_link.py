@@ -1,4 +1,4 @@
-"""A line between a chief and one who serves it: each shows that it lives, and sees whether the other does."""
+"""A heartbeat link between a chief and a server process: each end sends heartbeats and checks the other's."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -7,24 +7,24 @@ from typing import Any
 from core.cluster.channel import Channel
 from core.cluster.heartbeat import HEARTBEAT_SECONDS
 
-SILENT_SECONDS = 60.0  # after which the other end hangs: TensorFlow may hold Python's lock, and its threads, for many
+SILENT_SECONDS = 60.0  # until the other end counts as hanging: TensorFlow may hold Python's lock for long
 
 
 class LineLostError(Exception):
-    """Says how the other end was lost."""
+    """The way in which the other end was lost."""
 
 
 def heard(channel: Channel, *, patience: Callable[[], float]) -> Iterator[Mapping[str, Any]]:
-    """Yields what the other end says, for ever, and nothing (`{}`) between two looks; shows all the while that we live.
+    """Yields the other end's messages without end, and `{}` between two looks; sends heartbeats all the while.
 
-    Raises `LineLostError` where the connection is closed, or nothing has come for `patience()` seconds.
+    Raises `LineLostError` if the connection closes, or nothing has come for `patience()` seconds.
     """
     looked = last = time.monotonic()
     shown = looked - HEARTBEAT_SECONDS
     while True:
         now, timeout = time.monotonic(), patience()
         beat = min(HEARTBEAT_SECONDS, timeout / 4)
-        if now - looked > timeout / 2:  # this process itself was stopped, or starved: the silence may be its own
+        if now - looked > timeout / 2:  # this process itself was stopped, so the silence may be its own
             last = now
         looked = now
         for message in channel.messages():

@@ -1,4 +1,4 @@
-"""This process as one of several that train together. A process joins one cluster in its life."""
+"""This process's membership in a cluster. A process joins at most one cluster."""
 
 import contextlib
 import faulthandler
@@ -22,7 +22,7 @@ REPORT_SECONDS = 15.0  # that TensorFlow has to report a lost peer by itself
 
 
 class Watch(Protocol):
-    """What knows of the others whether they are there."""
+    """Knows which peers are alive."""
 
     def watch(self, *, timeout: float, on_lost: Callable[[str], None]) -> None: ...
     def wait_for_word(self, seconds: float) -> str | None: ...
@@ -30,36 +30,36 @@ class Watch(Protocol):
 
 
 class Membership:
-    """Says who this process is among its peers, and ends it when one of them is lost."""
+    """This process's identity among its peers; ends the process when one of them is lost."""
 
     def __init__(self, cluster: Cluster, heartbeat: Watch):
         self.cluster, self.heartbeat = cluster, heartbeat
-        self.last_words: Callable[[str], None] = lambda reason: None  # called before the process is ended from outside
+        self.last_words: Callable[[str], None] = lambda reason: None  # called before the watch ends the process
         self.guards: Sequence[socket.socket] = ()  # closed with the process
         self._ended = threading.Event()
 
     def watch(self, *, timeout: float) -> None:
-        """Lets a peer that is silent for `timeout` seconds end this process too, from now on, and guards its port."""
+        """Ends this process, from now on, if a peer is silent for `timeout` seconds, and guards its port."""
         self.timeout = timeout
         self.heartbeat.watch(timeout=timeout, on_lost=self._on_lost)
         self.guards = fence(self.cluster)
 
     def show(self, doing: Callable[[], str]) -> None:
-        """Lets the others know, from now on, what this process is `doing`."""
-        if isinstance(self.heartbeat, Heartbeat):  # by parameter servers nobody waits for another one's step
+        """Reports to the others, from now on, this process's current activity, `doing`."""
+        if isinstance(self.heartbeat, Heartbeat):  # with parameter servers, no worker waits for another's step
             self.heartbeat.show(doing)
 
     def elsewhere(self, doing: str) -> dict[str, str]:
-        """Returns, by their names, what those of the others do that do something else."""
+        """Returns, by name, the activities of the other workers that differ from `doing`."""
         return self.heartbeat.elsewhere(doing) if isinstance(self.heartbeat, Heartbeat) else {}
 
     def leave(self, reason: str | None = None) -> None:
-        """Says goodbye, with the reason where it isn't that the work is done."""
+        """Says goodbye, with a reason unless the work is done."""
         self._ended.set()
         self.heartbeat.leave(reason)
 
     def _on_lost(self, sentence: str) -> None:
-        """Ends the process, in the watching thread: a collective whose other end is gone may hang, deaf to signals."""
+        """Ends the process, in the watching thread: a collective with a lost peer may hang and ignore signals."""
         if self._ended.wait(REPORT_SECONDS):
             return
         error = PeerLostError(f"{sentence}. {RESTART}")
@@ -70,8 +70,8 @@ class Membership:
 
 
 RESTART = (
-    "All workers have to start again, and go on from the last checkpoint (`python -m trainers.launch --max_restarts=N` "
-    "does that)."
+    "Start all workers again; they resume from the last checkpoint (`python -m trainers.launch --max_restarts=N` does "
+    "that)."
 )
 _joined: Membership | None = None
 _facts: dict[str, str] = {}
@@ -83,30 +83,30 @@ def joined() -> Membership | None:
 
 
 def is_chief() -> bool:
-    """Tells whether this process is the one that writes: checkpoints, figures, results."""
+    """Says whether this process is the one that writes checkpoints, metrics and results."""
     return _joined is None or _joined.cluster.is_chief
 
 
 def must_agree(**facts: str) -> None:
-    """Adds facts that the workers compare when they meet, next to their configuration and packages."""
+    """Adds facts that the workers compare at the rendezvous, besides their configuration and packages."""
     _facts.update(facts)
 
 
 def join(*, deadline: float) -> Membership:
-    """Meets the other workers, who must have the same configuration."""
-    import gin  # here, as who only launches workers needs neither it nor TensorFlow, which the other brings
+    """Meets the other workers, which must have the same configuration."""
+    import gin  # here, because a launcher needs neither gin nor TensorFlow, which gin imports
 
     from core.checkpoint.versions import versions
 
     cluster = cluster_from_environment()
     if cluster is None:
         raise ConfigurationError(
-            "`multi_worker` finds no cluster: `TF_CONFIG` isn't set, and this is no Slurm step of several tasks. Start "
-            "a local cluster with `python -m trainers.launch --workers=2 -- ...`, or use `mirrored` in one process."
+            "`multi_worker` finds no cluster: `TF_CONFIG` isn't set, and this isn't a Slurm step of several tasks. "
+            "Start a cluster with `python -m trainers.launch --workers=2 -- ...`, or use `mirrored` in one process."
         )
     if isinstance(cluster, ServedCluster):
         raise ConfigurationError(
-            "`multi_worker` has no parameter servers: leave `ps` out of `TF_CONFIG.cluster`, or train by them with "
+            "`multi_worker` has no parameter servers: leave `ps` out of `TF_CONFIG.cluster`, or train with them: "
             "`--gin_file=configs/runtime/parameter_server.gin`."
         )
     about = {"configuration": hashlib.sha256(gin.config_str().encode()).hexdigest()[:16], **versions(), **_facts}
@@ -114,7 +114,7 @@ def join(*, deadline: float) -> Membership:
 
 
 def become(cluster: Cluster, meet: Callable[[str], Watch]) -> Membership:
-    """Makes this process one of a cluster, once it has met the others, with the run's token."""
+    """Makes this process part of a cluster, after the rendezvous with the run's token."""
     global _joined
     if _joined is not None:
         raise ConfigurationError("this process belongs to a cluster already: make one strategy only.")
@@ -122,7 +122,7 @@ def become(cluster: Cluster, meet: Callable[[str], Watch]) -> Membership:
     token = token_from_environment()
     if not token and len(cluster.workers) > 1 and cluster.is_chief and not is_on_loopback(cluster.workers):
         print(
-            f"Warning: `{TOKEN}` isn't set: anyone who reaches {cluster.address} can come to the workers' meeting, and "
+            f"Warning: `{TOKEN}` isn't set: anyone who reaches {cluster.address} can join the workers' rendezvous, and "
             "end it. Give all workers the same secret in it.",
             flush=True,
         )
@@ -132,7 +132,7 @@ def become(cluster: Cluster, meet: Callable[[str], Watch]) -> Membership:
 
 @contextlib.contextmanager
 def naming_lost_peers() -> Iterator[None]:
-    """Turns an error of TensorFlow's that comes of a lost peer into one that names it."""
+    """Replaces an error of TensorFlow that a lost peer caused with one that names the peer."""
     import tensorflow as tf
 
     try:
@@ -149,6 +149,6 @@ def naming_lost_peers() -> Iterator[None]:
             raise
         found = _joined.heartbeat.wait_for_word(_joined.timeout + REPORT_SECONDS / 3)
         if found is None and isinstance(error, tf.errors.InternalError | tf.errors.FailedPreconditionError):
-            raise  # all are there: it is this worker's own
+            raise  # all are alive, so the error is this worker's own
         said = found or f"the workers lost each other ({str(error).splitlines()[0]})"
         raise PeerLostError(f"{said}. {RESTART}") from error

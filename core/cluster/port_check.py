@@ -1,4 +1,4 @@
-"""The port that the cluster gives to a process: opened, and knocked at, before TensorFlow's server takes it over."""
+"""Checks of this process's port before TensorFlow's server uses it: opening it, and connecting to it."""
 
 import contextlib
 import errno
@@ -18,23 +18,23 @@ FREEING_SECONDS = 2.0  # in which a process that is just ending frees its port
 
 
 def knock(address: str) -> socket.socket:
-    """Connects to who listens at an address."""
+    """Connects to the listener at an address."""
     connection = socket.create_connection(host_and_port(address), timeout=ANSWER_SECONDS)
     if connection.getsockname() == connection.getpeername():
-        # Where nobody listens at a port that the system may give to this very connection, it can be its own other end.
+        # Without a listener, a connection to a port in the ephemeral range may connect to itself.
         connection.close()
         raise OSError("nobody listens there")
     return connection
 
 
 def hang_up(address: str) -> None:
-    """Breaks off all that this process has open to this address, whoever in it opened it.
+    """Closes all connections of this process to this address, whichever code opened them.
 
-    TensorFlow waits without end for an answer of a process that stands still, and for minutes if its machine is gone.
+    TensorFlow waits without end for an answer of a stopped process, and for minutes if its machine is gone.
     """
     places = {(place, host_and_port(address)[1]) for place in resolved(address)}
     for name in os.listdir("/dev/fd"):
-        with contextlib.suppress(OSError, ValueError):  # it has been closed by now, or is no connection
+        with contextlib.suppress(OSError, ValueError):  # it has been closed by now, or isn't a connection
             if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
                 continue  # `fromfd` would leave a copy of it open
             with socket.fromfd(int(name), socket.AF_INET6, socket.SOCK_STREAM) as connection:
@@ -49,7 +49,7 @@ def _other_end(connection: socket.socket) -> tuple[Address, int]:
 
 
 def opened(cluster: Cluster, *, backlog: int) -> list[socket.socket]:
-    """Opens this process's port where the cluster names it, or everywhere if that isn't known."""
+    """Opens this process's port at the addresses that the cluster names, or everywhere if they are unknown."""
     _, port = host_and_port(cluster.address)
     places = [at(address, port) for address in named_here(cluster)]
     dual = not places and socket.has_dualstack_ipv6()
@@ -65,7 +65,7 @@ def opened(cluster: Cluster, *, backlog: int) -> list[socket.socket]:
 
 
 def _opened(places: Sequence[tuple[socket.AddressFamily, Any]], *, backlog: int, dual: bool) -> list[socket.socket]:
-    """Listens at all these places. `create_server` lets them be taken again while connections made here stay open."""
+    """Listens at all these addresses. (`create_server` allows reuse while connections made here stay open.)"""
     with contextlib.ExitStack() as stack:
         opened = [
             stack.enter_context(socket.create_server(place, family=family, backlog=backlog, dualstack_ipv6=dual))

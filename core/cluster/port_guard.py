@@ -1,9 +1,9 @@
-"""A worker's port is open only where the cluster names it.
+"""Port guards: a worker's port is open only at the addresses that the cluster names.
 
-TensorFlow's server asks nobody who they are: whoever reaches its port runs what they like as the user of this process.
-And it listens at all addresses of the machine, whatever `TF_CONFIG` says. But the kernel gives a connection to whoever
-listens at just its address, before those who listen at all. So for every other address a guard listens there first, to
-which no packet comes through. That needs no rights, only that TensorFlow shares its port with sockets of its own user.
+TensorFlow's server has no authentication: anyone who reaches its port can run code as this process's user. And it
+listens at all addresses of the machine, whatever `TF_CONFIG` says. But the kernel prefers a listener at a specific
+address over one at all addresses. So a guard listens at every other address first, with a filter that drops every
+packet. That needs no privileges, only that TensorFlow shares its port with sockets of the same user.
 """
 
 import contextlib
@@ -21,17 +21,17 @@ from core.cluster.topology import Cluster
 from core.errors import ConfigurationError
 
 OWNED = "whoever reaches one owns its worker, as TensorFlow asks nobody who they are"
-PROOF_SECONDS = 0.1  # a connection within the machine takes microseconds, if it comes about
+PROOF_SECONDS = 0.1  # a connection within the machine takes microseconds, if it succeeds
 
-_IP_FREEBIND = 15  # linux/in.h: an address that is just coming up or going is no error
+_IP_FREEBIND = 15  # linux/in.h: an address that is just appearing or disappearing is no error
 _SO_ATTACH_FILTER = 26  # asm-generic/socket.h
 
 
 def fence(cluster: Cluster) -> list[socket.socket]:
-    """Closes this worker's port at all addresses at which the cluster doesn't name it, before TensorFlow opens it.
+    """Closes this worker's port at all addresses that the cluster doesn't name, before TensorFlow opens it.
 
-    Returns the guards, which hold while they are open. Where no address is known nothing is closed. Warns where the
-    port is left open to more than `TF_CONFIG` says, or to the internet.
+    Returns the guards, which work until they are closed. If no address is known, nothing is closed. Warns if the port
+    stays open to more addresses than `TF_CONFIG` names, or to the internet.
     """
     _, port = host_and_port(cluster.address)
     named, guards, why = named_here(cluster), [], ""
@@ -59,7 +59,7 @@ def _warn(what: str) -> None:
 
 
 def guarded(port: int, addresses: Iterable[Address]) -> list[socket.socket]:
-    """Returns sockets that keep every connection to these addresses from who listens at all, until they are closed."""
+    """Returns sockets that divert every connection to these addresses from general listeners, until closed."""
     with contextlib.ExitStack() as stack:
         guards = []
         for address in addresses:
@@ -75,7 +75,7 @@ def guarded(port: int, addresses: Iterable[Address]) -> list[socket.socket]:
 
 
 def prove_guards() -> None:
-    """Tries whether who listens everywhere is reached at 127.0.0.1, but not where a guard is; else raises `OSError`."""
+    """Tests that a general listener is reachable at 127.0.0.1, but not behind a guard; else raises `OSError`."""
     everywhere = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(_sharing(everywhere, both=True))
@@ -87,13 +87,13 @@ def prove_guards() -> None:
         for guard in guarded(port, others):
             stack.enter_context(guard)
         if not _is_reached([loopback], port):
-            raise OSError("the system lets nobody share a port")
+            raise OSError("the system doesn't let sockets share a port")
         if _is_reached(others, port):
             raise OSError("the system lets connections pass by a guard")
 
 
 def _is_reached(addresses: Sequence[Address], port: int) -> bool:
-    """Tells whether a connection to any of these comes about."""
+    """Says whether a connection to any of these succeeds."""
     with contextlib.ExitStack() as stack:
         knocks, answered = {}, select.poll()
         for address in addresses:
@@ -108,7 +108,7 @@ def _is_reached(addresses: Sequence[Address], port: int) -> bool:
 
 
 def _refuse_taken(port: int, cluster: Cluster) -> None:
-    """Refuses a port that another process listens at: as ports are shared from here on, nothing else would find out."""
+    """Raises if another process listens at the port: with shared ports, nothing else would notice."""
     dual = socket.has_dualstack_ipv6()
     try:
         with socket.create_server(("", port), family=socket.AF_INET6 if dual else socket.AF_INET, dualstack_ipv6=dual):
@@ -123,7 +123,7 @@ def _refuse_taken(port: int, cluster: Cluster) -> None:
 
 
 def _sharing(family: socket.AddressFamily, *, both: bool = False) -> socket.socket:
-    """Returns a socket whose port other sockets of this user may have as well."""
+    """Returns a socket whose port other sockets of this user may share."""
     made = socket.socket(family)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -133,6 +133,6 @@ def _sharing(family: socket.AddressFamily, *, both: bool = False) -> socket.sock
 
 
 def _let_nothing_through(guard: socket.socket) -> None:
-    """Drops each packet that comes: else connections would be made, to wait for an answer that never comes."""
+    """Drops each incoming packet: otherwise connections would succeed, and wait for an answer that never comes."""
     program = ctypes.create_string_buffer(struct.pack("=HBBI", 0x06, 0, 0, 0), 8)  # "return 0": keep no byte of it
     guard.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("@HP", 1, ctypes.addressof(program)))

@@ -1,7 +1,7 @@
-"""How the workers of one run find each other: all come to the chief, who lets nobody go on before the last is there.
+"""Rendezvous of the workers of one run: all connect to the chief, which lets none continue until all are there.
 
-Here differences between them become errors that name them: another cluster, one index twice, another configuration.
-Who doesn't know the run's token is no worker of it: as chief it is left standing, as a guest it is turned away.
+Differences between them raise errors that name them: another cluster, a duplicate index, another configuration. A
+process without the run's token isn't a worker of it: chief and workers reject it.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ _NEXT = "Look at its log, and start all workers again."
 
 
 def gather(cluster: Cluster, hello: Mapping[str, Any], token: str, deadline: float) -> dict[int, Channel]:
-    """Plays the chief's part: lets everybody come, and sends all the same answer."""
+    """Runs the chief's side: accepts all workers, and sends all the same answer."""
     until = time.monotonic() + deadline
     sent, objection, objected = 0.0, None, float("inf")
     with contextlib.closing(Guests(_listening(cluster, hello, token), hello, token)) as guests:
@@ -32,7 +32,7 @@ def gather(cluster: Cluster, hello: Mapping[str, Any], token: str, deadline: flo
             here = {theirs["index"]: channel for channel, theirs in guests.hellos.items()}
             missing = [cluster.name(i) for i in range(1, cluster.size) if i not in here]
             objection = _objection([hello, *guests.hellos.values()]) if changed else objection
-            # Whoever is still on the way should hear of it, and not knock in vain until the deadline.
+            # Workers still on the way should hear of it too, instead of trying until the deadline.
             objected = min(objected, now) if objection else float("inf")
             if not missing or now > min(until, objected + ANSWER_SECONDS):
                 break
@@ -48,12 +48,12 @@ def gather(cluster: Cluster, hello: Mapping[str, Any], token: str, deadline: flo
             broadcast_and_close(guests.hellos, {"refused": str(refusal), "code": refusal.exit_code})
             raise refusal
         broadcast(guests.hellos, {"go": True})
-        guests.hellos.clear()  # these stay open
+        guests.hellos.clear()  # these connections stay open
         return here
 
 
 def _objection(hellos: list[Mapping[str, Any]]) -> ConfigurationError | None:
-    """Returns why those who have come can't be one run; the chief is the first of them."""
+    """Returns why the connected workers can't be one run; the chief is the first of them."""
     workers = hellos[0]["workers"]
     for hello in hellos:
         if hello["workers"] != workers or not 0 <= hello["index"] < len(workers):
@@ -87,7 +87,7 @@ def _objection(hellos: list[Mapping[str, Any]]) -> ConfigurationError | None:
 
 
 def join(cluster: Cluster, hello: Mapping[str, Any], token: str, deadline: float) -> dict[int, Channel]:
-    """Plays every other worker's part: connects until the chief answers, and does as it says."""
+    """Runs a worker's side: connects until the chief answers, and follows the answer."""
     until, trouble = time.monotonic() + deadline, "nobody listens there"
     while time.monotonic() < until:
         with contextlib.ExitStack() as stack:
@@ -97,7 +97,7 @@ def join(cluster: Cluster, hello: Mapping[str, Any], token: str, deadline: float
                 trouble = error.strerror or str(error)
             else:
                 stack.callback(channel.close)
-                # Without a token nothing tells a chief from an impostor, who must not hold anybody for ever.
+                # Without a token, an impostor can't be told from the chief, and must not block a worker for ever.
                 said = ask(channel, hello, token, until, float("inf") if token else until)
                 trouble = _STRANGER if trouble == _STRANGER else said
                 if not said:
@@ -111,9 +111,9 @@ def join(cluster: Cluster, hello: Mapping[str, Any], token: str, deadline: float
 
 
 def ask(channel: Channel, hello: Mapping[str, Any], token: str, until: float, limit: float) -> str:
-    """Returns why the chief didn't say go, or nothing if it did; raises what it refuses.
+    """Returns why the chief didn't say go, or an empty string if it did; raises its refusals.
 
-    As long as the chief says that it waits, so does this worker: all hear the same reason. But not beyond the limit.
+    As long as the chief says that it waits, this worker waits too, up to `limit`: so all hear the same reason.
     """
     mine, expected, proven = drawn(), None, False
     while not channel.closed and time.monotonic() < until:
@@ -147,12 +147,12 @@ _OTHER = "what listens there isn't waiting for workers: another run, or another 
 
 
 def _listening(cluster: Cluster, hello: Mapping[str, Any], token: str) -> list[socket.socket]:
-    """Opens the chief's door."""
+    """Opens the chief's listening sockets."""
     try:
         return opened(cluster, backlog=cluster.size + STRANGERS)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            # Is it another chief that waits, it should hear of this one, and refuse both.
+            # If another chief waits there, it should hear of this one, and refuse both.
             with contextlib.suppress(OSError), contextlib.closing(Channel(knock(cluster.address))) as channel:
                 now = time.monotonic()
                 ask(channel, hello, token, now + 1.0, now + 2 * ANSWER_SECONDS)

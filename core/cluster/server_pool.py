@@ -1,7 +1,7 @@
-"""The chief's side of a cluster with servers: it comes to all of them, and holds a line to each as long as it runs.
+"""The chief's pool of servers and workers: it connects to all of them, and keeps a heartbeat link to each.
 
-Who keeps variables (`ps`) can't be lost: the run ends, and starts again from the last checkpoint. Workers may come and
-go. TensorFlow tells the chief of neither: it waits for whoever is missing, for minutes and deaf to everything.
+A lost parameter server (`ps`) ends the run, which restarts from the last checkpoint. Workers may leave and return.
+TensorFlow reports neither to the chief: it waits for missing processes for minutes, ignoring signals.
 """
 
 import math
@@ -22,23 +22,23 @@ from core.cluster.topology import ServedCluster, cluster_from_environment
 from core.errors import ConfigurationError, PeerLostError
 
 if TYPE_CHECKING:
-    import tensorflow as tf  # whoever only launches needn't wait for it
+    import tensorflow as tf  # a launcher needn't wait for it
 
 
 class Crew:
-    """Holds the chief's lines to all who serve it, each in a thread of its own."""
+    """Holds the chief's links to all server processes, each in a separate thread."""
 
     def __init__(self, cluster: ServedCluster, hello: Mapping[str, Any], *, deadline: float, token: str):
         self.cluster = cluster
         self.lost: str | None = None
         self._hello, self._deadline, self._token = hello, deadline, token
-        self._changed = threading.Condition()  # of what follows
+        self._changed = threading.Condition()  # guards the attributes below
         self._here: set[int] = set()
-        self._leaving: set[int] = set()  # who has asked to leave
-        self._released: set[int] = set()  # who may
-        self._troubles: dict[int, str] = {}  # why who isn't here didn't answer
+        self._leaving: set[int] = set()  # workers that asked to leave
+        self._released: set[int] = set()  # workers that may leave
+        self._troubles: dict[int, str] = {}  # why absent processes didn't answer
         self._refusal: ConfigurationError | None = None
-        self._last_worker = time.monotonic()  # when one was last here
+        self._last_worker = time.monotonic()  # when a worker was last connected
         self._timeout = math.inf
         self._on_lost: Callable[[str], None] | None = None
         self._over, self._bye = threading.Event(), dict[str, Any]()
@@ -50,7 +50,7 @@ class Crew:
 
     @classmethod
     def meet(cls, cluster: ServedCluster, *, about: Mapping[str, str], deadline: float, token: str = "") -> "Crew":
-        """Waits at most `deadline` seconds for all; they must know the token, and agree in cluster and `about`."""
+        """Waits at most `deadline` seconds for all; they must know the token and have the same cluster and `about`."""
         crew = cls(cluster, cleaned({"workers": list(cluster.workers), "about": about}), deadline=deadline, token=token)
         try:
             crew._wait_for_all()
@@ -77,9 +77,9 @@ class Crew:
             raise PeerLostError(f"{self.lost or ', '.join(missing)}. Look at its log, and start all processes again.")
 
     def watch(self, *, timeout: float, on_lost: Callable[[str], None]) -> None:
-        """Ends the run, from now on, where one is lost without whom it can't go on: calls `on_lost` with a sentence.
+        """Ends the run, from now on, if a process that it needs is lost: calls `on_lost` with a sentence.
 
-        Who is silent for `timeout` seconds is lost.
+        A process that is silent for `timeout` seconds is lost.
         """
         self._timeout = timeout
         with self._changed:
@@ -89,13 +89,13 @@ class Crew:
             on_lost(lost)
 
     def wait_for_word(self, seconds: float) -> str | None:
-        """Returns who was lost, as soon as it is known; `None` if nobody is after some time."""
+        """Returns who was lost, as soon as it is known; `None` if no process is after `seconds`."""
         with self._changed:
             self._changed.wait_for(lambda: self.lost, seconds)
         return self.lost
 
     def leave(self, reason: str | None = None) -> None:
-        """Dismisses all who are here."""
+        """Dismisses all connected processes."""
         self._bye = {"bye": reason}
         self._over.set()
         for thread in self._threads:
@@ -103,7 +103,7 @@ class Crew:
                 thread.join(2 * ANSWER_SECONDS)
 
     def release(self) -> None:
-        """Lets go of the workers that were told to stop, and returns when they have gone: nothing is under way now."""
+        """Releases the workers that were asked to stop, and returns when they have left; call it between steps."""
         with self._changed:
             self._released |= self._leaving
             self._changed.wait_for(lambda: not self._released & self._here, 2 * ANSWER_SECONDS)
@@ -113,10 +113,10 @@ class Crew:
         with self._changed:
             return [self.cluster.name(index) for index in workers if index not in self._here]
 
-    # --- in the thread of one line ------------------------------------------------------------------------------------
+    # --- in the thread of one link ------------------------------------------------------------------------------------
 
     def _attend(self, index: int) -> None:
-        """Holds the line to one process; a worker that is lost may come again."""
+        """Keeps the link to one process; a lost worker may connect again."""
         name, came_before = self.cluster.name(index), False
         while channel := self._reach(index):
             self._set_here(index, True)
@@ -132,14 +132,14 @@ class Crew:
                 return
             channel.close()
             self._set_here(index, False)
-            hang_up(self.cluster.workers[index])  # TensorFlow is to give it up as well
+            hang_up(self.cluster.workers[index])  # makes TensorFlow give it up as well
             if self.cluster.jobs[index] == "ps":
                 self._lose(f"{name} {how}")
                 return
             print(f"Warning: {name} {how}: its steps go to the other workers until it comes again", flush=True)
 
     def _reach(self, index: int) -> Channel | None:
-        """Knocks until the process answers; returns nothing where all is over before."""
+        """Connects until the process answers; returns None if the run ends before."""
         while not self._over.wait(4 * POLL_SECONDS):
             if self._on_lost and self._is_alone_for() > self._deadline:
                 self._lose(f"all workers are gone, and none has come again within {self._deadline:g} s")
@@ -162,7 +162,7 @@ class Crew:
         return None
 
     def _listen(self, index: int, channel: Channel) -> str:
-        """Hears one process until all is over, or it leaves; returns how it left."""
+        """Reads from one process until the run ends or it leaves; returns how it left."""
         for message in heard(channel, patience=lambda: self._timeout):
             if self._over.is_set():
                 self._dismiss(channel)
@@ -175,7 +175,7 @@ class Crew:
         raise AssertionError("a line ends by an error")
 
     def _dismiss(self, channel: Channel) -> None:
-        """Says goodbye; the connection stays open until this process ends, and who is dismissed ends with it."""
+        """Says goodbye; the connection stays open until this process ends, and the other process ends with it."""
         channel.send(self._bye)
         until = time.monotonic() + ANSWER_SECONDS
         while not channel.closed and time.monotonic() < until:
@@ -185,7 +185,7 @@ class Crew:
                 pass
 
     def _ask_for(self, index: int) -> None:
-        """Takes down that a process was told to stop: a worker leaves between two steps, with a server all stop."""
+        """Records that a process was asked to stop: a worker leaves between two steps; a server stops all."""
         if self.cluster.jobs[index] == "ps":
             print(f"{self.cluster.name(index)} was told to stop, and all with it", flush=True)
             os.kill(os.getpid(), signal.SIGTERM)  # the chief saves, and then dismisses all
@@ -203,14 +203,14 @@ class Crew:
             self._changed.notify_all()
 
     def _is_alone_for(self) -> float:
-        """Returns for how many seconds no worker has been here."""
+        """Returns for how many seconds no worker has been connected."""
         with self._changed:
             if any(self.cluster.jobs[index] == "worker" for index in self._here):
                 return 0.0
             return time.monotonic() - self._last_worker
 
     def _lose(self, sentence: str) -> None:
-        """Ends the run. The first loss is the one that counts."""
+        """Ends the run. Only the first loss counts."""
         with self._changed:
             if self.lost:
                 return
@@ -222,22 +222,22 @@ class Crew:
 
 
 def release_workers() -> None:
-    """Lets go, in a chief, of the workers that were told to stop: called where nothing is under way."""
+    """Releases, in a chief, the workers that were asked to stop; call it between steps."""
     membership = joined()
     if membership is not None and isinstance(membership.heartbeat, Crew):
         membership.heartbeat.release()
 
 
 def missing_workers() -> list[str]:
-    """Names, in a chief, the workers that were lost and haven't come again."""
+    """Names, in a chief, the workers that were lost and haven't returned."""
     membership = joined()
     return membership.heartbeat.missing() if membership is not None and isinstance(membership.heartbeat, Crew) else []
 
 
 def connect_servers(deadline: float) -> "tf.train.ClusterSpec":
-    """Waits, in the chief, until all workers and servers are up, and has an eye on them from then on.
+    """Waits, in the chief, until all workers and servers are up, and watches them from then on.
 
-    Who doesn't come within `deadline` seconds is named: TensorFlow itself would wait for them without end.
+    An error names processes that don't come within `deadline` seconds; TensorFlow itself would wait without end.
     """
     import tensorflow as tf
 

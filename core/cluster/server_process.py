@@ -1,8 +1,7 @@
-"""What a process does that serves a chief: it awaits it, says when its server is up, and stays until it is dismissed.
+"""The chief's counterpart in a server process: it waits for the chief, reports its server, and stays until dismissed.
 
-TensorFlow's server notices neither that its chief has finished nor that it was killed. So the chief comes to the port
-of each server before that opens it, and the connection stays: over it the chief says when all is over, and its end
-says the same.
+TensorFlow's server notices neither that its chief has finished nor that it was killed. So the chief connects to each
+server's port before the server opens it, and keeps the connection. A message on it or its end ends the server process.
 """
 
 import contextlib
@@ -20,20 +19,20 @@ from core.cluster.topology import ServedCluster
 from core.errors import ConfigurationError, PeerLostError
 
 AGAIN = (
-    "Start all processes again: they go on from the last checkpoint (`python -m trainers.launch --max_restarts=N` does "
-    "that)."
+    "Start all processes again; they resume from the last checkpoint (`python -m trainers.launch --max_restarts=N` "
+    "does that)."
 )
 
 
 class Duty:
-    """Holds the connection to the chief of one who serves it."""
+    """The connection of a server process to the chief."""
 
     def __init__(self, cluster: ServedCluster, channel: Channel):
         self._cluster, self._channel = cluster, channel
 
     @classmethod
     def awaited(cls, cluster: ServedCluster, *, about: Mapping[str, str], deadline: float, token: str = "") -> "Duty":
-        """Waits at most `deadline` seconds for the chief, who must know the token, and agree in cluster and `about`."""
+        """Waits at most `deadline` seconds for the chief, which must know the token and have the same `about`."""
         own = {"workers": list(cluster.workers), "about": dict(about)}
         until = time.monotonic() + deadline
         with contextlib.closing(Guests(_listening(cluster), own, token)) as guests:
@@ -54,10 +53,10 @@ class Duty:
         self._channel.send({"go": True})
 
     def stay(self, *, told_to_stop: Callable[[], bool], timeout: float = SILENT_SECONDS) -> bool:
-        """Returns once the chief dismisses this process: true where all is over, false where it was to stop before.
+        """Returns once the chief dismisses this process: true at the end of the run, false if it was asked to stop.
 
-        Who is told to stop asks the chief first, so that it isn't amid a step. Raises `PeerLostError` where
-        the chief itself is gone, or silent for `timeout` seconds.
+        A process that is asked to stop asks the chief first, so that it doesn't leave during a step. Raises
+        `PeerLostError` if the chief is gone, or silent for `timeout` seconds.
         """
         asked = False
         try:
@@ -75,7 +74,7 @@ class Duty:
         raise AssertionError("a line ends by an error")
 
     def _linger(self) -> None:
-        """Waits a moment for the end of the chief's process, which still lets go of what it has here."""
+        """Waits a moment for the end of the chief's process, which still releases its resources here."""
         self._channel.shutdown_write()
         until = time.monotonic() + ANSWER_SECONDS
         while not self._channel.closed and time.monotonic() < until:
@@ -84,7 +83,7 @@ class Duty:
                 pass
 
     def close(self) -> None:
-        """Closes the connection, which the end of the process does as well: then the chief knows that it is gone."""
+        """Closes the connection, as the end of the process does too: then the chief knows that it is gone."""
         self._channel.close()
 
 
@@ -100,7 +99,7 @@ def _listening(cluster: ServedCluster) -> list[Any]:
 
 
 def _difference(cluster: ServedCluster, own: Mapping[str, Any], chiefs: Mapping[str, Any]) -> str:
-    """Returns why the chief's run can't be this process's; empty where it can."""
+    """Returns why the chief's run can't be this process's; empty if it can."""
     me = cluster.name(cluster.index)
     if chiefs["workers"] != own["workers"]:
         return (

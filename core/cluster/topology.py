@@ -1,10 +1,10 @@
-"""Who this process is among several: from `TF_CONFIG`, or from Slurm.
+"""This process's place in a cluster, from `TF_CONFIG` or from Slurm.
 
     >>> config = '{"cluster": {"worker": ["a:2222", "b:2222"]}, "task": {"type": "worker", "index": 1}}'
     >>> cluster_from_environment({"TF_CONFIG": config})
     Cluster(workers=('a:2222', 'b:2222'), index=1)
 
-Kubernetes needs nothing of its own: its TFJob operator sets `TF_CONFIG`.
+Kubernetes works through `TF_CONFIG`, which its TFJob operator sets.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ _MISSING = object()
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """Holds the workers' addresses, and which of them is this process's."""
+    """The workers' addresses, and the index of this process."""
 
     workers: tuple[str, ...]  # "host:port", the chief first
     index: int
@@ -57,13 +57,13 @@ class Cluster:
 
 @dataclasses.dataclass(frozen=True)
 class ServedCluster(Cluster):
-    """Holds a cluster with servers (`ps`), which keep the variables; its chief hands out steps to its workers."""
+    """A cluster with parameter servers (`ps`), which store the variables; its chief schedules steps on its workers."""
 
     jobs: tuple[str, ...]  # of each address
 
     @property
     def size(self) -> int:
-        """Returns 1: the others do as the chief says, none takes a step at its side."""
+        """Returns 1: the others follow the chief, so none takes a step in parallel with it."""
         return 1
 
     @property
@@ -72,7 +72,7 @@ class ServedCluster(Cluster):
 
     @property
     def place(self) -> int:
-        """Returns the place of this process in its job."""
+        """Returns the index of this process in its job."""
         return self.index - self.jobs.index(self.job)
 
     def name(self, index: int) -> str:
@@ -86,12 +86,12 @@ class ServedCluster(Cluster):
 
 
 def cluster_from_environment(environment: Mapping[str, str] | None = None) -> Cluster | None:
-    """Returns the cluster that this process was started in; `None` where it stands alone."""
+    """Returns the cluster that this process was started in; `None` for a single process."""
     environment = os.environ if environment is None else environment
     if environment.get("TF_CONFIG"):
         return _from_tf_config(environment["TF_CONFIG"])
     if "SLURM_JOB_ID" in environment:
-        for name in ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"):  # those of this step, then of the whole job
+        for name in ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"):  # of this step, then of the whole job
             if name in environment:
                 return _from_slurm(environment) if _whole(environment, name) > 1 else None
     return None
@@ -118,7 +118,7 @@ def _from_tf_config(text: str) -> Cluster:
     if len(lists["chief"]) > 1:
         raise _refused("TF_CONFIG.cluster.chief", lists["chief"], "must name one address: further ones are workers")
     if lists["ps"] and not lists["chief"]:
-        raise _refused("TF_CONFIG.cluster.chief", jobs.get("chief", _MISSING), "must name who hands out the steps")
+        raise _refused("TF_CONFIG.cluster.chief", jobs.get("chief", _MISSING), "must name the address of the chief")
     if not lists["worker"] and (lists["ps"] or not lists["chief"]):
         raise _refused("TF_CONFIG.cluster.worker", jobs.get("worker", _MISSING), "must name at least one address")
     places: dict[str, str] = {}
@@ -135,7 +135,7 @@ def _from_tf_config(text: str) -> Cluster:
 
 
 def _index(task: Mapping[str, Any], lists: Mapping[str, list[str]]) -> int:
-    """Returns the place among all of a place in a job."""
+    """Returns the index among all processes, from the index in a job."""
     job, index = task.get("type", _MISSING), task.get("index", _MISSING)
     if isinstance(job, str) and job in _ELSEWHERE:
         raise _refused("TF_CONFIG.task.type", job, _ELSEWHERE[job])
@@ -191,15 +191,15 @@ def _from_slurm(environment: Mapping[str, str]) -> Cluster:
         raise ConfigurationError(
             f"`SLURM_PROCID` is {rank}, but `SLURM_STEP_NUM_TASKS` {tasks}: start the workers by one `srun`."
         )
-    # Jobs that share a machine must not share ports; these lie below those that systems hand out by themselves.
+    # Jobs that share a machine must not share ports; these are below the ephemeral ports of the system.
     port = 10_000 + _whole(environment, "SLURM_JOB_ID") % 20_000
 
-    import tensorflow as tf  # only here: who stands alone needn't wait for it
+    import tensorflow as tf  # only here: a single process needn't wait for it
 
     try:
         with _as_of_process(environment):
-            # Left to itself the resolver asks `nvidia-smi` for GPUs, and fails where there are none. Slurm gives each
-            # task its own (`--gpus-per-task`); one pretended GPU a task keeps the resolver from handing any out.
+            # By default the resolver asks `nvidia-smi` for GPUs, and fails without one. Slurm assigns GPUs to each task
+            # (`--gpus-per-task`); with one pretended GPU per task, the resolver assigns none.
             resolver = tf.distribute.cluster_resolver.SlurmClusterResolver(
                 port_base=port, gpus_per_node=tasks, gpus_per_task=1, auto_set_gpu=False
             )
@@ -212,8 +212,8 @@ def _from_slurm(environment: Mapping[str, str]) -> Cluster:
         ) from error
     if "SLURMD_NODENAME" not in environment:
         return Cluster(tuple(workers), rank)
-    # The resolver sorts hosts as text (n10 before n9), Slurm counts ranks by its own order, or in turn over the hosts:
-    # a place is certain by the host and the place on it.
+    # The resolver sorts hosts as text (n10 before n9), while Slurm numbers ranks in its own order, or round-robin. The
+    # host and the task's index on it identify a place.
     address = f"{environment['SLURMD_NODENAME']}:{port + _whole(environment, 'SLURM_LOCALID')}"
     if address not in workers:
         raise ConfigurationError(
@@ -233,7 +233,7 @@ def _whole(environment: Mapping[str, str], name: str) -> int:
 
 @contextlib.contextmanager
 def _as_of_process(environment: Mapping[str, str]) -> Iterator[None]:
-    """Sets the process's variables to these for a while: the resolver knows no other environment."""
+    """Sets the process's environment to this one temporarily: the resolver reads no other."""
     slurm = [name for name in {*os.environ, *environment} if name.startswith("SLURM")]
     before = {name: os.environ.get(name) for name in slurm}
     try:

@@ -1,4 +1,4 @@
-"""What a step of training takes, found from its trace: nothing is run, so it may be larger than any machine at hand."""
+"""Cost estimates of a training step from its trace: nothing runs, so it may be larger than any available machine."""
 
 from core.estimate.figures import HELD, Figures, lay_out_variables, of_evaluation, on_mesh, on_replicas
 from core.estimate.kinds import Kind, Operand, kinds_in

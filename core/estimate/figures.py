@@ -1,4 +1,4 @@
-"""What one step of training takes, as figures that can be added up: of a few blocks, say, for all that there are."""
+"""The cost of one training step, as sums: for example, of a few blocks, scaled up to all blocks."""
 
 import dataclasses
 import math
@@ -30,24 +30,24 @@ HELD = "held"
 
 @dataclasses.dataclass(frozen=True)
 class Figures:
-    """Counts bytes of a device, and collectives."""
+    """Memory per device in bytes, collectives and operations of one step."""
 
     standing: Counter[str]  # bytes of variables, by their kind
     held: Counter[tuple[str, str]]  # bytes of tensors, by the moment and the kind
     checkpoint: Counter[str]  # bytes on disk, by the kind
-    crossing: Counter[Names]  # collectives, by what tells them apart
-    bytes: Counter[Names]  # that a device hands into these
-    joined: Counter[str]  # bytes of all-gathers, by what asks for them
+    crossing: Counter[Names]  # number of collectives, by name
+    bytes: Counter[Names]  # that a device sends into these
+    joined: Counter[str]  # bytes of all-gathers, by the reason for them
     unknown: Counter[str]  # operations without a rule, by their kind
-    operations: Counter[Place]  # floating-point operations of a step on all devices, by where they were asked for
-    work: Counter[str]  # what it is to TensorFlow besides
-    # How often a step starts an operation of each kind, on all replicas, which can be measured.
+    operations: Counter[Place]  # floating-point operations of a step on all devices, by origin
+    work: Counter[str]  # TensorFlow's overhead: nodes and control flow
+    # How often a step starts an operation of each kind, on all replicas; each can be timed alone.
     kinds: Mapping[Kind, float] = dataclasses.field(default_factory=dict)
-    chain: Mapping[Kind, float] = dataclasses.field(default_factory=dict)  # the same of those that wait for each other
-    evaluation: Counter[str] = dataclasses.field(default_factory=Counter)  # what an evaluation takes
+    chain: Mapping[Kind, float] = dataclasses.field(default_factory=dict)  # the same, along the longest chain
+    evaluation: Counter[str] = dataclasses.field(default_factory=Counter)  # cost of an evaluation
 
     def grown(self, base: "Figures", more: "Figures", times: int) -> "Figures":
-        """Returns these figures, and `times` what `more` has beyond the `base`."""
+        """Returns these sums, plus `times` the difference between `more` and `base`."""
         found = {}
         for field in dataclasses.fields(Figures):
             so_far, a, b = (getattr(figures, field.name) for figures in (self, base, more))
@@ -67,7 +67,7 @@ def on_replicas(assembly: Assembly, step: TrainStep, chunk: Any) -> Figures:
     in_rounds = step.backend.in_rounds
     held = Counter(held_in(chunk, on_device(step.exchange.device, bytes_of), in_rounds=in_rounds))
     weights = [v for optimizer in assembly.optimizers.values() for v in optimizer.parameters.values()]
-    kept = Counter({SLOTS: sum(map(bytes_of, weights)) if in_rounds else 0})  # as they were when the round began
+    kept = Counter({SLOTS: sum(map(bytes_of, weights)) if in_rounds else 0})  # copies from the start of the round
     return Figures(
         standing=whole + kept,
         held=held,
@@ -84,7 +84,7 @@ def on_replicas(assembly: Assembly, step: TrainStep, chunk: Any) -> Figures:
 
 
 def on_mesh(assembly: Assembly, chunk: Any, plan: MeshPlan) -> Figures:
-    """Measures a `chunk` of steps, traced as for one device with variables laid out, on the devices of a mesh."""
+    """Measures a `chunk` of steps on the devices of a mesh; it is traced for one device, with layouts of variables."""
     axes = cut(assembly, plan)
     spread = Spread(plan.sizes, assembly.variables, axes)
     spread.follow(chunk, BATCH)
@@ -107,7 +107,7 @@ def _operations(chunk: Any) -> Counter[Place]:
 
 
 def of_evaluation(task: Task, batch: Mapping[str, tf.TensorSpec]) -> Counter[str]:
-    """Returns the nodes of an evaluation of one such `batch`, and the bytes that its tensors take."""
+    """Returns the nodes of an evaluation of one such `batch`, and the bytes of its tensors."""
     evaluate = tf.function(lambda values: weighted_sums(task.evaluate(values)), autograph=False)
     graph = evaluate.get_concrete_function(dict(batch)).graph
     most = max(held.all for held in fullest(timeline(graph, bytes_of)))
@@ -115,7 +115,7 @@ def of_evaluation(task: Task, batch: Mapping[str, tf.TensorSpec]) -> Counter[str
 
 
 def lay_out_variables(assembly: Assembly, plan: MeshPlan) -> None:
-    """Tells each variable how it would lie on the mesh, so that what reads it is traced as it is there."""
+    """Gives each variable its layout on the mesh, so that operations that read it are traced accordingly."""
     for path, axes in cut(assembly, plan).items():
         assembly.variables[path].on_mesh = OnMesh(None, axes)
 

@@ -1,4 +1,4 @@
-"""What a traced function is made of: its operations, the functions that they call, and how often."""
+"""The contents of a traced function: its operations, the functions that they call, and how often."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ from tensorflow.python.ops import cond_v2, while_v2
 _KEPT, _NEEDED = "_functions_that_it_calls", "_operations_that_are_needed"
 _LOOPS = ("While", "StatelessWhile")
 CHOICES = ("If", "StatelessIf", "Case", "StatelessCase")
-# What hands on the buffer of its first input, or of each of its inputs.
+# Operations whose outputs share the buffers of their inputs: of the first input, or of each.
 _SAME_BUFFER = {
     "Bitcast", "EnsureShape", "ExpandDims", "Identity", "IdentityN", "PreventGradient", "Reshape", "Squeeze",
     "StopGradient",
@@ -20,14 +20,14 @@ class Called(NamedTuple):
     """One function that an operation calls."""
 
     graph: Any
-    first: int  # of the operation's inputs that are its arguments
-    times: int  # that it is called
+    first: int  # index of the operation's first input that is an argument
+    times: int  # number of calls
 
 
 def called_by(op: tf.Operation) -> list[Called]:
-    """Returns the functions that `op` calls: a loop's body, both branches of a condition, or one called as it is.
+    """Returns the functions that `op` calls: a loop's body, both branches of a condition, or a direct call.
 
-    They are the same objects each time, which TensorFlow's own would not be.
+    They are the same objects each time, unlike TensorFlow's.
     """
     if not hasattr(op, _KEPT):
         setattr(op, _KEPT, _called_by(op))
@@ -52,7 +52,7 @@ def is_loop(op: tf.Operation) -> bool:
 
 
 def times(op: tf.Operation) -> int:
-    """Returns how often a loop goes round, where it counts up to a number that is known; else 1."""
+    """Returns the number of iterations of a loop that counts up to a known number; else 1."""
     condition = while_v2._get_graph(op, "cond", "_cond_graph")
     bounds = [
         bound
@@ -63,12 +63,12 @@ def times(op: tf.Operation) -> int:
 
 
 def _known(tensor: tf.Tensor, graph: Any, op: tf.Operation) -> int | None:
-    """Returns the value of a whole number in a loop's condition, which may have come in as an argument."""
+    """Returns the value of an integer in a loop's condition, which may be an argument; None if unknown."""
     while True:
         value = tf.get_static_value(tensor)
         if value is not None:
             return int(value)
-        if tensor.op.type in _LOOPS and tensor.value_index == 0:  # its rounds, as many as its gradient goes
+        if tensor.op.type in _LOOPS and tensor.value_index == 0:  # its iterations, as many as its gradient's
             return times(tensor.op)
         if tensor.op.type == "Identity":
             tensor = tensor.op.inputs[0]
@@ -80,12 +80,12 @@ def _known(tensor: tf.Tensor, graph: Any, op: tf.Operation) -> int | None:
 
 
 def same_buffer(op: tf.Operation) -> bool:
-    """Says whether `op` hands on what it is given, without a copy."""
+    """Says whether `op` passes its input on without a copy."""
     return op.type in _SAME_BUFFER
 
 
 def read_by(op: tf.Operation) -> Sequence[tf.Tensor]:
-    """Returns what `op` reads: of what another is to lie like it needs no value."""
+    """Returns the inputs whose values `op` reads; an input that only gives a layout isn't read."""
     return list(op.inputs)[:1] if op.type == "RelayoutLike" else list(op.inputs)
 
 
@@ -95,7 +95,7 @@ def writes(graph: Any) -> bool:
 
 
 def handed_through(graph: Any) -> dict[int, int]:
-    """Returns, by the number of an output, the argument that a function hands back as it came."""
+    """Returns, by output index, the index of the argument that a function returns unchanged."""
     places = {x.name: i for i, x in enumerate(graph.inputs)}
     found = {}
     for i, tensor in enumerate(graph.outputs):
@@ -107,7 +107,7 @@ def handed_through(graph: Any) -> dict[int, int]:
 
 
 def needed(graph: Any) -> list[tf.Operation]:
-    """Returns the operations that what a function returns or writes is made of: TensorFlow leaves others out."""
+    """Returns the operations that a function's results and writes depend on: TensorFlow prunes the others."""
     if not hasattr(graph, _NEEDED):
         ops = graph.get_operations()
         ahead = [op for op in ops if op.op_def is None or op.op_def.is_stateful or op.type == "Placeholder"]
@@ -124,7 +124,7 @@ def needed(graph: Any) -> list[tf.Operation]:
 
 
 def merged(ops: Sequence[tf.Operation]) -> dict[str, str]:
-    """Returns, by name, the tensors that are the same as another made before: TensorFlow computes such only once."""
+    """Returns, by name, tensors that equal an earlier tensor: TensorFlow computes such tensors only once."""
     first: dict[Any, tf.Operation] = {}
     same: dict[str, str] = {}
     for op in ops:

@@ -1,4 +1,4 @@
-"""The operations that a step starts, by all that their speed depends on: so each can be done again without the step."""
+"""The operations that a step starts, with everything their speed depends on, so that each can be timed alone."""
 
 import math
 from collections import defaultdict
@@ -13,7 +13,7 @@ from core.estimate.graphs import called_by, same_buffer
 from core.estimate.memory import bytes_of
 from core.estimate.operations import performed, products_of
 
-# What TensorFlow takes out of a function before it runs it, or does without a kernel's work.
+# Operations that TensorFlow removes before running a function, or that run no kernel.
 _NOTHING = {
     "Const", "Placeholder", "ReadVariableOp", "Shape", "ShapeN", "Size", "Rank", "BroadcastGradientArgs", "NoOp",
     "VarHandleOp",
@@ -21,21 +21,21 @@ _NOTHING = {
 _UPDATES = ("ResourceApply", "AssignAddVariableOp", "AssignSubVariableOp")
 _OF_VARIABLES = (*_UPDATES, "ResourceGather", "ResourceScatter", "ResourceSparseApply")
 _PARTS = {"Gather", "GatherV2", "GatherNd", "ResourceGather", "Slice", "StridedSlice", "TensorListGetItem"}
-_OF_ANY_NUMBERS = ("GatherV2", "Resource", "SparseSoftmaxCrossEntropyWithLogits")  # to which whole ones are data
+_OF_ANY_NUMBERS = ("GatherV2", "Resource", "SparseSoftmaxCrossEntropyWithLogits")  # for which integers are data
 _FOLDED: dict[str, Callable[..., Any]] = {"InvertPermutation": np.argsort, "Sub": np.subtract}  # as in gradients
-_FEW = 16  # numbers of an operand that says what is to be done: an axis, a shape, an exponent
+_FEW = 16  # numbers of an operand that configures the operation: an axis, a shape, an exponent
 
 
 class Operand(NamedTuple):
-    """What an operation is given: any values, or a few that say what it is to do, or a variable."""
+    """An operand: any values, or a few that configure the operation, or a variable."""
 
     dtype: tf.DType
     shape: tuple[int, ...]
-    values: bytes | None = None  # as the type writes them: not a number is then the same as itself
+    values: bytes | None = None  # as bytes, so that NaN equals itself
     in_variable: bool = False
 
     def made(self) -> tf.Tensor | tf.Variable:
-        """Returns such a tensor, ones where any number is as good as another, and of whole numbers the first."""
+        """Returns a dummy operand: the given values, else ones, or zeros for integers."""
         if self.values is not None:
             return tf.constant(np.frombuffer(self.values, self.dtype.as_numpy_dtype).reshape(self.shape))
         made = (tf.ones if self.dtype.is_floating else tf.zeros)(self.shape, self.dtype)
@@ -43,16 +43,16 @@ class Operand(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """An operation's type, its attributes as TensorFlow writes them, and its operands."""
+    """An operation's type, its serialised attributes, and its operands."""
 
     type: str
     attributes: tuple[tuple[str, bytes], ...]
-    operands: tuple[Operand, ...] | None  # None of what can't be done again by itself
-    operations: int  # floating-point operations of its product, if it is one
-    bytes: int  # that it reads and makes
+    operands: tuple[Operand, ...] | None  # None if the operation can't run alone
+    operations: int  # floating-point operations, if it is a matmul or convolution
+    bytes: int  # that it reads and writes
 
     def of(self, operands: Sequence[tf.Tensor | tf.Variable]) -> tf.Tensor:
-        """Does it with these, in the function that is traced just now; returns what it makes, or a number after it."""
+        """Runs it on these operands, in the function being traced; returns its result, or a number after it."""
         graph: Any = tf.compat.v1.get_default_graph()
         given = [x.made() if x.values is not None else y for x, y in zip(self.operands or (), operands, strict=True)]
         attributes = {name: tf.compat.v1.AttrValue.FromString(written) for name, written in self.attributes}
@@ -65,7 +65,7 @@ class Kind(NamedTuple):
 
 
 def kinds_in(graph: Any) -> Mapping[Kind, float]:
-    """Counts how often a traced function starts an operation of each kind; calls count as what they call."""
+    """Counts how often a traced function starts an operation of each kind, including those in called functions."""
     found = defaultdict[Kind, float](float)
     for op, times in performed(graph):
         if kind := kind_started(op):
@@ -74,7 +74,7 @@ def kinds_in(graph: Any) -> Mapping[Kind, float]:
 
 
 def kind_started(op: tf.Operation) -> Kind | None:
-    """Returns the kind of `op`; None where TensorFlow starts nothing for it."""
+    """Returns the kind of `op`; None if TensorFlow starts nothing for it."""
     nothing = op.type in _NOTHING or same_buffer(op) or called_by(op) or _is_known(op) or _part_of_a_product(op)
     return None if nothing else _kind(op)
 
@@ -94,7 +94,7 @@ def _kind(op: tf.Operation) -> Kind:
 
 
 def _stands_alone(op: tf.Operation) -> bool:
-    """Says whether `op` does nothing but compute numbers, of shapes that are known, or read or update variables."""
+    """Says whether `op` only computes numbers of known shapes, or reads or updates variables."""
     known = all(x.shape.num_elements() for x in [*op.inputs, *op.outputs] if x.dtype != tf.resource)
     functions = any(attribute.HasField("func") for attribute in op.node_def.attr.values())
     computes = not op.op_def.is_stateful and op.outputs and op.outputs[0].dtype.is_floating
@@ -102,7 +102,7 @@ def _stands_alone(op: tf.Operation) -> bool:
 
 
 def _variable(x: tf.Tensor) -> Operand | None:
-    """Returns the variable that a handle stands for; None of a tensor, and where its shape isn't known."""
+    """Returns the variable of a handle; None for a tensor, or if its shape isn't known."""
     held = handle_data_util.get_resource_handle_data(x) if x.dtype == tf.resource else None
     if held is None or len(held.shape_and_type) != 1 or held.shape_and_type[0].shape.unknown_rank:
         return None
@@ -112,11 +112,11 @@ def _variable(x: tf.Tensor) -> Operand | None:
 
 
 def _operand(op: tf.Operation, x: tf.Tensor) -> Operand | None:
-    """Returns an operand of `op`; None where its values would have to be right, and aren't known."""
+    """Returns an operand of `op`; None if its values matter but aren't known."""
     shape, values, whole = tuple(x.shape), None, x.dtype.is_integer
     if math.prod(shape) <= _FEW and (known := _value(x)) is not None:
         values = np.asarray(known, x.dtype.as_numpy_dtype).tobytes()
-    elif products_of(op) and whole:  # a gradient of a convolution is told the shape that it makes
+    elif products_of(op) and whole:  # a convolution's gradient takes the shape of its result
         values = np.array(op.outputs[0].shape, x.dtype.as_numpy_dtype).tobytes()
     elif (op.type == "Pow" and not shape) or (whole and not op.type.startswith(_OF_ANY_NUMBERS)):
         return None
@@ -124,14 +124,14 @@ def _operand(op: tf.Operation, x: tf.Tensor) -> Operand | None:
 
 
 def _value(x: tf.Tensor) -> Any:
-    """Returns the values of a tensor where TensorFlow knows them beforehand, else None."""
+    """Returns the values of a tensor if TensorFlow knows them before running, else None."""
     fold = _FOLDED.get(x.op.type)
     known = [tf.get_static_value(each) for each in x.op.inputs] if fold else [None]
     return tf.get_static_value(x) if fold is None or any(each is None for each in known) else fold(*known)
 
 
 def _part_of_a_product(op: tf.Operation) -> bool:
-    """Says whether TensorFlow would do `op` together with the product whose result it reads."""
+    """Says whether TensorFlow would fuse `op` with the matmul whose result it reads."""
     before = op.inputs[0].op if op.inputs else op
     if op.type == "BiasAdd":
         return products_of(before) > 0
@@ -139,5 +139,5 @@ def _part_of_a_product(op: tf.Operation) -> bool:
 
 
 def _is_known(op: tf.Operation) -> bool:
-    """Says whether what `op` makes is known from constants alone: it is then computed once for all."""
+    """Says whether the result of `op` depends on constants alone, and so is computed only once."""
     return bool(op.inputs) and all(x.op.type == "Const" for x in op.inputs) and not op.op_def.is_stateful

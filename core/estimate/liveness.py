@@ -1,12 +1,12 @@
-"""How much memory a traced step holds at each moment: which tensors are there, from when to when.
+"""The memory that a traced step holds at each moment: which tensors are alive, and how long.
 
-Operations are taken one at a time, first come, first served: each runs once all that it reads is there, as TensorFlow's
-executor has it. A tensor is there from the operation that makes it to the last one that reads it. What only looks at
-another's memory (a reshape, a variable that is read) counts nothing, and arithmetic writes over an input that nobody
-needs any more. Of branches the larger one counts. Not counted is what an operation needs for itself (a convolution's
-patches, a library's workspace), what several at a time need, and what an allocator keeps or can't use.
+Operations run one at a time, in the order in which their inputs are complete, as in TensorFlow's executor. A tensor is
+alive from the operation that makes it to the last one that reads it. Views of other memory (a reshape, a variable that
+is read) count nothing, and arithmetic overwrites an input that is no longer needed. Among branches, the larger one
+counts. Excluded are kernel workspace (a convolution's patches, a library's buffers), parallel operations, and the
+allocator's overhead.
 
-The gradients of parameters are told from the rest by where they go: they are handed to what writes the parameters.
+Gradients of parameters are recognised by their destination: the operations that write the parameters.
 """
 
 import collections
@@ -35,15 +35,15 @@ _IN_PLACE = {
     "LogicalOr", "Maximum", "Minimum", "Mul", "Neg", "RealDiv", "Relu", "ReluGrad", "Rsqrt", "RsqrtGrad", "SelectV2",
     "Sigmoid", "SigmoidGrad", "Sin", "Softmax", "Sqrt", "SqrtGrad", "Square", "Sub", "Tanh", "TanhGrad",
 }  # fmt: skip
-_PUSHES = {"TensorListPushBack": 1, "TensorListSetItem": 2}  # with the number of the input that becomes an element
-_LAID_OUT = ("Relayout", "RelayoutLike")  # of the same size it lies as it did, or is added up where it is
+_PUSHES = {"TensorListPushBack": 1, "TensorListSetItem": 2}  # with the index of the input that becomes an element
+_LAID_OUT = ("Relayout", "RelayoutLike")  # a result of the same size has the same layout, or is summed in place
 
 
 class Held(NamedTuple):
     """Bytes."""
 
-    gradients: int  # and what becomes of them: clipped, averaged
-    others: int  # activations, and gradients of them
+    gradients: int  # and tensors made from them: clipped, averaged
+    others: int  # activations and their gradients
 
     def plus(self, other: "Held", times: int = 1) -> "Held":
         return Held(self.gradients + times * other.gradients, self.others + times * other.others)
@@ -57,10 +57,10 @@ NOTHING = Held(0, 0)
 
 
 class Moment(NamedTuple):
-    """While an operation runs."""
+    """The memory while an operation runs."""
 
     op: tf.Operation
-    held: Held  # besides what the functions that it calls hold
+    held: Held  # without what the functions that it calls hold
     called: Sequence["Timeline"] = ()
     updating: bool = False  # whether variables are written here
 
@@ -69,14 +69,14 @@ Timeline = list[Moment]
 
 
 class _All(frozenset[str]):
-    """Holds any name: whatever is made while variables are written is made of gradients."""
+    """Contains any name: everything made while variables are written is made of gradients."""
 
     def __contains__(self, _: object) -> bool:
         return True
 
 
 class _Buffer:
-    """Memory of one or more tensors."""
+    """The memory of one or more tensors."""
 
     def __init__(self, size: int, readers: int, is_gradient: bool):
         self.size, self.readers, self.is_gradient = size, readers, is_gradient
@@ -87,19 +87,19 @@ class _Buffer:
 
 
 def timeline(graph: Any, size_of: SizeOf, *, owned: Collection[int] = (), gradients: Collection[str] = ()) -> Timeline:
-    """Returns what is held while each operation of a traced function runs.
+    """Returns the memory held while each operation of a traced function runs.
 
-    Of its arguments it holds those of the numbers `owned`; of its tensors, those of the names `gradients` are some.
+    The function owns its arguments with the indices `owned`; tensors named in `gradients` are gradients.
     """
     return _Simulation(graph, size_of, owned, gradients).run()
 
 
 class Fullest(NamedTuple):
-    """What is held at the moments that matter; at one of them it is most."""
+    """The memory held at the moments that matter; one of them is the peak."""
 
-    passing: Held  # when there are most activations
-    passed: Held  # when there are most gradients
-    updating: Held  # when most is held while variables are written
+    passing: Held  # at the peak of activations
+    passed: Held  # at the peak of gradients
+    updating: Held  # at the peak while variables are written
 
 
 def fullest(moments: Timeline) -> Fullest:
@@ -123,7 +123,7 @@ def _leaves(moments: Timeline, base: Held, *, updating: bool = False) -> list[Mo
 
 
 class _Simulation:
-    """Goes once through the operations of one function."""
+    """Runs once through the operations of one function."""
 
     def __init__(self, graph: Any, size_of: SizeOf, owned: Collection[int], gradients: Collection[str]):
         self.graph, self.size_of = graph, size_of
@@ -156,7 +156,7 @@ class _Simulation:
         return self.moments
 
     def lists_after(self, times: int) -> dict[int, int]:
-        """Returns how large the lists are that a loop's body returns, once it has gone round so often."""
+        """Returns the sizes of the lists that a loop's body returns after so many iterations."""
         found = {}
         for i, (before, after) in enumerate(zip(self.graph.inputs, self.graph.outputs, strict=False)):
             if after.dtype == tf.variant:
@@ -165,7 +165,7 @@ class _Simulation:
         return found
 
     def _woken(self, op: tf.Operation) -> list[tf.Operation]:
-        """Returns what can run now that `op` has."""
+        """Returns the operations that can run now that `op` has."""
         found = []
         for x in op.outputs:
             for reader in dict.fromkeys(self.reading.get(self.name(x), ())):
@@ -175,7 +175,7 @@ class _Simulation:
         return found
 
     def _dying(self, op: tf.Operation) -> list[_Buffer]:
-        """Returns the buffers that nobody reads after `op`."""
+        """Returns the buffers that no operation after `op` reads."""
         found: dict[int, tuple[_Buffer, int]] = {}
         for x in read_by(op):
             buffer = self.buffers[self.name(x)]
@@ -191,7 +191,7 @@ class _Simulation:
         self.now = self.now.plus(buffer.held)
 
     def _join(self, x: tf.Tensor, to: tf.Tensor) -> None:
-        """Lets `x` be another name for the memory of `to`."""
+        """Makes `x` another name for the memory of `to`."""
         buffer = self.buffers[self.name(x)] = self.buffers[self.name(to)]
         buffer.readers += self.readers.get(self.name(x), 0)
 
@@ -223,7 +223,7 @@ class _Simulation:
         self._give_back(op)
 
     def _push(self, op: tf.Operation) -> None:
-        """Adds an element to a list, which grows by it: a list's elements are there until it is gone."""
+        """Adds an element to a list, whose size grows: elements stay alive as long as the list."""
         handle, element = op.inputs[0], op.inputs[_PUSHES[op.type]]
         self._join(op.outputs[0], handle)
         buffer = self.buffers[self.name(handle)]
@@ -246,7 +246,7 @@ class _Simulation:
                 self._resize(buffer, 0)
 
     def _call(self, op: tf.Operation, functions: list[Called], dying: list[_Buffer]) -> None:
-        """Runs what `op` calls; what nobody needs afterwards is its own, and can be given back on the way."""
+        """Runs the functions that `op` calls; they own, and may free, inputs that nothing reads afterwards."""
         held, inner, grown = self.now, [], dict[int, int]()
         through = handed_through(functions[0].graph)
         buffers = [self.buffers[self.name(x)] for x in op.inputs]
@@ -279,7 +279,7 @@ class _Simulation:
 
 
 def gradients_in(ops: Sequence[tf.Operation], known: Collection[str]) -> set[str]:
-    """Returns the names of what is handed to an update, of what is `known` to be, and of what it was added up from."""
+    """Returns the names of gradients: inputs of updates, `known` ones, and the terms of their sums."""
     found = set(known)
     for op in reversed(ops):
         if op.type in CHOICES and any(writes(called.graph) for called in called_by(op)):
@@ -294,5 +294,5 @@ def gradients_in(ops: Sequence[tf.Operation], known: Collection[str]) -> set[str
 
 
 def _with(size_of: SizeOf, lists: dict[str, int]) -> SizeOf:
-    """Lets lists of tensors be as large as they come in."""
+    """Gives lists of tensors the sizes that they come in with."""
     return lambda x: lists[x.name] if x.dtype == tf.variant and x.name in lists else size_of(x)

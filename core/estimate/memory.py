@@ -1,4 +1,4 @@
-"""What a device holds in one step of training, in bytes."""
+"""The memory of a device in one training step, in bytes."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -18,14 +18,14 @@ ACTIVATIONS = "activations"
 
 
 def bytes_of(x: Any) -> int:
-    """Returns the bytes of a tensor's or variable's values; 0 where its shape isn't known."""
+    """Returns the bytes of a tensor's or variable's values; 0 if its shape isn't known."""
     if x.dtype in (tf.resource, tf.variant):
         return 0
     return 0 if None in (x.shape.rank, *(x.shape if x.shape.rank else ())) else math.prod(x.shape) * x.dtype.size
 
 
 def standing(assembly: Assembly, local: Callable[[str, tf.Variable], int]) -> dict[str, int]:
-    """Returns the bytes of the task's variables, and of the optimizers'; `local` says how large one is on a device."""
+    """Returns the bytes of the task's and the optimizers' variables; `local` gives one's size on a device."""
     found = {PARAMETERS: 0, SLOTS: 0}
     for path, variable in assembly.variables.items():
         found[PARAMETERS if path.startswith("task/") else SLOTS] += local(path, variable)
@@ -33,9 +33,9 @@ def standing(assembly: Assembly, local: Callable[[str, tf.Variable], int]) -> di
 
 
 def held_in(chunk: Any, size_of: SizeOf, *, in_rounds: bool = False) -> Mapping[tuple[str, str], int]:
-    """Returns what a step of the traced `chunk` holds besides, by the moment (of `Fullest`) and the kind.
+    """Returns the additional memory of a step of the traced `chunk`, by moment (of `Fullest`) and kind.
 
-    Where it is `in_rounds`, the loop over these stands around the one over their steps.
+    With `in_rounds`, the loop over rounds encloses the one over their steps.
     """
     graph = step_in(chunk.graph)
     found = fullest(timeline(step_in(graph) if in_rounds else graph, size_of))
@@ -47,12 +47,12 @@ def held_in(chunk: Any, size_of: SizeOf, *, in_rounds: bool = False) -> Mapping[
 
 
 def step_in(graph: Any) -> Any:
-    """Returns the graph of one step, which is what the first loop in the graph of a chunk goes through."""
+    """Returns the graph of one step: the body of the first loop in a chunk's graph."""
     loop = next(op for op in graph.get_operations() if is_loop(op))
     return called_by(loop)[0].graph
 
 
 def on_device(device: str, size_of: SizeOf) -> SizeOf:
-    """Returns `size_of` for what is on one device, or on all of them."""
+    """Returns a `size_of` that counts only tensors on one device or on all of them."""
     own = device.rpartition("device:")[2]
     return lambda x: size_of(x) if x.op.device.rpartition("device:")[2] in ("", own) else 0

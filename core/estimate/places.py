@@ -1,7 +1,7 @@
-"""Where in a task an operation was asked for: by which module, on the way forward, backward or in an update.
+"""The origin of each traced operation: its module, and whether it is forward, backward or update.
 
-A traced graph doesn't say, but Python knows while it traces, by whose methods are being called. A gradient belongs
-where the operation was asked for that it is of.
+A graph doesn't contain this, but Python's call stack does while it traces. Backward operations count for the module of
+their forward operation.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 import tensorflow as tf
-from tensorflow.python.framework import op_callbacks  # by which `tf.debugging.enable_check_numerics` listens, too
+from tensorflow.python.framework import op_callbacks  # which `tf.debugging.enable_check_numerics` uses, too
 
 from core.module import named_modules, original
 
@@ -23,19 +23,19 @@ _PLACE = "_where_it_was_asked_for"
 _TENSORFLOW = str(Path(tf.__file__).parent)
 _CORE = Path(__file__).parent.parent
 _ENGINE, _OPTIMIZERS = f"{_CORE / 'engine'}/", f"{_CORE / 'optimizers'}/"
-_BACKWARD = "imperative_grad"  # what a tape calls, in tensorflow/python/eager/imperative_grad.py
+_BACKWARD = "imperative_grad"  # called by tapes, in tensorflow/python/eager/imperative_grad.py
 
 
 class Place(NamedTuple):
-    """What asked for an operation."""
+    """The origin of an operation."""
 
-    module: str  # its path; empty outside of all
+    module: str  # its path; empty outside all modules
     way: str
 
 
 @contextlib.contextmanager
 def noting_places(task: tf.Module) -> Iterator[None]:
-    """Notes of each operation that is traced within it where in `task` it was asked for."""
+    """Records, for each operation traced in its context, its origin in `task`."""
     modules = {id(module): path for path, module in named_modules(task).items()}
 
     def note(_: Any, inputs: Any, attributes: Any, outputs: Any, op_name: str = "", graph: Any = None) -> None:
@@ -50,7 +50,7 @@ def noting_places(task: tf.Module) -> Iterator[None]:
 
 
 def place_of(op: tf.Operation) -> Place:
-    """Returns where `op` was asked for, as far as anybody took note."""
+    """Returns the recorded origin of `op`."""
     found: Place = getattr(op, _PLACE, Place("", FORWARD))
     return found
 
@@ -69,7 +69,7 @@ def _asked_at(modules: Mapping[int, str]) -> Place:
         elif code.co_filename.startswith(_OPTIMIZERS):
             return Place("", UPDATE)
         elif code.co_filename.startswith(_ENGINE):
-            break  # what lies further out is the way to the step function
+            break  # frames further out lead to the step function
         else:
             way = FORWARD  # a step function may take gradients itself, as a penalty does
             if module is None and code.co_argcount:
@@ -79,7 +79,7 @@ def _asked_at(modules: Mapping[int, str]) -> Place:
 
 
 def _by_tape(gradient: Mapping[str, Any]) -> tf.Operation | None:
-    """Finds the operation that a tape differentiates by what it made, or else by what it took."""
+    """Finds the operation that a tape differentiates, through its outputs, or else its inputs."""
     for x in gradient["outputs"] or ():
         if tf.is_symbolic_tensor(x):
             return x.op
@@ -92,11 +92,11 @@ def _by_tape(gradient: Mapping[str, Any]) -> tf.Operation | None:
 
 
 def _of_ones_own(gradient: Mapping[str, Any]) -> tf.Operation | None:
-    """Finds what a function that was given its gradient made."""
+    """Finds the outputs of a function with a custom gradient."""
     return next((x.op for x in tf.nest.flatten(gradient["result"]) if tf.is_symbolic_tensor(x)), None)
 
 
-_DIFFERENTIATED = {  # TensorFlow's functions that call the gradient of one operation, and how it is found there
+_DIFFERENTIATED = {  # TensorFlow's functions that call one operation's gradient, and how to find the operation there
     "_gradient_function": _by_tape,  # in tensorflow/python/eager/backprop.py
     "tape_grad_fn": _of_ones_own,  # in tensorflow/python/ops/custom_gradient.py
     "_GradientsHelper": lambda gradient: gradient.get("op"),  # in tensorflow/python/ops/gradients_util.py

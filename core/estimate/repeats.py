@@ -1,7 +1,6 @@
-"""Blocks that are alike: instead of all of them a few are traced, one more than that, and the difference counts.
+"""Identical blocks: only a few are traced, then one more, and their difference is multiplied.
 
-Whatever a step takes grows with a block by the same each time, so a model of eighty is looked at as fast as one of
-three.
+Each further block adds the same cost, so a model of eighty blocks is analysed as fast as one of three.
 """
 
 import contextlib
@@ -15,13 +14,13 @@ from core.estimate.figures import Figures
 from core.module import named_variables
 
 FEW = 2
-FROM = 6  # blocks; fewer are traced as they are
+FROM = 6  # blocks; fewer are traced individually
 
 
 class Repeats:
-    """The lists of `task` that hold blocks alike, by how many they hold.
+    """The lists of `task` that hold identical blocks, by their lengths.
 
-    `marks` tell apart variables and modules that look the same, by their ids: how they lie on a mesh, say.
+    `marks` distinguish variables and modules that look the same, by id: by their layouts on a mesh, for example.
     """
 
     def __init__(self, task: tf.Module, marks: Mapping[int, Hashable] = {}):
@@ -36,9 +35,9 @@ class Repeats:
         return bool(self._lists)
 
     def counted(self, measure: Callable[[], Figures]) -> Figures:
-        """Returns the figures of the whole task, of what `measure` finds while its lists are short."""
+        """Returns the sums of the whole task, from those that `measure` finds with shortened lists."""
         if self._lists:
-            # What names a block that was left out raises, as a pattern of an optimizer may; a mistake does so again.
+            # Names of removed blocks raise, for example an optimizer's pattern; a real mistake raises again below.
             with contextlib.suppress(Exception):
                 return self._grown(measure)
         return measure()
@@ -58,7 +57,7 @@ class Repeats:
 
     @contextlib.contextmanager
     def _cut(self, lengths: Mapping[int, int]) -> Iterator[None]:
-        """Leaves so many in the lists that hold so many, within it."""
+        """Shortens the lists to these lengths in its context."""
         places = [(*place, lengths[length]) for length, found in self._lists.items() for place in found]
         try:
             for module, name, blocks, kept in places:
@@ -70,7 +69,7 @@ class Repeats:
 
 
 def _alike(blocks: list[Any], marks: Mapping[int, Hashable]) -> bool:
-    """Says whether these are modules of one kind, with marks alike, and variables of their own, of the same shapes."""
+    """Says whether these are modules of one type, with equal marks, and separate variables of equal shapes."""
     if not all(isinstance(block, tf.Module) and type(block) is type(blocks[0]) for block in blocks):
         return False
     found = [named_variables(block) for block in blocks]

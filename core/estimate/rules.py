@@ -1,4 +1,4 @@
-"""How what an operation makes lies on a mesh, by how what it reads does: a rule for each kind of operation."""
+"""Rules for each kind of operation: the layout of its results on a mesh, from the layouts of its inputs."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from core.parallel.mesh.layouts import WHOLE
 
 
 def elementwise(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
-    """Cuts the result as its inputs are, aligned at their last dimensions; what is whole is cut at no price."""
+    """Shards the result like the inputs, aligned at their last dimensions; sharding a whole input costs nothing."""
     rank = op.outputs[0].shape.rank or 0
     found, by = [WHOLE] * rank, dict[int, int]()
     for i, x in enumerate(op.inputs):
@@ -28,7 +28,7 @@ def elementwise(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -
 
 
 def additive(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
-    """Adds parts of sums to each other before they are added up; with what is whole among them, they are by then."""
+    """Adds partial sums before they are reduced; if a whole input is among them, they are reduced first."""
     if all(one == shardings[0] for one in shardings) and shardings[0].parts_of:
         return [shardings[0]]
     reads.added_up_together([i for i, one in enumerate(shardings) if one.parts_of])
@@ -40,7 +40,7 @@ def kept(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[
 
 
 def product(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
-    """Multiplies matrices, the last two dimensions: cut along the one that is summed, they give parts of a sum."""
+    """Multiplies matrices (the last two dimensions): sharded along the summed dimension, they give partial sums."""
     names = ("transpose_a", "transpose_b") if op.type == "MatMul" else ("adj_x", "adj_y")
     turned = [bool(op.get_attr(name)) for name in names]
     a, b = (list(reads.added_up(i)) for i in (0, 1))
@@ -51,7 +51,7 @@ def product(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> li
     if axis != other and WHOLE not in (axis, other):
         reads.whole_along(1, b_inner)
         other = WHOLE
-    summed = axis if axis != WHOLE else other  # the other's half is cut at no price
+    summed = axis if axis != WHOLE else other  # sharding the other operand costs nothing
     batch: list[str] = []
     for d in range(1, max(len(a), len(b)) - 1):
         sides = {x[-d - 2] for x in (a, b) if d + 2 <= len(x)} - {WHOLE}
@@ -65,7 +65,7 @@ def product(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> li
 
 
 def reduction(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
-    """Sums along dimensions: parts of a sum, where one of them is cut."""
+    """Sums along dimensions: if one of them is sharded, into partial sums."""
     axes = reads.added_up(0)
     given = tf.get_static_value(op.inputs[1]) if len(op.inputs) > 1 else list(range(len(axes)))
     if given is None:
@@ -82,13 +82,13 @@ def bias_gradient(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding])
 
 
 def softmax(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
-    """Normalises along the last dimension: where that is cut, largest values and sums are small and go round."""
+    """Normalises along the last dimension; if that is sharded, only small maxima and sums are communicated."""
     axes = reads.added_up(0)
     return [Sharding(axes[: x.shape.rank]) for x in op.outputs]
 
 
 def reshaped(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
-    """Regroups dimensions: a cut stays where it is along the first of a group, and divides the first of the new one."""
+    """Regroups dimensions: a shard along the first dimension of a group divides the first of the new group."""
     x, y = op.inputs[0], op.outputs[0]
     if x.shape.num_elements() is None or y.shape.num_elements() is None or not y.shape.num_elements():
         return unknown(op, reads, shardings)
@@ -108,7 +108,7 @@ def reshaped(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> l
 
 
 def _groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], list[int]]]:
-    """Pairs runs of dimensions that hold equally many values."""
+    """Pairs runs of dimensions with equal numbers of values."""
     groups, i, j = [], 0, 0
     while i < len(before) or j < len(after):
         left, right = [i] if i < len(before) else [], [j] if j < len(after) else []
@@ -132,7 +132,7 @@ def transposed(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) ->
 
 
 def _static(x: tf.Tensor) -> Any:
-    """Returns a tensor's value, if it is known while tracing."""
+    """Returns a tensor's value if it is known while tracing."""
     if x.op.type == "InvertPermutation":
         order = tf.get_static_value(x.op.inputs[0])
         return None if order is None else order.argsort()
@@ -148,7 +148,7 @@ def expanded(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> l
 
 
 def gathered(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
-    """Looks rows up: of a table that is cut by rows each device has some, and zeros for the others."""
+    """Looks rows up: if the table is sharded by rows, each device has some, and zeros for the others."""
     known = tf.get_static_value(op.inputs[2]) if len(op.inputs) > 2 else 0
     if known is None or op.get_attr("batch_dims"):
         return unknown(op, reads, shardings)
@@ -163,7 +163,7 @@ def gathered(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> l
 
 
 def segments(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
-    """Adds rows up by number: rows that are cut give parts of a sum; of a table that is cut each device has its own."""
+    """Adds rows up by index: sharded rows give partial sums; a sharded table gives each device its own sums."""
     values, ids = reads.added_up(0), reads.added_up(1)
     rest, own = values[len(ids) :], reads.rows_of_table(op.outputs[0].shape.as_list())
     own = WHOLE if own in rest else own
@@ -171,7 +171,7 @@ def segments(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> l
 
 
 def same_sizes(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
-    """Keeps a cut along dimensions of unchanged size, for what slices, pads, splits or joins along others."""
+    """Keeps sharding along dimensions of unchanged size, for operations that slice, pad, split or join others."""
     x, axes = op.inputs[_DATA.get(op.type, 0)], reads.added_up(_DATA.get(op.type, 0))
     results = []
     for y in op.outputs:
@@ -185,7 +185,7 @@ def same_sizes(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) ->
 
 
 def concatenated(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
-    """Joins tensors along a dimension, which none may be cut along; along others all are cut as any of them is."""
+    """Joins tensors along a dimension that mustn't be sharded; other dimensions are sharded like any input."""
     known = tf.get_static_value(op.inputs[-1])
     if known is None:
         return unknown(op, reads, shardings)
@@ -206,7 +206,7 @@ _DATA = {"AvgPoolGrad": 1, "Conv2DBackpropInput": 2, "Split": 1, "StridedSliceGr
 
 
 def by_rows(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
-    """Treats each row by itself, as a convolution does its images; of the rest nothing may be cut."""
+    """Handles each row separately, as a convolution does with images; no other dimension may be sharded."""
     data = _DATA.get(op.type, 0)
     axes = reads.added_up(data)
     for i, x in enumerate(op.inputs):
@@ -217,12 +217,12 @@ def by_rows(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> li
 
 
 def by_rows_summed(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
-    """Adds up over rows, as the gradient of a convolution's kernel does."""
+    """Sums over rows, as the gradient of a convolution's kernel does."""
     return [whole(op.outputs[0])._replace(parts_of=frozenset(reads.added_up(0)[:1]) - {WHOLE})]
 
 
 def relaid(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
-    """Lies as the operation says, or as its second input does: what is cut anew is cut at no price."""
+    """Has the layout of the operation, or of its second input; sharding a whole tensor costs nothing."""
     to = shardings[1].axes if op.type == "RelayoutLike" else tuple(op.get_attr("layout").decode().split(","))
     for d, axis in enumerate(reads.added_up(0)):
         if axis not in (WHOLE, to[d]):
@@ -231,7 +231,7 @@ def relaid(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> lis
 
 
 def unknown(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
-    """Has all that it reads whole, for want of a rule."""
+    """Needs all its inputs whole, for lack of a rule."""
     for i in range(len(op.inputs)):
         for d, axis in enumerate(reads.added_up(i)):
             if axis != WHOLE:
@@ -272,4 +272,4 @@ RULES: dict[str, Rule] = {
     "Transpose": transposed,
     "UnsortedSegmentSum": segments,
 }
-NOT_ADDED_UP_LATER = {"All", "Any", "ArgMax", "ArgMin", "Max", "Min", "Prod"}  # whose parts are those of no sum
+NOT_ADDED_UP_LATER = {"All", "Any", "ArgMax", "ArgMin", "Max", "Min", "Prod"}  # whose parts aren't partial sums

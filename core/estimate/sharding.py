@@ -1,7 +1,7 @@
-"""How a tensor lies on a mesh, and what a rule for an operation is.
+"""The layout of a tensor on a mesh, and the interface of layout rules.
 
-A tensor has an axis of the mesh for each dimension, "-" where it isn't cut; and it may be a part of a sum along axes,
-which is to be added up over the devices of each before anything but an addition reads it.
+A tensor has a mesh axis for each dimension, or "-" if that isn't sharded. It may also be a partial sum along axes,
+which must be reduced over their devices before any operation except an addition reads it.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,26 +16,26 @@ Axes = tuple[str, ...]
 
 
 class Sharding(NamedTuple):
-    """How a tensor lies."""
+    """The layout of a tensor."""
 
     axes: Axes
     parts_of: frozenset[str] = frozenset()
 
 
 class Reads(Protocol):
-    """What a rule asks for of the inputs of its operation, by number; both may take a collective."""
+    """The inputs that a rule reads, by index; both methods may cost a collective."""
 
     def added_up(self, number: int) -> Axes:
-        """Returns the axes of an input that is no part of a sum any more."""
+        """Returns the axes of an input after reducing partial sums."""
 
     def added_up_together(self, numbers: Sequence[int]) -> None:
-        """Adds inputs up in one collective for all that are alike, as their sum."""
+        """Reduces inputs that are partial sums along the same axes together, as their sum, in one collective."""
 
     def whole_along(self, number: int, dimension: int) -> None:
-        """Has an input that isn't cut along a dimension."""
+        """Gathers an input along a dimension."""
 
     def rows_of_table(self, shape: Sequence[int]) -> str:
-        """Returns the axis that cuts the rows of what is looked up in, a variable of this shape."""
+        """Returns the axis that shards the rows of a lookup table, a variable of this shape."""
 
     def size_of(self, axis: str) -> int:
         """Returns the number of devices along an axis."""
@@ -45,7 +45,7 @@ Rule = Callable[[tf.Operation, Reads, Sequence[Sharding]], list[Sharding]]
 
 
 def laid_out(x: tf.Tensor, axes: Axes) -> tf.Tensor:
-    """Says in a trace that `x` is to lie so, by the operation that DTensor has for it; its gradient is one too."""
+    """Gives `x` a layout in a trace, with DTensor's operation for it; its gradient has one too."""
     return gen_dtensor_ops.relayout(x, ",".join(axes))
 
 

@@ -1,4 +1,4 @@
-"""How a slice lies on a mesh: which dimension of what is sliced each of its own is of, and what that costs."""
+"""The layout of a slice on a mesh: which dimension of the input each of its dimensions is, and the cost."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from core.parallel.mesh.layouts import WHOLE
 
 
 def sliced(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
-    """Takes a part along some dimensions, drops others and adds some: a cut stays where a dimension keeps its size."""
+    """Slices some dimensions, drops others and adds some; dimensions of unchanged size stay sharded."""
     x, y, axes = op.inputs[0], op.outputs[0], reads.added_up(0)
     found: list[str] = []
     for d in _kept(op, x.shape.rank, op.inputs[1].shape[0]):
@@ -24,7 +24,7 @@ def sliced(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> lis
 
 
 def _kept(op: tf.Operation, rank: int, count: int) -> list[int | None]:
-    """Returns, for each dimension of a slice, the one that it is of; `None` where it is new."""
+    """Returns, for each dimension of a slice, its dimension in the input; `None` for a new one."""
     drops, adds, rest = (op.get_attr(f"{name}_mask") for name in ("shrink_axis", "new_axis", "ellipsis"))
     named = sum(not (adds | rest) >> i & 1 for i in range(count))
     found: list[int | None] = []

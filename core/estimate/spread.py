@@ -1,9 +1,9 @@
-"""How a traced step lies on a mesh, and what its devices then exchange: each tensor followed from what it is made of.
+"""The layouts of a traced step on a mesh, and the collectives of its devices: layouts propagate through the graph.
 
-The step is traced as if for one device. Variables lie as their layouts say and batches are cut by rows; a rule for each
-operation (`core/estimate/rules.py`) says the rest. What is a part of a sum is added up when something other than an
-addition reads it, and what a loop adds up once it is over: as DTensor has it, with as few collectives as that allows.
-What no rule knows is taken to read all whole, and is named.
+The step is traced as if for one device. Variables have their planned layouts, and batches are sharded by rows; a rule
+for each operation (`core/estimate/rules.py`) determines the rest. Partial sums are reduced when an operation other than
+an addition reads them, and a loop's sums after the loop: as DTensor does it, with as few collectives as that allows.
+Operations without a rule are assumed to read whole inputs, and are named.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ class Taken:
 
 
 class _Cut(NamedTuple):
-    """How a variable lies."""
+    """The layout of a variable."""
 
     axes: Axes
     shape: tuple[int, ...]
@@ -44,7 +44,7 @@ class _Cut(NamedTuple):
 
 
 class Spread:
-    """A traced step on a mesh of these `sizes`; `cut` says along which axes each of the `variables` is, by path."""
+    """A traced step on a mesh of these `sizes`; `cut` has the mesh axes of each of the `variables`, by path."""
 
     def __init__(self, sizes: Mapping[str, int], variables: Mapping[str, tf.Variable], cut: Mapping[str, Axes]):
         self.sizes = sizes
@@ -53,17 +53,17 @@ class Spread:
             for path, variable in variables.items()
         }
         self.counts: Counter[Taken] = Counter()
-        self.bytes: Counter[Taken] = Counter()  # that a device hands in
+        self.bytes: Counter[Taken] = Counter()  # that a device sends
         self.unknown: Counter[str] = Counter()
-        self.joined: Counter[str] = Counter()  # the bytes of all-gathers, by what asks for them
+        self.joined: Counter[str] = Counter()  # the bytes of all-gathers, by the reason for them
         self._shardings: dict[tuple[int, str], Sharding] = {}
-        self._added_up: dict[tuple[int, str], frozenset[str]] = {}  # what was a part of sums, along these axes
+        self._added_up: dict[tuple[int, str], frozenset[str]] = {}  # reduced partial sums, and along which axes
         self._variables: dict[tuple[int, str], _Cut] = {}
-        self._tables: dict[tuple[int, ...], str] = {}  # how rows are cut of what is looked up in, by its shape
+        self._tables: dict[tuple[int, ...], str] = {}  # the axis that shards the rows of a lookup table, by its shape
         self._times, self._where, self._silent = 1, FORWARD, 0
 
     def follow(self, chunk: Any, batch_axis: str) -> None:
-        """Goes through a traced chunk of steps, of which it counts one."""
+        """Goes through a traced chunk of steps, and counts one of them."""
         graph = chunk.graph
         for outer, inner in graph.captures:
             if id(outer) in self._variable_of:
@@ -83,17 +83,17 @@ class Spread:
         return math.prod(self.sizes[axis] for axis in axes if axis != WHOLE)
 
     def _walk(self, graph: Any) -> str:
-        """Goes through a graph; returns in which pass it ends."""
+        """Goes through a graph; returns in which pass (forward or backward) it ends."""
         where = self._where
         for op in needed(graph):
             if "gradient" in op.name and self._where == FORWARD:
-                self._where = BACKWARD  # all that is traced after the first gradient, what is computed again included
+                self._where = BACKWARD  # everything traced after the first gradient, including recomputation
             _At(self, op).take()
         ends, self._where = self._where, where
         return ends
 
     def note(self, axis: str, kind: str, size: int, *, because: str = "") -> None:
-        """Counts a collective, as often as what it stands in goes round."""
+        """Counts a collective, once per iteration of its loop."""
         if self.sizes.get(axis, 1) > 1 and not self._silent:
             taken = Taken(axis, kind, self._where)
             self.counts[taken] += self._times
@@ -103,13 +103,13 @@ class Spread:
 
 
 class _At:
-    """One operation, with how what it reads lies."""
+    """One operation, with the layouts of its inputs."""
 
     def __init__(self, spread: Spread, op: tf.Operation):
         self.spread, self.op, self.graph = spread, op, id(op.graph)
 
     def take(self) -> None:
-        """Finds how what it makes lies."""
+        """Determines the layouts of its outputs."""
         op = self.op
         functions = called_by(op)
         if functions:
@@ -139,7 +139,7 @@ class _At:
     def _by_rule(self) -> None:
         op = self.op
         shardings = [self.sharding(i) for i in range(len(op.inputs))]
-        if any(x.dtype == tf.variant for x in op.outputs):  # a list, handed on or added to another
+        if any(x.dtype == tf.variant for x in op.outputs):  # a list, passed on or added to another
             for x in op.outputs:
                 self._set(x, shardings[0])
             return
@@ -163,7 +163,7 @@ class _At:
             for x in op.outputs:
                 self._add_up(x)
 
-    # --- what rules ask for ------------------------------------------------------------------------------------------
+    # --- methods for rules -------------------------------------------------------------------------------------------
 
     def sharding(self, number: int) -> Sharding:
         x = self.op.inputs[number]
@@ -201,7 +201,7 @@ class _At:
     # -----------------------------------------------------------------------------------------------------------------
 
     def _fitted(self, sharding: Sharding, x: tf.Tensor) -> Sharding:
-        """Returns `sharding`, or that a tensor is whole where this is of another rank: of a list nothing is known."""
+        """Returns `sharding`, or whole if its rank doesn't fit: nothing is known about lists."""
         return sharding if len(sharding.axes) == (x.shape.rank or 0) else whole(x)
 
     def _set(self, x: tf.Tensor, sharding: Sharding) -> None:
@@ -219,7 +219,7 @@ class _At:
             self._set(x, Sharding(sharding.axes))
 
     def _write(self) -> None:
-        """Writes variables: what is handed to a variable that is cut is cut at no price, if it is whole."""
+        """Writes variables: sharding a whole value for a sharded variable costs nothing."""
         op = self.op
         written, _, size = self._variable(op.inputs[0])
         gathered = set[str]()
@@ -230,7 +230,7 @@ class _At:
                 for d, axis in enumerate(self.added_up(i)):
                     if axis not in (WHOLE, written[d]):
                         self.whole_along(i, d)
-        for axis in gathered - {WHOLE}:  # the new values of the parameter, of which each device has made a part
+        for axis in gathered - {WHOLE}:  # the parameter's new values, of which each device has computed a part
             self.spread.note(axis, JOINED, size // self.spread._devices([*written, axis]))
 
     def _call(self, functions: Sequence[Any]) -> None:
@@ -247,7 +247,7 @@ class _At:
             for i, inner in enumerate(graph.inputs, called.first):
                 if inner.dtype == tf.resource:
                     spread._variables[id(graph), inner.name] = self._variable(op.inputs[i])
-            if loop:  # how what goes round lies is found by going round
+            if loop:  # the layouts of loop variables are found by iterating
                 spread._silent += 1
                 for _ in range(2):
                     self._hand(graph, called.first, given)
@@ -261,7 +261,7 @@ class _At:
             for i, (x, inner) in enumerate(zip(op.outputs, graph.outputs, strict=False)):
                 found = spread._shardings.get((id(graph), inner.name))
                 if found is not None:
-                    once = loop and given.get(i) == found  # a sum over the rounds, added up when they are over
+                    once = loop and given.get(i) == found  # a sum over the iterations, reduced after the loop
                     spread._times = before[0] * (1 if once else called.times)
                     for axis in sorted(found.parts_of):
                         spread.note(axis, ADDED, spread.size_of(inner))
@@ -269,7 +269,7 @@ class _At:
             spread._times, spread._where = before
 
     def _going_round(self, graph: Any, given: Mapping[int, Sharding]) -> dict[int, Sharding]:
-        """Returns how what goes round a loop lies. To a sum over the rounds parts of sums are added as they are."""
+        """Returns the layouts of loop variables. Sums over the iterations take partial sums without reducing them."""
         found = {}
         for i, inner in enumerate(graph.outputs):
             sharding = self.spread._shardings.get((id(graph), inner.name))
@@ -286,7 +286,7 @@ class _At:
 
 
 def _added(total: tf.Tensor, so_far: tf.Tensor) -> tf.Tensor | None:
-    """Returns what a loop adds to what it has `so_far`, if that is how it comes to the `total`."""
+    """Returns the term that a loop adds to `so_far`, if `total` is such a sum."""
     while total.op.type == "Identity":
         total = total.op.inputs[0]
     if total.op.type not in ("Add", "AddV2"):

@@ -1,4 +1,4 @@
-"""Counts what TensorFlow does for a traced step: nodes, turns of loops and choices, the longest chain of operations."""
+"""Counts TensorFlow's overhead for a traced step: nodes, control flow, and the longest chain of operations."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -16,16 +16,16 @@ _IN_A_ROUND = 4  # of a value
 
 
 def work_of(graph: Any) -> Counter[str]:
-    """Counts what TensorFlow puts in the place of loops and choices, as often as it runs, and all nodes."""
+    """Counts the control-flow operations that run in place of loops and conditions, and all nodes."""
     turns = sum(times * _turns(op) for op, times in performed(graph))
     return Counter({TURNS: round(turns), NODES: nodes_of(graph)})
 
 
 def _turns(op: tf.Operation) -> int:
-    """Counts what TensorFlow puts in a loop's or a choice's place, which it runs too.
+    """Counts the control-flow operations that TensorFlow runs for a loop or condition.
 
-    Each value that a loop hands on is merged, switched, named and handed to the next round; one that a choice reads is
-    switched, and what it makes is merged.
+    Each loop variable is merged, switched, named and passed to the next iteration. A condition switches each input, and
+    merges each output.
     """
     if is_loop(op):
         return called_by(op)[0].times * _IN_A_ROUND * sum(x.dtype != tf.resource for x in op.inputs)
@@ -33,7 +33,7 @@ def _turns(op: tf.Operation) -> int:
 
 
 def nodes_of(graph: Any) -> int:
-    """Counts the operations of a traced function and of what it calls, whether they ever run or not."""
+    """Counts the operations of a traced function and its callees, whether they ever run or not."""
     ahead, seen = [graph], {id(graph): 0}
     while ahead:
         one = ahead.pop()
@@ -46,7 +46,7 @@ def nodes_of(graph: Any) -> int:
     return sum(seen.values())
 
 
-_OPERATIONS, _BYTES, _STARTS = 1e11, 2e10, 1e6  # a second, roughly: which chain is the longest hardly depends on them
+_OPERATIONS, _BYTES, _STARTS = 1e11, 2e10, 1e6  # per second, roughly; the longest chain hardly depends on them
 
 
 def chain_in(graph: Any) -> Mapping[Kind, float]:
@@ -55,8 +55,8 @@ def chain_in(graph: Any) -> Mapping[Kind, float]:
 
 
 def _chain(graph: Any) -> tuple[float, Counter[Kind]]:
-    """Returns how long it takes, roughly, and what it starts."""
-    lengths, own, before = {"": 0.0}, dict[str, Counter[Kind]](), dict[str, str]()  # by operation; "" is none
+    """Returns its rough duration, and the operations that it starts."""
+    lengths, own, before = {"": 0.0}, dict[str, Counter[Kind]](), dict[str, str]()  # by operation; "" means none
     for op in needed(graph):
         earlier = [x.op.name for x in op.inputs] + [x.name for x in op.control_inputs]
         before[op.name] = max((name for name in earlier if name in lengths), key=lengths.__getitem__, default="")
@@ -71,14 +71,14 @@ def _chain(graph: Any) -> tuple[float, Counter[Kind]]:
 
 
 def _own(op: Any) -> tuple[float, Counter[Kind]]:
-    """Returns how long one operation takes, roughly, and what it starts, one after the other."""
+    """Returns the rough duration of one operation, and the operations that it starts in sequence."""
     kind = kind_started(op)
     length = max(kind.operations / _OPERATIONS, kind.bytes / _BYTES) + 1 / _STARTS if kind else 0.0
     found = Counter({kind: 1.0} if kind else {})
     for graph, times in run_by(op):
         more, parts = _chain(graph)
         if is_loop(op) and op.get_attr("parallel_iterations") > 1 and not writes(graph):
-            times = 1  # its rounds may overlap
+            times = 1  # its iterations may overlap
         length += times * more
         found.update({each: times * count for each, count in parts.items()})
     return length, found

@@ -1,4 +1,4 @@
-"""What a step of training takes: programs that lack a part of it, timed in turns, so that differences tell."""
+"""Measurements of a training step: programs without one part of it, timed alternately."""
 
 from core.measure.clock import fractions, side_by_side
 from core.measure.memory import peak_memory, reset_peak_memory

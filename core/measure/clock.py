@@ -1,4 +1,4 @@
-"""Times things in turns: a machine's speed drifts, so what is compared is measured side by side."""
+"""Alternating timing: a machine's speed drifts, so compared programs are timed in turns."""
 
 import itertools
 import statistics
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 
 def side_by_side(runs: Mapping[str, Callable[[], float]]) -> Iterator[dict[str, float]]:
-    """Yields what each run says that it took, round after round, every other one backwards.
+    """Yields the times that the runs return, round after round; every second round is in reverse order.
 
     >>> took = side_by_side({"a": iter([1.0, 2.0]).__next__, "b": iter([3.0, 4.0]).__next__})
     >>> next(took), next(took)
@@ -17,7 +17,7 @@ def side_by_side(runs: Mapping[str, Callable[[], float]]) -> Iterator[dict[str, 
 
 
 def fractions(runs: Mapping[str, Callable[[], float]], *, of: str, rounds: int) -> tuple[float, dict[str, float]]:
-    """Returns the median of what the run `of` says it took, and medians of the fractions of it that all others took.
+    """Returns the median time of the run `of`, and the median fraction of it that each other run took.
 
     >>> whole, parts = fractions({"part": iter([1.0, 6.0, 1.0]).__next__, "all": lambda: 4.0}, of="all", rounds=3)
     >>> whole, parts["part"]

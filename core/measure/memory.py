@@ -1,4 +1,4 @@
-"""The most memory that was held at a time."""
+"""Peak memory use."""
 
 import re
 from pathlib import Path
@@ -9,15 +9,15 @@ STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def reset_peak_memory() -> None:
-    """Begins to look anew."""
+    """Resets the peak."""
     for gpu in _gpus():
         tf.config.experimental.reset_memory_stats(gpu)
     if RESET.exists():
-        RESET.write_text("5")  # Linux: the peak becomes what is resident now
+        RESET.write_text("5")  # Linux: the peak becomes the current resident size
 
 
 def peak_memory() -> dict[str, int]:
-    """Returns the most bytes that the process has had resident, and each GPU's allocator has given out."""
+    """Returns the peak resident bytes of the process, and the peak bytes of each GPU's allocator."""
     found = {gpu: int(tf.config.experimental.get_memory_info(gpu)["peak"]) for gpu in _gpus()}
     kilobytes = re.search(r"VmHWM:\s*(\d+)", STATUS.read_text()) if STATUS.exists() else None
     return {**({"process": 1024 * int(kilobytes[1])} if kilobytes else {}), **found}

@@ -1,8 +1,8 @@
-"""Programs that lack a part of a training step: by how much they are faster is what the part takes.
+"""Programs without a part of a training step: the time that they save is the part's time.
 
-Each is the engine's own step, of other pieces: an optimizer that writes nothing leaves out the update, a number in
-place of the parameters the way backward, a silent exchange the collectives. TensorFlow leaves out no more than that:
-the figures are made of the rest.
+Each is the engine's step with replaced parts. An optimizer that writes nothing omits the update; a single number in
+place of the parameters omits the backward pass; a silent exchange omits the collectives. TensorFlow prunes no more than
+that, since the metrics depend on the rest.
 """
 
 import dataclasses
@@ -44,7 +44,7 @@ class Program:
 
 @dataclasses.dataclass(frozen=True)
 class Whole:
-    """The step that parts are taken from, and the spec of the chunks that it eats."""
+    """The complete step, and the spec of its chunks."""
 
     assembly: Assembly
     step: TrainStep
@@ -54,7 +54,7 @@ class Whole:
     seed: int
 
     def program(self, assembly: Assembly, exchange: Exchange) -> Program:
-        """Makes a program of other pieces."""
+        """Makes a program from other parts."""
         step = _EndlessStep(
             assembly,
             self.batch_spec,
@@ -70,12 +70,12 @@ class Whole:
         return Program(step.exchange.guarded(chunk.get_concrete_function()), progress, step.exchange)
 
     def _compiled(self, assembly: Assembly) -> bool | list[str]:
-        """Returns what of these pieces is compiled, as the step's are: forward passes alone are no update."""
+        """Returns what to compile of these parts, as in the full step; forward passes alone contain no update."""
         what, updates = self.step.compiled, (phase.name for phase in assembly.phases if isinstance(phase, Update))
         return what if isinstance(what, bool) else [name for name in updates if name in what]
 
     def silent(self, *heard: str) -> SilentExchange:
-        """Makes a door through which only these phases are heard."""
+        """Makes an exchange that communicates only in these phases."""
         return SilentExchange(self.assembly.strategy, reduce_in=self.step.exchange.reduce_in, heard=heard)
 
 
@@ -85,7 +85,7 @@ def forward_program(whole: Whole) -> Program:
     variables = dict(whole.assembly.variables)
     for phase, plan in zip(whole.assembly.phases, whole.step.plans, strict=True):
         if isinstance(phase, Update):
-            # An update may run on every replica and train what is on one device, by way of what was made there.
+            # An update may run on every replica and train a one-device network, through outputs made there.
             apart = not plan.replicated and any(id(variable) in ids for variable in phase.variables().values())
             with tf.device(whole.step.exchange.device) if apart else whole.assembly.strategy.scope():
                 nothing = _Nothing()
@@ -101,14 +101,14 @@ def forward_program(whole: Whole) -> Program:
 
 
 def backward_program(whole: Whole) -> Program:
-    """Makes the program of the passes forward and backward."""
+    """Makes the program of the forward and backward passes."""
     return whole.program(_without_updates(whole.assembly), whole.silent())
 
 
 def collective_programs(whole: Whole) -> dict[str, Program]:
-    """Makes the programs that add the collectives of one more phase each; empty where nothing crosses.
+    """Makes programs, each with one more phase's collectives; empty if there are no collectives.
 
-    `whole.step` must have been traced: its ledger names the phases.
+    `whole.step` must have been traced: its collective log (ledger) names the phases.
     """
     phases = list(dict.fromkeys(entry.phase for entry in whole.step.exchange.ledger.collectives))
     assembly = _without_updates(whole.assembly)
@@ -116,31 +116,31 @@ def collective_programs(whole: Whole) -> dict[str, Program]:
 
 
 def turns_program(whole: Whole) -> tuple[Program, TurnsExchange]:
-    """Makes the program of the passes of one replica after the other, and what has the time that each takes."""
+    """Makes the program whose replicas run one after another, and the exchange that has their times."""
     exchange = TurnsExchange(whole.assembly.strategy, reduce_in=whole.step.exchange.reduce_in)
     return whole.program(_without_updates(whole.assembly), exchange), exchange
 
 
 class _EndlessStep(TrainStep):
-    """Goes on whatever its numbers are: without collectives and updates they mean nothing."""
+    """Continues whatever its results are: without collectives and updates they are meaningless."""
 
     def __call__(self, values: Batch, index: tf.Tensor, *, limits: Mapping[str, tf.Tensor] | None = None) -> StepResult:
         return super().__call__(values, index, limits=limits)._replace(healthy=tf.constant(True))
 
 
 class _Unwritten(Optimizer):
-    """Is handed gradients, and writes nothing."""
+    """Receives gradients, and writes nothing."""
 
     def __init__(self, parameters: Mapping[str, tf.Variable]):
         self.parameters = dict(parameters)
         self.averaged_statistics = {}
 
     def apply(self, gradients: Any, **_: Any) -> None:
-        """Leaves every variable as it is."""
+        """Leaves every variable unchanged."""
 
 
 class _Nothing(Module):
-    """A number of zero, to train in place of networks."""
+    """A variable of zero, to train in place of networks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -153,12 +153,12 @@ def _without_updates(assembly: Assembly) -> Assembly:
 
 
 def _forward_only(phase: Update, nothing: _Nothing) -> Update:
-    """Returns the phase with `nothing` to differentiate by."""
+    """Returns the phase with `nothing` as the trained module."""
 
     def loss(batch: Batch, rng: Rng) -> Loss:
         made = phase.loss(batch, rng)
         return made._replace(per_example=made.per_example + tf.cast(nothing.x, made.per_example.dtype))
 
-    if phase.through is None:  # trains the same as far as averages go, which move with what an update trains
+    if phase.through is None:  # keeps the trained module's averages, which move with its update
         return dataclasses.replace(phase, loss=loss)
     return dataclasses.replace(phase, loss=loss, trains=nothing, through=None)

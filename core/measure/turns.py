@@ -1,4 +1,4 @@
-"""How long each replica takes by itself: they take turns, so that none has to share cores with another, nor waits."""
+"""The time of each replica alone: they run in turns, so that none shares cores or waits."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,20 +10,20 @@ from core.distribution.silent_exchange import SilentExchange
 
 
 class TurnsExchange(SilentExchange):
-    """A door through which nothing crosses, and whose replicas run one after the other, each by the clock."""
+    """An exchange without communication, whose replicas run one after another, each timed."""
 
     def __init__(self, strategy: tf.distribute.Strategy, *, reduce_in: tf.DType | None = None):
         super().__init__(strategy, reduce_in=reduce_in)
         with tf.device(self.device):
             self._seconds = [tf.Variable(0.0, dtype=tf.float64, trainable=False) for _ in range(self.replicas)]
-        self._last: tf.Tensor | None = None  # when the replica before has ended
+        self._last: tf.Tensor | None = None  # when the previous replica ended
 
     def seconds(self) -> list[float]:
-        """Returns how long each replica has been at it so far."""
+        """Returns each replica's total time so far."""
         return [float(variable) for variable in self._seconds]
 
     def run(self, fn: Callable[..., Any], *args: Any) -> Any:
-        """Calls `fn` on every replica, each once the one before it is done."""
+        """Calls `fn` on every replica, each after the previous one is done."""
         return super().run(lambda *parts: self._timed(fn, *parts), *args)
 
     def _timed(self, fn: Callable[..., Any], *args: Any) -> Any:
@@ -38,7 +38,7 @@ class TurnsExchange(SilentExchange):
 
 
 def _now(values: list[Any], before: list[tf.Tensor] = []) -> tf.Tensor:  # noqa: B006  # it is read
-    """Returns the time once all these are there: on the host, as a GPU is asked before it has them."""
+    """Returns the time when all these are computed; on the host, since a GPU's clock would be read too early."""
     with tf.device("CPU:0"):
         seen = [tf.identity(tf.reshape(x, [-1])[:1]) for x in values if tf.is_tensor(x)]
         with tf.control_dependencies([*seen, *before]):

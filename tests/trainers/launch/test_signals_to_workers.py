@@ -88,7 +88,7 @@ def test_a_sigterm_while_tensorflow_connects_is_heard_and_the_other_worker_told(
     said, codes = ends(begun(1, signal.SIGTERM, "itself", delay))
     assert codes == [6, 75], said
     assert said[1].startswith("error: stopped by SIGTERM before the first step")
-    assert ") ended: it was stopped by a signal. All workers have to start again" in said[0]
+    assert ") ended: it was stopped by a signal. Start all workers again" in said[0]
 
 
 @pytest.mark.long
