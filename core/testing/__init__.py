@@ -1,8 +1,8 @@
-"""Assertions for your own step functions and tasks: no trainer, no gin.
+"""Assertions for custom step functions and tasks, without trainer or gin.
 
     def test_my_task():
         task = SpiralTask(rng=Rng.from_seed(0), optimizer=adamw(1e-2))
-        assert_task(task, batch)  # all that one batch can tell
+        assert_task(task, batch)  # every check that one batch allows
         assert_step_function(task.loss, batch)
         assert_updates_only(task, "net", task.net, batch)
         assert_overfits(task, batch)
@@ -19,11 +19,11 @@
     def test_my_source():
         assert_source(Points(100))
 
-Each raises an `AssertionError` that says what was found and what to do. `assert_task` is all of `assert_pure`,
+Each raises an `AssertionError` that says what was found and what to do. `assert_task` combines those of `assert_pure`,
 `assert_rows`, `assert_sums`, `assert_padding`, `assert_causal`, `assert_targets`, `assert_draws`, `assert_float32`,
 `assert_gradients` and `assert_all_trained` that apply; `docs/testing-your-step.md` shows each. The three after it run a
-step the plain way, one phase after the other, which also makes them a second opinion on the engine; the next three run
-the engine on virtual CPU devices (`pytest_plugins = ["core.testing.pytest_plugin"]` in `conftest.py` makes four).
+step in plain eager code, one phase after another, and so also check the engine. The next three run the engine on
+virtual CPU devices (`pytest_plugins = ["core.testing.pytest_plugin"]` in `conftest.py` makes four).
 """
 
 from core.testing.causality import assert_causal

@@ -1,4 +1,4 @@
-"""Batches that assertions are given, the moment at which they call a step function, and distances of results."""
+"""Helpers for batches of assertions: conversion, the moment of a call, and distances between results."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ NEAR_THE_ENDS: Any = ({"step": 20, "progress": 0.02}, {"step": 980, "progress": 
 
 
 def as_tensors(batch: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-    """Returns `{name: [rows, ...]}` as tensors; a step takes nothing else."""
+    """Returns `{name: [rows, ...]}` as tensors, the only type that a step takes."""
     for key, x in batch.items():
         assert not isinstance(x, tf.RaggedTensor | tf.SparseTensor), (
             f"`{key}` of the batch is a {type(x).__name__}, but rows of a batch have one length: pad them, and give "
@@ -21,7 +21,7 @@ def as_tensors(batch: Mapping[str, Any]) -> dict[str, tf.Tensor]:
 
 
 def relative(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Returns how far values lie apart over max(1, |value|): 0 for equal infinities and NaN, infinite for one NaN."""
+    """Returns differences relative to max(1, |value|): 0 for equal infinities and NaN, infinite for one NaN."""
     with np.errstate(invalid="ignore"):
         distances = np.abs(one - other) / np.maximum(1.0, np.abs(one))
     same = (one == other) | (np.isnan(one) & np.isnan(other))

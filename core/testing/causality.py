@@ -1,4 +1,4 @@
-"""Does a prediction of a token see that token, or one after it?"""
+"""Checks that the prediction of a token depends only on earlier tokens."""
 
 from collections.abc import Iterator
 
@@ -17,9 +17,9 @@ LEAK = (
 
 
 def assert_causal(task: Task, batch: Batch, tokens: str = "tokens", *, seed: int = 0) -> None:
-    """Asserts that no loss of `task` sees a later one of `tokens` [rows, time, ...] than those before its target.
+    """Asserts that every loss of `task` depends only on those of `tokens` [rows, time, ...] before its target.
 
-    Its losses are `[rows, time]`, or `[rows, time - 1]` where each token's target is the next.
+    Its losses are `[rows, time]`, or `[rows, time - 1]` if each token's target is the next one.
     """
     for step in nudged_steps(task, batch, seed=seed):
         if step.hangs_on(tokens):
@@ -27,7 +27,7 @@ def assert_causal(task: Task, batch: Batch, tokens: str = "tokens", *, seed: int
 
 
 def check_causal(step: Step, tokens: str) -> None:
-    """Asserts it of one traced step."""
+    """Asserts it for one traced step."""
     x = step.batch.get(tokens)
     assert x is not None, f"`{tokens}` isn't in the batch; name the feature whose later values losses mustn't see."
     assert x.shape.rank >= 2 <= x.shape[1] - 1, (
@@ -50,14 +50,14 @@ def check_causal(step: Step, tokens: str) -> None:
             for pair, after, one in zip(pairs, _predictions(later, step.rows, time), alone, strict=True):
                 _check_own(step, tokens, position, pair, one)
                 _check_later(step, tokens, position, pair, after)
-        else:  # a target may be one ahead: its token is at most the next
+        else:  # targets may be shifted by one: the target's token is at most the next
             _check_losses(step, tokens, position, seen, later)
     for pair in pairs:
         _check_shift(step, tokens, x.numpy(), pair)
 
 
 def follows(step: Step) -> Iterator[str]:
-    """Yields the features whose next value each loss predicts: where one changes, so does the target before it."""
+    """Yields the features whose next value each loss predicts: changing a value changes the previous target."""
     seen = step()
     for key, x in step.batch.items():
         if (x.shape.rank or 0) < 2 or x.shape[1] < 4:
@@ -66,12 +66,12 @@ def follows(step: Step) -> Iterator[str]:
         time = x.shape[1]
         pairs = zip(_predictions(seen, step.rows, time), _predictions(other, step.rows, time), strict=True)
         moved = [np.flatnonzero(_moved(one.target, two.target)).tolist() for one, two in pairs]
-        if any(positions in ([1], [3]) for positions in moved):  # shifted, be it the wrong way
+        if any(positions in ([1], [3]) for positions in moved):  # shifted, even if the wrong way
             yield key
 
 
 def _predictions(seen: Seen, rows: int, time: int) -> Iterator[Comparison]:
-    """Yields what is predicted at `[rows, time]`, or one position less, where the step compares such."""
+    """Yields predictions at `[rows, time]`, or one position less, if the step compares any."""
     for pair in seen.comparisons:
         prediction, target = np.asarray(pair.prediction), np.asarray(pair.target)
         for length in (time, time - 1):
@@ -82,13 +82,13 @@ def _predictions(seen: Seen, rows: int, time: int) -> Iterator[Comparison]:
 
 
 def _moved(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Says at which times two arrays [rows, time, ...] differ."""
+    """Returns the times at which two arrays [rows, time, ...] differ."""
     apart = np.abs(one.astype(np.float64) - other.astype(np.float64))
     return np.max(apart, axis=(0, 2)) > TOLERANCE * max(1.0, float(np.max(np.abs(one))))
 
 
 def _check_own(step: Step, tokens: str, position: int, pair: Comparison, one: Comparison) -> None:
-    """A token that is a target is no input of its own prediction."""
+    """Raises if a target token is an input of its own prediction."""
     targets, predictions = _moved(pair.target, one.target), _moved(pair.prediction, one.prediction)
     both = np.flatnonzero(targets & predictions)
     if not both.size:
@@ -121,7 +121,7 @@ def _check_losses(step: Step, tokens: str, position: int, seen: Seen, later: See
 
 
 def _check_shift(step: Step, tokens: str, values: np.ndarray, pair: Comparison) -> None:
-    """Refuses targets in a feature of their own that are the very tokens at the same positions."""
+    """Raises if a separate target feature holds the same tokens at the same positions."""
     time = pair.target.shape[1]
     if values.ndim != 2 or pair.target.shape[2] != 1 or not np.array_equal(pair.target[..., 0], values[:, :time]):
         return

@@ -1,4 +1,4 @@
-"""Does a step exchange between its replicas what it should, and no more?
+"""Checks which collectives a step makes between its replicas.
 
 assert_collectives(make_task, batch, {"net": {"gradients": 1}})                   # any plain update
 assert_collectives(make_task, batch, {"net": {"gradients": 1, "statistics": 2}})  # with one synchronised layer
@@ -16,7 +16,7 @@ from core.testing.replicas import Factory, Run, assemble, describe, on_virtual_c
 KINDS = {
     GRADIENTS: "An `Update` sums its gradients and all its figures at once, however many microbatches there are.",
     STATISTICS: "A synchronised layer (`sync=True`) sums once forward and once backward.",
-    ROWS: "`all_rows` gathers once forward and, where a gradient is asked for, once backward.",
+    ROWS: "`all_rows` gathers once forward and, for a gradient, once backward.",
     VALUES: "Values move between phases of different `placement`.",
     FIGURES: "An `Update` with `through` sums its figures by themselves.",
 }
@@ -30,9 +30,9 @@ def assert_collectives(
     replicas: int = 2,
     microbatches: int = 1,
 ) -> None:
-    """Asserts that one step of `task(rng=...)`, only traced, makes these collectives, by phase and kind, and no others.
+    """Asserts that a step of `task(rng=...)`, traced but not run, makes exactly these collectives, by phase and kind.
 
-    In a phase that mixes rows and has several microbatches, those of its layers are counted for one microbatch.
+    In a phase that mixes rows and has several microbatches, its layers' collectives are counted for one microbatch.
     """
     assert replicas >= 2, f"`replicas` is {replicas}; a single one exchanges nothing: give 2 or more."
     assembly = assemble(task, on_virtual_cpus(replicas))

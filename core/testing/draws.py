@@ -1,4 +1,4 @@
-"""Does every purpose have random numbers of its own, and every step other ones?"""
+"""Checks that random numbers differ between purposes and between steps."""
 
 import numpy as np
 
@@ -14,7 +14,7 @@ def assert_draws(task: Task, batch: Batch, *, seed: int = 0) -> None:
 
 
 def check_draws(step: Step) -> None:
-    """Asserts it of one traced step."""
+    """Asserts it for one traced step."""
     first: dict[bytes, Draw] = {}
     draws = step().draws
     for draw in draws:
@@ -23,8 +23,8 @@ def check_draws(step: Step) -> None:
         one = first.setdefault(np.ravel(draw.key).tobytes() + np.ravel(draw.counter).tobytes(), draw)
         assert one is draw, (
             f"{step.name} draws the same random numbers for two purposes, {line(one.op)} and "
-            f"{line(draw.op)}: they are equal where they should be independent. Give each an `Rng` of its "
-            'own: `rng.fold("noise")`, `rng.fold("mask")`. If they are meant to be equal, draw by `rng.again()`.'
+            f"{line(draw.op)}: they are equal instead of independent. Give each a separate `Rng`: "
+            '`rng.fold("noise")`, `rng.fold("mask")`. If they should be equal, draw from `rng.again()`.'
         )
     if step.phase is None:
         return

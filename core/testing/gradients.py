@@ -1,4 +1,4 @@
-"""Is what an update writes right: a gradient for each variable, the loss' own, and finite?
+"""Checks of gradients and updates: each variable has the gradient of the loss, and results are finite.
 
 assert_gradients(task, batch)
 assert_gradients(task, batch, except_for=["net/key/b"])  # an attention's scores don't change with it
@@ -25,12 +25,12 @@ STEPS = (
     1e-3,
     3e-4,
     1e-4,
-)  # of finite differences, along a direction of length one; a bend may ask for short ones
-SHARE = 0.01  # of a slope that the gradient may miss
-PROBES = 6  # sums of the examples' losses with random signs whose slopes are looked at besides the mean's
-ROUNDING = 2e-7  # of a loss, which a short step makes much of
-NARROW = {tf.bfloat16: 2.0**-7, tf.float16: 2.0**-10}  # the same, where a step computes in these,
-WIDE_STEPS = (0.3, 0.2, 0.1)  # and what it takes there to see a slope at all
+)  # of finite differences, along a direction of length one; kinks may need short ones
+SHARE = 0.01  # of a slope: the tolerated error of the gradient
+PROBES = 6  # sums of the examples' losses with random signs, whose slopes are checked besides the mean's
+ROUNDING = 2e-7  # of a loss, which a short step magnifies
+NARROW = {tf.bfloat16: 2.0**-7, tf.float16: 2.0**-10}  # the same, for steps that compute in these types,
+WIDE_STEPS = (0.3, 0.2, 0.1)  # and the steps needed there to measure a slope
 WIDE_SHARE = 0.05
 MEAN, EXAMPLES = slice(1), slice(1, None)  # of the slopes
 
@@ -38,8 +38,8 @@ MEAN, EXAMPLES = slice(1), slice(1, None)  # of the slopes
 def assert_gradients(task: Task, batch: Batch, *, except_for: Sequence[str] = (), seed: int = 0) -> None:
     """Asserts that every trained variable has a gradient, the slope of the loss, and that updates are finite.
 
-    `except_for` are paths, or patterns of them (`"net/key/*"`), of variables whose gradient is zero by nature, or isn't
-    meant to be the slope (the encoder of a `tf.stop_gradient(z)` that stands for the other view, say).
+    `except_for` are paths, or patterns of them (`"net/key/*"`), of variables whose gradient is always zero, or isn't
+    meant to be the slope (for example the encoder behind `tf.stop_gradient(z)`, where z is the other view).
     """
     for step in steps(task, batch, seed=seed):
         check_gradients(step, except_for)
@@ -47,7 +47,7 @@ def assert_gradients(task: Task, batch: Batch, *, except_for: Sequence[str] = ()
 
 
 def check_gradients(step: Step, except_for: Sequence[str]) -> None:
-    """Asserts it of one traced step."""
+    """Asserts it for one traced step."""
     if step.phase is None:
         return
     check_finite(step, step())
@@ -63,7 +63,7 @@ def check_gradients(step: Step, except_for: Sequence[str]) -> None:
             assert found or _shifts_nothing(step, path, variable, seen) or _comes_or_goes(step, path), (
                 f"the gradient of `{path}` in {step.name} is zero everywhere: nothing that it computes reaches the "
                 "loss. Look for a `tf.stop_gradient`, a mask or a product with zero on the way, and for an activation "
-                f'that is flat there. Where that is by nature: `except_for=["{path}"]`.'
+                f'that is flat there. If that is intended: `except_for=["{path}"]`.'
             )
             if found:
                 _check_slope(step, path, variable, [gradient, *(probe[path] for probe in probes)], signs, seen)
@@ -88,7 +88,7 @@ def check_finite(step: Step, seen: Seen) -> None:
 
 
 def check_updates(task: Task, batch: Batch, *, seed: int = 0, count: int = 2) -> None:
-    """Asserts that some steps on the batch leave all variables finite; they are undone."""
+    """Asserts that some steps on the batch leave all variables finite; the steps are undone."""
     values = {key: tf.convert_to_tensor(x) for key, x in batch.items()}
     variables = named_variables(task)
     with kept(list(variables.values())):
@@ -103,7 +103,7 @@ def check_updates(task: Task, batch: Batch, *, seed: int = 0, count: int = 2) ->
 
 
 def _shifts_nothing(step: Step, path: str, variable: tf.Variable, seen: Seen) -> bool:
-    """Says whether the loss is invariant to a variable of a layer that is trained: a bias that cancels, say."""
+    """Says whether the loss is invariant to a variable of a trained layer, such as a bias that cancels."""
     layer = path.rpartition("/")[0]
     siblings = [other for other in step.variables if other != path and other.rpartition("/")[0] == layer]
     if not layer or not any(np.any(seen.gradients[other] != 0.0) for other in siblings):
@@ -115,12 +115,12 @@ def _shifts_nothing(step: Step, path: str, variable: tf.Variable, seen: Seen) ->
 
 
 def _comes_or_goes(step: Step, path: str) -> bool:
-    """Says whether a variable has a gradient near the beginning of a run, or near its end."""
+    """Says whether a variable has a gradient near the start of a run, or near its end."""
     return any(bool(np.any(other().gradients[path] != 0.0)) for other in near_the_ends([step]))
 
 
 class _Slopes(NamedTuple):
-    """How the mean loss changes along a direction, and sums of the examples' losses with signs."""
+    """The slopes along a direction: of the mean loss, and of sums of the examples' losses with signs."""
 
     ahead: np.ndarray
     behind: np.ndarray
@@ -130,7 +130,7 @@ class _Slopes(NamedTuple):
         return (self.ahead + self.behind) / 2.0
 
     def outside(self, expected: np.ndarray) -> np.ndarray:
-        """Returns how far from both what is expected lies; at a bend, a gradient is the slope of either side."""
+        """Returns how far the expected slope is outside both one-sided slopes; at a kink, either is a gradient."""
         low, high = np.minimum(self.ahead, self.behind), np.maximum(self.ahead, self.behind)
         return np.maximum(0.0, np.maximum(low - expected, expected - high))
 
@@ -138,10 +138,10 @@ class _Slopes(NamedTuple):
 def _check_slope(
     step: Step, path: str, variable: tf.Variable, gradients: Sequence[np.ndarray], signs: np.ndarray, seen: Seen
 ) -> None:
-    """Compares gradients along one direction with differences of the losses, where these agree among themselves.
+    """Compares gradients along one direction with differences of the losses, if the differences are consistent.
 
-    The first is of the mean loss, the others are of sums with `signs`. What one way to the loss lacks may be at a right
-    angle to the direction for the mean, but it isn't for each of the examples.
+    The first slope is of the mean loss, the others are of sums with `signs`. A missing gradient path may be orthogonal
+    to the direction for the mean, but not for each of the examples.
     """
     gradient = gradients[0]
     random = np.random.RandomState(1).standard_normal(gradient.shape)
@@ -150,7 +150,7 @@ def _check_slope(
     expected = np.array([np.sum(each * direction, dtype=np.float64) for each in gradients])
     narrow = max(NARROW.get(x.dtype, 0.0) for op in everything(step.operations) for x in op.outputs)
     share, sizes = (WIDE_SHARE, WIDE_STEPS) if narrow else (SHARE, STEPS)
-    # Of a mean the examples' rounding is a part: they round one by one.
+    # The rounding of a mean is smaller, because the examples round independently.
     examples = int(np.count_nonzero(seen.weight)) or 1
     rounding = (narrow or ROUNDING / math.sqrt(examples)) * max(1.0, abs(seen.mean))
     here = seen.sums_with(signs)
@@ -177,18 +177,18 @@ def _check_slope(
     for part, whose in ((MEAN, ""), (EXAMPLES, " of the examples' losses, with random signs,")):
         apart = _size(outside[part])
         spread = min(_size((fine.middle - other.middle)[part]) for other in (slopes[-1], slopes[-3]))
-        # Else the differences themselves say nothing.
+        # Otherwise the differences themselves are unreliable.
         wrong = apart > allowed(fine, part, sizes[-2]) and spread < 0.2 * apart
         worst = np.argmax(outside[part])
         assert not wrong, (
             f"the gradient of `{path}` in {step.name} isn't the slope of its loss: along one direction it is "
             f"{expected[part][worst]:.4g}, but the {'loss' if not whose else 'sum'}{whose} changes by "
             f"{fine.middle[part][worst]:.4g}. One of the ways to the loss has no gradient: look for "
-            "`tf.stop_gradient`, rounding, `argmax` or a cast to integers on one of two paths, and for an own "
-            f'gradient. Where that is meant (a target that isn\'t trained through): `except_for=["{path}"]`.'
+            "`tf.stop_gradient`, rounding, `argmax` or a cast to integers on one of two paths, and for a custom "
+            f'gradient. If that is intended (a target that isn\'t trained through): `except_for=["{path}"]`.'
         )
 
 
 def _size(slopes: np.ndarray) -> float:
-    """Returns the root of the mean square."""
+    """Returns the root mean square."""
     return float(np.sqrt(np.mean(np.square(slopes))))

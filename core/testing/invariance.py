@@ -1,4 +1,4 @@
-"""Do the numbers depend on how many replicas or microbatches there are, or on a mesh?
+"""Checks that results don't depend on the number of replicas or microbatches, or on a mesh.
 
 >>> import tensorflow as tf
 >>> from core import layers
@@ -30,11 +30,11 @@ from core.testing.batch import relative
 from core.testing.replicas import Factory, Outcome, Run, Values, assemble, on_virtual_cpus, on_virtual_mesh
 
 MESH_HINTS = (
-    "Usual reasons: numbers that are drawn from anywhere but the step's `rng`; a mean over the batch inside the loss "
-    "(return one value per example, and a `weight`); an operation that DTensor gets wrong without a word: leave out "
+    "Usual reasons: numbers that aren't drawn from the step's `rng`; a mean over the batch inside the loss "
+    "(return one value per example, and a `weight`); an operation that DTensor silently gets wrong: leave out "
     "parts of the loss until both agree, and say which it was."
 )
-FIGURES = 0.1  # of the tolerance for variables: losses and metrics haven't gone through an optimizer's root
+FIGURES = 0.1  # of the tolerance for variables: losses and metrics haven't gone through an optimizer's square root
 
 REPLICA_HINTS = (
     "Usual reasons: per-example randomness that isn't drawn from `rng.rows` (`rng.rows.normal(*x.shape)`, not "
@@ -65,8 +65,8 @@ def assert_replica_invariant(
 ) -> None:
     """Asserts that `task(rng=...)` trains to the same variables, losses and metrics on each number of replicas.
 
-    All replicas of one run hold equal bits. `tolerance`, relative to what is larger than one, is for variables, those
-    of the optimizers included; a tenth of it is for figures. `batch` is the whole batch, `{name: [rows, ...]}`.
+    All replicas of a run must be equal bit for bit. `tolerance`, relative to max(1, |value|), applies to variables,
+    also of optimizers; a tenth of it applies to metrics. `batch` is the whole batch, `{name: [rows, ...]}`.
     """
     _assert_counts("replicas", replicas, steps)
     runs = [_trained(task, batch, count, microbatches, steps=steps, seed=seed) for count in dict.fromkeys(replicas)]
@@ -83,7 +83,7 @@ def assert_accumulation_invariant(
     tolerance: float = 1e-5,
     seed: int = 0,
 ) -> None:
-    """Asserts that a step of `task(rng=...)` is the same in any microbatches; see `assert_replica_invariant`."""
+    """Asserts that a step of `task(rng=...)` is the same for any microbatches; see `assert_replica_invariant`."""
     _assert_counts("microbatches", microbatches, steps)
     runs = [
         _trained(task, batch, replicas, count, steps=steps, seed=seed, check=_assert_rows_apart)
@@ -93,17 +93,17 @@ def assert_accumulation_invariant(
 
 
 class Difference(NamedTuple):
-    """Where two outcomes are furthest apart, and by how much over max(1, |value|)."""
+    """The largest difference of two outcomes, relative to max(1, |value|), and its place."""
 
     name: str
     size: float
     one: float
     other: float
-    place: int  # in the flattened value; of a figure, the step
+    place: int  # in the flattened value; for a metric, the step
 
 
 def differences(one: Values, other: Values) -> list[Difference]:
-    """Returns the largest of each value, the largest of all first."""
+    """Returns the largest difference of each value, the largest of all first."""
     return sorted((_difference(name, x, other[name]) for name, x in one.items()), key=lambda d: -d.size)
 
 
@@ -129,7 +129,7 @@ def _trained(
 
 
 def assert_same(runs: Sequence[Outcome], tolerance: float, hints: str) -> None:
-    """Asserts that each is the same as the first of them."""
+    """Asserts that each outcome equals the first one."""
     first = runs[0]
     for run in runs[1:]:
         variables = [d for d in differences(first.variables, run.variables) if d.size > tolerance]
@@ -150,7 +150,7 @@ def assert_same(runs: Sequence[Outcome], tolerance: float, hints: str) -> None:
 
 
 def _began(first: Outcome, run: Outcome, allowed: float) -> str:
-    """Tells by the first step with another figure whether a forward pass differs or an update."""
+    """Finds the first step with a different metric, which tells whether a forward pass or an update differs."""
     apart = {name: relative(x, run.figures[name]) > allowed for name, x in first.figures.items()}
     steps = {name: int(np.argmax(found)) for name, found in apart.items() if found.any()}
     if not steps:
@@ -179,8 +179,8 @@ def _assert_counts(name: str, counts: Sequence[int], steps: int) -> None:
 def _assert_rows_apart(assembly: Assembly) -> None:
     names = [f"`{name}`" for name in mixing(assembly)]
     assert not names, (
-        f"phase {' and '.join(names)} mixes rows (`mixes_rows=True`): what it computes hangs on which rows share a "
-        "microbatch, so its numbers are meant to change with `microbatches`. Use `assert_replica_invariant` at each "
+        f"phase {' and '.join(names)} mixes rows (`mixes_rows=True`): its results depend on which rows share a "
+        "microbatch, so they change with `microbatches`. Use `assert_replica_invariant` at each "
         "number of microbatches, or let the phase see the whole batch at once (`microbatches=1` on the phase)."
     )
 
@@ -196,10 +196,10 @@ def assert_mesh_invariant(
     tolerance: float = 1e-5,
     seed: int = 0,
 ) -> None:
-    """Asserts that `task(rng=...)` trains on each mesh, `(batch, model)`, to what it does on one device.
+    """Asserts that `task(rng=...)` trains on each mesh, `(batch, model)`, to the results of one device.
 
-    `layouts` are those of `mesh.layouts`; without them only rows are cut. Tolerances are those of
-    `assert_replica_invariant`. What can't be on a mesh is an error that names it.
+    `layouts` are those of `mesh.layouts`; without them only rows are sharded. Tolerances are those of
+    `assert_replica_invariant`. Code that can't run on a mesh raises an error that names it.
     """
     strategies = [on_virtual_cpus(1), *(on_virtual_mesh(*sizes, layouts) for sizes in meshes)]
     assemblies = [assemble(task, strategy, seed=seed) for strategy in strategies]

@@ -1,4 +1,4 @@
-"""Does an update train what it should, and can the task learn at all?"""
+"""Checks that an update trains the right variables, and that a task can learn."""
 
 from collections.abc import Sequence
 
@@ -33,7 +33,7 @@ def assert_updates_only(
 
 
 def assert_overfits(task: Task, batch: Batch, *, steps: int = 200, to: float = 0.1, seed: int = 0) -> None:
-    """Asserts that within `steps` steps on one batch each loss falls below `to` times what it was."""
+    """Asserts that within `steps` steps on one batch each loss falls below `to` times its first value."""
     assert steps >= 2, f"`steps` is {steps}; it takes two to see a loss fall."
     optimizers = optimizers_of(task)
 

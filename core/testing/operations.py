@@ -5,13 +5,13 @@ from typing import Any
 
 import tensorflow as tf
 
-VARIABLE = "a variable"  # among the sources of a tensor; the others are features of the batch
+VARIABLE = "a variable"  # a possible source of a tensor, besides features of the batch
 
 
 def sources(operations: Iterable[Any], features: Mapping[str, tf.Tensor]) -> dict[str, frozenset[str]]:
-    """Returns by the name of each operation the features that it depends on, and `VARIABLE` where it reads any."""
+    """Returns, by operation name, the features that it depends on, and `VARIABLE` if it depends on variables."""
     known = {tensor.op.name: frozenset({key}) for key, tensor in features.items()}
-    for op in operations:  # in the order in which they were made, so the inputs of each are known
+    for op in operations:  # in the order of creation, so the inputs of each are known
         if op.name not in known:
             own = {VARIABLE} if any(x.dtype == tf.resource for x in op.inputs) else set()
             known[op.name] = frozenset(own.union(*(known.get(x.op.name, ()) for x in op.inputs)))
@@ -19,7 +19,7 @@ def sources(operations: Iterable[Any], features: Mapping[str, tf.Tensor]) -> dic
 
 
 def is_over_time(op: Any, rows: int) -> bool:
-    """Says whether `op` adds up `[rows, time]` to one figure for each row."""
+    """Says whether `op` reduces `[rows, time]` to one value per row."""
     if op.type not in ("Sum", "Mean") or op.inputs[0].shape.rank != 2 or op.outputs[0].shape.as_list() != [rows]:
         return False
     axes = tf.get_static_value(op.inputs[1])

@@ -1,9 +1,9 @@
-"""Does what is padded stay without influence, and does everything else count?
+"""Checks that padding has no influence, and that everything else counts.
 
-assert_padding(task, batch, "mask")      # [rows, time]: not zero where there is something
-assert_padding(task, batch, "document")  # [rows, time]: a number from 0 on, below it where there is nothing
-assert_padding(task, batch, "lengths")   # [rows]: how many positions of each row there are
-assert_padding(task, batch, "weight")    # [rows]: zero for rows that are none
+assert_padding(task, batch, "mask")      # [rows, time]: nonzero at valid positions
+assert_padding(task, batch, "document")  # [rows, time]: a number from 0 on, negative for padding
+assert_padding(task, batch, "lengths")   # [rows]: the number of valid positions of each row
+assert_padding(task, batch, "weight")    # [rows]: zero for padding rows
 """
 
 from collections.abc import Mapping
@@ -16,17 +16,17 @@ from core.task import Batch, Loss, Task
 from core.testing.traced import Seen, Step, changed, nudged_steps
 
 TOLERANCE = 1e-4
-NAMES = ("mask", "weight", "weights", "lengths", "length")  # features that say what is padded, if nobody names another
+NAMES = ("mask", "weight", "weights", "lengths", "length")  # features that mark padding, unless one is named
 
 
 def assert_padding(task: Task, batch: Batch, padding: str, *, seed: int = 0) -> None:
-    """Asserts that what the feature `padding` of the batch leaves out changes nothing, and all else something."""
+    """Asserts that what the feature `padding` of the batch excludes changes nothing, and everything else counts."""
     for step in nudged_steps(task, batch, seed=seed):
         check_padding(step, padding)
 
 
 def found_in(batch: Mapping[str, tf.Tensor]) -> str | None:
-    """Returns the feature that by its name and values says what is padded."""
+    """Returns the feature whose name and values mark padding."""
     for name in NAMES:
         x = batch.get(name)
         if x is None or x.shape.rank not in (1, 2):
@@ -37,13 +37,13 @@ def found_in(batch: Mapping[str, tf.Tensor]) -> str | None:
                 return name
         elif (values == 0).any() and (values != 0).any():
             real = values != 0
-            if values.ndim == 1 or bool(np.all(real[:, :-1] >= real[:, 1:])):  # else not padding, but a choice
+            if values.ndim == 1 or bool(np.all(real[:, :-1] >= real[:, 1:])):  # otherwise it is a selection
                 return name
     return None
 
 
 def check_padding(step: Step, padding: str) -> None:
-    """Asserts it of one traced step."""
+    """Asserts it for one traced step."""
     named = step.batch.get(padding)
     assert named is not None, f"`{padding}` isn't in the batch; name the feature that says what is padded."
     values = named.numpy()
@@ -68,7 +68,7 @@ def check_padding(step: Step, padding: str) -> None:
 
 
 def _check_garbage(step: Step, padding: str, real: np.ndarray, seen: Seen) -> None:
-    """Puts other values where there is nothing."""
+    """Replaces the values of the padding."""
     named = step.batch[padding]
     for key, x in step.batch.items():
         places = _places(key, x, padding, real)
@@ -88,21 +88,21 @@ def _check_garbage(step: Step, padding: str, real: np.ndarray, seen: Seen) -> No
 
 
 def _check_rows(step: Step, padding: str, real: np.ndarray, seen: Seen) -> None:
-    """Leaves the rows without weight away."""
+    """Removes the rows without weight."""
     rows = np.flatnonzero(real)
     part = step.eager({key: tf.gather(x, rows) for key, x in step.batch.items()})
-    if step.mixes_rows or seen.draws:  # rows draw by their place
+    if step.mixes_rows or seen.draws:  # draws depend on a row's position
         return
     mean = _mean(part)
     assert _close(seen.mean, mean), (
         f"the loss of {step.name} is {seen.mean:.6g}, but {mean:.6g} without the rows where `{padding}` is zero: they "
-        f"count in the mean. A product of loss and `{padding}` is still divided by all rows, and a mean of one's own "
+        f"count in the mean. A product of loss and `{padding}` is still divided by all rows, and a custom mean "
         f"by those of one microbatch: return `Loss(per_example, weight=...)`, made of `{padding}`."
     )
 
 
 def _check_real_ones(step: Step, padding: str, real: np.ndarray, seen: Seen) -> None:
-    """Changes the first and the last position of each row."""
+    """Changes the first and the last valid position of each row."""
     lengths = real.sum(axis=1)
     last = np.zeros_like(real)
     last[lengths > 0, real.shape[1] - 1 - np.argmax(real[lengths > 0, ::-1], axis=1)] = True
@@ -129,8 +129,8 @@ def _check_real_ones(step: Step, padding: str, real: np.ndarray, seen: Seen) -> 
 
 
 def _check_shorter(step: Step, padding: str, real: np.ndarray, seen: Seen) -> None:
-    """Cuts off a position, or adds one, that holds padding in all rows."""
-    if seen.draws:  # random numbers of another shape are other ones
+    """Removes or adds a position that is padding in all rows."""
+    if seen.draws:  # random numbers of another shape differ
         return
     time = real.shape[1]
     shorter = not real[:, -1].any()
@@ -151,7 +151,7 @@ def _check_shorter(step: Step, padding: str, real: np.ndarray, seen: Seen) -> No
     mean = _mean(loss)
     assert _close(seen.mean, mean), (
         f"the loss of {step.name} is {seen.mean:.6g}, but {mean:.6g} with one position of padding "
-        f"{'less' if shorter else 'more'} in all rows: it hangs on the padded length. Look for means over positions, "
+        f"{'less' if shorter else 'more'} in all rows: it depends on the padded length. Look for means over positions, "
         f"and divide by none: return one loss per position with a `weight` made of `{padding}`, or divide by what "
         "each row has of it."
     )
@@ -164,7 +164,7 @@ def _mean(loss: Loss) -> float:
 
 
 def _places(key: str, x: tf.Tensor, padding: str, real: np.ndarray) -> Any:
-    """Returns which positions of a feature `[rows, time, ...]` are there; None where it hasn't such, or says it."""
+    """Returns the valid positions of a feature `[rows, time, ...]`; None for another shape or the mask itself."""
     if key == padding:
         return None
     if real.ndim == 1:
@@ -179,7 +179,7 @@ def _places(key: str, x: tf.Tensor, padding: str, real: np.ndarray) -> Any:
 
 
 def _is_numbers(values: np.ndarray) -> bool:
-    """Says whether `values` count from 0 what each position belongs to, so that only less than that is padding."""
+    """Says whether `values` number the parts that positions belong to from 0, so that only negatives are padding."""
     return bool(values.dtype.kind == "i" and (values < 0).any())
 
 

@@ -1,8 +1,8 @@
-"""The specification: what one training step means, on one device, with nothing of the engine.
+"""The specification of a training step: plain code for one device, without the engine.
 
-The engine must lead to the same numbers, to the rounding of sums, on any number of replicas, with any placements, and
-for phases whose rows are independent with any number of microbatches. (What it adds is what becomes of a loss that
-isn't finite: nothing is written any more, and the run ends.)
+The engine must give the same results, up to the rounding of sums, on any number of replicas and with any placements;
+for phases with independent rows, also with any number of microbatches. (In addition, it ends a run with a loss that
+isn't finite, without writing.)
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -33,7 +33,7 @@ def plain_step(
     microbatches: int = 1,
     only: str | None = None,
 ) -> dict[str, tf.Tensor]:
-    """Takes step `index` on the whole batch; returns the mean losses. `only` one of its updates writes, or all."""
+    """Takes step `index` on the whole batch; returns the mean losses. With `only`, just this update writes."""
     values, losses, computes = dict(batch), dict[str, tf.Tensor](), dict[str, Compute]()
     for phase in task.phases():
         if index % phase.every:
@@ -50,7 +50,7 @@ def plain_step(
             continue
         optimizer = optimizers[phase.name]
         with tf.GradientTape() as tape:
-            if phase.through is not None:  # once more, where the tape sees it
+            if phase.through is not None:  # recomputed under the tape
                 values |= _computed(computes[phase.through], values, rng, microbatches)
             made = _by_microbatch(phase.loss, values, rng.fold(phase.name), phase.microbatches or microbatches)
             results = [checked(loss, phase.name, _rows(values) // len(made)) for loss in made]
@@ -61,7 +61,7 @@ def plain_step(
         missing = [path for path, gradient in gradients.items() if gradient is None]
         assert not missing, f"phase `{phase.name}` trains {missing}, but its loss doesn't depend on them."
         if only in (None, phase.name):
-            optimizer.apply(gradients, value=mean, apply_if=weight > 0.0)  # no weight is no evidence
+            optimizer.apply(gradients, value=mean, apply_if=weight > 0.0)  # without weight, nothing is learnt
             commit(_untrained(phase, results), apply_if=weight > 0.0)
         values |= _joined(loss.outputs for loss in results)
         losses[phase.name] = mean
@@ -73,7 +73,7 @@ def _computed(phase: Compute, values: Batch, rng: Rng, microbatches: int) -> dic
 
 
 def _by_microbatch(fn: Callable[[Batch, Rng], Any], values: Batch, rng: Rng, microbatches: int) -> list[Any]:
-    """Calls `fn` with the rows of each microbatch, and the random numbers that are these rows'."""
+    """Calls `fn` with the rows of each microbatch, and the random numbers of these rows."""
     rows = _rows(values) // microbatches
     return [
         fn(
@@ -94,13 +94,13 @@ def _joined(parts: Iterable[Mapping[str, tf.Tensor]]) -> dict[str, tf.Tensor]:
 
 
 def _untrained(phase: Update, results: list[Loss]) -> Values:
-    """Returns the averages and derived state of the modules that `phase` trains: those of others it only read."""
+    """Returns the averages and derived state of the modules that `phase` trains; it only reads other modules."""
     values: Values = {}
     if results[0].statistics:
         sums = [loss.statistics.sums for loss in results if loss.statistics]
         values |= results[0].statistics.averages(tf.nest.map_structure(lambda *xs: tf.add_n(xs), *sums))
     own = set()
     for module in [phase.trains] if isinstance(phase.trains, tf.Module) else phase.trains:
-        values |= refreshed(module)  # from the parameters as the update left them
+        values |= refreshed(module)  # from the updated parameters
         own |= {variable.ref() for variable in named_variables(module).values()}
     return {reference: value for reference, value in values.items() if reference in own}

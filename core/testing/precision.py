@@ -1,4 +1,4 @@
-"""Does a step compute in float32 from its input to its loss?"""
+"""Checks that a step computes in float32 from its input to its loss."""
 
 from collections.abc import Sequence
 
@@ -17,16 +17,16 @@ DETOURS = {
 
 
 def assert_float32(task: Task, batch: Batch, *, except_for: Sequence[str] = (), seed: int = 0) -> None:
-    """Asserts that no phase goes through float16, bfloat16 or float64, unless its batch has such features.
+    """Asserts that no phase computes in float16, bfloat16 or float64, unless its batch has such features.
 
-    `except_for=["bfloat16"]` says that this type is meant.
+    `except_for=["bfloat16"]` permits this type.
     """
     for step in steps(task, batch, seed=seed):
         check_float32(step, except_for)
 
 
 def check_float32(step: Step, except_for: Sequence[str]) -> None:
-    """Asserts it of one traced step."""
+    """Asserts it for one traced step."""
     meant = {x.dtype for x in step.batch.values()} | {dtype for dtype in DETOURS if dtype.name in except_for}
     for path, variable in step.variables.items():
         assert variable.dtype not in DETOURS or variable.dtype in meant, (
@@ -41,11 +41,11 @@ def check_float32(step: Step, except_for: Sequence[str]) -> None:
             for output in made.outputs:
                 if output.dtype not in DETOURS or output.dtype in meant:
                     continue
-                if not made.inputs or not is_own(made):  # layers know what they do
+                if not made.inputs or not is_own(made):  # layers choose their types deliberately
                     continue
                 raise AssertionError(
                     f"{step.name} computes in {output.dtype.name} {line(made)}. {DETOURS[output.dtype]}. "
-                    "Stay in float32 from the input to the loss; where it is meant: "
+                    "Stay in float32 from the input to the loss; if that is intended: "
                     f'`except_for=["{output.dtype.name}"]`.'
                 )
     assert step.loss.per_example.dtype == tf.float32 or step.loss.per_example.dtype in meant, (

@@ -1,4 +1,4 @@
-"""Does a step leave everything as it was, and give the same again?"""
+"""Checks that a step has no side effects and repeats."""
 
 import collections
 import types
@@ -16,7 +16,7 @@ from core.testing.rows import TOLERANCE, apart
 from core.testing.traced import Step, kept, steps
 
 Snapshot = dict[str, Any]
-MANY = 200  # values of a container that are looked into
+MANY = 200  # values of a container that are inspected
 
 
 def assert_pure(task: Task, batch: Batch, *, seed: int = 0) -> None:
@@ -26,7 +26,7 @@ def assert_pure(task: Task, batch: Batch, *, seed: int = 0) -> None:
 
 
 def check_pure(step: Step) -> None:
-    """Asserts it of one traced step."""
+    """Asserts it for one traced step."""
     for messages in (
         draws_of_tensorflow(step.operations, step.name, has_rng=step.phase is not None),
         writes(step.operations, step.name, paths_by_id(named_variables(step.task))),
@@ -60,12 +60,12 @@ def check_pure(step: Step) -> None:
     difference = apart(step().per_example, first.per_example.numpy())
     assert difference <= TOLERANCE, (
         f"the loss of {step.name} differs by {difference:.2g} between a call and its trace: what it reads from Python "
-        "is fixed while tracing, so hand it over in the batch or compute it with tensors."
+        "is fixed while tracing, so pass it in the batch or compute it with tensors."
     )
 
 
 def snapshot(task: Task, functions: list[Callable[..., Any]]) -> Snapshot:
-    """Describes what Python holds of a task, and what its functions read of their modules and closures."""
+    """Describes the Python objects of a task, and those that its functions read from modules and closures."""
     found: Snapshot = {}
     seen: set[int] = set()
     _describe(type(task).__name__, task, found, seen)
@@ -112,7 +112,7 @@ def _describe(path: str, value: Any, found: Snapshot, seen: set[int]) -> None:
 
 
 def _difference(one: Loss, other: Loss) -> str | None:
-    """Returns the name of the first figure whose bits differ."""
+    """Returns the name of the first value whose bits differ."""
     for name in ("per_example", "weight", "metrics", "outputs"):
         for x, y in zip(tf.nest.flatten(getattr(one, name)), tf.nest.flatten(getattr(other, name)), strict=True):
             if x is not None and not isinstance(x, State) and x.numpy().tobytes() != y.numpy().tobytes():

@@ -1,7 +1,7 @@
-"""For pytest: several virtual CPU devices, so that tests can run on several replicas.
+"""A pytest plugin that makes several virtual CPU devices, so that tests can run on several replicas.
 
-In the `conftest.py` of your project: `pytest_plugins = ["core.testing.pytest_plugin"]`. TensorFlow can't be given
-devices once it has started, so they are made before the first test module is imported.
+In your project's `conftest.py`: `pytest_plugins = ["core.testing.pytest_plugin"]`. Devices can't be added after
+TensorFlow has started, so they are made before the first test module is imported.
 """
 
 import os
@@ -14,7 +14,7 @@ DEVICES = 4
 def pytest_configure(config: pytest.Config) -> None:
     """Makes the devices, in every process that runs tests."""
     distributes = getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput")
-    os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # the processes of pytest-xdist share what GPU there is
+    os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # the processes of pytest-xdist share a GPU
     if not distributes:
         from core.distribution.virtual_devices import make_virtual_cpus
 

@@ -1,4 +1,4 @@
-"""Trains a task on some replicas, by the engine that the trainer uses, to look at the outcome.
+"""Trains a task on several replicas with the trainer's engine, and returns the outcome.
 
 assembly = assemble(make_task, on_virtual_cpus(4), seed=0)
 outcome = Run(assembly, batch, microbatches=2).train(steps=20)
@@ -31,13 +31,13 @@ Values = Mapping[str, npt.NDArray[np.float64]]
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What some steps led to."""
+    """The outcome of some steps."""
 
     replicas: int
     microbatches: int
     steps: int
     variables: Values  # by path, the optimizers' included
-    figures: Values  # of forward passes, by phase and name: one of each step
+    figures: Values  # metrics of forward passes, by phase and name: one of each step
     norms: Values  # of gradients, by phase: one of each step
     collectives: Sequence[Collective]  # of one step
     devices: str = ""  # as `2 replicas`, or `a mesh of 2x2 devices`
@@ -49,7 +49,7 @@ class Outcome:
 
 
 def on_virtual_cpus(replicas: int) -> tf.distribute.Strategy:
-    """Makes a strategy of so many replicas on this machine's CPU, of which one process can have several."""
+    """Makes a strategy of so many replicas on this machine's CPU, split into virtual devices."""
     make_virtual_cpus(replicas)
     devices = [f"CPU:{i}" for i in range(replicas)]
     return tf.distribute.MirroredStrategy(devices, tf.distribute.ReductionToOneDevice())
@@ -58,7 +58,7 @@ def on_virtual_cpus(replicas: int) -> tf.distribute.Strategy:
 def on_virtual_mesh(
     batch: int, model: int, layouts: Sequence[tuple[str, str]] = (), **others: Sequence[tuple[str, str]]
 ) -> MeshStrategy:
-    """Makes a mesh of so many rows and columns on this machine's CPU; `others` are `mesh`'s own: `slot_layouts`, ..."""
+    """Makes a mesh of so many rows and columns on this machine's CPU; `others` are further arguments of `mesh`."""
     return MeshStrategy(mesh(batch=batch, model=model, layouts=layouts, **others), virtual=True)
 
 
@@ -70,7 +70,7 @@ def assemble(
     one_device: Sequence[str] = (),
     seed: int = 0,
 ) -> Assembly:
-    """Assembles the task that `factory(rng=...)` makes, as an experiment of this seed does."""
+    """Assembles the task that `factory(rng=...)` makes, as an experiment with this seed does."""
     assert not isinstance(factory, Task), (
         f"`task` is a finished `{type(factory).__name__}`, but each number of replicas needs one of its own, made in "
         "its own scope. Give what makes one: the class, or "
@@ -83,7 +83,7 @@ def assemble(
 class Run:
     """A step of an assembly on one batch, `{name: [rows, ...]}`, traced once; `settings` are the step's.
 
-    `rng.progress` is that of a run of 1,000 `steps`, unless another number is given.
+    `rng.progress` is that of a run of 1,000 `steps`, unless `settings` has another number.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Run:
 
     @property
     def collectives(self) -> Sequence[Collective]:
-        """Returns those of one step, which needn't be run for it, but on a mesh."""
+        """Returns the collectives of one step, which runs only if it is on a mesh."""
         return self.step.exchange.ledger.collectives
 
     def __call__(self, i: int) -> StepResult:
@@ -124,7 +124,7 @@ class Run:
         return result
 
     def train(self, steps: int, *, first: int = 0) -> Outcome:
-        """Trains on the batch over and over; replicas that don't agree to the bit are an error."""
+        """Trains on the batch repeatedly; replicas that differ in any bit raise an error."""
         where = describe(self.step.exchange.replicas, self.microbatches)
         lines, norms = [], []
         for i in range(first, first + steps):
@@ -159,7 +159,7 @@ def describe(replicas: int, microbatches: int, devices: str = "") -> str:
 def _spread(
     batch: Batch, strategy: tf.distribute.Strategy, microbatches: int
 ) -> tuple[dict[str, Any], dict[str, tf.TensorSpec]]:
-    """Lays `[rows, ...]` out as `[microbatches, rows, ...]` on each replica, as the trainer lays a batch out."""
+    """Arranges `[rows, ...]` as `[microbatches, rows, ...]` on each replica, as the trainer does."""
     replicas = strategy.num_replicas_in_sync
     tensors = as_tensors(batch)
     lengths = {key: x.shape[0] if x.shape.rank else 0 for key, x in tensors.items()}
@@ -183,7 +183,7 @@ def _spread(
 
 
 def _figures(result: StepResult) -> dict[str, float]:
-    """Returns all figures of the forward passes of one step, by phase and name."""
+    """Returns all metrics of the forward passes of one step, by phase and name."""
     found = {}
     for phase, sums in result.sums.items():
         forward = {name: x for name, x in means(sums).items() if name != GRADIENT_NORM}

@@ -1,4 +1,4 @@
-"""Does a row's loss depend on that row alone, whatever its place in the batch?"""
+"""Checks that a row's loss depends on that row alone, wherever it is in the batch."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -19,13 +19,13 @@ CURE = "Return one loss per row, and let the engine take the mean; what rows cou
 
 
 def assert_rows(task: Task, batch: Batch, *, seed: int = 0) -> None:
-    """Asserts that each row's figures come from that row; where a phase `mixes_rows`, that their order is no matter."""
+    """Asserts that each row's values depend on that row; if a phase `mixes_rows`, that their order doesn't matter."""
     for step in nudged_steps(task, batch, seed=seed):
         check_rows(step)
 
 
 def check_rows(step: Step) -> None:
-    """Asserts it of one traced step."""
+    """Asserts it for one traced step."""
     assert step.rows >= 3, f"the batch has {step.rows} rows; give at least 3 to see whether they depend on each other."
     seen = step()
     _check_not_one(step, seen)
@@ -37,7 +37,7 @@ def check_rows(step: Step) -> None:
 
 
 def _check_not_one(step: Step, seen: Seen) -> None:
-    """Refuses one figure for all rows: their mean, handed to each of them."""
+    """Raises if all rows have one value: their mean, broadcast to each of them."""
     losses = seen.per_example.reshape(step.rows, -1)
     same = np.ptp(losses, axis=0).max(initial=0.0) == 0.0 and np.all(np.isfinite(losses))
     differ = any(len(np.unique(x.numpy(), axis=0)) > 1 for x in step.batch.values())
@@ -49,7 +49,7 @@ def _check_not_one(step: Step, seen: Seen) -> None:
 
 
 def _reads_rows(step: Step) -> bool:
-    """Says whether the loss is computed from the batch or from noise of its rows; a penalty on weights isn't."""
+    """Says whether the loss is computed from the batch or from its rows' noise, unlike a penalty on weights."""
     if step.sources[step.loss.per_example.op.name] - {operations.VARIABLE}:
         return True
     needed = ancestors(step.loss.per_example)
@@ -57,7 +57,7 @@ def _reads_rows(step: Step) -> bool:
 
 
 def _check_apart(step: Step) -> None:
-    """Computes parts of the batch by themselves."""
+    """Computes parts of the batch separately."""
     whole = step.eager()
     for rows in (slice(0, 1), slice(1, step.rows), slice(step.rows // 2, step.rows)):
         part = step.eager({key: x[rows] for key, x in step.batch.items()}, first_row=rows.start)
@@ -72,7 +72,7 @@ def _check_apart(step: Step) -> None:
 
 
 def _check_order(step: Step, seen: Seen) -> None:
-    """Computes the rows in another order, random numbers by row with them."""
+    """Computes the rows in another order, with their random numbers."""
     order = np.random.RandomState(0).permutation(step.rows)
     if step.phase is None or (step.mixes_rows and _draws_partners(step)):  # such draws keep their places
         return
@@ -87,14 +87,14 @@ def _check_order(step: Step, seen: Seen) -> None:
 
 
 def _draws_partners(step: Step) -> bool:
-    """Says whether rows meet others by chance, as in mixup: random numbers for all of them say which to gather."""
+    """Says whether rows are paired at random, as in mixup: random numbers for all rows select which to gather."""
     shared = {draw.op.name for draw in step.draws if _over_rows(step, draw.op) and not _by_rows(draw.op)}
     gathers = [op for op in step.operations if op.type in ("GatherV2", "GatherNd")]
     return any(shared & ancestors(op.inputs[1]) for op in gathers)
 
 
 def _reason(step: Step) -> str:
-    """Says what most probably makes a row's figure depend on others, and the cure."""
+    """Returns the most probable reason why a row's value depends on others, and the cure."""
     for draw in step.draws:
         if _over_rows(step, draw.op) and not _by_rows(draw.op):
             return (
@@ -125,7 +125,7 @@ def _reason(step: Step) -> str:
     moved = _check_moves(step)
     if not moved and any(_compares_rows(step, op) for op in step.operations):
         return (
-            "it compares the row with the others. Say `mixes_rows=True` for the phase, and compare with the rows of "
+            "it compares the row with the others. Set `mixes_rows=True` on the phase, and compare with the rows of "
             "all replicas, which `all_rows(x)` from `core.task` gives, as `losses.info_nce` does."
         )
     if moved:
@@ -134,7 +134,7 @@ def _reason(step: Step) -> str:
 
 
 def _compares_rows(step: Step, op: Any) -> bool:
-    """Says whether `op` multiplies what is learnt of all rows by what is learnt of all rows."""
+    """Says whether `op` multiplies features of all rows with features of all rows."""
     if op.type not in ("MatMul", "BatchMatMulV2", "Einsum") or op.outputs[0].shape.as_list() != [step.rows] * 2:
         return False
     return all(operations.VARIABLE in step.sources[x.op.name] and x.shape[0] == step.rows for x in op.inputs)
@@ -149,7 +149,7 @@ def _check_moves(step: Step) -> str | None:
 
 
 def _reduced(step: Step) -> str:
-    """Names the line that reduces over the rows, where there is one on the way to the loss."""
+    """Names the line that reduces over the rows, if one leads to the loss."""
     needed = ancestors(step.loss.per_example)
     if step.loss.weight is not None:
         needed |= ancestors(step.loss.weight)
@@ -166,18 +166,18 @@ def _over_rows(step: Step, op: Any) -> bool:
 
 
 def _by_rows(op: Any) -> bool:
-    """Says whether `rng.rows` made the draw: in a trace, its rows are put in order by `traced.py`."""
+    """Says whether `rng.rows` made the draw, whose rows `traced.py` reorders in a trace."""
     return any(frame.name == "bits" and frame.filename.endswith("traced.py") for frame in op.traceback)
 
 
 def _may_mix_in_evaluation(step: Step) -> bool:
-    """Says whether the rows of a phase are held against each other, not only normalised, as evaluation may do too."""
+    """Says whether a phase compares rows, and doesn't only normalise them: evaluation may then do so too."""
     normalises = any(callable(getattr(module, "averages", None)) for module in step.task.submodules)
     return not normalises and any(phase.mixes_rows for phase in step.task.phases())
 
 
 def _by_row(whole: Loss, part: Loss, count: int, rows: slice) -> Iterator[tuple[str, Any, Any]]:
-    """Yields the figures that both have for the rows, where they count, by name."""
+    """Yields the values that both have for the rows, where they count, by name."""
     counts = np.ones(whole.per_example.shape, bool) if whole.weight is None else whole.weight.numpy() != 0.0
     named: dict[str, tuple[Any, Any]] = {"per_example": (whole.per_example, part.per_example)}
     if whole.weight is not None:
@@ -196,7 +196,7 @@ def _by_row(whole: Loss, part: Loss, count: int, rows: slice) -> Iterator[tuple[
 
 
 def apart(one: Any, other: Any) -> float:
-    """Returns by how much over max(1, |value|) two arrays differ at most; equal infinities and NaN don't."""
+    """Returns the largest difference of two arrays relative to max(1, |value|); equal infinities and NaN are equal."""
     if one.shape != other.shape:
         return float("inf")
     return float(np.max(relative(one.astype(np.float64), other.astype(np.float64)), initial=0.0))

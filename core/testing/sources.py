@@ -1,4 +1,4 @@
-"""Does a source answer as the pipeline relies on: the same for a number, in whatever company, at whatever time?"""
+"""Checks that a source is deterministic: an index gives the same example, in any batch and at any time."""
 
 import numpy as np
 import numpy.typing as npt
@@ -7,19 +7,19 @@ import tensorflow as tf
 from core.data import Source, position_indices, train_chunks
 from core.random import Rng
 
-_EXAMPLES = 24  # that are gathered, of a source that may be slow
-_POSITIONS = 4096  # whose order is looked at
+_EXAMPLES = 24  # that are gathered, since a source may be slow
+_POSITIONS = 4096  # whose order is checked
 _FAR = 1 << 40  # a position that no run reaches
-_MANY = 8  # examples, of which two orders are hardly the same by chance
+_MANY = 8  # examples; two orders of so many are hardly equal by chance
 
 Examples = dict[str, npt.NDArray[np.generic]]
 
 
 def assert_source(source: Source, *, seed: int = 0) -> None:
-    """Asserts that `source` can be resumed anywhere and shared out: its number decides an example, `seed` an order.
+    """Asserts that `source` can be resumed and sharded: an index decides the example, `seed` the order.
 
-    Shards share no position and are together the whole, and an epoch of a source without an `order` of its own holds
-    each example once. Some examples are read, wherever they are, and the order of some thousands of positions.
+    Shards must be disjoint and complete, and an epoch of a source without a custom `order` must hold each example once.
+    This reads a few examples, from everywhere, and the order of a few thousand positions.
     """
     _check_examples(source)
     _check_order(source, seed)
@@ -28,7 +28,7 @@ def assert_source(source: Source, *, seed: int = 0) -> None:
 
 
 def _check_examples(source: Source) -> None:
-    """Gathers the same examples alone, in company, twice, in a graph."""
+    """Gathers the same examples alone, with others, twice, in a graph."""
     size, spec = len(source), source.spec
     numbers = np.unique(np.linspace(0, size - 1, _EXAMPLES).astype(np.int64))
     whole = _gathered(source, numbers)
@@ -41,7 +41,7 @@ def _check_examples(source: Source) -> None:
     for places, what in [
         (np.arange(len(numbers)), "asked for a second time"),
         (repeated, "asked for in another order, and repeatedly"),
-        (np.arange(0), "of no numbers at all"),
+        (np.arange(0), "asked for no indices"),
         (np.arange(len(numbers))[-1:], "asked for alone"),
     ]:
         _check_same(source, whole, _gathered(source, numbers[places]), places, what)
@@ -56,7 +56,7 @@ def _check_examples(source: Source) -> None:
 
 
 def _check_order(source: Source, seed: int) -> None:
-    """Computes parts of the order by themselves."""
+    """Computes parts of the order separately."""
     size, rng = len(source), Rng.from_seed(seed)
     for start in (0, _FAR):
         positions = start + np.arange(_POSITIONS)
@@ -71,8 +71,8 @@ def _check_order(source: Source, seed: int) -> None:
         )
         for part in (slice(0, 1), slice(5, 12), slice(_POSITIONS - 100, _POSITIONS), slice(None, None, -7)):
             assert np.array_equal(_order(source, positions[part], rng), whole[part]), (
-                f"`order` of `{source.name}` gives other examples where only some of the positions are asked for, so a "
-                "run couldn't be resumed or shared out: let an example hang on its own position and `rng` alone."
+                f"`order` of `{source.name}` gives other examples for only some of the positions, so a run couldn't be "
+                "resumed or sharded: make an example depend on its position and `rng` alone."
             )
     if type(source).order is Source.order:
         whole = _order(source, np.arange(-(-_POSITIONS // size) * size), rng)
@@ -87,7 +87,7 @@ def _check_order(source: Source, seed: int) -> None:
 
 
 def _check_shards(source: Source, seed: int) -> None:
-    """Lays the same steps out on one, two and four replicas."""
+    """Splits the same steps over one, two and four replicas."""
     steps, rows = 5, 8
 
     def on(replicas: int, microbatches: int, replica: int) -> npt.NDArray[np.int64]:
@@ -109,13 +109,13 @@ def _check_shards(source: Source, seed: int) -> None:
             shards = [on(replicas, microbatches, replica) for replica in range(replicas)]
             together = np.stack(shards, axis=2).reshape(steps, rows)
             assert np.array_equal(together, whole), (
-                f"the shards of `{source.name}` on {replicas} replicas aren't together what one replica reads: let "
-                "`order` hang on the position and `rng` alone."
+                f"the shards of `{source.name}` on {replicas} replicas aren't together what one replica reads: make "
+                "`order` depend on the position and `rng` alone."
             )
 
 
 def _check_resumed(source: Source, seed: int) -> None:
-    """Begins the stream anew in its middle."""
+    """Starts the stream in its middle."""
 
     def from_step(step: int) -> Examples:
         chunks = train_chunks(source, global_batch_size=4, microbatches=1, chunk_steps=2, first_step=step, seed=seed)
@@ -125,20 +125,20 @@ def _check_resumed(source: Source, seed: int) -> None:
     whole, resumed = from_step(0), from_step(4)
     for key, x in whole.items():
         assert x.tobytes() == resumed[key].tobytes(), (
-            f"`{key}` of `{source.name}` isn't the same where a run goes on in the middle: let an example hang on its "
-            "number alone."
+            f"`{key}` of `{source.name}` isn't the same if a run resumes in the middle: make an example depend on its "
+            "index alone."
         )
 
 
 def _check_same(source: Source, whole: Examples, found: Examples, places: npt.NDArray[np.intp], what: str) -> None:
     for key, x in whole.items():
         assert (found[key].dtype, found[key].shape) == (x.dtype, x[places].shape), (
-            f"`{key}` of `{source.name}` is {found[key].dtype} {list(found[key].shape)} where it is {what}, and was "
+            f"`{key}` of `{source.name}` is {found[key].dtype} {list(found[key].shape)} when {what}, and was "
             f"{x.dtype} {list(x[places].shape)} before."
         )
         assert found[key].tobytes() == x[places].tobytes(), (
-            f"`{key}` of `{source.name}` isn't the same where it is {what}: let an example hang on its number alone; "
-            "what is random belongs into the step, drawn from its `rng`."
+            f"`{key}` of `{source.name}` isn't the same when {what}: make an example depend on its index alone; "
+            "random changes belong in the step, drawn from its `rng`."
         )
 
 

@@ -1,4 +1,4 @@
-"""Is a step function what the engine takes it for: finite, repeatable, the same traced, and by row?"""
+"""Checks of a step function without a task: finite, repeatable, traceable, and by row."""
 
 from collections.abc import Callable
 
@@ -21,7 +21,7 @@ def assert_step_function(
 ) -> Loss:
     """Asserts that `loss` is finite, per example, repeatable, the same traced and, unless it `mixes_rows`, row by row.
 
-    Returns the `Loss`, for assertions of your own.
+    Returns the `Loss`, for further assertions.
     """
     batch = as_tensors(batch)
     rows = len(next(iter(batch.values())))

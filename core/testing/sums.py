@@ -1,4 +1,4 @@
-"""Does each position count once, whatever the length of its row and of the padding?"""
+"""Checks that each position counts once, whatever the length of its row and of the padding."""
 
 import numpy as np
 
@@ -13,40 +13,40 @@ CURE = (
 
 
 def assert_sums(task: Task, batch: Batch, *, seed: int = 0) -> None:
-    """Asserts that no loss of `task` is a sum over the positions of rows of unlike lengths, or a mean over padding."""
+    """Asserts that no loss of `task` sums over the positions of rows of different lengths, or averages padding."""
     for step in nudged_steps(task, batch, seed=seed):
         check_sums(step)
 
 
 def check_sums(step: Step) -> None:
-    """Asserts it of one traced step."""
+    """Asserts it for one traced step."""
     seen = step()
     for kind, losses in sums_over_positions(step, seen):
         there = losses != 0.0
         padded = bool(np.all(there[:, :-1] >= there[:, 1:])) and len(set(there.sum(axis=1).tolist())) > 1
         assert not (padded and _are_positions(step, losses.shape[1])), (
             f"the loss of {step.name} is a {kind.lower()} over the {losses.shape[1]} positions of a row, of which rows "
-            f"have unlike numbers ({', '.join(str(n) for n in there.sum(axis=1)[:4])}...): "
+            f"have different numbers ({', '.join(str(n) for n in there.sum(axis=1)[:4])}...): "
             + ("it is divided by the padded length" if kind == "Mean" else "long rows count more")
             + f". {CURE}"
         )
 
 
 def _are_positions(step: Step, count: int) -> bool:
-    """Says whether a feature of the batch is a sequence of so many positions, or one more; else they are outputs."""
+    """Says whether a feature of the batch is a sequence of so many positions, or one more; else it is an output."""
     padding = found_in(step.batch)
     for key, x in step.batch.items():
         if x.shape.rank not in (2, 3) or x.shape[1] not in (count, count + 1):
             continue
         if x.shape.rank == 3 or key == padding or padding in ("lengths", "length"):
             return True
-        if x.dtype.is_integer and not np.isin(x.numpy(), (0, 1)).all():  # tokens; zeros and ones say what is known
+        if x.dtype.is_integer and not np.isin(x.numpy(), (0, 1)).all():  # tokens; zeros and ones are a mask
             return True
     return False
 
 
 def sums_over_positions(step: Step, seen: Seen) -> list[tuple[str, np.ndarray]]:
-    """Returns what is added up to the losses of the rows, `[rows, time]`, and whether by `Sum` or `Mean`."""
+    """Returns the summands of the rows' losses, `[rows, time]`, and whether `Sum` or `Mean` reduces them."""
     found = []
     if seen.per_example.ndim == 1:
         for (_, result), (terms, total) in zip(step.sums, seen.sums, strict=True):

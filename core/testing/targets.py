@@ -1,4 +1,4 @@
-"""Is a prediction held against what it should be: logits, not probabilities, and targets that come from the batch?"""
+"""Checks of predictions and targets: losses get logits, not probabilities, and targets come from the batch."""
 
 import fnmatch
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ LOSSES = ("SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits"
 
 
 def assert_targets(task: Task, batch: Batch, *, except_for: Sequence[str] = (), seed: int = 0) -> None:
-    """Asserts that nothing is squashed twice, and that each feature that `task` reads changes a loss.
+    """Asserts that no softmax or sigmoid is applied twice, and that each feature that `task` reads changes a loss.
 
-    `except_for` are features that change none by nature, as those that only a metric reads.
+    `except_for` are features that change none on purpose, such as those that only a metric reads.
     """
     made = steps(task, batch, seed=seed)
     for step in made:
@@ -26,7 +26,7 @@ def assert_targets(task: Task, batch: Batch, *, except_for: Sequence[str] = (), 
 
 
 def check_squashed(step: Step) -> None:
-    """Asserts that no softmax or sigmoid is applied to what has gone through one."""
+    """Asserts that no softmax or sigmoid is applied to the output of one."""
     for op in step.operations:
         logits = op.inputs[0] if op.type in LOSSES else sigmoid_logits(op)
         if logits is None:
@@ -35,7 +35,7 @@ def check_squashed(step: Step) -> None:
         twice = before.type in SQUASHED and (op.type != "Sigmoid" or before.type == "Sigmoid")
         assert not twice, (
             f"{step.name} applies a {'softmax' if op.type in LOSSES else 'sigmoid'} twice: what the loss takes as "
-            f"logits has already been through `tf.nn.{before.type.lower()}` {line(before)}. Hand over the "
+            f"logits has already been through `tf.nn.{before.type.lower()}` {line(before)}. Pass the "
             "logits; probabilities are for metrics and for serving."
         )
     for pair in step().comparisons:
@@ -44,7 +44,7 @@ def check_squashed(step: Step) -> None:
             probabilities = np.all(logits >= 0.0) and np.allclose(np.sum(logits, -1), 1.0, atol=1e-3)
             assert not probabilities, (
                 f"{step.name} applies a softmax twice {line(pair.op)}: what the loss takes as logits are "
-                "probabilities, positive and of sum 1. Hand over what went into the first softmax."
+                "probabilities, positive and of sum 1. Pass the input of the first softmax."
             )
 
 
@@ -56,20 +56,20 @@ def check_features(made: Sequence[Step], except_for: Sequence[str]) -> None:
         if any(fnmatch.fnmatch(key, pattern) for pattern in except_for):
             continue
         rolled = np.roll(x.numpy(), 1, axis=0)
-        if np.array_equal(rolled, x.numpy()):  # the same in all rows: nothing can be said
+        if np.array_equal(rolled, x.numpy()):  # equal in all rows, so rolling tests nothing
             continue
         read = any(step.hangs_on(key) for step in updates)
-        evaluated = any(step.hangs_on(key, loss_only=True) for step in made)  # a metric may read what isn't trained on
+        evaluated = any(step.hangs_on(key, loss_only=True) for step in made)  # a metric may read untrained features
         assert read or not evaluated, (
-            f"`{key}` is read by the loss of `evaluate`, but by no phase: training goes on without it. Read it in the "
-            f'loss, from `batch`; where it is for evaluation by nature: `except_for=["{key}"]`.'
+            f"`{key}` is read by the loss of `evaluate`, but by no phase: training ignores it. Read it in the "
+            f'loss, from `batch`; if only evaluation needs it: `except_for=["{key}"]`.'
         )
         if not read:
             continue
         changed = any(_changes(step, seen, key, rolled) for step, seen in zip(updates, before, strict=True))
         assert changed or any(_changes(step, step(), key, rolled) for step in near_the_ends(updates)), (
             f"`{key}` changes no loss: what the task makes of it is constant, or only metrics read it. Look for an "
-            "`argmax`, a comparison, a product or a cast that gives the same for every row. Where that is by nature: "
+            "`argmax`, a comparison, a product or a cast that gives the same for every row. If that is intended: "
             f'`except_for=["{key}"]`.'
         )
     for step in updates:
@@ -77,14 +77,14 @@ def check_features(made: Sequence[Step], except_for: Sequence[str]) -> None:
 
 
 def _changes(step: Step, seen: Seen, key: str, values: np.ndarray) -> bool:
-    """Says whether a row's loss or weight is another one with other values of a feature."""
+    """Says whether other values of a feature change a row's loss or weight."""
     other = step({**step.batch, key: tf.constant(values)})
     same = np.array_equal(seen.per_example, other.per_example, equal_nan=True)
     return not (same and np.array_equal(seen.weight, other.weight, equal_nan=True))
 
 
 def _check_constant(step: Step) -> None:
-    """Refuses a cross-entropy of all whose classes are the same number for every row, whatever the batch."""
+    """Raises for a cross-entropy whose labels are the same number for every row, whatever the batch."""
     classes = [(c, now) for c, now in zip(step.comparisons, step().comparisons, strict=True) if c.op.type == LOSSES[0]]
     constant = [c for c, now in classes if not step.sources[c.target.op.name] and len(np.unique(now.target)) == 1]
     assert not constant or len(constant) < len(classes), (

@@ -1,10 +1,10 @@
-"""A step function of a task, traced once on a whole batch: assertions call it with one batch after the other.
+"""A task's step function, traced once on a whole batch; assertions call it with different batches.
 
     step = steps(task, batch)[0]
     seen = step()                                  # losses, gradients, and what was compared with what on the way
     other = step({**step.batch, "label": labels})  # the same step of another batch
 
-What earlier phases hand on is computed anew for each batch; nothing is ever written.
+The outputs of earlier phases are recomputed for each batch; nothing is written.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ FOLDS = 1 << 63  # Philox counters from here on make other `Rng`s
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Two tensors that the step holds against each other: what it predicts, and what it should."""
+    """Two tensors that the step compares: a prediction and its target."""
 
     op: Any
     prediction: Any  # tensors of the trace, or the values of one call
@@ -46,28 +46,28 @@ class Draw:
     op: Any
     key: Any
     counter: Any
-    again: bool = False  # whether it is meant to be equal to another
+    again: bool = False  # whether it repeats another draw on purpose
 
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """What one call of a step led to, in arrays."""
+    """The results of one call of a step, as arrays."""
 
     per_example: Any
-    weight: Any  # ones where the loss has none
+    weight: Any  # ones if the loss has none
     figures: Sequence[Any]  # sums of the loss and all metrics
     gradients: Arrays  # of the weighted mean, by path
     comparisons: Sequence[Comparison]
-    sums: Sequence[tuple[Any, Any]]  # what is reduced over positions, `[rows, time]`, and to what
+    sums: Sequence[tuple[Any, Any]]  # tensors reduced over positions, `[rows, time]`, and the results
     draws: Sequence[Draw]  # without those that `fold` makes
 
     @property
     def mean(self) -> float:
-        """Returns the loss that is trained."""
+        """Returns the trained loss: the weighted mean."""
         return float(self.sums_with([])[0])
 
     def sums_with(self, signs: Any) -> Any:
-        """Returns the mean loss, and what it is with each example's times each of the `signs`."""
+        """Returns the mean loss, and the means of the examples' losses times each of the `signs`."""
         counts = self.weight != 0.0
         parts = np.where(counts, self.weight * self.per_example, 0.0).astype(np.float64)
         total = np.sum(self.weight, dtype=np.float64) or 1.0
@@ -87,7 +87,7 @@ class Step:
         self.makes_statistics = False
         traced = tf.function(self._trace, autograph=False)
         with no_python_values(self.name), noticing_draws() as drawn:
-            signs = tf.TensorSpec(None)  # whose shape the losses have, which nothing says before they are traced
+            signs = tf.TensorSpec(None)  # with the shape of the losses, which is unknown before tracing
             self.function = traced.get_concrete_function(self.batch, self.rng.seed, tf.range(self.rows), signs)
         self.captured = list(self.function.variables)
         self.again = {words.op for words in drawn.meant()}
@@ -99,7 +99,7 @@ class Step:
 
     @property
     def keeps_history(self) -> bool:
-        """Says whether a phase before it shows rows of earlier steps, which go by the order of the rows."""
+        """Says whether an earlier phase returns rows of earlier steps, which depend on the order of the rows."""
         return any(isinstance(phase, Compute) and phase.state is not None for phase in self._so_far())
 
     def hangs_on(self, feature: str, *, loss_only: bool = False) -> bool:
@@ -111,7 +111,7 @@ class Step:
     def __call__(
         self, batch: Batch | None = None, *, order: Sequence[int] | None = None, seed: int = 0, signs: Any = 1.0
     ) -> Seen:
-        """Calls the trace; `order` says which row of a draw over the rows each row gets.
+        """Calls the trace; `order` permutes the rows of draws.
 
         The gradients are those of the mean of losses times `signs`.
         """
@@ -135,7 +135,7 @@ class Step:
         )
 
     def eager(self, batch: Batch | None = None, *, first_row: int = 0) -> Loss:
-        """Calls the step function as a unit test does, without a trace; its rows may be a part of the batch's."""
+        """Calls the step function as a unit test does, without a trace; its rows may be a part of the batch."""
         values = self.batch if batch is None else batch
         rows = len(next(iter(values.values())))
         return self._loss(dict(values), self.rng._replace(first_row=first_row, num_rows=rows))
@@ -191,7 +191,7 @@ class Step:
         return checked(self.phase.loss(inputs, own), self.phase.name, rows)
 
     def _begin(self) -> None:
-        """Remembers where in the trace this step's own operations begin."""
+        """Records where in the trace this step's own operations begin."""
         if not tf.executing_eagerly():
             self._first = len(tf.compat.v1.get_default_graph().get_operations())
 
@@ -201,7 +201,7 @@ class Step:
         return phases[: names.index(self.phase.name) + 1] if self.phase else []
 
     def _comparison(self, op: Any) -> Comparison | None:
-        """Returns what `op` compares, where it holds a prediction against a target that no variable goes into."""
+        """Returns the comparison that `op` makes between a prediction and a target that depends on no variable."""
         if op.type in ("SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits"):
             return Comparison(op, *op.inputs)
         soft = op.type == "Mul" and any(maker(x).type == "LogSoftmax" for x in op.inputs)
@@ -215,7 +215,7 @@ class Step:
 
 
 def steps(task: Task, batch: Batch, *, seed: int = 0) -> list[Step]:
-    """Traces each update of `task`, and its evaluation where it has one."""
+    """Traces each update of `task`, and its evaluation if it has one."""
     made = [Step(task, phase, batch, seed=seed) for phase in task.phases() if isinstance(phase, Update)]
     if type(task).evaluate is not Task.evaluate:
         made.append(Step(task, None, batch, seed=seed))
@@ -223,7 +223,7 @@ def steps(task: Task, batch: Batch, *, seed: int = 0) -> list[Step]:
 
 
 def near_the_ends(made: Sequence[Step]) -> Iterator[Step]:
-    """Traces steps anew near the beginning of a run and near its end, where a term may be that halfway isn't."""
+    """Traces steps near the start and near the end of a run, which may have terms that the middle lacks."""
     for moment in NEAR_THE_ENDS:
         for step in made:
             yield Step(step.task, step.phase, step.batch, moment=moment)
@@ -231,7 +231,7 @@ def near_the_ends(made: Sequence[Step]) -> Iterator[Step]:
 
 @contextlib.contextmanager
 def kept(variables: Sequence[tf.Variable]) -> Iterator[None]:
-    """Gives the variables their values back."""
+    """Restores the values of the variables on exit."""
     before = [variable.numpy() for variable in variables]
     try:
         yield
@@ -242,7 +242,7 @@ def kept(variables: Sequence[tf.Variable]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def nudged(task: Task) -> Iterator[None]:
-    """Moves all parameters a little: at zeros, where many begin, gradients vanish that needn't later."""
+    """Moves all parameters a little: gradients may vanish at zero, where many start, but not later."""
     random = np.random.RandomState(0)
     variables = list(named_variables(task, trainable_only=True).values())
     with kept(variables):
@@ -255,14 +255,14 @@ def nudged(task: Task) -> Iterator[None]:
 
 
 def nudged_steps(task: Task, batch: Batch, *, seed: int) -> Iterator[Step]:
-    """Yields the steps of a `nudged` task: a last layer of zeros, as many begin, hides the layers before it."""
+    """Yields the steps of a `nudged` task: a last layer that starts at zero hides the layers before it."""
     made = steps(task, batch, seed=seed)
     with nudged(task):
         yield from made
 
 
 def changed(x: tf.Tensor, places: Any) -> tf.Tensor:
-    """Returns `x` with other values at some places (a mask or an index), such as it has elsewhere."""
+    """Returns `x` with other values at some places (a mask or an index), taken from elsewhere in it."""
     values = x.numpy().copy()
     at = values[places]
     if values.dtype.kind == "b":
@@ -276,7 +276,7 @@ def changed(x: tf.Tensor, places: Any) -> tf.Tensor:
 
 
 def _in_order(order: tf.Tensor) -> type[Rng]:
-    """Returns an `Rng` whose draws by row are those of the rows in another order."""
+    """Returns an `Rng` whose draws by row are permuted."""
 
     class Rows(RowRng):
         def bits(self, *shape: Any) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""Is a `tf.function` traced once, however often and with whatever it is called?
+"""Checks that a `tf.function` is traced once for all calls.
 
 >>> import tensorflow as tf
 >>> double = tf.function(lambda x, times: x * times)
@@ -22,7 +22,7 @@ TENSOR = (
     "zero, or declare an `input_signature` with `None` for what varies."
 )
 PYTHON = (
-    "A Python value is part of the trace: hand it over as a tensor (`tf.constant(...)`), or bind it once, outside the "
+    "A Python value is part of the trace: pass it as a tensor (`tf.constant(...)`), or bind it once, outside the "
     "function."
 )
 STRUCTURE = "Structures are part of the trace: give each call the same keys and lengths."
@@ -49,7 +49,7 @@ def assert_traces_once(function: Any, *calls: tuple[Any, ...]) -> None:
 
 
 def _change(function: Any, first: tuple[Any, ...], then: tuple[Any, ...], i: int) -> str:
-    """Says what differs between two calls, as far as tracing is concerned, and what to do."""
+    """Returns what differs between two calls, as far as tracing is concerned, and what to do."""
     if len(first) != len(then):
         return f"call 0 has {len(first)} arguments and call {i} has {len(then)}. {STRUCTURE}"
     for name, one, other in zip(_names(function, len(first)), first, then, strict=True):
@@ -76,7 +76,7 @@ def _names(function: Any, count: int) -> list[str]:
 
 
 def _parts(path: str, value: Any) -> dict[str, Any]:
-    """Returns the leaves of a nest, by how Python would write the way there."""
+    """Returns the leaves of a nest, by their Python expressions."""
     if isinstance(value, dict):
         return {p: x for key in value for p, x in _parts(f"{path}[{key!r}]", value[key]).items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Does some phase train every variable that the task has and uses?"""
+"""Checks that phases train every variable that the task has and uses."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""All assertions that apply to a task, in one call."""
+"""`assert_task`: all assertions that apply to a task, in one call."""
 
 from collections.abc import Sequence
 
@@ -25,12 +25,12 @@ def assert_task(
     except_for: Sequence[str] = (),
     seed: int = 0,
 ) -> None:
-    """Asserts of all phases of `task`, and of its evaluation, whatever `core.testing` can tell from one batch.
+    """Asserts everything that `core.testing` can check with one batch, for all phases of `task` and its evaluation.
 
-    `causal` names tokens whose later ones no earlier loss may see, `padding` the feature that says what is padded;
-    predictions of the next token, and features named `mask`, `weight`, `weights`, `lengths` or `length`, are found.
-    `except_for` are paths of variables (or patterns) without a gradient by nature, features that change no loss,
-    and types that are meant (`"bfloat16"`).
+    `causal` names tokens that must not influence earlier losses; `padding` names the feature that marks padding.
+    Predictions of the next token, and features named `mask`, `weight`, `weights`, `lengths` or `length`, are found
+    automatically. `except_for` are paths of variables (or patterns) without a gradient on purpose, features that change
+    no loss, and permitted types (`"bfloat16"`).
     """
     made = steps(task, batch, seed=seed)
     padding = padding or found_in(made[0].batch)

@@ -112,7 +112,7 @@ class LatentsOfTheBatch(steps.Adversarial):
         return {"fake": tf.sigmoid(self.g(rng.normal([batch["image"].shape[0], 3])))}
 
 
-@mistake("own: contrast", "compares the row with the others. Say `mixes_rows=True`")
+@mistake("own: contrast", "compares the row with the others. Set `mixes_rows=True`")
 class ContrastNotDeclared(steps.Contrast):
     mixes_rows = False
 

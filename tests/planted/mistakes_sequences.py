@@ -9,7 +9,7 @@ from tests.planted.steps import LENGTHS, RNG, SIZE, TIME
 from tests.planted.table import mistake
 
 LATER = "a later token changes an earlier"
-PADDING = "where `mask` is zero changes|beyond `lengths` changes|hangs on the padded length"
+PADDING = "where `mask` is zero changes|beyond `lengths` changes|depends on the padded length"
 
 
 # Causality
@@ -168,7 +168,7 @@ class SumOverTokens(steps.LanguageModel):
         return Loss(tf.reduce_sum(super().loss(batch, rng).per_example, 1))
 
 
-@mistake("sum", "hangs on the padded length|divided by the padded length")
+@mistake("sum", "depends on the padded length|divided by the padded length")
 class MeanOverThePaddedLength(steps.Tagger):
     def loss(self, batch, rng):
         return Loss(tf.reduce_mean(self.per_token(batch) * batch["mask"], 1))
@@ -186,7 +186,7 @@ class ProductWithTheWeight(steps.Regression):
         return Loss(tf.square(self.predict(batch) - batch["y"]) * batch["weight"])
 
 
-@mistake("sum", "hangs on the padded length")
+@mistake("sum", "depends on the padded length")
 class WeightOfAllPositions(steps.Tagger):
     def loss(self, batch, rng):
         per_token = self.per_token(batch) * batch["mask"]
