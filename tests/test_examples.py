@@ -24,7 +24,7 @@ def test_an_example_trains_by_the_command(folder, tmp_path):
     result = json.loads((tmp_path / "result.json").read_text())
     assert (result["step"], result["reason"]) == (60, "finished")
     assert LEARNT[folder.name](result["evaluation"])
-    assert not re.search("draws the same|folds an rng|calls Python|handed no rng", done.stdout)
+    assert not re.search("draws the same|folds an rng|calls Python|gets no rng", done.stdout)
 
 
 @names

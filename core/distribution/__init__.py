@@ -1,4 +1,4 @@
-"""Where a run computes: strategies built from gin, and the backend of each, with the exchange between its replicas."""
+"""Strategies for gin files, and the backend of each, with the exchange between its replicas."""
 
 import importlib
 from typing import Any
@@ -36,7 +36,7 @@ __all__ = [
     "tpu",
 ]
 
-# Those of `core.parallel`, which stands above the engine, and so can't be imported before it is asked for.
+# The strategies of `core.parallel`, which is imported on first use, because it depends on the engine.
 _PARALLEL = {
     "LocalExchange": "local_steps",
     "MeshPlan": "mesh",

@@ -1,4 +1,4 @@
-"""What one worker knows and all must act on together."""
+"""Agreement between workers on facts that only some of them know."""
 
 import numpy as np
 import tensorflow as tf
@@ -10,7 +10,7 @@ TEXT_BYTES = 512
 
 
 class Agreement:
-    """Questions to all workers. Each of them must ask; a process alone is answered at once."""
+    """Questions to all workers. Each of them must ask; a single process gets its own answer at once."""
 
     def __init__(self, strategy: tf.distribute.Strategy):
         self._replicas, self._total = strategy.num_replicas_in_sync, backend_of(strategy).make_process_sum()
@@ -20,7 +20,7 @@ class Agreement:
         return self.any_workers(flag)[0]
 
     def any_workers(self, *flags: bool) -> tuple[bool, ...]:
-        """Returns of each flag whether any worker called it with true; they are asked together."""
+        """Returns for each flag whether any worker called it with true, in one exchange."""
         membership = joined()
         if membership is None or membership.cluster.size == 1:
             return flags
@@ -35,11 +35,11 @@ class Agreement:
         texts = np.zeros([cluster.size, TEXT_BYTES], np.int32)
         own = (text or "").encode(errors="backslashreplace")[:TEXT_BYTES]
         texts[cluster.index, : len(own)] = list(own)
-        # Each replica of a worker hands in the same.
+        # Each replica of a worker contributes the same.
         found = self._total(tf.constant(texts)).numpy() // max(1, self._replicas // cluster.size)
         said = [bytes(row[row > 0].tolist()).decode(errors="ignore") for row in found]
         return next(filter(None, said), None)
 
     def barrier(self) -> None:
-        """Waits until every worker has come here."""
+        """Waits until every worker has called it."""
         self.any_worker(False)

@@ -1,7 +1,7 @@
-"""Workers' TensorFlow servers connect, and wait for nobody without end.
+"""Connects the workers' TensorFlow servers within a time limit.
 
-The constructor of TensorFlow's strategy holds Python's lock until all workers have connected: no other thread runs that
-could see that one of them has gone, and no handler of a signal.
+The constructor of TensorFlow's strategy holds Python's lock until all workers have connected: no other thread can
+detect a lost worker meanwhile, and no signal handler runs.
 """
 
 import signal
@@ -17,33 +17,33 @@ from core.signals import held_back
 
 T = TypeVar("T")
 
-CONNECTING_SECONDS = 30.0  # for what takes less than one where all workers live: they have just met
+CONNECTING_SECONDS = 30.0  # takes less than one second if all workers are alive, since they have just met
 
 
 def bound_connecting(workers: int, *, seconds: float) -> None:
-    """Lets the strategy that is made next give up, by an error, on workers that don't connect within `seconds`."""
+    """Makes the next strategy raise an error if workers don't connect within `seconds`."""
     config = config_pb2.ConfigProto().experimental.coordination_config
     config.coordinated_job_list.add(name="worker", num_tasks=workers)
-    # Left to itself the strategy configures the same, without a limit.
+    # By default the strategy configures the same, without a limit.
     context.context().configure_coordination_service(
         service_type="standalone",
         service_leader="/job:worker/replica:0/task:0",
         coordinated_jobs=list(config.coordinated_job_list),
         cluster_register_timeout_in_ms=int(1000 * seconds),
     )
-    # Without it the first worker connects to itself, and waits for the others where nothing is limited.
+    # Otherwise the first worker connects to itself, and waits without a limit for the others.
     context.context().coordination_service.cluster_register_with_barrier = True
 
 
 def connected(make: Callable[[Cluster], T], *, meeting: float, peer: float) -> T:
-    """Returns what `make` makes of the cluster, once all workers have met, within `meeting` seconds.
+    """Returns what `make` makes of the cluster, after a rendezvous of all workers within `meeting` seconds.
 
-    One that is silent for `peer` seconds from then on is lost, and the run ends.
+    From then on, a worker that is silent for `peer` seconds is lost, and the run ends.
     """
     membership = join(deadline=meeting)
-    # No `timeout_seconds` for collectives: TensorFlow starts a thread for each, that sleeps so long. Those who watch
-    # find a lost peer sooner, and one that lives and yet doesn't come is what `Trainer.section_deadline` is for.
+    # No `timeout_seconds` for collectives: TensorFlow starts a thread per collective that sleeps so long. The
+    # heartbeats find a lost peer sooner, and `Trainer.section_deadline` handles one that is alive but doesn't come.
     bound_connecting(membership.cluster.size, seconds=max(peer, CONNECTING_SECONDS))
-    with held_back(signal.SIGTERM):  # TensorFlow takes it for workers, and then does nothing with it
+    with held_back(signal.SIGTERM):  # TensorFlow would take it over for workers, and then ignore it
         membership.watch(timeout=peer)
         return make(membership.cluster)

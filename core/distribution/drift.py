@@ -1,8 +1,8 @@
-"""Replica consistency check: do all replicas still hold the same, to the bit?
+"""Replica consistency check: whether all replicas hold the same variables, bit for bit.
 
-Each variable is boiled down to one number per replica: a sum of its bits, weighted by odd numbers so that places count,
-modulo 2^64. A single changed bit changes it for certain, and anything else almost surely. Variables are looked at one
-after the other, and large ones in blocks, so that this fits wherever a step does.
+Each variable is reduced to one number per replica: a sum of its bits, weighted with odd numbers so that positions
+count, modulo 2^64. A single changed bit always changes it, and any other change almost surely does. Variables are
+processed one by one, large ones in blocks, so that the check fits into the memory of a step.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ _BLOCK = 1 << 20  # values
 def replica_drift_check(strategy: tf.distribute.Strategy, variables: Mapping[str, tf.Variable]) -> Callable[[], None]:
     """Returns a function that raises a `DriftError` naming the variables and the replicas that differ."""
     exchange = Exchange(strategy)
-    if not exchange.networked:  # what lives on one device has nothing to differ from in one process
+    if not exchange.networked:  # a one-device variable has no copies in a single process
         variables = {path: v for path, v in variables.items() if len(strategy.experimental_local_results(v)) > 1}
 
     @tf.function(autograph=False)
@@ -45,7 +45,7 @@ def replica_drift_check(strategy: tf.distribute.Strategy, variables: Mapping[str
 
 
 def fingerprints_of(reads: Iterable[Callable[[], Any]]) -> tf.Tensor:
-    """Returns the fingerprint of each value, which is read once the one before it is done with."""
+    """Returns the fingerprint of each value; each is read after the previous one is done."""
     own: list[tf.Tensor] = []
     for read in reads:
         with tf.control_dependencies(own[-1:]):
@@ -54,7 +54,7 @@ def fingerprints_of(reads: Iterable[Callable[[], Any]]) -> tf.Tensor:
 
 
 def refuse_drift(differs: npt.NDArray[np.bool_], what: str, expected: str, paths: Sequence[str]) -> None:
-    """Raises a `DriftError` where any row differs in any column."""
+    """Raises a `DriftError` if any row differs in any column."""
     if not np.any(differs):
         return
     drifted = np.array(paths)[differs.any(axis=0)]
@@ -62,19 +62,19 @@ def refuse_drift(differs: npt.NDArray[np.bool_], what: str, expected: str, paths
     raise DriftError(
         f"{strayed} of {len(differs)} no longer hold what {expected}: "
         f"{listed(drifted, most=4)} ({len(drifted)} of {len(paths)} variables). Nothing was "
-        "saved. Look for a step function that assigns a variable itself, or draws numbers from anywhere but its "
-        "`rng`; if there is none, for a faulty device. The last checkpoint is from before."
+        "saved. Look for a step function that assigns a variable itself, or draws numbers without its `rng`; "
+        "otherwise suspect a faulty device. The last checkpoint was saved before."
     )
 
 
 def fingerprint(value: tf.Tensor) -> tf.Tensor:
-    """Returns one int64 that stands for all bits of a tensor and their places."""
+    """Returns one int64 that depends on all bits of a tensor and their positions."""
     flat = tf.reshape(tf.cast(value, tf.int8) if value.dtype == tf.bool else value, [-1])
     blocks, rest = divmod(flat.shape.num_elements(), _BLOCK)
 
     def sum_of(first: tf.Tensor, size: int) -> tf.Tensor:
         places = tf.cast(first, tf.int64) + tf.range(size, dtype=tf.int64)
-        # Cut as what it is: GPUs cut int32 on the host.
+        # Sliced before the cast: GPUs slice int32 on the host.
         bits = tf.bitcast(tf.slice(flat, [first], [size]), _INTEGERS[flat.dtype.size])
         return tf.reduce_sum(tf.cast(bits, tf.int64) * (2 * places + 1))
 

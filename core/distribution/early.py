@@ -1,4 +1,4 @@
-"""Names what has made TensorFlow start before a strategy could say how: variables and tensors that modules hold."""
+"""Finds what started TensorFlow too early for a strategy: variables and tensors held by modules."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ _OTHERS = {"tensorflow", "keras", "tf_keras", "tensorboard", "core", "__mp_main_
 
 
 def made_too_early() -> str:
-    """Returns which variable or tensor a module made as it was imported, and what to do; or what else may be done."""
+    """Returns which variable or tensor a module made at its import, and what to do; else general advice."""
     for name, module in sorted(sys.modules.items(), key=lambda item: item[0]):
         if name.partition(".")[0] in _OTHERS or module is None:
             continue

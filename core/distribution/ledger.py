@@ -1,4 +1,4 @@
-"""Which collectives a step makes: where, of what, how large. Known as soon as the step is traced.
+"""The collective log (ledger): where a step's collectives are, of what, and how large; known after tracing.
 
 >>> ledger = Ledger()
 >>> ledger.add(Collective("net", "gradients", "float32", 4000, replica=0))
@@ -14,24 +14,24 @@ VARIABLES = "variables"
 
 
 class Collective(NamedTuple):
-    """One exchange between replicas, as one of them takes part in it."""
+    """One collective, as seen by one of its replicas."""
 
     phase: str
-    what: str  # "gradients" or "variables" with what rides along, "statistics" of layers, "rows" of all, "values" moved
-    dtype: str  # several where values of several types go together, or the indices of slices
-    bytes: int  # that this replica hands in
-    replica: int | None = None  # that notes it, where each does
-    axis: str | None = None  # of a mesh, along which it goes
+    what: str  # "gradients" or "variables" with what is sent along, "statistics", "rows" of all, "values" moved
+    dtype: str  # several if values of several types are sent together, or the indices of slices
+    bytes: int  # that this replica sends
+    replica: int | None = None  # that logs it, if each replica does
+    axis: str | None = None  # of a mesh, along which it communicates
 
 
 class Ledger:
-    """The collectives of one traced step, in the order in which they are made."""
+    """The collectives of one traced step, in order."""
 
     def __init__(self) -> None:
         self._entries: list[Collective] = []
 
     def add(self, entry: Collective) -> None:
-        """Notes one; each replica of the process notes its own end of it."""
+        """Logs a collective; each replica of the process logs its own end of it."""
         self._entries.append(entry)
 
     def clear(self) -> None:
@@ -40,7 +40,7 @@ class Ledger:
 
     @property
     def collectives(self) -> list[Collective]:
-        """Returns each once, as the first replica of this process sees it."""
+        """Returns each collective once, as the first replica of this process sees it."""
         first = min((entry.replica for entry in self._entries if entry.replica is not None), default=None)
         return [entry for entry in self._entries if entry.replica in (None, first)]
 

@@ -1,4 +1,4 @@
-"""A first exchange of known values: what can't add up four numbers would train a model to nonsense."""
+"""A test exchange of known values before training: if it were wrong, the model would be meaningless."""
 
 import threading
 
@@ -18,7 +18,7 @@ def check_exchange(strategy: tf.distribute.Strategy, *, deadline: float = 120.0)
     def total() -> tf.Tensor:
         def replica() -> tf.Tensor:
             place = tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.float32)
-            # Powers of two and places: a sum that takes one replica twice for another's absence shows.
+            # Powers of two and positions, so that counting one replica twice and missing another shows.
             mine = tf.stack([tf.pow(2.0, place % 20.0), place + 1.0])
             return exchange.sum(mine, phase="start", what="probe")
 
@@ -27,10 +27,10 @@ def check_exchange(strategy: tf.distribute.Strategy, *, deadline: float = 120.0)
     def attempt() -> None:
         try:
             outcome.append(total())
-        except Exception as error:  # whatever it is, it is no silence
+        except Exception as error:  # any error means that it failed
             outcome.append(error)
 
-    # In a thread: a collective whose other end never comes can't be interrupted.
+    # In a thread: a collective that waits for a missing peer can't be interrupted.
     thread = threading.Thread(target=attempt, daemon=True, name="start-up all-reduce")
     thread.start()
     thread.join(deadline)

@@ -15,9 +15,9 @@ _PLANS: dict[type, Callable[[Any], Any]] = {}
 
 
 def register(strategy: type, *, plan: type | None = None) -> Callable[[B], B]:
-    """Has a class of `Backend` answer for strategies of a type, and for those of its subclasses.
+    """Registers a class of `Backend` for a type of strategy and its subclasses.
 
-    An experiment that is given a `plan` makes the strategy of it.
+    An experiment with a `plan` makes the strategy from it.
     """
 
     def registered(backend: B) -> B:
@@ -37,18 +37,18 @@ def backend_of(strategy: Any) -> Backend:
 
 
 def is_strategy(value: object) -> bool:
-    """Says whether a value is a strategy that has a backend, or the plan of one."""
+    """Says whether a value is a strategy with a backend, or the plan of one."""
     return bool(_registered(_BACKENDS, value) or _registered(_PLANS, value))
 
 
 def made_strategy(value: Any) -> Any:
-    """Returns a strategy: the one that is given, or the one that a plan asks for."""
+    """Returns a strategy: the given one, or the one that a plan makes."""
     make = _registered(_PLANS, value)
     return make(value) if make else value
 
 
 def exchange_of(strategy: Any, *, reduce_in: tf.DType | None = None) -> Exchange:
-    """Returns the exchange of a strategy, which sends float32 gradients as `reduce_in` if that is given."""
+    """Returns the exchange of a strategy; with `reduce_in`, it sends float32 gradients in that type."""
     return backend_of(strategy).exchange(reduce_in=reduce_in)
 
 

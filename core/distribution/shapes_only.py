@@ -1,9 +1,9 @@
-"""Variables that have a shape but hold nothing: to look at a task without the time and memory that its values take.
+"""Variables with shapes but no values, to inspect a task without the time and memory for values.
 
     with shapes_only():
         assembly = assemble(make_task, strategy)
 
-Its steps can be described and traced, but not run.
+Its steps can be inspected and traced, but not run.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ _asked: contextvars.ContextVar[bool] = contextvars.ContextVar("shapes_only", def
 
 @contextlib.contextmanager
 def shapes_only() -> Iterator[None]:
-    """Lets `assemble` make variables without values, within it."""
+    """Makes `assemble` create variables without values in its context."""
     token = _asked.set(True)
     try:
         yield
@@ -33,14 +33,14 @@ def shapes_only() -> Iterator[None]:
 
 
 def asked_for_shapes() -> bool:
-    """Says whether this is within `shapes_only`."""
+    """Says whether the code runs in `shapes_only`."""
     return _asked.get()
 
 
 def made(make: Callable[[], T], scope: Callable[[], AbstractContextManager[Any]]) -> T:
     """Returns what `make()` makes in a `scope()`.
 
-    Within `shapes_only` its variables hold nothing, unless it looks at values as well.
+    In `shapes_only`, its variables hold nothing, unless it reads values too.
     """
 
     def in_scope() -> T:
@@ -50,8 +50,8 @@ def made(make: Callable[[], T], scope: Callable[[], AbstractContextManager[Any]]
     if not _asked.get():
         return in_scope()
     results: list[T] = []
-    # What asks for a value, or makes a mistake, does so again below. The creator stands around the scope, which makes
-    # of variables what it needs; in a graph that is never run nothing is drawn.
+    # Code that needs a value, or has a mistake, raises again below. The creator is outside the scope, which wraps
+    # variables as it needs them; in a graph that never runs, nothing is drawn.
     with contextlib.suppress(Exception), undrawn(), tf.variable_creator_scope(_without_value):
         tf.function(lambda: results.append(in_scope()), autograph=False).get_concrete_function()
     return in_scope() if not results or _keeps_tensors(results[-1]) else results[-1]
@@ -65,5 +65,5 @@ def _without_value(_: Any, **kwargs: Any) -> tf.Variable:
 
 
 def _keeps_tensors(made: object) -> bool:
-    """Says whether a module keeps a tensor of the graph that it was made in, where no other graph can read it."""
+    """Says whether a module keeps a tensor of the graph that it was made in, which no other graph can read."""
     return isinstance(made, tf.Module) and bool([*made._flatten(predicate=tf.is_symbolic_tensor)])

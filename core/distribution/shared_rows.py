@@ -1,7 +1,7 @@
-"""How replicas share the rows of a batch: what `all_rows` and `own_rows` of a step function do on several of them.
+"""Implements `all_rows` and `own_rows` of a step function on several replicas.
 
-A gather is a sum of what each replica puts in its place among zeros. So its gradient is a sum as well, of which each
-replica takes its own rows; and rows of unlike numbers need nothing but a mask.
+A gather is a sum of the replicas' rows, each at its place among zeros. So its gradient is a sum as well, from which
+each replica takes its own rows; and different numbers of rows only need a mask.
 """
 
 import contextlib
@@ -18,10 +18,10 @@ _SUMMED = (tf.bfloat16, tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
 
 
 class EqualRows:
-    """Each replica holds `rows` of a batch, as in training; its methods are called in replica context.
+    """Rows of a batch with `rows` on each replica, as in training; its methods are called in replica context.
 
-    They may be several `runs`, one of each of the trainer's microbatches: the batch has the first runs of all replicas,
-    then the second.
+    They may be several `runs`, one for each of the trainer's microbatches: the batch has the first runs of all
+    replicas, then the second.
     """
 
     def __init__(self, exchange: Exchange, phase: str, rows: int, runs: int = 1):
@@ -45,7 +45,7 @@ class EqualRows:
 
 
 class UnlikeRows:
-    """Each replica holds at most `most` rows of a batch, or none, as in evaluation: `rows` is how many are here."""
+    """Rows of a batch with `rows` on each replica, at most `most` and perhaps none, as in evaluation."""
 
     def __init__(self, exchange: Exchange, phase: str, rows: tf.Tensor, *, most: int):
         self.exchange, self.phase, self.rows, self.most = exchange, phase, rows, most
@@ -72,7 +72,7 @@ class UnlikeRows:
 
 @contextlib.contextmanager
 def mixing(exchange: Exchange, phase: str, rows: int, runs: int = 1) -> Iterator[None]:
-    """Lets the step function that is called within it, in replica context, mix the rows of all replicas."""
+    """Lets the step function called in its context, in replica context, mix the rows of all replicas."""
     if exchange.replicas == 1:
         yield
         return
@@ -83,7 +83,7 @@ def mixing(exchange: Exchange, phase: str, rows: int, runs: int = 1) -> Iterator
 
 @contextlib.contextmanager
 def mixing_unlike(exchange: Exchange, phase: str, rows: tf.Tensor, *, most: int) -> Iterator[None]:
-    """Does the same where the replicas hold unlike numbers of `rows`, of which no one holds more than `most`."""
+    """Does the same for replicas with different numbers of `rows`, none of them above `most`."""
     shared = UnlikeRows(exchange, phase, rows, most=most)
     with summing_over_replicas(exchange.sum_statistics(phase)), sharing_rows(shared):
         yield
@@ -94,18 +94,18 @@ def _gather(x: tf.Tensor, exchange: Exchange, phase: str, rows: int) -> tf.Tenso
     inner = x.shape[1:]
     if not inner.is_fully_defined():
         raise ValueError(
-            f"phase `{phase}` asks for `all_rows` of shape {x.shape}; what is sent has a shape that is known before: "
-            "say it by `tf.ensure_shape`."
+            f"phase `{phase}` asks for `all_rows` of shape {x.shape}, which must be known while tracing: use "
+            "`tf.ensure_shape`."
         )
     if not (x.dtype in _SUMMED or x.dtype == tf.bool or (x.dtype.is_integer and x.dtype.size < 4)):
         raise TypeError(
-            f"phase `{phase}` asks for `all_rows` of {x.dtype.name}; numbers and booleans can be gathered: make "
-            "numbers of it."
+            f"phase `{phase}` asks for `all_rows` of {x.dtype.name}; numbers and booleans can be gathered: convert "
+            "it to numbers."
         )
     sent = x if x.dtype in _SUMMED else tf.cast(x, tf.int32)
     if exchange.networked and sent.dtype == tf.bfloat16:
         sent = tf.cast(x, tf.float32)
-    # Selected, not multiplied: a NaN of one replica stays in its own rows.
+    # Selects instead of multiplying: a NaN of one replica stays in its own rows.
     mine = tf.reshape(tf.range(exchange.replicas) == _place(), [-1, 1, *(1 for _ in inner)])
     placed = tf.where(mine, tf.reshape(sent, [1, rows, *inner]), tf.zeros([], sent.dtype))
     gathered = exchange.sum(placed, phase=phase, what=ROWS)

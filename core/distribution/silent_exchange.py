@@ -1,6 +1,6 @@
-"""The door between replicas with nothing crossing: it shows what a step takes without its collectives.
+"""An exchange without communication: it shows the time of a step without its collectives.
 
-Its numbers are nobody's.
+Results are meaningless; it is for timing only.
 """
 
 from collections.abc import Collection
@@ -12,7 +12,7 @@ from core.distribution.exchange import Exchange
 
 
 class SilentExchange(Exchange):
-    """Lets only what the phases `heard` send cross; of all else each replica takes its own part for the whole."""
+    """Communicates only in the phases `heard`; elsewhere each replica uses its own part as the whole."""
 
     def __init__(
         self, strategy: tf.distribute.Strategy, *, reduce_in: tf.DType | None = None, heard: Collection[str] = ()
@@ -43,7 +43,7 @@ class SilentExchange(Exchange):
         if phase in self.heard:
             return super().split(value, phase)
         shape = [value.shape[0], value.shape[1] // self.replicas, *value.shape[2:]]
-        return self.run(lambda: tf.zeros(shape, value.dtype))  # made where it is: whose values these are costs nothing
+        return self.run(lambda: tf.zeros(shape, value.dtype))  # made in place, since the values don't matter
 
     def _reduced(self, values: list[Any], phase: str, what: str) -> list[Any]:
         if phase in self.heard:
@@ -52,6 +52,6 @@ class SilentExchange(Exchange):
         return values
 
     def _make(self, *values: tf.Tensor) -> None:
-        """Has a replica make values that nobody reads: TensorFlow would leave them out, and the pass that they end."""
+        """Makes a replica compute values that nothing reads: TensorFlow would prune them and the pass before them."""
         ends = [tf.cast(tf.reshape(x, [-1])[:1], tf.float32) for x in values]
         self._sink.assign(tf.reduce_sum(tf.concat(ends, 0)))

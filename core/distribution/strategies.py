@@ -1,4 +1,4 @@
-"""Strategies as gin files name them."""
+"""The strategies that gin files can name."""
 
 import re
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from core.errors import ConfigurationError, PeerLostError
 
 @gin.configurable
 def one_device(device: str | None = None) -> tf.distribute.Strategy:
-    """Trains on one device: `device` (`"CPU:0"`, `"GPU:1"`), or the first GPU, or the CPU where there is none."""
+    """Trains on one device: `device` (`"CPU:0"`, `"GPU:1"`), by default the first GPU, or the CPU without GPUs."""
     available = _devices()
     if device is None:
         device = next((name for name in available if name.startswith("GPU")), "CPU:0")
@@ -30,13 +30,14 @@ def one_device(device: str | None = None) -> tf.distribute.Strategy:
 
 @gin.configurable
 def mirrored(replicas: int | None = None, devices: Sequence[str] | None = None) -> tf.distribute.Strategy:
-    """Trains on replicas on this machine: on `devices`, or the first `replicas` GPUs (by default all of them).
+    """Trains with data parallelism on replicas of this machine (MirroredStrategy).
 
-    Without GPUs the replicas (by default two) get virtual CPU devices, which share the cores: to rehearse with.
+    They run on `devices`, or on the first `replicas` GPUs (by default all). Without GPUs they get virtual CPU devices
+    (by default two), which share the cores, for rehearsal.
     """
     chosen = _chosen(replicas, devices)
     if not chosen[0].startswith("GPU"):
-        # One process, one memory: adding up on one device beats TensorFlow's collectives.
+        # In one process and one memory, adding up on one device is faster than TensorFlow's collectives.
         return _checked(chosen, tf.distribute.ReductionToOneDevice())
     try:
         return _checked(chosen, tf.distribute.NcclAllReduce(num_packs=0))
@@ -47,7 +48,7 @@ def mirrored(replicas: int | None = None, devices: Sequence[str] | None = None) 
 
 
 def why_not(said: str) -> str:
-    """Returns the line of an error of TensorFlow's that says what NCCL has against it, or else its first one.
+    """Returns the line of TensorFlow's error that gives NCCL's reason, or else its first line.
 
     >>> why_not("Graph execution error:\\n\\n2 root error(s) found.\\n  (0) INTERNAL:  NCCL: invalid usage")
     'NCCL: invalid usage'
@@ -57,19 +58,19 @@ def why_not(said: str) -> str:
 
 
 def copying_between(gpus: int) -> tf.distribute.CrossDeviceOps:
-    """Returns how GPUs add up without NCCL."""
+    """Returns how GPUs reduce without NCCL."""
     if gpus % 2 == 0:
-        # No packs, as above: TensorFlow would put all types into one. `Exchange` has packed what is small.
+        # No packs: TensorFlow would put all types into one. `Exchange` has already packed small values.
         return tf.distribute.HierarchicalCopyAllReduce(num_packs=0)
-    return tf.distribute.ReductionToOneDevice()  # the hierarchy is of two equal groups, and would leave one GPU out
+    return tf.distribute.ReductionToOneDevice()  # the hierarchy has two equal groups, and would omit one GPU
 
 
 @gin.configurable
 def multi_worker(*, meeting_deadline: float = 300.0, peer_timeout: float = 30.0) -> tf.distribute.Strategy:
-    """Trains with other processes, on this or other machines, as `TF_CONFIG` or Slurm says.
+    """Trains with other processes, on this or other machines, as `TF_CONFIG` or Slurm configures them.
 
-    All must come within `meeting_deadline` seconds. One that is silent for `peer_timeout` seconds is lost, and the run
-    ends.
+    All must connect within `meeting_deadline` seconds. A worker that is silent for `peer_timeout` seconds is lost, and
+    the run ends.
     """
     strategy = connected(_multi_worker, meeting=meeting_deadline, peer=peer_timeout)
     check_exchange(strategy, deadline=meeting_deadline)
@@ -117,7 +118,7 @@ STRATEGIES = (
 
 
 def _devices() -> list[str]:
-    kinds = [device.device_type for device in tf.config.get_visible_devices()]  # numbered anew, as TensorFlow does
+    kinds = [device.device_type for device in tf.config.get_visible_devices()]  # renumbered, as in TensorFlow
     return [f"{kind}:{kinds[:i].count(kind)}" for i, kind in enumerate(kinds)]
 
 
@@ -145,8 +146,8 @@ def _chosen(replicas: int | None, devices: Sequence[str] | None) -> list[str]:
     if gpus:
         if replicas is not None and replicas > len(gpus):
             raise ConfigurationError(
-                f"`mirrored.replicas` is {replicas}, but the GPUs of this machine are {', '.join(gpus)}: ask for at "
-                "most as many, for more workers (`multi_worker`), or for virtual CPUs, to rehearse with "
+                f"`mirrored.replicas` is {replicas}, but the GPUs of this machine are {', '.join(gpus)}: request "
+                "fewer, use more workers (`multi_worker`), or rehearse on virtual CPUs "
                 "(`mirrored.devices = ['CPU:0', 'CPU:1']`)."
             )
         return gpus[:replicas]

@@ -1,19 +1,19 @@
-"""Virtual CPU devices: several replicas on a machine without GPUs, to rehearse with."""
+"""Virtual CPU devices: several replicas on a machine without GPUs, for rehearsal."""
 
 import tensorflow as tf
 
 from core.distribution.early import made_too_early
 from core.errors import ConfigurationError
 
-MOST = 256  # they share the cores: more of them rehearse nothing new, and each is traced by itself
+MOST = 256  # they share the cores: more of them test nothing new, and each is traced separately
 
 
 def make_virtual_cpus(count: int) -> None:
     """Makes virtual CPU devices until TensorFlow has at least `count`."""
     if count > MOST:
         raise ConfigurationError(
-            f"{count} devices were asked for, without GPUs; virtual CPU devices are to rehearse with, and there are "
-            f"at most {MOST} of them. Ask for fewer, or run on several machines (`multi_worker`)."
+            f"{count} devices were asked for, without GPUs; virtual CPU devices are for rehearsal, and there are at "
+            f"most {MOST} of them. Ask for fewer, or run on several machines (`multi_worker`)."
         )
     (cpu,) = tf.config.list_physical_devices("CPU")
     configured = tf.config.get_logical_device_configuration(cpu) or [None]

@@ -1,4 +1,4 @@
-"""What runs a task's phases: accumulation, the one reduction, the step, chunks of steps."""
+"""The engine, which runs a task's phases: accumulation, the one reduction, the step, chunks of steps."""
 
 from core.engine.accumulate import Accumulated, accumulate_gradients, compute
 from core.engine.apply_update import commit_untrained, reduce_over_replicas

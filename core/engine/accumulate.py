@@ -1,9 +1,9 @@
-"""A sweep: one phase's function over its microbatches, with the gradients that are asked for.
+"""The accumulation loop (`Sweep`): one phase's function over its microbatches, with the requested gradients.
 
-A value on its way through the phases is `[microbatches, rows, ...]`; step functions see `[rows, ...]`. A sweep makes
-two kinds of things only: what is *added* (gradients, figures, statistics) and what lies *row by row* (outputs,
-gradients of inputs). Sums are divided once, by the total weight: of a loss without weights before it is differentiated,
-of one with weights when all are reduced. So figures are exact for ragged weights, however a batch is cut up.
+Between phases, values are `[microbatches, rows, ...]`; step functions see `[rows, ...]`. The loop makes two kinds of
+results. *Additive* ones (gradients, metrics, statistics) are summed; *row* results (outputs, gradients of inputs) are
+stacked. Sums are divided once by the total weight: for a loss without weights before differentiation, for one with
+weights after the reduction. So results are exact for ragged weights, however a batch is split.
 """
 
 import contextlib
@@ -24,32 +24,32 @@ from core.task.guards import refuse_missing_gradients
 from core.task.loss import Sums, checked, weighted_sums
 from core.task.statistics import Statistics
 
-SPARSE_FROM = 1024  # rows of a variable; tracing a gradient to see whether it is sparse isn't worth it for smaller ones
+SPARSE_FROM = 1024  # rows of a variable; for fewer, tracing a gradient to see whether it is sparse isn't worth it
 
 
 class Additive(NamedTuple):
-    """What is summed over microbatches and replicas."""
+    """Results that are summed over microbatches and replicas."""
 
-    gradients: Mapping[str, Any]  # tensors, or `IndexedSlices` where that is less to send
+    gradients: Mapping[str, Any]  # tensors, or `IndexedSlices` if they are smaller to send
     sums: Sums
     statistics: Any  # sums by layer, as `Statistics` keeps them
 
 
 class Rows(NamedTuple):
-    """What isn't summed, but has a place for each row."""
+    """Results that have an entry per row."""
 
     outputs: Mapping[str, tf.Tensor]
-    gradients: Mapping[str, tf.Tensor]  # of the inputs that were asked for
+    gradients: Mapping[str, tf.Tensor]  # of the requested inputs
     slices: Mapping[str, tuple[tf.Tensor, tf.Tensor]] = {}  # values and indices of sparse gradients, by path
 
 
 class Asked(NamedTuple):
-    """The gradients that a sweep is asked for: of variables (added up), or of inputs (row by row).
+    """The requested gradients: of variables (summed), or of inputs (row by row).
 
-    They are gradients of the loss; of a `Compute`, of its outputs along `cotangents`.
+    They are gradients of the loss; for a `Compute`, of its outputs along `cotangents`.
     """
 
-    by: str = ""  # the update that asks
+    by: str = ""  # the update that requests them
     variables: Mapping[str, tf.Variable] = {}
     inputs: Sequence[str] = ()
     cotangents: Batch | None = None
@@ -57,11 +57,11 @@ class Asked(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Accumulated:
-    """What an update knows of its batch."""
+    """The accumulated results of an update's batch."""
 
     additive: Additive
-    divided: bool  # whether the gradients are the mean's already: without weights, what to divide by is known before
-    layers: Statistics = dataclasses.field(default_factory=Statistics)  # knows which layer is which
+    divided: bool  # whether the gradients are the mean's already: without weights, the divisor is known before
+    layers: Statistics = dataclasses.field(default_factory=Statistics)  # knows the layer of each sum
 
     @property
     def gradients(self) -> Mapping[str, Any]:
@@ -83,25 +83,25 @@ class Accumulated:
 
 @dataclasses.dataclass
 class Sweep:
-    """The microbatches of one phase, on one replica or device."""
+    """The accumulation loop of one phase, on one replica or device."""
 
     fn: Callable[[Batch, Rng], Any]
     name: str
     microbatches: int
     rows: int  # of one microbatch, here
     outputs: Specs  # of one microbatch
-    loss: LossSpec | None = None  # None of a `Compute`
+    loss: LossSpec | None = None  # None for a `Compute`
     exchange: Exchange | None = None  # between the replicas that split the rows
     sparse: bool = False  # whether gradients that touch few rows stay slices
-    compiled: bool = False  # whether XLA compiles each microbatch by itself, and leaves the loop over them alone
-    layers: Statistics = dataclasses.field(default_factory=Statistics)  # of the last call: knows which layer is which
+    compiled: bool = False  # whether XLA compiles each microbatch separately, but not the loop over them
+    layers: Statistics = dataclasses.field(default_factory=Statistics)  # of the last call: knows the layer of each sum
 
     @property
     def replicas(self) -> int:
         return self.exchange.replicas if self.exchange else 1
 
     def __call__(self, values: Batch, rng: Rng, asked: Asked) -> tuple[Additive, Rows]:
-        """Takes one microbatch after the other, in the replica; `rng` stands at the first row of the first one."""
+        """Processes microbatches in a loop, in the replica; `rng` is at the first row of the first one."""
         if self.microbatches == 1:
             added, rows = self._one(values, 0, rng, asked)
             return added, tf.nest.map_structure(lambda x: tf.expand_dims(x, 0), rows)
@@ -121,7 +121,7 @@ class Sweep:
 
         added, arrays = self._loop(add, (self._initial_sums(asked, slices), arrays))
         rows = tf.nest.map_structure(lambda array: array.stack(), arrays)
-        # In the variables' order, in which every replica and the ledger find them.
+        # In the variables' order, which all replicas and the ledger share.
         gradients = {
             path: joined(rows.slices[path], v.shape) if path in slices else added.gradients[path]
             for path, v in asked.variables.items()
@@ -131,7 +131,7 @@ class Sweep:
     def around(
         self, run: Callable[..., Any], values: Any, index: Any, rng_at: Callable[[Any], Rng], asked: Asked
     ) -> tuple[Additive, Rows]:
-        """Takes each microbatch on all replicas together, by `run`: a collective can't stand in a replica's loop."""
+        """Processes each microbatch on all replicas together, with `run`: a replica's loop has no collectives."""
 
         def start() -> Any:
             specs = self._made(asked).items()
@@ -153,13 +153,13 @@ class Sweep:
         def body(m: tf.Tensor, so_far: Any) -> Any:
             return m + 1, add(m, so_far)
 
-        # One after the other: next to each other they would need the memory that microbatches are there to save. How
-        # many they are is said twice: XLA has to know it where gradients go back through the loop.
+        # One at a time: in parallel they would need the memory that microbatches save. The number is given twice,
+        # because XLA must know it for gradients through the loop.
         most, start = self.microbatches, (tf.constant(0), start)
         return tf.while_loop(lambda m, _: m < most, body, start, parallel_iterations=1, maximum_iterations=most)[1]
 
     def _taken(self, values: Batch, m: tf.Tensor, rng: Rng, asked: Asked) -> tuple[Additive, Rows]:
-        """Takes microbatch `m`, as a program of XLA's where that is wanted."""
+        """Processes microbatch `m`, as an XLA program if requested."""
         if not self.compiled:
             return self._one(values, m, rng, asked)
         one = tf.function(lambda values, m: self._one(values, m, rng, asked), autograph=False, jit_compile=True)
@@ -167,11 +167,11 @@ class Sweep:
         return added, rows
 
     def _one(self, values: Batch, m: Any, rng: Rng, asked: Asked) -> tuple[Additive, Rows]:
-        """Takes microbatch `m`."""
+        """Processes microbatch `m`."""
         values = {key: tf.gather(x, m) for key, x in values.items()}
         rng = rng._replace(first_row=rng.first_row + m * (self.rows * self.replicas), num_rows=self.rows)
         inputs = {key: values[key] for key in asked.inputs}
-        # Declared here, inside the replica: a strategy runs each in a thread of its own, which inherits no context.
+        # Declared here, inside the replica, because a strategy runs each replica in a new thread without this context.
         with mixing(self.exchange, self.name, self.rows, rng.runs) if self.exchange else contextlib.nullcontext():
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch([*asked.variables.values(), *inputs.values()])
@@ -193,21 +193,21 @@ class Sweep:
         return added._replace(gradients=sent), Rows(outputs, inputs)
 
     def _sums(self, made: Any) -> tuple[tf.Tensor, Additive, Batch]:
-        """Returns what to differentiate, what to add up, and the outputs of a loss."""
+        """Returns the sum to differentiate, the sums to accumulate, and the outputs of a loss."""
         assert self.loss
         result: Loss = checked(made, self.name, self.rows)
         objective, sums = weighted_sums(result)
         if not self.loss.weighted:
-            # A factor on one number instead of on every gradient.
+            # One factor on a scalar instead of on every gradient.
             objective /= float(result.per_example.shape.num_elements() * self.microbatches * self.replicas)
-        # The sums are read from the replica's own statistics: the threads of replicas take turns at collectives, and
-        # those of an object that they share would be another's, without an error.
+        # The sums come from the replica's own statistics. The threads of replicas alternate at collectives, so an
+        # object that they share would contain another replica's sums, without an error.
         layers = result.statistics or Statistics()
         self.layers = layers
         return objective, Additive({}, sums, dict(layers.sums)), dict(result.outputs)
 
     def _sent(self, gradient: Any, variable: tf.Variable) -> Any:
-        """Keeps slices only where the rows touched on all replicas are fewer than there are."""
+        """Keeps a gradient as slices only if all replicas together touch fewer rows than the variable has."""
         if isinstance(gradient, tf.IndexedSlices) and self.sparse and self.replicas > 1:
             touched = gradient.indices.shape.num_elements()
             if touched and touched * self.microbatches * self.replicas < variable.shape[0]:
@@ -218,14 +218,14 @@ class Sweep:
         return dict(self.outputs) if asked.cotangents is None else {}
 
     def _initial_sums(self, asked: Asked, slices: Collection[str] = ()) -> Additive:
-        """Returns zeros to add to; gradients that are kept as slices aren't carried along."""
+        """Returns zeros to add to; gradients that stay slices aren't loop variables."""
         gradients = {path: tf.zeros(v.shape, v.dtype) for path, v in asked.variables.items() if path not in slices}
         if self.loss is None:
             return Additive(gradients, {}, {})
         return Additive(gradients, self.loss.zero_sums(), zeros(self.loss.statistics))
 
     def _slice_specs(self, values: Batch, asked: Asked) -> dict[str, tuple[tf.TensorSpec, tf.TensorSpec]]:
-        """Finds the gradients that stay slices, and how many these are, by tracing one microbatch."""
+        """Finds the gradients that stay slices, and their numbers, by tracing one microbatch."""
         large = any(v.shape.rank and v.shape[0] >= SPARSE_FROM for v in asked.variables.values())
         if not self.sparse or self.replicas == 1 or not large:
             return {}
@@ -252,10 +252,10 @@ def accumulate_gradients(
     exchange: Exchange | None = None,
     name: str = "loss",
 ) -> tuple[Accumulated, dict[str, tf.Tensor]]:
-    """Sums gradients and figures over the microbatches; returns them, and the loss's `outputs` for each microbatch.
+    """Sums gradients and metrics over the microbatches; returns them, and the loss's `outputs` for each microbatch.
 
-    `rng` stands at the first row of the first microbatch. Several replicas, each of which calls this, share the batch
-    by `exchange`. A loss that mixes rows has only one microbatch then: no collective can stand in a replica's loop.
+    `rng` is at the first row of the first microbatch. Several replicas, each of which calls this, share the batch
+    through `exchange`. A loss that mixes rows then has only one microbatch: a replica's loop can't contain collectives.
     """
     microbatches, rows = shape_of(values)
     context = tf.distribute.get_replica_context()
@@ -286,7 +286,7 @@ def compute(
 
 
 def _apart(added: Additive, rows: Rows, paths: Collection[str]) -> tuple[Additive, Rows]:
-    """Moves the slices of the gradients `paths` from what is added to what lies row by row."""
+    """Moves the slices of the gradients `paths` from the additive to the row results."""
     gradients = {path: x for path, x in added.gradients.items() if path not in paths}
     sparse = {path: added.gradients[path] for path in paths}
     slices = {path: (x.values, tf.cast(tf.reshape(x.indices, [-1]), tf.int64)) for path, x in sparse.items()}

@@ -1,4 +1,4 @@
-"""The end of an update: the one reduction, the optimizer, the averages; in replica context."""
+"""The end of an update, in replica context: the one reduction, the optimizer, the averages."""
 
 import dataclasses
 from typing import Any
@@ -17,7 +17,7 @@ from core.task.statistics import commit, refreshed
 
 
 def reduce_over_replicas(accumulated: Accumulated, exchange: Exchange, name: str = "loss") -> Accumulated:
-    """Sums gradients and figures over the replicas, in one go."""
+    """Sums gradients and metrics over the replicas, in one collective."""
     additive = accumulated.additive
     narrow = exchange.reduce_in
     if narrow is not None:
@@ -38,25 +38,25 @@ def write_update(
     weighted: bool,
     limit: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, Sums]:
-    """Applies what was reduced, if it is finite, and with a `limit` its gradients too, and their norm below that.
+    """Applies the reduced gradients if the loss is finite, and with a `limit`, if their norm is below it.
 
-    Returns whether all is well, and the figures.
+    Returns whether all is well, and the metrics.
     """
     gradients = {path: tf.convert_to_tensor(gradient) for path, gradient in reduced.mean_gradients().items()}
     norm, weight = global_norm(gradients), reduced.sums["weight"]
-    # The update waits for the loss alone, known before the gradients are: waiting for the check of those would cost
-    # small models a tenth of their speed. A gradient that isn't finite ends the run all the same.
+    # The update waits only for the loss, which is known before the gradients: also checking those first would cost
+    # small models a tenth of their speed. A non-finite gradient ends the run all the same.
     written = healthy & tf.math.is_finite(reduced.sums["loss"])
     healthy = written & tf.math.is_finite(norm)
     if limit is not None:
         written = healthy = healthy & (norm < tf.cast(limit, norm.dtype))
     if weighted:
-        # No weight is no evidence: the run goes on without an update. Less than none is a mistake.
+        # Without weight the run continues without an update. A negative weight is a mistake.
         healthy &= weight >= 0.0
         written &= weight > 0.0
     value = tf.math.divide_no_nan(reduced.sums["loss"], weight)
     averages = optimizer.averaged_statistics
-    moments = reduced.layers.moments(reduced.additive.statistics) if averages else {}  # from what is about to move
+    moments = reduced.layers.moments(reduced.additive.statistics) if averages else {}  # before the averages move
     optimizer.apply(gradients, value=value, apply_if=written)
     commit_untrained(phase, reduced, written)
     if averages:
@@ -65,11 +65,11 @@ def write_update(
 
 
 def commit_untrained(phase: Update, reduced: Accumulated, apply_if: tf.Tensor) -> None:
-    """Moves averages and derived state of the modules that `phase` trains, if `apply_if`; others it only read."""
+    """Updates averages and derived state of the modules that `phase` trains, if `apply_if`; it only read others."""
     modules = [phase.trains] if isinstance(phase.trains, tf.Module) else list(phase.trains)
     values = reduced.layers.averages(reduced.additive.statistics)
     for module in modules:
-        values |= refreshed(module)  # from the parameters as the update left them
+        values |= refreshed(module)  # from the updated parameters
     own = {variable.ref() for module in modules for variable in named_variables(module).values()}
     commit({reference: value for reference, value in values.items() if reference in own}, apply_if=apply_if)
 

@@ -1,4 +1,4 @@
-"""Finds what each output of a traced step function hangs on: features of its batch, and variables."""
+"""Data dependencies of a traced step function's outputs: features of its batch, and variables."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -7,7 +7,7 @@ import tensorflow as tf
 
 
 class Ancestry(NamedTuple):
-    """What one output is computed from."""
+    """The inputs that one output is computed from."""
 
     reads: frozenset[str]
     variables: tuple[tf.Variable, ...]  # the trainable ones
@@ -16,7 +16,7 @@ class Ancestry(NamedTuple):
 def ancestries(
     function: Any, outputs: Mapping[str, tf.Tensor], keys: Iterable[str], variables: Iterable[tf.Variable]
 ) -> dict[str, Ancestry]:
-    """Returns it by output of a concrete `function`, whose first inputs are the features `keys`."""
+    """Returns the dependencies by output of a concrete `function`, whose first inputs are the features `keys`."""
     features = {tensor.op.name: key for key, tensor in zip(keys, function.inputs, strict=False)}
     by_handle = {id(variable.handle): variable for variable in variables}
     read = {inner.op.name: by_handle[id(outer)] for outer, inner in function.graph.captures if id(outer) in by_handle}
@@ -31,7 +31,7 @@ def ancestries(
 
 
 def ancestors(tensor: tf.Tensor) -> set[str]:
-    """Returns the names of all operations that `tensor` is computed by."""
+    """Returns the names of all operations that `tensor` depends on."""
     found, waiting = set[str](), [tensor.op]
     while waiting:
         op = waiting.pop()

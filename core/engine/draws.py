@@ -1,4 +1,4 @@
-"""What a traced step function does with its random numbers that is hardly meant: draws twice, or folds for nothing."""
+"""Probable mistakes with random numbers in a traced step function: repeated draws, and unused folds."""
 
 import ast
 import itertools
@@ -11,13 +11,13 @@ import tensorflow as tf
 from core.graphs import CORE, frames, said
 from core.random import Drawn
 
-_MOST = 8  # draws by one `Rng` that are compared: a loop may make thousands
+_MOST = 8  # draws of one `Rng` that are compared: a loop may make thousands
 
 
 def draws_twice(drawn: Drawn, who: str, tracer: str) -> Iterator[str]:
-    """Yields what is to be known of each place that draws what another has drawn: equal where it should be independent.
+    """Yields a warning for each place that repeats another draw, so that numbers are equal, not independent.
 
-    `tracer` is the file whose function called the step function. Draws of branches that exclude each other are none.
+    `tracer` is the file whose function called the step function. Draws in exclusive branches don't count.
     """
     made_of = {id(seed): (parent, _known(data)) for parent, data, seed in drawn.folds}
 
@@ -32,14 +32,14 @@ def draws_twice(drawn: Drawn, who: str, tracer: str) -> Iterator[str]:
     places = dict.fromkeys(_places(*pair, tracer) for pair in pairs if _both_run(*pair))
     for place in places:
         yield (
-            f"{who} draws the same random numbers twice, {place}: equal, where they should be independent. Give each "
-            'an rng of its own, as `rng.fold("one")` and `rng.fold("other")`. If it is meant, hand the second one '
-            "`rng.again()`"
+            f"{who} draws the same random numbers twice, {place}: they are equal instead of independent. Give each "
+            'a separate rng: `rng.fold("one")` and `rng.fold("other")`. If equality is intended, pass '
+            "`rng.again()` to the second"
         )
 
 
 def folds_for_nothing(drawn: Drawn, who: str) -> Iterator[str]:
-    """Yields what is to be known of each line that folds an `Rng` and drops what that returns, or never reads it."""
+    """Yields a warning for each line that folds an `Rng` and never uses the result."""
     used = {id(seed) for seed, *_ in (*drawn.draws, *drawn.folds)}
     for _, _, seed in drawn.folds:
         if id(seed) in used or seed.consumers():
@@ -53,12 +53,12 @@ def folds_for_nothing(drawn: Drawn, who: str) -> Iterator[str]:
 
 
 def _known(data: Any) -> Hashable:
-    """Returns what two equal folds have in common."""
+    """Returns a key that is equal for equal folds."""
     return (type(data), data) if isinstance(data, str | int) else id(data)
 
 
 def _both_run(one: Any, other: Any) -> bool:
-    """Says whether one of two operations stands in the graph of the other, or in one around it."""
+    """Says whether one of two operations is in the graph of the other, or in one around it."""
     return _within(one.graph, other.graph) or _within(other.graph, one.graph)
 
 
@@ -69,7 +69,7 @@ def _within(graph: Any, outer: Any) -> bool:
 
 
 def _places(one: Any, other: Any, tracer: str) -> str:
-    """Returns the lines where the ways to two operations part: there one `Rng` was handed to both."""
+    """Returns the lines where the call stacks of two operations part: there both got one `Rng`."""
     ways = [list(itertools.takewhile(lambda f: f.filename != tracer, frames(op)))[::-1] for op in (one, other)]
     last = None
     for a, b in zip(*ways, strict=False):
@@ -83,7 +83,7 @@ def _places(one: Any, other: Any, tracer: str) -> str:
 
 
 def _is_dropped(filename: str, lineno: int) -> bool:
-    """Says whether a line is a statement that drops what `fold` returns, or gives it a name that nothing reads."""
+    """Says whether a line drops the result of `fold`, or gives it a name that nothing reads."""
     try:
         tree = ast.parse("".join(linecache.getlines(filename)))
     except SyntaxError:

@@ -1,4 +1,4 @@
-"""What a traced step function does that is hardly meant, and that its trace shows at no cost: told, and not refused."""
+"""Warnings about probable mistakes in a step function, which its trace shows at no cost."""
 
 import collections
 import random
@@ -13,13 +13,13 @@ from core.graphs import bodies, is_own, line, maker, sigmoid_logits
 from core.random import Drawn
 
 _CROSS_ENTROPIES = ("SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits", "LogSoftmax")
-_DETOURS = (tf.float16, tf.float64)  # bfloat16 needs no scaling of losses, and is hardly cast to by mistake
-_OF_A_CLASS = (int, float, list, dict, set, collections.deque)  # what a method may change
-_MANY = 200  # values of a container that are looked into
+_DETOURS = (tf.float16, tf.float64)  # bfloat16 needs no loss scaling, and is rarely an accident
+_OF_A_CLASS = (int, float, list, dict, set, collections.deque)  # types that a method may change
+_MANY = 200  # values of a container that are inspected
 
 
 def squashed_twice(operations: list[Any], who: str) -> Iterator[str]:
-    """Yields where a cross-entropy takes for logits what has been through a softmax or sigmoid."""
+    """Yields a warning where a cross-entropy's logits are the output of a softmax or sigmoid."""
     told = set[str]()
     for op in operations:
         logits = op.inputs[0] if op.type in _CROSS_ENTROPIES else sigmoid_logits(op)
@@ -27,13 +27,13 @@ def squashed_twice(operations: list[Any], who: str) -> Iterator[str]:
         if before is not None and before.type in ("Softmax", "Sigmoid") and before.name not in told:
             told.add(before.name)
             yield (
-                f"{who} hands probabilities to a loss that takes logits: they have been through "
-                f"`tf.nn.{before.type.lower()}` {line(before)}. Hand over what went into it"
+                f"{who} passes probabilities to a loss that takes logits: they come from "
+                f"`tf.nn.{before.type.lower()}` {line(before)}. Pass its input instead"
             )
 
 
 def detours(operations: list[Any], loss: tf.Tensor, given: Mapping[str, tf.TensorSpec], who: str) -> Iterator[str]:
-    """Yields where the step's own code computes the loss in another type than float32, which the batch doesn't have."""
+    """Yields a warning where the step's own code computes a float32 batch's loss in another type."""
     meant, needed = {spec.dtype for spec in given.values()}, ancestors(loss)
     hanging, told = set[str](), set[tf.DType]()
     for op in operations:
@@ -52,7 +52,7 @@ def detours(operations: list[Any], loss: tf.Tensor, given: Mapping[str, tf.Tenso
 
 
 def fixed_draws(drawn: Drawn, given: tf.Tensor, who: str, *, is_step: bool = True) -> Iterator[str]:
-    """Yields where random numbers are drawn that don't descend from the seed that the function is `given`."""
+    """Yields a warning where random numbers don't depend on the seed that the function is `given`."""
     parents = {id(seed): parent for parent, _, seed in drawn.folds}
 
     def first(seed: tf.Tensor) -> int:
@@ -70,14 +70,14 @@ def fixed_draws(drawn: Drawn, given: tf.Tensor, who: str, *, is_step: bool = Tru
 
 
 class Python:
-    """What Python holds of the owner of a function, and how far its generators are, before it is traced."""
+    """The Python state of a function's owner, and of generators, before tracing."""
 
     def __init__(self, owner: object | None):
         self._owner = owner
         self._before, self._draws = self._held(), _generators()
 
     def changed(self, who: str, *, is_step: bool = True) -> Iterator[str]:
-        """Yields what tracing the function has changed: it does so once, and the steps, or calls, don't."""
+        """Yields a warning for each change that tracing has made, since traced steps or calls don't repeat it."""
         each = "step" if is_step else "call"
         report = "Report figures in `Loss.metrics`, keep state in variables" if is_step else "Return it"
         count = "Use `rng.step` to count, and keep state in variables" if is_step else "Compute it from the arguments"
@@ -114,7 +114,7 @@ def owner(function: Callable[..., Any]) -> object | None:
 
 
 def _describe(path: str, value: Any, found: dict[str, Any], seen: set[int]) -> None:
-    """Notes numbers by their value, and tensors of a trace by their name."""
+    """Records numbers by value, and symbolic tensors by name."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         found[path] = value
         return

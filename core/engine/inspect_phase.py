@@ -1,6 +1,6 @@
-"""Finds what a step function reads and makes, by tracing it once, before the first step.
+"""Traces each step function once before the first step, to find what it reads and returns.
 
-Here a mistake becomes an error that names the phase: a scalar loss, shapes that don't match, a variable made then.
+Mistakes become errors that name the phase: a scalar loss, shapes that don't match, a variable made in the step.
 """
 
 import contextlib
@@ -31,21 +31,21 @@ _CONVOLUTION = re.compile("Conv[23]D|DepthwiseConv2d")
 
 
 class Access(NamedTuple):
-    """What a step function was seen to touch."""
+    """The accesses of a step function."""
 
     reads: frozenset[str]  # of its batch
-    shapes_only: frozenset[str]  # of those, what it looked at for nothing but its shape
+    shapes_only: frozenset[str]  # of those, inputs of which it uses only the shape
     variables: tuple[tf.Variable, ...]  # the trainable ones
-    mixes: bool  # whether it gathered the rows of all replicas, or a layer of it summed over them
-    progress: bool  # whether it asks how much of the run is done
-    averages: Mapping[Any, Averages]  # by reference, with the layers that normalised by the batch
-    ancestries: Mapping[str, Ancestry]  # what each output hangs on
+    mixes: bool  # whether it gathered the rows of all replicas, or one of its layers summed over them
+    progress: bool  # whether it reads `rng.progress`
+    averages: Mapping[Any, Averages]  # by reference, with the layers that normalised over the batch
+    ancestries: Mapping[str, Ancestry]  # the dependencies of each output
     keeps: frozenset[Any] = frozenset()  # references of the variables whose next values a history returns
     convolves: bool = False
-    loops: bool = False  # whether it convolves in a loop of its own
-    python: tuple[str, ...] = ()  # what is to be known of its calls of Python
-    draws: tuple[str, ...] = ()  # and of its random numbers
-    without_rng: tuple[Any, ...] = ()  # layers that drop values, and were handed no `rng` at all
+    loops: bool = False  # whether it convolves in its own loop
+    python: tuple[str, ...] = ()  # warnings about its calls of Python
+    draws: tuple[str, ...] = ()  # warnings about its random numbers
+    without_rng: tuple[Any, ...] = ()  # dropout layers that never got an `rng`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,12 +56,12 @@ class LossSpec:
     weighted: bool
     outputs: Specs
     statistics: Any  # a nest of specs
-    moves: frozenset[Any]  # references of the averages that these are for
+    moves: frozenset[Any]  # references of the averages that these update
     access: Access
 
     @property
     def sums_of_update(self) -> Any:
-        """Returns the sums with what training adds to them, as specs."""
+        """Returns the specs of the sums, with those that training adds."""
         return {**self.sums, GRADIENT_NORM: tf.TensorSpec([])}
 
     def zero_sums(self) -> dict[str, Any]:
@@ -81,9 +81,9 @@ def describe_loss(
 ) -> LossSpec:
     """Returns the structure of `loss(batch, rng)` for batches `[rows, ...]` of the given specs.
 
-    `elsewhere` says of values that exist why the phase can't read them. Unless it `mixes_rows`, it may neither gather
-    the rows of the `replicas` that share a batch nor have a layer that sums over them. Given the paths of the
-    variables that are `held`, by their ids, it may read no others, and have no side effects.
+    `elsewhere` gives reasons why existing values aren't available to the phase. Unless it `mixes_rows`, it may neither
+    gather the rows of the `replicas` that share a batch nor contain a layer that sums over them. With `held`, paths by
+    id, it may read only these variables, and have no side effects.
     """
     rows = next(iter(batch.values())).shape[0]
 
@@ -114,7 +114,7 @@ def describe_outputs(
     history: bool = False,
     held: Mapping[int, str] | None = None,
 ) -> tuple[Specs, Access]:
-    """Returns the specs of what `fn(batch, rng)` makes, and its accesses; arguments as in `describe_loss`."""
+    """Returns the specs of `fn(batch, rng)`'s outputs, and its accesses; arguments as in `describe_loss`."""
     rows = next(iter(batch.values())).shape[0]
 
     keeps = set[Any]()
@@ -122,7 +122,7 @@ def describe_outputs(
     def traced(b: Batch, rng: Rng) -> Any:
         made, kept = fn(b, rng) if history else (fn(b, rng), {})
         keeps.update(kept)
-        return dict(made), list(kept.values())  # what is only kept is read as well
+        return dict(made), list(kept.values())  # values that are only kept count as read too
 
     (outputs, _), access = _trace(traced, batch, name, elsewhere, mixes_rows, replicas, held, Python(owner(fn)))
     return _by_row(_specs(outputs), rows, name), access._replace(keeps=frozenset(keeps))
@@ -133,13 +133,13 @@ def _by_row(outputs: Specs, rows: int | None, name: str) -> Specs:
         if rows is not None and (spec.shape.rank == 0 or spec.shape[0] != rows):
             raise ConfigurationError(
                 f"phase `{name}` makes `{key}` of shape {spec.shape} from {rows} rows; what later phases read has one "
-                "row for each of the batch: `[rows, ...]`. Report a figure as a metric of a `Loss` instead."
+                "row for each of the batch: `[rows, ...]`. Report a single number as a metric of a `Loss` instead."
             )
     return outputs
 
 
 def microbatch_specs(values: Batch) -> Specs:
-    """Returns what a step function sees of `values` [microbatches, rows, ...], as specs."""
+    """Returns the specs of what a step function sees of `values` [microbatches, rows, ...]."""
     return {key: tf.TensorSpec(x.shape[1:], x.dtype) for key, x in values.items()}
 
 
@@ -222,7 +222,7 @@ def _trace(
 
 
 def _convolutions(function: Any) -> tuple[bool, bool]:
-    """Says whether a traced function, or one that it calls, holds a convolution, and whether a loop of it does."""
+    """Says whether a traced function or its callees contain a convolution, and whether one of their loops does."""
     graph = function.graph.as_graph_def()
     library = {called.signature.name: called.node_def for called in graph.library.function}
     everywhere = [graph.node, *library.values()]
@@ -242,7 +242,7 @@ def _called(node: Any) -> list[str]:
 
 
 class _Mixing:
-    """Stands in for the other replicas, as if they held the same rows, and notes whether they were asked for any."""
+    """Stands in for the other replicas, as if they held the same rows, and records whether they were read."""
 
     def __init__(self, replicas: int):
         self.replicas, self.mixes = replicas, False
@@ -269,7 +269,7 @@ _untraced: contextvars.ContextVar[bool] = contextvars.ContextVar("untraced", def
 
 @contextlib.contextmanager
 def untraced() -> Iterator[None]:
-    """Describes step functions, within it, by running them eagerly, once, on zeros: for debugging."""
+    """Inspects step functions in its context by running them eagerly, once, on zeros: for debugging."""
     token = _untraced.set(True)
     try:
         yield

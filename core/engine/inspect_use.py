@@ -1,12 +1,12 @@
-"""Inspects what a task computes outside of its steps, while that is traced: samples, texts, images, what it serves.
+"""Inspects a task's computations outside of steps while they are traced: samples, texts, images, exported functions.
 
-It refuses what a run refuses in a step, by the same rules: side effects, and variables that the task doesn't hold.
+It applies the rules of steps: no side effects, and no variables outside the task.
 """
 
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from tensorflow.python.framework import ops  # not `tf.compat.v1`, which imports all that a command leaves out
+from tensorflow.python.framework import ops  # not `tf.compat.v1`, which imports modules that commands don't need
 
 from core.engine.draws import draws_twice, folds_for_nothing
 from core.engine.hints import Python, fixed_draws
@@ -30,10 +30,10 @@ def inspected(
     rng: Rng | None = None,
     exported: bool = False,
 ) -> T:
-    """Returns `function()`, which computes with `task` within a `tf.function`; messages call it `who`.
+    """Returns `function()`, which computes with `task` in a `tf.function`; messages call it `who`.
 
-    Raises a `ConfigurationError` for its first side effect, and `say`s what is hardly meant. `rng` is the one that the
-    task is handed, if any. What is `exported` may not call Python, which isn't there in another process.
+    Raises a `ConfigurationError` for its first side effect, and `say`s warnings. `rng` is the one passed to the task,
+    if any. `exported` functions may not call Python, which other processes don't have.
     """
     graph: Any = ops.get_default_graph()
     before = len(graph.get_operations())  # a source may have computed in this graph, too

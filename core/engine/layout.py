@@ -1,7 +1,7 @@
-"""How a value lies: spread over the replicas by rows, or whole on one device; and how it gets from one to the other.
+"""The layout of a value, sharded over the replicas by rows or whole on one device, and moves between the two.
 
-Between phases a value is always cut as the trainer cuts the batch, `[microbatches, rows, ...]`. The global microbatch m
-holds rows m * R to (m + 1) * R of the global batch; replica i of n has the i-th of n equal parts of each.
+Between phases, a value is always split as the trainer splits the batch, `[microbatches, rows, ...]`. The global
+microbatch m holds rows m * R to (m + 1) * R of the global batch; replica i of n has the i-th of n equal parts of each.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ class Placed(NamedTuple):
 
 
 def moved(value: Placed, replicated: bool, exchange: Exchange, phase: str) -> Any:
-    """Moves `value` to the replicas, or gathers it onto one device."""
+    """Scatters `value` to the replicas, or gathers it onto one device."""
     if value.replicated == replicated:
         return value.value
     if exchange.replicas == 1:
@@ -30,7 +30,7 @@ def moved(value: Placed, replicated: bool, exchange: Exchange, phase: str) -> An
 
 
 def cut(values: Batch, microbatches: int) -> dict[str, tf.Tensor]:
-    """Cuts `values` into other microbatches: neighbours become one, or one is taken apart again."""
+    """Splits `values` into other microbatches: neighbours are joined, or one is split."""
     return {key: _cut(x, microbatches) for key, x in values.items()}
 
 

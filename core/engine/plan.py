@@ -1,4 +1,4 @@
-"""What each phase of a step reads and makes, and where: found by tracing its function once, before the first step."""
+"""The plan of a step: what each phase reads and makes, and where; found by tracing once before the first step."""
 
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -28,7 +28,7 @@ class Plan:
     outputs: Specs  # of one microbatch: [rows, ...]
     access: Access
     loss: LossSpec | None = None  # of an `Update`
-    through: "Plan | None" = None  # the `Compute` that its gradients go on through
+    through: "Plan | None" = None  # the `Compute` that its gradients continue through
 
     @property
     def name(self) -> str:
@@ -40,12 +40,12 @@ class Plan:
 
     @property
     def together(self) -> bool:
-        """Says whether the replicas take each microbatch together: a collective can't stand in their own loops."""
+        """Says whether the replicas take each microbatch together: a replica's own loop can't contain collectives."""
         return self.phase.mixes_rows and self.replicas > 1 and self.microbatches > 1
 
 
 class Planner:
-    """Goes through the phases in their order, and knows what the ones so far have made."""
+    """Plans the phases in order, and tracks the values that earlier ones made."""
 
     def __init__(
         self,
@@ -56,9 +56,9 @@ class Planner:
         one_device_ids: Collection[int] = (),
         readable: Mapping[str, tf.Variable] = {},
     ):
-        """Begins with what the source gives; errors call `variables` by these paths.
+        """Starts with the source's features; errors name `variables` by these paths.
 
-        Phases may read no others but those that are `readable`.
+        Phases may read only the `readable` ones.
         """
         self.paths = paths_by_id(variables)
         self.held = {**paths_by_id(readable), **self.paths}
@@ -71,7 +71,7 @@ class Planner:
 
     def add(self, phase: Phase) -> Plan:
         """Plans the next phase."""
-        # A phase may read what is there whenever it is due: what phases made whose `every` divides its own.
+        # A phase may read values that exist in every step that it runs: those of phases whose `every` divides its own.
         elsewhere = {
             key: f"phase `{maker.name}` makes it only every {maker.every} steps (give both the same `every`)"
             for key, maker in self.makers.items()
@@ -132,7 +132,7 @@ class Planner:
         if plan is None or not isinstance(plan.phase, Compute) or plan.phase.state is not None:
             known = [f"`{name}`" for name, p in self.plans.items() if isinstance(p.phase, Compute)]
             raise ConfigurationError(
-                f"`through` of phase `{phase.name}` is `{phase.through}`, which is no earlier `Compute` (without "
+                f"`through` of phase `{phase.name}` is `{phase.through}`, which isn't an earlier `Compute` (without "
                 f"`state`); there {'is ' + ', '.join(known) if known else 'is none'}."
             )
         if not plan.outputs.keys() & access.reads:
@@ -149,14 +149,14 @@ class Planner:
         return plan
 
     def _check_way_through(self, phase: Update, source: Plan, access: Access, *, replicated: bool) -> None:
-        """Refuses what would train to wrong numbers without an error."""
+        """Raises for combinations that would train to wrong values without an error."""
         trained = self._paths_of(phase.variables())
         direct = [trained[id(variable)] for variable in access.variables if id(variable) in trained]
         if direct:
             raise ConfigurationError(
                 f"the loss of phase `{phase.name}` reads `{direct[0]}`, which it trains, but its gradients go through "
-                f"`{source.name}` alone. Compute that part of the loss in `{source.name}` as well, hand it on as one "
-                "more output, one value per row, and read it here."
+                f"`{source.name}` alone. Compute that part of the loss in `{source.name}` as well, return it as "
+                "another output, one value per row, and read it here."
             )
         sources = [source.access.ancestries[key].reads for key in source.outputs.keys() & access.reads]
         ways = {
@@ -170,8 +170,7 @@ class Planner:
                 raise ConfigurationError(
                     f"phase `{phase.name}` goes through `{source.name}`, but {reader} reads `{key}` as well, which "
                     f"comes from phase `{maker}` and `{path}`, which `{phase.name}` trains: no gradient would go that "
-                    "way. Make both in one `Compute`; what is meant as a constant stands behind `tf.stop_gradient` "
-                    "there."
+                    "way. Make both in one `Compute`, with `tf.stop_gradient` around intended constants."
                 )
         read = {id(variable) for variable in source.access.variables}
         order = list(self.plans)
@@ -180,11 +179,10 @@ class Planner:
             if not read.isdisjoint(paths_by_id(between)):
                 raise ConfigurationError(
                     f"phase `{phase.name}` goes through `{source.name}`, but phase `{plan.name}` has updated a "
-                    f"network of it in between, and `{source.name}` would be that of other weights: put "
-                    f"`{phase.name}` before `{plan.name}`; or let one phase train both networks, or each make its own "
-                    "pass in its loss."
+                    f"network of it in between, so `{source.name}` belongs to older weights: put `{phase.name}` before "
+                    f"`{plan.name}`, let one phase train both networks, or let each make its own pass in its loss."
                 )
-        # A synchronised layer needs its replicas to take each microbatch together, and a pass that was kept.
+        # A synchronised layer needs its replicas to take each microbatch together, and the original pass.
         mixing = source.phase.mixes_rows and source.replicated and (source.microbatches > 1 or source.phase.every > 1)
         mixing |= phase.mixes_rows and replicated and self._microbatches_of(phase) > 1
         if mixing and self.replicas > 1:
@@ -195,16 +193,16 @@ class Planner:
             )
 
     def _check_reached(self, phase: Update, access: Access) -> None:
-        """Refuses training by values that an earlier phase made: they are constants, unless gradients go `through`."""
+        """Raises if a loss trains through an earlier phase's values, which are constants without `through`."""
         read = {id(variable) for variable in access.variables}
         trained = self._paths_of({p: v for p, v in phase.variables().items() if read.isdisjoint(paths_by_id({p: v}))})
         found = self._made_with(trained, access.reads - access.shapes_only)
         if found is not None:
             key, maker, path = found
             raise ConfigurationError(
-                f"phase `{phase.name}` trains `{path}`, which its loss reads only by way of `{key}`, which phase "
-                f"`{maker}` makes: what earlier phases make are constants. Say `through={maker!r}`, if that is a "
-                "`Compute`, and gradients go on through it; or make the pass in the loss."
+                f"phase `{phase.name}` trains `{path}`, which its loss reads only through `{key}`, an output of phase "
+                f"`{maker}`: outputs of earlier phases are constants. Set `through={maker!r}` if that is a `Compute`, "
+                "so that gradients continue through it, or make the pass in the loss."
             )
 
     def _paths_of(self, variables: Mapping[str, tf.Variable]) -> dict[int, str]:
@@ -213,7 +211,7 @@ class Planner:
     def _made_with(
         self, trained: Mapping[int, str], keys: Iterable[str], but: Plan | None = None
     ) -> tuple[str, str, str] | None:
-        """Finds one of `keys` that gradients of `trained` ought to reach: the key, its maker, a path."""
+        """Finds one of `keys` that gradients of `trained` should reach: the key, its maker, a path."""
         for key in sorted(keys):
             maker = self.plans.get(self.makers[key].name) if key in self.makers else None
             if maker is None or maker is but or not self.known[key].dtype.is_floating:
@@ -224,7 +222,7 @@ class Planner:
         return None
 
     def _way_to(self, trained: Mapping[int, str], plan: Plan, key: str) -> str | None:
-        """Returns the path of a variable of `trained` that `plan` makes `key` with, or what it makes it from."""
+        """Returns the path of a variable of `trained` that `plan` makes `key` from, directly or through its inputs."""
         made_of = plan.access.ancestries[key]
         for variable in made_of.variables:
             if id(variable) in trained:
@@ -246,7 +244,7 @@ class Planner:
 
 
 def _check_mixing(plan: Plan) -> None:
-    """Refuses rows that would be mixed within each replica alone, in silence."""
+    """Raises if rows would silently be mixed within each replica only."""
     if plan.phase.mixes_rows and plan.replicas > 1 and not plan.access.mixes:
         raise ConfigurationError(
             f"phase `{plan.name}` says `mixes_rows=True`, but on {plan.replicas} replicas it neither gathers rows nor "
@@ -257,16 +255,16 @@ def _check_mixing(plan: Plan) -> None:
 
 
 def silent_layers(plan: Plan) -> Iterator[str]:
-    """Yields what is to be known of each layer that drops nothing, for want of an `rng`, while its phase trains it."""
+    """Yields a warning for each dropout layer that lacks an `rng` in a phase that trains it."""
     trains = plan.phase.trains if isinstance(plan.phase, Update) else []
     modules = [trains] if isinstance(trains, tf.Module) else trains
     paths = {id(part): path or "itself" for module in modules for path, part in named_modules(module).items()}
     for layer in plan.access.without_rng:
         if id(layer) in paths:
             yield (
-                f"phase `{plan.name}` trains a module whose `{type(layer).__name__}` `{paths[id(layer)]}` is handed no "
-                'rng, so that nothing is dropped: hand it one, as `self.dropout(x, rng.fold("dropout"))`. If it is '
-                "meant, give it a rate of 0"
+                f"phase `{plan.name}` trains a module whose `{type(layer).__name__}` `{paths[id(layer)]}` gets no "
+                'rng, so nothing is dropped: pass one, as in `self.dropout(x, rng.fold("dropout"))`. If that is '
+                "intended, give it a rate of 0"
             )
 
 
@@ -276,11 +274,11 @@ def spec_of_row(spec: tf.TensorSpec) -> tf.TensorSpec:
 
 
 def is_shape_only(plan: Plan, key: str) -> bool:
-    """Says whether the phase has no use for the value itself."""
+    """Says whether the phase uses only the shape of the value."""
     return key in plan.access.shapes_only or key not in plan.access.reads
 
 
 def _read(access: Access, specs: Specs) -> tuple[str, ...]:
-    """Returns what was read; if nothing was, the smallest value, because rows have to be counted."""
+    """Returns the inputs read; if there are none, the smallest one, because rows have to be counted."""
     smallest = min(specs, key=lambda key: specs[key].shape.num_elements() * specs[key].dtype.size)
     return tuple(key for key in specs if key in access.reads) or (smallest,)

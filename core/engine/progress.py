@@ -1,4 +1,4 @@
-"""What one chunk of steps hands on to the next, and the host takes of it for a metric line."""
+"""State carried between chunks of steps, which the host reads for metric lines."""
 
 import contextlib
 import functools
@@ -15,10 +15,10 @@ ALL_WELL = -1
 
 
 class Progress:
-    """Whether all is well, and the sums of the metric line in flight.
+    """Whether all is well, and the sums of the current metric line.
 
-    They are variables, and so stay on the device, whatever the host does in between. All replicas of a `strategy` agree
-    on them, so they are kept once.
+    They are variables, so they stay on the device between chunks. All replicas of a `strategy` have the same values, so
+    they are stored once.
     """
 
     def __init__(self, sums: Mapping[str, Any], *, strategy: tf.distribute.Strategy | None = None):
@@ -35,10 +35,10 @@ class Progress:
         tf.nest.map_structure(lambda variable, x: variable.assign(x), self.sums, dict(sums))
 
     def take_sums(self) -> dict[str, Sums]:
-        """Returns the sums so far, as arrays of the host, and begins the next metric line.
+        """Returns the sums so far, as host arrays, and starts the next metric line.
 
-        They come over in one piece for each kind, by operations that need neither a trace nor another thread: beside
-        the shortest steps a call of what is traced takes long, and longer still where all cores are at work.
+        They are copied in one piece per type, with operations that need neither a trace nor another thread: next to
+        very short steps, calling a traced function takes long, and longer still if all cores are busy.
         """
         variables, taken = tf.nest.flatten(self.sums), dict[int, Any]()
         for alike in self._kinds:

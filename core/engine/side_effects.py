@@ -1,6 +1,6 @@
-"""What a traced step function does besides computing: writes, draws of TensorFlow's own, variables of nobody's.
+"""Side effects of a traced step function: writes, TensorFlow's random numbers, variables outside the task.
 
-A run refuses these before its first step, by the same rules as the assertions of `core.testing`.
+A run raises for these before its first step, with the same rules as the assertions of `core.testing`.
 """
 
 import re
@@ -17,7 +17,7 @@ _WRITES = re.compile(
 )
 _OF_VARIABLE = re.compile(r"Assign|Resource")
 _PYTHON = {"PyFunc", "EagerPyFunc", "PyFuncStateless"}
-# How `rng` draws in the place of TensorFlow's own operations.
+# Replacements for TensorFlow's random operations, from `rng`.
 _DRAWS = {
     "RandomStandardNormal": "`rng.normal(shape)`, or for each row its own, `rng.rows.normal(*shape)`",
     "RandomUniform": "`rng.uniform(shape)`, `rng.rows.uniform(*shape)`, or for dropout `core.layers.Dropout`",
@@ -36,12 +36,12 @@ _DRAWS = {
 
 
 def paths_by_id(variables: Mapping[str, tf.Variable]) -> dict[int, str]:
-    """Returns paths by the ids of variables, and of their copies on the replicas, which a tape or a graph sees."""
+    """Returns paths by the ids of variables, and of their copies on replicas, which tapes and graphs see."""
     return {id(part): path for path, v in variables.items() for part in (v, *getattr(v, "values", ()))}
 
 
 def draws_of_tensorflow(operations: Iterable[Any], who: str, *, has_rng: bool) -> Iterator[str]:
-    """Yields what is wrong with each operation that draws from TensorFlow's own generators, or reads an iterator."""
+    """Yields an error for each operation that draws from TensorFlow's generators, or reads an iterator."""
     for op in everything(operations):
         if op.type in _DRAWS:
             instead = _DRAWS[op.type]
@@ -58,9 +58,9 @@ def draws_of_tensorflow(operations: Iterable[Any], who: str, *, has_rng: bool) -
 
 
 def writes(operations: Iterable[Any], who: str, held: Mapping[int, str] = {}, *, is_step: bool = True) -> Iterator[str]:
-    """Yields what is wrong with each operation that writes a variable, a table, a queue or the like.
+    """Yields an error for each operation that writes a variable, a table, a queue or the like.
 
-    `held` are the paths of the task's variables by their ids, by which they are named.
+    `held` are the paths of the task's variables by id, for messages.
     """
     remedy = (
         "A step function assigns nothing: return statistics, make derived state in `refresh()`, keep history in a "
@@ -75,7 +75,7 @@ def writes(operations: Iterable[Any], who: str, held: Mapping[int, str] = {}, *,
 
 
 def python_calls(operations: Iterable[Any], who: str) -> Iterator[str]:
-    """Yields what is to be known of each operation that calls Python."""
+    """Yields a warning for each operation that calls Python."""
     for op in everything(operations):
         if op.type in _PYTHON:
             yield (
@@ -85,7 +85,7 @@ def python_calls(operations: Iterable[Any], who: str) -> Iterator[str]:
 
 
 def foreign_variables(graph: Any, held: Mapping[int, str], who: str) -> Iterator[str]:
-    """Yields what is wrong with each variable that the `graph` of a function reads and whose id isn't `held`."""
+    """Yields an error for each variable that a function's `graph` reads and whose id isn't `held`."""
     for variable in variables_of(graph):
         if id(variable) not in held:
             yield (
@@ -97,14 +97,14 @@ def foreign_variables(graph: Any, held: Mapping[int, str], who: str) -> Iterator
 
 
 def variables_of(graph: Any) -> list[tf.Variable]:
-    """Returns the variables that the graph of a function reads or writes: TensorFlow lists them once it is traced."""
+    """Returns the variables that a function's graph reads or writes, as TensorFlow lists them after tracing."""
     return list(getattr(graph, "variables", ()) or getattr(graph, "_watched_variables", ()))
 
 
 def refuse_side_effects(
     operations: Sequence[Any], graph: Any, who: str, held: Mapping[int, str], *, has_rng: bool, is_step: bool = True
 ) -> None:
-    """Raises a `ConfigurationError` for the first side effect of operations that were traced in a function's graph."""
+    """Raises a `ConfigurationError` for the first side effect among a function's traced operations."""
     for found in (
         draws_of_tensorflow(operations, who, has_rng=has_rng),
         writes(operations, who, held, is_step=is_step),
@@ -121,7 +121,7 @@ def _written(op: Any, held: Mapping[int, str]) -> str:
 
 
 def _inner(graph: Any, variable: tf.Variable) -> str | None:
-    """Returns the name of the placeholder by which a graph knows a variable of outside."""
+    """Returns the name of a graph's placeholder for an outer variable."""
     return next((inner.op.name for outer, inner in graph.captures if outer is variable.handle), None)
 
 

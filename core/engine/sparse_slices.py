@@ -1,4 +1,4 @@
-"""Gradients that touch few rows of a variable, as the slices that they stay."""
+"""Operations on sparse gradients that stay slices because they touch few rows of a variable."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ def joined(slices: tuple[tf.Tensor, tf.Tensor], shape: tf.TensorShape) -> tf.Ind
 
 
 def scaled(gradient: Any, scale: tf.Tensor) -> Any:
-    """Multiplies a gradient, whether it is slices or a tensor."""
+    """Multiplies a gradient, slices or a tensor."""
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(gradient.values * scale, gradient.indices, gradient.dense_shape)
     return gradient * scale

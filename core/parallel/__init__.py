@@ -1,4 +1,4 @@
-"""Strategies that run a step otherwise than on whole copies: meshes, parameter servers, local steps.
+"""Strategies whose replicas don't hold whole, synchronous copies: meshes, parameter servers, local steps.
 
-Each has a folder, in which its backend is registered. A strategy of one's own needs no more than one file like that.
+Each has a folder, which registers its backend. A custom strategy needs only one such file.
 """

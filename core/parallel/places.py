@@ -1,4 +1,4 @@
-"""Refuses what is to be on one device, for strategies on which nothing is."""
+"""Checks for one-device placements, for strategies that don't support them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from core.task import ONE_DEVICE, Compute, Placement, Task
 
 
 def check_places(task: Task, *, placements: Mapping[str, Placement], one_device: Sequence[str], instead: str) -> None:
-    """Refuses an experiment, or a task, that asks for something to be on one device; says what to do `instead`."""
+    """Raises if an experiment or a task places something on one device; `instead` says what to do."""
     if placements:
         raise ConfigurationError(f"`Experiment.placements` places {listed(placements)}. {instead}")
     if one_device:

@@ -1,1 +1,1 @@
-"""Steps that are bad: looked at, left out, taken back."""
+"""Policies for bad steps: measuring, skipping, rolling back."""

@@ -1,4 +1,4 @@
-"""Takes a step back whose later phase turned out to be bad: what earlier phases have written becomes what it was."""
+"""Undoes a step whose later phase is bad: variables written by earlier phases get their old values back."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from core.task import Phase, Update
 
 
 class Undo:
-    """Keeps what the phases of a step write but for the last of them, which can hold back its own writes."""
+    """Saves what the phases of a step write, except the last one, which can hold back its own writes."""
 
     def __init__(self, assembly: Assembly, exchange: Exchange):
         self.exchange = exchange
@@ -24,13 +24,13 @@ class Undo:
         self.replicated = [v for key, v in unique.items() if key not in assembly.one_device_ids]
 
     def read(self) -> Any:
-        """Returns what the variables hold, before the step."""
+        """Returns the variables' values before the step."""
         replicated = self.exchange.run(lambda: _read(self.replicated)) if self.replicated else []
         with tf.device(self.exchange.device):
             return replicated, _read(self.alone)
 
     def put_back(self, kept: Any, *, unless: tf.Tensor) -> None:
-        """Gives the variables what was `kept` before the step, unless all was well."""
+        """Restores the values `kept` before the step, unless all was well."""
         replicated, alone = kept
 
         def write() -> None:
@@ -44,7 +44,7 @@ class Undo:
 
 
 def _written_by(phase: Phase, optimizers: Mapping[str, Optimizer]) -> Iterator[tf.Variable]:
-    """Yields all that a phase may write."""
+    """Yields all variables that a phase may write."""
     if not isinstance(phase, Update):
         yield from named_variables(phase.state).values() if phase.state else ()
         return

@@ -15,7 +15,7 @@ from core.parallel.local_steps.rounds import Rounds
 
 
 class LocalSteps(Backend):
-    """What the engine and the trainer ask of replicas that synchronize once in `round_steps` steps."""
+    """The backend of replicas that synchronize once per `round_steps` steps."""
 
     how = "by `Trainer.local_steps`"
     in_rounds = True
@@ -27,7 +27,7 @@ class LocalSteps(Backend):
         self.round_steps, self.outer = round_steps, outer
 
     def check_policies(self, skipping: Sequence[str], rolling_back: Sequence[str]) -> None:
-        """Refuses to skip steps, of which no other replica knows before the round ends."""
+        """Raises for policies that skip steps, which other replicas learn of only at the end of a round."""
         for name in skipping:
             raise ConfigurationError(
                 f"{name} is for steps that all replicas agree on, but with `Trainer.local_steps` none knows of "
@@ -35,13 +35,13 @@ class LocalSteps(Backend):
             )
 
     def exchange(self, *, reduce_in: tf.DType | None = None) -> Exchange:
-        """Makes the exchange that is shut within a round."""
+        """Makes the exchange, which is closed within a round."""
         return LocalExchange(self.strategy, reduce_in=reduce_in)
 
     def rounds(self, train_step: TrainStep, assembly: Assembly) -> Any:
-        """Makes what takes whole rounds."""
+        """Makes the object that takes whole rounds."""
         return Rounds(train_step, assembly, local_steps=self.round_steps, outer=self.outer)
 
     def check(self, assembly: Assembly, *, global_batch_size: int) -> None:
-        """Refuses what can't be trained by local steps."""
+        """Raises for tasks that can't be trained with local steps."""
         check_local_steps(assembly, global_batch_size=global_batch_size, outer=self.outer)

@@ -1,4 +1,4 @@
-"""What local steps can't have is refused by name, before the first step: between meetings replicas send nothing."""
+"""Checks before the first step for features that local steps don't support, since rounds have no communication."""
 
 from core.arguments import listed
 from core.engine.assembly import Assembly
@@ -10,9 +10,9 @@ _OR = "or leave `Trainer.local_steps` out."
 
 
 def check_local_steps(assembly: Assembly, *, global_batch_size: int, outer: Transform | None = None) -> None:
-    """Refuses a mesh and servers, and on several replicas all that one of them can't compute by itself.
+    """Raises for a mesh, for servers, and for anything that one of several replicas can't compute alone.
 
-    Refuses as well an `outer` rule, or one of a phase beside it, that would lose sight of the weights.
+    Also raises for an `outer` optimizer, or a phase's optimizer next to it, that would lose track of the weights.
     """
     assembly.backend.check_local_steps()
     if outer:
@@ -23,7 +23,7 @@ def check_local_steps(assembly: Assembly, *, global_batch_size: int, outer: Tran
     alone = [path for path, v in assembly.variables.items() if id(v) in assembly.one_device_ids]
     if alone:
         raise ConfigurationError(
-            f"with `Trainer.local_steps` each replica has weights of its own for a while, but {listed(alone, most=3)} "
+            f"with `Trainer.local_steps` the replicas' weights differ within a round, but {listed(alone, most=3)} "
             f"live on one device (`one_device`): let that network be on every replica, {_OR}"
         )
     for phase in assembly.phases:
@@ -31,7 +31,7 @@ def check_local_steps(assembly: Assembly, *, global_batch_size: int, outer: Tran
 
 
 def _check_phase(phase: Phase, global_batch_size: int) -> None:
-    """Refuses a phase that one replica can't take by its own rows."""
+    """Raises for a phase that a replica can't compute from its own rows."""
     if phase.mixes_rows:
         raise ConfigurationError(
             f"phase `{phase.name}` says `mixes_rows=True`: its layers synchronise (`sync=True`) or it gathers rows "
@@ -53,16 +53,16 @@ def _check_phase(phase: Phase, global_batch_size: int) -> None:
 
 
 def _check_looks_at_no_loss(outer: Transform) -> None:
-    """Refuses a rule that goes by the loss, of which a meeting of replicas has none."""
+    """Raises for an outer optimizer that reads the loss, which synchronization doesn't have."""
     if any(part.name == "reduce_on_plateau" for part in outer.parts or (outer,)):
         raise ConfigurationError(
-            "`Trainer.outer` has `reduce_on_plateau`, which looks at the loss, but where replicas meet there is none: "
-            "chain it with the rule of the phase, or let the outer rate follow a schedule of rounds, as `@cosine()`."
+            "`Trainer.outer` has `reduce_on_plateau`, which reads the loss, but a synchronization has none: chain it "
+            "with the phase's optimizer, or give the outer rate a schedule of rounds, such as `@cosine()`."
         )
 
 
 def _check_copies(assembly: Assembly, outer: Transform) -> None:
-    """Refuses copies of the weights that nobody would read, or by which a rule would undo what the outer one does."""
+    """Raises for copies of the weights that nothing would read, or that would undo the outer optimizer's update."""
     unread = [part.name for part in outer.parts or (outer,) if part.shadow]
     if unread:
         raise ConfigurationError(

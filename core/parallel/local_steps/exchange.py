@@ -1,4 +1,4 @@
-"""The door between replicas of local steps: shut within a round, in which each is a run of its own, open at its end."""
+"""The exchange of local steps: closed within a round, when each replica trains alone, and open at its end."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,30 +7,30 @@ import tensorflow as tf
 
 from core.distribution.exchange import Exchange
 
-ROUND = "round"  # stands for the phases of all its steps in the ledger
+ROUND = "round"  # in the ledger, stands for the phases of all its steps
 
 
 class LocalExchange(Exchange):
-    """What the engine asks of a strategy while a replica takes whole steps by itself, in replica context."""
+    """The exchange while a replica takes whole steps alone, in replica context."""
 
     def run(self, fn: Callable[..., Any], *args: Any) -> Any:
         """Calls `fn` here: this is one replica already."""
         return fn(*args)
 
     def first(self, values: Any) -> Any:
-        """Returns the values of this replica, which goes by no other."""
+        """Returns this replica's values."""
         return values
 
     def sum(self, values: Any, *, phase: str, what: str) -> Any:
-        """Returns as many times the replica's own part as there are replicas: a guess of the sum that nobody sends."""
+        """Returns the replica's part times the number of replicas, an estimate of the sum without communication."""
         return values if self.replicas == 1 else tf.nest.map_structure(self._times_replicas, values)
 
     def round(self, fn: Callable[..., Any], *args: Any) -> Any:
-        """Calls `fn` on every replica, in cross-replica context; returns what it returned, equal on all, once."""
+        """Calls `fn` on every replica, in cross-replica context; returns its result, equal on all, once."""
         return super().first(super().run(fn, *args))
 
     def mean(self, values: Any, *, what: str) -> Any:
-        """Returns the means of a nest over the replicas, in replica context, by one sum; integers are rounded down."""
+        """Returns the means of a nest over the replicas, in replica context, in one sum; integers are rounded down."""
         summed = super().sum(values, phase=ROUND, what=what)
         if self.replicas == 1:
             return summed

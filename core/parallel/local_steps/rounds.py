@@ -1,8 +1,8 @@
-"""Local steps: between two meetings each replica is a run of its own, on its own rows of the same global batches.
+"""Rounds of local steps: between synchronizations, each replica trains alone on its rows of the global batches.
 
-A replica may write its own copy of a variable, so a step stays what it is, taken whole in replica context; nothing is
-sent until the round ends. There all replicas come to hold the same bits again: what happens between rounds (figures,
-checkpoints, evaluation) needn't know of them.
+A replica may write its own copy of a variable, so each step runs unchanged in replica context; nothing is sent until
+the round ends. Then all replicas become equal again, bit for bit: code that runs between rounds (metrics, checkpoints,
+evaluation) needn't know of them.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from core.task import Batch
 
 
 class Rounds:
-    """Takes the steps of a chunk in rounds of `local_steps`; for `make_chunk`, of a step by a `LocalExchange`."""
+    """Takes the steps of a chunk in rounds of `local_steps`; for `make_chunk`, with a step of a `LocalExchange`."""
 
     def __init__(self, train_step: TrainStep, assembly: Assembly, *, local_steps: int, outer: Transform | None = None):
         assert isinstance(train_step.exchange, LocalExchange)
@@ -31,7 +31,7 @@ class Rounds:
 
     @property
     def variables(self) -> Mapping[str, tf.Variable]:
-        """Returns what a checkpoint holds besides the assembly's."""
+        """Returns the variables that a checkpoint holds besides the assembly's."""
         return self.meeting.variables
 
     def __call__(self, stacked: Batch, first: tf.Tensor, begin: tf.Tensor, end: tf.Tensor, before: Taken) -> Taken:
@@ -53,7 +53,7 @@ class Rounds:
         start = (tf.constant(ALL_WELL, tf.int64), nothing)
         weights = self.meeting.begin()
         bad_step, sums = take_steps(self.train_step, stacked, first, begin, begin + self.local_steps, start)
-        # A place for each step of the round: in the sum over the replicas the first that isn't empty is the first step.
+        # A slot for each step of the round: in the sum over replicas, the first nonzero slot is the first bad step.
         struck = tf.one_hot(bad_step - begin, self.local_steps)
         struck, sums = self.meeting.end(weights, struck, sums)
         bad_step = begin + tf.argmax(struck > 0.0)

@@ -1,4 +1,4 @@
-"""Along which axes of a mesh the variables of a task and the slots of its optimizers are cut."""
+"""The mesh axes along which a task's variables and its optimizers' slots are sharded."""
 
 import tensorflow as tf
 
@@ -10,19 +10,19 @@ from core.task import Task
 
 
 def axes_of_task(plan: MeshPlan, task: Task) -> AxesByPath:
-    """Returns along which axes each variable of the task is cut."""
+    """Returns the axes of each variable of the task."""
     variables = named_variables(task)
     return {path: (variable, plan.layouts.of(path, variable.shape)) for path, variable in variables.items()}
 
 
 def axes_of_slots(task: Task, plan: MeshPlan, optimizer: Optimizer) -> AxesByPath:
-    """Returns along which axes these are cut; a slot of another shape lies whole."""
+    """Returns the axes of the optimizer's variables; a slot of another shape than its parameter is whole."""
     slots = slots_of_shape(task, optimizer).items()
     return {own: (slot, plan.slots.of(path, slot.shape)) for own, (path, slot) in slots}
 
 
 def slots_of_shape(task: Task, optimizer: Optimizer) -> dict[str, tuple[str, tf.Variable]]:
-    """Returns the slots that have the shape of their parameter by their own path, with the parameter's in the task."""
+    """Returns the slots with the shape of their parameter, by their paths, with the parameter's path in the task."""
     paths = {id(variable): path for path, variable in named_variables(task).items()}
     return {
         f"{name}/{path}": (paths[id(parameter)], slot)

@@ -1,7 +1,7 @@
-"""Which collectives a function makes on a mesh: along which axis, of how many bytes, for which operation.
+"""Lists the collectives of a function on a mesh: their axes, bytes and operations.
 
-DTensor puts them in where layouts ask for them, after tracing. They are read from the graphs that a first run is made
-of, by an interface of TensorFlow's that isn't public.
+DTensor inserts them after tracing, where layouts need them. They are read from the graphs of a first run, through a
+private interface of TensorFlow.
 """
 
 import math
@@ -16,12 +16,12 @@ from tensorflow.python.eager import context
 
 from core.distribution.ledger import Collective
 
-STEP = "step"  # the phase of all: what DTensor puts in says for which operation it is, but not of which phase
+STEP = "step"  # the phase of all: DTensor's collectives name their operation, but not its phase
 _KIND = "Collective"
 
 
 def collectives_of(first_run: Callable[[], Any], mesh: dtensor.Mesh) -> tuple[Any, list[Collective]]:
-    """Returns what `first_run()` does, and the collectives that one device takes part in: a later run compiles none."""
+    """Returns the result of `first_run()`, and the collectives of one device; later runs compile nothing."""
     eager = context.context()
     eager.enable_graph_collection()
     try:
@@ -54,13 +54,13 @@ def _collective(node: Any, by_name: Mapping[str, Any], mesh: dtensor.Mesh) -> Co
 
 
 def _operation(name: str) -> str:
-    """Returns the name of the operation that a collective is for; of several that go as one, of the first."""
+    """Returns the name of the operation that a collective is for; for a merged one, of the first."""
     name = name.removeprefix("tf.StatefulPartitionedCall/").split("/DTensor")[0]
     return re.sub(r"mesh_\d+/|(_\d{6,}_\d+)$", "", name)
 
 
 def _axis(node: Any, by_name: Mapping[str, Any], mesh: dtensor.Mesh) -> str:
-    """Returns the axes along which the group of a collective lies: its key is looked up in a table by device."""
+    """Returns the axes of a collective's group, whose key is looked up in a table by device."""
     name = node.input[2]
     while name in by_name and by_name[name].op != "Const":
         name = by_name[name].input[0].split(":")[0] if by_name[name].input else ""

@@ -1,4 +1,4 @@
-"""The devices of a mesh: all in this process, or as many in each of several workers, who have to meet first."""
+"""The devices of a mesh: all in this process, or equally many in each of several workers, after a rendezvous."""
 
 import contextlib
 import os
@@ -14,12 +14,12 @@ from core.distribution.virtual_devices import make_virtual_cpus
 from core.errors import ConfigurationError
 from core.parallel.mesh.plan import BATCH, MODEL, MeshPlan
 
-MEETING_SECONDS, PEER_SECONDS = 300.0, 30.0  # as `multi_worker` has them, unless told otherwise
+MEETING_SECONDS, PEER_SECONDS = 300.0, 30.0  # the defaults of `multi_worker`
 
 
 def make_mesh(plan: MeshPlan, *, virtual: bool = False) -> dtensor.Mesh:
-    """Makes the mesh, once all workers that have a part of it are there; of `virtual` CPUs, whatever else there is."""
-    # By its all-to-all, a slice that drops a sharded axis' neighbour comes out with wrong numbers, in silence.
+    """Makes the mesh, once all its workers are there; of `virtual` CPUs, whatever other devices there are."""
+    # With its all-to-all, a slice that drops a sharded axis' neighbour silently gives wrong values.
     os.environ["DTENSOR_USE_ALL_TO_ALL_RELAYOUT"] = "0"
     cluster = cluster_from_environment()
     workers = 1 if cluster is None else cluster.size
@@ -34,19 +34,19 @@ def make_mesh(plan: MeshPlan, *, virtual: bool = False) -> dtensor.Mesh:
 
 
 def _initialize(cluster: Cluster, kind: str) -> None:
-    """Starts TensorFlow's server of this worker; where the others are, DTensor reads from the environment."""
+    """Starts this worker's TensorFlow server; DTensor reads the others' addresses from the environment."""
     os.environ["DTENSOR_JOBS"] = ",".join(cluster.workers)
     os.environ["DTENSOR_CLIENT_ID"] = str(cluster.index)
-    dtensor.initialize_accelerator_system(kind, enable_coordination_service=False)  # it is there, with its limits
+    dtensor.initialize_accelerator_system(kind, enable_coordination_service=False)  # it already runs, with its limits
 
 
 def _devices(plan: MeshPlan, workers: int, *, virtual: bool) -> list[str]:
-    """Returns the devices of this process, where each worker has as many."""
+    """Returns the devices of this process; each worker has the same number."""
     count, rest = divmod(plan.devices, workers)
     if rest:
         raise ConfigurationError(
-            f"`mesh.batch` x `mesh.model` is {plan}, {plan.devices} devices, of which {workers} workers can't have as "
-            "many each: give sizes whose product is a multiple of the number of workers, or start fewer workers."
+            f"`mesh.batch` x `mesh.model` is {plan}, {plan.devices} devices, which {workers} workers can't share "
+            "evenly: give sizes whose product is a multiple of the number of workers, or start fewer workers."
         )
     gpus = 0 if virtual else len(tf.config.get_visible_devices("GPU"))
     if not gpus:
@@ -62,7 +62,7 @@ def _devices(plan: MeshPlan, workers: int, *, virtual: bool) -> list[str]:
 
 @contextlib.contextmanager
 def _unannounced() -> Iterator[None]:
-    """Keeps TensorFlow from telling on stderr which devices a mesh has."""
+    """Keeps TensorFlow from listing a mesh's devices on stderr."""
     before = logging.get_verbosity()
     logging.set_verbosity(logging.WARNING)
     try:

@@ -1,4 +1,4 @@
-"""Replica consistency check of a mesh: each device compares its part with those of the devices that hold the same."""
+"""Replica consistency check of a mesh: compares devices that hold the same shard."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ from core.parallel.mesh.strategy import MeshStrategy
 def device_drift_check(strategy: MeshStrategy, variables: Mapping[str, tf.Variable]) -> Callable[[], None]:
     """Returns a function that raises a `DriftError` naming the variables and the devices that differ.
 
-    Nothing crosses between its devices; between processes the numbers alone do.
+    Devices exchange nothing for it; processes exchange only the fingerprints.
     """
     alike = {path: strategy.first_alike(v) for path, v in variables.items()}
     alike = {path: first for path, first in alike.items() if len(set(first)) < len(first)}  # the others have no copy

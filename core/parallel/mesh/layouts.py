@@ -1,11 +1,11 @@
-"""How variables lie on a mesh, by the patterns of their paths; nothing here touches TensorFlow or a device.
+"""Layouts of variables on a mesh, by patterns of their paths, without TensorFlow and devices.
 
 >>> layouts = Layouts([("*/out/w", "model,-"), ("*/w", "...,model")], {"batch": 1, "model": 2})
 >>> layouts.of("net/out/w", [8, 6]), layouts.local_shape("net/up/w", [8, 6]), layouts.of("net/scale", [8])
 (('model', '-'), (8, 3), ('-',))
 
-A layout has an axis of the mesh for each dimension, or "-" for one that isn't cut; "..." stands for as many "-" as
-there are dimensions left, so that one pattern serves a matrix and its bias.
+A layout has a mesh axis for each dimension, or "-" if that isn't sharded; "..." stands for "-" in all remaining
+dimensions, so that one pattern serves a matrix and its bias.
 """
 
 import math
@@ -20,9 +20,9 @@ _REST = "..."
 
 
 class Layouts:
-    """Which dimensions of a variable are cut, and along which axis of a mesh of these `sizes`.
+    """The sharded dimensions of variables, and their axes in a mesh of these `sizes`.
 
-    The first of the `patterns` that matches a path counts; what none matches is whole on every device.
+    The first of the `patterns` that matches a path counts; variables without a match are whole on every device.
     """
 
     def __init__(self, patterns: Sequence[tuple[str, str]], sizes: Mapping[str, int], *, binding: str = "mesh.layouts"):
@@ -30,43 +30,43 @@ class Layouts:
         self.patterns = [(pattern, self._axes(pattern, layout)) for pattern, layout in self._pairs(patterns)]
 
     def before(self, others: "Layouts") -> "Layouts":
-        """Returns layouts where the patterns of `others` come after these."""
+        """Returns layouts with the patterns of `others` after these."""
         joined = Layouts([], self.sizes, binding=self.binding)
         joined.patterns = [*self.patterns, *others.patterns]
         return joined
 
     def pattern_of(self, path: str) -> str | None:
-        """Returns the first pattern that matches this path, the one that counts."""
+        """Returns the first pattern that matches this path, which is the one that counts."""
         return next((pattern for pattern, _ in self.patterns if fnmatchcase(path, pattern)), None)
 
     def of(self, path: str, shape: Sequence[int]) -> tuple[str, ...]:
-        """Returns an axis of the mesh, or "-", for each dimension."""
+        """Returns a mesh axis, or "-", for each dimension."""
         for pattern, axes in self.patterns:
             if fnmatchcase(path, pattern):
                 return self._fitted(pattern, axes, path, shape)
         return (WHOLE,) * len(shape)
 
     def local_shape(self, path: str, shape: Sequence[int]) -> tuple[int, ...]:
-        """Returns the shape of what each device holds."""
+        """Returns the shape of each device's shard."""
         return tuple(
             size if axis == WHOLE else size // self.sizes[axis]
             for axis, size in zip(self.of(path, shape), shape, strict=True)
         )
 
     def check(self, shapes: Mapping[str, Sequence[int]]) -> None:
-        """Refuses patterns that lay out none of the variables of these `shapes`, and axes that don't divide them."""
+        """Raises for patterns without a match among the variables of these `shapes`, and for axes that don't divide."""
         self.check_used(shapes, "variable")
         self.check_divide(shapes)
 
     def check_used(self, paths: Collection[str], what: str) -> None:
-        """Refuses patterns that are the first to match none of the `paths`, each of them a `what`."""
+        """Raises for patterns that are the first match of none of the `paths`; `what` says what the paths name."""
         first = {self.pattern_of(path) for path in paths}
         for pattern, _ in self.patterns:
             if pattern not in first:
                 raise ConfigurationError(self._without_effect(pattern, list(paths), what))
 
     def check_divide(self, shapes: Mapping[str, Sequence[int]]) -> None:
-        """Refuses axes that don't divide what they cut."""
+        """Raises for axes that don't divide the dimensions that they shard."""
         cut = [(axis, n, path) for path, shape in shapes.items() for axis, n in self._cut(path, shape)]
         for axis, n, path in cut:
             if n % self.sizes[axis]:
@@ -74,7 +74,7 @@ class Layouts:
                 raise ConfigurationError(
                     f"`mesh.{axis}` is {self.sizes[axis]}, which doesn't divide the {n} of `{path}` "
                     f"{shown(list(shapes[path]))} that `{self.binding}` cuts along it: sizes that divide all that is "
-                    f"cut so are {_divisors(common)}; or leave `{path}` whole, by a pattern of its own before the one "
+                    f"cut so are {_divisors(common)}; or leave `{path}` whole, with a separate pattern before the one "
                     f"that matches: ({shown(path)}, {shown(','.join(WHOLE * len(shapes[path])))})."
                 )
 
@@ -95,9 +95,9 @@ class Layouts:
         for axis in axes:
             if axis not in (*self.sizes, WHOLE, _REST):
                 raise ConfigurationError(
-                    f"`{self.binding}` lays out {shown(pattern)} by {shown(layout)}, but {shown(axis)} is no axis of "
-                    f"the mesh.{did_you_mean(axis, self.sizes)} Give {listed(self.sizes)}, or `-` where a dimension "
-                    "isn't cut, for each dimension."
+                    f"`{self.binding}` lays out {shown(pattern)} by {shown(layout)}, but {shown(axis)} isn't an axis "
+                    f"of the mesh.{did_you_mean(axis, self.sizes)} Give {listed(self.sizes)}, or `-` for a whole one, "
+                    "for each dimension."
                 )
         named = [axis for axis in axes if axis != WHOLE]
         if len(set(named)) < len(named):

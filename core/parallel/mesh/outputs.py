@@ -1,7 +1,7 @@
-"""How what modules return lies on a mesh: so activations are cut where no variable asks for it.
+"""Layouts of modules' outputs on a mesh: shard activations that no variable's layout shards.
 
-Norms by the sequence (Korthikanti et al., 2022) are two patterns: what leaves a residual branch is cut along its time,
-and with it all that follows, until a norm's output is put together again for the matrices behind it.
+Sequence-parallel norms (Korthikanti et al., 2022) need two patterns. The output of a residual branch is sharded along
+time, and everything after it too, until a norm's output is gathered for the matrices after it.
 """
 
 from collections.abc import Callable
@@ -14,11 +14,11 @@ from core.module import named_modules
 from core.parallel.mesh.layouts import WHOLE, Layouts
 from core.parallel.mesh.plan import BATCH
 
-Lay = Callable[[tf.Tensor, tuple[str, ...]], tf.Tensor]  # lays a tensor out along these axes
+Lay = Callable[[tf.Tensor, tuple[str, ...]], tf.Tensor]  # gives a tensor the layout of these axes
 
 
 def lay_out_outputs(root: tf.Module, layouts: Layouts, lay: Lay) -> None:
-    """Has the modules of `root` whose path a pattern matches return tensors that lie so."""
+    """Makes the modules of `root` whose path matches a pattern return tensors in its layout."""
     for path, module in named_modules(root).items():
         if layouts.pattern_of(path):
             # Python looks `__call__` up in the class: an attribute of the module itself would never be called.
@@ -26,7 +26,7 @@ def lay_out_outputs(root: tf.Module, layouts: Layouts, lay: Lay) -> None:
 
 
 def check_outputs(root: tf.Module, layouts: Layouts) -> None:
-    """Refuses patterns that match no module of `root`."""
+    """Raises for patterns that match no module of `root`."""
     layouts.check_used(named_modules(root), "module that can be called")
 
 
@@ -42,7 +42,7 @@ def _laying(cls: type[Any], path: str, layouts: Layouts, lay: Lay) -> type[Any]:
             n % layouts.sizes[BATCH] == 0 for n, axis in zip(y.shape, axes, strict=True) if axis == BATCH
         ):
             layouts.check_divide({path: y.shape})
-        else:  # rows that the mesh's can't share lie whole, as they came in: those of an evaluation's last batch
+        else:  # rows that the mesh can't share evenly stay whole: those of an evaluation's last batch
             axes = tuple(WHOLE if axis == BATCH else axis for axis in axes)
         return lay(y, axes)
 

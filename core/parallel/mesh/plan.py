@@ -1,4 +1,4 @@
-"""A mesh as gin files name it: sizes and layouts. Nothing is made yet: a plan may be of more devices than exist."""
+"""The plan of a mesh, as gin files name it: sizes and layouts, without devices, so it may have more than exist."""
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
@@ -15,16 +15,16 @@ BATCH, MODEL = "batch", "model"  # the axes of a mesh: rows of a batch, and part
 
 @dataclasses.dataclass(frozen=True)
 class MeshPlan:
-    """How many devices there are along each axis, and how variables, slots and activations lie on them."""
+    """The number of devices along each axis, and the layouts of variables, slots and activations."""
 
     sizes: Mapping[str, int]
     layouts: Layouts
     slot_layouts: Layouts
-    output_layouts: Layouts  # of what modules return, by the modules' paths
+    output_layouts: Layouts  # of modules' outputs, by the modules' paths
 
     @property
     def slots(self) -> Layouts:
-        """Returns how slots lie: as their parameters do, unless a pattern of their own matches."""
+        """Returns the layouts of slots: those of their parameters, unless a slot pattern matches."""
         return self.slot_layouts.before(self.layouts)
 
     @property
@@ -33,7 +33,7 @@ class MeshPlan:
         return self.sizes[BATCH] * self.sizes[MODEL]
 
     def check_rows(self, rows: int, microbatches: int = 1, *, what: str) -> None:
-        """Refuses a batch whose microbatches have no equal share for each row of devices; `what` is its size."""
+        """Raises for a batch whose microbatches can't be split evenly over the rows of devices; `what` is its size."""
         parts = microbatches * self.sizes[BATCH]
         if rows % parts:
             split = f"{microbatches} microbatches x " if microbatches > 1 else ""
@@ -44,12 +44,12 @@ class MeshPlan:
             )
 
     def check(self, shapes: Mapping[str, Sequence[int]]) -> None:
-        """Refuses patterns that don't fit the variables of a task, of these shapes."""
+        """Raises for patterns that don't fit the variables of a task, of these shapes."""
         self.layouts.check(shapes)
         self.slot_layouts.check(shapes)
 
     def check_slots(self, paths: Collection[str]) -> None:
-        """Refuses patterns of slots that lay out none: the parameters of these `paths` have slots of their shape."""
+        """Raises for unused slot patterns; the parameters of these `paths` have slots of their shape."""
         self.slot_layouts.check_used(paths, "variable that has a slot of its own shape")
 
     def __str__(self) -> str:
@@ -57,9 +57,9 @@ class MeshPlan:
 
 
 class OnMesh(NamedTuple):
-    """What a variable of a mesh is told of itself: layers and rules then compute what a mesh can cut."""
+    """The mesh of a variable: layers and optimizers then use operations that a mesh can shard."""
 
-    strategy: Any  # none on paper, where a step is looked at as if on the mesh
+    strategy: Any  # None for an estimate, which inspects a step without the mesh
     axes: tuple[str, ...]
 
 
@@ -72,12 +72,12 @@ def mesh(
     slot_layouts: Sequence[tuple[str, str]] = (),
     output_layouts: Sequence[tuple[str, str]] = (),
 ) -> MeshPlan:
-    """Cuts a model that no device holds: along `model` its variables by `layouts`, along `batch` the rows.
+    """Shards variables along `model` by `layouts` (tensor parallel), and rows along `batch` (data parallel).
 
     `layouts` are pairs of a pattern of paths and an axis for each dimension: `("*/attention/out/w", "model,-")`. The
-    first that matches counts, and what none matches is whole on every device. A slot lies as its parameter does, unless
-    one of `slot_layouts` matches the parameter's path. Modules return tensors that lie as `output_layouts` say, by
-    patterns of the modules' paths, or else as what they compute falls.
+    first match counts; variables without a match are whole on every device. A slot has the layout of its parameter,
+    unless one of `slot_layouts` matches the parameter's path. `output_layouts` give layouts to modules' outputs, by
+    patterns of the modules' paths; other outputs get the layouts that DTensor infers.
     """
     for name, size in ((BATCH, batch), (MODEL, model)):
         if not is_size(size):

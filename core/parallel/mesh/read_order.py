@@ -1,8 +1,9 @@
-"""Keeps reads of variables after the writes that they follow, where DTensor would let them overtake.
+"""Keeps reads of variables after the writes that they follow, where DTensor could reorder them.
 
-DTensor joins sums over devices that don't depend on each other's values. What comes before a sum is moved in front of
-the joined one, and what hangs on it behind: a write waits for its gradient, and a read that is told to come after it
-goes ahead, for a read's value hangs on nothing. So a generator would learn from the discriminator of the step before.
+DTensor merges sums over devices that don't depend on each other's values. Operations before a sum are moved before the
+merged one, and those that depend on it after it. A write waits for its gradient, but a read with only a control
+dependency on the write moves ahead, since its value depends on nothing. So a generator would learn from the previous
+step's discriminator.
 """
 
 import contextlib
@@ -20,12 +21,12 @@ _MOST_JOINED = "DTENSOR_ALLREDUCE_COMBINE_OPTIMIZATION_GROUP_SIZE"
 
 @contextlib.contextmanager
 def kept_in_order(function: Any) -> Iterator[None]:
-    """Lets the first run of the concrete `function`, within it, join no sums if its numbers hang on their order."""
+    """Prevents merged sums in the first run of the concrete `function`, if its results depend on their order."""
     if not any(_hangs_on_order(graph) for graph in graphs_of(function.graph)):
         yield
         return
     before = os.environ.get(_MOST_JOINED)
-    os.environ[_MOST_JOINED] = "1"  # which DTensor reads each time it compiles
+    os.environ[_MOST_JOINED] = "1"  # DTensor reads it each time it compiles
     try:
         yield
     finally:
@@ -35,8 +36,8 @@ def kept_in_order(function: Any) -> Iterator[None]:
 
 
 def _hangs_on_order(graph: Any) -> bool:
-    """Says whether a variable is used after a use that may take longer, one of them a write, without its value."""
-    users: dict[int, list[tuple[tf.Operation, bool]]] = {}  # and whether they write, by the id of a variable's handle
+    """Says whether a variable is used after an earlier use that may be delayed, one of them a write."""
+    users: dict[int, list[tuple[tf.Operation, bool]]] = {}  # with whether they write, by the id of a variable's handle
     for op in graph.get_operations():
         if any(value.dtype == tf.resource for value in op.inputs):
             reads, writes = get_read_write_resource_inputs(op)
@@ -47,7 +48,7 @@ def _hangs_on_order(graph: Any) -> bool:
     for found in users.values():
         for i, (later, written) in enumerate(found):
             for earlier, written_before in found[:i]:
-                # A read waits for nothing, so nothing that comes after it goes ahead of it.
+                # A read waits for nothing, so nothing that comes after it can overtake it.
                 if written_before or (written and earlier.type != "ReadVariableOp"):
                     if later not in behind:
                         behind[later] = _behind(later)
@@ -57,7 +58,7 @@ def _hangs_on_order(graph: Any) -> bool:
 
 
 def _behind(op: tf.Operation) -> set[tf.Operation]:
-    """Returns the operations whose values those of `op` hang on."""
+    """Returns the operations whose values those of `op` depend on."""
     found, ahead = set[tf.Operation](), [op]
     while ahead:
         for value in ahead.pop().inputs:

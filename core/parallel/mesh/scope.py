@@ -1,7 +1,7 @@
-"""Makes a task or an optimizer on a mesh, where each variable has its layout.
+"""Makes a task or an optimizer on a mesh, with a layout for each variable.
 
-A layout goes by the path of a variable, which it has only once the module that holds it is made. So on a mesh all is
-made twice: first without values, to learn which path each will have, in the order in which they are made.
+A layout depends on the variable's path, which exists only after its module is made. So on a mesh everything is made
+twice: first without values, to learn the paths in order of creation.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from core.errors import ConfigurationError, shown
 from core.parallel.mesh.strategy import MeshStrategy
 
 T = TypeVar("T")
-AxesByPath = Mapping[str, tuple[tf.Variable, tuple[str, ...]]]  # variables with the axes along which they are cut
+AxesByPath = Mapping[str, tuple[tf.Variable, tuple[str, ...]]]  # variables with the axes along which they are sharded
 AxesIn = Callable[[T], AxesByPath]
 Scope = Callable[[], AbstractContextManager[Any]]
 
@@ -29,7 +29,7 @@ _TWICE = (
 def made_in_layout(make: Callable[[], T], strategy: MeshStrategy, axes_in: AxesIn[T]) -> T:
     """Returns what `make()` makes on a mesh.
 
-    `axes_in` says of the variables in what was made along which axes they are cut; others lie whole.
+    `axes_in` returns the axes of the variables in the result; others are whole.
     """
     result = made(make, _scope(make, strategy, axes_in))
     for path, (variable, axes) in axes_in(result).items():
@@ -47,7 +47,7 @@ def _scope(make: Callable[[], T], strategy: MeshStrategy, axes_in: AxesIn[T]) ->
 
     @contextlib.contextmanager
     def noting() -> Iterator[None]:
-        born.clear()  # of an attempt that came to nothing
+        born.clear()  # of a failed attempt
         with tf.variable_creator_scope(note):
             yield
 

@@ -1,6 +1,6 @@
-"""Looks through a traced function for what DTensor gets wrong without a word, or ends the process by, before it runs.
+"""Finds operations in a traced function, before it runs, that DTensor computes wrongly or crashes on.
 
-Each rule was found by running the operation on four devices beside one; what isn't here is right there, or an error.
+Each rule was found by comparing an operation on four devices with one; other operations are right there, or raise.
 """
 
 import itertools
@@ -19,18 +19,18 @@ from core.errors import ConfigurationError
 _CHECKOUT = Path(core.__file__).parent.parent
 _OWN = tuple(f"{_CHECKOUT / package}{os.sep}" for package in ("core", "models", "trainers"))
 _ENGINE = f"{_CHECKOUT / 'core' / 'engine'}{os.sep}"
-_BETWEEN = (*(f"{Path(package.__file__).parent}{os.sep}" for package in (tf, gin)), "<")  # nobody's lines
+_BETWEEN = (*(f"{Path(package.__file__).parent}{os.sep}" for package in (tf, gin)), "<")  # library frames
 _DRAWS = ("StatelessRandom", "StatelessTruncated", "StatelessParameterized", "StatelessMultinomial", "StatelessShuffle",
           "Random", "TruncatedNormal", "Multinomial", "Stateful")  # fmt: skip
 _NOISE = re.compile(r"^.*?:\d+:\d+: (error: )?| Please file a feature request.*|\.? ?\(component id: \d+\)")
-Said = tuple[str, str]  # what can't be, and what to write instead
+Said = tuple[str, str]  # the problem, and what to write instead
 _NO_DRAWS = ("StatelessRandomGet", "StatefulPartitionedCall")
 
 
 def refuse_unsafe(function: Any, parts: Collection[int]) -> None:
-    """Raises a `ConfigurationError` where the concrete `function`, or one that it calls, holds such an operation.
+    """Raises a `ConfigurationError` if the concrete `function`, or a callee, has such an operation.
 
-    A dimension may be cut into as many as each of `parts` says: the sizes of the mesh.
+    A dimension may be sharded into each number in `parts`: the sizes of the mesh.
     """
     for op in _operations(function):
         said = _strided(op, parts)
@@ -41,17 +41,17 @@ def refuse_unsafe(function: Any, parts: Collection[int]) -> None:
 
 
 def explained(error: tf.errors.OpError, function: Any) -> ConfigurationError:
-    """Makes one paragraph of what DTensor says where it can't lay an operation of the `function` out."""
+    """Returns a one-paragraph error for an operation of the `function` that DTensor can't lay out."""
     first = _NOISE.sub("", str(error.message).split("\n")[0]).rstrip(" .")
     named = re.match(r"'tf\.(\w+)' op", first)
-    # DTensor knows no lines; of several such operations the first is as good a beginning as any.
+    # DTensor doesn't know lines; with several such operations, the first one is reported.
     op = next((op for op in _operations(function) if named and op.type == named[1]), None)
     frames = _frames(op) if op is not None else []
     users = [frame for frame in frames if not frame.filename.startswith(_OWN)]
     at = f" (the first such one is at {_line(users[-1])})" if users else ""
     return ConfigurationError(
-        f"this step can't be laid out on the mesh: {first}{at}. Write it by other operations, leave what it reads "
-        "whole (`mesh.layouts`), or train on replicas (`@mirrored()`)."
+        f"this step can't be laid out on the mesh: {first}{at}. Use other operations, keep its inputs whole "
+        "(`mesh.layouts`), or train on replicas (`@mirrored()`)."
     )
 
 
@@ -67,7 +67,7 @@ def _new_axis(op: tf.Operation) -> Said | None:
     old = [kind for kind in kinds if kind != "new"]
     complete = "..." in old or len(old) == op.inputs[0].shape.rank
     if complete and kinds[: len(old)] == old:
-        return None  # at the end it is right
+        return None  # in the last position it is right
     return (
         "a new axis before another one, as `x[tf.newaxis]` and `x[:, tf.newaxis]` make it, ends the process on a mesh",
         "write `tf.expand_dims(x, axis)`",
@@ -114,18 +114,18 @@ def _strided(op: tf.Operation, parts: Collection[int]) -> Said | None:
             "write `tf.gather(x, tf.range(n - 1, -1, -1), axis=0)`",
         )
     for size, stride in zip(_dimensions(op), strides, strict=True):
-        # Each part is counted from its own first: right where that is one of those that the whole would take.
+        # Each shard is sliced from its own start, which is right only if that is on the whole slice's grid.
         if stride > 1 and (size is None or any(n > 1 and size % n == 0 and size // n % stride for n in parts)):
             return (
-                f"a slice by steps of {stride}, as `x[::{stride}]`, takes wrong ones where they don't divide the parts "
-                "of a mesh",
+                f"a slice by steps of {stride}, as `x[::{stride}]`, selects wrong values if the step doesn't divide a "
+                "mesh's shards",
                 f"write `tf.gather(x, tf.range(0, n, {stride}), axis=0)`",
             )
     return None
 
 
 def _dimensions(op: tf.Operation) -> list[int | None]:
-    """Returns the size of what each entry of a slice is of: none for an ellipsis, which has no steps of its own."""
+    """Returns the size of the dimension of each entry of a slice: None for an ellipsis, which has no stride."""
     shape, new, ellipsis = op.inputs[0].shape, op.get_attr("new_axis_mask"), op.get_attr("ellipsis_mask")
     count = op.inputs[3].shape[0]
     taken = sum(not (new | ellipsis) >> i & 1 for i in range(count))
@@ -147,8 +147,8 @@ def _scattered(op: tf.Operation) -> Said | None:
     if op.type != "ScatterNd":
         return None
     return (
-        "`tf.scatter_nd`, and with it the gradients of `tf.gather_nd`, `tf.math.top_k` and `tf.sort`, puts numbers "
-        "where they would be in the whole, and on a mesh into a part",
+        "`tf.scatter_nd`, and with it the gradients of `tf.gather_nd`, `tf.math.top_k` and `tf.sort`, uses "
+        "indices of the whole tensor in each shard of a mesh",
         "multiply by `tf.one_hot(indices, n)` and add up",
     )
 
@@ -166,7 +166,7 @@ def graphs_of(graph: Any) -> Iterator[Any]:
     """Yields a graph and those of the functions that it calls, each once."""
     seen, ahead = set[str](), [graph]
     while ahead:
-        here = ahead.pop(0)  # what goes forward before its gradient, which is made on another line
+        here = ahead.pop(0)  # forward functions before their gradients, which come from another line
         yield here
         for op in here.get_operations():
             for value in op.node_def.attr.values():
@@ -178,13 +178,13 @@ def graphs_of(graph: Any) -> Iterator[Any]:
 
 
 def _refused(op: tf.Operation, what: str, instead: str) -> ConfigurationError:
-    """Names the line that made an operation, the user's; or what of the project's did, and who called that."""
+    """Returns an error that names the user's line of an operation; or the project's function, and its caller."""
     frames = _frames(op)
     if not frames:
         return ConfigurationError(f"the operation `{op.name}`: {what}: {instead}.")
     if not frames[-1].filename.startswith(_OWN):
         return ConfigurationError(f"{_line(frames[-1])}: {what}: {instead}.")
-    # Below the engine stands whoever called the trainer: only what comes after it is a step's own.
+    # Frames below the engine belong to the trainer's caller: only later ones are a step's own.
     engine = max((i for i, frame in enumerate(frames) if frame.filename.startswith(_ENGINE)), default=-1)
     users = [i for i, frame in enumerate(frames) if i > engine and not frame.filename.startswith(_OWN)]
     called = f", called at {_line(frames[users[-1]])}" if users else ""

@@ -1,6 +1,6 @@
-"""A variable of a mesh: each device holds its part, the program sees the whole.
+"""A variable of a mesh: each device stores its shard, and programs see the whole.
 
-It is an `InParts` of `core.checkpoint`: what is saved, hashed and restored never is gathered on one host.
+It is an `InParts` of `core.checkpoint`: saving, hashing and restoring never gather it on one host.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,14 +16,14 @@ from core.parallel.mesh.layouts import WHOLE
 
 
 class MeshVariable(dtensor.DVariable):
-    """A `tf.Variable` that is cut along axes of a mesh."""
+    """A `tf.Variable` that is sharded along axes of a mesh."""
 
     def sparse_read(self, indices: tf.Tensor, name: str | None = None) -> tf.Tensor:
-        """Looks rows up; in a table that is cut by rows by a product with ones, as DTensor can't otherwise."""
+        """Looks rows up; in a table sharded by rows with a one-hot matmul, since DTensor can't otherwise."""
         by_rows = self.layout.sharding_specs[0]
         if by_rows == dtensor.UNSHARDED:
             return super().sparse_read(indices, name)
-        # A row of zeros would pass for what isn't in the table: the kernel of a lookup says so, as elsewhere.
+        # An invalid id would give a row of zeros; the lookup kernel reports it, as on other devices.
         inside = tf.gather(1 + tf.range(self.shape[0]), indices) - 1
         ones = tf.one_hot(tf.reshape(inside, [-1]), self.shape[0], dtype=self.dtype)
         mesh = self.layout.mesh
@@ -34,13 +34,13 @@ class MeshVariable(dtensor.DVariable):
         return tf.reshape(tf.matmul(ones, self.read_value()), [*leading, *self.shape[1:]])
 
     def assign(self, value: Any, *args: Any, **kwargs: Any) -> Any:
-        """Gives it a value: of the mesh, or of the host, of which each device takes its part."""
+        """Assigns a value of the mesh, or of the host, of which each device takes its shard."""
         if tf.executing_eagerly() and not dtensor.is_dtensor(value):
             value = laid(tf.convert_to_tensor(value, self.dtype), self.layout)
         return super().assign(value, *args, **kwargs)
 
     def numpy(self) -> npt.NDArray[Any]:
-        """Returns the whole value; where it lies in several processes, all have to ask."""
+        """Returns the whole value; if several processes hold shards, all have to call it."""
         if not self.is_here():
             return whole(self.read_value())
         return _put_together(dict(self._held()), tuple((0, size) for size in self.shape), self.dtype)
@@ -54,19 +54,19 @@ class MeshVariable(dtensor.DVariable):
         return set(self._writers().values())
 
     def slices(self) -> dict[Box, tf.Tensor]:
-        """Returns what this process is to write: each part is one's, the first's that holds it."""
+        """Returns the slices for this process to write: each shard belongs to the first process that holds it."""
         mesh, held = self.layout.mesh, dict(self._held())
         own = mesh.local_device_ids()[0] // mesh.num_local_devices()
         return {box: held[box] for box, worker in self._writers().items() if worker == own}
 
     def parts(self, most_bytes: int) -> Iterator[npt.NDArray[Any]]:
-        """Yields the value in row-major order, in parts of at most so many bytes, where this process holds all."""
+        """Yields the value in row-major order, in parts of at most `most_bytes`, if this process holds all."""
         held = dict(self._held())
         for box in in_order(tuple(self.shape), max(1, most_bytes // self.dtype.size)):
             yield _put_together(held, box, self.dtype)
 
     def assign_parts(self, read: Callable[[Box], tf.Tensor]) -> None:
-        """Takes the value that `read` returns box by box; a host holds what is one device's, and only for a while."""
+        """Assigns the value that `read` returns box by box; the host holds one device's shard at a time."""
         boxes = boxes_of(self.layout, self.shape)
         found = dict[Box, tf.Tensor]()
         for box, device in zip(boxes, self.layout.mesh.local_devices(), strict=True):
@@ -77,7 +77,7 @@ class MeshVariable(dtensor.DVariable):
         self.assign(dtensor.pack([found[box] for box in boxes], self.layout))
 
     def agrees(self, read: Callable[[Box], tf.Tensor]) -> bool:
-        """Says whether each device of this process holds the very bytes that `read` returns for its box."""
+        """Says whether each device of this process holds exactly the bytes that `read` returns for its box."""
         held: dict[Box, list[tf.Tensor]] = {}
         for box, value in self._held():
             held.setdefault(box, []).append(value)
@@ -88,12 +88,12 @@ class MeshVariable(dtensor.DVariable):
         return True
 
     def _held(self) -> list[tuple[Box, tf.Tensor]]:
-        """Returns what each device of this process holds, behind its box."""
-        # By its handles on the devices it would be read before a write that is still under way.
+        """Returns each local device's shard, with its box."""
+        # Reading through its device handles could overtake a write that is still under way.
         return list(zip(boxes_of(self.layout, self.shape), dtensor.unpack(self.read_value()), strict=True))
 
     def _writers(self) -> dict[Box, int]:
-        """Returns of each part which process is the first to hold it: each has as many devices, one after the other."""
+        """Returns for each shard the first process that holds it; devices are numbered process by process."""
         mesh, found = self.layout.mesh, dict[Box, int]()
         places = (dict(zip(mesh.dim_names, index, strict=True)) for index in np.ndindex(*mesh.shape()))
         for device, box in enumerate(_boxes(self.layout, self.shape, places)):
@@ -101,25 +101,25 @@ class MeshVariable(dtensor.DVariable):
         return found
 
     def _serialize_to_tensors(self) -> dict[str, dict[str, tf.Tensor]]:
-        """Hands `tf.train.Checkpoint` the slices of this process: by DTensor's own all have to write together.
+        """Returns this process's slices to `tf.train.Checkpoint`; with DTensor's version, all must write together.
 
-        They would wait in a collective for one that can't.
+        They would wait in a collective for a process that can't.
         """
         return {"VARIABLE_VALUE": {shape_and_slice(self.shape, box): value for box, value in self.slices().items()}}
 
 
 def layout(mesh: dtensor.Mesh, axes: tuple[str, ...]) -> dtensor.Layout:
-    """Returns TensorFlow's layout of a tensor that is cut so."""
+    """Returns TensorFlow's layout of a tensor that is sharded along these axes."""
     return dtensor.Layout([dtensor.UNSHARDED if axis == WHOLE else axis for axis in axes], mesh)
 
 
 def boxes_of(lies: dtensor.Layout, shape: tf.TensorShape) -> list[Box]:
-    """Returns which part of a tensor each of this process' devices holds."""
+    """Returns the box of a tensor that each of this process's devices holds."""
     return _boxes(lies, shape, lies.mesh.local_device_locations())
 
 
 def _boxes(lies: dtensor.Layout, shape: tf.TensorShape, places: Iterable[Mapping[str, int]]) -> list[Box]:
-    """Returns which part of a tensor the devices at these places of the mesh hold."""
+    """Returns the box of a tensor that the device at each of these places of the mesh holds."""
 
     def bounds(place: Mapping[str, int], axis: str, size: int) -> tuple[int, int]:
         if axis == dtensor.UNSHARDED:
@@ -134,15 +134,15 @@ def _boxes(lies: dtensor.Layout, shape: tf.TensorShape, places: Iterable[Mapping
 
 
 def laid_out(value: Any, mesh: dtensor.Mesh, axes: tuple[str, ...]) -> tf.Tensor:
-    """Returns `value`, of one device or of the mesh, cut along these axes."""
+    """Returns `value`, of one device or of the mesh, sharded along these axes."""
     return laid(tf.convert_to_tensor(value), layout(mesh, axes))
 
 
 def laid(value: tf.Tensor, lies: dtensor.Layout) -> tf.Tensor:
-    """Returns the same in a layout of TensorFlow's."""
+    """Returns the same in a given TensorFlow layout."""
     if dtensor.is_dtensor(value):
         return dtensor.relayout(value, lies)
-    if tf.executing_eagerly() and not lies.is_fully_replicated():  # no device is handed more than its part
+    if tf.executing_eagerly() and not lies.is_fully_replicated():  # each device gets only its shard
         return dtensor.pack([value[_slices(box)] for box in boxes_of(lies, value.shape)], lies)
     return dtensor.relayout(dtensor.copy_to_mesh(value, dtensor.Layout.replicated(lies.mesh, lies.rank)), lies)
 
@@ -154,7 +154,7 @@ def whole(value: tf.Tensor) -> npt.NDArray[Any]:
 
 
 def _put_together(held: Mapping[Box, tf.Tensor], wanted: Box, dtype: tf.DType) -> npt.NDArray[Any]:
-    """Returns one box out of others, fetching from each device no more than what is wanted."""
+    """Assembles one box from others, fetching from each device only what is needed."""
     together = np.empty([last - first for first, last in wanted], dtype.as_numpy_dtype)
     for box, value in held.items():
         both = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(box, wanted, strict=True))

@@ -1,4 +1,4 @@
-"""What can't be trained asynchronously is refused before the first step."""
+"""Checks, before the first step, for features that asynchronous training doesn't support."""
 
 from collections.abc import Mapping, Sequence
 
@@ -21,7 +21,7 @@ def check_served(
     placements: Mapping[str, Placement],
     one_device: Sequence[str],
 ) -> None:
-    """Refuses places, history, and a division of learning rates where that isn't what dividing gradients does."""
+    """Raises for placements, history, and for dividing gradients if that doesn't divide learning rates."""
     check_places(task, placements=placements, one_device=one_device, instead=_INSTEAD)
     for phase in phases:
         if strategy.divide_by_staleness and isinstance(phase, Update) and not phase.optimizer.linear:

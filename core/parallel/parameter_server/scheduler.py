@@ -1,4 +1,4 @@
-"""The chief's part of asynchronous training: it hands out steps by number, in bundles, until all are done."""
+"""The step scheduler of asynchronous training: the chief gives workers bundles of numbered steps."""
 
 import contextlib
 import math
@@ -16,28 +16,28 @@ from core.parallel.parameter_server.state import NOBODY, WINDOW
 from core.parallel.parameter_server.strategy import ServedStrategy
 from core.task import Batch
 
-AHEAD = 2  # bundles for each worker: one that it takes and one that waits, so that to settle never takes long
+AHEAD = 2  # bundles per worker: one in progress and one waiting, so that settling never takes long
 MOST = 64  # steps of a bundle
-_BUNDLE_SECONDS = 0.1  # that a worker takes for one: to hand one out takes chief and worker some milliseconds of a core
-_LOOK_SECONDS = 0.1  # between two looks into the books
+_BUNDLE_SECONDS = 0.1  # of work per bundle: scheduling one costs chief and worker some milliseconds of a core
+_LOOK_SECONDS = 0.1  # between two checks of the servers' state
 
 _RESTART = (
-    "All have to start again, and go on from the last checkpoint (`python -m trainers.launch --max_restarts=N` does "
-    "that)."
+    "Start all processes again; they resume from the last checkpoint (`python -m trainers.launch --max_restarts=N` "
+    "does that)."
 )
 
 
 class _Bundle(NamedTuple):
-    """Steps that are handed out together: one worker takes them, one after the other."""
+    """Steps that are scheduled together: one worker takes them in order."""
 
     batches: Batch
     steps: int
     since: float
-    begun: float  # when it came to be among as many as there are workers: who waits behind them isn't slow
+    begun: float  # when it came among the oldest, one per worker; bundles behind these are waiting, not slow
 
 
 class Handout:
-    """Bundles that workers take: `take(batches, first)` ends once its steps are done, or nothing is written any more.
+    """Schedules bundles: `take(batches, first)` ends once its steps are done, or nothing is written any more.
 
     `look()` returns the step whose push broke off.
     """
@@ -47,10 +47,10 @@ class Handout:
         self._out: dict[int, _Bundle] = {}  # by their first step
         self._back: queue.SimpleQueue[int] = queue.SimpleQueue()
         self.size = 1  # of the next bundle
-        self._looked = self._moved = time.monotonic()  # the latter when a bundle last came back, or the first went out
+        self._looked = self._moved = time.monotonic()  # `_moved`: when a bundle last came back, or the first went out
 
     def hand_out(self, begin: int, end: int, batches_of: Callable[[int, int], Batch]) -> None:
-        """Hands out the steps from `begin` to `end`, each bundle as soon as few enough are out."""
+        """Schedules the steps from `begin` to `end`, each bundle as soon as few enough are outstanding."""
         while begin < end:
             while not self._has_room(begin):
                 self._wait()
@@ -59,13 +59,13 @@ class Handout:
             begin += steps
 
     def settle(self) -> None:
-        """Returns when every step that was handed out is done: then nothing is under way that still counts."""
+        """Returns when every scheduled step is done, so that nothing under way still counts."""
         while self._out:
             self._wait()
         self.look()
 
     def look(self) -> None:
-        """Raises what a step has raised, and an error where a push broke off."""
+        """Raises errors of steps, and an error if a push broke off."""
         with naming_lost_servers():
             self._strategy.coordinator.done()
             pushing = int(self._look())
@@ -76,15 +76,15 @@ class Handout:
         self._looked = time.monotonic()
 
     def _has_room(self, step: int) -> bool:
-        # A step that is `WINDOW` later takes the place of the oldest one in the books.
+        # A step takes the slot of the one `WINDOW` earlier in the servers' state.
         oldest = min(self._out, default=step)
         return len(self._out) < AHEAD * self._strategy.workers and step + MOST <= oldest + WINDOW
 
     def _wait(self) -> None:
-        """Waits for a bundle, though not long; hands out again those that are overdue."""
+        """Waits briefly for a bundle, and schedules overdue ones again."""
         with contextlib.suppress(queue.Empty):
             bundle = self._out.pop(self._back.get(timeout=_LOOK_SECONDS), None)
-            if bundle:  # the first time, if it was handed out again
+            if bundle:  # None for the second copy of a bundle that was scheduled again
                 step_seconds = (time.monotonic() - bundle.begun) / bundle.steps
                 self.size = min(max(1, int(_BUNDLE_SECONDS / step_seconds)), 2 * self.size, MOST)
                 self._moved = time.monotonic()
@@ -118,14 +118,14 @@ class Handout:
                 self._out[first] = bundle._replace(begun=time.monotonic())
 
     def _await(self, handle: Any, first: int) -> None:
-        with contextlib.suppress(tf.errors.OpError):  # which the coordinator raises
+        with contextlib.suppress(tf.errors.OpError):  # raised by the coordinator
             handle.get()
             self._back.put(first)
 
 
 @contextlib.contextmanager
 def naming_lost_servers() -> Iterator[None]:
-    """Turns TensorFlow's error of a server that is gone into one that says so."""
+    """Replaces TensorFlow's error for a lost server with one that says so."""
     try:
         yield
     except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.FailedPreconditionError) as error:

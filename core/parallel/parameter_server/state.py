@@ -1,6 +1,6 @@
-"""What the servers write down: which steps are done, how old gradients were, whether a push broke off.
+"""The servers' state: which steps are done, the age of gradients, whether a push broke off.
 
-All of it lies on the first server, and is read and written under the one lock.
+All of it is stored on the first server, and accessed under the one lock.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ NOBODY = -1
 
 
 class Book:
-    """The books of one run, by the names of its updates."""
+    """The server state of one run, by the names of its updates."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class Book:
     ):
         self.bad_step, self.sums, self.max_staleness = bad_step, sums, max_staleness
         with tf.device(server):
-            # A push of a step that is done is refused: so it may be handed out any number of times, and counts once.
+            # A push for a done step is rejected, so a step may be scheduled several times, and counts once.
             self.done = {name: _number([WINDOW], NOBODY) for name in updates}
             self.clocks = {name: _number([], 0) for name in updates}  # updates so far
             self.pushing = _number([], NOBODY)  # the step whose push is under way
@@ -40,17 +40,17 @@ class Book:
         healthy: tf.Tensor,
         write: Callable[[tf.Tensor, tf.Tensor], Any],
     ) -> tf.Tensor:
-        """Lets a push write, all or nothing, and says whether the step may go on.
+        """Lets a push write, all or nothing, and says whether the step may continue.
 
-        `seen` is the phase's clock when its weights were read. `write(take, age)` writes where `take`, and returns
-        whether all was finite, and the figures.
+        `seen` is the phase's clock when its weights were read. `write(take, age)` writes if `take`, and returns whether
+        all was finite, and the metrics.
         """
         slot, age = step % WINDOW, self.clocks[phase].read_value() - seen
         new = self.done[phase].sparse_read(slot) < step
         well = healthy & (self.pushing.read_value() == NOBODY) & (self.bad_step.read_value() < 0)
         fresh = tf.constant(True) if self.max_staleness is None else age <= self.max_staleness
         take = well & new & fresh
-        # Should the worker die in the midst of it, what it leaves says so.
+        # If the worker dies in between, this records the half-written push.
         begun = self.pushing.assign(tf.where(take, step, self.pushing.read_value()))
         with tf.control_dependencies([begun]):
             finite, sums = tf.function(write, autograph=False)(take, age)
@@ -66,11 +66,11 @@ class Book:
             return tf.where(new, applied, well)
 
     def over(self) -> tf.Tensor:
-        """Says whether nothing is written any more: a step wasn't finite, or a push broke off."""
+        """Says whether writing has ended: a step wasn't finite, or a push broke off."""
         return (self.bad_step.read_value() != NOBODY) | (self.pushing.read_value() != NOBODY)
 
     def figures(self) -> dict[str, float]:
-        """Returns how old gradients were since the last time, and begins anew."""
+        """Returns the age of gradients since the last call, and resets it."""
         ages = {name: int(variable) for name, variable in self.ages.items()}
         for variable in self.ages.values():
             variable.assign(0)

@@ -1,6 +1,6 @@
-"""What stands where a strategy of TensorFlow's does in asynchronous training: one logical replica, at many workers.
+"""The strategy of asynchronous training, in place of TensorFlow's: one logical replica, taken by many workers.
 
-Variables lie whole on the parameter servers. The chief hands out steps, each of which any one worker takes, on the
+Variables are stored whole on the parameter servers. The chief schedules steps; each is taken by one worker, on the
 whole global batch.
 """
 
@@ -20,7 +20,7 @@ from core.signals import held_back
 
 
 class ServedStrategy:
-    """The chief's hold on workers and servers."""
+    """The chief's connection to workers and servers."""
 
     num_replicas_in_sync = 1
 
@@ -40,19 +40,19 @@ class ServedStrategy:
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
             cluster, task_type="chief", task_id=0, rpc_layer="grpc"
         )
-        with held_back(signal.SIGTERM):  # TensorFlow's servers take it for theirs
+        with held_back(signal.SIGTERM):  # TensorFlow's servers would take it over
             strategy = tf.distribute.ParameterServerStrategy(resolver)
             self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-        self._bytes = dict.fromkeys(self.servers, 0)  # that lie on each
+        self._bytes = dict.fromkeys(self.servers, 0)  # stored on each
 
     @property
     def extended(self) -> "ServedStrategy":
-        """Returns what TensorFlow's strategies keep apart."""
+        """Returns the part that TensorFlow's strategies keep in a separate object."""
         return self
 
     @property
     def worker_devices(self) -> tuple[str, ...]:
-        """Returns where what is kept once is kept."""
+        """Returns the devices of values that are stored once."""
         return (self.servers[0],)
 
     def variable_created_in_scope(self, variable: tf.Variable) -> bool:
@@ -61,7 +61,7 @@ class ServedStrategy:
 
     @contextmanager
     def scope(self, server: str | None = None) -> Iterator[None]:
-        """Puts variables that are made within it, whole, on this server, or else on the one that holds least so far."""
+        """Places variables made in its context on this server, by default on the one with the fewest bytes."""
 
         def create(following: Any, **kwargs: Any) -> tf.Variable:
             value = kwargs["initial_value"]
@@ -75,11 +75,11 @@ class ServedStrategy:
             yield
 
     def run(self, fn: Callable[..., Any], args: Sequence[Any] = ()) -> Any:
-        """Calls `fn`: of the one worker that takes the step."""
+        """Calls `fn`, for the one worker that takes the step."""
         return fn(*args)
 
     def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
-        """Returns a value as the one of the one replica."""
+        """Returns a value as that of the one replica."""
         return (value,)
 
     def experimental_distribute_values_from_function(self, value_of: Callable[[Any], Any]) -> Any:
@@ -95,11 +95,11 @@ def parameter_server(
     overdue: float = 10.0,
     meeting_deadline: float = 300.0,
 ) -> ServedStrategy:
-    """Trains asynchronously: workers take steps as they get to them, on variables that servers hold.
+    """Trains asynchronously with parameter servers (as ParameterServerStrategy does): workers take steps independently.
 
-    A gradient is refused, and its step taken again, where more than `max_staleness` updates came since its weights
-    were read; `divide_by_staleness` divides the learning rate by their number. A step that isn't done after `overdue`
-    seconds is handed to another worker as well. All workers and servers must answer within `meeting_deadline` seconds.
+    A gradient is rejected, and its step repeated, if more than `max_staleness` updates came since its weights were
+    read; `divide_by_staleness` divides the learning rate by their number. A step that isn't done after `overdue`
+    seconds is also given to another worker. All workers and servers must answer within `meeting_deadline` seconds.
     """
     if not (max_staleness is None or is_size(max_staleness) or (max_staleness == 0 and max_staleness is not False)):
         raise ConfigurationError(

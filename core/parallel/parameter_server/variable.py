@@ -1,7 +1,7 @@
-"""A variable on a parameter server, of which whoever takes a step reads the worker's own copy.
+"""A variable on a parameter server; a worker's step reads a local copy.
 
-Within `at_worker` a variable is the copy: reads, lookups and gradients are the local ones of any variable. The copy is
-a resource that a traced function makes by its name, on whatever worker it runs: one that starts again needs no help.
+In `at_worker`, a variable acts as the copy: reads, lookups and gradients are those of a local variable. A traced
+function makes the copy, a resource found by name, on whatever worker runs it: a restarted worker needs no help.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from core.errors import ConfigurationError
 
 
 class ServedVariable(ResourceVariable):
-    """A `tf.Variable` that lies whole on one server."""
+    """A `tf.Variable` that is stored whole on one server."""
 
     def __init__(self, value: Any, *, strategy: Any, server: str, name: str | None, trainable: bool):
         self.strategy, self.server = strategy, server
@@ -25,22 +25,22 @@ class ServedVariable(ResourceVariable):
             super().__init__(value, name=name, trainable=trainable)
 
     def _read_variable_op(self, no_copy: bool = False) -> tf.Tensor:
-        """Reads where the variable lies, which says to what is made of the value where that is."""
+        """Reads on the variable's device, which also tells later operations where to run."""
         with tf.device(self.device):
             return super()._read_variable_op(no_copy)
 
     def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:
-        """Hands `tf.train.Checkpoint` the value on the host: of what lies on a server it would let the server write."""
+        """Returns the value on the host to `tf.train.Checkpoint`, which would otherwise let the server write it."""
         with tf.device("/job:chief/CPU:0"):
             return {"VARIABLE_VALUE": tf.identity(self.read_value())}
 
     def beside(self) -> contextlib.AbstractContextManager[None]:
-        """Returns a scope in which variables are made on this one's server: a kernel takes no others."""
+        """Returns a scope in which variables are made on this one's server, as kernels need."""
         return on_server(self.server)
 
     @property
     def handle(self) -> tf.Tensor:
-        """Returns the variable's, or within `at_worker` the copy's."""
+        """Returns the variable's handle, or in `at_worker` the copy's."""
         copies = _copies.get()
         if copies is None:
             return self._handle
@@ -54,7 +54,7 @@ class ServedVariable(ResourceVariable):
 
     @property
     def device(self) -> str:
-        """Returns where the variable lies: who reads a copy is at a worker, whichever that is."""
+        """Returns the variable's server; a copy's device is whichever worker reads it."""
         return self.server if _copies.get() is None else ""
 
 
@@ -63,7 +63,7 @@ _server: contextvars.ContextVar[str | None] = contextvars.ContextVar("server", d
 
 @contextlib.contextmanager
 def on_server(server: str) -> Iterator[None]:
-    """Has variables that are made within it lie on this server."""
+    """Places variables made in its context on this server."""
     token = _server.set(server)
     try:
         yield
@@ -72,7 +72,7 @@ def on_server(server: str) -> Iterator[None]:
 
 
 def asked_server() -> str | None:
-    """Returns the server of the `on_server` that this is within."""
+    """Returns the server of the surrounding `on_server`."""
     return _server.get()
 
 
@@ -90,7 +90,7 @@ def copies_of(variables: Iterable[ServedVariable]) -> dict[int, tf.Tensor]:
 
 @contextlib.contextmanager
 def at_worker(copies: Mapping[int, tf.Tensor] | None) -> Iterator[None]:
-    """Lets variables, within it, be their copies at the worker; with `None` what lies on the servers again."""
+    """Makes variables act as their copies at the worker in its context; with `None`, as those on servers again."""
     token = _copies.set(copies)
     try:
         yield

@@ -57,7 +57,7 @@ def test_random_numbers_that_are_drawn_twice_are_told_of_once(what, at):
     (text,) = step_of(what).remarks
     assert text.startswith("phase `net` draws the same random numbers twice, at test_draws.py:")
     assert re.search(at, text)
-    assert text.endswith("If it is meant, hand the second one `rng.again()`")
+    assert text.endswith("If equality is intended, pass `rng.again()` to the second")
 
 
 def folds_and_drops(task, batch, rng):

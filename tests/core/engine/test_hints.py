@@ -94,8 +94,8 @@ def sigmoid_twice(task, batch, rng):
         (draws_by_a_kept_rng, "phase `net` draws the same random numbers in each step, at test_hints.py:"),
         (halves, "phase `net` computes its loss in float16 at test_hints.py:"),
         (doubles, "phase `net` computes its loss in float64 at test_hints.py:"),
-        (softmax_twice, "been through `tf.nn.softmax` at test_hints.py:"),
-        (sigmoid_twice, "been through `tf.nn.sigmoid` at test_hints.py:"),
+        (softmax_twice, "come from `tf.nn.softmax` at test_hints.py:"),
+        (sigmoid_twice, "come from `tf.nn.sigmoid` at test_hints.py:"),
     ],
     ids=lambda x: getattr(x, "__name__", ""),
 )

@@ -52,7 +52,9 @@ def test_a_network_of_one_device_is_refused_where_replicas_would_read_it():
 
 
 @pytest.mark.parametrize(
-    ("through", "says"), [("nowhere", "is no earlier `Compute`"), ("d", "there is `sample`")], ids=["unknown", "update"]
+    ("through", "says"),
+    [("nowhere", "isn't an earlier `Compute`"), ("d", "there is `sample`")],
+    ids=["unknown", "update"],
 )
 def test_a_wrong_way_through_is_refused(through, says):
     class Wrong(Gan):

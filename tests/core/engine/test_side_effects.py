@@ -271,4 +271,4 @@ def test_dropout_that_is_handed_no_rng_in_training_is_told_of(settings, told):
     step = TrainStep(assemble(lambda rng: Dropping(rng=rng, **settings), on_virtual_cpus(1)), SPEC, seed=0)
     assert len(step.remarks) == told
     for text in step.remarks:
-        assert text.startswith("phase `net` trains a module whose `Dropout` `dropout` is handed no rng")
+        assert text.startswith("phase `net` trains a module whose `Dropout` `dropout` gets no rng")

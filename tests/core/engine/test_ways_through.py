@@ -199,7 +199,7 @@ def test_training_by_what_an_earlier_phase_made_asks_for_through():
             one, a, _ = super().phases()
             return [one, update("a", a.loss, self.a)]
 
-    with pytest.raises(ConfigurationError, match=r"trains `a/[bw]`.*only by way of `v`.*`through='one'`"):
+    with pytest.raises(ConfigurationError, match=r"trains `a/[bw]`.*only through `v`.*`through='one'`"):
         train(Without, DATA, 1, 1)
 
 

@@ -145,7 +145,7 @@ def test_servers_are_refused():
 
 def test_an_outer_rule_that_looks_at_the_loss_is_refused():
     rule = chain(sgd(0.9), reduce_on_plateau())
-    with pytest.raises(ConfigurationError, match=r"`Trainer\.outer` has `reduce_on_plateau`, which looks at the loss"):
+    with pytest.raises(ConfigurationError, match=r"`Trainer\.outer` has `reduce_on_plateau`, which reads the loss"):
         check_local_steps(assemble(Line, on_virtual_cpus(1)), global_batch_size=16, outer=rule)
 
 

@@ -69,10 +69,13 @@ def test_an_axis_that_does_not_divide_is_named_with_the_sizes_that_would():
 @pytest.mark.parametrize(
     ("patterns", "message"),
     [
-        ([("*/w", "modle,-")], "'modle' is no axis of the mesh. Did you mean `model`? Give `batch`, `model`, or `-`"),
+        (
+            [("*/w", "modle,-")],
+            "'modle' isn't an axis of the mesh. Did you mean `model`? Give `batch`, `model`, or `-`",
+        ),
         ([("*/w", "model,model")], "names one twice"),
         ([("*/w", "...,...")], "names one twice; an axis cuts one dimension of a variable, and `...` stands for"),
-        ([("*/w", "")], "'' is no axis"),
+        ([("*/w", "")], "'' isn't an axis"),
         (["*/w"], "has '*/w'; give pairs of a pattern of paths and a layout"),
         ([("*/w", ("model", "-"))], "give pairs"),
         ([3], "has 3; give pairs"),

@@ -186,6 +186,6 @@ def test_a_disk_that_is_full_for_one_worker_while_it_saves_is_named_by_all(worke
 def test_devices_that_workers_cannot_have_as_many_each_of_are_refused_before_they_meet(monkeypatch):
     cluster = {"cluster": {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}, "task": {"type": "worker", "index": 1}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
-    with pytest.raises(ConfigurationError, match="is 3x1, 3 devices, of which 2 workers can't have as many each"):
+    with pytest.raises(ConfigurationError, match="is 3x1, 3 devices, which 2 workers can't share evenly"):
         MeshStrategy(mesh(batch=3))
     assert joined() is None
