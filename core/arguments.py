@@ -1,4 +1,4 @@
-"""Checks arguments where they are given, so that a mistake is found before the first step.
+"""Argument checks at construction, so that a mistake is found before the first step.
 
 Numbers are checked by name, `check_positive(epsilon=epsilon)`; tensors while tracing, from static shapes.
 """
@@ -14,37 +14,37 @@ from core.errors import shown
 
 
 def check_size(**sizes: int) -> None:
-    """Refuses sizes and counts that aren't whole numbers of at least one."""
+    """Raises unless sizes and counts are integers of at least one."""
     for name, size in sizes.items():
         if not is_size(size):
             raise ValueError(f"`{name}` is {shown(size)}; give a whole number of at least 1.")
 
 
 def is_size(value: object) -> TypeGuard[int]:
-    """Says whether `value` is a whole number of at least one."""
+    """Says whether `value` is an integer of at least one."""
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
 
 
 def is_count(value: object) -> TypeGuard[int]:
-    """Says whether `value` is a whole number of at least zero."""
+    """Says whether `value` is an integer of at least zero."""
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 0
 
 
 def check_count(**counts: int) -> None:
-    """Refuses counts that aren't whole numbers of at least zero."""
+    """Raises unless counts are integers of at least zero."""
     for name, count in counts.items():
         if not is_count(count):
             raise ValueError(f"`{name}` is {shown(count)}; give a whole number of at least 0.")
 
 
 def check_finite(**values: float) -> None:
-    """Refuses what is infinite or no number."""
+    """Raises for values that are infinite or not a number."""
     for name, value in values.items():
         _check_number(name, value)
 
 
 def check_positive(**values: float) -> None:
-    """Refuses what isn't above zero, or is infinite."""
+    """Raises unless values are above zero and finite."""
     for name, value in values.items():
         _check_number(name, value)
         if not value > 0:
@@ -52,7 +52,7 @@ def check_positive(**values: float) -> None:
 
 
 def check_not_negative(**values: float) -> None:
-    """Refuses what is below zero, or infinite."""
+    """Raises unless values are at least zero and finite."""
     for name, value in values.items():
         _check_number(name, value)
         if not value >= 0:
@@ -60,14 +60,14 @@ def check_not_negative(**values: float) -> None:
 
 
 def check_fraction(**values: float) -> None:
-    """Refuses what isn't in [0, 1): the share that is dropped, smoothed away, or kept of an average."""
+    """Raises unless values are in [0, 1), as a dropout rate, label smoothing or the decay of an average is."""
     for name, value in values.items():
         if not is_number(value) or not 0.0 <= value < 1.0:
             raise ValueError(f"`{name}` is {shown(value)}; give a fraction in [0, 1), such as 0.1.")
 
 
 def check_rate(**values: Any) -> None:
-    """Refuses a learning rate, or a decay, that is neither a schedule nor a number of at least zero."""
+    """Raises unless a learning rate or decay is a schedule or a number of at least zero."""
     for name, value in values.items():
         if isinstance(value, tf.Variable):
             raise ValueError(f"`{name}` is a variable; give a schedule that reads it: `{name}=lambda step: variable`.")
@@ -90,30 +90,30 @@ def _check_number(name: str, value: object, instead: str = "not a tensor, a stri
 def _is_finite(value: Any) -> bool:
     try:
         return math.isfinite(value)
-    except OverflowError:  # a whole number beyond what floats can hold
+    except OverflowError:  # an integer beyond the range of floats
         return False
 
 
 def is_number(value: object, kind: type = Real) -> bool:
-    """Says whether `value` is a number: an integer is one where a float is meant, a bool never."""
+    """Says whether `value` is a number: an integer may stand for a float, a bool may not."""
     return isinstance(value, kind) and not isinstance(value, bool)
 
 
 def check_choice(name: str, value: object, choices: Iterable[object]) -> None:
-    """Refuses what isn't one of `choices`."""
+    """Raises unless `value` is one of `choices`."""
     if value not in choices:
         raise ValueError(f"`{name}` is {shown(value)}; give one of {', '.join(map(shown, choices))}.")
 
 
 def check_groups(name: str, groups: int, **channels: int) -> None:
-    """Refuses channels that don't come in `groups` of equal size."""
+    """Raises unless `groups` divides the channels."""
     for what, count in channels.items():
         if count % groups:
             raise ValueError(f"`{name}` is {groups}, which doesn't divide `{what}={count}`; give a divisor.")
 
 
 def floats(name: str, value: Any, *, min_rank: int = 0, axes: str = "") -> tf.Tensor:
-    """Returns `value` as float32, or float64 where it is given so: half precision ends where a loss begins."""
+    """Returns `value` as float32, or float64 if it is float64: half precision ends where a loss begins."""
     value = tf.convert_to_tensor(value)
     if not value.dtype.is_floating:
         raise ValueError(f"`{name}` is {value.dtype.name}; give floats: `tf.cast({name}, tf.float32)`.")
@@ -123,7 +123,7 @@ def floats(name: str, value: Any, *, min_rank: int = 0, axes: str = "") -> tf.Te
 
 
 def targets_like(name: str, value: Any, like_name: str, like: tf.Tensor) -> tf.Tensor:
-    """Returns `value`, numbers of any type, in the dtype of `like`, and surely of its shape."""
+    """Returns `value`, numbers of any type, in the dtype of `like`, after checking its shape."""
     return shaped_like(name, tf.cast(tf.convert_to_tensor(value), like.dtype), like_name, like)
 
 
@@ -149,21 +149,21 @@ def integers(name: str, value: Any) -> tf.Tensor:
 def shaped_like(
     name: str, value: tf.Tensor, like_name: str, like: tf.Tensor, *, leading: int | None = None
 ) -> tf.Tensor:
-    """Returns `value`, surely of the shape of `like` or its `leading` axes: broadcasting would give wrong numbers."""
+    """Returns `value`, after checking its shape against `like` or its `leading` axes; broadcasting would be wrong."""
     expected = like.shape[:leading]
     if not value.shape.is_compatible_with(expected):
         raise ValueError(
-            f"`{name}` has shape {value.shape}, but `{like_name}` {like.shape} asks for {expected}; "
-            "bring the two together first (`tf.squeeze`, `tf.reshape`, `tf.broadcast_to`)."
+            f"`{name}` has shape {value.shape}, but `{like_name}` {like.shape} needs {expected}; "
+            "make them match first (`tf.squeeze`, `tf.reshape`, `tf.broadcast_to`)."
         )
     if value.shape.is_fully_defined() and expected.is_fully_defined():
         return value
-    # `stack` refuses unequal shapes while running, under XLA too, where assertions are dropped.
+    # `stack` raises on unequal shapes at run time, under XLA too, where assertions are dropped.
     return tf.unstack(tf.stack([tf.zeros(tf.shape(like)[:leading], value.dtype), value]), num=2)[1]
 
 
 def listed(names: Iterable[str], *, most: int | None = None, quote: str = "`") -> str:
-    """Returns names for an error's sentence: the first `most` of them, each in backticks, and how many more there are.
+    """Returns names for an error's sentence: the first `most` of them, each in backticks, and the number of others.
 
     >>> listed(["w", "b", "scale"], most=2)
     '`w`, `b` and 1 more'

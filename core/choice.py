@@ -1,23 +1,23 @@
-"""Choices between tensors by a condition, and the number for what makes no sense."""
+"""Choices between tensors by a condition, and NaN for invalid results."""
 
 import tensorflow as tf
 
 
 def one_of(condition: tf.Tensor, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """Returns `x` where the scalar `condition` holds, or else `y`, of the same shape.
+    """Returns `x` if the scalar `condition` is true, else `y`, of the same shape.
 
     >>> one_of(tf.constant(False), tf.constant([1, 2]), tf.constant([3, 4])).numpy()
     array([3, 4], dtype=int32)
     """
-    # One condition for each number: a mesh dies of one for all.
+    # One condition per value: on a mesh, a single one for all crashes.
     return tf.where(tf.broadcast_to(condition, x.shape), x, y)
 
 
 def zero_where(condition: tf.Tensor | None, value: tf.Tensor) -> tf.Tensor:
-    """Returns `value` with zeros (and no gradient) where `condition` holds; as it is without one."""
+    """Returns `value` with zeros (and no gradient) where `condition` holds; unchanged without a condition."""
     return value if condition is None else tf.where(condition, tf.zeros_like(value), value)
 
 
 def nan(dtype: tf.DType) -> tf.Tensor:
-    """Returns not a number: what a figure is when its input makes no sense on a device that can't raise."""
+    """Returns NaN, the result for invalid input on a device that can't raise."""
     return tf.constant(float("nan"), dtype)

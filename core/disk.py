@@ -1,6 +1,6 @@
-"""Files on a disk that may be full, by a process that may be killed: whole, or not there at all.
+"""Atomic file writes, on a disk that may be full, in a process that may be killed.
 
-An `OSError` of a write knows no name; `space_for` says by the file that there was no room.
+An `OSError` of a write names no file; `space_for` names the file for which the disk has no room.
 
 >>> import pathlib
 >>> with space_for("/dev/full"):  # doctest: +ELLIPSIS
@@ -21,7 +21,7 @@ from pathlib import Path
 
 from core.errors import NoRoomError
 
-# What a process that was killed leaves behind: unfinished files of `write_whole`, and those of versions before it.
+# Leftovers of killed processes: unfinished files of `write_whole`, and those of earlier versions.
 _UNFINISHED = re.compile(r"\.write-(\d+)|\.(?:.+\.)?(\d+)\.tmp|(?:run|result)\.(\d+)\.tmp", re.DOTALL)
 _UNFINISHED_FOLDER = re.compile(r"\.(.+)\.(\d+)\.tmp", re.DOTALL)
 _REMEDIES = {
@@ -30,12 +30,12 @@ _REMEDIES = {
     errno.EFBIG: "Files may not become that large here: raise the limit (`ulimit -f`), or use another file system",
 }
 FULL = tuple(_REMEDIES)  # the numbers of such errors
-GOES_ON = "the same command then goes on from the last checkpoint"
+GOES_ON = "the same command then resumes from the last checkpoint"
 
 
 @contextlib.contextmanager
 def space_for(path: os.PathLike[str] | str, *, then: str = GOES_ON) -> Iterator[None]:
-    """Raises a `NoRoomError` that names `path` where it can't be written because a disk is full.
+    """Raises a `NoRoomError` that names `path` if it can't be written because a disk is full.
 
     `then` says what happens once there is room.
     """
@@ -49,7 +49,7 @@ def space_for(path: os.PathLike[str] | str, *, then: str = GOES_ON) -> Iterator[
 
 
 def disk_full(error: OSError, path: os.PathLike[str] | str | None = None, *, then: str = GOES_ON) -> NoRoomError | None:
-    """Returns what to say where `error` comes of a full disk, a quota or a limit; else `None`."""
+    """Returns the error to raise if `error` is due to a full disk, a quota or a limit; else `None`."""
     remedy = _REMEDIES.get(error.errno or 0)
     if remedy is None:
         return None
@@ -59,10 +59,10 @@ def disk_full(error: OSError, path: os.PathLike[str] | str | None = None, *, the
 
 
 def append_whole(stream: FileIO, content: bytes) -> None:
-    """Appends `content` to an unbuffered file; where there is no room for all of it, the file stays as it was."""
+    """Appends `content` to an unbuffered file; if the disk is too full for all of it, the file stays unchanged."""
     length, rest = stream.seek(0, os.SEEK_END), memoryview(content)
     try:
-        while rest:  # what a disk that is nearly full still takes may be less
+        while rest:  # a nearly full disk may accept only a part
             rest = rest[stream.write(rest) :]
     except OSError:
         with contextlib.suppress(OSError):
@@ -71,17 +71,17 @@ def append_whole(stream: FileIO, content: bytes) -> None:
 
 
 def unfinished(path: Path) -> Path:
-    """Returns the name under which this process makes what is to become `path`."""
+    """Returns the name under which this process writes `path` before it is complete."""
     return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
 
 def unfinished_folder(parent: Path, pid: int | None = None) -> Path:
-    """Returns the name under which a process, by default this one, makes what is to become a folder in `parent`."""
+    """Returns the name under which a process, by default this one, fills a future folder in `parent`."""
     return parent / f".{pid or os.getpid()}.tmp"
 
 
 def write_whole(contents: Mapping[Path, bytes], *, then: str = GOES_ON) -> None:
-    """Writes files, each of them whole, and puts none in its place before all are written."""
+    """Writes files atomically, and moves none into place before all are written."""
     try:
         for path, content in contents.items():
             with space_for(path, then=then), unfinished(path).open("wb") as stream:
@@ -99,7 +99,7 @@ def write_whole(contents: Mapping[Path, bytes], *, then: str = GOES_ON) -> None:
 
 
 def remove_unfinished(folders: Iterable[Path]) -> None:
-    """Removes what processes that are gone have left unfinished in these folders; warns where that fails."""
+    """Removes unfinished files of ended processes in these folders; warns if that fails."""
     for folder in folders:
         try:
             for path in folder.iterdir() if folder.is_dir() else ():
@@ -111,11 +111,11 @@ def remove_unfinished(folders: Iterable[Path]) -> None:
 
 
 def remove_unfinished_folders(parent: Path, name: str | None = None) -> None:
-    """Removes folders that processes that are gone were making as `unfinished`: all of them, or what was to be `name`.
+    """Removes folders that ended processes left `unfinished`: all of them, or those that were to become `name`.
 
-    By name it leaves alone what else lies in a folder that isn't ours.
+    With a name, it touches nothing else, in a folder that others may use.
     """
-    with contextlib.suppress(OSError):  # who then writes there is told
+    with contextlib.suppress(OSError):  # a later write there reports the error
         for path in parent.iterdir():
             found = _UNFINISHED_FOLDER.fullmatch(path.name)
             if found and name in (None, found[1]) and path.is_dir() and not _is_another(int(found[2])):
@@ -123,7 +123,7 @@ def remove_unfinished_folders(parent: Path, name: str | None = None) -> None:
 
 
 def _remove(path: Path, *, is_ours: bool) -> None:
-    """Removes a file, or a folder that is ours by its whole name."""
+    """Removes a file, or a folder whose whole name shows that it is ours."""
     try:
         if not path.is_dir() or path.is_symlink():
             path.unlink(missing_ok=True)
@@ -134,7 +134,7 @@ def _remove(path: Path, *, is_ours: bool) -> None:
 
 
 def _is_another(pid: int) -> bool:
-    """Says whether a process of this number lives that isn't this one; it may not be ours to ask."""
+    """Says whether another process with this number is alive; it may belong to another user."""
     if pid == os.getpid():
         return False
     try:

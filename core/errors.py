@@ -1,7 +1,7 @@
-"""Errors that end a run: each carries the exit code that `python -m trainers.main` returns for it.
+"""Errors that end a run: each carries the exit code of `python -m trainers.main`.
 
-Library code raises plain `ValueError`/`TypeError` for a caller's mistake; these classes are for what stops a run as a
-whole, so that a script or a scheduler can tell the reasons apart.
+Library code raises plain `ValueError`/`TypeError` for a caller's mistake. These classes are for errors that stop a
+whole run, so that a script or a scheduler can tell the reasons apart.
 """
 
 import difflib
@@ -19,7 +19,7 @@ class TapeloopError(Exception):
 
 
 class ConfigurationError(TapeloopError, ValueError):
-    """What was asked for can't be run: flags, gin bindings, sizes that don't fit each other."""
+    """The configuration is invalid: flags, gin bindings, or sizes that don't fit each other."""
 
     exit_code = 2
 
@@ -43,7 +43,7 @@ class CheckpointError(TapeloopError):
 
 
 class PeerLostError(TapeloopError):
-    """Another worker of the run never came, died or hangs, or a section of this one does; starting again goes on."""
+    """Another worker of the run never came, died or hangs, or a section of this one hangs; a restart resumes."""
 
     exit_code = 6
 
@@ -61,12 +61,12 @@ class NoRoomError(TapeloopError):
 
 
 class PreemptedError(TapeloopError):
-    """The run was asked to stop; everything is saved, and the same command goes on."""
+    """The run was asked to stop; everything is saved, and the same command resumes it."""
 
     exit_code = 75
 
 
-INTERRUPTED = 130  # as shells say it of SIGINT: 128 and the number of the signal
+INTERRUPTED = 130  # the shells' exit code for SIGINT: 128 plus the number of the signal
 
 EXIT_CODES = {
     0: "finished",
@@ -84,28 +84,28 @@ EXIT_CODES = {
 
 
 def did_you_mean(name: str, candidates: Iterable[str]) -> str:
-    """Asks for the nearest candidate, with a leading space; empty where nothing is near."""
+    """Asks for the nearest candidate, with a leading space; empty if none is near."""
     near = difflib.get_close_matches(name[:_MOST], list(candidates), n=1, cutoff=0.6)
     return f" Did you mean `{near[0]}`?" if near else ""
 
 
 def shown(value: object) -> str:
-    """Returns `repr(value)` for a message: on one line, and cut short where it is long.
+    """Returns `repr(value)` for a message: on one line, and shortened if it is long.
 
     >>> shown([0.5, "a"]), len(shown(list(range(1_000_000)))) <= 200
     ("[0.5, 'a']", True)
     """
     try:
         text = _REPR.repr(value)
-    except Exception:  # a value's own `repr` may fail, and a whole number can have too many digits to be written
+    except Exception:  # a value's own `repr` may fail, and an integer may have too many digits
         text = f"<a {type(value).__name__} that can't be written out>"
     return _cut(_printable(text), _MOST)
 
 
 def as_said(message: str) -> str:
-    """Returns a whole message as a terminal gets it, whatever was put into it without `shown`.
+    """Returns a message that is safe to print on a terminal, even if parts of it weren't `shown`.
 
-    No line is endless, and nothing in it is obeyed: names of files and flags come from anywhere.
+    It limits the length of lines and escapes control characters, since names of files and flags come from anywhere.
 
     >>> as_said("`--mode` is \\x1b[2J"), len(as_said("x" * 10_000_000)) <= 2000
     ('`--mode` is \\\\x1b[2J', True)
@@ -122,7 +122,7 @@ def _cut(text: str, most: int) -> str:
 
 
 class _Repr(reprlib.Repr):
-    """Looks at the first elements of what is long, so that a million needn't be written out."""
+    """Reads only the first elements of long values, so that a million aren't written out."""
 
     def __init__(self) -> None:
         super().__init__()

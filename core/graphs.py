@@ -1,4 +1,4 @@
-"""Graphs as they were traced: the operations within loops, conditions and calls, and what made each value and where."""
+"""Traced graphs: operations within loops, conditions and calls, and the code that made each value."""
 
 import linecache
 import os
@@ -20,19 +20,19 @@ def everything(operations: Iterable[Any]) -> Iterator[Any]:
 
 
 def bodies(op: Any) -> Iterator[Any]:
-    """Yields the operations in a loop's body, a condition's branches or a called function, and those within."""
+    """Yields the operations in a loop's body, a condition's branches or a called function, recursively."""
     if op.type.removeprefix("Stateless").removeprefix("Stateful") not in ("While", "If", "Case", "PartitionedCall"):
         return
     for attribute in op.node_def.attr.values():
         for name in [x.name for x in (attribute.func, *attribute.list.func) if x.name]:
-            graph = getattr(op.graph._get_function(name), "graph", None)  # no public way leads there
+            graph = getattr(op.graph._get_function(name), "graph", None)  # TensorFlow has no public function for this
             for inner in graph.get_operations() if graph else ():
                 yield inner
                 yield from bodies(inner)
 
 
 def frames(op: Any) -> list[Any]:
-    """Returns the frames that made `op` without TensorFlow's own, the innermost first."""
+    """Returns the stack frames that made `op`, without TensorFlow's, the innermost first."""
     return [frame for frame in reversed(list(op.traceback)) if not frame.filename.startswith(TENSORFLOW)]
 
 
@@ -49,15 +49,15 @@ def said(frame: Any) -> str:
 
 
 def maker(tensor: tf.Tensor) -> Any:
-    """Returns the operation that computed the values of `tensor`, which may have been reshaped or cut since."""
+    """Returns the operation that computed the values of `tensor`, which may have been reshaped or sliced since."""
     op = tensor.op
     while op.type in SAME_VALUES or op.type == "SelectV2":
-        op = op.inputs[2 if op.type == "SelectV2" else 0].op  # `zero_where` of the losses keeps its third input
+        op = op.inputs[2 if op.type == "SelectV2" else 0].op  # the losses' `zero_where` keeps its third input
     return op
 
 
 def sigmoid_logits(op: Any) -> tf.Tensor | None:
-    """Returns the logits of a binary cross-entropy: what a softplus takes, also one that is written out."""
+    """Returns the logits of a binary cross-entropy: the input of a softplus, also if it is written out."""
     if op.type == "Softplus":
         tensor = op.inputs[0]
     elif op.type == "Log1p" and op.inputs[0].op.type == "Exp":  # as `tf.nn.sigmoid_cross_entropy_with_logits` does
@@ -70,5 +70,5 @@ def sigmoid_logits(op: Any) -> tf.Tensor | None:
 
 
 def is_own(op: Any) -> bool:
-    """Says whether a step's own code made `op`, rather than a layer or loss of `core` on the way."""
+    """Says whether a step's own code made `op`, not a layer or loss of `core`."""
     return not next(iter(frames(op))).filename.startswith(CORE)

@@ -1,11 +1,11 @@
-"""First values of parameters: pure functions `(rng, shape, dtype=tf.float32) -> tensor`, made by the factories below.
+"""Initializers of parameters: pure functions `(rng, shape, dtype=tf.float32) -> tensor`, made by the factories below.
 
     >>> from core.random import Rng
     >>> he_normal()(Rng.from_seed(0), [3, 3, 16, 32]).shape
     TensorShape([3, 3, 16, 32])
 
 A kernel's shape is `[..., inputs, outputs]`; the axes before those two are the window of a convolution. Parameters are
-floats: an initializer refuses a dtype of integers, in which most of what it draws is zero.
+floats: with an integer dtype, most draws would be zero, so an initializer raises an error.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ _announce: contextvars.ContextVar[Announce] = contextvars.ContextVar("announce",
 
 @contextlib.contextmanager
 def announced(to: Announce) -> Iterator[None]:
-    """Tells `to`, within it, how many bytes a first value will take, before it is made."""
+    """Calls `to`, in its context, with the number of bytes of each initial value before it is made."""
     token = _announce.set(to)
     try:
         yield
@@ -35,10 +35,10 @@ def announced(to: Announce) -> Iterator[None]:
 
 
 class Initializer(Protocol):
-    """Makes the first value of a parameter."""
+    """Makes the initial value of a parameter."""
 
     def __call__(self, rng: Rng, shape: Sequence[int], dtype: tf.DType = tf.float32) -> tf.Tensor:
-        """Makes the value, always the same of one `rng`, `shape` and `dtype`."""
+        """Makes the value, always the same for one `rng`, `shape` and `dtype`."""
 
 
 def constant(value: float) -> Initializer:
@@ -65,7 +65,7 @@ def normal(stddev: float = 1.0, mean: float = 0.0) -> Initializer:
 
 
 def truncated_normal(stddev: float = 1.0, mean: float = 0.0) -> Initializer:
-    """Draws from a normal distribution of `stddev`, cut off at two of them on either side (0.88 of it is left)."""
+    """Draws from a normal distribution of `stddev`, cut off at two of them on either side (which leaves 0.88 of it)."""
     check_finite(mean=mean)
     _check_not_negative("stddev", stddev)
     return _of_floats(
@@ -82,10 +82,10 @@ def uniform(low: float = -0.05, high: float = 0.05) -> Initializer:
 
 
 def variance_scaling(scale: float = 1.0, mode: str = "fan_in", distribution: str = "truncated_normal") -> Initializer:
-    """Draws with zero mean and variance `scale / fan`, so that a signal keeps its size from layer to layer.
+    """Draws with zero mean and variance `scale / fan`, so that activations keep their size from layer to layer.
 
-    `mode` says which fan: the number of inputs that meet in one output (`fan_in`), of outputs that one input reaches
-    (`fan_out`), or the mean of the two (`fan_avg`). `distribution` is `truncated_normal`, `normal` or `uniform`.
+    `mode` selects the fan: the number of inputs of one output (`fan_in`), of outputs of one input (`fan_out`), or their
+    mean (`fan_avg`). `distribution` is `truncated_normal`, `normal` or `uniform`.
     """
     _check_not_negative("scale", scale)
     check_choice("mode", mode, ("fan_in", "fan_out", "fan_avg"))
@@ -136,7 +136,7 @@ def lecun_uniform() -> Initializer:
 
 
 def orthogonal(gain: float = 1.0) -> Initializer:
-    """Draws orthonormal columns (or rows) of the matrix of all axes but the last by the last (Saxe et al., 2014)."""
+    """Draws orthonormal columns (or rows) of the matrix [all other axes, last axis] (Saxe et al., 2014)."""
     check_finite(gain=gain)
 
     def make(rng: Rng, shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:
@@ -144,7 +144,7 @@ def orthogonal(gain: float = 1.0) -> Initializer:
         rows, columns = math.prod(shape[:-1]), shape[-1]
         drawn = rng.normal([max(rows, columns), min(rows, columns)])
         q, r = tf.linalg.qr(tf.cast(drawn, tf.float64) if dtype == tf.float64 else drawn)
-        # QR leaves the signs open; a positive diagonal of R makes Q uniform over all orthogonal matrices.
+        # QR doesn't determine signs; a positive diagonal of R makes Q uniform over all orthogonal matrices.
         diagonal = tf.linalg.diag_part(r)
         q *= tf.cast(tf.where(diagonal < 0.0, -1.0, 1.0), q.dtype)
         q = tf.transpose(q) if rows < columns else q
@@ -182,7 +182,7 @@ def identity(gain: float = 1.0) -> Initializer:
 
 
 def fans(shape: Sequence[int]) -> tuple[int, int]:
-    """Counts the inputs that meet in one output of a kernel of this shape, and the outputs that one input reaches."""
+    """Returns the number of inputs of one output of a kernel of this shape, and of outputs of one input."""
     _check_matrix("fans", shape)
     *window, inputs, outputs = shape
     return math.prod(window) * inputs, math.prod(window) * outputs
@@ -193,7 +193,7 @@ _TRUNCATED_STDDEV = math.sqrt(1.0 - 4.0 * math.exp(-2.0) / math.sqrt(2.0 * math.
 
 
 def _of_floats(name: str, make: Callable[[Rng, Sequence[int], tf.DType], tf.Tensor]) -> Initializer:
-    """Returns `make`, which is called with floats for a dtype only."""
+    """Returns `make`, wrapped so that it raises for dtypes that aren't floating point."""
 
     def checked(rng: Rng, shape: Sequence[int], dtype: tf.DType = tf.float32) -> tf.Tensor:
         dtype = tf.as_dtype(dtype)
@@ -211,7 +211,7 @@ def _of_floats(name: str, make: Callable[[Rng, Sequence[int], tf.DType], tf.Tens
 
 
 def _numbers(name: str, shape: Any) -> list[int]:
-    """Returns the sizes of a shape, which may be a tensor whose value is known."""
+    """Returns the sizes of a shape, which may be a tensor with a known value."""
     known = tf.get_static_value(shape) if tf.is_tensor(shape) else shape
     if known is None:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""What machine this is: its processor, and the cores and the memory that there are for this process."""
+"""This machine: its processor, and the cores and memory available to this process."""
 
 import os
 import platform
@@ -17,12 +17,12 @@ def processor() -> str:
 
 
 def usable_cores() -> int:
-    """Returns how many cores this process may run on."""
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def machine_memory() -> int:
-    """Returns the bytes of memory that there are for a process."""
+    """Returns the bytes of memory available to a process."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         limit = CONTAINER.read_text().strip()

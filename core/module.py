@@ -1,4 +1,4 @@
-"""Modules: plain Python objects that own `tf.Variable`s, and the names those variables go by.
+"""Modules: Python objects that own `tf.Variable`s, and the paths that name these variables.
 
 A module makes all of its variables in `__init__`, from explicit sizes and an `rng`, and computes in `__call__`:
 
@@ -13,8 +13,8 @@ A module makes all of its variables in `__init__`, from explicit sizes and an `r
     >>> list(Scale(3, rng=Rng.from_seed(0)).parameters())
     ['w']
 
-A variable's *path* is how one reaches it from the module (`net/layers/0/w`). Paths name variables everywhere: in
-optimizer masks, checkpoints, tables and errors.
+A variable's *path* leads to it from the module (`net/layers/0/w`). Paths name variables everywhere: in optimizer masks,
+checkpoints, tables and errors.
 """
 
 import functools
@@ -34,7 +34,7 @@ class Module(tf.Module):
 
     def __init__(self, name: str | None = None):
         own = type(self).__name__
-        # A graph takes no scope whose name begins with an underscore: shapes alone could not be made of such a module.
+        # A graph's scope can't start with an underscore, so such a class could not be made for its shapes alone.
         super().__init__(name or (own.strip("_") if own.startswith("_") else None))
 
     def parameters(self) -> dict[str, tf.Variable]:
@@ -56,23 +56,23 @@ def named_variables(module: tf.Module, *, trainable_only: bool = False) -> dict[
 
 
 def named_modules(module: tf.Module) -> dict[str, tf.Module]:
-    """Returns every module within `module` that can be called, by path, each once, in the same order in every run."""
+    """Returns every callable module within `module` by path, each once, in the same order in every run."""
     return _first_paths(module, lambda x: isinstance(x, tf.Module) and callable(x))
 
 
 def _first_paths(module: tf.Module, wanted: Callable[[object], bool]) -> dict[str, Any]:
     found = module._flatten(predicate=wanted, with_path=True)  # tf.Module's own walk, which `variables` uses too
     first: dict[int, tuple[str, Any]] = {}
-    for path, part in found:  # the walk meets what is shared (tied weights) wherever it is held
+    for path, part in found:  # a shared part (tied weights) appears under each of its paths
         first.setdefault(id(part), ("/".join(map(str, path)), part))
     return dict(first.values())
 
 
 def with_values(module: M, values: Mapping[str, tf.Tensor]) -> M:
-    """Returns a copy of `module` that computes with `values`, by path, in the place of those variables.
+    """Returns a copy of `module` that computes with `values`, by path, in place of those variables.
 
-    The copy is for calling: in an inner loop its values are weights that have taken some steps, and gradients go on
-    through them to what they were made of. `module` and its variables stay as they are.
+    The copy is for calling: in an inner loop its values are weights after some steps, and gradients flow through them
+    to the tensors that they were made of. `module` and its variables stay unchanged.
 
         >>> net = tf.Module()
         >>> net.w = tf.Variable(2.0)
@@ -103,7 +103,7 @@ def with_values(module: M, values: Mapping[str, tf.Tensor]) -> M:
 
 
 def original(module: Any) -> Any:
-    """Returns what `module` is a copy of, where `with_values` made it; else `module` itself."""
+    """Returns the module that `with_values` copied to make `module`; else `module` itself."""
     kept = getattr(module, "__dict__", {}).get(_ORIGINAL)
     return kept() if kept else module
 
@@ -112,14 +112,14 @@ _ORIGINAL = "_with_values_of"
 
 
 def _copied(part: Any, made: dict[int, Any]) -> Any:
-    """Returns `part` with modules copied, each once, and variables replaced by what was `made` for them."""
+    """Returns `part` with modules copied, each once, and variables replaced with their values in `made`."""
     if id(part) in made or not isinstance(part, tf.Module):
         return made.get(id(part), part)
     copy = made[id(part)] = object.__new__(type(part))
-    attributes = copy.__dict__  # written past `tf.Module`'s own `__setattr__`, which would track them for checkpoints
+    attributes = copy.__dict__  # bypasses `tf.Module`'s `__setattr__`, which would track them for checkpoints
     attributes |= vars(part)
     for name, value in vars(part).items():
         if name not in part._TF_MODULE_IGNORED_PROPERTIES:
             attributes[name] = tf.nest.map_structure(lambda leaf: _copied(leaf, made), value)
-    attributes[_ORIGINAL] = functools.partial(original, part)  # not the module itself: its variables aren't the copy's
+    attributes[_ORIGINAL] = functools.partial(original, part)  # as a function, so that its variables aren't the copy's
     return copy

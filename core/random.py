@@ -7,11 +7,11 @@ An `Rng` is a value: the same `Rng` always draws the same numbers, and `fold` ma
     >>> latents = rng.fold("latents").rows.normal(8, 16)  # one row per example
 
 Draws come from Philox, a counter-based generator (Salmon et al., 2011, "Parallel random numbers: as easy as 1, 2, 3"):
-any place in the stream is reached by adding to a counter. So `rng.rows` draws the caller's rows of *one* draw over the
-global batch at the cost of those rows alone, and the numbers don't depend on the number of replicas or microbatches.
+adding to a counter reaches any place in the stream. So `rng.rows` draws the caller's rows of *one* draw over the global
+batch at the cost of those rows alone, and results don't depend on the number of replicas or microbatches.
 
-The `Rng` of a step function knows the moment as well: `rng.step`, and `rng.progress` from 0 to 1, for what changes in
-the course of a run (an annealed weight, say). They are no randomness, and change no draw.
+The `Rng` of a step function also knows the time: `rng.step`, and `rng.progress` from 0 to 1, for values that change
+during a run (such as an annealed weight). They aren't random, and change no draw.
 """
 
 import contextlib
@@ -28,21 +28,21 @@ from tensorflow.compiler.tf2xla.ops.gen_xla_ops import xla_optimization_barrier
 from core.tracing import in_xla
 
 _PHILOX = 1
-_FOLDS = 1 << 63  # counters from here on are kept for `fold`, which therefore never meets a draw
-_NAMES = 1 << 62  # and above this one for names, which never meet a number
-_INT64 = 1 << 63  # whole numbers below it, and not below its opposite, fit into 64 bits
+_FOLDS = 1 << 63  # counters from here on are reserved for `fold`, which therefore never overlaps a draw
+_NAMES = 1 << 62  # and above this one for names, which never overlap numbers
+_INT64 = 1 << 63  # the range of int64: from minus this to below it
 
 _pin: contextvars.ContextVar[Callable[[tf.Tensor], tf.Tensor]] = contextvars.ContextVar("pin", default=lambda x: x)
 
 
 def pinned(draw: tf.Tensor) -> tf.Tensor:
-    """Returns what was made of a draw as something that engines cut by what reads it, not before."""
+    """Returns a tensor made of a draw, marked so that engines shard it only when it is read."""
     return _pin.get()(draw)
 
 
 @contextlib.contextmanager
 def pinning(pin: Callable[[tf.Tensor], tf.Tensor]) -> Iterator[None]:
-    """Hands all that is drawn, within it, to `pin`: for engines that cut tensors, and so would cut a draw."""
+    """Passes each draw in its context to `pin`: for engines that shard tensors, and would otherwise shard draws."""
     token = _pin.set(pin)
     try:
         yield
@@ -55,7 +55,7 @@ _undrawn: contextvars.ContextVar[bool] = contextvars.ContextVar("undrawn", defau
 
 @contextlib.contextmanager
 def undrawn() -> Iterator[None]:
-    """Lets first values, within it, be zeros: tracing what draws them would take most of the time where none is run."""
+    """Makes initial values zero in its context: tracing their draws would take most of the time if nothing runs."""
     token = _undrawn.set(True)
     try:
         yield
@@ -64,19 +64,19 @@ def undrawn() -> Iterator[None]:
 
 
 def is_undrawn() -> bool:
-    """Says whether this is within `undrawn`."""
+    """Says whether the code runs in `undrawn`."""
     return _undrawn.get()
 
 
 class Drawn(NamedTuple):
-    """What was drawn and folded while a function was traced, in that order, by the seeds it was made from."""
+    """The draws and folds of a traced function, in order, with the seeds that they were made from."""
 
-    draws: list[tuple[tf.Tensor, tf.Tensor]]  # a seed, and what was drawn by it
-    folds: list[tuple[tf.Tensor, Any, tf.Tensor]]  # a seed, what was folded into it, the new seed
-    again: list[tf.Tensor]  # seeds that are meant to draw once more what others draw
+    draws: list[tuple[tf.Tensor, tf.Tensor]]  # a seed, and its draw
+    folds: list[tuple[tf.Tensor, Any, tf.Tensor]]  # a seed, the data folded into it, the new seed
+    again: list[tf.Tensor]  # seeds that repeat the draws of others on purpose
 
     def meant(self) -> list[tf.Tensor]:
-        """Returns the draws by these seeds, and by those that are folded from them."""
+        """Returns the draws with these seeds, and with seeds folded from them."""
         ids = {id(seed) for seed in self.again}
         for parent, _, seed in self.folds:
             if id(parent) in ids:
@@ -89,7 +89,7 @@ _drawn: contextvars.ContextVar[Drawn | None] = contextvars.ContextVar("drawn", d
 
 @contextlib.contextmanager
 def noticing_draws() -> Iterator[Drawn]:
-    """Collects what is drawn within it, for who looks for mistakes; what is called within it is traced, not run."""
+    """Collects the draws in its context, to look for mistakes; functions called within it are traced, not run."""
     token = _drawn.set(drawn := Drawn([], [], []))
     try:
         yield drawn
@@ -98,28 +98,28 @@ def noticing_draws() -> Iterator[Drawn]:
 
 
 class Moment(NamedTuple):
-    """When a step function is called."""
+    """The time at which a step function is called."""
 
     step: tf.Tensor  # int64, from 0
-    steps: int | None = None  # of the whole run, where that is known
+    steps: int | None = None  # of the whole run, if that is known
     progress: tf.Tensor | None = None  # in place of step / steps
 
 
 class Rng(NamedTuple):
-    """A stateless seed, which rows of the global batch its holder is looking at, and when."""
+    """A stateless seed, the rows of the global batch that its holder sees, and the time."""
 
     seed: tf.Tensor  # int32 [2], not negative: XLA and the CPU kernel extend a negative seed differently
     first_row: Any = 0
     num_rows: int | None = None
     runs: int = 1  # the holder's rows may be several runs of equal length,
-    stride: int = 0  # each beginning this many rows of the global batch after the one before it
-    moment: Moment | None = None  # of no step: initial values, sampling
+    stride: int = 0  # each starting this many rows of the global batch after the previous one
+    moment: Moment | None = None  # None outside a step: initial values, sampling
 
     @classmethod
     def from_seed(cls, seed: int, *, step: Any = None, progress: Any = None) -> "Rng":
-        """Makes an `Rng` from a number, as a run's `seed` or a unit test gives it.
+        """Makes an `Rng` from a number, such as a run's `seed`.
 
-        A unit test may give the `step` (0 unless given) and the `progress` that a step function is to see as well.
+        A unit test may also give the `step` (0 by default) and the `progress` that a step function sees.
 
         >>> rng = Rng.from_seed(0, step=30, progress=0.25).fold("noise")
         >>> int(rng.step), float(rng.progress)
@@ -138,23 +138,23 @@ class Rng(NamedTuple):
 
     @property
     def progress(self) -> tf.Tensor:
-        """Returns how much of the run is done, `step / Trainer.steps`: a float32 scalar from 0 to just below 1."""
+        """Returns the completed fraction of the run, `step / Trainer.steps`: a float32 scalar in [0, 1)."""
         moment = self._moment("progress")
         if moment.progress is not None:
             return moment.progress
         if moment.steps is None:
             raise ValueError(
-                "`rng.progress` is asked for, but how many steps the run has isn't known: give `TrainStep(..., "
-                "steps=...)`, or in a unit test `Rng.from_seed(0, step=30, progress=0.25)`."
+                "`rng.progress` was read, but the run's number of steps isn't known: give `TrainStep(..., steps=...)`, "
+                "or in a unit test `Rng.from_seed(0, step=30, progress=0.25)`."
             )
-        # In float64, and rounded once: XLA and Grappler multiply by 1/steps instead, which float32 would show.
+        # In float64, rounded once: XLA and Grappler multiply by 1/steps instead, which would show in float32.
         return tf.cast(tf.cast(moment.step, tf.float64) / float(moment.steps), tf.float32)
 
     def _moment(self, name: str) -> Moment:
         if self.moment is None:
             raise ValueError(
-                f"`rng.{name}` is asked for, but this `Rng` is of no training step: only step functions are handed one "
-                "that knows it (initial values, samples and evaluation belong to no step). In a unit test, give "
+                f"`rng.{name}` was read, but this `Rng` belongs to no training step: only step functions get one that "
+                "does (initial values, samples and evaluation are outside steps). In a unit test, give "
                 "`Rng.from_seed(0, step=30, progress=0.25)`."
             )
         return self.moment
@@ -162,14 +162,14 @@ class Rng(NamedTuple):
     def fold(self, data: Any) -> "Rng":
         """Makes an independent `Rng` for one purpose (a name), one step or one item (a number or scalar tensor)."""
         if _undrawn.get() and not tf.executing_eagerly():
-            # Of a graph that never runs: whoever keeps it is made anew. All it would take for true costs `text_70b.gin`
-            # 4 of 18 seconds.
+            # A graph that never runs needs no real fold, and real ones would take 4 of the 18 seconds of
+            # `text_70b.gin`.
             return self._replace(seed=tf.identity(self.seed))
         given = data
         if isinstance(data, str):
             digest = hashlib.blake2b(data.encode(), digest_size=8).digest()
             data = _NAMES | int.from_bytes(digest, "big") >> 2
-        if isinstance(data, int) and -_INT64 <= data < _INT64:  # without an operation: a step has dozens of these
+        if isinstance(data, int) and -_INT64 <= data < _INT64:  # adds no operation: a step has dozens of these
             words = self._words([2], _FOLDS + data)
         else:
             offset = tf.constant(_FOLDS, tf.uint64) + tf.cast(tf.convert_to_tensor(data, None, tf.int64), tf.uint64)
@@ -180,7 +180,7 @@ class Rng(NamedTuple):
         return self._replace(seed=seed)
 
     def again(self) -> "Rng":
-        """Returns an equal `Rng`, and says that it is meant to draw the same numbers once more.
+        """Returns an equal `Rng`, and declares that it repeats the same numbers on purpose.
 
         >>> rng = Rng.from_seed(0).fold("shift")
         >>> shifts = [rng.normal([2]), rng.again().normal([2])]  # of an image, and of its mask
@@ -207,7 +207,7 @@ class Rng(NamedTuple):
         return _box_muller(self._flat_bits([2, *shape]), axis=0)
 
     def truncated_normal(self, shape: Any) -> tf.Tensor:
-        """Draws standard normal float32, cut off at two standard deviations: inverts its distribution function."""
+        """Draws standard normal float32, cut off at two standard deviations, by inverting the distribution function."""
         edge = math.erf(2.0 / math.sqrt(2.0))
         # The half step keeps the argument strictly inside (-edge, edge).
         u = _unit(self._flat_bits(shape)) + 2.0**-25
@@ -228,13 +228,13 @@ class Rng(NamedTuple):
     def _words(self, shape: Any, offset: int | tf.Tensor) -> tf.Tensor:
         key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=self.seed)
         if isinstance(offset, int):
-            counter += np.array([offset % 2**64, 0], np.uint64)  # of a list `tf.constant` makes floats in a graph
+            counter += np.array([offset % 2**64, 0], np.uint64)  # in a graph, `tf.constant` makes floats of a list
         else:
             counter += tf.stack([offset, tf.constant(0, tf.uint64)])
         if in_xla():
-            # Else XLA finds the key once more for each number that it draws, which takes 10 to 30 times as long.
+            # Otherwise XLA computes the key again for each number, which takes 10 to 30 times as long.
             key, counter = xla_optimization_barrier([key, counter])
-        # Integers only: TensorFlow's own float draws change when compiled by XLA, its integer draws don't.
+        # Integers only: TensorFlow's float draws change when compiled with XLA, its integer draws don't.
         words = tf.raw_ops.StatelessRandomUniformFullIntV2(
             shape=shape, key=key, counter=counter, alg=_PHILOX, dtype=tf.uint32
         )
@@ -254,8 +254,8 @@ class RowRng(NamedTuple):
         """Draws standard normal float32, one row per example."""
         rows, *rest = shape
         width = math.prod(rest)
-        # Eigen computes the tail of a tensor that doesn't fill a vector of 16 by other code, with other last bits: with
-        # every row filling whole vectors, a row has the same bits wherever its tensor begins and ends.
+        # Eigen uses other code, with other rounding, for the rest of a tensor that doesn't fill a vector of 16. If
+        # every row fills whole vectors, its bits don't depend on where its tensor begins and ends.
         normals = _box_muller(self.bits(rows, 2, -(-width // 16) * 16), axis=1)
         return tf.reshape(normals[:, :width], [rows, *rest])
 
@@ -264,7 +264,7 @@ class RowRng(NamedTuple):
         rows, *rest = shape
         expected = self.rng.num_rows
         if expected is not None:
-            if not isinstance(rows, int):  # known only while running: the engine's own count is the right one
+            if not isinstance(rows, int):  # unknown while tracing, when the engine's count is the right one
                 rows = expected
             if rows != expected:
                 raise ValueError(
@@ -290,6 +290,6 @@ def _unit(bits: tf.Tensor) -> tf.Tensor:
 
 
 def _box_muller(bits: tf.Tensor, axis: int) -> tf.Tensor:
-    """Makes one normal of two uniforms, along `axis` (Box and Muller, 1958)."""
+    """Makes one normal number from two uniform ones, along `axis` (Box and Muller, 1958)."""
     radius, angle = tf.unstack(_unit(bits), axis=axis)
     return tf.sqrt(-2.0 * tf.math.log(1.0 - radius)) * tf.cos(2.0 * math.pi * angle)

@@ -1,4 +1,4 @@
-"""Signals that must not be lost while somebody else's code has its own way with them."""
+"""Delays signals while foreign code replaces their handlers."""
 
 import contextlib
 import signal
@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def held_back(number: int) -> Iterator[None]:
-    """Keeps a signal waiting, and then hands it to whoever had it before.
+    """Delays a signal, and then passes it to its earlier handler.
 
-    The kernel gives a signal to any thread that doesn't hold it back: those that are started in here do so for good.
+    The kernel delivers a signal to any thread that doesn't block it; threads started in here block it for good.
     """
     handler = signal.getsignal(number)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [number])

@@ -58,11 +58,11 @@ def prints(x):
         (repeats, "tf.while_loop"),
         (takes_the_largest, "tf.where"),
         (goes_through, "tf.unstack"),
-        (counts, "stay a tensor"),
-        (goes_so_far, "stay a tensor"),
-        (looks, "stay a tensor"),
-        (computes_elsewhere, "stay a tensor"),
-        (prints, "stay a tensor"),
+        (counts, "Keep it a tensor"),
+        (goes_so_far, "Keep it a tensor"),
+        (looks, "Keep it a tensor"),
+        (computes_elsewhere, "Keep it a tensor"),
+        (prints, "Keep it a tensor"),
     ],
 )
 def test_a_step_function_that_asks_for_values_is_told_what_to_write(fn, instead):
