@@ -1,10 +1,10 @@
 """The engine in one file: replicas, microbatches, one reduction, one division, chunks, placements, exact resume.
 
-Nothing of `core.engine` or `core.distribution` is used. The engine adds what a run needs besides: mistakes refused by
-name, normalisation over rows, meshes, parameter servers, XLA, gradients that stay sparse, fewer bytes on the way.
+Nothing of `core.engine` or `core.distribution` is used. The engine adds what a run needs besides: errors for mistakes,
+normalisation over rows, meshes, parameter servers, XLA, sparse gradients, reduced communication.
 
     trainer = Essence(make_task, source, tf.distribute.MirroredStrategy(), global_batch_size=64)
-    trainer.restore("run.npz")  # where it was, if it was anywhere
+    trainer.restore("run.npz")  # resumes, if it exists
     trainer.train(1000)
     trainer.save("run.npz")
 """
@@ -29,7 +29,7 @@ Sums = Mapping[str, tf.Tensor]  # "weight", "loss" and metrics, summed over exam
 
 
 class Essence:
-    """A task with all that its training is: variables, optimizers, a step, a chunk of steps, a checkpoint."""
+    """A task with everything that its training needs: variables, optimizers, a step, a chunk of steps, a checkpoint."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Essence:
         self.source, self.strategy, self.replicas = source, strategy, strategy.num_replicas_in_sync
         self.size, self.microbatches, self.chunk_steps = global_batch_size, microbatches, chunk_steps
         self.seed, self.rng = seed, Rng.from_seed(seed).fold("train")
-        with strategy.scope():  # so a variable is one copy a replica, and all copies begin alike
+        with strategy.scope():  # so each replica has a copy of each variable, and all copies start equal
             self.task = make_task()
             self.phases = list(self.task.phases())
             self._refuse_what_the_engine_adds()
@@ -59,7 +59,7 @@ class Essence:
             if phase.mixes_rows or phase.microbatches or getattr(phase, "state", None):
                 raise NotImplementedError(f"phase `{phase.name}` mixes rows, has its own microbatches or keeps history")
 
-    # --- one step: its phases, one after the other -------------------------------------------------------------------
+    # --- one step: its phases in order -------------------------------------------------------------------------------
 
     def _step(self, values: Values, index: tf.Tensor) -> tuple[tf.Tensor, dict[str, Sums]]:
         """Returns whether all losses of step `index` were finite, and the sums of each update."""
@@ -73,7 +73,7 @@ class Essence:
         return healthy, sums
 
     def _compute(self, phase: Compute, values: Values, index: tf.Tensor) -> dict[str, Any]:
-        """Returns the outputs of a forward pass, spread over the replicas as the batch is."""
+        """Returns the outputs of a forward pass, spread over the replicas like the batch."""
 
         def passed(values: Values) -> dict[str, tf.Tensor]:
             made = [phase.fn(batch, rng(phase)) for batch, rng in self._microbatches(phase, values, index)]
@@ -85,7 +85,7 @@ class Essence:
     def _update(
         self, phase: Update, values: Values, index: tf.Tensor, due: tf.Tensor, healthy: tf.Tensor
     ) -> tuple[tf.Tensor, Sums]:
-        """Adds up the microbatches, then the replicas, once; divides, once; writes, unless something isn't finite."""
+        """Sums over microbatches, then once over replicas; divides once; writes, unless something isn't finite."""
         optimizer = self.optimizers[phase.name]
 
         def added(values: Values) -> Any:
@@ -93,7 +93,7 @@ class Essence:
             return tf.nest.map_structure(lambda *xs: sum(xs[1:], xs[0]), *parts)
 
         def written(gradients: Mapping[str, tf.Tensor], sums: Sums) -> tuple[tf.Tensor, Sums]:
-            if self._everywhere(phase) and self.replicas > 1:  # the one reduction: of sums, which know no replicas
+            if self._everywhere(phase) and self.replicas > 1:  # the one reduction: of sums, which add over replicas
                 context = tf.distribute.get_replica_context()
                 gradients, sums = context.all_reduce(tf.distribute.ReduceOp.SUM, (gradients, dict(sums)))
             mean = tf.math.divide_no_nan(1.0, sums["weight"])
@@ -105,7 +105,7 @@ class Essence:
             )
             return healthy & finite, {name: tf.where(due, x, 0.0) for name, x in sums.items()}
 
-        # Every replica writes, also what one device computed: so all copies of a variable stay alike.
+        # Every replica writes, even if one device computed it: so all copies of a variable stay equal.
         return self._first(self.strategy.run(written, args=self._where(phase, added, values)))
 
     def _gradients(self, phase: Update, batch: Batch, rng: Callable[[Phase], Rng]) -> Any:
@@ -113,7 +113,7 @@ class Essence:
         parameters = dict(self.optimizers[phase.name].parameters)
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(list(parameters.values()))
-            if phase.through:  # the forward pass once more, where the tape sees it
+            if phase.through:  # recomputes the forward pass under the tape
                 source = next(each for each in self.phases if each.name == phase.through)
                 batch = {**batch, **source.outputs(batch, rng(source))}
             loss = phase.loss(batch, rng(phase))
@@ -124,7 +124,7 @@ class Essence:
         return {path: tf.convert_to_tensor(gradient) for path, gradient in gradients.items()}, sums
 
     def _microbatches(self, phase: Phase, values: Values, index: tf.Tensor) -> Iterator[Any]:
-        """Yields each microbatch, and what gives a phase the random numbers of just these rows of the global batch."""
+        """Yields each microbatch, and a function that gives a phase the random numbers of these rows."""
         everywhere = self._everywhere(phase)
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group if everywhere else 0
         together = self.size // self.microbatches  # rows of a microbatch on all replicas
@@ -137,13 +137,13 @@ class Essence:
 
             yield {key: x[m] for key, x in values.items()}, rng
 
-    # --- where -------------------------------------------------------------------------------------------------------
+    # --- placement ---------------------------------------------------------------------------------------------------
 
     def _everywhere(self, phase: Phase) -> bool:
         return phase.placement.on_every_replica(self.size)
 
     def _where(self, phase: Phase, fn: Callable[[Values], Any], values: Values) -> Any:
-        """Calls `fn` with the rows of each replica there, or once, on one device, with all rows."""
+        """Calls `fn` on every replica with its rows, or once, on one device, with all rows."""
         if self._everywhere(phase):
             return self.strategy.run(fn, args=(values,))
         with tf.device(self.strategy.extended.worker_devices[0]):
@@ -166,7 +166,7 @@ class Essence:
     def _take_steps(self, chunk: Values, place: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, Any]:
         """Takes the steps from `place[1]` to before `place[2]` of the chunk whose first is `place[0]`.
 
-        Returns the next step, whether all were finite (one that isn't is the last), and the sums of all.
+        Returns the next step, whether all were finite (it stops after one that isn't), and the sums of all.
         """
         first, begin, end = tf.unstack(place)
 
@@ -178,11 +178,11 @@ class Essence:
             healthy, sums = take(index)
             return index + 1, healthy, tf.nest.map_structure(tf.add, so_far, sums)
 
-        start = (begin + 1, *take(begin))  # which shows the loop what it carries
+        start = (begin + 1, *take(begin))  # outside the loop, which needs the structure
         return tf.while_loop(lambda index, healthy, _: healthy & (index < end), go_on, start)
 
     def train(self, until: int) -> dict[str, dict[str, float]]:
-        """Trains until a step; returns the mean of each figure since the call."""
+        """Trains until a step; returns the mean of each metric since the call."""
         total: Any = None
         chunks = PerReplica(
             lambda replica: train_chunks(
@@ -190,7 +190,7 @@ class Essence:
                 global_batch_size=self.size,
                 microbatches=self.microbatches,
                 chunk_steps=self.chunk_steps,
-                first_step=self.step,  # what was read is a function of the step: nothing else is to be resumed
+                first_step=self.step,  # the data is a function of the step: nothing else needs resuming
                 seed=self.seed,
                 replicas=self.replicas,
                 replica=replica,
@@ -215,21 +215,21 @@ class Essence:
     # --- a checkpoint: all variables, and the step -------------------------------------------------------------------
 
     def variables(self) -> dict[str, tf.Variable]:
-        """Returns all that training changes, by path."""
+        """Returns everything that training changes, by path."""
         found = {f"task/{path}": variable for path, variable in named_variables(self.task).items()}
         for phase, optimizer in self.optimizers.items():
             found |= {f"optimizer/{phase}/{path}": variable for path, variable in optimizer.variables.items()}
         return found
 
     def save(self, path: Path) -> None:
-        """Writes a checkpoint that is there whole, or not at all."""
+        """Writes a checkpoint atomically."""
         path = Path(path)
         beside = path.with_suffix(".part.npz")
         np.savez(beside, step=self.step, **{name: v.numpy() for name, v in self.variables().items()})
         os.replace(beside, path)
 
     def restore(self, path: Path) -> None:
-        """Goes on from a checkpoint, if it is there: what follows has the bits of a run that never stopped."""
+        """Resumes from a checkpoint, if there is one: the results have the bits of a run that never stopped."""
         if Path(path).exists():
             with np.load(path) as kept:
                 self.step = int(kept["step"])

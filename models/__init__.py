@@ -1,4 +1,4 @@
-"""One family of architectures a folder: its networks, and the tasks that train them."""
+"""Models: one folder or file per family, with its networks and the tasks that train them."""
 
 from models.classifiers import (
     Classifier,

@@ -1,6 +1,6 @@
-"""Denoising diffusion (Ho, Jain and Abbeel, 2020): a network learns to see the noise in an image, and takes it out.
+"""Denoising diffusion (Ho, Jain and Abbeel, 2020): a network learns to predict an image's noise, and removes it.
 
-One `Update` and no adversary: the phases of a step aren't shaped for GANs only.
+It has one `Update` and no adversary, unlike the GANs.
 """
 
 import math
@@ -15,11 +15,11 @@ from core.optimizers import Transform
 from core.random import Rng
 from core.task import Batch, Feature, Image, Loss, Served, Task, Update
 
-LEVELS = 8  # of noise that evaluation looks at
+LEVELS = 8  # noise levels in evaluation
 
 
 class Block(Module):
-    """Adds two convolutions to a shortcut; how noisy the image is shifts the channels between them."""
+    """Adds two convolutions to a shortcut; the noise level shifts the channels between them."""
 
     def __init__(self, in_channels: int, channels: int, *, time_size: int, rng: Rng):
         super().__init__()
@@ -38,7 +38,7 @@ class Block(Module):
 
 
 class NoiseNet(Module):
-    """Sees the noise in `x` at step t: `net(x, t)` is ε_θ, a small U-Net (Ronneberger et al., 2015) of two sizes."""
+    """Predicts the noise in `x` at step t, ε_θ(x, t), with a small U-Net (Ronneberger et al., 2015) of two sizes."""
 
     def __init__(self, image_shape: Sequence[int], *, channels: int, rng: Rng):
         super().__init__()
@@ -65,10 +65,10 @@ class NoiseNet(Module):
 
 @gin.configurable
 class Ddpm(Task):
-    """Learns to make images like those of a source, which it reads in [0, 1].
+    """Learns to generate images like those of a source, which it reads in [0, 1].
 
-    `noise_steps` is T of the paper, with its linear variances; `sample_steps` of them are enough to make a sample
-    (DDIM: Song, Meng and Ermon, 2021).
+    `noise_steps` is the paper's T, with its linear variances; sampling takes only `sample_steps` of them (DDIM: Song,
+    Meng and Ermon, 2021).
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Ddpm(Task):
         return Loss(tf.add_n(errors) / LEVELS)
 
     def sample(self, rng: Rng, n: int) -> Batch:
-        """Makes images of new noise."""
+        """Makes images from new noise."""
         return self.generate({"noise": rng.fold("sample").normal([n, *self.image_shape])})
 
     def serve(self, features: Mapping[str, tf.TensorSpec]) -> dict[str, Served]:
@@ -121,7 +121,7 @@ class Ddpm(Task):
         return {"generate": Served(self.generate, {"noise": noise}, examples=self._with_noise)}
 
     def generate(self, batch: Batch) -> Batch:
-        """Goes back from noise by DDIM, adding none on the way: at each step, to the image that ε_θ points at."""
+        """Reverses the noise with DDIM, without adding any: each step moves towards the image that ε_θ predicts."""
         steps = [i * self.noise_steps // self.sample_steps for i in range(self.sample_steps)]
         alpha_bar = tf.gather(self.alpha_bar(), steps)
         before = tf.concat([[1.0], alpha_bar[:-1]], 0)
@@ -130,7 +130,7 @@ class Ddpm(Task):
             a, b = alpha_bar[i], before[i]
             noise = self.net(x, tf.fill(tf.shape(x)[:1], tf.gather(steps, i)))
             image = tf.clip_by_value((x - tf.sqrt(1.0 - a) * noise) / tf.sqrt(a), -1.0, 1.0)
-            noise = (x - tf.sqrt(a) * image) / tf.sqrt(1.0 - a)  # as seen from the clipped image
+            noise = (x - tf.sqrt(a) * image) / tf.sqrt(1.0 - a)  # relative to the clipped image
             return i - 1, tf.sqrt(b) * image + tf.sqrt(1.0 - b) * noise
 
         start = (tf.constant(self.sample_steps - 1), batch["noise"])
@@ -148,7 +148,7 @@ class Ddpm(Task):
         return tf.reduce_mean(tf.square(noise - seen), axis=[1, 2, 3])
 
     def alpha_bar(self) -> tf.Tensor:
-        """Returns how much of the image's variance is left after each step: ᾱ, for β from 1e-4 to 0.02."""
+        """Returns the share of the image's variance that remains after each step: ᾱ, for β from 1e-4 to 0.02."""
         scale = 1000.0 / self.noise_steps
         beta = tf.linspace(scale * 1e-4, min(scale * 0.02, 0.999), self.noise_steps)
         return tf.cast(tf.math.cumprod(1.0 - tf.cast(beta, tf.float64)), tf.float32)

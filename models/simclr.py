@@ -1,8 +1,7 @@
-"""SimCLR (Chen, Kornblith, Norouzi and Hinton, 2020): an encoder learns, without a label, what views of an image share.
+"""SimCLR (Chen, Kornblith, Norouzi and Hinton, 2020): unsupervised learning of features shared by views of an image.
 
-Two random views of each image go through the encoder and a projection; the loss asks each to find the other among the
-views of the whole batch, on all replicas. What is kept is the encoder: a linear probe shows what its features are
-worth.
+Two random views of each image go through the encoder and a projection. The loss identifies each among the views of the
+whole batch, on all replicas. Only the encoder is used later; a linear probe measures its features.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,7 @@ from core.task import Batch, Feature, Image, Loss, Served, Task, Update, all_row
 
 
 class Encoder(Module):
-    """Computes [rows, features] from images: convolutions, the image halved after each but the first, and a mean."""
+    """Maps images to [rows, features]: convolutions, each except the first after a halving, and a mean."""
 
     def __init__(self, in_channels: int, channels: Sequence[int], *, rng: Rng):
         super().__init__()
@@ -39,7 +38,7 @@ class Encoder(Module):
 
 
 class Projection(Module):
-    """Computes what the loss compares: a hidden layer and a linear one, which are left behind after training."""
+    """Maps features to what the loss compares: a hidden and a linear layer, discarded after training."""
 
     def __init__(self, in_size: int, hidden: int, size: int, *, rng: Rng):
         super().__init__()
@@ -52,10 +51,10 @@ class Projection(Module):
 
 @gin.configurable
 class SimClr(Task):
-    """Learns features of images; `channels` are those of the encoder, the last counts the features.
+    """Learns features of images; `channels` are those of the encoder, the last is the number of features.
 
-    A view is turned by up to `turn` (radians), sheared, scaled by up to `scale` times or its inverse, and moved by up
-    to `shift` pixels.
+    A view is rotated by up to `turn` (radians), sheared, scaled by up to `scale` or its inverse, and shifted by up to
+    `shift` pixels.
     """
 
     def __init__(
@@ -91,12 +90,12 @@ class SimClr(Task):
         return self._contrast(*views)
 
     def evaluate(self, batch: Batch) -> Loss:
-        """Returns the same of images as they are and turned by half of the most."""
+        """Returns the same for original images and images turned by half of the maximum."""
         image = batch["image"]
         return self._contrast(image, affine(image, turn=tf.fill(tf.shape(image)[:1], 0.5 * self.strengths["turn"])))
 
     def features(self, batch: Batch) -> tf.Tensor:
-        """Returns what the encoder makes of images as they are, [rows, features]."""
+        """Returns the encoder's features of unchanged images, [rows, features]."""
         return self.encoder(batch["image"])
 
     def serve(self, features: Mapping[str, tf.TensorSpec]) -> dict[str, Served]:

@@ -1,6 +1,6 @@
-"""A variational autoencoder (Kingma and Welling, 2014): images as what a few normal numbers become.
+"""A variational autoencoder (Kingma and Welling, 2014): images generated from a few normal latents.
 
-Its loss changes in the course of a run: the divergence comes in step by step (Bowman et al., 2016), by `rng.progress`.
+Its loss changes during a run: the divergence is phased in (Bowman et al., 2016) with `rng.progress`.
 """
 
 import math
@@ -20,11 +20,11 @@ EVALUATION_DRAWS = 16  # of the latent, for each held-out example: the same for 
 
 @gin.configurable
 class Vae(Task):
-    """Learns a bound on the log-probability of images, which a source has in [0, 1], and to make more of them.
+    """Learns a lower bound on the log-probability of images in [0, 1], and to generate more of them.
 
-    A pixel is a number of `levels` parts that are lit, each by itself with the probability that the decoder gives: a
-    binomial likelihood, of what is counted, so that the bound is one of a probability, in nats. The weight of the
-    divergence grows from 0 to 1 over the first part `annealed` of the run.
+    A pixel is a number of `levels` parts that are lit independently with the decoder's probability. This binomial
+    likelihood is one of counts, so the bound is one of a probability, in nats. The weight of the divergence grows from
+    0 to 1 over the first part `annealed` of the run.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Vae(Task):
             if value < 1:
                 raise ValueError(f"`Vae.{name}` is {value}; give 1 or more.")
         if not 0.0 <= annealed <= 1.0:
-            raise ValueError(f"`Vae.annealed` is {annealed}; it is a part of the run: give 0 to 1.")
+            raise ValueError(f"`Vae.annealed` is {annealed}; it is a fraction of the run: give 0 to 1.")
         self.image_shape, self.levels, self.optimizer = tuple(image_shape), levels, optimizer
         self.latent_size, self.annealed = latent_size, annealed
         pixels = math.prod(image_shape)
@@ -54,7 +54,7 @@ class Vae(Task):
         return [Update("net", loss=self.loss, trains=[self.encoder, self.decoder], optimizer=self.optimizer)]
 
     def loss(self, batch: Batch, rng: Rng) -> Loss:
-        """Returns what it costs to tell an image by its latent, and the weighted divergence of the latent."""
+        """Returns the cost of encoding an image given its latent, plus the weighted divergence of the latent."""
         mean, log_std = self.posterior(batch["image"])
         noise = rng.fold("latent").rows.normal(*mean.shape)
         error = -self.log_likelihood(batch["image"], mean + tf.exp(log_std) * noise)
@@ -63,7 +63,7 @@ class Vae(Task):
         return Loss(error + weight * divergence, metrics={"bound": -error - divergence, "divergence": divergence})
 
     def evaluate(self, batch: Batch) -> Loss:
-        """Returns the evidence bound, E log p(x|z) − KL(q(z|x) ‖ p(z)), by a few draws of z; `loss` is its negative."""
+        """Returns the evidence bound, E log p(x|z) − KL(q(z|x) ‖ p(z)) for a few draws of z; `loss` is its negative."""
         image = batch["image"]
         mean, log_std = self.posterior(image)
         noise = Rng.from_seed(0).fold("evaluate").normal([EVALUATION_DRAWS, self.latent_size])
@@ -73,7 +73,7 @@ class Vae(Task):
         return Loss(-bound, metrics={"bound": bound, "divergence": divergence})
 
     def sample(self, rng: Rng, n: int) -> Batch:
-        """Decodes latents from the prior; an image is what each pixel is expected to be."""
+        """Decodes latents from the prior; an image is each pixel's expectation."""
         return {"image": self.expected(rng.fold("latent").normal([n, self.latent_size]))}
 
     def serve(self, features: Mapping[str, tf.TensorSpec]) -> dict[str, Served]:
@@ -84,12 +84,12 @@ class Vae(Task):
         }
 
     def encode(self, batch: Batch) -> Batch:
-        """Returns mean and logarithm of the standard deviation of what an image's latent may be."""
+        """Returns mean and logarithm of the standard deviation of each image's latent: [rows, latent] each."""
         mean, log_std = self.posterior(batch["image"])
         return {"mean": mean, "log_std": log_std}
 
     def decode(self, batch: Batch) -> Batch:
-        """Returns the image that is expected of each latent."""
+        """Returns the expected image of each latent."""
         return {"image": self.expected(batch["latent"])}
 
     def reconstruct(self, batch: Batch) -> Batch:
@@ -106,14 +106,14 @@ class Vae(Task):
         return mean, log_std
 
     def log_likelihood(self, image: tf.Tensor, latent: tf.Tensor) -> tf.Tensor:
-        """Returns log p(x|z) of each image: binomial, of `levels` parts a pixel."""
+        """Returns log p(x|z) of each image: binomial, of `levels` parts per pixel."""
         n, lit = float(self.levels), tf.round(image * self.levels)
         ways = math.lgamma(n + 1.0) - tf.math.lgamma(lit + 1.0) - tf.math.lgamma(n - lit + 1.0)
         logits = tf.reshape(self.decoder(latent), tf.shape(image))
         return tf.reduce_sum(ways - n * losses.sigmoid_cross_entropy(logits, lit / n), axis=[1, 2, 3])
 
     def expected(self, latent: tf.Tensor) -> tf.Tensor:
-        """Returns the images that are expected of latents, in [-1, 1]."""
+        """Returns the expected images of latents, in [-1, 1]."""
         logits = tf.reshape(self.decoder(latent), [-1, *self.image_shape])
         return 2.0 * tf.sigmoid(logits) - 1.0
 

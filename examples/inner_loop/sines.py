@@ -27,7 +27,7 @@ def error(net, x, y):
 
 @gin.configurable
 class Maml(Task):
-    """A row of the batch is a small data set: points to learn from, and points to ask about."""
+    """A row of the batch is a small data set: points to learn from, and points to predict."""
 
     def __init__(self, *, rng, width=32, inner_steps=1, inner_rate=0.1, optimizer=gin.REQUIRED):
         super().__init__()
@@ -38,7 +38,7 @@ class Maml(Task):
         return [Update("net", loss=self.loss, trains=self.net, optimizer=self.optimizer)]
 
     def adapted(self, x, y):
-        """Returns the network after some steps on these points: tensors, that remember how they were made."""
+        """Returns the network after some steps on these points, with tensors that gradients can flow through."""
         fast = {path: tf.convert_to_tensor(w) for path, w in self.net.parameters().items()}
         for _ in range(self.inner_steps):
             with tf.GradientTape() as tape:

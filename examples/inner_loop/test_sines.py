@@ -23,7 +23,7 @@ def test_a_row_is_adapted_by_plain_gradient_descent():
     gradients = tape.gradient(loss, task.net.parameters())
     adapted = task.adapted(batch["x"][0], batch["y"][0])
     np.testing.assert_allclose(adapted.first.w, before["first/w"] - 0.1 * gradients["first/w"], rtol=1e-6)
-    for path, w in task.net.parameters().items():  # the variables themselves stay as they are
+    for path, w in task.net.parameters().items():  # the variables themselves don't change
         np.testing.assert_array_equal(w, before[path])
 
 

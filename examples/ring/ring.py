@@ -39,7 +39,7 @@ class RingGan(Task):
     def g_loss(self, batch, rng):
         return Loss(GAME.generator(self.d(batch["fake"])[:, 0]))
 
-    def evaluate(self, batch):  # the noise that lies beside each example makes a fake: how far is it from a point?
+    def evaluate(self, batch):  # makes a fake from each example's noise: how far is it from a point?
         fake = self.g(batch["noise"])
         distances = tf.norm(fake[:, None] - POINTS, axis=2)
         return Loss(tf.reduce_min(distances, axis=1))

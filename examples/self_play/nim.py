@@ -1,4 +1,4 @@
-"""Learns a game by playing it against its own past: a step makes the examples that it learns from."""
+"""Learns a game by playing against its own past: a step generates its examples."""
 
 import gin
 import numpy as np
@@ -8,7 +8,7 @@ from core.data import ArraySource
 from core.module import Module
 from core.task import Compute, Loss, Task, Update
 
-STICKS, MOST = 12, 3  # on the table, and that may be taken in one move; whoever takes the last has won
+STICKS, MOST = 12, 3  # on the table, and the most to take in one move; whoever takes the last stick wins
 
 
 class Player(Module):
@@ -17,14 +17,14 @@ class Player(Module):
         self.w = tf.Variable(tf.zeros([STICKS + 1, MOST]), trainable=trainable, name="w")
 
     def __call__(self, sticks):
-        """Returns the logarithm of how likely it takes one, two, three of so many; what isn't there it can't take."""
+        """Returns the log-probabilities of taking one, two or three sticks; missing sticks can't be taken."""
         allowed = tf.range(1, MOST + 1) <= sticks[:, None]
         return tf.nn.log_softmax(tf.where(allowed, tf.gather(self.w, sticks), -1e9))
 
 
 @gin.configurable
 class Nim(Task):
-    """A row of the batch is how many sticks a game begins with; the player that learns has the first move."""
+    """A row of the batch is a game's initial number of sticks; the learning player moves first."""
 
     def __init__(self, *, rng, follow=0.1, optimizer=gin.REQUIRED):
         super().__init__()
@@ -32,11 +32,11 @@ class Nim(Task):
         self.follow, self.optimizer = follow, optimizer
 
     def phases(self):
-        play = Compute("play", self.play, state=self.past)  # once a step, for all rows together
+        play = Compute("play", self.play, state=self.past)  # once per step, for all rows together
         return [play, Update("player", loss=self.loss, trains=self.player, optimizer=self.optimizer)]
 
     def play(self, batch, rng):
-        """Plays the games to their ends; `past` then comes a little nearer to what `player` is now."""
+        """Plays the games to their ends; then moves `past` a little towards the current `player`."""
         left, reward = batch["sticks"], tf.zeros(batch["sticks"].shape)
         chance = rng.rows.uniform(left.shape[0], STICKS)
         found, taken = [], []
@@ -54,7 +54,7 @@ class Nim(Task):
         return {"found": tf.stack(found, 1), "taken": tf.stack(taken, 1), "reward": reward}, {self.past.w.ref(): came}
 
     def loss(self, batch, rng):
-        """Makes moves of games that were won more likely, and those of lost ones less (Williams, 1992)."""
+        """Makes moves of won games more likely, and those of lost ones less (Williams, 1992)."""
         moves = tf.reshape(self.player(tf.reshape(batch["found"], [-1])), [*batch["found"].shape, MOST])
         chosen = tf.gather(moves, tf.maximum(batch["taken"] - 1, 0), batch_dims=2)
         played = tf.where(batch["taken"] > 0, chosen, 0.0)
@@ -62,7 +62,7 @@ class Nim(Task):
         return Loss(-batch["reward"] * tf.reduce_sum(played, axis=1), metrics={"won": won})
 
     def evaluate(self, batch):
-        """Asks for the best move: to leave a multiple of four. Where four are there, or eight, there is none."""
+        """Checks for the best move, which leaves a multiple of four; from four or eight sticks there is none."""
         best = batch["sticks"] % (MOST + 1)
         moves = self.player(batch["sticks"])
         right = tf.gather(moves, tf.maximum(best - 1, 0), batch_dims=1)
@@ -72,5 +72,5 @@ class Nim(Task):
 
 @gin.configurable
 def games():
-    """Returns the numbers of sticks to begin with; all else of a game is chance, or the players' doing."""
+    """Returns the initial numbers of sticks; everything else in a game is chance or the players' choice."""
     return ArraySource({"sticks": np.arange(1, STICKS + 1)}, name="games")

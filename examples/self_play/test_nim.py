@@ -20,7 +20,7 @@ def test_games_are_played_by_the_rules():
     found, taken = played["found"].numpy(), played["taken"].numpy()
     np.testing.assert_array_equal(found[:, 0], batch["sticks"])
     assert ((taken >= np.minimum(found, 1)) & (taken <= np.minimum(found, MOST))).all()
-    between = found[:, :-1] - taken[:, :-1] - found[:, 1:]  # what the other one took
+    between = found[:, :-1] - taken[:, :-1] - found[:, 1:]  # what the other player took
     assert ((between >= 0) & (between <= MOST)).all()
     last = (found > 0) & (found == taken)
     np.testing.assert_array_equal(played["reward"], np.where(last.any(axis=1), 1.0, -1.0))

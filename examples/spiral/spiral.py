@@ -11,7 +11,7 @@ from core.task import Loss, Task, Update
 
 
 class GatedBlock(Module):
-    """x + (x a) * sigmoid(x b): a bespoke layer is a few variables and the maths."""
+    """x + (x a) * sigmoid(x b): a custom layer is a few variables and the maths."""
 
     def __init__(self, width, *, rng):
         super().__init__()
@@ -51,7 +51,7 @@ class SpiralTask(Task):
 
     def loss(self, batch, rng):
         x = batch["x"]
-        if rng is not None:  # training: move each point a little; `rows` draws one row per example
+        if rng is not None:  # training: shifts each point a little; `rows` draws one row per example
             x += self.noise * rng.fold("noise").rows.normal(*x.shape)
         logits = self.net(x)
         per_example = losses.softmax_cross_entropy(logits, batch["y"])

@@ -1,4 +1,4 @@
-"""A small convolutional network in the manner of LeNet-5 (LeCun et al., 1998), with ReLU, max pooling and dropout."""
+"""A small convolutional network like LeNet-5 (LeCun et al., 1998), with ReLU, max pooling and dropout."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ from models.classifiers.task import Classifier, flatten
 
 
 class ConvNet(Module):
-    """Computes two 3×3 convolutions for each of `channels`, a pooling after each pair, one hidden layer, logits."""
+    """Has two 3×3 convolutions for each of `channels`, a pooling after each pair, one hidden layer, and logits."""
 
     def __init__(
         self,

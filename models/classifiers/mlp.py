@@ -1,4 +1,4 @@
-"""Multilayer perceptron: linear layers with a ReLU between each two."""
+"""Multilayer perceptron: linear layers with a ReLU between them."""
 
 import itertools
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from models.classifiers.task import Classifier, flatten
 
 
 class Mlp(Module):
-    """`Mlp([64, 128, 10], rng=rng)` has 64 inputs, one hidden layer of 128, and 10 outputs."""
+    """A perceptron: `Mlp([64, 128, 10], rng=rng)` has 64 inputs, one hidden layer of 128, and 10 outputs."""
 
     def __init__(self, sizes: Sequence[int], *, rng: Rng, dropout: float = 0.0):
         super().__init__()

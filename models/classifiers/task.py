@@ -1,4 +1,4 @@
-"""The task that every classifier is: one network, one cross-entropy, one accuracy."""
+"""The classifiers' task: one network, one cross-entropy, one accuracy."""
 
 from collections.abc import Mapping
 

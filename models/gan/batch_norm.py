@@ -1,15 +1,15 @@
-"""A GAN whose networks normalise over the batch, as the DCGAN paper's do (Radford et al., 2016).
+"""A GAN whose networks normalise over the batch, as in the DCGAN paper (Radford et al., 2016).
 
-A row's fake and its logit then depend on the other rows. So no penalty can be taken of a row's own gradient, each
-update makes its own fakes (the averages of a generator's layers belong to the loss that trains it), and the replicas
-take each microbatch together, their layers synchronised:
+A row's fake and its logit then depend on the other rows, which has three consequences. No penalty on a row's gradient
+is possible. Each update makes its own fakes, because the generator's averages belong to the loss that trains it. And
+the replicas take each microbatch together, with synchronised layers:
 
     Experiment.task = @BatchNormGan
     BatchNormGan.networks = @dcgan_networks
     dcgan_networks.g_norm = "batch"
     dcgan_networks.d_norm = "batch"
 
-Custom networks take what those of a `Gan` do, and a keyword `statistics` for these layers.
+Custom networks take the arguments of a `Gan`'s networks, and a keyword `statistics` for these layers.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from models.gan.task import Gan, Networks, normalises_over_batch
 
 @gin.configurable
 class BatchNormGan(Gan):
-    """Learns as a `Gan` does, without penalties; what its networks make by their averages is for evaluation alone."""
+    """Learns as a `Gan` does, without penalties; its networks use their moving averages only in evaluation."""
 
     def __init__(
         self,
@@ -83,6 +83,6 @@ class BatchNormGan(Gan):
     def _check_networks(self) -> None:
         if not normalises_over_batch(self):
             raise ConfigurationError(
-                "`BatchNormGan.networks` made networks that don't normalise over the batch, for which making fakes "
-                "twice a step is a waste: give `Experiment.task = @Gan`, with `Gan.networks` and so on."
+                "`BatchNormGan.networks` made networks that don't normalise over the batch, so making fakes twice "
+                "a step is a waste: give `Experiment.task = @Gan`, with `Gan.networks` and so on."
             )

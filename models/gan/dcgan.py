@@ -1,9 +1,9 @@
 """The convolutional networks of a DCGAN (Radford et al., 2016), for `Gan.networks`.
 
-Both are made of convolutions of 4×4 with a stride of 2: the generator's transposed, each doubling its image, the
-discriminator's the same in reverse. The paper normalises over the batch in both. Here, by default, the generator does
-so by groups of channels (Wu and He, 2018) and the discriminator not at all: no row depends on another, and a gradient
-penalty, which wants that, does the rest.
+Both consist of 4×4 convolutions with a stride of 2. The generator's are transposed, and each doubles its image; the
+discriminator reverses this. The paper normalises over the batch in both. Here, by default, the generator normalises
+groups of channels (Wu and He, 2018) and the discriminator nothing. So rows are independent, as a gradient penalty
+needs, which regularises in place of the norm.
 """
 
 import itertools
@@ -27,7 +27,7 @@ Norm = Literal["group", "instance", "batch", "none"]
 
 
 class DcGanGenerator(Module):
-    """G: turns a vector, by a linear layer, into the smallest feature map, and doubles that up to the image."""
+    """G: maps a vector linearly to the smallest feature map, and doubles that up to the image."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class DcGanGenerator(Module):
         super().__init__()
         height, width = smallest_map(image_shape, channels)
         self.latents = LatentsOfClass(latent_size, num_classes, rng=rng.fold("latents"))
-        self.smallest, bias = [height, width, channels[0]], norm == "none"  # a norm has an offset of its own
+        self.smallest, bias = [height, width, channels[0]], norm == "none"  # a norm has its own offset
         self.start = layers.Linear(self.latents.size, math.prod(self.smallest), rng=rng.fold("start"), bias=bias)
         parts: list[Layer] = [*_norm(norm, channels[0]), tf.nn.relu]
         for i, (size, out_size) in enumerate(itertools.pairwise(channels)):
@@ -59,7 +59,7 @@ class DcGanGenerator(Module):
 
 
 class DcGanDiscriminator(Module):
-    """D: halves an image to the smallest feature map, and turns that into a logit.
+    """D: halves an image to the smallest feature map, and maps that to a logit.
 
     The first layer isn't normalised, as in the paper.
     """
@@ -103,9 +103,9 @@ def dcgan_networks(
     d_norm: Norm = "none",
     spectral_norm: bool = False,
 ) -> tuple[Module, Module]:
-    """Makes G and D for `Gan.networks`; `channels` are D's, from the image on, and those of G in reverse.
+    """Makes G and D for `Gan.networks`; `channels` are D's, from the image on, and G's in reverse.
 
-    `spectral_norm` is D's (Miyato et al., 2018). A `norm` of "batch" is for `BatchNormGan.networks`.
+    `spectral_norm` applies to D (Miyato et al., 2018). A `norm` of "batch" is for `BatchNormGan.networks`.
     """
     g = DcGanGenerator(
         latent_size, image_shape, channels=channels[::-1], norm=g_norm, num_classes=num_classes, rng=rng.fold("g")

@@ -1,4 +1,4 @@
-"""How a class gets into a GAN, and out of it: with the generator's latents, and by the discriminator's projection."""
+"""Class conditioning of a GAN: in the generator's latents, and with the discriminator's projection."""
 
 import tensorflow as tf
 
@@ -9,7 +9,7 @@ from core.random import Rng
 
 
 class LatentsOfClass(Module):
-    """Joins latents and the vector of their class, `size` numbers in all; without classes, leaves them alone."""
+    """Concatenates latents and the vector of their class, `size` numbers in all; without classes, returns latents."""
 
     def __init__(self, latent_size: int, num_classes: int | None, *, rng: Rng):
         super().__init__()
@@ -31,7 +31,7 @@ class ProjectionHead(Module):
         self.num_classes, self.classes = num_classes, None
         self.logit = normalised(layers.Linear(size, 1, rng=rng.fold("logit")), spectral_norm, rng.fold("logit"))
         if num_classes is not None:
-            # A linear map of one-hot vectors, because that can be normalised like any other.
+            # A linear map of one-hot vectors, which can be normalised like any other layer.
             near = initializers.normal(size**-0.5)
             rng = rng.fold("classes")
             linear = layers.Linear(num_classes, size, rng=rng, bias=False, w_init=near)
@@ -45,5 +45,5 @@ class ProjectionHead(Module):
 
 
 def normalised(layer: layers.Linear | layers.Conv2D, spectral_norm: bool, rng: Rng) -> Layer:
-    """Returns `layer`, with spectral normalisation (Miyato et al., 2018) if asked for."""
+    """Returns `layer`, with spectral normalisation (Miyato et al., 2018) if requested."""
     return layers.SpectralNorm(layer, rng=rng) if spectral_norm else layer

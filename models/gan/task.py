@@ -1,12 +1,12 @@
-"""A generative adversarial network (Goodfellow et al., 2014), whose sample, discriminator and generator run anywhere.
+"""A generative adversarial network (Goodfellow et al., 2014) with configurable placement of its three phases.
 
-A step has three phases. `sample` makes fakes, `d` learns to tell them from real examples, and `g` learns from what the
-discriminator says of the same fakes, through the pass that made them. An experiment may place each:
+`sample` makes fakes, `d` learns to distinguish them from real examples, and `g` learns from the discriminator's output
+for the same fakes, through the pass that made them. An experiment may place each:
 
     Experiment.placements = {"sample": @on_one_device()}   # the generator on one device, `d` on every replica:
     Experiment.one_device = ["g"]                          # `g` learns where it samples
 
-The networks come from a function, `Gan.networks = @mlp_networks`; yours is as good:
+The networks come from a function, `Gan.networks = @mlp_networks`, or a custom one:
 
     @gin.configurable
     def my_networks(*, image_shape, latent_size, num_classes, rng) -> tuple[Module, Module]:
@@ -29,18 +29,18 @@ from core.optimizers import Transform
 from core.random import Rng
 from core.task import Batch, Compute, Feature, Image, Label, Loss, Phase, Served, Task, Update
 
-Networks = Callable[..., tuple[Module, Module]]  # of what `Gan` calls it with: a generator and a discriminator
+Networks = Callable[..., tuple[Module, Module]]  # with `Gan`'s arguments: makes a generator and a discriminator
 
 JURY = 64  # fakes that evaluation shows the discriminator, the same ones for every real example
 
 
 @gin.configurable
 class Gan(Task):
-    """Learns to make images like those of a source, which it reads in [0, 1]; those of another size are resized.
+    """Learns to generate images like those of a source in [0, 1]; images of another size are resized.
 
-    With `num_classes` both networks are given a class: the discriminator that of the image, the generator the one that
-    its image should have. `r1`, `r2` (γ of γ/2 ‖∇D‖²) and `gradient_penalty` (λ) are weights of penalties; `d_steps` is
-    how often the discriminator learns for each time that the generator does.
+    With `num_classes`, both networks get a class: the discriminator the image's, the generator the one to generate.
+    `r1`, `r2` (γ of γ/2 ‖∇D‖²) and `gradient_penalty` (λ) are weights of penalties; `d_steps` is the number of
+    discriminator updates per generator update.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Gan(Task):
         return {"image": image, "label": Label(self.num_classes, setting="num_classes")}
 
     def fakes(self, batch: Batch, rng: Rng) -> dict[str, tf.Tensor]:
-        """Makes one fake a row, of the class of the real example in it."""
+        """Makes one fake per row, of the class of the row's real example."""
         return {"fake": self.g(self.latents(batch, rng), self.label(batch))}
 
     def d_loss(self, batch: Batch, rng: Rng) -> Loss:
@@ -119,7 +119,7 @@ class Gan(Task):
         return Loss(self.game.generator(fake_logits, real_logits))
 
     def evaluate(self, batch: Batch) -> Loss:
-        """Returns the discriminator's loss on each held-out example, next to fakes that are the same for all."""
+        """Returns the discriminator's loss on each held-out example, with fakes that are the same for all."""
         real_logits = self.d(self.real(batch), self.label(batch))
         jury = self.sample(Rng.from_seed(0).fold("jury"), JURY)
         fake_logits = self.d(jury["image"], jury.get("label"))
@@ -130,7 +130,7 @@ class Gan(Task):
         return Loss(self.game.discriminator(real_logits, fake_logits), metrics=metrics)
 
     def sample(self, rng: Rng, n: int) -> Batch:
-        """Makes new images; a conditional network makes one of each class after the other, over and over."""
+        """Makes new images; a conditional network cycles through the classes."""
         label = None if self.num_classes is None else tf.range(n) % self.num_classes
         image = self.g(rng.rows.normal(n, self.latent_size), label)
         return {"image": image} if label is None else {"image": image, "label": label}
@@ -149,18 +149,18 @@ class Gan(Task):
         return {**batch, "latent": self.latents(batch, Rng.from_seed(0))}
 
     def latents(self, batch: Batch, rng: Rng) -> tf.Tensor:
-        """Draws z, one a row."""
+        """Draws z, one per row."""
         return rng.fold("latent").rows.normal(batch["image"].shape[0], self.latent_size)
 
     def real(self, batch: Batch) -> tf.Tensor:
-        """Returns the real images as large as the fakes, and in their range."""
+        """Returns the real images in the size and range of the fakes."""
         image = batch["image"]
         if image.shape[1:3] != self.image_shape[:2]:
             image = tf.image.resize(image, self.image_shape[:2])
         return 2.0 * image - 1.0
 
     def label(self, batch: Batch) -> tf.Tensor | None:
-        """Returns the classes of the rows, where there are classes."""
+        """Returns the classes of the rows; None for an unconditional network."""
         return None if self.num_classes is None else batch["label"]
 
     def _check_penalties(self) -> None:
@@ -170,21 +170,22 @@ class Gan(Task):
                 raise ConfigurationError(f"`Gan.{name}` is {weight}; the weight of a penalty is zero or more.")
             if weight and normalises_over_batch(self):
                 raise ConfigurationError(
-                    f"`Gan.{name}` is {weight}, but a network normalises over the batch, where a row's gradient isn't "
-                    "its own: use group or instance normalisation, or no penalty and `Experiment.task = @BatchNormGan`."
+                    f"`Gan.{name}` is {weight}, but a network normalises over the batch, so a row's gradient depends "
+                    "on others: use group or instance normalisation, or no penalty with `Experiment.task = "
+                    "@BatchNormGan`."
                 )
 
     def _check_networks(self) -> None:
         if normalises_over_batch(self):
             raise ConfigurationError(
-                "`Gan.networks` made a network that normalises over the batch, which mixes the rows that `Gan` treats "
-                "one by one: give `Experiment.task = @BatchNormGan`, with `BatchNormGan.networks` and so on, or use "
+                "`Gan.networks` made a network that normalises over the batch, but `Gan` needs independent rows: "
+                "give `Experiment.task = @BatchNormGan`, with `BatchNormGan.networks` and so on, or use "
                 "group or instance normalisation."
             )
 
 
 def normalises_over_batch(module: Module) -> bool:
-    """Returns whether `module` has a layer of batch normalisation."""
+    """Says whether `module` has a batch normalisation layer."""
     return any(isinstance(part, layers.BatchNorm) for part in module.submodules)
 
 

@@ -1,4 +1,4 @@
-"""Language models: the network that predicts tokens, how text is made with it, and the task that trains it."""
+"""Language models: the network that predicts tokens, text generation, and the task that trains it."""
 
 from models.language.gpt2 import gpt2_weights
 from models.language.sampling import beam_search, greedy, sampled

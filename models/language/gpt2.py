@@ -1,4 +1,4 @@
-"""GPT-2 (Radford et al., 2019) as Hugging Face's `transformers` keeps it, as weights of a `LanguageModel`."""
+"""Loads GPT-2 (Radford et al., 2019), as saved by Hugging Face's `transformers`, into a `LanguageModel`."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from core.layers import LayerNorm
 from core.weights import ArrayType, StartFrom, Weights, open_safetensors
 from models.language.transformer import EPSILON, Transformer
 
-# What a `Transformer` computes, by the names of `config.json`; of what isn't there GPT-2's default holds.
+# The settings of `config.json` that a `Transformer` implements; missing settings have GPT-2's defaults.
 COMPUTES: Mapping[str, tuple[Any, ...]] = {
     "model_type": ("gpt2",),
     "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
@@ -30,7 +30,7 @@ COMPUTES: Mapping[str, tuple[Any, ...]] = {
 FILE = "model.safetensors"
 MOST_BYTES = 1 << 20  # of `config.json`
 
-# Our names, by those of `transformers` behind its `transformer.`; of what is one matrix there each part is one here.
+# Our names, by those of `transformers` after its `transformer.`; several names mean parts of one matrix there.
 PARTS = {
     "wte/weight": ("tokens/w",),
     "wpe/weight": ("positions/w",),
@@ -53,7 +53,7 @@ PARTS = {
 
 @gin.configurable
 def gpt2_weights(path: str, *, take: Sequence[str] = ("*",), rename: Mapping[str, str] = {}) -> StartFrom:
-    """Begins with a GPT-2 in the folder `path`, where `save_pretrained` of `transformers` has written it.
+    """Starts from a GPT-2 in the folder `path`, as written by `save_pretrained` of `transformers`.
 
     Its names are those of a `LanguageModel`: `net/tokens/w`, `net/blocks/0/attention/query/w`.
     """
@@ -61,7 +61,7 @@ def gpt2_weights(path: str, *, take: Sequence[str] = ("*",), rename: Mapping[str
 
 
 class Gpt2Weights(Weights):
-    """The tensors of a GPT-2 by the names that they have in a `LanguageModel`."""
+    """The tensors of a GPT-2, under their names in a `LanguageModel`."""
 
     def __init__(self, folder: Path):
         self._folder, self._config = folder, _read_config(folder)
@@ -71,11 +71,11 @@ class Gpt2Weights(Weights):
                 "`save_pretrained(folder, max_shard_size='100GB')`."
             )
         self._tensors = open_safetensors(folder / FILE)
-        self._places: dict[str, tuple[str, int, int]] = {}  # the tensor, which part of it, of how many
+        self._places: dict[str, tuple[str, int, int]] = {}  # the tensor, the index of the part, the number of parts
         types = {}
         for name, kind in self._tensors.types.items():
             layer, rest = _taken_apart(name)
-            ours = PARTS.get(rest, ())  # others are masks, which earlier versions kept, and the table once more
+            ours = PARTS.get(rest, ())  # others are masks, which earlier versions saved, and a copy of the table
             for i, path in enumerate(ours):
                 path = f"net/{layer}{path}"
                 self._places[path] = (name, i, len(ours))
@@ -105,12 +105,12 @@ class Gpt2Weights(Weights):
             found = _shape_of(net)
             wrong = [f"`{name} = {wanted[name]!r}`, not {x!r}" for name, x in found.items() if x != wanted[name]]
             if wrong:
-                return f"the GPT-2 in `{self._folder}` is a `LanguageModel` with {', '.join(wrong)}: bind it so."
+                return f"the GPT-2 in `{self._folder}` needs a `LanguageModel` with {', '.join(wrong)}: bind these."
         return None
 
 
 def _shape_of(net: Transformer) -> dict[str, Any]:
-    """Returns what the variables of a network don't tell by their shapes, or would leave out without a word."""
+    """Returns the settings of a network that its variables' shapes don't show."""
     block = net.blocks[0]
     return {
         "num_heads": block.attention.num_heads,
@@ -123,28 +123,28 @@ def _shape_of(net: Transformer) -> dict[str, Any]:
 
 
 def _taken_apart(name: str) -> tuple[str, str]:
-    """Returns our beginning of a name, of a block's that of the block, and the rest of theirs."""
+    """Returns our prefix of a name (for a block, the block's), and the rest of their name."""
     found = re.fullmatch(r"(?:transformer/)?(?:h/(\d+)/)?(.*)", name)
     assert found
     return (f"blocks/{found[1]}/" if found[1] else ""), found[2]
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
-    """Returns what `config.json` says, where it is a GPT-2 that a `Transformer` computes."""
+    """Returns the contents of `config.json`, after checking that a `Transformer` can compute this GPT-2."""
     path = folder / "config.json"
     advice = "Give the folder in which `save_pretrained` has written a GPT-2: `config.json` and `model.safetensors`"
     try:
         with open_file(path) as file:
             config = json.loads(file.read(MOST_BYTES))
     except (OSError, ValueError, RecursionError, DataError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no JSON"
+        reason = error.strerror if isinstance(error, OSError) else "it isn't JSON"
         raise CheckpointError(f"`{path}` can't be read: {reason}. {advice}.") from error
     if not isinstance(config, dict) or type(config.get("n_head")) is not int:
-        raise CheckpointError(f"`{path}` says of no `n_head` how many there are. {advice}.")
+        raise CheckpointError(f"`{path}` has no number of heads, `n_head`. {advice}.")
     for name, known in COMPUTES.items():
         if config.get(name, known[0]) not in known:
             raise CheckpointError(
                 f"`{path}` has `{name}` = {shown(config[name])}, which no `LanguageModel` computes: only "
-                f"{shown(known[0])} can be begun with."
+                f"{shown(known[0])} is supported."
             )
     return config

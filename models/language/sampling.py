@@ -1,8 +1,8 @@
-"""How a network writes: one token after the other, with the keys and values of those before it kept.
+"""Text generation: one token after another, with cached keys and values.
 
-Prompts of unlike lengths are gone through together, all rows at the same position: where a prompt isn't over, its next
-token is taken in place of one that is chosen. So nothing is padded, and a row is what it would be alone, but for the
-random numbers, which go by its place.
+Prompts of different lengths are processed together, all rows at the same position: within a prompt, its next token
+replaces the chosen one. So there is no padding, and a row's text is the same as alone, except for its random numbers,
+which depend on the row's index.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ Choice = Callable[[tf.Tensor, Rng], tf.Tensor]  # logits [rows, vocabulary] -> a
 
 
 class Decoder(Protocol):
-    """Makes text with a network."""
+    """Generates text with a network."""
 
     def __call__(
         self,
@@ -33,10 +33,10 @@ class Decoder(Protocol):
         vocabulary: int,
         rng: Rng,
     ) -> tf.Tensor:
-        """Returns tokens [rows, length] that begin with the `lengths` [rows] first of each of `prompts` [rows, time].
+        """Returns tokens [rows, length] that begin with the first `lengths` [rows] of each of `prompts` [rows, time].
 
-        They are below `vocabulary`, of which the network may have more. A row is over after the token `end`, which
-        fills what is left of it.
+        They are below `vocabulary`; the network's own may be larger. A row ends with the token `end`, which also fills
+        the rest of the row.
         """
 
 
@@ -48,10 +48,10 @@ def greedy() -> Decoder:
 
 @gin.configurable
 def sampled(temperature: float = 1.0, *, top_k: int | None = None, top_p: float | None = None) -> Decoder:
-    """Draws each token from what the network expects, sharpened by a `temperature` below 1.
+    """Samples each token from the network's prediction, sharpened by a `temperature` below 1.
 
-    Only the `top_k` most probable ones are drawn (Fan et al., 2018), or the fewest that together have the probability
-    `top_p` (nucleus sampling: Holtzman et al., 2020).
+    It draws only from the `top_k` most probable tokens (Fan et al., 2018), or from the fewest whose total probability
+    reaches `top_p` (nucleus sampling: Holtzman et al., 2020).
     """
     check_positive(temperature=temperature)
     if top_k is not None:
@@ -63,8 +63,8 @@ def sampled(temperature: float = 1.0, *, top_k: int | None = None, top_p: float 
         logits /= temperature
         logits = logits if top_k is None else keep_top_k(logits, top_k)
         logits = logits if top_p is None else keep_nucleus(logits, top_p)
-        # The largest of logits with Gumbel's noise is a draw of their softmax (Gumbel, 1954). A uniform number of zero
-        # would make it minus infinity, as what isn't to be drawn has it.
+        # The largest of logits plus Gumbel noise is a sample of their softmax (Gumbel, 1954). A uniform number of zero
+        # would give minus infinity, which marks excluded tokens.
         uniform = tf.maximum(rng.rows.uniform(logits.shape[0], logits.shape[1]), 2.0**-25)
         noise = -tf.math.log(-tf.math.log(uniform))
         return tf.argmax(logits + noise, -1, tf.int32)
@@ -74,7 +74,7 @@ def sampled(temperature: float = 1.0, *, top_k: int | None = None, top_p: float 
 
 @gin.configurable
 def beam_search(width: int = 4) -> Decoder:
-    """Looks for the most probable text: at each position the `width` best beginnings go on (Lowerre, 1976)."""
+    """Searches for the most probable text: at each position the `width` best prefixes continue (Lowerre, 1976)."""
     check_size(width=width)
 
     def decode(
@@ -90,14 +90,14 @@ def beam_search(width: int = 4) -> Decoder:
         rows = prompts.shape[0]
         i, tokens, logits, caches = _begin(net, prompts, lengths, length, end, vocabulary)
         ids, row = tf.range(vocabulary), tf.range(rows)[:, tf.newaxis]
-        # The beams of a row are one and the same as long as its prompt lasts, and only the first may go on.
+        # All beams of a row are identical during its prompt, so only the first may continue.
         score = tf.tile([[0.0] + [-float("inf")] * (width - 1)], [rows, 1])
         tokens, ended = tf.repeat(tokens[:, tf.newaxis], width, 1), tf.zeros([rows, width], tf.bool)
 
         def body(i: tf.Tensor, tokens: tf.Tensor, ended: tf.Tensor, score: tf.Tensor, logits: Any, caches: Any) -> Any:
             log_p = tf.reshape(tf.nn.log_softmax(logits), [rows, width, vocabulary])
             given = (i < lengths)[:, tf.newaxis]
-            # What follows is certain, and costs nothing, in a prompt and after the end.
+            # Within a prompt and after the end, the next token is certain and costs nothing.
             certain = tf.where(given, tokens[:, :, i], end)
             only = tf.where(ids == certain[..., tf.newaxis], 0.0, -float("inf"))
             log_p = tf.where((given | ended)[..., tf.newaxis], only, log_p)
@@ -111,7 +111,7 @@ def beam_search(width: int = 4) -> Decoder:
             return i + 1, tokens, ended, score, logits, caches
 
         def goes_on(i: tf.Tensor, tokens: tf.Tensor, ended: tf.Tensor, *_: Any) -> tf.Tensor:
-            return (i < length) & ~tf.reduce_all(ended[:, 0])  # what isn't over becomes less probable yet
+            return (i < length) & ~tf.reduce_all(ended[:, 0])  # unfinished beams can only become less probable
 
         copies = tf.repeat(tf.range(rows), width)
         start = (i, tokens, ended, score, tf.gather(logits, copies), _rows_of(caches, copies))
@@ -121,19 +121,19 @@ def beam_search(width: int = 4) -> Decoder:
 
 
 def keep_top_k(logits: tf.Tensor, k: int) -> tf.Tensor:
-    """Returns `logits` [rows, vocabulary], minus infinity but for the `k` largest of each row."""
+    """Returns `logits` [rows, vocabulary] with minus infinity except for the `k` largest of each row."""
     return tf.where(_ranks(logits) < k, logits, -float("inf"))
 
 
 def keep_nucleus(logits: tf.Tensor, p: float) -> tf.Tensor:
-    """Returns `logits`, minus infinity but for the fewest whose probabilities reach `p` together."""
+    """Returns `logits` with minus infinity except for the fewest whose total probability reaches `p`."""
     before = tf.cumsum(tf.nn.softmax(tf.sort(logits, -1, "DESCENDING")), -1, exclusive=True)
     count = tf.math.count_nonzero(before < p, -1, keepdims=True, dtype=tf.int32)
     return tf.where(_ranks(logits) < count, logits, -float("inf"))
 
 
 def _ranks(logits: tf.Tensor) -> tf.Tensor:
-    """Returns how many of each row come before each: those that are larger, and of equals those of smaller number."""
+    """Returns the rank of each value in its row; equal values rank by index."""
     return tf.argsort(tf.argsort(logits, -1, "DESCENDING", stable=True), -1)
 
 
@@ -170,14 +170,14 @@ def _by_choice(choose: Choice) -> Decoder:
 def _begin(
     net: Transformer, prompts: tf.Tensor, lengths: tf.Tensor, length: int, end: int, vocabulary: int
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, list[Cache]]:
-    """Reads what all prompts have, at once.
+    """Processes the common length of all prompts at once.
 
-    Returns the position that comes next, the tokens [rows, length], the logits for that position, and the caches.
+    Returns the next position, the tokens [rows, length], the logits for that position, and the caches.
     """
     rows, longest = prompts.shape
     if longest >= length:
         raise ValueError(
-            f"a prompt has {longest} tokens, but a text has {length} together with its prompt: give a shorter prompt, "
+            f"a prompt has {longest} tokens, but a text has {length}, including its prompt: give a shorter prompt, "
             "or a larger `text_length`, up to the task's `context`."
         )
     if net.positions is not None and length > net.context:
@@ -192,13 +192,13 @@ def _begin(
 
 
 def _next(net: Transformer, tokens: tf.Tensor, caches: list[Cache], vocabulary: int) -> tuple[tf.Tensor, list[Cache]]:
-    """Returns the logits of those tokens that may follow, and the caches; raises an error where one isn't finite."""
+    """Returns the logits of the next token within `vocabulary`, and the caches; raises if a logit isn't finite."""
     logits, caches = net.decode(tokens, caches)
     return tf.debugging.check_numerics(logits[:, :vocabulary], "the logits of what comes next"), caches
 
 
 def _write(tokens: tf.Tensor, i: tf.Tensor, chosen: tf.Tensor) -> tf.Tensor:
-    """Returns `tokens` [..., length] with those `chosen` [...] at position `i`."""
+    """Returns `tokens` [..., length] with `chosen` [...] at position `i`."""
     return tf.where(tf.range(tokens.shape[-1]) == i, chosen[..., tf.newaxis], tokens)
 
 

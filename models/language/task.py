@@ -1,4 +1,4 @@
-"""The task of a language model: the next token, at each place of a window of text."""
+"""The task of a language model: predicting the next token at each position of a window."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,11 +16,11 @@ from models.language.transformer import Transformer
 
 @gin.configurable
 class LanguageModel(Task):
-    """Predicts each token of a text from those before it, in windows of `context` tokens and their targets.
+    """Predicts each token of a text from earlier ones, in windows of `context` tokens and their targets.
 
     The network is GPT-2's by default; `positions` may be `"rotary"`, `norm` `"rms"` and `feed_forward` `"swiglu"`, with
-    fewer `num_kv_heads` than `num_heads`. Text is written by `decoder`, in `text_length` tokens with its prompt (as
-    many as `context`, if not given).
+    fewer `num_kv_heads` than `num_heads`. `decoder` generates texts of `text_length` tokens, including the prompt (by
+    default `context`).
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class LanguageModel(Task):
         return [Update("net", loss=self.loss, trains=self.net, optimizer=self.optimizer)]
 
     def loss(self, batch: Batch, rng: Rng | None) -> Loss:
-        """Returns the cross-entropy of each token that follows one of its own document; `rng=None` is evaluation."""
+        """Returns the cross-entropy of each token, given earlier ones of its document; `rng=None` means evaluation."""
         document = batch["document"]
         tokens = tf.where(document < 0, 0, batch["tokens"])  # padding may hold anything
         logits = self.net(tokens[:, :-1], document[:, :-1], rng)
@@ -87,9 +87,9 @@ class LanguageModel(Task):
         return self.loss(batch, rng=None)
 
     def write(self, rng: Rng, prompts: tf.Tensor, lengths: tf.Tensor, *, end: int, vocabulary: int) -> tf.Tensor:
-        """Returns texts [rows, text_length] that begin with `prompts` [rows, time], of these lengths, and end in `end`.
+        """Returns texts [rows, text_length] that begin with `prompts` [rows, time] of these lengths, and end in `end`.
 
-        Their tokens are below `vocabulary`. What is left of a row after its first `end` is filled with it.
+        Their tokens are below `vocabulary`. The first `end` of a row also fills the rest of it.
         """
         length = self.text_length
         return self.decoder(self.net, prompts, lengths, length=length, end=end, vocabulary=vocabulary, rng=rng)
@@ -105,7 +105,7 @@ class LanguageModel(Task):
         }
 
     def prefill(self, batch: Batch) -> Batch:
-        """Returns the logits [rows, vocabulary] of what follows the beginnings `tokens` [rows, time], and a cache."""
+        """Returns the next token's logits [rows, vocabulary] after `tokens` [rows, time], and a cache."""
         tokens = batch["tokens"]
         return self._decoded(tokens, self.net.empty_caches(tf.shape(tokens)[0], self.text_length))
 

@@ -12,16 +12,16 @@ from core.layers.attention import Cache
 from core.module import Module
 from core.random import Rng
 
-STDDEV = 0.02  # of all matrices and tables, as GPT-2 has it
+STDDEV = 0.02  # of all matrices and tables, as in GPT-2
 EPSILON = 1e-5
 ROTARY_BASE = 10000.0
 
 
 class FeedForward(Module):
-    """`down(gelu(up(x)))`, in GPT-2's approximation by tanh, or SwiGLU: `down(silu(gate(x)) * up(x))` (Shazeer, 2020).
+    """`down(gelu(up(x)))`, in GPT-2's tanh approximation, or SwiGLU: `down(silu(gate(x)) * up(x))` (Shazeer, 2020).
 
-    `hidden` is four times `size` by default; with the third matrix of SwiGLU two thirds of that, so that there are as
-    many parameters.
+    `hidden` is four times `size` by default. SwiGLU has a third matrix, so its default is two thirds of that, for the
+    same number of parameters.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class FeedForward(Module):
 
 
 class Block(Module):
-    """Adds to `x` what attention makes of it, then what a feed-forward layer does; both normalise first."""
+    """Adds attention's output to `x`, then a feed-forward layer's; each normalises its input."""
 
     def __init__(
         self,
@@ -88,18 +88,18 @@ class Block(Module):
         return x + self.dropout(self.feed_forward(self.norm_2(x)), rng and rng.fold("feed_forward"))
 
     def decode(self, x: tf.Tensor, cache: Cache) -> tuple[tf.Tensor, Cache]:
-        """Returns what the block makes of the positions after those in `cache`, and the cache with them."""
+        """Returns the block's outputs for the positions after those in `cache`, and the cache with them."""
         y, cache = self.attention.decode(self.norm_1(x), cache)
         x += y
         return x + self.feed_forward(self.norm_2(x)), cache
 
 
 class Transformer(Module):
-    """Computes from `tokens` [rows, time] the logits [rows, time, vocabulary] of the tokens that follow them.
+    """Maps `tokens` [rows, time] to the logits [rows, time, vocabulary] of the tokens that follow them.
 
-    The table of tokens is that of the output too (Press and Wolf, 2017). Matrices that end a residual branch begin
-    smaller, by the root of how many of them there are (Radford et al., 2019). With `recompute` the gradient keeps only
-    what comes into each block (Chen et al., 2016).
+    The output reuses the token table (Press and Wolf, 2017). The last matrices of residual branches start smaller, by
+    the root of their number (Radford et al., 2019). With `recompute`, the gradient stores only each block's input (Chen
+    et al., 2016).
     """
 
     def __init__(
@@ -149,9 +149,9 @@ class Transformer(Module):
         self.dropout = Dropout(dropout)
 
     def __call__(self, tokens: tf.Tensor, document: tf.Tensor | None = None, rng: Rng | None = None) -> tf.Tensor:
-        """Returns logits; a token sees those before it that are of the same `document` [rows, time], or all of them.
+        """Returns logits; a token sees all earlier ones, or those of the same `document` [rows, time].
 
-        Positions count from the first token of each document, which therefore gives the same wherever it lies.
+        Positions count from the first token of each document, so a document's logits don't depend on where it is.
         """
         if tokens.shape.rank != 2 or (tokens.shape[1] or 0) > self.context:
             raise ValueError(
@@ -169,11 +169,11 @@ class Transformer(Module):
         return self.tokens.logits(self.norm(x))
 
     def empty_caches(self, rows: int | tf.Tensor, room: int) -> list[Cache]:
-        """Returns a cache for each block, with room for so many positions."""
+        """Returns a cache for each block, for `room` positions."""
         return [block.attention.empty_cache(rows, room) for block in self.blocks]
 
     def decode(self, tokens: tf.Tensor, caches: Sequence[Cache]) -> tuple[tf.Tensor, list[Cache]]:
-        """Returns the logits [rows, vocabulary] of what follows `tokens`, and the caches with them.
+        """Returns the next token's logits [rows, vocabulary] after `tokens`, and the caches with them.
 
         `tokens` [rows, time] come after those in `caches`: one or more.
         """
@@ -190,6 +190,6 @@ class Transformer(Module):
 
 
 def make_norm(kind: str, size: int, *, bias: bool) -> Module:
-    """Makes the norm of that kind; only LayerNorm has an offset, where there are biases."""
+    """Makes the norm of that kind; with `bias`, LayerNorm has an offset."""
     check_choice("norm", kind, ("layer", "rms"))
     return LayerNorm(size, epsilon=EPSILON, offset=bias) if kind == "layer" else RMSNorm(size, epsilon=EPSILON)

@@ -1,4 +1,4 @@
-"""Translation: networks that turn images into images, networks that judge them, and the tasks that train both."""
+"""Image translation: generators, discriminators, and the tasks that train both."""
 
 from models.translation.cyclegan import CycleGan
 from models.translation.image_pool import ImagePool

@@ -1,11 +1,11 @@
-"""CycleGAN (Zhu et al., 2017): translation between two domains of images of which no pairs are known.
+"""CycleGAN (Zhu et al., 2017): translation between two image domains without known pairs.
 
-    G: a → b and F: b → a, each against a discriminator of its target domain, by least squares;
+    G: a → b and F: b → a, each against a discriminator of its target domain, with least squares;
     cycle consistency: F(G(a)) ≈ a and G(F(b)) ≈ b;
-    identity: G(b) ≈ b and F(a) ≈ a, which keeps colours where nothing asks for others.
+    identity: G(b) ≈ b and F(a) ≈ a, which preserves colours.
 
-A step is one update of both generators, which hands its fakes on, and one of each discriminator, which sees them
-through a history of images. Nothing is generated twice. In names F is `g_ba`, and `d_a` judges images of domain a.
+A step is one update of both generators, which passes its fakes on, and one of each discriminator, which sees them
+through a history of images. Nothing is generated twice. In names, F is `g_ba`, and `d_a` judges images of domain a.
 """
 
 import functools
@@ -30,8 +30,8 @@ from models.translation.task import Ratio, Translation, mean_distance
 class CycleGan(Translation):
     """Trains on images `a` and `b` of `image_shape` (height, width, channels), in [-1, 1]; rows needn't be pairs.
 
-    The defaults are the paper's for 256 by 256 pixels; `crop_and_flip` cuts those out of larger images. Where the rows
-    of the evaluation source are pairs after all (`paired_evaluation`), translations are measured against them.
+    The defaults are the paper's for 256 by 256 pixels; `crop_and_flip` crops larger images to that. If the rows of the
+    evaluation source are pairs (`paired_evaluation`), translations are compared with them.
     """
 
     def __init__(
@@ -87,17 +87,17 @@ class CycleGan(Translation):
         ]
 
     def generator_loss(self, batch: Batch, rng: Rng) -> Loss:
-        """Returns L_GAN(G) + L_GAN(F) + λ L_cyc + λ_identity L_identity; hands on the fakes."""
+        """Returns L_GAN(G) + L_GAN(F) + λ L_cyc + λ_identity L_identity, and the fakes as outputs."""
         a, b = self.images(batch)
         metrics: dict[str, tf.Tensor] = {}
         if self.identity_weight:
-            # One pass for both inputs of a generator: instance norm sees each image by itself.
+            # One pass for both inputs of a generator: instance norm treats each image separately.
             fake_b, same_b = tf.split(self.g_ab(tf.concat([a, b], 0)), 2)
             fake_a, same_a = tf.split(self.g_ba(tf.concat([b, a], 0)), 2)
             metrics["identity"] = mean_distance(same_a, a) + mean_distance(same_b, b)
         else:
             fake_b, fake_a = self.g_ab(a), self.g_ba(b)
-        # The paper asks for (D(G(a)) - 1)², which `least_squares` halves.
+        # The paper's term is (D(G(a)) - 1)², which `least_squares` halves.
         metrics["adversarial"] = 2.0 * (self.game.generator(self.d_a(fake_a)) + self.game.generator(self.d_b(fake_b)))
         metrics["cycle"] = mean_distance(self.g_ba(fake_b), a) + mean_distance(self.g_ab(fake_a), b)
         loss = metrics["adversarial"] + self.cycle_weight * metrics["cycle"]
@@ -120,7 +120,7 @@ class CycleGan(Translation):
         return {"a_to_b": self.served("a", self.g_ab), "b_to_a": self.served("b", self.g_ba)}
 
     def evaluate(self, batch: Batch) -> Loss:
-        """Measures the way there and back; of pairs, also each way's error and that of leaving images as they are."""
+        """Measures the cycle; for pairs, also each translation's error and that of leaving images unchanged."""
         a, b = self.held_out(batch)
         fake_b, fake_a = self.g_ab(a), self.g_ba(b)
         cycle = mean_distance(self.g_ba(fake_b), a) + mean_distance(self.g_ab(fake_a), b)

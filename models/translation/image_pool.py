@@ -1,12 +1,12 @@
-"""A history of generated images, from which a discriminator is shown old ones among the new (Shrivastava et al., 2017).
+"""A history of generated images, which shows a discriminator old fakes among the new (Shrivastava et al., 2017).
 
-A discriminator that only ever sees the newest fakes forgets what was wrong with the ones before, and the two networks
-chase each other in circles. In a task the pool is the state of a `Compute`:
+A discriminator that only sees the newest fakes forgets the defects of earlier ones, and the two networks chase each
+other in circles. In a task, the pool is the state of a `Compute`:
 
     self.pool.phase("pool", "fake", "shown")    # shows `shown` in place of `fake`
 
-The engine calls such a phase once a step, with the whole global batch in the order of its rows, so that the pool is the
-same for any number of replicas and microbatches. A task that also names it in `one_device` keeps it in one place.
+The engine calls such a phase once per step, with the whole global batch in row order, so that the pool is the same for
+any number of replicas and microbatches. A task that also names it in `one_device` stores it only once.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from core.task import Batch, Compute
 
 
 class ImagePool(Module):
-    """Keeps up to `size` images of one shape, and how many there are; of size 0 it has no variables."""
+    """Stores up to `size` images of one shape, and their number; with size 0 it has no variables."""
 
     def __init__(self, size: int, image_shape: Sequence[int]):
         super().__init__()
@@ -33,14 +33,14 @@ class ImagePool(Module):
             self.count = tf.Variable(tf.zeros([], tf.int64), trainable=False, name="count")
 
     def __call__(self, images: tf.Tensor, rng: Rng) -> tuple[tf.Tensor, dict[Any, tf.Tensor]]:
-        """Returns what to show in place of `images`, and the pool's new state, for the engine to keep."""
+        """Returns the images to show in place of `images`, and the pool's new state for the engine."""
         draws = rng.rows.uniform(images.shape[0], 2)
         pool, count = self.images.read_value(), self.count.read_value()
         shown, pool, count = exchange(pool, count, tf.cast(images, pool.dtype), draws)
         return shown, {self.images.ref(): pool, self.count.ref(): count}
 
     def phase(self, name: str, images: str, shown: str) -> Compute:
-        """Makes a phase that shows `shown` in place of `images`; where nothing is kept, they are the same."""
+        """Makes a phase that shows `shown` in place of `images`; with a pool of size 0, they are the same."""
         if not self.size:
             return Compute(name, lambda batch, rng: {shown: batch[images]})
 
@@ -54,12 +54,12 @@ class ImagePool(Module):
 def exchange(
     pool: tf.Tensor, count: tf.Tensor, images: tf.Tensor, draws: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns what is shown for each of `images`, the pool after them, and how many images it then holds.
+    """Returns the image shown for each of `images`, the pool after them, and its number of images.
 
-    Images come one by one, in their order. While the pool isn't full, each is kept and shown. After that a coin decides
-    (`draws[:, 0]`): either the image is shown and forgotten, or it takes the place of one of the pool
-    (`draws[:, 1]`), which is shown instead; that one may have come in with an earlier row of the same batch. Nothing
-    is looped over: for each row it is worked out which image sits in its place when its turn comes.
+    Images arrive one by one, in order. While the pool isn't full, each is stored and shown. After that a coin decides
+    (`draws[:, 0]`). Either the image is shown and discarded, or it replaces one of the pool (`draws[:, 1]`), which is
+    shown instead, and which may come from an earlier row of the same batch. There is no loop: for each row, the image
+    in its slot at that moment is computed directly.
     """
     size, rows = pool.shape[0], images.shape[0]
     row, place = tf.range(rows, dtype=tf.int64), tf.range(size, dtype=tf.int64)
@@ -69,7 +69,7 @@ def exchange(
     keeping = filling | swapping
 
     def newest(wanted: tf.Tensor) -> tf.Tensor:
-        """Finds the last kept row, as a number in `both`, among those `wanted` for each entry; -1 if there is none."""
+        """Finds the last stored row, as an index into `both`, among those `wanted` for each entry; -1 if none."""
         return tf.reduce_max(tf.where(wanted & keeping, size + row, tf.constant(-1, tf.int64)), axis=1)
 
     before = newest((slot[:, tf.newaxis] == slot) & (row[:, tf.newaxis] > row))

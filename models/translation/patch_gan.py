@@ -1,4 +1,4 @@
-"""PatchGAN (Isola et al., 2017): a discriminator that looks at overlapping patches and judges each by itself."""
+"""PatchGAN (Isola et al., 2017): a discriminator that judges overlapping patches separately."""
 
 from collections.abc import Sequence
 
@@ -14,10 +14,10 @@ _KERNEL = 4
 
 
 class PatchGan(Module):
-    """D: judges images [rows, height, width, in_channels] by logits [rows, h, w, 1], one for each patch.
+    """D: maps images [rows, height, width, in_channels] to logits [rows, h, w, 1], one per patch.
 
-    In the papers' notation `channels=(64, 128, 256, 512)` is C64-C128-C256-C512, which sees patches of 70 by 70; each
-    entry less halves the stride and shrinks the field: 70, 34, 16.
+    In the papers' notation `channels=(64, 128, 256, 512)` is C64-C128-C256-C512, which sees patches of 70 by 70; with
+    fewer entries, patches shrink to 34 and 16.
     """
 
     def __init__(self, in_channels: int, *, channels: Sequence[int], rng: Rng):
@@ -45,14 +45,14 @@ class PatchGan(Module):
 
     @property
     def receptive_field(self) -> int:
-        """Returns the height and width of the patch that one logit depends on."""
+        """Returns the side of the patch that one logit depends on."""
         field = 1
         for stride in reversed(self.strides):
             field = (field - 1) * stride + _KERNEL
         return field
 
     def check_size(self, task: str, image_shape: Sequence[int]) -> None:
-        """Refuses images so small that no patch is left to judge."""
+        """Raises for images that are too small for a patch."""
         for size in image_shape[:2]:
             left = size
             for stride in self.strides:
@@ -60,8 +60,8 @@ class PatchGan(Module):
             if left < 1:
                 raise ConfigurationError(
                     f"`{task}.discriminator_channels` has {len(self.strides) - 1} entries, too many for images of "
-                    f"{image_shape[0]} by {image_shape[1]}: each but the last halves the image, and no patch is left. "
-                    "Give fewer."
+                    f"{image_shape[0]} by {image_shape[1]}: each except the last halves the image, and none is "
+                    "left. Give fewer."
                 )
 
 

@@ -1,9 +1,9 @@
 """pix2pix (Isola et al., 2017): translation learnt from pairs of images.
 
-    G: a, noise → b, where dropout is the noise; D judges pairs, (a, b) against (a, G(a)), patch by patch;
-    and an L1 distance to the true b, without which D alone would settle for any plausible one.
+    G: a, noise → b, with dropout as the noise; D judges pairs, (a, b) against (a, G(a)), patch by patch;
+    an L1 distance to the true b is added, because D alone would accept any plausible one.
 
-A step is one update of the generator, which hands its fakes on, and one of the discriminator.
+A step is one update of the generator, which passes its fakes on, and one of the discriminator.
 """
 
 from collections.abc import Sequence
@@ -25,8 +25,8 @@ from models.translation.unet import UNetGenerator
 class Pix2Pix(Translation):
     """Trains on pairs of images `a` and `b` of `image_shape` (height, width, channels), in [-1, 1].
 
-    The defaults are the paper's for 256 by 256 pixels; `crop_and_flip` cuts those out of larger images, of both images
-    of a pair the same. The generator halves its images once for each of `generator_channels`.
+    The defaults are the paper's for 256 by 256 pixels; `crop_and_flip` crops larger images to that, both of a pair
+    alike. The generator halves its images once for each of `generator_channels`.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Pix2Pix(Translation):
         ]
 
     def g_loss(self, batch: Batch, rng: Rng) -> Loss:
-        """Returns −log D(a, G(a)) + λ |b − G(a)|; hands on the fakes."""
+        """Returns −log D(a, G(a)) + λ |b − G(a)|, and the fakes as outputs."""
         a, b = self.images(batch)
         fake = self.g(a, rng)
         adversarial = self.game.generator(self.d(tf.concat([a, fake], -1)))
@@ -84,11 +84,11 @@ class Pix2Pix(Translation):
         return Loss(0.5 * self.game.discriminator(real_logits, fake_logits), metrics=metrics)
 
     def translate(self, image: tf.Tensor) -> tf.Tensor:
-        """Returns G(a) without noise, so that a translation can be repeated."""
+        """Returns G(a) without noise, so that a translation is reproducible."""
         return self.g(image)
 
     def evaluate(self, batch: Batch) -> Loss:
-        """Returns the error of the translation, next to that of leaving the image as it is."""
+        """Returns the error of the translation, and that of leaving the image unchanged."""
         a, b = self.held_out(batch)
         error, nothing = mean_distance(self.g(a), b), mean_distance(a, b)
         return Loss(

@@ -12,9 +12,9 @@ from core.random import Rng
 
 
 class ResNetGenerator(Module):
-    """G: goes down to a quarter of the size, through `blocks` residual blocks, and up again; images are in [-1, 1].
+    """G: downsamples to a quarter of the size, applies `blocks` residual blocks, upsamples; images are in [-1, 1].
 
-    Borders are reflected: with zeros around them, images get a frame.
+    Borders are reflected, because zero padding would give images a frame.
     """
 
     def __init__(self, channels: int, *, width: int, blocks: int, rng: Rng):
@@ -47,7 +47,7 @@ def _init() -> initializers.Initializer:
 
 
 def _reflected(in_channels: int, out_channels: int, size: int, rng: Rng, *, bias: bool = False) -> list[Layer]:
-    # A bias before a norm would be taken away again with the mean.
+    # A norm would remove a bias together with the mean.
     conv = layers.Conv2D(in_channels, out_channels, size, padding="VALID", bias=bias, w_init=_init(), rng=rng)
     return [layers.Pad(size // 2, mode="REFLECT"), conv]
 

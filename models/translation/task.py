@@ -1,4 +1,4 @@
-"""The task that every translation is: of images `a` and `b` of one shape, as they come or cut out of larger ones."""
+"""The base task of image translation: images `a` and `b` of one shape, whole or cropped."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
@@ -16,8 +16,8 @@ from core.task import Batch, Compute, Feature, Image, Phase, Served, Task
 class Translation(Task):
     """Learns from images of `image_shape` (height, width, channels) in [-1, 1].
 
-    With `crop_and_flip` they are cut at random out of the source's images, which may be larger, and mirrored by chance;
-    if the rows are `paired`, both images of one in the same way.
+    With `crop_and_flip`, it crops the source's images, which may be larger, at random, and mirrors half of them; if the
+    rows are `paired`, both images of a row alike.
     """
 
     def __init__(self, image_shape: Sequence[int], *, multiple: int, why: str, crop_and_flip: bool, paired: bool):
@@ -35,17 +35,17 @@ class Translation(Task):
             )
         if crop_and_flip and height != width:
             raise ConfigurationError(
-                f"`{name}.crop_and_flip` cuts squares, but `{name}.image_shape` is {list(image_shape)}: give it equal "
+                f"`{name}.crop_and_flip` crops squares, but `{name}.image_shape` is {list(image_shape)}: give it equal "
                 "height and width, or leave `crop_and_flip` out."
             )
         self.image_shape, self.crop_and_flip, self.paired = tuple(image_shape), crop_and_flip, paired
 
     def crops(self) -> list[Phase]:
-        """Lists the first phase of a step, if any: what it cuts is what every later phase sees."""
+        """Lists the phase that crops for all later phases, if any."""
         return [Compute("crop", self.cut)] if self.crop_and_flip else []
 
     def cut(self, batch: Batch, rng: Rng | None) -> dict[str, tf.Tensor]:
-        """Cuts images of `image_shape`: at random, or, without an `rng`, their middle."""
+        """Crops images to `image_shape`: at random, or without an `rng` at the centre."""
         size = self.image_shape[0]
         if rng is None:
             rng_a = rng_b = None
@@ -57,7 +57,7 @@ class Translation(Task):
         }
 
     def images(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns what a phase after `crops` learns from."""
+        """Returns the images for a phase after `crops`."""
         return (batch["cut_a"], batch["cut_b"]) if self.crop_and_flip else (batch["a"], batch["b"])
 
     def translate(self, image: tf.Tensor) -> tf.Tensor:
@@ -68,7 +68,7 @@ class Translation(Task):
         return {"a_to_b": self.served("a", self.translate)}
 
     def served(self, domain: str, translate: Callable[[tf.Tensor], tf.Tensor]) -> Served:
-        """Returns a function that translates images of a domain as large as the networks see them."""
+        """Returns an exported function that translates images of a domain in the networks' size."""
         return Served(
             lambda batch: {"translated": translate(batch["image"])},
             {"image": tf.TensorSpec([None, *self.image_shape])},
@@ -76,11 +76,11 @@ class Translation(Task):
         )
 
     def held_out(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the images `a` and `b` that evaluation looks at, as large as `translate` takes them."""
+        """Returns the images `a` and `b` for evaluation, in the size that `translate` takes."""
         return self.images(self.cut(batch, None) if self.crop_and_flip else batch)
 
     def reads(self) -> dict[str, Feature]:
-        """Returns float images `a` and `b` of `image_shape`, or large enough to be cut."""
+        """Returns float images `a` and `b` of `image_shape`, or at least that large if they are cropped."""
         larger = "" if self.crop_and_flip else f", or let `{type(self).__name__}.crop_and_flip` cut larger ones"
         size: Literal["at_least", "equal"] = "at_least" if self.crop_and_flip else "equal"
         image = Image(self.image_shape, low=-1.0, high=1.0, size=size, remedy=f"give both the same size{larger}")
@@ -88,7 +88,7 @@ class Translation(Task):
 
 
 def checked_translation(task: Task) -> Translation:
-    """Returns `task` where it is a `Translation`."""
+    """Returns `task` if it is a `Translation`; else raises."""
     if not isinstance(task, Translation):
         raise ConfigurationError(
             f"`{type(task).__name__}` translates no images: it needs `translate(image)`, as a "
@@ -103,7 +103,7 @@ def mean_distance(images: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
 
 
 class Ratio(NamedTuple):
-    """Holds sums whose ratio is a mean in units of another: of errors, say, in units of the errors of doing nothing."""
+    """Sums whose ratio is a relative mean: for example, of errors relative to those of doing nothing."""
 
     total: tf.Tensor
     unit: tf.Tensor

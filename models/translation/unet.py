@@ -1,4 +1,4 @@
-"""The generator of pix2pix (Isola et al., 2017), after Ronneberger et al. (2015): down and up again, with skips."""
+"""The generator of pix2pix (Isola et al., 2017), after Ronneberger et al. (2015): a U-Net with skip connections."""
 
 from collections.abc import Sequence
 
@@ -8,11 +8,11 @@ from core import initializers, layers
 from core.module import Module
 from core.random import Rng
 
-_DROPPED = 3  # layers of the decoder with dropout, which is the only noise that this generator is given
+_DROPPED = 3  # layers of the decoder with dropout, which is this generator's only noise
 
 
 class UNetGenerator(Module):
-    """G: halves images once for each of `channels`, and doubles them as often; each size hands features to its twin.
+    """G: halves images once for each of `channels`, and doubles them as often, with skips between equal sizes.
 
     In the paper's notation `channels=(64, 128, 256, 512, 512, 512, 512, 512)` is C64-C128-C256-C512-C512-C512-C512-C512
     and back CD512-CD512-CD512-C512-C256-C128-C64.
@@ -25,7 +25,7 @@ class UNetGenerator(Module):
         self.down, self.up = [], []
         size = in_channels
         for i, out in enumerate(channels):
-            # No norm on the innermost features: of a single pixel it would leave nothing.
+            # No norm on the innermost features: for a single pixel it would give zero.
             normed = 0 < i < len(channels) - 1
             self.down.append(_Halving(size, out, normed=normed, rng=rng.fold("down").fold(i)))
             size = out
@@ -36,7 +36,7 @@ class UNetGenerator(Module):
             size = 2 * out
 
     def __call__(self, images: tf.Tensor, rng: Rng | None = None) -> tf.Tensor:
-        """Translates: with dropout where there is an `rng`; without, the same each time."""
+        """Translates images: with dropout if there is an `rng`; without, deterministically."""
         x, skips = images, []
         for i, halving in enumerate(self.down):
             x = halving(tf.nn.leaky_relu(x, 0.2) if i else x)

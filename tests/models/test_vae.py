@@ -122,7 +122,7 @@ def test_samples_and_reconstructions_are_images(task):
     [
         ({"levels": 0}, "`Vae.levels` is 0"),
         ({"latent_size": 0}, "`Vae.latent_size` is 0"),
-        ({"annealed": 1.5}, "`Vae.annealed` is 1.5; it is a part of the run"),
+        ({"annealed": 1.5}, "`Vae.annealed` is 1.5; it is a fraction of the run"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(arguments, says):

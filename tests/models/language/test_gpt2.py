@@ -125,7 +125,7 @@ def test_gpt2_weights_from_files_compute_what_the_peer_does(folder, logits):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"num_heads": 2}, r"a `LanguageModel` with `num_heads = 4`, not 2, `num_kv_heads = 4`, not 2: bind it so"),
+        ({"num_heads": 2}, r"a `LanguageModel` with `num_heads = 4`, not 2, `num_kv_heads = 4`, not 2: bind these"),
         ({"num_kv_heads": 2}, "with `num_kv_heads = 4`, not 2"),
         ({"positions": "rotary", "norm": "rms"}, "with `positions = 'learned'`, not 'rotary', `norm = 'layer'`, not"),
         ({"bias": False}, "with `bias = True`, not False"),
@@ -151,9 +151,9 @@ def test_gpt2_weights_refuse_other_sizes_with_a_table(folder):
             "`activation_function` = 'relu', which no `LanguageModel` computes",
         ),
         ({**CONFIG, "model_type": "llama"}, "`model_type` = 'llama'"),
-        ({**CONFIG, "n_head": None}, "says of no `n_head`"),
-        ([], "says of no `n_head`"),
-        ("{", "it is no JSON"),
+        ({**CONFIG, "n_head": None}, "has no number of heads, `n_head`"),
+        ([], "has no number of heads, `n_head`"),
+        ("{", "it isn't JSON"),
         (None, "No such file"),
     ],
 )

@@ -267,7 +267,7 @@ def test_defaults_are_those_of_the_paper():
         ({"image_shape": [32, 32]}, "give height, width and channels"),
         ({"discriminator_channels": [2, 2, 2, 2]}, "too many for images of 8 by 8"),
         ({"pool_size": -1}, "`CycleGan.pool_size` is -1"),
-        ({"crop_and_flip": True, "image_shape": [8, 16, 3]}, "cuts squares"),
+        ({"crop_and_flip": True, "image_shape": [8, 16, 3]}, "crops squares"),
     ],
 )
 def test_settings_that_contradict_are_refused(settings, says):
