@@ -149,7 +149,7 @@ class Trainer:
         """Takes the next `count` steps of a chunk by `run`; no hook is called."""
         first, end = self.step - self.step % self.input.chunk_steps, min(self.step + count, self.steps)
         with self.programs.explained():
-            run(stacked, self.train_step.exchange.handed(tf.constant([first, self.step, end], tf.int64)))
+            run(stacked, self.train_step.backend.handed(tf.constant([first, self.step, end], tf.int64)))
         self.meter.steps += end - self.step
         self.state.step, self._evaluated = end, False
 

@@ -8,6 +8,7 @@ override what differs, and register their strategies:
         how = "by my strategy"
 """
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
@@ -16,6 +17,7 @@ import tensorflow as tf
 
 from core.distribution.drift import replica_drift_check
 from core.distribution.exchange import Exchange
+from core.distribution.ledger import Ledger
 from core.distribution.shapes_only import made
 from core.optimizers import Optimizer
 from core.task import Phase, Placement, Task
@@ -120,6 +122,28 @@ class Backend:
     def rounds(self, train_step: Any, assembly: Any) -> Any:
         """Makes what takes the steps within a chunk in rounds; None stands for one step after the other."""
         return None
+
+    # Programs.
+
+    def handed(self, value: tf.Tensor) -> tf.Tensor:
+        """Returns a value of the host in the form that a traced function is handed."""
+        return value
+
+    def taken(self, value: Any, dtype: tf.DType) -> Any:
+        """Returns, in a traced function, the value of `dtype` that it was `handed`."""
+        return value
+
+    def by_rows(self, value: Any, axis: int) -> Any:
+        """Lays a value out by its rows, which are its axis `axis`; replicas have their own rows already."""
+        return value
+
+    def around_loop(self) -> AbstractContextManager[Any]:
+        """Returns the scope in which a loop around `Exchange.run` is traced."""
+        return contextlib.nullcontext()
+
+    def program(self, function: Any, ledger: Ledger) -> Any:
+        """Returns what calls a concrete function, unless it can't run; its first call completes the `ledger`."""
+        return function
 
     # Processes.
 

@@ -3,9 +3,7 @@
 The engine's values are `[microbatches, rows, ...]`, spread over the replicas by rows.
 """
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
@@ -42,33 +40,9 @@ class Exchange:
                 "of one process: leave it out. It is for workers on a network."
             )
 
-    def handed(self, value: tf.Tensor) -> tf.Tensor:
-        """Returns a value that the host hands to a traced function, which takes it by `taken`."""
-        return value
-
-    def taken(self, value: Any, dtype: tf.DType) -> Any:
-        """Returns, in a traced function, what it was handed, which is of `dtype`."""
-        return value
-
-    def by_rows(self, value: Any, axis: int) -> Any:
-        """Returns a value whose axis `axis` are rows, each where it belongs: replicas have theirs already."""
-        return value
-
     def begin(self) -> None:
         """Forgets an earlier trace of the step, which is about to be traced."""
         self.ledger.clear()
-
-    def around(self) -> AbstractContextManager[Any]:
-        """Returns what a loop around `run` is traced in."""
-        return contextlib.nullcontext()
-
-    def guarded(self, function: Any) -> Any:
-        """Returns a concrete function that may run; what can't is refused here."""
-        return function
-
-    def noting(self, function: Any, *args: Any) -> Any:
-        """Returns `function(*args)`, its first run; what is known of collectives only then is in the ledger then."""
-        return function(*args)
 
     def run(self, fn: Callable[..., Any], *args: Any) -> Any:
         """Calls `fn` on every replica, each with its own component of `args`."""

@@ -26,27 +26,27 @@ def make_chunk(
     train_step: TrainStep, stacked_spec: Mapping[str, tf.TensorSpec], progress: Progress, take: TakeSteps | None = None
 ) -> Any:
     """Returns `chunk(stacked, place)`; `place` is three steps: the chunk's first, where to begin, where to end.
-    It is handed over by the step's `exchange`.
+    It is handed over by the step's `backend`.
 
     Its steps are taken one by one, unless `take` takes them otherwise. A step that isn't finite ends its chunk, and the
     ones after it do nothing at all: so the host needn't wait for the outcome of each chunk.
     """
-    exchange = train_step.exchange
-    if (own := train_step.backend.chunk(train_step, stacked_spec, progress)) is not None:
+    backend = train_step.backend
+    if (own := backend.chunk(train_step, stacked_spec, progress)) is not None:
         return own
     take = take or functools.partial(take_steps, train_step)
 
     def chunk(stacked: Batch, place: tf.Tensor) -> None:
         # Before the loop: what isn't cut by rows can't be gathered into what is.
-        stacked = {key: exchange.by_rows(x, 2) for key, x in stacked.items()}
-        first, begin, end = tf.unstack(exchange.taken(place, tf.int64))
+        stacked = {key: backend.by_rows(x, 2) for key, x in stacked.items()}
+        first, begin, end = tf.unstack(backend.taken(place, tf.int64))
         before = (progress.bad_step.read_value(), progress.read_sums())
         bad_step, sums = take(stacked, first, begin, end, before)
         progress.bad_step.assign(bad_step)
         progress.write_sums(sums)
 
     # A signature makes a changed shape an error that names the argument, instead of a silent second trace.
-    place_spec = tf.type_spec_from_value(exchange.handed(tf.zeros([3], tf.int64)))
+    place_spec = tf.type_spec_from_value(backend.handed(tf.zeros([3], tf.int64)))
     signature = (dict(stacked_spec), place_spec)
     return tf.function(chunk, input_signature=signature, autograph=False, jit_compile=train_step.whole or None)
 
@@ -74,6 +74,6 @@ def take_steps(
     def unfinished(i: tf.Tensor, bad_step: tf.Tensor, _: Any) -> tf.Tensor:
         return (bad_step == ALL_WELL) & (i < end - first)
 
-    with exchange.around():
+    with train_step.backend.around_loop():
         _, bad_step, sums = tf.while_loop(unfinished, body, (begin - first, *before))
     return bad_step, sums

@@ -155,8 +155,8 @@ class TrainStep:
         self.runner.begin(limits)
         if self.decode:
             values = self.exchange.run(self.decode, dict(values))
-        taken = {key: self.exchange.taken(x, self._dtypes[key]) for key, x in values.items()}
-        placed = {key: Placed(self.exchange.by_rows(x, 1), True) for key, x in taken.items()}
+        taken = {key: self.backend.taken(x, self._dtypes[key]) for key, x in values.items()}
+        placed = {key: Placed(self.backend.by_rows(x, 1), True) for key, x in taken.items()}
         sums, healthy = dict[str, Sums](), tf.constant(self.writes)
         for plan in self.plans:
             self.exchange.refresh()

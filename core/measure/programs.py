@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from core.distribution.backend import Backend
 from core.distribution.exchange import Exchange
 from core.distribution.silent_exchange import SilentExchange
 from core.engine import Assembly, Progress, StepResult, TrainStep, make_chunk
@@ -23,21 +24,16 @@ from core.task import Batch, Loss, Phase, Update
 
 
 class Program:
-    """A traced chunk of steps that can be timed, through the door of its step."""
+    """A traced chunk of steps that can be timed, with the backend of its step."""
 
-    def __init__(self, run: Callable[[Batch, tf.Tensor], object], progress: Progress, exchange: Exchange):
-        self.progress, self._exchange, self._run = progress, exchange, run
-        self._ran = False
+    def __init__(self, run: Callable[[Batch, tf.Tensor], object], progress: Progress, backend: Backend):
+        self.progress, self._backend, self._run = progress, backend, run
 
     def seconds(self, stacked: Batch, steps: int, *, first: int = 0) -> float:
         """Returns how long the first `steps` of the chunk `stacked` take, whose `first` step this is, to their end."""
-        place = self._exchange.handed(tf.constant([first, first, first + steps], tf.int64))
+        place = self._backend.handed(tf.constant([first, first, first + steps], tf.int64))
         began = time.perf_counter()
-        if self._ran:
-            self._run(stacked, place)
-        else:
-            self._exchange.noting(self._run, stacked, place)
-        self._ran = True
+        self._run(stacked, place)
         self.progress.bad_step.numpy()
         return time.perf_counter() - began
 
@@ -66,8 +62,8 @@ class Whole:
         )
         sums = {name: spec.sums_of_update for name, spec in step.specs.items()}
         progress = Progress(sums, strategy=assembly.strategy)
-        chunk = make_chunk(step, self.chunk_spec, progress)
-        return Program(step.exchange.guarded(chunk.get_concrete_function()), progress, step.exchange)
+        chunk = make_chunk(step, self.chunk_spec, progress).get_concrete_function()
+        return Program(step.backend.program(chunk, exchange.ledger), progress, step.backend)
 
     def _compiled(self, assembly: Assembly) -> bool | list[str]:
         """Returns what to compile of these parts, as in the full step; forward passes alone contain no update."""

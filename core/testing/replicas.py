@@ -101,13 +101,10 @@ class Run:
         self.microbatches = microbatches
         self._values, spec = _spread(batch, self.strategy, microbatches)
         self.step = TrainStep(assembly, spec, seed=seed, steps=steps, **settings)
-        exchange = self.step.exchange
-        function = tf.function(
-            lambda values, index: self.step(values, exchange.taken(index, tf.int64)), autograph=False
-        )
-        self._first = True
-        traced = function.get_concrete_function(self._values, exchange.handed(tf.constant(0, tf.int64)))
-        self._function = exchange.guarded(traced)
+        backend = self.step.backend
+        function = tf.function(lambda values, index: self.step(values, backend.taken(index, tf.int64)), autograph=False)
+        traced = function.get_concrete_function(self._values, backend.handed(tf.constant(0, tf.int64)))
+        self._program = backend.program(traced, self.step.exchange.ledger)
 
     @property
     def collectives(self) -> Sequence[Collective]:
@@ -115,12 +112,7 @@ class Run:
         return self.step.exchange.ledger.collectives
 
     def __call__(self, i: int) -> StepResult:
-        exchange = self.step.exchange
-        index = exchange.handed(tf.constant(i, tf.int64))
-        first, self._first = self._first, False
-        result: StepResult = (
-            exchange.noting(self._function, self._values, index) if first else self._function(self._values, index)
-        )
+        result: StepResult = self._program(self._values, self.step.backend.handed(tf.constant(i, tf.int64)))
         return result
 
     def train(self, steps: int, *, first: int = 0) -> Outcome:

@@ -65,7 +65,7 @@ def test_refusal_on_a_mesh_is_a_problem_unless_it_is_known(monkeypatch):
 
 
 def test_difference_on_a_mesh_is_found(monkeypatch):
-    monkeypatch.setattr("core.parallel.mesh.exchange.refuse_unsafe", lambda function, parts: None)
+    monkeypatch.setattr("core.parallel.mesh.program.refuse_unsafe", lambda function, parts: None)
 
     class Noisy(Ragged):
         def loss(self, batch, rng):

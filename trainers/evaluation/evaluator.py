@@ -99,11 +99,11 @@ class Evaluator:
         self.sums.trace()
         with explained(self.source):
             for batches, (features, mask) in zip(self._batches_of_chunk, self._chunks, strict=False):
-                found = self.sums.of_chunk(features, mask, self.exchange.handed(tf.constant(batches)))
+                found = self.sums.of_chunk(features, mask, self.backend.handed(tf.constant(batches)))
                 sums = tf.nest.map_structure(tf.add, sums, found)
                 alive()
             if self.backend.row_counts_apart and self._last_rows:
-                found = self.sums.of_last(features, self.exchange.handed(tf.constant(batches - 1)))
+                found = self.sums.of_last(features, self.backend.handed(tf.constant(batches - 1)))
                 sums = tf.nest.map_structure(tf.add, sums, found)
             figures = means(sums)
             for name in sorted(name for name in figures if not math.isfinite(figures[name])):
@@ -116,7 +116,7 @@ class Evaluator:
         """Raises a `DataError` where the figure `name` has this value for an example that isn't finite itself."""
 
         def goes_wrong(batch: Batch) -> bool:
-            handed = {key: self.exchange.taken(self.exchange.handed(x), x.dtype) for key, x in batch.items()}
+            handed = {key: self.backend.taken(self.backend.handed(x), x.dtype) for key, x in batch.items()}
             return not math.isfinite(means(self.sums.of_batch(handed))[name])
 
         for first in range(0, len(self.source), self._global_batch_size):

@@ -38,7 +38,7 @@ class ChunkSums:
     ):
         self.task, self.spec, self.backend, self.exchange = task, spec, backend, exchange
         self._element, self._together, self._batch_rows, self._last_rows = element, together, batch_rows, last_rows
-        signature = (*chunks.element_spec, tf.type_spec_from_value(exchange.handed(tf.constant(0))))
+        signature = (*chunks.element_spec, tf.type_spec_from_value(backend.handed(tf.constant(0))))
         self.of_chunk = traced_for_each(self._sum_chunk, input_signature=signature)
         self.of_last = traced_for_each(self._sum_last, input_signature=signature[::2])
         self._traced = False
@@ -54,12 +54,12 @@ class ChunkSums:
         """
         if (self.backend.row_counts_apart or not self.backend.steps_here) and not self._traced:
             features, mask = tf.nest.map_structure(
-                lambda spec: self.exchange.handed(tf.zeros(spec.shape, spec.dtype)), self._element
+                lambda spec: self.backend.handed(tf.zeros(spec.shape, spec.dtype)), self._element
             )
-            nothing = self.exchange.handed(tf.constant(0))
-            self.exchange.noting(self.exchange.guarded(self.of_chunk.get_concrete_function()), features, mask, nothing)
+            nothing, ledger = self.backend.handed(tf.constant(0)), self.exchange.ledger
+            self.backend.program(self.of_chunk.get_concrete_function(), ledger)(features, mask, nothing)
             if self._last_rows and self.backend.row_counts_apart:
-                self.exchange.noting(self.exchange.guarded(self.of_last.get_concrete_function()), features, nothing)
+                self.backend.program(self.of_last.get_concrete_function(), ledger)(features, nothing)
             self._traced = True
 
     def of_batch(self, batch: Mapping[str, tf.Tensor]) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class ChunkSums:
 
     def _sum_chunk(self, features: Batch, mask: tf.Tensor, batches: tf.Tensor) -> Sums:
         if self.backend.row_counts_apart:
-            with self.exchange.around():
+            with self.backend.around_loop():
                 sums = self.exchange.run(self._sum_mesh, features, mask, batches)
         elif self._together:
             sums = self._sum_replicas(features, mask, batches)
@@ -116,8 +116,8 @@ class ChunkSums:
 
     def _sum_mesh(self, features: Batch, mask: tf.Tensor, batches: tf.Tensor) -> Sums:
         """Sums over the batches of a chunk that are whole: on a mesh every shape has to be known."""
-        cut = {key: self.exchange.by_rows(x, 1) for key, x in self._taken(features).items()}
-        mask = self.exchange.taken(mask, tf.float32)
+        cut = {key: self.backend.by_rows(x, 1) for key, x in self._taken(features).items()}
+        mask = self.backend.taken(mask, tf.float32)
         whole = tf.reduce_sum(tf.cast(tf.reduce_sum(mask, 1) > self._batch_rows - 0.5, tf.int32))
 
         def body(i: tf.Tensor, sums: Sums) -> Any:
@@ -133,11 +133,11 @@ class ChunkSums:
         """
 
         def last(features: Batch, place: tf.Tensor) -> Sums:
-            i = self.exchange.taken(place, tf.int32)
+            i = self.backend.taken(place, tf.int32)
             return self.of_batch({key: tf.gather(x, i)[: self._last_rows] for key, x in self._taken(features).items()})
 
-        with self.exchange.around():
+        with self.backend.around_loop():
             return dict(self.exchange.run(last, features, place))
 
     def _taken(self, features: Batch) -> Batch:
-        return {key: self.exchange.taken(x, self._element[0][key].dtype) for key, x in features.items()}
+        return {key: self.backend.taken(x, self._element[0][key].dtype) for key, x in features.items()}

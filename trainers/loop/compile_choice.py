@@ -170,7 +170,7 @@ class Choosing:
         return {name: statistics.median(seconds) for name, seconds in found.items()} if fine else {}
 
     def _place(self, *place: int) -> Any:
-        return self._train_step.exchange.handed(tf.constant(place, tf.int64))
+        return self._train_step.backend.handed(tf.constant(place, tf.int64))
 
     def _parts(self, variable: tf.Variable) -> Sequence[tf.Variable]:
         """Returns what a variable is on each replica of this process."""

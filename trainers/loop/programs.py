@@ -57,9 +57,8 @@ class Programs:
 
     def begin(self, run: Program, stacked: Any) -> None:
         """Calls a program without a step: on a mesh the first call decides in which order variables are written."""
-        exchange = self._train_step.exchange
         with self.explained():
-            exchange.noting(run, stacked, exchange.handed(tf.zeros([3], tf.int64)))
+            run(stacked, self._train_step.backend.handed(tf.zeros([3], tf.int64)))
 
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:
@@ -91,5 +90,6 @@ class Programs:
     def _traced(self) -> Program:
         """Returns a chunk that is called through its one trace: finding that anew would cost about a millisecond."""
         self.chunk = self._make_chunk()
-        program: Program = self._train_step.exchange.guarded(self.chunk.get_concrete_function())
+        step, traced = self._train_step, self.chunk.get_concrete_function()
+        program: Program = step.backend.program(traced, step.exchange.ledger)
         return program

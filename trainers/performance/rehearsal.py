@@ -32,7 +32,7 @@ class Rehearsal:
         self.trainer, self.chunk_steps = trainer, trainer.input.chunk_steps
         began = time.perf_counter()
         self.stacked: Any = next(trainer.input.chunks_from(0))
-        self._whole = Program(trainer.programs.make(self.stacked), trainer.progress, trainer.train_step.exchange)
+        self._whole = Program(trainer.programs.make(self.stacked), trainer.progress, trainer.train_step.backend)
         self._seconds(self._whole, 0)  # what XLA compiles, it compiles at the first call
         self.traced = time.perf_counter() - began
         round_steps = trainer.settings.round_steps

@@ -83,11 +83,11 @@ class Watch:
         looking = dataclasses.replace(assembly, phases=phases, optimizers=self.optimizers)
         self._step = TrainStep(looking, batch, seed=seed, steps=steps, writes=False, decode=decode)
         chunk = make_chunk(self._step, stacked, Progress({}, strategy=assembly.strategy), self._look)
-        self._chunk = self._step.exchange.guarded(chunk.get_concrete_function())
+        self._chunk = self._step.backend.program(chunk.get_concrete_function(), self._step.exchange.ledger)
 
     def norms(self, stacked: Batch, *, first: int, step: int) -> dict[str, float]:
         """Returns the norms of `step`, which is in the chunk from `first` on: of several updates, by phase."""
-        self._chunk(stacked, self._step.exchange.handed(tf.constant([first, step, step + 1], tf.int64)))
+        self._chunk(stacked, self._step.backend.handed(tf.constant([first, step, step + 1], tf.int64)))
         several = len(self.optimizers) > 1
         return {
             f"{phase}/{name}" if several else name: float(norm.numpy())
@@ -96,9 +96,8 @@ class Watch:
         }
 
     def _look(self, stacked: Batch, first: tf.Tensor, begin: tf.Tensor, end: tf.Tensor, before: Taken) -> Taken:
-        exchange = self._step.exchange
-        with exchange.around():
-            self._step(batch_at(exchange, stacked, begin - first), begin)
+        with self._step.backend.around_loop():
+            self._step(batch_at(self._step.exchange, stacked, begin - first), begin)
         return before
 
 

@@ -75,7 +75,7 @@ class Skipping:
             return (bad_step == ALL_WELL) & (i < end - first)
 
         begun = (begin - first, *before, self._tally.read_value(), self._late.read_value())
-        with self.exchange.around():
+        with self.train_step.backend.around_loop():
             _, bad_step, sums, tally, late = tf.while_loop(unfinished, body, begun)
         self._tally.assign(tally)
         self._late.assign(late)

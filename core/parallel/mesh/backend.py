@@ -8,16 +8,16 @@ from typing import Any, TypeVar
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
-from core.distribution import Backend, Exchange, register
+from core.distribution import Backend, Ledger, register
 from core.distribution.shapes_only import asked_for_shapes, made
 from core.errors import ConfigurationError
 from core.optimizers import Optimizer
 from core.parallel.mesh.axes import axes_of_slots, axes_of_task, slots_of_shape
 from core.parallel.mesh.checks import check_on_mesh
 from core.parallel.mesh.drift import device_drift_check
-from core.parallel.mesh.exchange import MeshExchange
 from core.parallel.mesh.outputs import lay_out_outputs
 from core.parallel.mesh.plan import MeshPlan
+from core.parallel.mesh.program import MeshProgram
 from core.parallel.mesh.scope import AxesByPath, made_in_layout
 from core.parallel.mesh.strategy import MeshStrategy
 from core.parallel.mesh.variable import layout
@@ -111,9 +111,25 @@ class MeshBackend(Backend):
             "which is one replica: train on replicas (`@mirrored()`), or leave `Trainer.local_steps` out."
         )
 
-    def exchange(self, *, reduce_in: tf.DType | None = None) -> Exchange:
-        """Makes the exchange that hands values to DTensor in their layouts."""
-        return MeshExchange(self.strategy, reduce_in=reduce_in)
+    def handed(self, value: tf.Tensor) -> tf.Tensor:
+        """Returns the value, the same on all devices."""
+        return self.strategy.handed(value)
+
+    def taken(self, value: Any, dtype: tf.DType) -> Any:
+        """Returns the value that `handed` handed over."""
+        return self.strategy.taken(value, dtype)
+
+    def by_rows(self, value: Any, axis: int) -> Any:
+        """Returns the value sharded by its rows, its axis `axis`, over the mesh's batch."""
+        return self.strategy.by_rows(value, axis)
+
+    def around_loop(self) -> AbstractContextManager[Any]:
+        """Returns what keeps the names of loops apart: they are the whole process's."""
+        return self.strategy.names()
+
+    def program(self, function: Any, ledger: Ledger) -> Any:
+        """Returns what calls the function, unless it holds operations that DTensor gets wrong or dies of."""
+        return MeshProgram(function, self.strategy, ledger)
 
     def drift_check(self, variables: Mapping[str, tf.Variable]) -> Callable[[], None]:
         """Returns a check of each device's part against those of devices that hold the same."""

@@ -1,7 +1,7 @@
 """What stands where a strategy of TensorFlow's does, when a model is cut: a mesh of devices, one logical replica.
 
 TensorFlow's DTensor runs one program on all devices: it is traced as if for one, and each operation is then cut as the
-layouts of what it reads ask for. So a step on a mesh is the step on one device, but for what `Exchange` lays out.
+layouts of what it reads ask for. So a step on a mesh is the step on one device, but for what `MeshBackend` lays out.
 """
 
 import contextlib

@@ -79,7 +79,7 @@ def taken_apart(replicas, microbatches):
     step = TrainStep(assembly, batch, seed=0)
     progress = Progress({name: spec.sums_of_update for name, spec in step.specs.items()}, strategy=strategy)
     chunk = make_chunk(step, chunks.element_spec, progress).get_concrete_function()
-    program = Program(step.exchange.guarded(chunk), progress, step.exchange)
+    program = Program(chunk, progress, step.backend)
     whole = Whole(assembly, step, batch, chunks.element_spec, steps=STEPS, seed=0)
     return assembly.task, whole, next(iter(chunks)), program
 
@@ -172,7 +172,7 @@ def test_shipped_steps_can_be_taken_apart(name, tmp_path):
     settings = Settings(steps=10, global_batch_size=8, chunk_steps=2, **never)
     trainer = Trainer(Experiment(strategy=strategy, eval_source=None), Workdir(tmp_path), settings)
     stacked = next(trainer.input.chunks_from(0))
-    program = Program(trainer.programs.make(stacked), trainer.progress, trainer.train_step.exchange)
+    program = Program(trainer.programs.make(stacked), trainer.progress, trainer.train_step.backend)
     whole = Whole(
         trainer.experiment.assembly,
         trainer.train_step,

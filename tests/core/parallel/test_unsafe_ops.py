@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from core import losses
-from core.distribution.registry import exchange_of
+from core.distribution import Ledger, backend_of
 from core.errors import ConfigurationError
 from core.layers import Linear
 from core.optimizers import sgd
@@ -160,4 +160,4 @@ class Failing:
 
 def test_other_errors_than_dtensor_s_stay_as_they_are():
     with pytest.raises(tf.errors.UnknownError, match="no such file"):
-        exchange_of(on_virtual_mesh(1, 2)).noting(Failing())
+        backend_of(on_virtual_mesh(1, 2)).program(Failing(), Ledger())()

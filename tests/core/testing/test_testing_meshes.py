@@ -30,7 +30,7 @@ class Noisy(Task):
 
 
 def test_draws_of_another_generator_differ(monkeypatch):
-    monkeypatch.setattr("core.parallel.mesh.exchange.refuse_unsafe", lambda function, parts: None)
+    monkeypatch.setattr("core.parallel.mesh.program.refuse_unsafe", lambda function, parts: None)
     batch = {"x": np.random.RandomState(0).randn(8, 6).astype("f4")}
     with pytest.raises(
         AssertionError, match=r"on 1 replica and .* a mesh of 2x1 devices: .*aren't drawn from the step's"

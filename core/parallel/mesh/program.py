@@ -1,0 +1,37 @@
+"""A traced function on a mesh: unsafe operations are refused, and its first call reads the collectives of DTensor."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from core.distribution import Ledger
+from core.parallel.mesh.collectives import collectives_of
+from core.parallel.mesh.read_order import kept_in_order
+from core.parallel.mesh.strategy import MeshStrategy
+from core.parallel.mesh.unsafe_ops import explained, refuse_unsafe
+
+
+class MeshProgram:
+    """Calls a concrete function; DTensor compiles it at the first call, and its collectives are in the ledger then."""
+
+    def __init__(self, function: Any, strategy: MeshStrategy, ledger: Ledger):
+        refuse_unsafe(function, strategy.plan.sizes.values())
+        self.graph = function.graph
+        self._function, self._mesh, self._ledger, self._called = function, strategy.mesh, ledger, False
+
+    def __call__(self, *args: Any) -> Any:
+        return self._function(*args) if self._called else self._first_call(*args)
+
+    def _first_call(self, *args: Any) -> Any:
+        try:
+            with kept_in_order(self._function):
+                result, found = collectives_of(lambda: self._function(*args), self._mesh)
+        except tf.errors.UnknownError as error:  # in which DTensor says what it can't lay out
+            if "dtensor" not in str(error.message).lower():
+                raise
+            raise explained(error, self._function) from error
+        self._called = True
+        self._ledger.clear()
+        for entry in found:
+            self._ledger.add(entry)
+        return result
