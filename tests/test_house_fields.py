@@ -5,9 +5,6 @@ from collections.abc import Iterator, Mapping
 
 from tests.test_house import sources
 
-# A chunk with parameter servers hands its exchange what exists from its first step on.
-HANDED_ON = {"exchange.book", "exchange.handout", "exchange.step"}
-
 
 def set_from_outside(texts: Mapping[str, str]) -> list[tuple[str, str]]:
     """Returns module and target of each assignment to a field whose class is declared in another of these files."""
@@ -40,7 +37,7 @@ def stored(node: ast.AST, name: str | None = None) -> bool:
 def test_no_field_of_core_is_set_from_outside() -> None:
     core = {module: text for module, text in sources().items() if module.startswith("core.")}
     assert len(core) > 200
-    assert [found for found in set_from_outside(core) if found[1] not in HANDED_ON] == []
+    assert set_from_outside(core) == []
 
 
 def test_a_field_set_from_outside_is_named() -> None:

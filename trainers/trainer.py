@@ -126,7 +126,7 @@ class Trainer:
             self.state.saves.go_on()
         if due or preempted or wanted:
             with self.programs.explained():  # what a step raises that was handed out is raised here
-                self.train_step.exchange.settle()
+                self.train_step.backend.settle(self._run_chunk)
             saving = preempted or wanted or any(isinstance(hook, SaveCheckpoint) for hook in due)
             if self._recovery.went_back(self.telemetry, saving=saving):
                 self._read_on()
@@ -213,7 +213,8 @@ class Trainer:
     def take_figures(self) -> dict[str, float]:
         """Returns the figures of a metric line, speed included; the next line starts from nothing."""
         figures = figures_of(self.progress.take_sums())
-        spoken = {**figures, **self._rates(), **self.train_step.exchange.figures(), **self._recovery.figures()}
+        handed_out = self.train_step.backend.figures(self._run_chunk)
+        spoken = {**figures, **self._rates(), **handed_out, **self._recovery.figures()}
         return {**spoken, **self.meter.take(self.settings.global_batch_size)}
 
     def evaluate(self) -> dict[str, float]:

@@ -123,6 +123,13 @@ class Backend:
         """Makes what takes the steps within a chunk in rounds; None stands for one step after the other."""
         return None
 
+    def settle(self, program: Any) -> None:
+        """Waits until all steps that a traced chunk has handed out are done: replicas take them in order."""
+
+    def figures(self, program: Any) -> dict[str, float]:
+        """Returns metrics of the steps that a traced chunk has handed out since the last call."""
+        return {}
+
     # Programs.
 
     def handed(self, value: tf.Tensor) -> tf.Tensor:

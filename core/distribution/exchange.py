@@ -40,8 +40,8 @@ class Exchange:
                 "of one process: leave it out. It is for workers on a network."
             )
 
-    def begin(self) -> None:
-        """Forgets an earlier trace of the step, which is about to be traced."""
+    def begin(self, step: tf.Tensor) -> None:
+        """Forgets what belongs to an earlier trace: `step` is about to be traced."""
         self.ledger.clear()
 
     def run(self, fn: Callable[..., Any], *args: Any) -> Any:
@@ -49,27 +49,14 @@ class Exchange:
         return self.strategy.run(fn, args=args)
 
     def refresh(self) -> None:
-        """Has the weights as they are now read from here on: replicas hold them."""
+        """Has the next phase read the weights as they are now: replicas hold them."""
 
-    def at_variables(
-        self,
-        write: Callable[..., Any],
-        gradients: Mapping[str, tf.Tensor],
-        values: Any,
-        healthy: tf.Tensor,
-        *,
-        phase: str,
-        parameters: Mapping[str, tf.Variable],
-    ) -> Any:
-        """Returns what `write(gradients, values, healthy)` does where the `parameters` of `phase` are."""
-        return self.first(self.run(write, gradients, values, healthy))
+    def at_variables(self, write: Callable[..., Any], *values: Any, phase: str, parameters: Mapping[str, Any]) -> Any:
+        """Returns what `write(*values)` does where the `parameters` of the update `phase` are.
 
-    def settle(self) -> None:
-        """Waits until all steps that were handed out are done: replicas take them in their order."""
-
-    def figures(self) -> dict[str, float]:
-        """Returns what is to be said of the exchange since the last time."""
-        return {}
+        The `values` are its gradients, its other sums, and whether all is well.
+        """
+        return self.first(self.run(write, *values))
 
     def first(self, values: Any) -> Any:
         """Returns the component of this process's first replica of each value."""

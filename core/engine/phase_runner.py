@@ -240,27 +240,18 @@ class PhaseRunner:
         with tf.device(self.exchange.device):
             return fn(*args)
 
-    def _run_at_variables(
-        self,
-        plan: Plan,
-        write: Callable[..., Any],
-        gradients: Mapping[str, Any],
-        added: Additive,
-        healthy: tf.Tensor,
-        *,
-        replicated: bool,
-    ) -> Any:
+    def _run_at_variables(self, plan: Plan, write: Callable[..., Any], *values: Any, replicated: bool) -> Any:
         """Calls `write` where the phase's variables are: on every replica, or on the one device that they live on.
 
-        Unless they are `replicated`, its arguments are on one device.
+        Unless they are `replicated`, its `values` are on one device.
         """
         parameters = self.optimizers[plan.name].parameters
         if not replicated and any(id(variable) in self.one_device_ids for variable in parameters.values()):
             with tf.device(self.exchange.device):
-                return write(gradients, added, healthy)
+                return write(*values)
         if not replicated:
-            self.exchange.note_broadcast((gradients, added, healthy), plan.name)
-        return self.exchange.at_variables(write, gradients, added, healthy, phase=plan.name, parameters=parameters)
+            self.exchange.note_broadcast(values, plan.name)
+        return self.exchange.at_variables(write, *values, phase=plan.name, parameters=parameters)
 
     def _written(self, plan: Plan, reduced: Accumulated, healthy: tf.Tensor) -> Any:
         assert isinstance(plan.phase, Update)

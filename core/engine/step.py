@@ -151,7 +151,7 @@ class TrainStep:
 
         With `limits`, by update, one writes nothing unless the norm of its gradients is finite and below its limit.
         """
-        self.exchange.begin()
+        self.exchange.begin(index)
         self.runner.begin(limits)
         if self.decode:
             values = self.exchange.run(self.decode, dict(values))

@@ -64,7 +64,7 @@ def trained(subject, strategy):
     stacked_spec = {key: tf.TensorSpec(x.shape, x.dtype) for key, x in batches.items()}
     chunk = make_chunk(step, stacked_spec, progress).get_concrete_function()
     chunk(batches, tf.constant([0, 0, STEPS], tf.int64))
-    step.exchange.settle()
+    step.backend.settle(chunk)
     sums = progress.read_sums()
     assert int(progress.bad_step) < 0
     figures = {f"{phase}/{name}": float(x) for phase in sums for name, x in means(sums[phase]).items()}

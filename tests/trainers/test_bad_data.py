@@ -133,14 +133,14 @@ def test_evaluation_that_overflows_on_good_data_returns_infinity():
 
 
 def test_label_that_a_server_refuses_is_named(tmp_path, monkeypatch):
-    """By parameter servers, it is waited for behind the chunk: see `ServedExchange.settle`."""
+    """By parameter servers, it is waited for behind the chunk: see `ServedBackend.settle`."""
     source = ArraySource({"x": np.ones([64, 2], "float32")}, name="answers")
     trainer = idle(make(tmp_path, task=Line, source=source))
 
-    def settle():
+    def settle(program):
         said = "Received a label value of 12 which is outside the valid range of [0, 10)."
         raise tf.errors.InvalidArgumentError(None, None, said)
 
-    monkeypatch.setattr(trainer.train_step.exchange, "settle", settle)
+    monkeypatch.setattr(trainer.train_step.backend, "settle", settle)
     with pytest.raises(DataError, match=r"a label of source `answers` is 12, but the network has 10 outputs"):
         train(trainer)

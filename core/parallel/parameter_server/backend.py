@@ -10,7 +10,7 @@ from core.distribution import Backend, Exchange, register
 from core.engine import Progress, TrainStep
 from core.errors import ConfigurationError
 from core.parallel.parameter_server.checks import check_served
-from core.parallel.parameter_server.chunk import ServedChunk
+from core.parallel.parameter_server.chunk import ServedChunk, ServedProgram
 from core.parallel.parameter_server.exchange import ServedExchange
 from core.parallel.parameter_server.strategy import ServedStrategy
 from core.task import Phase, Placement, Task
@@ -67,3 +67,11 @@ class ServedBackend(Backend):
         exchange = train_step.exchange
         assert isinstance(exchange, ServedExchange)
         return ServedChunk(train_step, exchange, stacked_spec, bad_step=progress.bad_step, sums=progress.sums)
+
+    def settle(self, program: ServedProgram) -> None:
+        """Waits until all steps that were handed out are done; workers that were told to stop leave then."""
+        program.settle()
+
+    def figures(self, program: ServedProgram) -> dict[str, float]:
+        """Returns the staleness of gradients since the last call."""
+        return program.figures()

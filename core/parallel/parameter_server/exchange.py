@@ -7,10 +7,8 @@ from typing import Any, TypeVar
 import tensorflow as tf
 from tensorflow.python.framework import ops
 
-from core.cluster.server_pool import release_workers
 from core.distribution.exchange import Exchange, Messages
 from core.errors import ConfigurationError
-from core.parallel.parameter_server.scheduler import Handout
 from core.parallel.parameter_server.state import Book
 from core.parallel.parameter_server.strategy import ServedStrategy
 from core.parallel.parameter_server.variable import ServedVariable, at_worker, copies_of
@@ -33,33 +31,25 @@ class ServedExchange(Exchange):
         self.served = strategy
         with tf.device(self.device):  # where it is made it is let go of
             self._section = tf.CriticalSection(name="servers")
-        self.book: Book
-        self.handout: Handout
+        self._book: Book
         self._variables: Sequence[ServedVariable] = ()
         self._clocks: Mapping[str, tf.Tensor] | None = None  # when the weights at hand were pulled
         self.step: tf.Tensor  # that is being taken
         self.over: tf.Tensor  # whether nothing was written any more when the step was begun
 
     @contextlib.contextmanager
-    def taking_steps(self, variables: Sequence[ServedVariable]) -> Iterator[None]:
-        """Has variables, within it, be a worker's copies, which `refresh` fills."""
-        self._variables = variables
+    def taking_steps(self, variables: Sequence[ServedVariable], book: Book) -> Iterator[None]:
+        """Has variables, within it, be a worker's copies, which `refresh` fills; the `book` counts their updates."""
+        self._variables, self._book = variables, book
         with at_worker(copies_of(variables)):
             yield
 
-    def settle(self) -> None:
-        """Waits until all steps that were handed out are done; workers that were told to stop leave then."""
-        self.handout.settle()
-        release_workers()
-
-    def figures(self) -> dict[str, float]:
-        """Returns how old gradients were since the last time."""
-        return self.book.figures()
-
-    def begin(self) -> None:
+    def begin(self, step: tf.Tensor) -> None:
         """Forgets the weights of an earlier step."""
-        super().begin()
+        super().begin(step)
         self._clocks = None
+        with tf.device(self.device):  # which is told the step once, and says what is next
+            self.step = tf.identity(step)
 
     def refresh(self) -> None:
         """Pulls one consistent snapshot, if the one at hand is from before a push."""
@@ -74,29 +64,21 @@ class ServedExchange(Exchange):
                     values = [variable.read_value() for variable in found]
                     messages[server] = Messages(values, large=_LARGE)
                     parcels[server] = messages[server].pack(values)
-            return {name: clock.read_value() for name, clock in self.book.clocks.items()}, self.book.over(), parcels
+            return {name: clock.read_value() for name, clock in self._book.clocks.items()}, self._book.over(), parcels
 
         self._clocks, self.over, arrived = self.locked(read)
         for server, found in by_server.items():
             for variable, value in zip(found, messages[server].unpack(arrived[server]), strict=True):
                 variable.assign(value)
 
-    def at_variables(
-        self,
-        write: Callable[..., Any],
-        gradients: Mapping[str, tf.Tensor],
-        values: Any,
-        healthy: tf.Tensor,
-        *,
-        phase: str,
-        parameters: Mapping[str, tf.Variable],
-    ) -> Any:
+    def at_variables(self, write: Callable[..., Any], *values: Any, phase: str, parameters: Mapping[str, Any]) -> Any:
         """Calls `write` on the servers, under the lock, where the step hasn't been counted yet."""
         assert self._clocks is not None
+        gradients, others, healthy = values
         seen, self._clocks = self._clocks[phase], None
-        elsewhere = tf.nest.map_structure(lambda _: self.device, (values, healthy))
+        elsewhere = tf.nest.map_structure(lambda _: self.device, (others, healthy))
         servers = {path: parameters[path].server for path in gradients}
-        (gradients, (values, healthy)), parcels = self._sent((gradients, (values, healthy)), (servers, elsewhere))
+        (gradients, (others, healthy)), parcels = self._sent((gradients, (others, healthy)), (servers, elsewhere))
 
         def section() -> Any:
             def apply(take: tf.Tensor, age: tf.Tensor) -> Any:
@@ -104,13 +86,13 @@ class ServedExchange(Exchange):
                 if self.served.divide_by_staleness:  # Zhang et al., 2016: Staleness-aware Async-SGD
                     given = {path: _divided(x, tf.maximum(age, 1)) for path, x in gradients.items()}
                 with ops.device(beside_variables):
-                    return write(given, values, take)
+                    return write(given, others, take)
 
-            return self.book.enter(phase, self.step, seen, healthy, apply)
+            return self._book.enter(phase, self.step, seen, healthy, apply)
 
         well = self.locked(section, after=parcels)
         # The figures stay on the server, which adds them up.
-        return well, tf.nest.map_structure(lambda own: tf.zeros(own.shape, own.dtype), self.book.sums[phase])
+        return well, tf.nest.map_structure(lambda own: tf.zeros(own.shape, own.dtype), self._book.sums[phase])
 
     def locked(self, fn: Callable[[], Any], *, after: Sequence[tf.Tensor] = ()) -> Any:
         """Returns what `fn` does on the first server, alone; it ends when its last write has.

@@ -150,7 +150,7 @@ class Adding:
         bad_step, sums = tf.Variable(NOBODY, dtype=tf.int64), {"net": {"loss": self.loss}}
         self.computes = lambda step: True  # what a worker does between its pull and its push
         self.exchange = ServedExchange(strategy)
-        self.exchange.book = Book(["net"], bad_step, sums, server=SERVER, max_staleness=None)
+        self.book = Book(["net"], bad_step, sums, server=SERVER, max_staleness=None)
 
     def worker(self):
         """Returns what takes a step at one worker: a trace of its own, as each has copies of its own."""
@@ -162,12 +162,11 @@ class Adding:
 
         Before its push so many updates of `others` are counted.
         """
-        self.exchange.begin()
-        self.exchange.step = step
-        with self.exchange.taking_steps(list(self.weights.values())):
+        self.exchange.begin(step)
+        with self.exchange.taking_steps(list(self.weights.values()), self.book):
             self.exchange.refresh()
             pulled = [weight.read_value() for weight in self.weights.values()]
-            self.exchange.book.clocks["net"].assign_add(others)
+            self.book.clocks["net"].assign_add(others)
             with tf.control_dependencies(pulled):
                 computed = tf.ensure_shape(tf.numpy_function(self.computes, [step], tf.bool), [])
             gradients = dict.fromkeys(self.weights, tf.cast(computed, tf.float32))
@@ -210,7 +209,7 @@ def test_nobody_reads_or_writes_while_another_writes(adding):
     assert all(bool(well) for *_, well in found)
     assert all(float(a) == float(b) for a, b, _ in found)
     assert [float(x) for x in (*adding.weights.values(), adding.loss)] == [STEPS] * 3
-    assert adding.exchange.book.figures()["staleness"] > 0.0
+    assert adding.book.figures()["staleness"] > 0.0
 
 
 def test_weights_travel_as_one_message_and_gradients_with_figures_as_another(adding):
@@ -236,9 +235,8 @@ def test_the_phase_behind_a_push_reads_weights_that_are_pulled_anew(adding):
 
     @tf.function(autograph=False)
     def step():
-        exchange.begin()
-        exchange.step = tf.constant(0, tf.int64)
-        with exchange.taking_steps(list(adding.weights.values())):
+        exchange.begin(tf.constant(0, tf.int64))
+        with exchange.taking_steps(list(adding.weights.values()), adding.book):
             exchange.refresh()
             gradients = dict.fromkeys(adding.weights, weight.read_value() + 1.0)
             exchange.at_variables(
