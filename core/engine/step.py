@@ -57,7 +57,8 @@ class TrainStep:
         writes: bool = True,
         decode: Callable[[Batch], Batch] | None = None,
     ):
-        self.optimizers, self.writes, self.decode = assembly.optimizers, writes, decode
+        self.optimizers, self.writes = assembly.optimizers, writes
+        self.decode_by(decode)
         self.backend = backend or assembly.backend
         self.exchange = exchange or self.backend.exchange(reduce_in=reduce_in)
         self._dtypes = {key: spec.dtype for key, spec in batch.items()}
@@ -89,6 +90,10 @@ class TrainStep:
             microbatches=planner.microbatches,
         )
         self.compile(compile)
+
+    def decode_by(self, decode: Callable[[Batch], Batch] | None) -> None:
+        """Has traces from here on take values as a source keeps them, and `decode` them first; None as phases read."""
+        self.decode = decode
 
     def compile(self, what: bool | Collection[str]) -> None:
         """Has traces from here on compiled by XLA: all, these updates one by one, or nothing.

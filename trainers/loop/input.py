@@ -88,7 +88,8 @@ class Input:
 
     def decode_in(self, train_step: TrainStep) -> None:
         """Has examples wait as the source keeps them, and the step decode them, where that is worth it."""
-        self.decode = train_step.decode = decoder_of(self.source, self._settings, train_step)
+        self.decode = decoder_of(self.source, self._settings, train_step)
+        train_step.decode_by(self.decode)
         if self.decode:
             self._reader = reader_of(self.source, self._settings, seed=self._reader.seed, as_kept=True)
 

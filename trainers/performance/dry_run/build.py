@@ -110,7 +110,7 @@ class DryBuild:
         self.paper.lay_out_variables(assembly)
         batch = {key: tf.TensorSpec(x.shape[1:], x.dtype) for key, x in self._chunk_spec().items()}
         step = self.settings.train_step(assembly, batch, seed=self._seed)
-        step.decode = decoder_of(self.source, self.settings, step)
+        step.decode_by(decoder_of(self.source, self.settings, step))
         sums = {name: spec.sums_of_update for name, spec in step.specs.items()}
         progress = Progress(sums, strategy=self.strategy)
         spec = per_replica_spec(self._chunk_spec(as_kept=step.decode is not None), self.strategy)
