@@ -25,6 +25,7 @@ from trainers.gin_audit.identity import difference, identity, operative_text, re
 from trainers.lifecycle.hang_exit import ending_where_set_up_hangs
 from trainers.lifecycle.start import Configured, Start, newest_checkpoint, record_failed_start
 from trainers.loop.run_hooks import KillAfter
+from trainers.loop.run_state import RunContext
 from trainers.options.checkpoints import chosen_checkpoint
 from trainers.options.deadlines import Limits
 from trainers.options.device_peak import given_peak
@@ -173,11 +174,11 @@ class Session:
         return chosen_checkpoint(self.workdir, self.flags.checkpoint, manifest)
 
 
-def leave_capsule(*step: Any) -> TapeloopError:
+def leave_capsule(context: RunContext, error: TapeloopError, step: int) -> TapeloopError:
     """Leaves the capsule of a bad step; only then is there code to import for it."""
     from trainers.replay.capsule.leave import leaving_capsule
 
-    return leaving_capsule(*step)
+    return leaving_capsule(context, error, step)
 
 
 def _limits_of_set_up() -> Limits:

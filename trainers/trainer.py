@@ -22,7 +22,7 @@ from trainers.loop.input import Chunks, Input
 from trainers.loop.programs import Program, Programs
 from trainers.loop.recovery import LeaveCapsule, Recovery
 from trainers.loop.run_hooks import HookCalls, SaveCheckpoint, chunk_hooks, standard_hooks
-from trainers.loop.run_state import RunState
+from trainers.loop.run_state import RunContext, RunState
 from trainers.loop.speed import Meter, figures_of, rate_figures
 from trainers.loop.watchdog import Watchdog
 from trainers.process.signals import Preemption
@@ -56,11 +56,11 @@ class Trainer:
         self.progress, self.agreement = self.state.progress, Agreement(experiment.strategy)
         self.telemetry, self.watchdog, self.meter = Telemetry([]), Watchdog(), Meter()
         self._preemption = preemption or Preemption()
-        parts = experiment, self.train_step, self.state, self.agreement
-        self.programs = Programs(*parts, alive=self.watchdog.alive, look=self._leave_untrained)
-        self._recovery = Recovery(*parts, leave_capsule=leave_capsule, section=self.section)
+        context = RunContext(experiment, self.train_step, self.state, self.agreement, self.section)
+        self.programs = Programs(context, alive=self.watchdog.alive, look=self._leave_untrained)
+        self._recovery = Recovery(context, leave_capsule)
         followers = chunk_hooks(self.state, self.meter, lambda: self._run_chunk, self._preemption)
-        self.hook_calls = HookCalls(self.hooks, followers, self.state, self.agreement, self.section)
+        self.hook_calls = HookCalls(context, self.hooks, followers)
         self._rates = rate_figures(experiment.assembly.optimizers, outer=self.state.outer)
         self._run_chunk: Program = self.programs.chunk
         self._chunks, self._reads = Chunks(iter(())), False

@@ -112,8 +112,8 @@ def test_signal_while_programs_are_measured_leaves_without_a_step(tmp_path):
 def choose(trainer, programs=None, **more):
     """Chooses with the test's programs and clock; returns the words chosen, and the notes."""
     notes = []
-    own = Choosing(trainer.train_step, programs or trainer.programs._traced, trainer.state, trainer.agreement,
-                   note=notes.append, alive=lambda: None, **more)  # fmt: skip
+    made = programs or trainer.programs._traced
+    own = Choosing(trainer.programs.context, made, note=notes.append, alive=lambda: None, **more)
     own.choose(next(trainer.input.chunks_from(0)))
     return json.loads((trainer.workdir.path / CHOICE).read_text())["compile"], "\n".join(notes)
 

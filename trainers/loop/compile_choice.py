@@ -17,11 +17,10 @@ import tensorflow as tf
 from core.arguments import listed
 from core.cluster import is_chief
 from core.disk import write_whole
-from core.distribution import Agreement
 from core.engine import ALL_WELL, TrainStep
 from core.machine import processor, usable_cores
 from trainers.errors.xla import refused_by_xla
-from trainers.loop.run_state import RunState
+from trainers.loop.run_state import RunContext, RunState
 from trainers.options.compile import AUTO, CHOICE, OFF, XLA, Compile, compile_words, what_to_compile
 from trainers.workdir import json_text
 
@@ -46,20 +45,18 @@ class Choosing:
 
     def __init__(
         self,
-        train_step: TrainStep,
+        context: RunContext,
         make_program: Callable[[], Program],
-        state: RunState,
-        agreement: Agreement,
         *,
         note: Callable[[str], object],
         alive: Callable[[], object],
         look: Callable[[], object] = lambda: None,
         clock: Callable[[], float] = time.perf_counter,
     ):
-        """`make_program` traces a chunk of `train_step` as that compiles then; `look` may leave, on all workers."""
-        self._train_step, self._make_program, self._state = train_step, make_program, state
-        self._agreement, self._note, self._alive, self._look, self._clock = agreement, note, alive, look, clock
-        self._kept = KeptChoice(train_step, state, note=note)
+        """`make_program` traces a chunk as the step compiles then; `look` may leave, on all workers."""
+        self._train_step, self._state, self._agreement = context.train_step, context.state, context.agreement
+        self._make_program, self._note, self._alive, self._look, self._clock = make_program, note, alive, look, clock
+        self._kept = KeptChoice(self._train_step, self._state, note=note)
 
     def choose(self, stacked: Any) -> Program:
         """Returns the program that is remembered for this machine, or else the fastest one, by steps of a chunk."""

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from core.distribution import Agreement
-from core.engine import TrainStep, make_chunk
+from core.engine import make_chunk
 from core.telemetry import Telemetry
 from trainers.errors.tensorflow import explained, repeatable_or_refused
 from trainers.errors.xla import compiled_or_refused
-from trainers.experiment import Experiment
-from trainers.loop.run_state import RunState
+from trainers.loop.run_state import RunContext
 from trainers.options.compile import AUTO
 
 if TYPE_CHECKING:
@@ -25,21 +23,12 @@ Program = Callable[[Any, Any], object]  # a chunk and the place in it
 class Programs:
     """Makes the program of a chunk. `chunk` is the function that was traced last."""
 
-    def __init__(
-        self,
-        experiment: Experiment,
-        train_step: TrainStep,
-        state: RunState,
-        agreement: Agreement,
-        *,
-        alive: Callable[[], object],
-        look: Callable[[], object],
-    ):
+    def __init__(self, context: RunContext, *, alive: Callable[[], object], look: Callable[[], object]):
         """`look` leaves if a signal asks for it: choosing a program takes its time."""
-        self._experiment, self._train_step = experiment, train_step
+        self.context, self._alive, self._look = context, alive, look
+        step, state = context.train_step, context.state
         spec, progress = state.input.chunk_spec, state.progress
-        self._make_chunk: Callable[[], Any] = functools.partial(make_chunk, train_step, spec, progress, state.takes)
-        self._state, self._agreement, self._alive, self._look = state, agreement, alive, look
+        self._make_chunk: Callable[[], Any] = functools.partial(make_chunk, step, spec, progress, state.takes)
         self.chunk = self._make_chunk()
 
     def make(self, stacked: Any, note: Callable[[str], object] = lambda text: None) -> Program:
@@ -58,38 +47,40 @@ class Programs:
     def begin(self, run: Program, stacked: Any) -> None:
         """Calls a program without a step: on a mesh the first call decides in which order variables are written."""
         with self.explained():
-            run(stacked, self._train_step.backend.handed(tf.zeros([3], tf.int64)))
+            run(stacked, self.context.train_step.backend.handed(tf.zeros([3], tf.int64)))
 
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:
         """Raises what TensorFlow says of a chunk of steps in the user's terms."""
-        repeatable = repeatable_or_refused(self._experiment.deterministic)
-        with explained(self._experiment.train_source), repeatable, compiled_or_refused():
+        experiment = self.context.experiment
+        repeatable = repeatable_or_refused(experiment.deterministic)
+        with explained(experiment.train_source), repeatable, compiled_or_refused():
             yield
 
     def tell(self, telemetry: Telemetry, seconds: float) -> None:
         """Tells what was traced in so many seconds."""
-        step, chunk_steps = self._train_step, self._state.input.chunk_steps
+        step, state = self.context.train_step, self.context.state
+        chunk_steps = state.input.chunk_steps
         verb = "compiled" if step.whole else "traced"
         later = "; XLA compiles updates as they are first taken" if step.runner.compiled else ""
         for what in (*step.left_out, *step.remarks):
             telemetry.note(what)
         telemetry.note(f"{verb} in {seconds:.1f} s; {chunk_steps} steps a chunk{later}")
-        if short := self._state.settings.short_chunks(chunk_steps):
+        if short := state.settings.short_chunks(chunk_steps):
             telemetry.warn_once(short)
 
     def _choosing(self, note: Callable[[str], object]) -> "Choosing | None":
         """Returns what chooses a program, if there is anything to choose: on a mesh or by servers XLA compiles none."""
-        if self._state.settings.compile != AUTO or self._train_step.backend.not_compiled:
+        context = self.context
+        if context.state.settings.compile != AUTO or context.train_step.backend.not_compiled:
             return None
         from trainers.loop.compile_choice import Choosing
 
-        parts = self._train_step, self._traced, self._state, self._agreement
-        return Choosing(*parts, note=note, alive=self._alive, look=self._look)
+        return Choosing(context, self._traced, note=note, alive=self._alive, look=self._look)
 
     def _traced(self) -> Program:
         """Returns a chunk that is called through its one trace: finding that anew would cost about a millisecond."""
         self.chunk = self._make_chunk()
-        step, traced = self._train_step, self.chunk.get_concrete_function()
+        step, traced = self.context.train_step, self.chunk.get_concrete_function()
         program: Program = step.backend.program(traced, step.exchange.ledger)
         return program

@@ -3,47 +3,31 @@
 from collections.abc import Callable
 
 from core import checkpoint
-from core.distribution import Agreement
-from core.engine import ALL_WELL, NOT_FINITE, SPIKE, BadStep, TrainStep
+from core.engine import ALL_WELL, NOT_FINITE, SPIKE, BadStep
 from core.errors import CheckpointError, NotFiniteError, TapeloopError
 from core.telemetry import Telemetry
-from trainers.experiment import Experiment
-from trainers.loop.input import Input
-from trainers.loop.run_state import RunState
-from trainers.loop.watchdog import Section
+from trainers.loop.run_state import RunContext
 from trainers.options.bad_steps import MAX_ROLLBACKS, MAX_SKIPS, ROLLBACK, SKIP
-from trainers.settings import Settings
-from trainers.workdir import Workdir
 
 # Returns the error of a bad step with the command that replays it, once its capsule is there.
-LeaveCapsule = Callable[[Experiment, Settings, Workdir, Input, TapeloopError, int], TapeloopError]
+LeaveCapsule = Callable[[RunContext, TapeloopError, int], TapeloopError]
 CALM = "Clip gradients (`clip_by_global_norm`), lower the learning rate, or give a larger `Trainer.spike_factor`."
 
 
 class Recovery:
     """Looks between chunks for bad steps; ends the run by one, or has it go on."""
 
-    def __init__(
-        self,
-        experiment: Experiment,
-        train_step: TrainStep,
-        state: RunState,
-        agreement: Agreement,
-        *,
-        leave_capsule: LeaveCapsule | None,
-        section: Section,
-    ):
+    def __init__(self, context: RunContext, leave_capsule: LeaveCapsule | None):
         """`leave_capsule` keeps what repeats a bad step, and names it in the error that it returns."""
-        self.state, self.experiment, self.train_step, self.agreement = state, experiment, train_step, agreement
-        self.policies, self.skipping, self.section = state.settings.policies, state.skipping, section
-        self._leave, self._told = leave_capsule, 0
-        self._capsule_left = False
+        self.context, self.state, self.agreement = context, context.state, context.agreement
+        self.policies, self.skipping = self.state.settings.policies, self.state.skipping
+        self._leave, self._told, self._capsule_left = leave_capsule, 0, False
 
     def begin(self) -> None:
         """Sees to it that there is a checkpoint to go back to, if only of the beginning."""
         self._told = self.skipping.skipped if self.skipping else 0
         if self.policies.rolls_back and self.state.step == 0:
-            with self.section("save", "the checkpoint of the beginning"):
+            with self.context.section("save", "the checkpoint of the beginning"):
                 self.state.save()
 
     def figures(self) -> dict[str, int]:
@@ -68,7 +52,7 @@ class Recovery:
         most = self.policies.max_rollbacks or MAX_ROLLBACKS
         if self.state.passed_over.rollbacks >= most:
             raise type(error)(f"{error} The run went back {most} times before, and `Trainer.max_rollbacks` is {most}.")
-        with self.section("save", "going back to a checkpoint"):
+        with self.context.section("save", "going back to a checkpoint"):
             self._go_back(step, error, telemetry)
         return True
 
@@ -81,8 +65,7 @@ class Recovery:
         if self.state.unsaved_restart:
             return type(error)(f"{error} No capsule is left: no checkpoint has its fresh optimizer yet.")
         if self._leave:
-            state = self.state
-            error = self._leave(self.experiment, state.settings, state.workdir, state.input, error, step)
+            error = self._leave(self.context, error, step)
         self.agreement.barrier()  # a worker that left before the chief has written it would end the chief
         return error
 
@@ -97,8 +80,8 @@ class Recovery:
             return step, SPIKE, NotFiniteError(f"step {step} is a spike: {_how(bad)}. Nothing of it was kept. {CALM}")
         from trainers.loop.bad_step import explain_bad_step
 
-        with self.section("step", f"looking into step {step}"):
-            error = explain_bad_step(self.train_step, self.state.input, step)
+        with self.context.section("step", f"looking into step {step}"):
+            error = explain_bad_step(self.context.train_step, self.state.input, step)
             return step, NOT_FINITE, self.leave_capsule(error, step, telemetry)
 
     def _unfit(self, telemetry: Telemetry) -> tuple[int, str, TapeloopError] | None:

@@ -5,15 +5,13 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from core.distribution import Agreement
 from core.errors import ConfigurationError
 from core.optimizers import Optimizer
 from trainers.hooks.base import ChunkHook, Hook, Run
 from trainers.hooks.divergence import Divergence
 from trainers.loop.profiler import Profiler
-from trainers.loop.run_state import RunState
+from trainers.loop.run_state import RunContext, RunState
 from trainers.loop.speed import Gauges, Meter
-from trainers.loop.watchdog import Section
 from trainers.process.signals import Preemption
 from trainers.settings import Settings
 
@@ -166,17 +164,10 @@ class Unmoved(ChunkHook):
 class HookCalls:
     """Calls the hooks of a run in their order, and ends the run if one of them asks for it."""
 
-    def __init__(
-        self,
-        hooks: Sequence[Hook],
-        followers: Sequence[ChunkHook],
-        state: RunState,
-        agreement: Agreement,
-        section: Section,
-    ):
+    def __init__(self, context: RunContext, hooks: Sequence[Hook], followers: Sequence[ChunkHook]):
         """`followers` follow each chunk before `hooks` do."""
-        self.hooks, self._followers, self._section = hooks, followers, section
-        self._state, self._agreement = state, agreement
+        self.hooks, self._followers = hooks, followers
+        self._state, self._agreement, self._section = context.state, context.agreement, context.section
         self._stop_reason: str | None = None
 
     def check(self, run: Run) -> None:

@@ -1,6 +1,7 @@
-"""All that a run resumes from, saved and restored as one checkpoint."""
+"""All that a run resumes from, saved and restored as one checkpoint, and the context that its parts share."""
 
 import contextlib
+import dataclasses
 import fnmatch
 import functools
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from trainers.experiment import Experiment
 from trainers.hooks.base import Hook
 from trainers.loop.input import Input
 from trainers.loop.run_parts import FINISHED, RESTART, Beginnings, Ending, HookStates, Origin, PassedOver, Place
+from trainers.loop.watchdog import Section
 from trainers.settings import Settings
 from trainers.workdir import Workdir
 
@@ -179,6 +181,17 @@ class RunState:
         self.ending.measured = self.step, {}  # by other averages
         self.unsaved_restart = checkpoint.kept_of(manifest.extra).get("best", {}).get("step") == self.step
         return not self.unsaved_restart
+
+
+@dataclasses.dataclass(frozen=True)
+class RunContext:
+    """One training, for the objects that its loop is made of."""
+
+    experiment: Experiment
+    train_step: TrainStep
+    state: RunState
+    agreement: Agreement
+    section: Section  # tells watchdog and meter what the run is doing
 
 
 def peers_of(backend: Backend) -> checkpoint.Peers:

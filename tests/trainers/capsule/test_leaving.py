@@ -19,8 +19,7 @@ from trainers.replay.capsule.trail import Line, Operation
 
 
 def left(trainer):
-    arguments = (trainer.experiment, trainer.settings, trainer.workdir, trainer.input)
-    return leave.leaving_capsule(*arguments, NotFiniteError("the loss is inf."), 3)
+    return leave.leaving_capsule(trainer.programs.context, NotFiniteError("the loss is inf."), 3)
 
 
 def test_capsule_that_can_not_be_written_is_told_behind_the_reason(tmp_path, monkeypatch):

@@ -7,26 +7,22 @@ from core import checkpoint
 from core.checkpoint.versions import versions
 from core.cluster import is_chief, joined
 from core.errors import TapeloopError
-from trainers.experiment import Experiment
-from trainers.loop.input import Input
+from trainers.loop.run_state import RunContext
 from trainers.replay.capsule.batch import packed
 from trainers.replay.capsule.folder import Capsule, write_capsule
-from trainers.settings import Settings
-from trainers.workdir import Workdir
 
 KERNELS = "TF_ENABLE_ONEDNN_OPTS"
 
 
-def leaving_capsule(
-    experiment: Experiment, settings: Settings, workdir: Workdir, input: Input, error: TapeloopError, step: int
-) -> TapeloopError:
+def leaving_capsule(context: RunContext, error: TapeloopError, step: int) -> TapeloopError:
     """Returns `error` with the command that does `step` again, once the capsule is there; the chief writes it.
 
     The state before the step isn't in it: training repeats its bits from the newest checkpoint on, and so no step has
     to be kept for the case that the next one goes wrong.
     """
+    experiment, input, workdir = context.experiment, context.state.input, context.state.workdir
     given = workdir.configurations / "given.gin"
-    repeated = settings.backend(experiment.assembly).steps_together
+    repeated = context.train_step.backend.steps_together
     if not repeated or not is_chief() or not given.is_file():  # a loop of one's own has no command to repeat it by
         return error
     try:
