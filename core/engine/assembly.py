@@ -37,6 +37,11 @@ class Assembly:
         """Returns the backend of the strategy."""
         return backend_of(self.strategy)
 
+    @functools.cached_property
+    def task_variables(self) -> Mapping[str, tf.Variable]:
+        """Returns the variables of the task, by their paths in it."""
+        return {path.removeprefix("task/"): v for path, v in self.variables.items() if path.startswith("task/")}
+
 
 def assemble(
     make_task: Callable[[], Task],
@@ -58,12 +63,13 @@ def assemble(
         ids = {id(variable) for network in networks for variable in named_variables(network).values()}
     backend = backend_of(strategy)
     backend.check_task(task, phases, placements=placements, one_device=one_device)
-    check_variables(task, phases, strategy, ids)
-    check_trained(task, phases)
+    own = named_variables(task)
+    check_variables(task, own, phases, strategy, ids)
+    check_trained(task, own, phases)
     updates = [phase for phase in phases if isinstance(phase, Update)]
     optimizers = {phase.name: _optimizer(phase, task, strategy, ids) for phase in updates}
     backend.check_optimizers(task, [*optimizers.values()])
-    variables = {f"task/{path}": v for path, v in named_variables(task).items()}
+    variables = {f"task/{path}": v for path, v in own.items()}
     for phase, optimizer in optimizers.items():
         variables |= {f"optimizer/{phase}/{path}": v for path, v in optimizer.variables.items()}
     return Assembly(task, phases, optimizers, strategy, variables, ids)

@@ -19,7 +19,6 @@ from core.engine.layout import Placed
 from core.engine.phase_runner import PhaseRunner
 from core.engine.plan import Plan, Planner, silent_layers
 from core.errors import ConfigurationError, did_you_mean
-from core.module import named_variables
 from core.random import Rng
 from core.task import Batch, Phase, Update
 from core.task.loss import Sums
@@ -62,7 +61,7 @@ class TrainStep:
         self.backend = backend or assembly.backend
         self.exchange = exchange or self.backend.exchange(reduce_in=reduce_in)
         self._dtypes = {key: spec.dtype for key, spec in batch.items()}
-        self.variables = named_variables(assembly.task)
+        self.variables = assembly.task_variables
         planner = Planner(
             batch,
             self.variables,

@@ -17,7 +17,6 @@ from core.estimate.places import Place
 from core.estimate.sharding import Axes
 from core.estimate.spread import Spread
 from core.estimate.work import NODES, chain_in, nodes_of, work_of
-from core.module import named_variables
 from core.parallel.mesh.axes import axes_of_slots
 from core.parallel.mesh.layouts import WHOLE
 from core.parallel.mesh.plan import BATCH, MeshPlan, OnMesh
@@ -122,8 +121,7 @@ def lay_out_variables(assembly: Assembly, plan: MeshPlan) -> None:
 
 def cut(assembly: Assembly, plan: MeshPlan) -> dict[str, Axes]:
     """Returns along which axes of the mesh each variable is cut, a slot as its parameter or as the plan says."""
-    variables = named_variables(assembly.task)
-    known = {id(variable): plan.layouts.of(path, variable.shape) for path, variable in variables.items()}
+    known = {id(v): plan.layouts.of(path, v.shape) for path, v in assembly.task_variables.items()}
     for optimizer in assembly.optimizers.values():
         known |= {id(slot): axes for slot, axes in axes_of_slots(assembly.task, plan, optimizer).values()}
     return {path: known.get(id(v), (WHOLE,) * len(v.shape)) for path, v in assembly.variables.items()}

@@ -91,11 +91,14 @@ def check_unshared(task: Task, name: str) -> None:
 
 
 def check_variables(
-    task: Task, phases: Sequence[Phase], strategy: tf.distribute.Strategy, one_device_ids: Collection[int]
+    task: Task,
+    variables: Mapping[str, tf.Variable],
+    phases: Sequence[Phase],
+    strategy: tf.distribute.Strategy,
+    one_device_ids: Collection[int],
 ) -> None:
-    """Refuses a variable that doesn't belong to the strategy, and what is trained but isn't part of the task."""
-    name, variables = type(task).__name__, named_variables(task)
-    known = {id(variable) for variable in variables.values()}
+    """Refuses a task's variable that doesn't belong to the strategy, and what is trained but isn't among them."""
+    name, known = type(task).__name__, {id(variable) for variable in variables.values()}
     for phase in phases:
         for path, variable in phase.variables().items() if isinstance(phase, Update) else ():
             if id(variable) not in known:

@@ -1,7 +1,7 @@
 """The training status of each variable of a task: trained by phases, frozen, or untrainable."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
@@ -29,8 +29,8 @@ class Standing:
         return self.trainable and not self.phases and not self.frozen
 
 
-def standings(task: Task, phases: Sequence[Phase]) -> list[Standing]:
-    """Returns what becomes of each variable of `task`, in the order of their paths."""
+def standings(task: Task, variables: Mapping[str, tf.Variable], phases: Sequence[Phase]) -> list[Standing]:
+    """Returns what becomes of each of the variables of `task`, in the order of their paths."""
     trained_by: dict[int, tuple[str, ...]] = {}
     history = set[int]()
     for phase in phases:
@@ -46,13 +46,13 @@ def standings(task: Task, phases: Sequence[Phase]) -> list[Standing]:
     }
     return [
         Standing(path, v, trained_by.get(id(v), ()), id(v) in frozen, v.trainable and id(v) not in history)
-        for path, v in named_variables(task).items()
+        for path, v in variables.items()
     ]
 
 
-def check_trained(task: Task, phases: Sequence[Phase]) -> None:
+def check_trained(task: Task, variables: Mapping[str, tf.Variable], phases: Sequence[Phase]) -> None:
     """Refuses a variable that is there to be trained but is in no phase's `trains`, and a frozen one that is."""
-    name, found = type(task).__name__, standings(task, phases)
+    name, found = type(task).__name__, standings(task, variables, phases)
     for standing in found:
         if standing.frozen and standing.phases:
             raise ConfigurationError(

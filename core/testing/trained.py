@@ -16,10 +16,11 @@ def assert_all_trained(task: Task, batch: Batch, *, seed: int = 0) -> None:
 
 def check_trained(task: Task, made: Sequence[Step]) -> None:
     """Asserts it, given the traced steps."""
-    held = paths_by_id(named_variables(task))
+    variables = named_variables(task)
+    held = paths_by_id(variables)
     for step in made:
         assert (message := next(foreign_variables(step.function.graph, held, step.name), None)) is None, message
     try:
-        trained.check_trained(task, task.phases())
+        trained.check_trained(task, variables, task.phases())
     except ConfigurationError as error:
         raise AssertionError(str(error)) from None

@@ -50,14 +50,15 @@ class AveragedTwin(Averaged):
         self._copy()
 
     def _copied(self) -> None:
-        read = {id(v): v.read_value() for v in named_variables(self.experiment.task).values()}
-        for optimizer in self.experiment.assembly.optimizers.values():
+        assembly = self.experiment.assembly
+        read = {id(v): v.read_value() for v in assembly.task_variables.values()}
+        for optimizer in assembly.optimizers.values():
             averages = optimizer.shadow() or {}
             read |= {id(optimizer.parameters[path]): value for path, value in averages.items()}
             statistics = optimizer.averaged_statistics.items()
             read |= {id(optimizer.statistics[path]): v.read_value() for path, v in statistics}
         twins = named_variables(self.task)
-        for path, variable in named_variables(self.experiment.task).items():
+        for path, variable in assembly.task_variables.items():
             twins[path].assign(read[id(variable)])
         commit(refreshed(self.task))  # what is derived belongs to the averages, not to the weights it was copied with
 
@@ -85,7 +86,7 @@ def where_averages_lie(assembly: Assembly) -> dict[str, str | None]:
 
     It is `None` for one that an optimizer computes, which no checkpoint holds.
     """
-    paths, found = {id(v): path for path, v in named_variables(assembly.task).items()}, dict[str, str | None]()
+    paths, found = {id(v): path for path, v in assembly.task_variables.items()}, dict[str, str | None]()
     for phase, optimizer in assembly.optimizers.items():
         for path, place in optimizer.averages().items():
             found[paths[id(optimizer.parameters[path])]] = place and f"optimizer/{phase}/{place}"

@@ -20,7 +20,7 @@ def run(session: Session) -> int:
     with shapes_only():
         trainer = session.trainer()
     assembly, settings = trainer.experiment.assembly, trainer.settings
-    rows = standings(assembly.task, assembly.phases)
+    rows = standings(assembly.task, assembly.task_variables, assembly.phases)
     table = Table("variable", "shape", "dtype", "count", "trained by", "lives on", title=type(assembly.task).__name__)
     table.columns[3].justify = "right"
     for row in rows:

@@ -33,7 +33,7 @@ class Meeting:
         modules = [m for p in updates for m in ([p.trains] if isinstance(p.trains, tf.Module) else p.trains)]
         moved = {id(variable) for module in modules for variable in named_variables(module).values()}
         inner = {path: v for path, v in assembly.variables.items() if path.startswith("optimizer/")}
-        task = named_variables(assembly.task)
+        task = assembly.task_variables
         self.weights = {path: v for path, v in task.items() if id(v) in trained}
         self.slots = {path: v for path, v in inner.items() if v.dtype.is_floating}
         # Averages of layers, and how many updates were applied; and what may never change, and then keeps its bits.

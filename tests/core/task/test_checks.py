@@ -64,7 +64,8 @@ def test_a_variable_that_no_phase_trains_is_named_with_the_remedies():
 @pytest.mark.parametrize("replicas", [1, 2, 4])
 def test_each_variable_has_its_standing(replicas):
     assembly = assemble(Frozen, on_virtual_cpus(replicas))
-    found = {s.path: (s.phases, s.frozen, s.trainable) for s in standings(assembly.task, assembly.phases)}
+    rows = standings(assembly.task, assembly.task_variables, assembly.phases)
+    found = {row.path: (row.phases, row.frozen, row.trainable) for row in rows}
     both = ("net", "penalty")
     assert found.pop("encoder/w") == found.pop("encoder/b") == ((), True, True)
     trained = {path for path, standing in found.items() if standing == (both, False, True)}

@@ -22,7 +22,7 @@ from core.estimate import (
     Repeats,
     noting_places,
 )
-from core.module import named_modules
+from core.module import named_modules, named_variables
 from core.task import Image, Label, Task, Tokens
 from core.task.checks import checked_phases
 from core.task.trained import standings
@@ -147,7 +147,7 @@ class DryBuild:
 
     def _marks(self) -> Mapping[int, Hashable]:
         """Returns what the patterns of a configuration say of variables and modules, by their ids."""
-        rows = standings(self.task, checked_phases(self.task))
+        rows = standings(self.task, named_variables(self.task), checked_phases(self.task))
         marks: dict[int, Hashable] = {id(row.variable): (row.phases, row.frozen) for row in rows}
         for row in rows:
             marks[id(row.variable)] = (
