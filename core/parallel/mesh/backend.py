@@ -16,7 +16,7 @@ from core.parallel.mesh.axes import axes_of_slots, axes_of_task, slots_of_shape
 from core.parallel.mesh.checks import check_on_mesh
 from core.parallel.mesh.drift import device_drift_check
 from core.parallel.mesh.outputs import lay_out_outputs
-from core.parallel.mesh.plan import MeshPlan
+from core.parallel.mesh.plan import BATCH, MeshPlan
 from core.parallel.mesh.program import MeshProgram
 from core.parallel.mesh.scope import AxesByPath, made_in_layout
 from core.parallel.mesh.strategy import MeshStrategy
@@ -117,11 +117,14 @@ class MeshBackend(Backend):
 
     def taken(self, value: Any, dtype: tf.DType) -> Any:
         """Returns the value that `handed` handed over."""
-        return self.strategy.taken(value, dtype)
+        return tf.cast(value, dtype)
 
     def by_rows(self, value: Any, axis: int) -> Any:
         """Returns the value sharded by its rows, its axis `axis`, over the mesh's batch."""
-        return self.strategy.by_rows(value, axis)
+        rows, parts, whole = value.shape[axis], self.strategy.plan.sizes[BATCH], self.strategy.whole
+        assert rows % parts == 0, f"{parts} rows of devices can't share {rows}: `MeshPlan.check_rows` was to say so."
+        axes = (*whole(value.shape[:axis]), BATCH, *whole(value.shape[axis + 1 :]))
+        return dtensor.relayout(value, layout(self.strategy.mesh, axes))
 
     def around_loop(self) -> AbstractContextManager[Any]:
         """Returns what keeps the names of loops apart: they are the whole process's."""

@@ -110,24 +110,13 @@ class MeshStrategy:
         return tf.nest.map_structure(self.handed, value_of(tf.distribute.get_replica_context()))
 
     def handed(self, value: tf.Tensor) -> tf.Tensor:
-        """Returns a value of the host, whole on every device, for a traced function that takes it back by `taken`.
+        """Returns a value of the host, whole on every device, for a traced function that casts it back.
 
         Few numbers of these types would be taken for constants, and the function compiled anew for others, into bodies
         of loops of the same names.
         """
         carrier = _CARRIERS.get(value.dtype) if value.shape.num_elements() < _FEW else None
         return laid_out(tf.cast(value, carrier) if carrier else value, self.mesh, self.whole(value.shape))
-
-    def taken(self, value: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-        """Returns, in the function, what was handed to it."""
-        return tf.cast(value, dtype)
-
-    def by_rows(self, value: tf.Tensor, axis: int) -> tf.Tensor:
-        """Cuts a value by its rows, which are its axis `axis`, along the mesh's `batch`."""
-        rows, parts = value.shape[axis], self.plan.sizes[BATCH]
-        assert rows % parts == 0, f"{parts} rows of devices can't share {rows}: `MeshPlan.check_rows` was to say so."
-        axes = (*self.whole(value.shape[:axis]), BATCH, *self.whole(value.shape[axis + 1 :]))
-        return dtensor.relayout(value, layout(self.mesh, axes))
 
     def first_alike(self, variable: tf.Variable) -> list[int]:
         """Returns for each device the first that holds the same part of a variable as it does, itself perhaps."""

@@ -64,9 +64,7 @@ class ServedBackend(Backend):
 
     def chunk(self, train_step: TrainStep, stacked_spec: Mapping[str, tf.TensorSpec], progress: Progress) -> Any:
         """Makes what hands out the steps of a chunk to workers."""
-        exchange = train_step.exchange
-        assert isinstance(exchange, ServedExchange)
-        return ServedChunk(train_step, exchange, stacked_spec, bad_step=progress.bad_step, sums=progress.sums)
+        return ServedChunk(train_step, stacked_spec, progress)
 
     def settle(self, program: ServedProgram) -> None:
         """Waits until all steps that were handed out are done; workers that were told to stop leave then."""

@@ -6,29 +6,22 @@ from typing import Any
 import tensorflow as tf
 
 from core.cluster.server_pool import release_workers
-from core.engine.step import TrainStep
+from core.engine import Progress, TrainStep
 from core.errors import ConfigurationError
 from core.parallel.parameter_server.exchange import ServedExchange
 from core.parallel.parameter_server.scheduler import Handout
 from core.parallel.parameter_server.state import Book
-from core.task import Batch, Update
+from core.task import Batch
 
 
 class ServedChunk:
     """What workers and chief run for a chunk of steps, to be traced into a `ServedProgram`."""
 
-    def __init__(
-        self,
-        train_step: TrainStep,
-        exchange: ServedExchange,
-        stacked_spec: Mapping[str, tf.TensorSpec],
-        *,
-        bad_step: tf.Variable,
-        sums: Mapping[str, Any],
-    ):
-        updates = [plan.name for plan in train_step.plans if isinstance(plan.phase, Update)]
-        most = exchange.served.max_staleness
-        self._book = Book(updates, bad_step, sums, server=exchange.device, max_staleness=most)
+    def __init__(self, train_step: TrainStep, stacked_spec: Mapping[str, tf.TensorSpec], progress: Progress):
+        exchange = train_step.exchange
+        assert isinstance(exchange, ServedExchange)
+        server, most = exchange.device, exchange.served.max_staleness
+        self._book = Book(train_step.updates, progress.bad_step, progress.sums, server=server, max_staleness=most)
         self._train_step, self._exchange = train_step, exchange
         self._variables = list(train_step.variables.values())
         batches = {key: tf.TensorSpec([None, *x.shape[1:]], x.dtype) for key, x in stacked_spec.items()}

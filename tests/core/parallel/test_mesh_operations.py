@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from core.distribution import Ledger, backend_of
 from core.errors import ConfigurationError
 from core.parallel.mesh.unsafe_ops import refuse_unsafe
 from core.parallel.mesh.variable import laid_out, whole
@@ -126,3 +127,17 @@ def test_operations_that_would_be_wrong_are_refused(name):
     fn, says = REFUSED[name]
     with pytest.raises(ConfigurationError, match=says):
         on_mesh(fn, ("batch", "-"))
+
+
+def test_first_call_of_a_program_alone_reads_its_collectives():
+    strategy, ledger = on_virtual_mesh(2, 1), Ledger()
+    backend, x = backend_of(strategy), laid_out(tf.ones([4]), strategy.mesh, ["-"])
+    total = tf.function(lambda x: tf.reduce_sum(backend.by_rows(x, 0)), autograph=False)
+    with backend.around_loop():
+        program = backend.program(total.get_concrete_function(x), ledger)
+    assert ledger.collectives == []
+    assert float(whole(program(x))) == 4.0
+    assert [entry.axis for entry in ledger.collectives] == ["batch"]
+    ledger.clear()
+    assert float(whole(program(x))) == 4.0
+    assert ledger.collectives == []

@@ -10,7 +10,7 @@ from core import engine, layers
 from core.data import ArraySource, digit_pairs, digits
 from core.data.digit_pairs import CentredImages
 from core.errors import ConfigurationError, DataError
-from core.module import Module
+from core.module import Module, named_variables
 from core.optimizers import sgd
 from core.random import Rng
 from core.task import Compute, Image, Label, Loss, Task, Tokens, Update
@@ -64,6 +64,7 @@ def test_a_variable_that_no_phase_trains_is_named_with_the_remedies():
 @pytest.mark.parametrize("replicas", [1, 2, 4])
 def test_each_variable_has_its_standing(replicas):
     assembly = assemble(Frozen, on_virtual_cpus(replicas))
+    assert assembly.task_variables.keys() == named_variables(assembly.task).keys()
     rows = standings(assembly.task, assembly.task_variables, assembly.phases)
     found = {row.path: (row.phases, row.frozen, row.trainable) for row in rows}
     both = ("net", "penalty")
