@@ -86,7 +86,7 @@ PATH = re.compile(r"(?<![\w./{-])(?:core|models|trainers|docs|benchmarks|tools|e
 LONGEST = 400  # lines, unless the first sentence of a file says what it is long for
 PACKAGES = ("core", "models", "trainers")
 # Lines of `PACKAGES` together: lower it with what goes; a rise needs its reason in the commit that makes it.
-MOST_LINES = 51_100
+MOST_LINES = 51_000
 
 
 def sources() -> dict[str, str]:
